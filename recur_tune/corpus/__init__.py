@@ -1,0 +1,1 @@
+"""Text to tokens to windows: sources -> tokens -> windows -> batches."""

@@ -1,0 +1,280 @@
+"""The corpora by name: built in, from the Hub, or from files on disk.
+
+A corpus is named `NAME` or `NAME:WHERE`. Without WHERE the built-in ones are made on the spot and the others
+come from the Hub or their home page through `datasets`; with it they are read from local files.
+"""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import hashlib
+import re
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recur_tune.corpus.document import SPLITS, Corpus, Document, Split
+from recur_tune.corpus.recall import RecallCorpus
+from recur_tune.corpus.stdlib import StdlibCorpus
+from recur_tune.errors import UserError
+
+_FOLDER_NAMES: dict[Split, tuple[str, ...]] = {
+    "train": ("train",),
+    "validation": ("validation", "valid", "val", "dev"),
+    "test": ("test",),
+}
+PG19_TRAINING_BOOKS = 1250
+PG19_VALIDATION_TOKENS = 15_000
+
+
+@dataclass(frozen=True)
+class CorpusKind:
+    """An entry of `recur-tune data list`."""
+
+    summary: str
+    needs: str
+    open: Callable[[str], Corpus]
+
+
+def open_corpus(name: str) -> Corpus:
+    """The corpus that a user named; a sentence with the nearest known name where there is none."""
+    kind, _, where = name.partition(":")
+    if kind not in CORPORA:
+        near = difflib.get_close_matches(kind, CORPORA, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(CORPORA)}."
+        raise UserError(f"corpus: there is no corpus {kind!r}; {hint}")
+    return CORPORA[kind].open(where)
+
+
+class TextFolder:
+    """One document per file of `DIR/train/`, `DIR/validation/` and `DIR/test/`, or one file per split."""
+
+    def __init__(self, where: str, name: str = "text", limits: dict[Split, int] | None = None) -> None:
+        self.name, self.root, self._limits = name, Path(where).expanduser(), limits or {}
+        if not where or not self.root.is_dir():
+            raise UserError(
+                f"corpus: {name}:{where} names no folder; write {name}:DIR, where DIR holds "
+                "train, validation and test (folders of text files, or one .txt file each)."
+            )
+
+    def files(self, split: Split) -> list[Path]:
+        """The split's files by name."""
+        for name in _FOLDER_NAMES[split]:
+            if (self.root / name).is_dir():
+                return sorted(path for path in (self.root / name).iterdir() if path.is_file())
+            if (self.root / f"{name}.txt").is_file():
+                return [self.root / f"{name}.txt"]
+        raise UserError(f"corpus: {self.root} has no {split} split; it needs a folder or a .txt file called {split}.")
+
+    def documents(self, split: Split) -> Iterator[Document]:
+        """One document per file."""
+        return (Document(path.read_bytes()) for path in self.files(split))
+
+    def fingerprint(self, split: Split) -> str:
+        """A digest of the files' contents in order."""
+        return _digest(path.read_bytes() for path in self.files(split))
+
+    def token_limit(self, split: Split) -> int | None:
+        """As the corpus prescribes."""
+        return self._limits.get(split)
+
+
+class Pg19Folder(TextFolder):
+    """A folder of PG-19 books, cut to the paper's subset."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where, name="pg19", limits={"validation": PG19_VALIDATION_TOKENS})
+
+    def files(self, split: Split) -> list[Path]:
+        """The first 1250 training books by file name; all of the other splits."""
+        files = super().files(split)
+        return files[:PG19_TRAINING_BOOKS] if split == "train" else files
+
+
+class Pg19Hub:
+    """PG-19 from the Hub, cut to the paper's subset: the first 1250 training books by file name, 15,000 tokens
+    of each validation book, the whole test set."""
+
+    name = "pg19"
+
+    def __init__(self, rows: Callable[[Split], Any] | None = None) -> None:
+        # A Parquet mirror: the original is a loading script, which `datasets` no longer runs.
+        self._rows = rows or (lambda split: _from_hub("pg19", "emozilla/pg19", None, split))
+
+    def documents(self, split: Split) -> Iterator[Document]:
+        """Books in the order of their file names, `10.txt` before `9.txt`, as the paper's listing was."""
+        rows = self._rows(split)
+        book_file = [f"{url.rstrip('/').rsplit('/', 1)[-1]}.txt" for url in rows["url"]]
+        order = sorted(range(len(book_file)), key=book_file.__getitem__)
+        for row in order[:PG19_TRAINING_BOOKS] if split == "train" else order:
+            yield Document(rows[row]["text"].encode())
+
+    def fingerprint(self, split: Split) -> str:
+        """The Hub's own, and the rule for the subset."""
+        return f"{self._rows(split)._fingerprint} first {PG19_TRAINING_BOOKS}"
+
+    def token_limit(self, split: Split) -> int | None:
+        """The paper's cut of the validation books."""
+        return PG19_VALIDATION_TOKENS if split == "validation" else None
+
+
+class WikiText:
+    """WikiText-103 raw, one document per article, from the Hub or from `wiki.SPLIT.raw` files in a folder."""
+
+    name = "wikitext-103"
+    _LOCAL: dict[Split, str] = {"train": "wiki.train", "validation": "wiki.valid", "test": "wiki.test"}
+
+    def __init__(self, where: str = "") -> None:
+        self.root = Path(where).expanduser() if where else None
+
+    def documents(self, split: Split) -> Iterator[Document]:
+        """The articles in their order."""
+        return (Document(text.encode()) for text in split_articles(self._lines(split)))
+
+    def fingerprint(self, split: Split) -> str:
+        """The Hub's own, or a digest of the file."""
+        if self.root is None:
+            return self._from_hub(split)._fingerprint
+        return _digest([self._file(split).read_bytes()])
+
+    def token_limit(self, split: Split) -> int | None:
+        """All of every article."""
+        return None
+
+    def _lines(self, split: Split) -> Iterator[str]:
+        if self.root is None:
+            return iter(self._from_hub(split)["text"])
+        return iter(self._file(split).read_text(encoding="utf-8").splitlines(keepends=True))
+
+    def _from_hub(self, split: Split) -> Any:
+        return _from_hub(self.name, "Salesforce/wikitext", "wikitext-103-raw-v1", split)
+
+    def _file(self, split: Split) -> Path:
+        assert self.root is not None
+        for ending in (".raw", ".tokens"):
+            if (path := self.root / f"{self._LOCAL[split]}{ending}").is_file():
+                return path
+        raise UserError(f"corpus: {self.root} has no {self._LOCAL[split]}.raw; wikitext-103:DIR needs one per split.")
+
+
+class HundredMillionBytes:
+    """`enwik8` and `text8`: one stream of bytes, the usual 90/5/5 million of them to a split."""
+
+    _EDGES: dict[Split, tuple[int, int]] = {
+        "train": (0, 90_000_000),
+        "validation": (90_000_000, 95_000_000),
+        "test": (95_000_000, 100_000_000),
+    }
+
+    def __init__(self, name: str, where: str = "") -> None:
+        self.name, self.where = name, where
+
+    def documents(self, split: Split) -> Iterator[Document]:
+        """The split as one document."""
+        begin, end = self._EDGES[split]
+        data = self._read()
+        if len(data) < self._EDGES["test"][1]:
+            raise UserError(f"corpus: {self.where or self.name} holds {len(data)} bytes; {self.name} has 100000000.")
+        yield Document(data[begin:end])
+
+    def fingerprint(self, split: Split) -> str:
+        """A digest of the file as it lies on disk."""
+        return _digest([self._path().read_bytes()])
+
+    def token_limit(self, split: Split) -> int | None:
+        """All of the stream."""
+        return None
+
+    def _path(self) -> Path:
+        if not self.where:
+            return _from_home_page(self.name)
+        path = Path(self.where).expanduser()
+        if not path.is_file():
+            raise UserError(f"corpus: {self.name}:{self.where} names no file; give the plain, .gz or .zip file.")
+        return path
+
+    def _read(self) -> bytes:
+        path = self._path()
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                return archive.read(archive.namelist()[0])
+        data = path.read_bytes()
+        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+
+
+def split_articles(lines: Iterator[str]) -> Iterator[str]:
+    """WikiText's lines as articles: each begins with ` = Title = `, where ` = = Section = = ` does not."""
+    article: list[str] = []
+    for line in lines:
+        if re.fullmatch(r" = [^=](.*[^=])? = \n?", line) and any(part.strip() for part in article):
+            yield "".join(article)
+            article = []
+        article.append(line)
+    if any(part.strip() for part in article):
+        yield "".join(article)
+
+
+def _from_hub(name: str, path: str, config: str | None, split: Split) -> Any:
+    import datasets
+
+    try:
+        return datasets.load_dataset(path, config, split=split)
+    except Exception as error:  # datasets and the Hub raise a dozen unrelated types for "cannot be had"
+        raise _unreachable(name, f"the Hub ({path})", "DIR", error) from error
+
+
+def _from_home_page(name: str) -> Path:
+    import datasets
+
+    url = f"http://mattmahoney.net/dc/{name}.zip"
+    try:
+        return Path(datasets.DownloadManager().download(url))
+    except Exception as error:  # as above
+        raise _unreachable(name, url, "FILE", error) from error
+
+
+def _unreachable(name: str, where: str, local: str, error: Exception) -> UserError:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return UserError(
+        f"corpus: {name} could not be fetched from {where} ({reason[:160]}); check the network, or give local "
+        f"files as {name}:{local}."
+    )
+
+
+def _digest(parts: Any) -> str:
+    digest = hashlib.blake2b(digest_size=20)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
+
+
+CORPORA: dict[str, CorpusKind] = {
+    "stdlib": CorpusKind(
+        "help topics and docstrings of this Python, about 2 MB of English", "nothing", lambda where: StdlibCorpus()
+    ),
+    "recall": CorpusKind(
+        "synthetic: a fact stated in one window is asked for LAG windows later (recall:lag=2)",
+        "nothing", RecallCorpus.parse,
+    ),
+    "wikitext-103": CorpusKind(
+        "29,000 Wikipedia articles, raw (wikitext-103:DIR for local files)", "the Hub or files", WikiText
+    ),
+    "pg19": CorpusKind(
+        "books before 1919, the paper's subset of 1250 (pg19:DIR for local files)", "the Hub or files",
+        lambda where: Pg19Folder(where) if where else Pg19Hub(),
+    ),
+    "enwik8": CorpusKind(
+        "100 million bytes of Wikipedia's XML, split 90/5/5 (enwik8:FILE for a local file)", "network or a file",
+        lambda where: HundredMillionBytes("enwik8", where),
+    ),
+    "text8": CorpusKind(
+        "the same cleaned to a-z and spaces, split 90/5/5 (text8:FILE for a local file)", "network or a file",
+        lambda where: HundredMillionBytes("text8", where),
+    ),
+    "text": CorpusKind("any folder of text files, text:DIR with train, validation and test in it", "files", TextFolder),
+}  # fmt: skip
+
+__all__ = ["CORPORA", "SPLITS", "open_corpus"]

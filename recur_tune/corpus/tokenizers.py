@@ -1,0 +1,96 @@
+"""Tokenizers: bytes, or any Hugging Face tokenizer by Hub name or folder."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+
+import numpy as np
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from recur_tune.corpus.document import Document
+from recur_tune.errors import UserError
+from recur_tune.hub import hub_message
+
+BYTES = "bytes"
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """`bytes`, a folder, or a name on the Hub."""
+    if name == BYTES:
+        return byte_tokenizer()
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except Exception as error:  # transformers raises OSError, ValueError or a Hub error for the same mistake
+        raise UserError(hub_message("tokenizer", name, error, "'bytes'")) from error
+    if not tokenizer.is_fast:
+        raise UserError(f"tokenizer: {name} has no fast version, and offsets into the text need one; convert it first.")
+    return tokenizer
+
+
+def byte_tokenizer() -> PreTrainedTokenizerFast:
+    """Every byte its own token, its id the byte's value: byte-level BPE with no merges, so any Hugging Face
+    tool can read it back from a model's folder."""
+    letters = _byte_letters()
+    model = models.BPE(vocab={letter: byte for byte, letter in enumerate(letters)}, merges=[])
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+
+
+def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
+    """A digest of everything that decides which ids a text becomes."""
+    return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, document: Document) -> tuple[np.ndarray, np.ndarray]:
+    """A document's token ids, and for each token the offset in its bytes where the token ends.
+
+    The ends rise to the document's length, so that sums over tokens count every byte once, whatever the
+    tokenizer drops (spaces, say) or splits (a character over several tokens).
+    """
+    if _is_bytes(tokenizer):
+        return np.frombuffer(document.data, dtype=np.uint8), np.arange(1, len(document.data) + 1)
+    text = document.data.decode("utf-8", errors="replace")
+    # The backend, not __call__: a book is longer than the model's context on purpose, and that is no warning.
+    encoding = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
+    if not encoding.ids:
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
+    end_character = np.maximum.accumulate(np.array([end for _, end in encoding.offsets]))
+    end_character[-1] = len(text)
+    return np.array(encoding.ids), _byte_offsets(text)[end_character]
+
+
+def decode_stream(tokenizer: PreTrainedTokenizerBase, tokens: Iterator[int]) -> Iterator[str]:
+    """Text as it becomes readable: a character split over several tokens waits for the last of them."""
+    pending: list[int] = []
+    for token in tokens:
+        pending.append(token)
+        text = tokenizer.decode(pending)
+        if not text.endswith("\N{REPLACEMENT CHARACTER}") or len(pending) > 8:
+            yield text
+            pending = []
+    if pending:
+        yield tokenizer.decode(pending)
+
+
+def _byte_offsets(text: str) -> np.ndarray:
+    """The offset in UTF-8 of every character, and the whole length last."""
+    point = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)
+    width = 1 + (point >= 0x80).astype(np.int64) + (point >= 0x800) + (point >= 0x10000)
+    return np.concatenate([[0], np.cumsum(width)])
+
+
+def _is_bytes(tokenizer: PreTrainedTokenizerBase) -> bool:
+    vocabulary = tokenizer.get_vocab()
+    return len(vocabulary) == 256 and all(vocabulary.get(letter) == byte for byte, letter in enumerate(_byte_letters()))
+
+
+def _byte_letters() -> list[str]:
+    """The printable character that byte-level tokenizers write for each byte: itself where it is printable,
+    the next free one from U+0100 on where it is not."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    stand_ins = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in printable else chr(next(stand_ins)) for byte in range(256)]

@@ -1,0 +1,162 @@
+"""Text to tokens, once: memory-mapped arrays in a cache that is named by content.
+
+A split is a folder of flat arrays: `tokens`, the words that begin in each token, the bytes that each token
+covers, the documents' first tokens, and the tokens marked as answers. The folder's name is a digest of the
+documents, the tokenizer and this format, so a stale entry cannot be mistaken for a fresh one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from filelock import FileLock
+from transformers import PreTrainedTokenizerBase
+
+from recur_tune.corpus import tokenizers
+from recur_tune.corpus.document import Corpus, Document, Split
+from recur_tune.corpus.sources import open_corpus
+from recur_tune.errors import UserError
+from recur_tune.files import whole_folder, writing
+
+_FORMAT = 1
+_SPACE = np.frombuffer(b" \t\n\r\x0b\x0c", dtype=np.uint8)
+
+
+@dataclass(frozen=True)
+class TokenisedSplit:
+    """A split as arrays over its tokens, documents one after another."""
+
+    tokens: np.ndarray
+    word_starts: np.ndarray  # words that begin in each token
+    byte_lengths: np.ndarray  # bytes of text that each token covers
+    document_starts: np.ndarray  # the first token of each document, and the total last
+    answers: np.ndarray  # indices of the tokens that answer a question
+
+    def document_inputs(self) -> Iterator[tuple[int, int]]:
+        """For each document the tokens that have a successor in it, as [begin, end)."""
+        for begin, end in zip(self.document_starts[:-1].tolist(), self.document_starts[1:].tolist(), strict=True):
+            if end - begin > 1:
+                yield begin, end - 1
+
+    def head(self, limit: int) -> TokenisedSplit:
+        """About the first `limit` tokens; the last document is cut where they end."""
+        if limit >= len(self.tokens):
+            return self
+        starts = self.document_starts[self.document_starts < limit]
+        return TokenisedSplit(
+            tokens=self.tokens[:limit],
+            word_starts=self.word_starts[:limit],
+            byte_lengths=self.byte_lengths[:limit],
+            document_starts=np.append(starts, limit),
+            answers=self.answers[self.answers < limit],
+        )
+
+    def summary(self) -> dict[str, int]:
+        """What `recur-tune data prepare` prints."""
+        return {
+            "documents": len(self.document_starts) - 1,
+            "tokens": len(self.tokens),
+            "words": int(self.word_starts.sum(dtype=np.int64)),
+            "bytes": int(self.byte_lengths.sum(dtype=np.int64)),
+        }
+
+
+def cache_folder() -> Path:
+    """Where prepared corpora lie: $RECUR_TUNE_CACHE, or recur-tune in the user's cache folder."""
+    if chosen := os.environ.get("RECUR_TUNE_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "recur-tune"
+
+
+def prepare(
+    corpus_name: str,
+    split: Split,
+    tokenizer: PreTrainedTokenizerBase,
+    progress: Callable[[int], None] = lambda tokens: None,
+) -> TokenisedSplit:
+    """The split, tokenised now or at any earlier time; several processes may ask at once and one does the work.
+
+    `progress` is called with the number of tokens written so far.
+    """
+    corpus = open_corpus(corpus_name)
+    key = f"{_FORMAT} {corpus.fingerprint(split)} {corpus.token_limit(split)} {tokenizers.fingerprint(tokenizer)}"
+    digest = hashlib.sha256(key.encode()).hexdigest()[:20]
+    folder = cache_folder() / f"{re.sub(r'[^a-z0-9-]', '-', corpus.name)}-{split}-{digest}"
+    if not folder.is_dir():
+        with writing(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with FileLock(f"{folder}.lock"):
+                if not folder.is_dir():
+                    _build(corpus, split, tokenizer, folder, progress)
+    prepared = _open(folder)
+    if not any(True for _ in prepared.document_inputs()):
+        raise UserError(
+            f"corpus: the {split} split of {corpus_name} has no document of two tokens or more; "
+            "there is nothing to train on or to score in it."
+        )
+    return prepared
+
+
+def _build(
+    corpus: Corpus, split: Split, tokenizer: PreTrainedTokenizerBase, folder: Path, progress: Callable[[int], None]
+) -> None:
+    token_type = np.min_scalar_type(len(tokenizer) - 1)
+    limit = corpus.token_limit(split)
+    starts, answers = [0], [np.zeros(0, dtype=np.int64)]
+    with (
+        whole_folder(folder) as partial,
+        (partial / "tokens.bin").open("wb") as tokens_file,
+        (partial / "word_starts.bin").open("wb") as words_file,
+        (partial / "byte_lengths.bin").open("wb") as bytes_file,
+    ):
+        for document in corpus.documents(split):
+            ids, ends = tokenizers.encode(tokenizer, document)
+            ids, ends = ids[:limit], ends[:limit]
+            words, lengths, marked = _measure(document, ends)
+            tokens_file.write(ids.astype(token_type).tobytes())
+            words_file.write(words.astype(np.uint16).tobytes())
+            bytes_file.write(lengths.astype(np.uint16).tobytes())
+            answers.append(starts[-1] + marked)
+            starts.append(starts[-1] + len(ids))
+            progress(starts[-1])
+        np.save(partial / "document_starts.npy", np.array(starts, dtype=np.int64))
+        np.save(partial / "answers.npy", np.concatenate(answers))
+        (partial / "meta.json").write_text(json.dumps({"token_type": token_type.name}))
+
+
+def _measure(document: Document, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each token: words that begin in it, bytes that it covers; and the tokens in which an answer ends."""
+    data = np.frombuffer(document.data, dtype=np.uint8)
+    space = np.isin(data, _SPACE)
+    begins_word = ~space & np.concatenate([[True], space[:-1]])[: len(data)]
+    words_before = np.concatenate([[0], np.cumsum(begins_word)])
+    # A text that had to be repaired on decoding may be longer than its bytes.
+    ends = np.minimum(ends, len(data))
+    begins = np.concatenate([[0], ends[:-1]])[: len(ends)]
+    marked = [int(np.searchsorted(ends, end)) for _, end in document.answers]
+    kept = np.array([token for token in marked if token < len(ends)], dtype=np.int64)
+    return words_before[ends] - words_before[begins], ends - begins, kept
+
+
+def _open(folder: Path) -> TokenisedSplit:
+    meta = json.loads((folder / "meta.json").read_text())
+    return TokenisedSplit(
+        tokens=_map(folder / "tokens.bin", meta["token_type"]),
+        word_starts=_map(folder / "word_starts.bin", "uint16"),
+        byte_lengths=_map(folder / "byte_lengths.bin", "uint16"),
+        document_starts=np.load(folder / "document_starts.npy"),
+        answers=np.load(folder / "answers.npy"),
+    )
+
+
+def _map(path: Path, kind: str) -> np.ndarray:
+    if path.stat().st_size == 0:  # an empty file cannot be mapped
+        return np.zeros(0, dtype=kind)
+    return np.memmap(path, dtype=kind, mode="r")

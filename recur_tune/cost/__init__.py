@@ -1,0 +1,1 @@
+"""What a configuration costs, before anything runs."""

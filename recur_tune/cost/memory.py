@@ -1,0 +1,112 @@
+"""Peak memory of a training step, predicted by running one under fake tensors: shapes and lifetimes, no data."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from transformers import GPT2Config
+
+from recur_tune.corpus.batches import WindowBatch
+from recur_tune.cost.tracker import MemoryTracker
+from recur_tune.model import RecurrentGPT2, RecurrentGPT2Config
+from recur_tune.spec import TrialConfig
+from recur_tune.training.bptt import Chain, Plan, fixed_plan
+from recur_tune.training.precision import Precision
+from recur_tune.training.step import make_optimizer, train_step
+
+_SIMULATED_WINDOWS = 4  # a longer chain is priced from one of this length
+
+
+def predict_peak_memory(config: TrialConfig, base: GPT2Config, lanes: int | None = None) -> int:
+    """Bytes of weights, gradients, optimiser state, batch and activations at the worst moment of a step.
+
+    `lanes` is one worker's share of the batch; the default is all of it.
+    """
+    return plan_memory(config, base, resolve_plan(config, base, lanes), lanes or config.batch)
+
+
+def resolve_plan(config: TrialConfig, base: GPT2Config, lanes: int | None = None) -> Plan:
+    """What to keep from the forward pass; `auto` spends its budget where it buys most speed.
+
+    First come the head's gradients: for a small model the vocabulary projection is a third of a recomputed
+    window and costs one activation per token. Then as many whole windows as fit.
+    """
+    lanes = lanes or config.batch
+    if config.checkpointing != "auto":
+        return fixed_plan(config.checkpointing, config.windows)
+    assert config.memory_budget is not None
+    best = fixed_plan("all", config.windows)
+    for head_gradients in (False, True):
+        low, high = 0, config.windows
+        while low < high:  # the largest number of kept windows that fits; 0 when not even one does
+            kept = (low + high + 1) // 2
+            if plan_memory(config, base, Plan(kept, head_gradients), lanes) <= config.memory_budget:
+                low = kept
+            else:
+                high = kept - 1
+        if low:
+            best = Plan(low, head_gradients)
+    return best
+
+
+def plan_memory(config: TrialConfig, base: GPT2Config, plan: Plan, lanes: int) -> int:
+    """The predicted peak under a plan."""
+    shape = {key: value for key, value in base.to_dict().items() if key != "model_type"}
+    shape["recurrence"] = config.memory.model_dump() if config.memory else None
+    shape_text = json.dumps(shape, sort_keys=True)
+
+    def simulated(windows: int, kept: int) -> int:
+        return _simulate(shape_text, config.window, windows, lanes, config.precision, Plan(kept, plan.head_gradients))
+
+    few, windows, kept = _SIMULATED_WINDOWS, config.windows, plan.kept_windows
+    if windows <= few:
+        return simulated(windows, kept)
+    # Every further window adds the same bytes: a recomputed one what waits for the backward pass, a kept one its
+    # activations. The first kept window is apart, since recomputing takes as much.
+    if plan.head_gradients:
+        waiting = simulated(few, min(kept, 2)) - simulated(few - 1, min(kept, 2))
+    else:
+        waiting = _waiting_bytes(config, base, lanes)
+    if kept == 1:
+        return simulated(few, 1) + (windows - few) * waiting
+    activations = simulated(few, 3) - simulated(few, 2) + waiting
+    return simulated(few, 2) + (kept - 2) * activations + (windows - few - (kept - 2)) * waiting
+
+
+def _waiting_bytes(config: TrialConfig, base: GPT2Config, lanes: int) -> int:
+    """What a recomputed window leaves in memory until the backward pass reaches it: its tokens and its state."""
+    batch = lanes * (2 * 8 * config.window + 1)
+    sites = 0 if config.memory is None else (base.n_layer if config.l_ins == "all" else 1) * config.memory.embeddings
+    return batch + lanes * sites * base.n_embd * 4
+
+
+def track_step(chain: Chain, optimizer: torch.optim.Optimizer, batch: WindowBatch, precision: Precision) -> int:
+    """The peak of one step, real or fake, of an optimiser that has stepped before."""
+    with MemoryTracker() as tracker:
+        tracker.hold_training(chain.model, optimizer, batch)
+        train_step(chain, optimizer, batch, clip_norm=1.0, precision=precision)
+    return tracker.peak
+
+
+@cache
+def _simulate(shape: str, window: int, windows: int, lanes: int, precision: Precision, plan: Plan) -> int:
+    """Only what moves bytes is an argument, so that trials which differ in the rest share an answer."""
+    with FakeTensorMode():
+        model = RecurrentGPT2(RecurrentGPT2Config(**json.loads(shape)))
+        optimizer = make_optimizer(model, learning_rate=0.0, weight_decay=0.0)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()  # makes the moments, which exist from the second step on
+        optimizer.zero_grad(set_to_none=True)
+        batch = WindowBatch(
+            inputs_WBT=torch.zeros((windows, lanes, window), dtype=torch.long),
+            targets_WBT=torch.zeros((windows, lanes, window), dtype=torch.long),
+            fresh_WB=torch.zeros((windows, lanes), dtype=torch.bool),
+            starts=("all", *["none"] * (windows - 1)),  # type: ignore[arg-type]
+            scored=1,
+            step_scored=1,
+        )
+        return track_step(Chain(model, plan), optimizer, batch, precision)

@@ -1,0 +1,82 @@
+"""The state that one window leaves for the next: how it is made and where it goes in.
+
+A recurrence watches a window's layer outputs (`observe`), makes a state from them (`state`) and, in the next
+window, gives the embeddings that a layer may attend to beside its own tokens (`embeddings`). The language
+model treats the state as opaque, so another mechanism has these three methods to write and nothing else.
+
+Shape suffixes: B lanes, T positions, K hidden size, S insertion sites (layers), M embeddings per site.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from torch import nn
+
+Pooling = Literal["mean", "max", "attention"]
+
+
+class MemorySpec(BaseModel):
+    """The recurrence of the paper's section 3.1, and the variants that it mentions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    l_ins: PositiveInt | Literal["all"] = Field(2, description="layer that sees the state, from 1, or 'all'")
+    width: PositiveInt = Field(200, description="units in each hidden layer of the recurrence's network")
+    depth: int = Field(3, ge=0, description="hidden layers of the recurrence's network")
+    pooling: Pooling = Field("mean", description="how a window's positions become one vector")
+    embeddings: PositiveInt = Field(1, description="embeddings inserted per layer")
+
+
+class Memory(nn.Module):
+    """Pool the window, pass it through a small network, insert the result as extra keys and values."""
+
+    def __init__(self, spec: MemorySpec, hidden_size: int, layers: int) -> None:
+        super().__init__()
+        self.spec = spec
+        self.sites = list(range(layers)) if spec.l_ins == "all" else [spec.l_ins - 1]
+        self.layer_logits = nn.Parameter(torch.zeros(layers))  # all layers weigh the same at first
+        self.pooling_key = nn.Parameter(torch.zeros(hidden_size)) if spec.pooling == "attention" else None
+        sizes = [hidden_size, *[spec.width] * spec.depth, len(self.sites) * spec.embeddings * hidden_size]
+        self.network = nn.Sequential()
+        for number, (fan_in, fan_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+            if number:
+                self.network.append(nn.ReLU())
+            self.network.append(nn.Linear(fan_in, fan_out))
+        self.apply(self.reset)
+
+    def reset(self, module: nn.Module) -> None:
+        """Initialise one of the modules in here; Hugging Face asks for each in turn."""
+        if module is self:
+            nn.init.zeros_(self.layer_logits)
+            if self.pooling_key is not None:
+                nn.init.zeros_(self.pooling_key)
+        elif isinstance(module, nn.Linear):
+            # He's rule keeps the signal's size through the network, and no bias drowns it: with torch's default
+            # the state would start as nearly the same vector for every text.
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            nn.init.zeros_(module.bias)
+
+    def observe(self, layer: int, output_BTK: torch.Tensor, seen_BTK: torch.Tensor | None) -> torch.Tensor:
+        """Add a layer's output to the running mixture, weighted by a softmax over layers."""
+        weighted = self.layer_logits.softmax(0)[layer] * output_BTK
+        return weighted if seen_BTK is None else seen_BTK + weighted
+
+    def state(self, seen_BTK: torch.Tensor) -> torch.Tensor:
+        """The state [B, S, M, K] from the mixture of a whole window's layers."""
+        pooled_BK = self._pool(seen_BTK)
+        return self.network(pooled_BK).unflatten(-1, (len(self.sites), self.spec.embeddings, seen_BTK.shape[-1]))
+
+    def embeddings(self, layer: int, state_BSMK: torch.Tensor) -> torch.Tensor | None:
+        """What `layer` may attend to beside its own tokens, [B, M, K]."""
+        return state_BSMK[:, self.sites.index(layer)] if layer in self.sites else None
+
+    def _pool(self, seen_BTK: torch.Tensor) -> torch.Tensor:
+        if self.spec.pooling == "max":
+            return seen_BTK.amax(1)
+        if self.pooling_key is None:
+            return seen_BTK.mean(1)
+        score_BT = seen_BTK @ self.pooling_key / seen_BTK.shape[-1] ** 0.5
+        return torch.einsum("bt,btk->bk", score_BT.softmax(1), seen_BTK)

@@ -1,0 +1,174 @@
+"""What a trial is: one flat, typed set of fields.
+
+The same names are the command line's flags, the keys of a YAML file, a search's parameters and the columns of
+its tables. Everything that can be refused without touching a disk or a network is refused here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+from transformers import GPT2Config
+
+from recur_tune.corpus.windows import Windowing
+from recur_tune.errors import UserError
+from recur_tune.model.recurrence import MemorySpec, Pooling
+from recur_tune.training.bptt import Policy
+from recur_tune.training.precision import Precision
+from recur_tune.units import parse_count, parse_size
+
+Count = Annotated[PositiveInt, BeforeValidator(parse_count)]
+Size = Annotated[PositiveInt, BeforeValidator(parse_size)]
+Layer = Annotated[
+    PositiveInt | Literal["all"],
+    BeforeValidator(lambda value: int(value) if str(value).isdecimal() else value),
+]
+
+
+def _memory(field: str) -> Any:
+    """A field that the recurrence itself defines: one description and default for both."""
+    source = MemorySpec.model_fields[field]
+    return Field(source.default, description=source.description, ge=0 if field == "depth" else None)
+
+
+class TrialConfig(BaseModel):
+    """Everything that decides what a training run does."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    base: str = Field("gpt2", description="GPT-2 to start from: a folder, a name on the Hub, or a preset (tiny, mini)")
+    corpus: str = Field("stdlib", description="text to train on; `recur-tune data list` names them")
+    tokenizer: str | None = Field(None, description="'bytes', a folder or a name on the Hub; default: the base's own")
+
+    recurrence: Literal["none", "memory"] = Field("memory", description="'memory' passes a state on, 'none' is plain")
+    l_ins: Layer = _memory("l_ins")
+    width: PositiveInt = _memory("width")
+    depth: NonNegativeInt = _memory("depth")
+    pooling: Pooling = _memory("pooling")
+    embeddings: PositiveInt = _memory("embeddings")
+
+    window: PositiveInt = Field(300, description="tokens that the model reads at a time")
+    overlap: NonNegativeInt = Field(0, description="tokens of a window that are read again in the next")
+    windows: PositiveInt = Field(20, description="windows that a gradient reaches back over")
+    batch: PositiveInt = Field(8, description="chains of windows in a step, over all workers together")
+
+    learning_rate: PositiveFloat = Field(3e-4, description="Adam's, after the warm-up")
+    warmup_steps: NonNegativeInt = Field(100, description="steps over which the learning rate rises from 0")
+    decay: Literal["none", "cosine"] = Field("none", description="how the learning rate falls over the budget")
+    weight_decay: NonNegativeFloat = Field(0.0, description="decoupled weight decay; 0 is plain Adam")
+    clip_norm: PositiveFloat = Field(1.0, description="largest norm of a step's gradient")
+    dropout: float | None = Field(None, ge=0, lt=1, description="dropout rate; default: the base's own")
+
+    tokens: Count = Field(20_000_000, description="budget: tokens scored in training, as 500k or 20M")
+    validate_every: Count | None = Field(None, description="tokens between validations; default: a tenth of the budget")
+    validation_tokens: Count | None = Field(
+        None,
+        description="tokens of the validation split used while training; default: a fortieth of the budget, 10k to 200k",
+    )
+    patience: NonNegativeInt = Field(0, description="stop after so many validations without a better one; 0: never")
+
+    checkpointing: Policy = Field("all", description="recompute 'all' windows, 'none', or 'auto' within memory_budget")
+    memory_budget: Size | None = Field(None, description="bytes that 'auto' may use, as 16GiB")
+    precision: Precision = Field("auto", description="'auto' is bfloat16 on a GPU")
+    seed: NonNegativeInt = Field(0, description="decides initial weights, data order and dropout")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> TrialConfig:
+        if self.overlap >= self.window:
+            raise ValueError(
+                f"overlap: {self.overlap} is not smaller than the window of {self.window}; "
+                f"choose one from 0 to {self.window - 1}."
+            )
+        if self.recurrence == "memory" and self.windows < 2:
+            raise ValueError("windows: 1 leaves no second window to pass a state to; choose 2 or more for 'memory'.")
+        if self.checkpointing == "auto" and self.memory_budget is None:
+            raise ValueError("memory_budget: 'auto' checkpointing needs one, as 16GiB.")
+        return self
+
+    @property
+    def windowing(self) -> Windowing:
+        """Window size and overlap as one value."""
+        return Windowing(self.window, self.overlap)
+
+    @property
+    def memory(self) -> MemorySpec | None:
+        """The recurrence's own fields, None for the plain model."""
+        if self.recurrence == "none":
+            return None
+        return MemorySpec(**{field: getattr(self, field) for field in MemorySpec.model_fields})
+
+    @property
+    def validation_interval(self) -> int:
+        """Tokens between validations."""
+        return self.validate_every or max(1, self.tokens // 10)
+
+    @property
+    def validation_size(self) -> int:
+        """Tokens of the validation split that a validation reads: by default few enough not to slow training down."""
+        return self.validation_tokens or min(max(self.tokens // 40, 10_000), 200_000)
+
+    def check_base(self, base: GPT2Config) -> None:
+        """Refuse what this base's shape cannot do."""
+        if self.window > base.n_positions:
+            raise UserError(f"window: {self.window} is more than the {base.n_positions} positions of {self.base}.")
+        if self.recurrence == "memory" and self.l_ins != "all" and self.l_ins > base.n_layer:
+            raise UserError(
+                f"l_ins: {self.l_ins} is not a layer of {self.base}; choose one from 1 to {base.n_layer}, or 'all'."
+            )
+
+
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
+
+
+def parse(kind: type[AnyModel], fields: Mapping[str, Any]) -> AnyModel:
+    """Build a validated model; the first thing wrong with it becomes one sentence."""
+    unknown = [key for key in fields if key not in kind.model_fields]
+    if unknown:
+        near = difflib.get_close_matches(str(unknown[0]), kind.model_fields, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(kind.model_fields)}."
+        raise UserError(f"{unknown[0]}: there is no such field; {hint}")
+    try:
+        return kind(**fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        message = first["msg"].removeprefix("Value error, ")
+        if not first["loc"]:  # a rule over several fields, which writes its own sentence
+            raise UserError(message) from None
+        field = str(first["loc"][0])
+        expected = message.removeprefix("Input should be ").removesuffix(".")
+        verb = "" if expected.startswith("is not") else "is not "
+        raise UserError(f"{field}: {first['input']!r} {verb}{expected}.") from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The fields in a YAML file."""
+    try:
+        fields = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"config: there is no file {path}.") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"config: {path} is no readable YAML ({' '.join(str(error).split())}).") from None
+    if fields is not None and not isinstance(fields, dict):
+        raise UserError(f"config: {path} holds a {type(fields).__name__}; it needs lines of `field: value`.")
+    return fields or {}
+
+
+def write_yaml(path: Path, config: BaseModel) -> None:
+    """Write a model's fields, defaults included, so that a later default changes nothing here."""
+    path.write_text(yaml.safe_dump(config.model_dump(), sort_keys=False))

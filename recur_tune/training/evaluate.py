@@ -1,0 +1,143 @@
+"""Perplexity as in the paper: the state is carried through a whole document, whatever its length."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from recur_tune.corpus.batches import evaluation_batches
+from recur_tune.corpus.tokens import TokenisedSplit
+from recur_tune.corpus.windows import NOT_SCORED, Windowing
+from recur_tune.model import RecurrentGPT2
+from recur_tune.training.precision import Precision, autocast
+
+DEEPEST = 64  # depths of recurrence from here on are reported together
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model makes of a split. Sums are over scored tokens; every token after a document's first is one."""
+
+    nll: float  # nats
+    tokens: int
+    words: int
+    bytes: int
+    correct: int
+    answers: int
+    answers_correct: int
+    loss_by_position: list[float]  # nats per token at each position of a window, NaN where none was scored
+    loss_by_depth: list[float]  # nats per token in the first, second, ... window of a document
+    document_nll: list[float]
+    document_words: list[int]
+    seconds: float
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers that people compare."""
+        metrics = {
+            "word_perplexity": _exp(self.nll / max(self.words, 1)),
+            "token_perplexity": _exp(self.nll / self.tokens),
+            "bits_per_byte": self.nll / max(self.bytes, 1) / math.log(2),
+            "loss": self.nll / self.tokens,
+            "accuracy": self.correct / self.tokens,
+        }
+        if self.answers:
+            metrics["answer_accuracy"] = self.answers_correct / self.answers
+        return metrics
+
+    def report(self) -> dict[str, Any]:
+        """Everything, as plain values for JSON: NaN, which JSON does not know, becomes null."""
+        return {
+            **self.metrics(),
+            "tokens": self.tokens, "words": self.words, "bytes": self.bytes,
+            "documents": len(self.document_nll),
+            "tokens_per_second": self.tokens / self.seconds,
+            "loss_by_position": [None if math.isnan(x) else x for x in self.loss_by_position],
+            "loss_by_depth": [None if math.isnan(x) else x for x in self.loss_by_depth],
+        }  # fmt: skip
+
+
+@torch.no_grad()
+def evaluate(
+    model: RecurrentGPT2,
+    split: TokenisedSplit,
+    windowing: Windowing,
+    lanes: int = 16,
+    precision: Precision = "auto",
+    progress: Callable[[int], None] = lambda tokens: None,
+) -> Evaluation:
+    """Score a split. `lanes` documents are read side by side; the result does not depend on how many."""
+    device, was_training = next(model.parameters()).device, model.training
+    model.eval()
+    started = time.perf_counter()
+    # One value per target token; sums come afterwards, in double precision and in one place.
+    nll = np.zeros(len(split.tokens), dtype=np.float32)
+    correct = np.zeros(len(split.tokens), dtype=bool)
+    depth = np.full(len(split.tokens), -1, dtype=np.int64)  # -1: not scored
+    position = np.zeros(len(split.tokens), dtype=np.int64)
+    state, scored_so_far = None, 0
+    carry_state = model.recurrence is not None
+    for batch, table_B5 in evaluation_batches(split, windowing, lanes, carry_state):
+        on_device = batch.to(device)
+        start = batch.starts[0]
+        with autocast(device, precision):
+            reading = model.read(
+                on_device.inputs_WBT[0],
+                state=None if start == "all" else state,
+                fresh_B=on_device.fresh_WB[0] if start == "some" else None,
+            )
+            logits_BTV = model.logits(reading.top_BTK).float()
+        state = reading.state
+        targets_BT = on_device.targets_WBT[0]
+        nll_BT = F.cross_entropy(logits_BTV.transpose(1, 2), targets_BT, ignore_index=NOT_SCORED, reduction="none")
+        correct_BT = logits_BTV.argmax(-1) == targets_BT
+        lane, place = np.nonzero(batch.targets_WBT[0].numpy() != NOT_SCORED)
+        target = table_B5[lane, 0] + place + 1
+        nll[target] = nll_BT.cpu().numpy()[lane, place]
+        correct[target] = correct_BT.cpu().numpy()[lane, place]
+        depth[target], position[target] = table_B5[lane, 4], place
+        scored_so_far += batch.scored
+        progress(scored_so_far)
+    model.train(was_training)
+    return _summarise(split, windowing, nll, correct, depth, position, time.perf_counter() - started)
+
+
+def _summarise(
+    split: TokenisedSplit, windowing: Windowing,
+    nll: np.ndarray, correct: np.ndarray, depth: np.ndarray, position: np.ndarray, seconds: float,
+) -> Evaluation:  # fmt: skip
+    scored = depth >= 0
+    # A document's first token is not scored, so neither are the word and the bytes that it begins.
+    words, length = split.word_starts * scored, split.byte_lengths * scored
+    documents = [slice(begin, end + 1) for begin, end in split.document_inputs()]
+    return Evaluation(
+        nll=float(nll.sum(where=scored, dtype=np.float64)),
+        tokens=int(scored.sum()),
+        words=int(words.sum(dtype=np.int64)),
+        bytes=int(length.sum(dtype=np.int64)),
+        correct=int(correct.sum()),
+        answers=int(scored[split.answers].sum()),
+        answers_correct=int(correct[split.answers].sum()),
+        loss_by_position=_mean_by(position[scored], nll[scored], windowing.size),
+        loss_by_depth=_mean_by(np.minimum(depth[scored], DEEPEST - 1), nll[scored], None),
+        document_nll=[float(nll[d].sum(where=scored[d], dtype=np.float64)) for d in documents],
+        document_words=[int(words[d].sum(dtype=np.int64)) for d in documents],
+        seconds=seconds,
+    )
+
+
+def _mean_by(group: np.ndarray, value: np.ndarray, groups: int | None) -> list[float]:
+    count = np.bincount(group, minlength=groups or 0)
+    total = np.bincount(group, weights=value, minlength=groups or 0)
+    return [t / c if c else math.nan for t, c in zip(total.tolist(), count.tolist(), strict=True)]
+
+
+def _exp(value: float) -> float:
+    """Perplexities overflow long before they mean anything."""
+    return math.exp(value) if value < 700 else math.inf

@@ -1,0 +1,180 @@
+"""The training loop. It sees a model, tokens and a process group, and yields reports; who listens is not its business."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from recur_tune.corpus.batches import TrainingStream, WindowBatch
+from recur_tune.corpus.tokens import TokenisedSplit
+from recur_tune.cost.tracker import MemoryTracker
+from recur_tune.errors import UserError
+from recur_tune.model import RecurrentGPT2
+from recur_tune.spec import TrialConfig
+from recur_tune.training.bptt import Chain, Plan
+from recur_tune.training.evaluate import evaluate
+from recur_tune.training.step import make_optimizer, train_step
+
+
+class Diverged(UserError):
+    """The loss or the gradient stopped being a number."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """One step, and what validation said where one was due."""
+
+    step: int
+    tokens: int  # scored so far: the clock by which everything is compared and resumed
+    loss: float  # nats per token in this step, over all workers
+    learning_rate: float
+    gradient_norm: float
+    tokens_per_second: float
+    validation: dict[str, float] | None = None
+    best: bool = False  # this validation is the best so far
+    last: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON lines and trackers."""
+        return asdict(self)
+
+
+@dataclass
+class Progress:
+    """Everything about a run that changes and is not a tensor."""
+
+    step: int = 0
+    tokens: int = 0
+    epoch: int = 0
+    row: int = 0
+    best_loss: float = math.inf
+    validations_since_best: int = 0
+
+
+class Trainer:
+    """A run that can be stopped after any report and continued from its checkpoint, bit for bit on a CPU."""
+
+    def __init__(
+        self,
+        config: TrialConfig,
+        model: RecurrentGPT2,
+        plan: Plan,
+        train: TokenisedSplit,
+        validation: TokenisedSplit,
+        device: torch.device,
+    ) -> None:
+        distributed = dist.is_available() and dist.is_initialized()
+        self.rank = dist.get_rank() if distributed else 0
+        self.workers = dist.get_world_size() if distributed else 1
+        if config.batch % self.workers:
+            raise UserError(f"batch: {config.batch} chains cannot be shared evenly by {self.workers} workers.")
+        self.config, self.device, self.validation = config, device, validation
+        self.model = model.to(device).train()
+        self.chain: nn.Module = Chain(self.model, plan)
+        if self.workers > 1:
+            # A step in which every window begins a document leaves the recurrence without a gradient.
+            unused = model.recurrence is not None
+            self.chain = DistributedDataParallel(self.chain, find_unused_parameters=unused)
+        self.optimizer = make_optimizer(self.model, config.learning_rate, config.weight_decay)
+        self.stream = TrainingStream(
+            train, config.windowing, config.windows, config.batch, config.seed, self.rank, self.workers
+        )
+        self.progress = Progress()
+        self.measured_peak_bytes: int | None = None
+        self._steps_here = 0
+        # Dropout differs between workers and from the draw of the initial weights.
+        torch.manual_seed(config.seed * 1000 + self.rank)
+
+    def run(self) -> Iterator[Report]:
+        """Train until the budget is spent or validation stops improving."""
+        config, progress = self.config, self.progress
+        while progress.tokens < config.tokens and not self._out_of_patience():
+            started = time.perf_counter()
+            batch = next(self.stream).to(self.device)
+            rate = self._learning_rate()
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate
+
+            with self._measured_memory(batch):
+                loss, norm = train_step(
+                    self.chain, self.optimizer, batch, config.clip_norm, config.precision, self.workers,
+                    proceed=self._check_finite,
+                )  # fmt: skip
+
+            before = progress.tokens
+            progress.step += 1
+            progress.tokens += batch.step_scored
+            progress.epoch, progress.row = self.stream.epoch, self.stream.row
+            speed = batch.step_scored / (time.perf_counter() - started)
+            validation, best = None, False
+            if self._validation_due(before):
+                validation = self._validate()
+                best = validation["loss"] < progress.best_loss
+                progress.best_loss = min(progress.best_loss, validation["loss"])
+                progress.validations_since_best = 0 if best else progress.validations_since_best + 1
+            last = progress.tokens >= config.tokens or self._out_of_patience()
+            yield Report(
+                progress.step, progress.tokens, self._over_workers(loss), rate, float(norm), speed,
+                validation, best, last,
+            )  # fmt: skip
+
+    @contextmanager
+    def _measured_memory(self, batch: WindowBatch) -> Iterator[None]:
+        """Notice the peak: CUDA counts by itself; elsewhere tensors are followed through the second step, the first
+        in which everything exists."""
+        self._steps_here += 1
+        if self.device.type == "cuda":
+            yield
+            self.measured_peak_bytes = torch.cuda.max_memory_allocated(self.device)
+        elif self._steps_here == 2 and self.workers == 1:
+            with MemoryTracker() as tracker:
+                tracker.hold_training(self.model, self.optimizer, batch)
+                yield
+            self.measured_peak_bytes = tracker.peak
+        else:
+            yield
+
+    def _learning_rate(self) -> float:
+        config = self.config
+        rate = config.learning_rate * min(1.0, (self.progress.step + 1) / max(1, config.warmup_steps))
+        if config.decay == "cosine":
+            rate *= 0.5 + 0.5 * math.cos(math.pi * min(1.0, self.progress.tokens / config.tokens))
+        return rate
+
+    def _validation_due(self, tokens_before: int) -> bool:
+        interval, now = self.config.validation_interval, self.progress.tokens
+        return now // interval > tokens_before // interval or now >= self.config.tokens
+
+    def _validate(self) -> dict[str, float]:
+        config = self.config
+        metrics = evaluate(
+            self.model, self.validation, config.windowing, lanes=config.batch, precision=config.precision
+        ).metrics()
+        self._check_finite(metrics["loss"])
+        return metrics
+
+    def _out_of_patience(self) -> bool:
+        return 0 < self.config.patience <= self.progress.validations_since_best
+
+    def _check_finite(self, *values: torch.Tensor | float) -> None:
+        """Before a weight changes, so that the last checkpoint is never of a broken model."""
+        if not all(math.isfinite(value) for value in values):
+            raise Diverged(
+                f"learning_rate: {self.config.learning_rate} made training diverge after {self.progress.step} steps "
+                f"({self.progress.tokens} tokens): the loss or its gradient is no longer finite; "
+                "try a smaller rate or more warmup_steps."
+            )
+
+    def _over_workers(self, loss: torch.Tensor) -> float:
+        if self.workers > 1:
+            dist.all_reduce(loss)
+        return float(loss)

@@ -1,0 +1,38 @@
+"""From a configuration to a trainer: tokenizer, tokens, base, plan."""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from recur_tune.corpus.tokenizers import load_tokenizer
+from recur_tune.corpus.tokens import prepare
+from recur_tune.cost.memory import resolve_plan
+from recur_tune.errors import UserError
+from recur_tune.model.pretrained import base_config, base_tokenizer, load_base
+from recur_tune.spec import TrialConfig
+from recur_tune.training.loop import Trainer
+
+
+def default_device() -> torch.device:
+    """The GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Trainer, PreTrainedTokenizerBase]:
+    """Load everything a trial needs; whatever does not fit together is refused before anything heavy is loaded."""
+    tokenizer = load_tokenizer(base_tokenizer(config.base, config.tokenizer))
+    shape = base_config(config.base, vocabulary=len(tokenizer))
+    config.check_base(shape)
+    if len(tokenizer) > shape.vocab_size:
+        raise UserError(
+            f"tokenizer: it has {len(tokenizer)} tokens, and {config.base} only knows {shape.vocab_size}; "
+            "use the one that the base was trained with."
+        )
+    train = prepare(config.corpus, "train", tokenizer)
+    validation = prepare(config.corpus, "validation", tokenizer).head(config.validation_size)
+    torch.manual_seed(config.seed)
+    model = load_base(config.base, config.memory, config.dropout, vocabulary=len(tokenizer))
+    model.config.window, model.config.overlap = config.window, config.overlap
+    plan = resolve_plan(config, model.config)
+    return Trainer(config, model, plan, train, validation, device or default_device()), tokenizer

@@ -1,0 +1,42 @@
+"""One optimiser step, the same for training, for pricing it under fake tensors and for benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from recur_tune.corpus.batches import WindowBatch
+from recur_tune.training.precision import Precision, autocast
+
+
+def make_optimizer(model: nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
+    """Adam, fused: one kernel over all parameters and no temporary copies of them."""
+    return torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True)
+
+
+def train_step(
+    chain: Callable[[WindowBatch], torch.Tensor],
+    optimizer: torch.optim.Optimizer,
+    batch: WindowBatch,
+    clip_norm: float,
+    precision: Precision,
+    workers: int = 1,
+    proceed: Callable[[torch.Tensor, torch.Tensor], None] = lambda loss, norm: None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Forward, backward, clip, update; returns this worker's part of the step's mean loss, and the gradient's norm.
+
+    `batch.step_scored` counts the step's tokens over all workers, and DDP averages gradients over them, so the
+    gradient is that of the mean over all tokens however many workers share the work. `proceed` sees the loss
+    and the gradient's norm before any weight changes and may raise.
+    """
+    with autocast(batch.inputs_WBT.device, precision):
+        loss = chain(batch) / batch.step_scored
+    (loss * workers).backward()
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    norm = nn.utils.clip_grad_norm_(parameters, clip_norm)
+    proceed(loss.detach(), norm)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.detach(), norm

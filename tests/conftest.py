@@ -1,0 +1,34 @@
+"""What tests share: a cache of their own, and small random models made on the spot."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+# Before anything of ours is imported: no test may find, or leave, anything in the user's own cache.
+os.environ["RECUR_TUNE_CACHE"] = tempfile.mkdtemp(prefix="recur-tune-tests-")
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import pytest
+import torch
+
+from recur_tune.model import MemorySpec, RecurrentGPT2, RecurrentGPT2Config
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+def small_config(memory: MemorySpec | None = None, **changes: object) -> RecurrentGPT2Config:
+    """A GPT-2 small enough for exact comparisons."""
+    settings = {
+        "vocab_size": 61, "n_positions": 32, "n_embd": 24, "n_layer": 3, "n_head": 2, "initializer_range": 0.2,
+        "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None, "eos_token_id": None,
+    }  # fmt: skip
+    return RecurrentGPT2Config(**settings | changes, recurrence=memory.model_dump() if memory else None)
+
+
+def small_model(memory: MemorySpec | None = None, **changes: object) -> RecurrentGPT2:
+    """A random model of that shape, in evaluation mode."""
+    return RecurrentGPT2(small_config(memory, **changes)).eval()
