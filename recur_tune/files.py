@@ -1,4 +1,4 @@
-"""Writing files so that a reader, or a crash, never meets half of one."""
+"""Writing files so that a reader, or a crash, never meets half of one; and where those lie that outlive a run."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ import errno
 import os
 import shutil
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from recur_tune.errors import UserError
+
+
+def cache_folder() -> Path:
+    """Where prepared corpora and downloads lie: $RECUR_TUNE_CACHE, or recur-tune in the user's cache folder."""
+    if chosen := os.environ.get("RECUR_TUNE_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "recur-tune"
 
 
 @contextmanager
@@ -41,8 +50,15 @@ def write_text(path: Path, text: str) -> None:
 
 def append_line(path: Path, line: str) -> None:
     """Add a line to a file."""
-    with writing(path), path.open("a") as file:
-        file.write(f"{line}\n")
+    with writing(path):
+        before = path.stat().st_size if path.exists() else 0
+        try:
+            with path.open("a") as file:
+                file.write(f"{line}\n")
+        except OSError:
+            with suppress(OSError):
+                os.truncate(path, before)  # half a line would spoil the next one too
+            raise
 
 
 @contextmanager
@@ -50,6 +66,8 @@ def writing(target: Path) -> Iterator[None]:
     """Turn a full disk or a missing permission into one sentence."""
     try:
         yield
+    except UserError:
+        raise
     except Exception as error:
         # safetensors reports the system's error in a type of its own, by its text alone.
         if not isinstance(error, OSError) and "os error" not in str(error):
@@ -60,6 +78,16 @@ def writing(target: Path) -> Iterator[None]:
         raise UserError(
             f"{target} could not be written ({culprit}: {reason}); what was there before is untouched."
         ) from error
+
+
+@contextmanager
+def reading(source: Path) -> Iterator[None]:
+    """Turn a file that is not there, not allowed or not what its name says into one sentence."""
+    try:
+        yield
+    except (OSError, EOFError, IndexError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{source} could not be read ({reason}); check that it is whole and readable.") from error
 
 
 def _umask() -> int:

@@ -1,13 +1,38 @@
-"""One wording for everything that should have come from the Hub or a folder and did not."""
+"""The Hub: asking whether it can be reached, once and briefly, and one wording for what it did not give."""
 
 from __future__ import annotations
 
+import os
+import socket
+from functools import cache
 from pathlib import Path
+from urllib.parse import urlparse
+
+_SECONDS_TO_ANSWER = 5.0
+
+
+@cache
+def use_cache_where_offline() -> None:
+    """Without a way to the Hub, use what was downloaded before instead of trying again and again for a minute.
+
+    Compute nodes of a cluster often have no network, while the login node filled the cache.
+    """
+    from huggingface_hub import constants
+
+    behind_proxy = any(name.lower() in ("https_proxy", "all_proxy") for name in os.environ)
+    if constants.HF_HUB_OFFLINE or behind_proxy:
+        return
+    address = urlparse(constants.ENDPOINT)
+    try:
+        socket.create_connection((address.hostname or "", address.port or 443), _SECONDS_TO_ANSWER).close()
+    except OSError:
+        constants.HF_HUB_OFFLINE = True
+        os.environ["HF_HUB_OFFLINE"] = "1"  # for `datasets`, which reads it when it is first imported
 
 
 def hub_message(field: str, name: str, error: Exception, otherwise: str) -> str:
     """Why `name` could not be loaded, and what to give instead."""
-    reason = " ".join(str(error).split())[:160]
+    reason = " ".join(str(error).split()).split(". ")[0][:160]  # the advice that follows is ours to give
     if Path(name).expanduser().exists():
         return f"{field}: {name} could not be read as a Hugging Face folder ({reason})."
     return (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import yaml
 from pydantic import (
@@ -24,14 +24,17 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
-from transformers import GPT2Config
 
 from recur_tune.corpus.windows import Windowing
 from recur_tune.errors import UserError
-from recur_tune.model.recurrence import MemorySpec, Pooling
-from recur_tune.training.bptt import Policy
-from recur_tune.training.precision import Precision
 from recur_tune.units import parse_count, parse_size
+
+if TYPE_CHECKING:  # importing torch takes seconds, and `--help` must not
+    from transformers import GPT2Config
+
+Pooling = Literal["mean", "max", "attention"]
+Policy = Literal["all", "none", "auto"]
+Precision = Literal["auto", "float32", "bfloat16"]
 
 Count = Annotated[PositiveInt, BeforeValidator(parse_count)]
 Size = Annotated[PositiveInt, BeforeValidator(parse_size)]
@@ -41,10 +44,22 @@ Layer = Annotated[
 ]
 
 
+class MemorySpec(BaseModel):
+    """The recurrence of the paper's section 3.1, and the variants that it mentions."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    l_ins: Layer = Field(2, description="layer that sees the state, from 1, or 'all'")
+    width: PositiveInt = Field(200, description="units in each hidden layer of the recurrence's network")
+    depth: NonNegativeInt = Field(3, description="hidden layers of the recurrence's network")
+    pooling: Pooling = Field("mean", description="how a window's positions become one vector")
+    embeddings: PositiveInt = Field(1, description="embeddings inserted per layer")
+
+
 def _memory(field: str) -> Any:
     """A field that the recurrence itself defines: one description and default for both."""
     source = MemorySpec.model_fields[field]
-    return Field(source.default, description=source.description, ge=0 if field == "depth" else None)
+    return Field(source.default, description=source.description)
 
 
 class TrialConfig(BaseModel):
@@ -79,7 +94,7 @@ class TrialConfig(BaseModel):
     validate_every: Count | None = Field(None, description="tokens between validations; default: a tenth of the budget")
     validation_tokens: Count | None = Field(
         None,
-        description="tokens of the validation split used while training; default: a fortieth of the budget, 10k to 200k",
+        description="tokens that a validation reads; default: a fortieth of the budget, from 10k to 200k",
     )
     patience: NonNegativeInt = Field(0, description="stop after so many validations without a better one; 0: never")
 

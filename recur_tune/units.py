@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
-_COUNT_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+_COUNT_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12, "p": 10**15}
 _SIZE_SUFFIXES = {
     "": 1, "b": 1,
-    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "pb": 10**15,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50,
 }  # fmt: skip
 
 
@@ -24,23 +25,28 @@ def parse_size(text: str | int | float) -> int:
 
 def _parse(text: str | int | float, suffixes: dict[str, int], wanted: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*([a-z]*)\s*", str(text).replace("_", "").lower())
-    if isinstance(text, bool) or not match or match[2] not in suffixes:
+    if not match or match[2] not in suffixes:
         raise ValueError(f"is not {wanted}")
-    # Decimal text such as 2.3M is exact in a float only by luck, so round rather than truncate.
-    return round(float(match[1]) * suffixes[match[2]])
+    # Decimals: 2.3M is exact in a float only by luck, and a large count has more digits than a float.
+    number = Decimal(match[1]) * suffixes[match[2]]
+    if number.adjusted() > 30:
+        raise ValueError(f"is not {wanted}")
+    return int(number.to_integral_value())
 
 
 def format_count(number: float) -> str:
     """1234567 -> `1.23M`."""
-    for suffix, unit in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if abs(number) >= unit:
-            return f"{number / unit:.3g}{suffix}"
-    return f"{number:.3g}"
+    return _format(number, 1000, ("", "k", "M", "G", "T", "P"))
 
 
 def format_size(number: float) -> str:
     """2**31 -> `2 GiB`."""
-    for suffix, unit in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(number) >= unit:
-            return f"{number / unit:.3g} {suffix}"
-    return f"{number:.0f} B"
+    return _format(number, 1024, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"))
+
+
+def _format(number: float, step: int, suffixes: tuple[str, ...]) -> str:
+    """Three digits, in the largest unit that leaves something before the point."""
+    power = 0
+    while abs(number) >= step - 0.5 and power < len(suffixes) - 1:
+        number, power = number / step, power + 1
+    return f"{number:.0f}{suffixes[power]}" if abs(number) >= 99.95 else f"{number:.3g}{suffixes[power]}"

@@ -37,8 +37,12 @@ class WindowBatch:
 
     def to(self, device: torch.device | str) -> WindowBatch:
         """The same batch on a device; the copy does not wait where memory is pinned."""
-        moved = (t.to(device, non_blocking=True) for t in (self.inputs_WBT, self.targets_WBT, self.fresh_WB))
-        return WindowBatch(*moved, self.starts, self.scored, self.step_scored)
+        return replace(
+            self,
+            inputs_WBT=self.inputs_WBT.to(device, non_blocking=True),
+            targets_WBT=self.targets_WBT.to(device, non_blocking=True),
+            fresh_WB=self.fresh_WB.to(device, non_blocking=True),
+        )
 
 
 def gather(tokens: np.ndarray, table_WB4: np.ndarray, size: int) -> WindowBatch:
@@ -65,10 +69,11 @@ def gather(tokens: np.ndarray, table_WB4: np.ndarray, size: int) -> WindowBatch:
 class TrainingStream:
     """An endless, shuffled, resumable stream of training steps.
 
-    Each epoch cuts every document into chains of `windows` windows (after the first epoch a long document from
-    a random phase, so that window boundaries move; one that fits into a chain is always read whole), packs the shorter chains at documents' ends together into full
-    rows, and shuffles the rows. `batch` rows make a step over all workers; worker `rank` of `workers` gets
-    its share of them, so the number of workers changes nothing in what a step sees.
+    Each epoch cuts every document into chains of `windows` windows, packs the shorter chains at documents' ends
+    together into full rows, and shuffles the rows. After the first epoch a long document is cut from a random
+    phase, so that window boundaries move; one that fits into a chain is always read whole. `batch` rows make a
+    step over all workers; worker `rank` of `workers` gets its share of them, so the number of workers changes
+    nothing in what a step sees.
     """
 
     def __init__(

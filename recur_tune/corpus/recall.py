@@ -50,7 +50,7 @@ class RecallCorpus:
         chosen: dict[str, int] = {}
         for option in filter(None, options.split(",")):
             field, _, value = option.partition("=")
-            if field not in known or not value.isdecimal():
+            if field not in known or not value.isdecimal() or len(value) > 9:
                 raise UserError(
                     f"corpus: recall does not understand {option!r}; write FIELD=NUMBER with a field of "
                     f"{', '.join(known)}, as in recall:lag=3,values=16."

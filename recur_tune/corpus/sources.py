@@ -1,7 +1,7 @@
 """The corpora by name: built in, from the Hub, or from files on disk.
 
 A corpus is named `NAME` or `NAME:WHERE`. Without WHERE the built-in ones are made on the spot and the others
-come from the Hub or their home page through `datasets`; with it they are read from local files.
+come from the Hub through `datasets`, or from their home page; with it they are read from local files.
 """
 
 from __future__ import annotations
@@ -9,17 +9,22 @@ from __future__ import annotations
 import difflib
 import gzip
 import hashlib
+import http.client
 import re
+import shutil
+import urllib.request
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recur_tune.corpus.document import SPLITS, Corpus, Document, Split
+from recur_tune.corpus.document import Corpus, Document, Split
 from recur_tune.corpus.recall import RecallCorpus
 from recur_tune.corpus.stdlib import StdlibCorpus
 from recur_tune.errors import UserError
+from recur_tune.files import cache_folder, reading, whole_folder
+from recur_tune.hub import use_cache_where_offline
 
 _FOLDER_NAMES: dict[Split, tuple[str, ...]] = {
     "train": ("train",),
@@ -64,18 +69,19 @@ class TextFolder:
         """The split's files by name."""
         for name in _FOLDER_NAMES[split]:
             if (self.root / name).is_dir():
-                return sorted(path for path in (self.root / name).iterdir() if path.is_file())
+                found = (path for path in (self.root / name).iterdir() if path.is_file())
+                return sorted(path for path in found if not path.name.startswith("."))
             if (self.root / f"{name}.txt").is_file():
                 return [self.root / f"{name}.txt"]
         raise UserError(f"corpus: {self.root} has no {split} split; it needs a folder or a .txt file called {split}.")
 
     def documents(self, split: Split) -> Iterator[Document]:
         """One document per file."""
-        return (Document(path.read_bytes()) for path in self.files(split))
+        return (Document(_read(path)) for path in self.files(split))
 
     def fingerprint(self, split: Split) -> str:
         """A digest of the files' contents in order."""
-        return _digest(path.read_bytes() for path in self.files(split))
+        return _digest(map(_read, self.files(split)))
 
     def token_limit(self, split: Split) -> int | None:
         """As the corpus prescribes."""
@@ -138,7 +144,7 @@ class WikiText:
         """The Hub's own, or a digest of the file."""
         if self.root is None:
             return self._from_hub(split)._fingerprint
-        return _digest([self._file(split).read_bytes()])
+        return _digest([_read(self._file(split))])
 
     def token_limit(self, split: Split) -> int | None:
         """All of every article."""
@@ -147,7 +153,8 @@ class WikiText:
     def _lines(self, split: Split) -> Iterator[str]:
         if self.root is None:
             return iter(self._from_hub(split)["text"])
-        return iter(self._file(split).read_text(encoding="utf-8").splitlines(keepends=True))
+        with reading(self._file(split)):
+            return iter(_read(self._file(split)).decode().splitlines(keepends=True))
 
     def _from_hub(self, split: Split) -> Any:
         return _from_hub(self.name, "Salesforce/wikitext", "wikitext-103-raw-v1", split)
@@ -182,7 +189,7 @@ class HundredMillionBytes:
 
     def fingerprint(self, split: Split) -> str:
         """A digest of the file as it lies on disk."""
-        return _digest([self._path().read_bytes()])
+        return _digest([_read(self._path())])
 
     def token_limit(self, split: Split) -> int | None:
         """All of the stream."""
@@ -198,11 +205,12 @@ class HundredMillionBytes:
 
     def _read(self) -> bytes:
         path = self._path()
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
-                return archive.read(archive.namelist()[0])
-        data = path.read_bytes()
-        return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        data = _read(path)
+        with reading(path):
+            if data[:2] == b"PK":
+                with zipfile.ZipFile(path) as archive:
+                    return archive.read(archive.namelist()[0])
+            return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
 
 
 def split_articles(lines: Iterator[str]) -> Iterator[str]:
@@ -218,6 +226,7 @@ def split_articles(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _from_hub(name: str, path: str, config: str | None, split: Split) -> Any:
+    use_cache_where_offline()
     import datasets
 
     try:
@@ -227,13 +236,22 @@ def _from_hub(name: str, path: str, config: str | None, split: Split) -> Any:
 
 
 def _from_home_page(name: str) -> Path:
-    import datasets
-
-    url = f"http://mattmahoney.net/dc/{name}.zip"
-    try:
-        return Path(datasets.DownloadManager().download(url))
-    except Exception as error:  # as above
-        raise _unreachable(name, url, "FILE", error) from error
+    """The archive as its author publishes it, downloaded once; the Hub has only scripts for it."""
+    folder, url = cache_folder() / "downloads" / name, f"http://mattmahoney.net/dc/{name}.zip"
+    if not folder.is_dir():
+        try:
+            with (
+                urllib.request.urlopen(url, timeout=30) as answer,
+                whole_folder(folder) as partial,
+                (partial / f"{name}.zip").open("wb") as file,
+            ):
+                shutil.copyfileobj(answer, file)
+                expected = int(answer.headers.get("Content-Length") or file.tell())
+                if file.tell() != expected:
+                    raise http.client.IncompleteRead(b"", expected - file.tell())
+        except (OSError, http.client.HTTPException) as error:
+            raise _unreachable(name, url, "FILE", error) from error
+    return folder / f"{name}.zip"
 
 
 def _unreachable(name: str, where: str, local: str, error: Exception) -> UserError:
@@ -244,16 +262,27 @@ def _unreachable(name: str, where: str, local: str, error: Exception) -> UserErr
     )
 
 
-def _digest(parts: Any) -> str:
+def _read(path: Path) -> bytes:
+    with reading(path):
+        return path.read_bytes()
+
+
+def _digest(parts: Iterable[bytes]) -> str:
     digest = hashlib.blake2b(digest_size=20)
     for part in parts:
         digest.update(len(part).to_bytes(8, "little") + part)
     return digest.hexdigest()
 
 
+def _open_stdlib(where: str) -> Corpus:
+    if where:
+        raise UserError(f"corpus: stdlib takes nothing after its name, and {where!r} stands there; write just stdlib.")
+    return StdlibCorpus()
+
+
 CORPORA: dict[str, CorpusKind] = {
     "stdlib": CorpusKind(
-        "help topics and docstrings of this Python, about 2 MB of English", "nothing", lambda where: StdlibCorpus()
+        "help topics and docstrings of this Python, about 2 MB of English", "nothing", _open_stdlib
     ),
     "recall": CorpusKind(
         "synthetic: a fact stated in one window is asked for LAG windows later (recall:lag=2)",
@@ -276,5 +305,3 @@ CORPORA: dict[str, CorpusKind] = {
     ),
     "text": CorpusKind("any folder of text files, text:DIR with train, validation and test in it", "files", TextFolder),
 }  # fmt: skip
-
-__all__ = ["CORPORA", "SPLITS", "open_corpus"]

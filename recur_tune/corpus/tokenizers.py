@@ -11,21 +11,27 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedToken
 
 from recur_tune.corpus.document import Document
 from recur_tune.errors import UserError
-from recur_tune.hub import hub_message
+from recur_tune.hub import hub_message, use_cache_where_offline
 
 BYTES = "bytes"
 
 
-def load_tokenizer(name: str) -> PreTrainedTokenizerBase:
-    """`bytes`, a folder, or a name on the Hub."""
+def load_tokenizer(name: str, field: str = "tokenizer") -> PreTrainedTokenizerBase:
+    """`bytes`, a folder, or a name on the Hub; `field` is where the user named it."""
     if name == BYTES:
         return byte_tokenizer()
+    use_cache_where_offline()
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
     except Exception as error:  # transformers raises OSError, ValueError or a Hub error for the same mistake
-        raise UserError(hub_message("tokenizer", name, error, "'bytes'")) from error
+        raise UserError(hub_message(field, name, error, "'bytes'")) from error
     if not tokenizer.is_fast:
-        raise UserError(f"tokenizer: {name} has no fast version, and offsets into the text need one; convert it first.")
+        raise UserError(
+            f"{field}: the tokenizer of {name} has no fast version, and offsets into the text need one; convert it first."
+        )
+    # A folder may carry the truncation or padding of whoever saved it; a document is neither cut nor filled up.
+    tokenizer.backend_tokenizer.no_truncation()
+    tokenizer.backend_tokenizer.no_padding()
     return tokenizer
 
 
@@ -51,7 +57,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, document: Document) -> tuple[np.n
     The ends rise to the document's length, so that sums over tokens count every byte once, whatever the
     tokenizer drops (spaces, say) or splits (a character over several tokens).
     """
-    if _is_bytes(tokenizer):
+    if is_bytes(tokenizer):
         return np.frombuffer(document.data, dtype=np.uint8), np.arange(1, len(document.data) + 1)
     text = document.data.decode("utf-8", errors="replace")
     # The backend, not __call__: a book is longer than the model's context on purpose, and that is no warning.
@@ -64,16 +70,21 @@ def encode(tokenizer: PreTrainedTokenizerBase, document: Document) -> tuple[np.n
 
 
 def decode_stream(tokenizer: PreTrainedTokenizerBase, tokens: Iterator[int]) -> Iterator[str]:
-    """Text as it becomes readable: a character split over several tokens waits for the last of them."""
-    pending: list[int] = []
+    """Text as it becomes readable: a character split over several tokens waits for the last of them.
+
+    Tokens are decoded together with those before them, since some tokenizers write a space only between two.
+    """
+    kept: list[int] = []
+    shown = waiting = 0  # kept[:shown] is printed and gives context; kept[shown:] waits to be complete
     for token in tokens:
-        pending.append(token)
-        text = tokenizer.decode(pending)
-        if not text.endswith("\N{REPLACEMENT CHARACTER}") or len(pending) > 8:
-            yield text
-            pending = []
-    if pending:
-        yield tokenizer.decode(pending)
+        kept.append(token)
+        context, text = tokenizer.decode(kept[:shown]), tokenizer.decode(kept)
+        waiting = len(kept) - shown
+        if len(text) > len(context) and not text.endswith("\N{REPLACEMENT CHARACTER}"):
+            yield text[len(context) :]
+            kept, shown, waiting = kept[shown:], waiting, 0
+    if waiting:
+        yield tokenizer.decode(kept)[len(tokenizer.decode(kept[:shown])) :]
 
 
 def _byte_offsets(text: str) -> np.ndarray:
@@ -83,7 +94,8 @@ def _byte_offsets(text: str) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(width)])
 
 
-def _is_bytes(tokenizer: PreTrainedTokenizerBase) -> bool:
+def is_bytes(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether ids are byte values, which spares everything else."""
     vocabulary = tokenizer.get_vocab()
     return len(vocabulary) == 256 and all(vocabulary.get(letter) == byte for byte, letter in enumerate(_byte_letters()))
 

@@ -1,7 +1,8 @@
 """Text to tokens, once: memory-mapped arrays in a cache that is named by content.
 
 A split is a folder of flat arrays: `tokens`, the words that begin in each token, the bytes that each token
-covers, the documents' first tokens, and the tokens marked as answers. The folder's name is a digest of the
+covers, the documents' first tokens, and the tokens marked as answers; a word is what ASCII white space
+separates. The folder's name is a digest of the
 documents, the tokenizer and this format, so a stale entry cannot be mistaken for a fresh one.
 """
 
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ from recur_tune.corpus import tokenizers
 from recur_tune.corpus.document import Corpus, Document, Split
 from recur_tune.corpus.sources import open_corpus
 from recur_tune.errors import UserError
-from recur_tune.files import whole_folder, writing
+from recur_tune.files import cache_folder, whole_folder, writing
 
-_FORMAT = 1
+_FORMAT = 2
 _SPACE = np.frombuffer(b" \t\n\r\x0b\x0c", dtype=np.uint8)
 
 
@@ -68,13 +68,6 @@ class TokenisedSplit:
         }
 
 
-def cache_folder() -> Path:
-    """Where prepared corpora lie: $RECUR_TUNE_CACHE, or recur-tune in the user's cache folder."""
-    if chosen := os.environ.get("RECUR_TUNE_CACHE"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "recur-tune"
-
-
 def prepare(
     corpus_name: str,
     split: Split,
@@ -95,11 +88,14 @@ def prepare(
             with FileLock(f"{folder}.lock"):
                 if not folder.is_dir():
                     _build(corpus, split, tokenizer, folder, progress)
-    prepared = _open(folder)
-    if not any(True for _ in prepared.document_inputs()):
+    return nonempty(_open(folder), f"the {split} split of {corpus_name}")
+
+
+def nonempty(prepared: TokenisedSplit, what: str) -> TokenisedSplit:
+    """Refuse a split in which nothing can be scored."""
+    if next(prepared.document_inputs(), None) is None:
         raise UserError(
-            f"corpus: the {split} split of {corpus_name} has no document of two tokens or more; "
-            "there is nothing to train on or to score in it."
+            f"corpus: {what} has no document of two tokens or more; there is nothing to train on or to score in it."
         )
     return prepared
 
@@ -107,7 +103,9 @@ def prepare(
 def _build(
     corpus: Corpus, split: Split, tokenizer: PreTrainedTokenizerBase, folder: Path, progress: Callable[[int], None]
 ) -> None:
-    token_type = np.min_scalar_type(len(tokenizer) - 1)
+    token_type = np.min_scalar_type(max(tokenizer.get_vocab().values()))
+    # What a token covers is one byte for bytes; elsewhere a run of dropped spaces may be of any length.
+    count_type = np.dtype(np.uint8 if tokenizers.is_bytes(tokenizer) else np.uint32)
     limit = corpus.token_limit(split)
     starts, answers = [0], [np.zeros(0, dtype=np.int64)]
     with (
@@ -121,14 +119,14 @@ def _build(
             ids, ends = ids[:limit], ends[:limit]
             words, lengths, marked = _measure(document, ends)
             tokens_file.write(ids.astype(token_type).tobytes())
-            words_file.write(words.astype(np.uint16).tobytes())
-            bytes_file.write(lengths.astype(np.uint16).tobytes())
+            words_file.write(words.astype(count_type).tobytes())
+            bytes_file.write(lengths.astype(count_type).tobytes())
             answers.append(starts[-1] + marked)
             starts.append(starts[-1] + len(ids))
             progress(starts[-1])
         np.save(partial / "document_starts.npy", np.array(starts, dtype=np.int64))
         np.save(partial / "answers.npy", np.concatenate(answers))
-        (partial / "meta.json").write_text(json.dumps({"token_type": token_type.name}))
+        (partial / "meta.json").write_text(json.dumps({"token_type": token_type.name, "count_type": count_type.name}))
 
 
 def _measure(document: Document, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -149,8 +147,8 @@ def _open(folder: Path) -> TokenisedSplit:
     meta = json.loads((folder / "meta.json").read_text())
     return TokenisedSplit(
         tokens=_map(folder / "tokens.bin", meta["token_type"]),
-        word_starts=_map(folder / "word_starts.bin", "uint16"),
-        byte_lengths=_map(folder / "byte_lengths.bin", "uint16"),
+        word_starts=_map(folder / "word_starts.bin", meta["count_type"]),
+        byte_lengths=_map(folder / "byte_lengths.bin", meta["count_type"]),
         document_starts=np.load(folder / "document_starts.npy"),
         answers=np.load(folder / "answers.npy"),
     )

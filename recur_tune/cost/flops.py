@@ -7,6 +7,8 @@ M embeddings inserted per site, S sites.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from transformers import GPT2Config
 
 from recur_tune.spec import TrialConfig
@@ -54,7 +56,7 @@ def _memory_per_window(config: TrialConfig, base: GPT2Config) -> float:
     assert config.memory is not None
     outputs = _sites(config, base) * config.memory.embeddings * base.n_embd
     sizes = [base.n_embd, *[config.memory.width] * config.memory.depth, outputs]
-    network = sum(2 * fan_in * fan_out for fan_in, fan_out in zip(sizes, sizes[1:], strict=False))
+    network = sum(2 * fan_in * fan_out for fan_in, fan_out in pairwise(sizes))
     pooling = 2 * 2 * config.window * base.n_embd if config.memory.pooling == "attention" else 0
     return network + pooling
 

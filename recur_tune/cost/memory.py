@@ -12,9 +12,8 @@ from transformers import GPT2Config
 from recur_tune.corpus.batches import WindowBatch
 from recur_tune.cost.tracker import MemoryTracker
 from recur_tune.model import RecurrentGPT2, RecurrentGPT2Config
-from recur_tune.spec import TrialConfig
+from recur_tune.spec import Precision, TrialConfig
 from recur_tune.training.bptt import Chain, Plan, fixed_plan
-from recur_tune.training.precision import Precision
 from recur_tune.training.step import make_optimizer, train_step
 
 _SIMULATED_WINDOWS = 4  # a longer chain is priced from one of this length

@@ -17,7 +17,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2Model, GPT2PreTrainedModel
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
-from recur_tune.model.recurrence import Memory, MemorySpec
+from recur_tune.model.recurrence import Memory
+from recur_tune.spec import MemorySpec
 
 State = Any  # a tree of tensors that only the recurrence understands
 
@@ -92,8 +93,9 @@ class RecurrentGPT2(GPT2PreTrainedModel):
         body, past = self.transformer, cache.length if cache else 0
         position_T = torch.arange(past, past + tokens_BT.shape[1], device=tokens_BT.device)
         x_BTK = body.drop(body.wte(tokens_BT) + body.wpe(position_T))
-        watching = self.recurrence is not None and leave_state
-        seen_BTK = None
+        seen_BTK = cache.seen if cache else None
+        watcher = self.recurrence if leave_state else None
+        mixed_BTK: torch.Tensor | None = None
         for layer, block in enumerate(body.h):
             inserted_BMK = None
             if self.recurrence is not None and state is not None:
@@ -101,14 +103,14 @@ class RecurrentGPT2(GPT2PreTrainedModel):
             x_BTK = _block(block, x_BTK, inserted_BMK, fresh_B, cache, layer)
             if layer == len(body.h) - 1:  # as Hugging Face counts hidden states: the last one is normalised
                 x_BTK = body.ln_f(x_BTK)
-            if watching:
-                seen_BTK = self.recurrence.observe(layer, x_BTK, seen_BTK)  # type: ignore[union-attr]
+            if watcher is not None:
+                mixed_BTK = watcher.observe(layer, x_BTK, mixed_BTK)
+        next_state = None
+        if watcher is not None and mixed_BTK is not None:
+            seen_BTK = mixed_BTK if seen_BTK is None else torch.cat([seen_BTK, mixed_BTK], dim=1)
+            next_state = watcher.state(seen_BTK)
         if cache is not None:
-            cache.length += tokens_BT.shape[1]
-            if watching:
-                seen_BTK = seen_BTK if cache.seen is None else torch.cat([cache.seen, seen_BTK], dim=1)
-                cache.seen = seen_BTK
-        next_state = self.recurrence.state(seen_BTK) if watching else None  # type: ignore[union-attr]
+            cache.seen, cache.length = seen_BTK, past + tokens_BT.shape[1]
         return Reading(x_BTK, next_state)
 
     def logits(self, top_BTK: torch.Tensor) -> torch.Tensor:

@@ -4,34 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
-from recur_tune.corpus.tokenizers import BYTES, load_tokenizer
+from recur_tune.corpus.tokenizers import load_tokenizer
 from recur_tune.errors import UserError
-from recur_tune.hub import hub_message
+from recur_tune.hub import hub_message, use_cache_where_offline
 from recur_tune.model.language_model import RecurrentGPT2, RecurrentGPT2Config
-from recur_tune.model.recurrence import Memory, MemorySpec
-
-# Small models to pretrain here. Without dropout: they see each token about once.
-_NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"n_layer": 3, "n_embd": 64, "n_head": 4, "n_positions": 128, "initializer_range": 0.1, **_NO_DROPOUT},
-    "mini": {"n_layer": 8, "n_embd": 512, "n_head": 8, "n_positions": 1024, **_NO_DROPOUT},
-}
-PRESET_TOKENIZERS = {"tiny": BYTES, "mini": "gpt2"}
-
-# The published shapes, so that a cost can be told without the Hub.
-KNOWN_SHAPES: dict[str, dict[str, int]] = {
-    "distilgpt2": {"n_layer": 6, "n_embd": 768, "n_head": 12},
-    "gpt2": {"n_layer": 12, "n_embd": 768, "n_head": 12},
-    "gpt2-medium": {"n_layer": 24, "n_embd": 1024, "n_head": 16},
-    "gpt2-large": {"n_layer": 36, "n_embd": 1280, "n_head": 20},
-    "gpt2-xl": {"n_layer": 48, "n_embd": 1600, "n_head": 25},
-}
+from recur_tune.model.recurrence import Memory
+from recur_tune.shapes import DROPOUTS, KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
+from recur_tune.spec import MemorySpec
 
 # Hugging Face's bars and load reports would break ours; what goes wrong raises anyway.
 transformers_logging.disable_progress_bar()
@@ -44,11 +28,12 @@ def base_config(base: str, vocabulary: int | None = None) -> GPT2Config:
     `vocabulary` is the size that a preset gets; the default is what its usual tokenizer has.
     """
     if base in PRESETS and not Path(base).is_dir():
-        size = vocabulary or (256 if PRESET_TOKENIZERS[base] == BYTES else 50257)
+        size = vocabulary or (256 if PRESET_TOKENIZERS[base] == "bytes" else 50257)
         return GPT2Config(vocab_size=size, bos_token_id=None, eos_token_id=None, **PRESETS[base])
     short = base.removeprefix("openai-community/").removeprefix("distilbert/")
     if short in KNOWN_SHAPES and not Path(base).is_dir():
         return GPT2Config(**KNOWN_SHAPES[short])
+    use_cache_where_offline()
     try:
         config = _read_config(base)
     except Exception as error:  # transformers raises OSError, ValueError or a Hub error for the same mistake
@@ -68,10 +53,11 @@ def load_base(
         raise UserError(f"base: {base} already has a recurrence; give the plain GPT-2 that it was trained from.")
     settings = {key: value for key, value in config.to_dict().items() if key not in ("model_type", "recurrence")}
     if dropout is not None:
-        settings |= dict.fromkeys(_NO_DROPOUT, dropout)
+        settings |= dict.fromkeys(DROPOUTS, dropout)
     ours = RecurrentGPT2Config(**settings, recurrence=memory.model_dump() if memory else None)
     if base in PRESETS and not Path(base).is_dir():
         return RecurrentGPT2(ours)
+    use_cache_where_offline()
     try:
         # Safetensors alone: a pickled checkpoint could run code.
         weights = GPT2LMHeadModel.from_pretrained(base, use_safetensors=True).state_dict()

@@ -9,25 +9,12 @@ Shape suffixes: B lanes, T positions, K hidden size, S insertion sites (layers),
 
 from __future__ import annotations
 
-from typing import Literal
+from itertools import pairwise
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from torch import nn
 
-Pooling = Literal["mean", "max", "attention"]
-
-
-class MemorySpec(BaseModel):
-    """The recurrence of the paper's section 3.1, and the variants that it mentions."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    l_ins: PositiveInt | Literal["all"] = Field(2, description="layer that sees the state, from 1, or 'all'")
-    width: PositiveInt = Field(200, description="units in each hidden layer of the recurrence's network")
-    depth: int = Field(3, ge=0, description="hidden layers of the recurrence's network")
-    pooling: Pooling = Field("mean", description="how a window's positions become one vector")
-    embeddings: PositiveInt = Field(1, description="embeddings inserted per layer")
+from recur_tune.spec import MemorySpec
 
 
 class Memory(nn.Module):
@@ -41,7 +28,7 @@ class Memory(nn.Module):
         self.pooling_key = nn.Parameter(torch.zeros(hidden_size)) if spec.pooling == "attention" else None
         sizes = [hidden_size, *[spec.width] * spec.depth, len(self.sites) * spec.embeddings * hidden_size]
         self.network = nn.Sequential()
-        for number, (fan_in, fan_out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+        for number, (fan_in, fan_out) in enumerate(pairwise(sizes)):
             if number:
                 self.network.append(nn.ReLU())
             self.network.append(nn.Linear(fan_in, fan_out))

@@ -17,8 +17,6 @@ from recur_tune.corpus.batches import WindowBatch
 from recur_tune.model import RecurrentGPT2, State
 from recur_tune.model.loss import summed_loss, summed_loss_with_gradients
 
-Policy = Literal["all", "none", "auto"]
-
 
 @dataclass(frozen=True)
 class Plan:

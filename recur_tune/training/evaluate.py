@@ -16,7 +16,8 @@ from recur_tune.corpus.batches import evaluation_batches
 from recur_tune.corpus.tokens import TokenisedSplit
 from recur_tune.corpus.windows import NOT_SCORED, Windowing
 from recur_tune.model import RecurrentGPT2
-from recur_tune.training.precision import Precision, autocast
+from recur_tune.spec import Precision
+from recur_tune.training.precision import autocast
 
 DEEPEST = 64  # depths of recurrence from here on are reported together
 

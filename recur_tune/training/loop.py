@@ -1,4 +1,4 @@
-"""The training loop. It sees a model, tokens and a process group, and yields reports; who listens is not its business."""
+"""The training loop. It sees a model, tokens and a process group, and yields reports to whoever listens."""
 
 from __future__ import annotations
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
 
 import torch
 
-Precision = Literal["auto", "float32", "bfloat16"]
+from recur_tune.spec import Precision
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[None]:

@@ -10,10 +10,13 @@ resume/              the state to go on from
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from recur_tune.cost.estimate import estimate
 from recur_tune.errors import UserError
@@ -46,7 +49,7 @@ def run_in_folder(config: TrialConfig, folder: Path, resume: bool, listen: Calla
     with whole_folder(folder) as partial:
         write_yaml(partial / TRIAL, config)
     report: Report | None = None
-    with stop_requests() as stop_requested:
+    with stop_requests() as stop_requested, _out_of_memory_is_the_users_business(config):
         for report in trainer.run():
             append_line(folder / REPORTS, json.dumps(report.to_dict()))
             if report.best:
@@ -70,6 +73,17 @@ def run_in_folder(config: TrialConfig, folder: Path, resume: bool, listen: Calla
     }
     write_text(folder / RESULT, json.dumps(result, indent=2) + "\n")
     return result
+
+
+@contextmanager
+def _out_of_memory_is_the_users_business(config: TrialConfig) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"batch: {config.batch} chains of windows of {config.window} do not fit into the device's memory with "
+            f"checkpointing '{config.checkpointing}'; `recur-tune cost` tells what a smaller batch or 'all' would need."
+        ) from error
 
 
 def check_folder(folder: Path, resume: bool) -> None:

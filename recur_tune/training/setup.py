@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from recur_tune.corpus.tokenizers import load_tokenizer
-from recur_tune.corpus.tokens import prepare
+from recur_tune.corpus.tokens import nonempty, prepare
 from recur_tune.cost.memory import resolve_plan
 from recur_tune.errors import UserError
 from recur_tune.model.pretrained import base_config, base_tokenizer, load_base
@@ -21,7 +21,8 @@ def default_device() -> torch.device:
 
 def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Trainer, PreTrainedTokenizerBase]:
     """Load everything a trial needs; whatever does not fit together is refused before anything heavy is loaded."""
-    tokenizer = load_tokenizer(base_tokenizer(config.base, config.tokenizer))
+    named = "base" if config.tokenizer is None else "tokenizer"
+    tokenizer = load_tokenizer(base_tokenizer(config.base, config.tokenizer), field=named)
     shape = base_config(config.base, vocabulary=len(tokenizer))
     config.check_base(shape)
     if len(tokenizer) > shape.vocab_size:
@@ -31,6 +32,7 @@ def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Tra
         )
     train = prepare(config.corpus, "train", tokenizer)
     validation = prepare(config.corpus, "validation", tokenizer).head(config.validation_size)
+    nonempty(validation, f"the first {config.validation_size} tokens of the validation split")
     torch.manual_seed(config.seed)
     model = load_base(config.base, config.memory, config.dropout, vocabulary=len(tokenizer))
     model.config.window, model.config.overlap = config.window, config.overlap

@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from recur_tune.corpus.batches import WindowBatch
-from recur_tune.training.precision import Precision, autocast
+from recur_tune.spec import Precision
+from recur_tune.training.precision import autocast
 
 
 def make_optimizer(model: nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:

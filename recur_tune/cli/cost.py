@@ -1,0 +1,55 @@
+"""`recur-tune cost`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from recur_tune.cli.display import print_table, stderr
+from recur_tune.cli.options import as_json, fields_from, print_json, trial_options
+from recur_tune.spec import TrialConfig, parse
+from recur_tune.units import format_count, format_size
+
+
+@click.command()
+@click.argument("config", required=False, type=click.Path(path_type=Path))
+@trial_options()
+@click.option(
+    "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Workers that share the batch."
+)
+@as_json
+def cost(config: Path | None, fields: dict[str, Any], workers: int, as_json: bool) -> None:
+    """Tell what a configuration costs before anything runs.
+
+    FLOPs per token are counted as in the paper's tables: one forward pass of the blocks and the recurrence for every
+    token that is scored, so overlap makes them dearer. Training FLOPs count everything, recomputation included. Peak
+    memory comes from a step on fake tensors: no weights are loaded, nothing is downloaded for the GPT-2s we know.
+
+    \b
+      recur-tune cost --base gpt2 --window 300 --overlap 30
+      recur-tune cost --base gpt2-xl --batch 4 --checkpointing auto --memory-budget 80GiB --precision bfloat16
+    """
+    trial = parse(TrialConfig, fields_from(config, fields))
+    with stderr.status("pricing a step …"):
+        from recur_tune.cost.estimate import estimate
+        from recur_tune.model.pretrained import base_config
+
+        price = estimate(trial, base_config(trial.base), workers)
+    if as_json:
+        print_json(asdict(price))
+        return
+    plan, windows = price.plan, trial.windows
+    print_table(
+        f"{trial.base} with {trial.recurrence}, window {trial.window}, overlap {trial.overlap}, batch {trial.batch}",
+        {
+            "FLOPs per token (forward, the paper's count)": format_count(price.flops_per_token),
+            "FLOPs per token (training, everything)": format_count(price.training_flops_per_token),
+            "peak memory of a training step": format_size(price.peak_memory_bytes),
+            "parameters": f"{price.parameters:,} ({price.recurrence_parameters:,} of them the recurrence's)",
+            "windows kept / recomputed": f"{plan.kept_windows} / {windows - plan.kept_windows}"
+            + (", head's gradients kept" if plan.head_gradients else ""),
+        },
+    )

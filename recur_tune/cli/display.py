@@ -1,0 +1,77 @@
+"""What long work shows: a live bar on a terminal, a plain line now and then elsewhere. All of it on stderr."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from recur_tune.units import format_count
+
+stderr = Console(stderr=True)
+stdout = Console()
+
+_SECONDS_BETWEEN_LINES = 10.0
+
+
+class TokenProgress:
+    """Progress counted in tokens, with speed, the latest numbers and the time left."""
+
+    def __init__(self, title: str, total: int | None, done: int = 0) -> None:
+        self.title, self.total, self.live = title, total, stderr.is_terminal
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=stderr,
+            transient=True,
+            disable=not self.live,
+        )
+        self._task: TaskID | None = None
+        self._started, self._first = time.monotonic(), done
+        self._last_line = self._started
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        self._task = self._bar.add_task(self.title, total=self.total, completed=self._first, text="")
+        if not self.live:
+            stderr.print(f"{self.title} …")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def update(self, tokens: int, note: str = "", important: bool = False) -> None:
+        """Say how far it is; an important moment is printed and stays on the screen."""
+        now = time.monotonic()
+        speed = (tokens - self._first) / max(now - self._started, 1e-9)
+        of_total = f"/{format_count(self.total)}" if self.total else ""
+        text = f"{format_count(tokens)}{of_total} tokens  {format_count(speed)}/s  {note}"
+        if self._task is not None:
+            self._bar.update(self._task, completed=tokens, text=text)
+        if important:
+            stderr.print(f"  {text}", highlight=False)
+        elif not self.live and now - self._last_line >= _SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            stderr.print(f"  {text}", highlight=False)
+
+
+def print_table(title: str, rows: dict[str, Any]) -> None:
+    """Names and values, one to a line."""
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    for name, value in rows.items():
+        table.add_row(name, str(value))
+    stdout.print(table)
+
+
+def note(message: str) -> None:
+    """A remark that is neither result nor failure."""
+    stderr.print(f"note: {message}", style="yellow", highlight=False)

@@ -1,0 +1,74 @@
+"""`recur-tune eval`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from recur_tune.cli.display import TokenProgress, note, print_table, stderr
+from recur_tune.cli.options import as_json, print_json
+from recur_tune.corpus.document import SPLITS
+
+
+@click.command("eval")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--split", type=click.Choice(SPLITS), default="test", show_default=True, help="Which part of the corpus.")
+@click.option("--corpus", help="Another corpus than the run's own.")
+@click.option("--window", type=click.IntRange(min=1), help="Tokens read at a time; default: as trained.")
+@click.option(
+    "--overlap", type=click.IntRange(min=0), help="Tokens read again in the next window; default: as trained."
+)
+@click.option("--lanes", type=click.IntRange(min=1), default=16, show_default=True, help="Documents read side by side.")
+@click.option("--precision", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True)
+@as_json
+def evaluate(
+    run: Path,
+    split: str,
+    corpus: str | None,
+    window: int | None,
+    overlap: int | None,
+    lanes: int,
+    precision: str,
+    as_json: bool,
+) -> None:
+    """Score a trained model: perplexity per word and per token, bits per byte, accuracy.
+
+    RUN is a folder that `train` or `pretrain` wrote, or any Hugging Face GPT-2 folder. Every document is read from its
+    beginning to its end with the state carried along, and every token after a document's first is scored once. More
+    overlap costs more compute (see `recur-tune cost`); a plain model can be scored at any.
+
+    \b
+      recur-tune eval runs/a --split test
+      recur-tune eval runs/plain --overlap 30 --json
+    """
+    with stderr.status("loading torch …"):
+        from recur_tune.corpus.tokens import prepare
+        from recur_tune.model.pretrained import load_model
+        from recur_tune.training.evaluate import evaluate as score
+        from recur_tune.training.reading import reading_of
+        from recur_tune.training.setup import default_device
+
+        model, tokenizer = load_model(run)
+    reading = reading_of(run, model, corpus, window, overlap)
+    if reading.warning:
+        note(reading.warning)
+    prepared = prepare(reading.corpus, split, tokenizer)  # type: ignore[arg-type]
+    scored = len(prepared.tokens) - (len(prepared.document_starts) - 1)
+    with TokenProgress(f"scoring {run} on {reading.corpus} {split}", scored) as progress:
+        evaluation = score(
+            model.to(default_device()), prepared, reading.windowing, lanes, precision, progress.update  # type: ignore[arg-type]
+        )  # fmt: skip
+    report = {
+        "run": str(run), "corpus": reading.corpus, "split": split,
+        "window": reading.windowing.size, "overlap": reading.windowing.overlap, **evaluation.report(),
+    }  # fmt: skip
+    if as_json:
+        print_json(report)
+        return
+    rows = {name: f"{value:.5g}" for name, value in evaluation.metrics().items()}
+    print_table(
+        f"{run} on {reading.corpus} {split}, window {reading.windowing.size}, overlap {reading.windowing.overlap}",
+        rows | {"tokens": report["tokens"], "words": report["words"], "bytes": report["bytes"],
+                "documents": report["documents"], "tokens per second": f"{report['tokens_per_second']:.0f}"},
+    )  # fmt: skip

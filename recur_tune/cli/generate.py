@@ -1,0 +1,64 @@
+"""`recur-tune generate`."""
+
+from __future__ import annotations
+
+import sys
+from itertools import islice
+from pathlib import Path
+
+import click
+
+from recur_tune.cli.display import stderr
+from recur_tune.cli.options import as_json, print_json
+from recur_tune.errors import UserError
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--prompt", default="The ", show_default=True, help="Text to go on from.")
+@click.option(
+    "--tokens", type=click.IntRange(min=1), default=200, show_default=True, help="How many to write; no limit."
+)
+@click.option(
+    "--temperature", type=click.FloatRange(min=0), default=0.8, show_default=True, help="0 takes the likeliest."
+)
+@click.option("--top-k", type=click.IntRange(min=1), help="Choose among so many of the likeliest only.")
+@click.option("--seed", type=int, default=0, show_default=True, help="The same seed writes the same text.")
+@as_json
+def generate(
+    run: Path, prompt: str, tokens: int, temperature: float, top_k: int | None, seed: int, as_json: bool
+) -> None:  # fmt: skip
+    """Write on from a prompt, streaming, for as long as you like.
+
+    When a window is full its state goes into the next, so the text may be far longer than the model's context.
+
+    \b
+      recur-tune generate runs/a --prompt "The file" --tokens 2000
+    """
+    with stderr.status("loading torch …"):
+        import torch
+
+        from recur_tune.corpus.tokenizers import decode_stream
+        from recur_tune.model.generate import generate as write
+        from recur_tune.model.pretrained import load_model
+        from recur_tune.training.reading import reading_of
+        from recur_tune.training.setup import default_device
+
+        model, tokenizer = load_model(run)
+    prompt_tokens = tokenizer.encode(prompt, add_special_tokens=False)
+    if not prompt_tokens:
+        raise UserError(f"prompt: {prompt!r} holds no token to go on from; give some text.")
+    device = default_device()
+    random = torch.Generator(device).manual_seed(seed)
+    windowing = reading_of(run, model).windowing
+    written = islice(write(model.to(device).eval(), prompt_tokens, windowing, temperature, top_k, random), tokens)
+    if as_json:
+        ids, log_probabilities = zip(*written, strict=True)
+        text = "".join(decode_stream(tokenizer, iter(ids)))
+        print_json({"prompt": prompt, "text": text, "tokens": len(ids), "log_probability": sum(log_probabilities)})
+        return
+    sys.stdout.write(prompt)
+    for text in decode_stream(tokenizer, (token for token, _ in written)):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    sys.stdout.write("\n")

@@ -1,0 +1,80 @@
+"""Flags made from a configuration's fields, so that a flag, a YAML key and a field are one thing."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import click
+from pydantic.fields import FieldInfo
+
+from recur_tune.spec import TrialConfig, read_yaml
+from recur_tune.units import format_count
+
+AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
+
+as_json = click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object on stdout and nothing else there."
+)
+
+
+def trial_options(leave_out: Iterable[str] = ()) -> Callable[[AnyCommand], AnyCommand]:
+    """One flag for every field of a trial; values arrive as text in a dict `fields`, only those that were given."""
+    names = [name for name in TrialConfig.model_fields if name not in set(leave_out)]
+
+    def decorate(command: AnyCommand) -> AnyCommand:
+        def gather(**arguments: Any) -> Any:
+            given = {name: arguments.pop(name) for name in names}
+            fields = {name: value for name, value in given.items() if value is not None}
+            return command(fields=fields, **arguments)
+
+        gather.__name__, gather.__doc__ = command.__name__, command.__doc__
+        gather.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+        for name in reversed(names):
+            field = TrialConfig.model_fields[name]
+            flag = f"--{name.replace('_', '-')}"
+            gather = click.option(flag, name, metavar=_metavar(field), help=_help(field))(gather)
+        return gather  # type: ignore[return-value]
+
+    return decorate
+
+
+def fields_from(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
+    """A file's fields with the command line's over them."""
+    return (read_yaml(config) if config else {}) | flags
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """NaN and infinity, which JSON does not have, become null."""
+    click.echo(json.dumps(_finite(value), indent=2))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _help(field: FieldInfo) -> str:
+    text = f"{field.description}"
+    if field.default is None:
+        return f"{text}."
+    default = (
+        format_count(field.default) if isinstance(field.default, int) and field.default >= 10**4 else field.default
+    )
+    return f"{text}. [default: {default}]"
+
+
+def _metavar(field: FieldInfo) -> str:
+    choices = [choice for choice in get_args(field.annotation) if isinstance(choice, str)]
+    if choices:
+        return "|".join(choices)
+    kinds = [field.annotation, *get_args(field.annotation)]
+    if float in kinds:
+        return "NUMBER"
+    return "TEXT" if str in kinds else "INTEGER"

@@ -1,0 +1,119 @@
+"""`recur-tune pretrain` and `recur-tune train`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from recur_tune.cli.display import TokenProgress, print_table, stderr
+from recur_tune.cli.options import as_json, fields_from, print_json, trial_options
+from recur_tune.errors import UserError
+from recur_tune.shapes import PRESETS, PRETRAINING
+from recur_tune.spec import TrialConfig, parse
+from recur_tune.units import format_count, format_size
+
+_out = click.option(
+    "--out", required=True, type=click.Path(path_type=Path), help="Folder for the model and its reports."
+)
+_resume = click.option(
+    "--resume", is_flag=True, help="Go on with the interrupted run in --out, under its own settings."
+)
+_FIXED_IN_PRETRAINING = (
+    "base", "recurrence", "l_ins", "width", "depth", "pooling", "embeddings", "windows", "overlap", "decay",
+    "checkpointing", "memory_budget",
+)  # fmt: skip
+
+
+@click.command()
+@click.option(
+    "--preset", type=click.Choice(list(PRESETS)), default="tiny", show_default=True, help="The model's shape."
+)
+@trial_options(leave_out=_FIXED_IN_PRETRAINING)
+@_out
+@_resume
+@as_json
+def pretrain(preset: str, fields: dict[str, Any], out: Path, resume: bool, as_json: bool) -> None:
+    """Train a small GPT-2 from scratch, to have a base where none can be downloaded.
+
+    The window is the model's whole context and the learning rate falls along a cosine; what is not given
+    comes from the preset.
+
+    \b
+      recur-tune pretrain --preset tiny --corpus stdlib --out runs/base
+      recur-tune pretrain --preset mini --corpus text:books --tokenizer gpt2 --out runs/mini
+    """
+    usual = {
+        **PRETRAINING[preset], "base": preset, "window": PRESETS[preset]["n_positions"],
+        "recurrence": "none", "windows": 1, "decay": "cosine", "checkpointing": "none",
+    }  # fmt: skip
+    _run(usual | fields, fields, out, resume, as_json)
+
+
+@click.command()
+@click.argument("config", required=False, type=click.Path(path_type=Path))
+@trial_options()
+@_out
+@_resume
+@as_json
+def train(config: Path | None, fields: dict[str, Any], out: Path, resume: bool, as_json: bool) -> None:
+    """Fine-tune a base with a recurrence, or without one for comparison.
+
+    CONFIG is a YAML file of the same fields as the flags below, `l_ins: 2` for --l-ins 2; flags win over it.
+    Ctrl-C stops after the current step and saves; --resume goes on as if nothing had happened.
+
+    \b
+      recur-tune train --base runs/base --window 32 --windows 8 --tokens 200k --out runs/a
+      recur-tune train --base runs/base --recurrence none --window 32 --windows 8 --tokens 200k --out runs/plain
+      recur-tune train trial.yaml --learning-rate 1e-4 --out runs/b
+      recur-tune train --out runs/b --resume
+    """
+    given = fields_from(config, fields)
+    _run(given, given, out, resume, as_json)
+
+
+def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: bool, as_json: bool) -> None:
+    """Train under `fields`, or with --resume under what the folder says and the `changes` to it."""
+    config = None if resume else parse(TrialConfig, fields)
+    with stderr.status("loading torch …"):
+        from recur_tune.training.loop import Report
+        from recur_tune.training.run_folder import Interrupted, run_in_folder, stored_config
+
+    config = config or stored_config(out, changes)
+
+    def listen(report: Report) -> None:
+        note = f"loss {report.loss:.3f}"
+        if report.validation is not None:
+            note += f"  validation {report.validation['loss']:.4f}{'  (best so far)' if report.best else ''}"
+        progress.update(report.tokens, note, important=report.validation is not None)
+
+    try:
+        with TokenProgress(f"training {out}", config.tokens) as progress:
+            result = run_in_folder(config, out, resume, listen)
+    except Interrupted:
+        stderr.print(f"stopped and saved; go on with:  recur-tune {sys.argv[1]} --out {out} --resume", highlight=False)
+        raise KeyboardInterrupt from None
+    if as_json:
+        print_json(result)
+    else:
+        _print_result(out, config, result)
+
+
+def _print_result(out: Path, config: TrialConfig, result: dict[str, Any]) -> None:
+    if result["validation"] is None:
+        raise UserError(f"out: {out} holds a result without a validation.")
+    measured = result["measured_peak_memory_bytes"]
+    print_table(
+        f"{out}: {config.base} with {config.recurrence}, window {config.window}, overlap {config.overlap}",
+        {
+            "tokens trained on": format_count(result["tokens"]),
+            **{f"validation {name}": f"{value:.5g}" for name, value in result["validation"].items()},
+            "FLOPs per token (forward, the paper's count)": format_count(result["flops_per_token"]),
+            "FLOPs per token (training, everything)": format_count(result["training_flops_per_token"]),
+            "peak memory predicted": format_size(result["peak_memory_bytes"]),
+            "peak memory measured": format_size(measured) if measured else "not measured (too few steps)",
+        },
+    )
+    stderr.print(f"next:  recur-tune eval {out} --split test", highlight=False)

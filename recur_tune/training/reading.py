@@ -1,0 +1,47 @@
+"""How a trained model wants to be read: on which corpus, in which windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from recur_tune.corpus.windows import Windowing
+from recur_tune.errors import UserError
+from recur_tune.model import RecurrentGPT2
+from recur_tune.spec import TrialConfig, parse, read_yaml
+from recur_tune.training.run_folder import TRIAL
+
+
+@dataclass(frozen=True)
+class ReadingPlan:
+    """What to read and how, and what to tell the user about it."""
+
+    corpus: str
+    windowing: Windowing
+    warning: str | None = None
+
+
+def reading_of(
+    run: Path, model: RecurrentGPT2, corpus: str | None = None, window: int | None = None, overlap: int | None = None
+) -> ReadingPlan:
+    """As the run was trained, where nothing else is asked for.
+
+    A plain model may be read at any overlap. A recurrent one expects its state to stand for the text before
+    the window as it did in training (section 4.2 of the paper), so reading it otherwise is worth a warning.
+    """
+    trial = parse(TrialConfig, read_yaml(run / TRIAL)) if (run / TRIAL).exists() else None
+    saved = model.config
+    trained = trial.windowing if trial else Windowing(saved.window or saved.n_positions, saved.overlap or 0)
+    size = trained.size if window is None else window
+    shared = min(trained.overlap, size - 1) if overlap is None else overlap
+    if size > saved.n_positions:
+        raise UserError(f"window: {size} is more than the {saved.n_positions} positions of {run}.")
+    if shared >= size:
+        raise UserError(f"overlap: {shared} is not smaller than the window of {size}; choose one from 0 to {size - 1}.")
+    windowing, warning = Windowing(size, shared), None
+    if model.recurrence is not None and windowing != trained:
+        warning = (
+            f"{run} was trained with window {trained.size} and overlap {trained.overlap}; a recurrent model read with "
+            f"window {size} and overlap {shared} is likely worse than it could be."
+        )
+    return ReadingPlan(corpus or (trial.corpus if trial else "stdlib"), windowing, warning)

@@ -1,0 +1,142 @@
+"""Bad input through the command line: one sentence, exit code 2, no traceback, nothing half-written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.run import Outcome, run
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model to go wrong with: three layers, 128 positions."""
+    folder = tmp_path_factory.mktemp("base") / "model"
+    assert run("pretrain", "--corpus", "recall", "--window", 16, "--tokens", "1k", "--out", folder).code == 0
+    return folder
+
+
+def refused(outcome: Outcome, *words: str) -> None:
+    """One sentence that holds these words, and nothing else."""
+    lines = [line for line in outcome.err.splitlines() if line.strip() and not line.endswith("…")]
+    assert outcome.code == 2, outcome
+    assert len(lines) == 1 and lines[0].startswith("recur-tune: "), outcome.err
+    assert outcome.out == ""
+    for word in words:
+        assert word in lines[0], lines[0]
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--window", 64, "--overlap", 64], ["overlap: 64", "0 to 63"]),
+        (["--window", 200], ["window: 200", "128 positions"]),
+        (["--window", 64, "--l-ins", 4], ["l_ins: 4", "1 to 3"]),
+        (["--window", 64, "--l-ins", 0], ["l_ins: 0"]),
+        (["--window", 64, "--corpus", "stdlb"], ["'stdlb'", "did you mean 'stdlib'?"]),
+        (["--window", 64, "--corpus", "recall:lag=x"], ["lag=x", "FIELD=NUMBER"]),
+        (["--window", 64, "--tokens", "many"], ["tokens: 'many'", "500k"]),
+        (["--window", 64, "--learning-rate", "-1"], ["learning_rate: '-1'", "greater than 0"]),
+        (["--window", 64, "--recurrence", "lstm"], ["recurrence: 'lstm'", "'none' or 'memory'"]),
+        (["--window", 64, "--windows", 1], ["windows: 1", "2 or more"]),
+        (["--window", 64, "--checkpointing", "auto"], ["memory_budget", "16GiB"]),
+        (["--window", 64, "--tokenizer", "no/such-tokenizer"], ["tokenizer: 'no/such-tokenizer'", "network"]),
+        (["--window", 64, "--corpus", "wikitext-103"], ["wikitext-103", "Hub", "wikitext-103:DIR"]),
+        (["--window", 64, "--corpus", "enwik8"], ["enwik8", "enwik8:FILE"]),
+        (["--window", 64, "--corpus", "text:/nowhere"], ["text:/nowhere", "train, validation and test"]),
+    ],
+)
+def test_a_trial_that_cannot_be_run_is_refused_before_anything_is_written(
+    base: Path, tmp_path: Path, flags: list[object], words: list[str]
+) -> None:
+    given = flags if "--corpus" in flags else [*flags, "--corpus", "recall"]
+    refused(run("train", "--base", base, *given, "--out", tmp_path / "run"), *words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_hub_name_without_a_network_is_one_sentence(tmp_path: Path) -> None:
+    refused(run("train", "--base", "gpt2", "--corpus", "recall", "--out", tmp_path / "run"), "base: 'gpt2'", "network")
+    refused(run("cost", "--base", "someone/gpt2-tuned"), "base: 'someone/gpt2-tuned'", "Hub")
+
+
+def test_an_empty_split_is_named(base: Path, tmp_path: Path) -> None:
+    for split, text in (("train", "words enough to train on"), ("validation", ""), ("test", "x")):
+        (tmp_path / f"{split}.txt").write_text(text)
+    out = tmp_path / "run"
+    refused(
+        run("train", "--base", base, "--window", 64, "--corpus", f"text:{tmp_path}", "--out", out), "validation split"
+    )
+
+
+def test_an_unknown_key_in_yaml_names_the_nearest(base: Path, tmp_path: Path) -> None:
+    (tmp_path / "trial.yaml").write_text(f"base: {base}\nwindwo: 64\n")
+    refused(run("train", tmp_path / "trial.yaml", "--out", tmp_path / "run"), "windwo", "did you mean 'window'")
+    (tmp_path / "trial.yaml").write_text("- a\n- list\n")
+    refused(run("train", tmp_path / "trial.yaml", "--out", tmp_path / "run"), "list", "field: value")
+    (tmp_path / "trial.yaml").write_text("a: [1\n")
+    refused(run("train", tmp_path / "trial.yaml", "--out", tmp_path / "run"), "no readable YAML")
+    refused(run("train", tmp_path / "missing.yaml", "--out", tmp_path / "run"), "missing.yaml")
+
+
+def test_a_damaged_model_or_checkpoint_is_named(base: Path, tmp_path: Path) -> None:
+    run(
+        "train",
+        "--base",
+        base,
+        "--corpus",
+        "recall",
+        "--window",
+        16,
+        "--windows",
+        2,
+        "--tokens",
+        "1k",
+        "--out",
+        tmp_path / "run",
+    )
+    state = tmp_path / "run" / "resume" / "training_state.safetensors"
+    state.write_bytes(state.read_bytes()[:1000])
+    refused(
+        run("train", "--out", tmp_path / "run", "--resume", "--tokens", "2k"), "training_state.safetensors", "damaged"
+    )
+    weights = tmp_path / "run" / "model.safetensors"
+    weights.write_bytes(b"\0" * 100)
+    refused(run("eval", tmp_path / "run"), str(tmp_path / "run"), "could not be read")
+    refused(run("eval", tmp_path), "holds no model")
+
+
+def test_a_folder_with_a_run_in_it_is_not_written_over(base: Path) -> None:
+    refused(run("pretrain", "--corpus", "recall", "--out", base), "already holds a run", "--resume")
+    refused(run("train", "--out", base / "nowhere", "--resume"), "no interrupted run")
+    refused(run("train", "--out", base, "--resume", "--window", 99), "window", "16", "99")
+
+
+def test_reading_a_model_in_impossible_windows_is_refused(base: Path) -> None:
+    refused(run("eval", base, "--window", 8, "--overlap", 8), "overlap: 8", "0 to 7")
+    refused(run("eval", base, "--window", 999), "window: 999", "128 positions")
+    refused(run("eval", base, "--split", "exam"), "exam", "test")
+    refused(run("generate", base, "--prompt", ""), "prompt", "no token")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small disk takes root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", disk], check=True)
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing_behind(base: Path, small_disk: Path) -> None:
+    flags = ["--base", base, "--corpus", "recall", "--window", 16, "--windows", 2, "--tokens", "1k"]
+    outcome = run("train", *flags, "--out", small_disk / "run")
+    assert outcome.code == 2 and "the disk is full" in outcome.err.splitlines()[-1]
+    assert "Traceback" not in outcome.err
+    assert not list(small_disk.rglob("*partial*")) and not list(small_disk.rglob("*.safetensors"))

@@ -1,0 +1,128 @@
+"""Whole commands on a tiny model, in the order in which a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer, GPT2LMHeadModel
+
+from tests.cli.run import run
+
+
+@pytest.fixture(scope="module")
+def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a base, a recurrent model and a plain one trained from it."""
+    folder = tmp_path_factory.mktemp("tour")
+    assert run("pretrain", "--corpus", "recall", "--window", 64, "--tokens", "12k", "--out", folder / "base").code == 0
+    for recurrence in ("memory", "none"):
+        arguments = ["--base", folder / "base", "--corpus", "recall", "--recurrence", recurrence, "--width", 16]
+        budget = ["--window", 16, "--overlap", 4, "--windows", 4, "--tokens", "8k", "--validation-tokens", "2k"]
+        result = run("train", *arguments, *budget, "--out", folder / recurrence, "--json")
+        assert result.code == 0, result.err
+        told = json.loads(result.out)  # and nothing but JSON on stdout
+        assert told["tokens"] >= 8000
+        assert told["peak_memory_bytes"] == pytest.approx(told["measured_peak_memory_bytes"], rel=0.05)
+    return folder
+
+
+def test_a_run_leaves_a_hugging_face_folder_and_its_own_records(tour: Path) -> None:
+    names = {path.name for path in (tour / "memory").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "trial.yaml", "reports.jsonl", "result.json"} <= names
+    assert not any(name.startswith(".partial") for name in names)
+    reports = [json.loads(line) for line in (tour / "memory" / "reports.jsonl").read_text().splitlines()]
+    assert [report["step"] for report in reports] == list(range(1, len(reports) + 1))
+    assert AutoTokenizer.from_pretrained(tour / "base").encode("Aé") == list("Aé".encode())
+    GPT2LMHeadModel.from_pretrained(tour / "none")
+
+
+def test_eval_prints_the_same_numbers_as_json_and_as_a_table(tour: Path) -> None:
+    told = json.loads(run("eval", tour / "memory", "--split", "test", "--json").out)
+    assert (told["window"], told["overlap"], told["corpus"]) == (16, 4, "recall")
+    assert {"word_perplexity", "token_perplexity", "bits_per_byte", "accuracy", "tokens_per_second"} <= told.keys()
+    assert len(told["loss_by_position"]) == 16
+    table = run("eval", tour / "memory", "--split", "test").out
+    assert f"{told['word_perplexity']:.5g}" in table and f"{told['bits_per_byte']:.5g}" in table
+
+
+def test_a_recurrent_model_warns_about_another_overlap_and_a_plain_one_does_not(tour: Path) -> None:
+    assert "was trained with window 16 and overlap 4" in " ".join(
+        run("eval", tour / "memory", "--overlap", 0).err.split()
+    )
+    plain = run("eval", tour / "none", "--overlap", 8, "--json")
+    assert "was trained" not in plain.err
+    assert json.loads(plain.out)["overlap"] == 8
+
+
+def test_generate_streams_past_the_context_and_repeats_itself_under_the_same_seed(tour: Path) -> None:
+    once, again = (
+        run("generate", tour / "memory", "--prompt", "it is ", "--tokens", 150, "--seed", 7) for _ in range(2)
+    )
+    assert once.out == again.out and once.out.startswith("it is ") and len(once.out.encode()) >= 150
+    told = json.loads(
+        run("generate", tour / "memory", "--prompt", "it is ", "--tokens", 150, "--seed", 7, "--json").out
+    )
+    assert f"{told['prompt']}{told['text']}\n" == once.out and told["tokens"] == 150
+
+
+def test_a_yaml_file_holds_the_same_fields_and_flags_win_over_it(tour: Path, tmp_path: Path) -> None:
+    trial = tmp_path / "trial.yaml"
+    trial.write_text(f"base: {tour / 'base'}\ncorpus: recall\nwindow: 16\nwindows: 3\ntokens: 2k\nwidth: 8\n")
+    assert run("train", trial, "--width", 9, "--out", tmp_path / "run").code == 0
+    stored = (tmp_path / "run" / "trial.yaml").read_text()
+    assert "width: 9" in stored and "windows: 3" in stored and "tokens: 2000" in stored
+
+
+def test_cost_answers_offline_for_a_published_shape() -> None:
+    told = json.loads(run("cost", "--base", "distilgpt2", "--window", 64, "--windows", 2, "--batch", 1, "--json").out)
+    assert {"flops_per_token", "training_flops_per_token", "peak_memory_bytes", "parameters"} <= told.keys()
+    assert told["parameters"] - told["recurrence_parameters"] == 81_912_576
+    assert told["peak_memory_bytes"] > 16 * told["parameters"]  # weights, gradients, two moments
+
+
+def test_data_list_and_prepare(tmp_path: Path) -> None:
+    assert {"stdlib", "recall", "wikitext-103", "pg19", "enwik8", "text8", "text"} <= json.loads(
+        run("data", "list", "--json").out
+    ).keys()
+    for split in ("train", "validation", "test"):
+        (tmp_path / f"{split}.txt").write_text(f"some {split} text")
+    told = json.loads(run("data", "prepare", f"text:{tmp_path}", "--json").out)
+    assert told["splits"]["train"] == {"documents": 1, "tokens": 15, "words": 3, "bytes": 15}
+
+
+def test_every_command_explains_itself() -> None:
+    for command in ("pretrain", "train", "eval", "generate", "cost", "data", "data list", "data prepare"):
+        result = run(*command.split(), "--help")
+        assert result.code == 0 and "Usage:" in result.out
+    assert "--l-ins" in run("train", "--help").out
+
+
+def test_an_interrupted_run_is_saved_and_goes_on_to_the_same_end(tour: Path, tmp_path: Path) -> None:
+    arguments = ["train", "--base", tour / "base", "--corpus", "recall", "--window", 16, "--windows", 4, "--width", 8]
+    arguments += ["--tokens", "20k", "--validate-every", "4k", "--validation-tokens", "1k"]
+    command = [sys.executable, "-m", "recur_tune.cli.main", *map(str, arguments), "--out", str(tmp_path / "cut")]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
+    assert process.stderr is not None
+    for line in process.stderr:  # interrupt it once it has something to lose
+        if "validation" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.stderr.read()
+    assert process.wait() == 130
+    assert "--resume" in rest and "Traceback" not in rest
+
+    assert run("train", "--out", tmp_path / "cut", "--resume").code == 0
+    assert run(*arguments, "--out", tmp_path / "whole").code == 0
+    cut, whole = (
+        [
+            json.loads(line) | {"tokens_per_second": 0}
+            for line in (tmp_path / name / "reports.jsonl").read_text().splitlines()
+        ]
+        for name in ("cut", "whole")
+    )
+    assert cut == whole

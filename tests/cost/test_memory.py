@@ -1,0 +1,122 @@
+"""Peak memory: what is predicted without data is what a real step needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from recur_tune.cost import memory
+from recur_tune.cost.memory import plan_memory, predict_peak_memory, resolve_plan, track_step
+from recur_tune.cost.tracker import MemoryTracker
+from recur_tune.spec import TrialConfig
+from recur_tune.training.bptt import Chain, Plan
+from recur_tune.training.step import make_optimizer, train_step
+from tests.conftest import small_config, small_model
+from tests.model import full_batch
+
+LANES, SIZE = 2, 16
+SHAPE = {"n_layer": 2}
+
+
+def config_of(**fields: Any) -> TrialConfig:
+    usual = {"window": SIZE, "windows": 3, "batch": LANES, "width": 20, "depth": 1, "precision": "float32"}
+    return TrialConfig(**usual | fields)
+
+
+def tracked(config: TrialConfig, plan: Plan) -> int:
+    """The peak of a real second step."""
+    model = small_model(config.memory, **SHAPE).train()
+    optimizer, batch = make_optimizer(model, 1e-3, 0.0), full_batch(config.windows, LANES, SIZE)
+    chain = Chain(model, plan)
+    train_step(chain, optimizer, batch, clip_norm=1.0, precision="float32")
+    return track_step(chain, optimizer, batch, "float32")
+
+
+@pytest.mark.parametrize("plan", [Plan(1), Plan(3), Plan(1, head_gradients=True)], ids=str)
+@pytest.mark.parametrize("variant", [{"recurrence": "none"}, {}, {"l_ins": "all", "embeddings": 2}], ids=str)
+def test_the_prediction_is_the_peak_of_a_real_step(variant, plan):
+    config = config_of(**variant)
+    assert plan_memory(config, small_config(**SHAPE), plan, LANES) == pytest.approx(tracked(config, plan), rel=0.05)
+
+
+@pytest.mark.parametrize("plan", [Plan(1), Plan(4), Plan(7), Plan(1, True), Plan(5, True)], ids=str)
+def test_a_long_chain_is_priced_from_a_short_one(monkeypatch, plan):
+    config, base = config_of(windows=7, l_ins=1), small_config(n_layer=1)
+    extrapolated = plan_memory(config, base, plan, LANES)
+    monkeypatch.setattr(memory, "_SIMULATED_WINDOWS", 7)
+    assert extrapolated == pytest.approx(plan_memory(config, base, plan, LANES), rel=0.03)
+
+
+def test_a_fixed_policy_is_priced_as_its_plan():
+    config, base = config_of(checkpointing="none"), small_config(**SHAPE)
+    assert predict_peak_memory(config, base) == plan_memory(config, base, Plan(3), LANES)
+    assert predict_peak_memory(config, base, lanes=1) < predict_peak_memory(config, base)
+
+
+def test_auto_stays_within_its_budget_and_keeps_more_with_more():
+    base = small_config(**SHAPE)
+    smallest, largest = (plan_memory(config_of(), base, plan, LANES) for plan in (Plan(1), Plan(3, True)))
+    plans = []
+    for budget in torch.linspace(smallest, largest, 60).ceil().int().tolist():
+        config = config_of(checkpointing="auto", memory_budget=budget)
+        plan = resolve_plan(config, base)
+        assert plan_memory(config, base, plan, LANES) <= budget
+        plans.append((plan.head_gradients, plan.kept_windows))
+    assert plans == sorted(plans)
+    assert plans[0] == (False, 1)
+    assert plans[-1] == (True, 3)
+
+
+def test_auto_takes_the_smallest_plan_where_nothing_fits():
+    assert resolve_plan(config_of(checkpointing="auto", memory_budget=1), small_config(**SHAPE)) == Plan(1)
+
+
+def test_auto_keeps_as_many_windows_as_fit(monkeypatch):
+    monkeypatch.setattr(
+        memory, "plan_memory", lambda _c, _b, plan, _l: 100 * plan.kept_windows + 30 * plan.head_gradients
+    )
+    for budget in range(100, 900, 10):
+        config = config_of(windows=8, checkpointing="auto", memory_budget=budget)
+        expected = Plan(min((budget - 30) // 100, 8), True) if budget >= 130 else Plan(1)
+        assert resolve_plan(config, small_config()) == expected
+
+
+def test_views_are_free():
+    with MemoryTracker() as tracker:
+        whole = torch.zeros(10, 10)
+        views = [whole[2:], whole.T, whole.view(4, 25), whole.detach()]
+    assert len(views) == 4
+    assert tracker.live == tracker.peak == 400
+
+
+def test_freed_tensors_are_given_back_and_the_peak_is_remembered():
+    with MemoryTracker() as tracker:
+        first = torch.zeros(100)
+        view = first[1:]
+        del first
+        assert tracker.live == 400  # the view still needs the storage
+        del view
+        assert tracker.live == 0
+        second = torch.zeros(50)
+    assert (tracker.live, tracker.peak, second.numel()) == (200, 400, 50)
+
+
+def test_what_a_graph_holds_is_counted_until_the_graph_is_gone():
+    weight = torch.ones(100, requires_grad=True)
+    with MemoryTracker() as tracker:
+        tracker.hold([weight, weight])
+        assert tracker.live == 400  # once
+        result = weight.exp().sin().sum()
+        assert tracker.live == 400 + 400 + 4  # exp's result, which sin needs; sin's own is gone
+        result.backward()
+        del result
+        assert tracker.live == 400 + 400  # the weight and its gradient
+
+
+def test_a_storage_that_grows_counts_at_its_size():
+    with MemoryTracker() as tracker:
+        tensor = torch.zeros(10)
+        tensor.resize_(100)
+    assert tracker.live == 400

@@ -1,0 +1,36 @@
+"""Does the recurrence do what it is for? A fact from two windows ago, asked for now."""
+
+from __future__ import annotations
+
+import torch
+
+from recur_tune.corpus.tokenizers import load_tokenizer
+from recur_tune.corpus.tokens import prepare
+from recur_tune.spec import TrialConfig
+from recur_tune.training.bptt import fixed_plan
+from recur_tune.training.evaluate import evaluate
+from recur_tune.training.loop import Trainer
+from tests.conftest import small_model
+
+CORPUS, VALUES = "recall:lag=2,line=10,values=8", 8
+
+
+def answer_accuracy(recurrence: str) -> float:
+    """The share of right answers on the test split, after the same short training."""
+    config = TrialConfig(
+        corpus=CORPUS, recurrence=recurrence, window=10, windows=6, batch=32, width=64, depth=2, l_ins=2,
+        learning_rate=1e-3, warmup_steps=50, tokens=520_000, validate_every=520_000, checkpointing="none",
+    )  # fmt: skip
+    tokenizer = load_tokenizer("bytes")
+    train, validation, test = (prepare(CORPUS, split, tokenizer) for split in ("train", "validation", "test"))
+    torch.manual_seed(0)
+    model = small_model(config.memory, vocab_size=256, n_positions=10, n_embd=64, n_layer=2, n_head=4)
+    trainer = Trainer(config, model, fixed_plan("none", config.windows), train, validation, torch.device("cpu"))
+    for _ in trainer.run():
+        pass
+    return evaluate(model, test, config.windowing, lanes=128).metrics()["answer_accuracy"]
+
+
+def test_only_a_model_with_a_state_remembers_what_an_earlier_window_said() -> None:
+    assert answer_accuracy("memory") > 0.9
+    assert answer_accuracy("none") < 2 / VALUES  # chance is one in VALUES

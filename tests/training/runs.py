@@ -1,0 +1,52 @@
+"""A text that is there at once, and trainers on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from recur_tune.corpus.tokens import TokenisedSplit
+from recur_tune.spec import TrialConfig
+from recur_tune.training.bptt import fixed_plan
+from recur_tune.training.loop import Trainer
+from tests.conftest import small_model
+
+VOCABULARY = 61
+
+
+def split_of(lengths: list[int], seed: int = 0) -> TokenisedSplit:
+    """Documents of random tokens in which each is likely to be followed by its successor, so that there is something
+    to learn; every third token begins a word, and every token is two bytes long."""
+    random = np.random.default_rng(seed)
+    total = sum(lengths)
+    steps = np.where(random.random(total) < 0.8, 1, random.integers(VOCABULARY, size=total))
+    return TokenisedSplit(
+        tokens=np.cumsum(steps) % VOCABULARY,
+        word_starts=(np.arange(total) % 3 == 0).astype(np.uint16),
+        byte_lengths=np.full(total, 2, dtype=np.uint16),
+        document_starts=np.cumsum([0, *lengths]),
+        answers=np.zeros(0, dtype=np.int64),
+    )
+
+
+def trial(**fields: Any) -> TrialConfig:
+    """A small trial; `fields` change it."""
+    usual: dict[str, Any] = {
+        "window": 8, "overlap": 2, "windows": 3, "batch": 4, "tokens": 1000, "validate_every": 300,
+        "learning_rate": 3e-3, "warmup_steps": 4, "width": 16, "depth": 1,
+    }  # fmt: skip
+    return TrialConfig(**usual | fields)
+
+
+def trainer_of(config: TrialConfig, **model: Any) -> Trainer:
+    """A trainer on random text, in single or, with `double=True`, double precision."""
+    double = model.pop("double", False)
+    torch.manual_seed(config.seed)
+    network = small_model(config.memory, **model)
+    if double:
+        network = network.double()
+    plan = fixed_plan("all" if config.checkpointing == "auto" else config.checkpointing, config.windows)
+    train, validation = split_of([150, 7, 90, 33, 200]), split_of([60, 20], seed=1)
+    return Trainer(config, network, plan, train, validation, torch.device("cpu"))
