@@ -125,6 +125,13 @@ def test_a_line_that_does_not_fit_says_that_the_disk_is_full() -> None:
         append_line(Path("/dev/full"), "line")
 
 
+def test_a_line_that_does_not_fit_leaves_no_half_of_it(tiny_disk: Path) -> None:
+    append_line(tiny_disk / "log", "x" * 3000)
+    with pytest.raises(UserError, match="the disk is full"):
+        append_line(tiny_disk / "log", "y" * 100_000)
+    assert (tiny_disk / "log").read_text() == "x" * 3000 + "\n"
+
+
 def test_a_folder_that_does_not_fit_says_that_the_disk_is_full(tiny_disk: Path) -> None:
     target = tiny_disk / "target"
     sentence = f"{target} could not be written .*the disk is full"

@@ -96,3 +96,19 @@ def test_counts_are_written(number: float, text: str) -> None:
 )  # fmt: skip
 def test_sizes_are_written(number: float, text: str) -> None:
     assert format_size(number) == text
+
+
+@pytest.mark.parametrize("text", ["1e400", "9" * 400])
+def test_a_number_beyond_all_reason_is_refused(text: str) -> None:
+    for parse in (parse_count, parse_size):
+        with pytest.raises(ValueError, match="is not a"):
+            parse(text)
+
+
+def test_large_whole_numbers_are_exact_and_written_without_exponents() -> None:
+    assert parse_count(2**53 + 1) == 2**53 + 1
+    assert (format_count(999_999), format_size(1023 * 2**10), format_size(1000 * 2**20)) == (
+        "1M",
+        "1023 KiB",
+        "1000 MiB",
+    )

@@ -27,7 +27,7 @@ def load_tokenizer(name: str, field: str = "tokenizer") -> PreTrainedTokenizerBa
         raise UserError(hub_message(field, name, error, "'bytes'")) from error
     if not tokenizer.is_fast:
         raise UserError(
-            f"{field}: the tokenizer of {name} has no fast version, and offsets into the text need one; convert it first."
+            f"{field}: the tokenizer of {name} has no fast version, which offsets into the text need; convert it."
         )
     # A folder may carry the truncation or padding of whoever saved it; a document is neither cut nor filled up.
     tokenizer.backend_tokenizer.no_truncation()

@@ -2,8 +2,8 @@
 
 A split is a folder of flat arrays: `tokens`, the words that begin in each token, the bytes that each token
 covers, the documents' first tokens, and the tokens marked as answers; a word is what ASCII white space
-separates. The folder's name is a digest of the
-documents, the tokenizer and this format, so a stale entry cannot be mistaken for a fresh one.
+separates. The folder's name is a digest of the documents, the tokenizer and this format, so a stale entry cannot
+be mistaken for a fresh one.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ def config_of(**fields: Any) -> TrialConfig:
     return TrialConfig(**usual | fields)
 
 
-def tracked(config: TrialConfig, plan: Plan) -> int:
+def tracked(config: TrialConfig, plan: Plan, **shape: Any) -> int:
     """The peak of a real second step."""
-    model = small_model(config.memory, **SHAPE).train()
+    model = small_model(config.memory, **SHAPE | shape).train()
     optimizer, batch = make_optimizer(model, 1e-3, 0.0), full_batch(config.windows, LANES, SIZE)
     chain = Chain(model, plan)
     train_step(chain, optimizer, batch, clip_norm=1.0, precision="float32")
@@ -39,6 +39,21 @@ def tracked(config: TrialConfig, plan: Plan) -> int:
 def test_the_prediction_is_the_peak_of_a_real_step(variant, plan):
     config = config_of(**variant)
     assert plan_memory(config, small_config(**SHAPE), plan, LANES) == pytest.approx(tracked(config, plan), rel=0.05)
+
+
+def test_dropout_is_part_of_the_prediction():
+    rates = dict.fromkeys(["resid_pdrop", "embd_pdrop", "attn_pdrop"], 0.1)
+    config, plan = config_of(), Plan(3)
+    real = tracked(config, plan, **rates)
+    assert plan_memory(config, small_config(**SHAPE, **rates), plan, LANES) == pytest.approx(real, rel=0.05)
+    assert real > 1.1 * tracked(config, plan)
+
+
+def test_a_window_that_is_recomputed_still_costs_its_tokens_and_its_state():
+    base = small_config(n_layer=1)
+    few, many = (plan_memory(config_of(windows=n, l_ins=1, embeddings=2), base, Plan(1), LANES) for n in (10, 30))
+    tokens, fresh, state = 2 * SIZE * 8, 1, 2 * 24 * 4
+    assert many - few == 20 * LANES * (tokens + fresh + state)
 
 
 @pytest.mark.parametrize("plan", [Plan(1), Plan(4), Plan(7), Plan(1, True), Plan(5, True)], ids=str)
