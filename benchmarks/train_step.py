@@ -21,11 +21,11 @@ from transformers import GPT2LMHeadModel
 from recur_tune.corpus.batches import WindowBatch
 from recur_tune.cost.flops import training_flops_per_token
 from recur_tune.cost.memory import resolve_plan
-from recur_tune.cost.tracker import MemoryTracker
-from recur_tune.model import RecurrentGPT2, RecurrentGPT2Config
-from recur_tune.model.pretrained import base_config
+from recur_tune.model import RecurrentGPT2
+from recur_tune.model.pretrained import base_config, recurrent_config
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain
+from recur_tune.training.memory_tracker import MemoryTracker
 from recur_tune.training.precision import autocast
 from recur_tune.training.step import make_optimizer, train_step
 from recur_tune.units import format_count, format_size
@@ -90,8 +90,7 @@ def main() -> None:
         )
     for policy in ("all", "auto", "none"):
         config = trial.model_copy(update={"checkpointing": policy})
-        settings = {key: value for key, value in base.to_dict().items() if key != "model_type"}
-        ours = RecurrentGPT2(RecurrentGPT2Config(**settings, recurrence=config.memory.model_dump()))
+        ours = RecurrentGPT2(recurrent_config(base, config.memory, None))
         plan = resolve_plan(config, base)
         chain = Chain(ours.to(device).train(), plan)
         optimizer = make_optimizer(chain, 1e-4, 0.0)

@@ -14,6 +14,9 @@ import torch
 
 from recur_tune.model import MemorySpec, RecurrentGPT2, RecurrentGPT2Config
 
+# Models this small lose more to waiting for a second thread than they win, and tests run side by side.
+torch.set_num_threads(1)
+
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:

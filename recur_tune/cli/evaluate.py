@@ -46,8 +46,8 @@ def evaluate(
         from recur_tune.corpus.tokens import prepare
         from recur_tune.model.pretrained import load_model
         from recur_tune.training.evaluate import evaluate as score
-        from recur_tune.training.reading import reading_of
-        from recur_tune.training.setup import default_device
+        from recur_tune.training.precision import default_device
+        from recur_tune.trial.reading import reading_of
 
         model, tokenizer = load_model(run)
     reading = reading_of(run, model, corpus, window, overlap)

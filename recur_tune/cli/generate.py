@@ -41,8 +41,8 @@ def generate(
         from recur_tune.corpus.tokenizers import decode_stream
         from recur_tune.model.generate import generate as write
         from recur_tune.model.pretrained import load_model
-        from recur_tune.training.reading import reading_of
-        from recur_tune.training.setup import default_device
+        from recur_tune.training.precision import default_device
+        from recur_tune.trial.reading import reading_of
 
         model, tokenizer = load_model(run)
     prompt_tokens = tokenizer.encode(prompt, add_special_tokens=False)

@@ -79,7 +79,7 @@ def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: boo
     config = None if resume else parse(TrialConfig, fields)
     with stderr.status("loading torch …"):
         from recur_tune.training.loop import Report
-        from recur_tune.training.run_folder import Interrupted, run_in_folder, stored_config
+        from recur_tune.trial.run_folder import Interrupted, run_in_folder, stored_config
 
     config = config or stored_config(out, changes)
 

@@ -10,10 +10,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import GPT2Config
 
 from recur_tune.corpus.batches import WindowBatch
-from recur_tune.cost.tracker import MemoryTracker
 from recur_tune.model import RecurrentGPT2, RecurrentGPT2Config
+from recur_tune.model.pretrained import recurrent_config
 from recur_tune.spec import Precision, TrialConfig
 from recur_tune.training.bptt import Chain, Plan, fixed_plan
+from recur_tune.training.memory_tracker import MemoryTracker
+from recur_tune.training.precision import default_device, uses_bfloat16
 from recur_tune.training.step import make_optimizer, train_step
 
 _SIMULATED_WINDOWS = 4  # a longer chain is priced from one of this length
@@ -53,12 +55,11 @@ def resolve_plan(config: TrialConfig, base: GPT2Config, lanes: int | None = None
 
 def plan_memory(config: TrialConfig, base: GPT2Config, plan: Plan, lanes: int) -> int:
     """The predicted peak under a plan."""
-    shape = {key: value for key, value in base.to_dict().items() if key != "model_type"}
-    shape["recurrence"] = config.memory.model_dump() if config.memory else None
-    shape_text = json.dumps(shape, sort_keys=True)
+    shape = recurrent_config(base, config.memory, config.dropout).to_json_string(use_diff=False)
+    precision: Precision = "bfloat16" if uses_bfloat16(default_device(), config.precision) else "float32"
 
     def simulated(windows: int, kept: int) -> int:
-        return _simulate(shape_text, config.window, windows, lanes, config.precision, Plan(kept, plan.head_gradients))
+        return _simulate(shape, config.window, windows, lanes, precision, Plan(kept, plan.head_gradients))
 
     few, windows, kept = _SIMULATED_WINDOWS, config.windows, plan.kept_windows
     if windows <= few:
@@ -94,7 +95,7 @@ def track_step(chain: Chain, optimizer: torch.optim.Optimizer, batch: WindowBatc
 def _simulate(shape: str, window: int, windows: int, lanes: int, precision: Precision, plan: Plan) -> int:
     """Only what moves bytes is an argument, so that trials which differ in the rest share an answer."""
     with FakeTensorMode():
-        model = RecurrentGPT2(RecurrentGPT2Config(**json.loads(shape)))
+        model = RecurrentGPT2(RecurrentGPT2Config.from_dict(json.loads(shape)))
         optimizer = make_optimizer(model, learning_rate=0.0, weight_decay=0.0)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)

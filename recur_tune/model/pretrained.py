@@ -41,6 +41,14 @@ def base_config(base: str, vocabulary: int | None = None) -> GPT2Config:
     return config
 
 
+def recurrent_config(base: GPT2Config, memory: MemorySpec | None, dropout: float | None) -> RecurrentGPT2Config:
+    """A base's shape with the recurrence added and, where it is given, another dropout rate."""
+    settings = {key: value for key, value in base.to_dict().items() if key not in ("model_type", "recurrence", "dtype")}
+    if dropout is not None:
+        settings |= dict.fromkeys(DROPOUTS, dropout)
+    return RecurrentGPT2Config(**settings, recurrence=memory.model_dump() if memory else None)
+
+
 def load_base(
     base: str, memory: MemorySpec | None, dropout: float | None = None, vocabulary: int | None = None
 ) -> RecurrentGPT2:
@@ -51,16 +59,14 @@ def load_base(
     config = base_config(base, vocabulary)
     if config.model_type == RecurrentGPT2Config.model_type and config.recurrence is not None:
         raise UserError(f"base: {base} already has a recurrence; give the plain GPT-2 that it was trained from.")
-    settings = {key: value for key, value in config.to_dict().items() if key not in ("model_type", "recurrence")}
-    if dropout is not None:
-        settings |= dict.fromkeys(DROPOUTS, dropout)
-    ours = RecurrentGPT2Config(**settings, recurrence=memory.model_dump() if memory else None)
+    ours = recurrent_config(config, memory, dropout)
     if base in PRESETS and not Path(base).is_dir():
         return RecurrentGPT2(ours)
     use_cache_where_offline()
     try:
-        # Safetensors alone: a pickled checkpoint could run code.
-        weights = GPT2LMHeadModel.from_pretrained(base, use_safetensors=True).state_dict()
+        # Safetensors alone: a pickled checkpoint could run code. Single precision whatever the file has: Adam's
+        # small steps vanish in a half-precision weight.
+        weights = GPT2LMHeadModel.from_pretrained(base, use_safetensors=True, dtype=torch.float32).state_dict()
     except Exception as error:  # as above, and a damaged safetensors file raises yet another type
         raise UserError(hub_message("base", base, error, _suggestions())) from error
     with torch.device("meta"):
@@ -94,7 +100,7 @@ def load_model(folder: Path) -> tuple[RecurrentGPT2, PreTrainedTokenizerBase]:
     if config.model_type != RecurrentGPT2Config.model_type:
         return load_base(str(folder), memory=None), load_tokenizer(str(folder))
     try:
-        model = RecurrentGPT2.from_pretrained(folder, use_safetensors=True)
+        model = RecurrentGPT2.from_pretrained(folder, use_safetensors=True, dtype=torch.float32)
     except Exception as error:  # a damaged file raises safetensors' own type, a missing one OSError
         raise UserError(hub_message("model", str(folder), error, "another run")) from error
     return model, load_tokenizer(str(folder))

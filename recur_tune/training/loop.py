@@ -16,13 +16,18 @@ from torch.nn.parallel import DistributedDataParallel
 
 from recur_tune.corpus.batches import TrainingStream, WindowBatch
 from recur_tune.corpus.tokens import TokenisedSplit
-from recur_tune.cost.tracker import MemoryTracker
 from recur_tune.errors import UserError
 from recur_tune.model import RecurrentGPT2
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, Plan
 from recur_tune.training.evaluate import evaluate
+from recur_tune.training.memory_tracker import MemoryTracker
 from recur_tune.training.step import make_optimizer, train_step
+
+
+def worker_count() -> int:
+    """Processes that train together; one where no process group was made."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 class Diverged(UserError):
@@ -72,9 +77,8 @@ class Trainer:
         validation: TokenisedSplit,
         device: torch.device,
     ) -> None:
-        distributed = dist.is_available() and dist.is_initialized()
-        self.rank = dist.get_rank() if distributed else 0
-        self.workers = dist.get_world_size() if distributed else 1
+        self.workers = worker_count()
+        self.rank = dist.get_rank() if self.workers > 1 else 0
         if config.batch % self.workers:
             raise UserError(f"batch: {config.batch} chains cannot be shared evenly by {self.workers} workers.")
         self.config, self.device, self.validation = config, device, validation

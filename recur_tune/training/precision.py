@@ -1,4 +1,4 @@
-"""The arithmetic that a model is run in."""
+"""Where a model is run, and in which arithmetic."""
 
 from __future__ import annotations
 
@@ -9,8 +9,16 @@ import torch
 from recur_tune.spec import Precision
 
 
+def default_device() -> torch.device:
+    """The GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def uses_bfloat16(device: torch.device, precision: Precision) -> bool:
+    """Where it is chosen or, with `auto`, where it is fast: on a GPU."""
+    return precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
+
+
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[None]:
-    """bfloat16 where it is chosen or, with `auto`, where it is fast: on a GPU."""
-    if precision == "bfloat16" or (precision == "auto" and device.type == "cuda"):
-        return torch.autocast(device.type, torch.bfloat16)
-    return nullcontext()
+    """The context in which the model's products run."""
+    return torch.autocast(device.type, torch.bfloat16) if uses_bfloat16(device, precision) else nullcontext()

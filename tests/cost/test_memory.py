@@ -9,9 +9,9 @@ import torch
 
 from recur_tune.cost import memory
 from recur_tune.cost.memory import plan_memory, predict_peak_memory, resolve_plan, track_step
-from recur_tune.cost.tracker import MemoryTracker
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, Plan
+from recur_tune.training.memory_tracker import MemoryTracker
 from recur_tune.training.step import make_optimizer, train_step
 from tests.conftest import small_config, small_model
 from tests.model import full_batch
@@ -135,3 +135,16 @@ def test_a_storage_that_grows_counts_at_its_size():
         tensor = torch.zeros(10)
         tensor.resize_(100)
     assert tracker.live == 400
+
+
+def test_the_trials_dropout_counts_and_not_the_bases() -> None:
+    rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.1)
+    with_dropout, without = small_config(n_positions=64, **rates), small_config(n_positions=64)
+    trial = {"window": 64, "windows": 2, "batch": 2, "width": 8, "depth": 1, "precision": "float32"}
+    plan = Plan(kept_windows=2)
+    assert plan_memory(TrialConfig(**trial, dropout=0.0), with_dropout, plan, 2) == plan_memory(
+        TrialConfig(**trial), without, plan, 2
+    )
+    assert plan_memory(TrialConfig(**trial, dropout=0.1), without, plan, 2) == plan_memory(
+        TrialConfig(**trial), with_dropout, plan, 2
+    )

@@ -148,3 +148,11 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
 def test_known_shapes_need_no_network():
     assert base_config("openai-community/gpt2-medium").n_layer == 24
     assert base_config("distilbert/distilgpt2").n_layer == 6
+
+
+def test_a_half_precision_base_is_trained_in_single_precision(tmp_path: Path) -> None:
+    save_model(small_model(vocab_size=256).bfloat16(), byte_tokenizer(), tmp_path)
+    for memory in (None, MemorySpec(width=8)):
+        model = load_base(str(tmp_path), memory)
+        assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+        model.read(torch.zeros(1, 4, dtype=torch.long))

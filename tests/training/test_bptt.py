@@ -9,9 +9,9 @@ from torch import nn
 
 from recur_tune.corpus.batches import WindowBatch
 from recur_tune.corpus.windows import NOT_SCORED, Windowing
-from recur_tune.cost.tracker import MemoryTracker
 from recur_tune.model import MemorySpec, RecurrentGPT2
 from recur_tune.training.bptt import Chain, Plan, fixed_plan
+from recur_tune.training.memory_tracker import MemoryTracker
 from tests.conftest import small_model
 from tests.model import chain_batch, full_batch
 

@@ -12,7 +12,7 @@ from recur_tune.errors import UserError
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain
 from recur_tune.training.loop import Report
-from recur_tune.training.run_folder import run_in_folder, stored_config
+from recur_tune.trial.run_folder import run_in_folder, stored_config
 
 
 def tiny_trial() -> TrialConfig:

@@ -26,7 +26,7 @@ from recur_tune.spec import TrialConfig, parse, read_yaml, write_yaml
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
 from recur_tune.training.interrupt import stop_requests
 from recur_tune.training.loop import Report
-from recur_tune.training.setup import set_up
+from recur_tune.trial.setup import set_up
 
 TRIAL, REPORTS, RESULT, RESUME = "trial.yaml", "reports.jsonl", "result.json", "resume"
 
@@ -42,7 +42,7 @@ def run_in_folder(config: TrialConfig, folder: Path, resume: bool, listen: Calla
     """Train in a folder of its own and return the result; `listen` hears every report."""
     check_folder(folder, resume)
     trainer, tokenizer = set_up(config)
-    cost = estimate(config, trainer.model.config)
+    cost = estimate(config, trainer.model.config, trainer.workers)
     if resume:
         load_checkpoint(trainer, folder / RESUME)
         _forget_reports_after(folder / REPORTS, trainer.progress.tokens)

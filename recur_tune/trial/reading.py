@@ -9,7 +9,7 @@ from recur_tune.corpus.windows import Windowing
 from recur_tune.errors import UserError
 from recur_tune.model import RecurrentGPT2
 from recur_tune.spec import TrialConfig, parse, read_yaml
-from recur_tune.training.run_folder import TRIAL
+from recur_tune.trial.run_folder import TRIAL
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,8 @@ from recur_tune.cost.memory import resolve_plan
 from recur_tune.errors import UserError
 from recur_tune.model.pretrained import base_config, base_tokenizer, load_base
 from recur_tune.spec import TrialConfig
-from recur_tune.training.loop import Trainer
-
-
-def default_device() -> torch.device:
-    """The GPU where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+from recur_tune.training.loop import Trainer, worker_count
+from recur_tune.training.precision import default_device
 
 
 def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Trainer, PreTrainedTokenizerBase]:
@@ -36,5 +32,5 @@ def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Tra
     torch.manual_seed(config.seed)
     model = load_base(config.base, config.memory, config.dropout, vocabulary=len(tokenizer))
     model.config.window, model.config.overlap = config.window, config.overlap
-    plan = resolve_plan(config, model.config)
+    plan = resolve_plan(config, model.config, lanes=max(1, config.batch // worker_count()))
     return Trainer(config, model, plan, train, validation, device or default_device()), tokenizer
