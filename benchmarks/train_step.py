@@ -3,8 +3,8 @@
     python benchmarks/train_step.py                                  # small sizes, for a CPU
     python benchmarks/train_step.py --base gpt2 --batch 16 --window 300 --windows 20 --dropout 0
 
-Every line trains on the same batch of random tokens. "stock" reads the windows as independent rows of a batch, with
-Hugging Face's own model and loss, no recurrence and no recomputation.
+Every line trains on the same batch of random tokens. "stock" reads one window after another and adds up their
+gradients, with Hugging Face's own model, no recurrence and no recomputation.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -115,12 +116,12 @@ def random_batch(trial: TrialConfig, vocabulary: int) -> WindowBatch:
     return WindowBatch(tokens[..., :-1].contiguous(), tokens[..., 1:].contiguous(), fresh, starts, count, count)
 
 
-def stock_step(model: Callable[..., object], optimizer: torch.optim.Optimizer, batch: WindowBatch) -> None:
-    inputs, targets = batch.inputs_WBT.flatten(0, 1), batch.targets_WBT.flatten(0, 1)
-    with autocast(inputs.device, "auto"):
-        logits = model(inputs).logits
-    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-    loss.backward()
+def stock_step(model: Callable[..., Any], optimizer: torch.optim.Optimizer, batch: WindowBatch) -> None:
+    for inputs, targets in zip(batch.inputs_WBT, batch.targets_WBT, strict=True):
+        with autocast(inputs.device, "auto"):
+            logits = model(inputs, use_cache=False).logits
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
+        (loss / batch.scored).backward()
     torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)

@@ -8,6 +8,7 @@ import tempfile
 # Before anything of ours is imported: no test may find, or leave, anything in the user's own cache.
 os.environ["RECUR_TUNE_CACHE"] = tempfile.mkdtemp(prefix="recur-tune-tests-")
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # exact comparisons are a CPU's business
 
 import pytest
 import torch

@@ -106,7 +106,9 @@ def test_an_interrupted_run_is_saved_and_goes_on_to_the_same_end(tour: Path, tmp
     arguments = ["train", "--base", tour / "base", "--corpus", "recall", "--window", 16, "--windows", 4, "--width", 8]
     arguments += ["--tokens", "20k", "--validate-every", "4k", "--validation-tokens", "1k"]
     command = [sys.executable, "-m", "recur_tune.cli.main", *map(str, arguments), "--out", str(tmp_path / "cut")]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200"})
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+    )
     assert process.stderr is not None
     for line in process.stderr:  # interrupt it once it has something to lose
         if "validation" in line:

@@ -10,7 +10,6 @@ import torch
 
 from recur_tune.errors import UserError
 from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import Chain
 from recur_tune.training.loop import Report
 from recur_tune.trial.run_folder import run_in_folder, stored_config
 
@@ -66,9 +65,9 @@ def test_resuming_a_finished_run_returns_its_result_and_trains_no_further(tmp_pa
 
 
 def test_running_out_of_memory_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def too_large(self: Chain, batch: object) -> torch.Tensor:
+    def too_large(*arguments: object, **options: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Chain, "forward", too_large)
+    monkeypatch.setattr("recur_tune.training.loop.train_step", too_large)
     with pytest.raises(UserError, match="batch: 2 chains of windows of 16 do not fit"):
         run_in_folder(tiny_trial(), tmp_path / "run", resume=False, listen=lambda report: None)
