@@ -66,8 +66,7 @@ class RecurrentGPT2(GPT2PreTrainedModel):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        # The recurrence starts as torch's own layers do; GPT-2's narrow normal would start the state at almost
-        # nothing.
+        # The recurrence has a start of its own; GPT-2's narrow normal would leave the state at almost nothing.
         if self.recurrence is not None and any(module is part for part in self.recurrence.modules()):
             self.recurrence.reset(module)
         else:

@@ -133,19 +133,20 @@ class Trainer:
 
     @contextmanager
     def _measured_memory(self, batch: WindowBatch) -> Iterator[None]:
-        """Notice the peak: CUDA counts by itself; elsewhere tensors are followed through the second step, the first
-        in which everything exists."""
+        """Notice the peak of the second step, the first in which everything exists: CUDA counts by itself, elsewhere
+        tensors are followed."""
         self._steps_here += 1
-        if self.device.type == "cuda":
+        if self._steps_here != 2:
+            yield
+        elif self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
             yield
             self.measured_peak_bytes = torch.cuda.max_memory_allocated(self.device)
-        elif self._steps_here == 2 and self.workers == 1:
+        else:
             with MemoryTracker() as tracker:
                 tracker.hold_training(self.model, self.optimizer, batch)
                 yield
             self.measured_peak_bytes = tracker.peak
-        else:
-            yield
 
     def _learning_rate(self) -> float:
         config = self.config
