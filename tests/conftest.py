@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Generator
 
 # Before anything of ours is imported: no test may find, or leave, anything in the user's own cache.
 os.environ["RECUR_TUNE_CACHE"] = tempfile.mkdtemp(prefix="recur-tune-tests-")
@@ -17,6 +18,15 @@ from recur_tune.model import MemorySpec, RecurrentGPT2, RecurrentGPT2Config
 
 # Models this small lose more to waiting for a second thread than they win, and tests run side by side.
 torch.set_num_threads(1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where every optional part is required, a skipped test is a failed one."""
+    report = yield
+    if report.skipped and os.environ.get("RECUR_TUNE_REQUIRE_ALL"):
+        report.outcome, report.longrepr = "failed", f"required here, but skipped: {report.longrepr}"
+    return report
 
 
 @pytest.fixture(autouse=True)

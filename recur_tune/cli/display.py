@@ -66,9 +66,10 @@ class TokenProgress:
 
 def print_table(title: str, rows: dict[str, Any]) -> None:
     """Names and values, one to a line."""
-    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in rows.items():
         table.add_row(name, str(value))
+    stdout.print(title, style="bold", highlight=False)
     stdout.print(table)
 
 
