@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from recur_tune.corpus.document import Document
 from recur_tune.errors import UserError
@@ -22,7 +23,7 @@ def load_tokenizer(name: str, field: str = "tokenizer") -> PreTrainedTokenizerBa
         return byte_tokenizer()
     use_cache_where_offline()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
+        tokenizer = (GPT2TokenizerFast if _is_bare_bpe(name) else AutoTokenizer).from_pretrained(name)
     except Exception as error:  # transformers raises OSError, ValueError or a Hub error for the same mistake
         raise UserError(hub_message(field, name, error, "'bytes'")) from error
     if not tokenizer.is_fast:
@@ -33,6 +34,13 @@ def load_tokenizer(name: str, field: str = "tokenizer") -> PreTrainedTokenizerBa
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     return tokenizer
+
+
+def _is_bare_bpe(name: str) -> bool:
+    """GPT-2's BPE as it was first published: two files, and nothing that says what they are."""
+    folder = Path(name).expanduser()
+    described = any((folder / file).exists() for file in ("tokenizer.json", "tokenizer_config.json", "config.json"))
+    return not described and all((folder / file).is_file() for file in ("vocab.json", "merges.txt"))
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:

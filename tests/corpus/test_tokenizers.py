@@ -163,3 +163,13 @@ def test_an_unknown_tokenizer_is_one_sentence_that_names_it(name: str) -> None:
 def test_a_folder_without_a_tokenizer_is_one_sentence_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"tokenizer: {tmp_path} could not be read"):
         load_tokenizer(str(tmp_path))
+
+
+def test_gpt2s_two_files_alone_are_a_tokenizer(tmp_path: Path) -> None:
+    save_merging_tokenizer(tmp_path / "whole")
+    whole = load_tokenizer(str(tmp_path / "whole"))
+    (tmp_path / "bare").mkdir()
+    whole.backend_tokenizer.model.save(str(tmp_path / "bare"))
+    assert {path.name for path in (tmp_path / "bare").iterdir()} == {"vocab.json", "merges.txt"}
+    bare, text = load_tokenizer(str(tmp_path / "bare")), Document("the rain falls on the olé town".encode())
+    assert encode(bare, text)[0].tolist() == encode(whole, text)[0].tolist()
