@@ -32,6 +32,8 @@ def whole_folder(target: Path) -> Iterator[Path]:
         partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=target if target.is_dir() else target.parent))
         try:
             yield partial
+            for path in partial.iterdir():
+                path.chmod((0o777 if path.is_dir() else 0o666) & ~_umask())  # safetensors makes files private
             if target.is_dir():
                 for path in sorted(partial.iterdir()):
                     os.replace(path, target / path.name)

@@ -101,7 +101,7 @@ class TrialConfig(BaseModel):
     checkpointing: Policy = Field("all", description="recompute 'all' windows, 'none', or 'auto' within memory_budget")
     memory_budget: Size | None = Field(None, description="bytes that 'auto' may use, as 16GiB")
     precision: Precision = Field("auto", description="'auto' is bfloat16 on a GPU")
-    seed: NonNegativeInt = Field(0, description="decides initial weights, data order and dropout")
+    seed: NonNegativeInt = Field(0, le=2**31 - 1, description="decides initial weights, data order and dropout")
 
     @model_validator(mode="after")
     def _fits_together(self) -> TrialConfig:

@@ -21,7 +21,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 class TokenProgress:
     """Progress counted in tokens, with speed, the latest numbers and the time left."""
 
-    def __init__(self, title: str, total: int | None, done: int = 0) -> None:
+    def __init__(self, title: str, total: int | None) -> None:
         self.title, self.total, self.live = title, total, stderr.is_terminal
         self._bar = Progress(
             SpinnerColumn(),
@@ -34,14 +34,13 @@ class TokenProgress:
             disable=not self.live,
         )
         self._task: TaskID | None = None
-        self._started, self._first = time.monotonic(), done
+        self._started, self._first = time.monotonic(), 0
         self._last_line = self._started
+        self._announced = False
 
     def __enter__(self) -> Self:
         self._bar.start()
-        self._task = self._bar.add_task(self.title, total=self.total, completed=self._first, text="")
-        if not self.live:
-            stderr.print(f"{self.title} …")
+        self._task = self._bar.add_task(self.title, total=self.total, text="")
         return self
 
     def __exit__(
@@ -52,9 +51,14 @@ class TokenProgress:
     def update(self, tokens: int, note: str = "", important: bool = False) -> None:
         """Say how far it is; an important moment is printed and stays on the screen."""
         now = time.monotonic()
+        if not self._announced:  # speed counts from here: neither start-up nor what an earlier process did is in it
+            self._announced, self._started, self._first = True, now, tokens
+            if not self.live:
+                stderr.print(f"{self.title} …", highlight=False)
         speed = (tokens - self._first) / max(now - self._started, 1e-9)
         of_total = f"/{format_count(self.total)}" if self.total else ""
-        text = f"{format_count(tokens)}{of_total} tokens  {format_count(speed)}/s  {note}"
+        rate = f"  {format_count(speed)}/s" if speed else ""
+        text = f"{format_count(tokens)}{of_total} tokens{rate}  {note}"
         if self._task is not None:
             self._bar.update(self._task, completed=tokens, text=text)
         if important:

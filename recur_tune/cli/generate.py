@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
+import math
+import os
 import sys
 from itertools import islice
 from pathlib import Path
 
 import click
+from pydantic import BaseModel
 
 from recur_tune.cli.display import stderr
 from recur_tune.cli.options import as_json, print_json
 from recur_tune.errors import UserError
+from recur_tune.spec import Count, parse
+
+
+class _Length(BaseModel):
+    """How much to write, in the notation that every count has."""
+
+    tokens: Count
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--prompt", default="The ", show_default=True, help="Text to go on from.")
-@click.option(
-    "--tokens", type=click.IntRange(min=1), default=200, show_default=True, help="How many to write; no limit."
-)
+@click.option("--tokens", default="200", show_default=True, help="How many to write, as 200 or 5k; no limit.")
 @click.option(
     "--temperature", type=click.FloatRange(min=0), default=0.8, show_default=True, help="0 takes the likeliest."
 )
 @click.option("--top-k", type=click.IntRange(min=1), help="Choose among so many of the likeliest only.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed writes the same text.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="The same seed writes the same text.",
+)
 @as_json
 def generate(
-    run: Path, prompt: str, tokens: int, temperature: float, top_k: int | None, seed: int, as_json: bool
+    run: Path, prompt: str, tokens: str, temperature: float, top_k: int | None, seed: int, as_json: bool
 ) -> None:  # fmt: skip
     """Write on from a prompt, streaming, for as long as you like.
 
@@ -35,6 +49,11 @@ def generate(
     \b
       recur-tune generate runs/a --prompt "The file" --tokens 2000
     """
+    if not math.isfinite(temperature):
+        raise UserError(f"temperature: {temperature} is not a number; choose one from 0 (the likeliest) to about 1.")
+    count = parse(_Length, {"tokens": tokens}).tokens
+    # A byte from a shell that does not speak UTF-8 arrives as half a character.
+    prompt = prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     with stderr.status("loading torch …"):
         import torch
 
@@ -51,14 +70,18 @@ def generate(
     device = default_device()
     random = torch.Generator(device).manual_seed(seed)
     windowing = reading_of(run, model).windowing
-    written = islice(write(model.to(device).eval(), prompt_tokens, windowing, temperature, top_k, random), tokens)
+    written = islice(write(model.to(device).eval(), prompt_tokens, windowing, temperature, top_k, random), count)
     if as_json:
         ids, log_probabilities = zip(*written, strict=True)
         text = "".join(decode_stream(tokenizer, iter(ids)))
         print_json({"prompt": prompt, "text": text, "tokens": len(ids), "log_probability": sum(log_probabilities)})
         return
-    sys.stdout.write(prompt)
-    for text in decode_stream(tokenizer, (token for token, _ in written)):
-        sys.stdout.write(text)
+    try:
+        sys.stdout.write(prompt)
+        for text in decode_stream(tokenizer, (token for token, _ in written)):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        sys.stdout.write("\n")
         sys.stdout.flush()
-    sys.stdout.write("\n")
+    except BrokenPipeError:  # `recur-tune generate … | head` is no mistake
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)

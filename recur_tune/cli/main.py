@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import click
@@ -39,16 +38,13 @@ for command in (pretrain, train, evaluate, generate, cost, data):
 def main() -> None:
     """Run a command; a user's mistake is one sentence on stderr and exit code 2, never a traceback."""
     try:
-        code = cli.main(standalone_mode=False)
+        code = cli.main(args=sys.argv[1:] or ["--help"], standalone_mode=False)
     except UserError as error:
         code = _say(str(error), BAD_INPUT)
     except click.ClickException as error:
         code = _say(error.format_message(), BAD_INPUT)
     except (click.Abort, KeyboardInterrupt):
         code = _say("interrupted.", INTERRUPTED)
-    except BrokenPipeError:  # `recur-tune generate … | head` is no mistake
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
     sys.exit(code or 0)
 
 

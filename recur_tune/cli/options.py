@@ -21,8 +21,11 @@ as_json = click.option(
 )
 
 
-def trial_options(leave_out: Iterable[str] = ()) -> Callable[[AnyCommand], AnyCommand]:
-    """One flag for every field of a trial; values arrive as text in a dict `fields`, only those that were given."""
+def trial_options(leave_out: Iterable[str] = (), from_preset: Iterable[str] = ()) -> Callable[[AnyCommand], AnyCommand]:
+    """One flag for every field of a trial; values arrive as text in a dict `fields`, only those that were given.
+
+    The defaults of the fields `from_preset` are a preset's, and the help says so.
+    """
     names = [name for name in TrialConfig.model_fields if name not in set(leave_out)]
 
     def decorate(command: AnyCommand) -> AnyCommand:
@@ -36,7 +39,9 @@ def trial_options(leave_out: Iterable[str] = ()) -> Callable[[AnyCommand], AnyCo
         for name in reversed(names):
             field = TrialConfig.model_fields[name]
             flag = f"--{name.replace('_', '-')}"
-            gather = click.option(flag, name, metavar=_metavar(field), help=_help(field))(gather)
+            gather = click.option(flag, name, metavar=_metavar(field), help=_help(field, name in set(from_preset)))(
+                gather
+            )
         return gather  # type: ignore[return-value]
 
     return decorate
@@ -60,8 +65,10 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _help(field: FieldInfo) -> str:
+def _help(field: FieldInfo, from_preset: bool) -> str:
     text = f"{field.description}"
+    if from_preset:
+        return f"{text}. [default: the preset's]"
     if field.default is None:
         return f"{text}."
     default = (

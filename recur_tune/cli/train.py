@@ -31,7 +31,7 @@ _FIXED_IN_PRETRAINING = (
 @click.option(
     "--preset", type=click.Choice(list(PRESETS)), default="tiny", show_default=True, help="The model's shape."
 )
-@trial_options(leave_out=_FIXED_IN_PRETRAINING)
+@trial_options(leave_out=_FIXED_IN_PRETRAINING, from_preset=["window", *PRETRAINING["tiny"]])
 @_out
 @_resume
 @as_json
@@ -40,6 +40,10 @@ def pretrain(preset: str, fields: dict[str, Any], out: Path, resume: bool, as_js
 
     The window is the model's whole context and the learning rate falls along a cosine; what is not given
     comes from the preset.
+
+    \b
+      tiny: 3 layers of 64, 128 positions, bytes; window 128, batch 8, learning rate 6e-3, 600k tokens
+      mini: 8 layers of 512, 1024 positions, GPT-2's BPE; window 1024, batch 64, learning rate 1e-3, 200M tokens
 
     \b
       recur-tune pretrain --preset tiny --corpus stdlib --out runs/base

@@ -25,7 +25,7 @@ def load_tokenizer(name: str, field: str = "tokenizer") -> PreTrainedTokenizerBa
     try:
         tokenizer = (GPT2TokenizerFast if _is_bare_bpe(name) else AutoTokenizer).from_pretrained(name)
     except Exception as error:  # transformers raises OSError, ValueError or a Hub error for the same mistake
-        raise UserError(hub_message(field, name, error, "'bytes'")) from error
+        raise UserError(hub_message(field, name, error, "'bytes'" if field == "tokenizer" else "a preset")) from error
     if not tokenizer.is_fast:
         raise UserError(
             f"{field}: the tokenizer of {name} has no fast version, which offsets into the text need; convert it."

@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import GPT2Config
 
 from recur_tune.corpus.batches import WindowBatch
+from recur_tune.errors import UserError
 from recur_tune.model import RecurrentGPT2, RecurrentGPT2Config
 from recur_tune.model.pretrained import recurrent_config
 from recur_tune.spec import Precision, TrialConfig
@@ -39,7 +40,7 @@ def resolve_plan(config: TrialConfig, base: GPT2Config, lanes: int | None = None
     if config.checkpointing != "auto":
         return fixed_plan(config.checkpointing, config.windows)
     assert config.memory_budget is not None
-    best = fixed_plan("all", config.windows)
+    best: Plan | None = None
     for head_gradients in (False, True):
         low, high = 0, config.windows
         while low < high:  # the largest number of kept windows that fits; 0 when not even one does
@@ -50,6 +51,12 @@ def resolve_plan(config: TrialConfig, base: GPT2Config, lanes: int | None = None
                 high = kept - 1
         if low:
             best = Plan(low, head_gradients)
+    if best is None:
+        least = plan_memory(config, base, fixed_plan("all", config.windows), lanes)
+        raise UserError(
+            f"memory_budget: {config.memory_budget} bytes are less than the {least} that a step needs with every window "
+            "recomputed; allow more, or choose a smaller batch or window."
+        )
     return best
 
 

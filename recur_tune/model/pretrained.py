@@ -92,6 +92,10 @@ def save_model(model: RecurrentGPT2, tokenizer: PreTrainedTokenizerBase, folder:
 
 def load_model(folder: Path) -> tuple[RecurrentGPT2, PreTrainedTokenizerBase]:
     """A model that `save_model` wrote, with its tokenizer."""
+    if (folder / "trial.yaml").is_file() and not (folder / "config.json").is_file():
+        raise UserError(
+            f"model: {folder} has no model before its first validation; go on: recur-tune train --out {folder} --resume."
+        )
     if not (folder / "config.json").is_file():
         raise UserError(
             f"model: {folder} holds no model (no config.json); give a folder that `recur-tune train` wrote."

@@ -94,6 +94,8 @@ def check_folder(folder: Path, resume: bool) -> None:
         raise UserError(f"out: {folder} holds no interrupted run to go on with.")
     if not resume and (folder / TRIAL).exists():
         raise UserError(f"out: {folder} already holds a run; add --resume to go on with it, or choose another folder.")
+    if not resume and folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"out: {folder} holds other files; give a folder that is new or empty.")
 
 
 def stored_config(folder: Path, changes: dict[str, Any]) -> TrialConfig:

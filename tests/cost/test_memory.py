@@ -9,6 +9,7 @@ import torch
 
 from recur_tune.cost import memory
 from recur_tune.cost.memory import plan_memory, predict_peak_memory, resolve_plan, track_step
+from recur_tune.errors import UserError
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, Plan
 from recur_tune.training.memory_tracker import MemoryTracker
@@ -84,8 +85,9 @@ def test_auto_stays_within_its_budget_and_keeps_more_with_more():
     assert plans[-1] == (True, 3)
 
 
-def test_auto_takes_the_smallest_plan_where_nothing_fits():
-    assert resolve_plan(config_of(checkpointing="auto", memory_budget=1), small_config(**SHAPE)) == Plan(1)
+def test_auto_refuses_a_budget_in_which_nothing_fits():
+    with pytest.raises(UserError, match="memory_budget: 1 bytes are less than the"):
+        resolve_plan(config_of(checkpointing="auto", memory_budget=1), small_config(**SHAPE))
 
 
 def test_auto_keeps_as_many_windows_as_fit(monkeypatch):
@@ -94,7 +96,7 @@ def test_auto_keeps_as_many_windows_as_fit(monkeypatch):
     )
     for budget in range(100, 900, 10):
         config = config_of(windows=8, checkpointing="auto", memory_budget=budget)
-        expected = Plan(min((budget - 30) // 100, 8), True) if budget >= 130 else Plan(1)
+        expected = Plan(min((budget - 30) // 100, 8), True) if budget >= 130 else Plan(1)  # 100 is one window's
         assert resolve_plan(config, small_config()) == expected
 
 
