@@ -54,7 +54,7 @@ def resolve_plan(config: TrialConfig, base: GPT2Config, lanes: int | None = None
     if best is None:
         least = plan_memory(config, base, fixed_plan("all", config.windows), lanes)
         raise UserError(
-            f"memory_budget: {config.memory_budget} bytes are less than the {least} that a step needs with every window "
+            f"memory_budget: {config.memory_budget} bytes are less than the {least} that a step needs with all windows "
             "recomputed; allow more, or choose a smaller batch or window."
         )
     return best

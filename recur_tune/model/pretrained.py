@@ -94,7 +94,7 @@ def load_model(folder: Path) -> tuple[RecurrentGPT2, PreTrainedTokenizerBase]:
     """A model that `save_model` wrote, with its tokenizer."""
     if (folder / "trial.yaml").is_file() and not (folder / "config.json").is_file():
         raise UserError(
-            f"model: {folder} has no model before its first validation; go on: recur-tune train --out {folder} --resume."
+            f"model: {folder} has no model before a first validation; go on: recur-tune train --out {folder} --resume."
         )
     if not (folder / "config.json").is_file():
         raise UserError(
