@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from tests.training.runs import trainer_of, trial
 
 def _worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    patience = timedelta(seconds=120)  # a worker that waits for ever would hide why
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=patience)
     with pytest.raises(UserError, match="batch: 3 chains cannot be shared evenly by 2 workers"):
         trainer_of(trial(batch=3))
     for recurrence in ("memory", "none"):
