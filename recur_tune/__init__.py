@@ -1,0 +1,35 @@
+"""Search recurrent GPT-2 configurations for the front of quality against compute and memory.
+
+import recur_tune
+
+result = recur_tune.search("search_spaces/quickstart.yaml", name="first")
+result.front  # a pandas DataFrame
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recur_tune.searching.result import SearchResult
+
+
+def search(
+    space: str | Path | dict[str, Any],
+    name: str | None = None,
+    results: str | Path | None = None,
+    address: str | None = None,
+    settings: dict[str, Any] | None = None,
+) -> SearchResult:
+    """Run a search to its end and give what it found.
+
+    `space` is a YAML file, the name of a shipped space, or the same as a dict; `settings` changes fields by their
+    dotted names, {"budget.trials": 50}. A search of that name that is there already is gone on with, if it is the same.
+    """
+    from recur_tune.searching.result import run  # torch, Ray and pandas take seconds to import
+
+    return run(space, name, results, address, settings or {})
+
+
+__all__ = ["search"]

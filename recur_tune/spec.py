@@ -7,7 +7,8 @@ its tables. Everything that can be refused without touching a disk or a network 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -155,20 +156,49 @@ def parse(kind: type[AnyModel], fields: Mapping[str, Any]) -> AnyModel:
     """Build a validated model; the first thing wrong with it becomes one sentence."""
     unknown = [key for key in fields if key not in kind.model_fields]
     if unknown:
-        near = difflib.get_close_matches(str(unknown[0]), kind.model_fields, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(kind.model_fields)}."
-        raise UserError(f"{unknown[0]}: there is no such field; {hint}")
+        raise UserError(f"{unknown[0]}: there is no such field; {nearest(unknown[0], kind.model_fields)}")
     try:
         return kind(**fields)
     except ValidationError as error:
         first = error.errors()[0]
-        message = first["msg"].removeprefix("Value error, ")
-        if not first["loc"]:  # a rule over several fields, which writes its own sentence
-            raise UserError(message) from None
-        field = str(first["loc"][0])
-        expected = message.removeprefix("Input should be ").removesuffix(".")
-        verb = "" if expected.startswith("is not") else "is not "
-        raise UserError(f"{field}: {first['input']!r} {verb}{expected}.") from None
+        if first["type"] == "value_error" and len(first["loc"]) <= 1 and _is_sentence(first["msg"]):
+            raise UserError(first["msg"].removeprefix("Value error, ")) from None
+        # A union's members stand in the place of an error too; only fields of the file do in its name.
+        path: list[str] = []
+        section: type[BaseModel] = kind
+        for part in first["loc"]:
+            path.append(str(part))
+            inner = section.model_fields[str(part)].annotation if str(part) in section.model_fields else None
+            if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+                break
+            section = inner
+        name = ".".join(path)
+        if first["type"] == "extra_forbidden":
+            raise UserError(f"{name}: there is no such field; {nearest(path[-1], section.model_fields)}") from None
+        if first["type"] == "missing":
+            raise UserError(f"{name}: it is missing and has no default.") from None
+        raise UserError(f"{name}: {describe(first)}") from None
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """A hint for a name that does not exist."""
+    names = list(known)
+    near = difflib.get_close_matches(str(name), names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
+
+
+def describe(error: Mapping[str, Any]) -> str:
+    """What pydantic says is wrong with one value, as the end of a sentence."""
+    message = error["msg"].removeprefix("Value error, ")
+    expected = message.removeprefix("Input should be ").removesuffix(".")
+    verb = "" if expected.startswith(("is not", "has ")) else "is not "
+    value = "" if expected.startswith("has ") else f"{error['input']!r} "
+    return f"{value}{verb}{expected}."
+
+
+def _is_sentence(message: str) -> bool:
+    """A rule over several fields writes its own sentence, the field first."""
+    return bool(re.match(r"Value error, [a-z_]+: ", message))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ _SIZE_SUFFIXES = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "pb": 10**15,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50,
 }  # fmt: skip
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_count(text: str | int | float) -> int:
@@ -21,6 +22,16 @@ def parse_count(text: str | int | float) -> int:
 def parse_size(text: str | int | float) -> int:
     """`16GiB` -> 17179869184, `2GB` -> 2000000000; a bare number is bytes."""
     return _parse(text, _SIZE_SUFFIXES, "a size such as 16GiB or 800MB")
+
+
+def parse_duration(text: str | int | float) -> float:
+    """`90s` -> 90, `30m` -> 1800, `8h` -> 28800, `1h30m` -> 5400; a bare number is seconds."""
+    stripped = str(text).strip().lower()
+    if re.fullmatch(r"\d+(?:\.\d*)?", stripped):
+        return float(stripped)
+    if not re.fullmatch(r"(?:\d+(?:\.\d*)?\s*[smhd]\s*)+", stripped):
+        raise ValueError("is not a duration such as 90s, 30m or 8h")
+    return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(r"([\d.]+)\s*([smhd])", stripped))
 
 
 def _parse(text: str | int | float, suffixes: dict[str, int], wanted: str) -> int:
@@ -42,6 +53,18 @@ def format_count(number: float) -> str:
 def format_size(number: float) -> str:
     """2**31 -> `2 GiB`."""
     return _format(number, 1024, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"))
+
+
+def format_duration(seconds: float) -> str:
+    """5400 -> `1h30m`, 75 -> `1m15s`."""
+    whole = round(seconds)
+    days, rest = divmod(whole, 86400)
+    hours, rest = divmod(rest, 3600)
+    minutes, rest = divmod(rest, 60)
+    parts = [(days, "d"), (hours, "h"), (minutes, "m"), (rest, "s")]
+    first = next((index for index, (number, _) in enumerate(parts) if number), 3)
+    shown = parts[first : first + 2]
+    return "".join(f"{number}{unit}" for number, unit in shown if number or (unit == "s" and first == 3))
 
 
 def _format(number: float, step: int, suffixes: tuple[str, ...]) -> str:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recur_tune.units import format_count, format_size, parse_count, parse_size
+from recur_tune.units import format_count, format_duration, format_size, parse_count, parse_duration, parse_size
 
 modest = settings(max_examples=80, deadline=None)
 
@@ -112,3 +112,42 @@ def test_large_whole_numbers_are_exact_and_written_without_exponents() -> None:
         "1023 KiB",
         "1000 MiB",
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90s", 90), ("30m", 1800), ("8h", 28800), ("2d", 172800), ("1h30m", 5400), ("1d 2h", 93600), ("1.5h", 5400),
+        (" 5 M ", 300), ("0.5s", 0.5), ("120", 120), (120, 120), (2.5, 2.5), ("0", 0),
+    ],
+)  # fmt: skip
+def test_durations_are_read(text: str | float, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+    assert isinstance(parse_duration(text), float)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "h", "1w", "1h30", "-5s", "+5s", "1,5h", "1..5h", ".5h", "1h-30m", "nan", "inf", "soon", True, None]
+)
+def test_any_other_duration_is_refused_with_an_example(text: object) -> None:
+    with pytest.raises(ValueError, match="is not a duration such as 90s, 30m or 8h"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0s"), (0.4, "0s"), (59.4, "59s"), (59.6, "1m"), (75, "1m15s"), (3600, "1h"), (5400, "1h30m"),
+        (3601, "1h"), (86399, "23h59m"), (86400, "1d"), (90000, "1d1h"), (86400 * 400, "400d"),
+    ],
+)  # fmt: skip
+def test_durations_are_written_in_their_two_largest_units(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+@modest
+@given(st.integers(0, 10**8))
+def test_a_duration_survives_formatting_but_for_its_smallest_units(seconds: int) -> None:
+    again = parse_duration(format_duration(seconds))
+    unit = next((size for size in (86400, 3600, 60) if seconds >= size), 1)
+    assert 0 <= seconds - again < {86400: 3600, 3600: 60, 60: 1, 1: 1}[unit]

@@ -10,6 +10,8 @@ from recur_tune.cli.cost import cost
 from recur_tune.cli.data import data
 from recur_tune.cli.evaluate import evaluate
 from recur_tune.cli.generate import generate
+from recur_tune.cli.results import export, front_command, status, track
+from recur_tune.cli.search import resume, search, stop
 from recur_tune.cli.train import pretrain, train
 from recur_tune.errors import UserError
 
@@ -22,7 +24,13 @@ def cli() -> None:
     """Add recurrence to a pretrained GPT-2, and know what it costs and what it buys.
 
     \b
-    A first tour, offline, in about two minutes:
+    A front of quality against compute and memory, offline, in about three minutes:
+      recur-tune search
+      recur-tune status
+      recur-tune front NAME
+
+    \b
+    One trial at a time:
       recur-tune pretrain --preset tiny --corpus stdlib --out runs/base
       recur-tune train --base runs/base --window 32 --windows 8 --tokens 200k --out runs/a
       recur-tune eval runs/a --split test
@@ -31,7 +39,9 @@ def cli() -> None:
     """
 
 
-for command in (pretrain, train, evaluate, generate, cost, data):
+for command in (
+    search, resume, stop, status, front_command, export, track, pretrain, train, evaluate, generate, cost, data,
+):  # fmt: skip
     cli.add_command(command)
 
 

@@ -13,6 +13,7 @@ from recur_tune.cli.options import as_json, fields_from, print_json, trial_optio
 from recur_tune.errors import UserError
 from recur_tune.shapes import PRESETS, PRETRAINING
 from recur_tune.spec import TrialConfig, parse
+from recur_tune.trial.base import pretraining_fields
 from recur_tune.units import format_count, format_size
 
 _out = click.option(
@@ -49,11 +50,7 @@ def pretrain(preset: str, fields: dict[str, Any], out: Path, resume: bool, as_js
       recur-tune pretrain --preset tiny --corpus stdlib --out runs/base
       recur-tune pretrain --preset mini --corpus text:books --tokenizer gpt2 --out runs/mini
     """
-    usual = {
-        **PRETRAINING[preset], "base": preset, "window": PRESETS[preset]["n_positions"],
-        "recurrence": "none", "windows": 1, "decay": "cosine", "checkpointing": "none",
-    }  # fmt: skip
-    _run(usual | fields, fields, out, resume, as_json)
+    _run(pretraining_fields(preset) | fields, fields, out, resume, as_json)
 
 
 @click.command()

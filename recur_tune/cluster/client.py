@@ -1,0 +1,51 @@
+"""A search on a cluster that is reached through Ray's client port: its driver runs there, we watch from here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recur_tune.cluster.ray_cluster import check_reachable
+from recur_tune.errors import UserError
+from recur_tune.searching.directory import SearchDirectory
+from recur_tune.searching.state import SearchState
+from recur_tune.training.interrupt import stop_requests
+
+if TYPE_CHECKING:
+    from recur_tune.searching.run import Audience
+
+
+def run_search_there(directory: SearchDirectory, address: str, audience: Audience) -> SearchState:
+    """Run a search as a task of the cluster at ray://HOST:PORT; both sides have to see the search directory."""
+    check_reachable(address)
+    audience.stage(f"connecting to {address} …")
+    import ray
+
+    ray.init(address, log_to_driver=False)
+    try:
+        task = ray.remote(num_cpus=0, max_retries=0)(_search_here).remote(str(directory.path))
+        audience.searching()
+        with stop_requests() as interrupted:
+            while not ray.wait([task], timeout=0.5)[0]:
+                if interrupted() and not directory.stop_requested:
+                    directory.request_stop()
+        refused = ray.get(task)
+    finally:
+        ray.shutdown()
+    if refused:
+        raise UserError(refused)
+    return directory.state()
+
+
+def _search_here(path: str) -> str | None:
+    """In a worker of the cluster; a user's mistake comes back as its sentence."""
+    from recur_tune.searching.run import run_search
+
+    directory = SearchDirectory(Path(path))
+    if not directory.path.is_dir():
+        return f"results: the cluster does not see {path}; give --results on storage that both sides share."
+    try:
+        run_search(directory, address="auto")
+    except UserError as error:
+        return str(error)
+    return None

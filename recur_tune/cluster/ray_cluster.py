@@ -1,0 +1,134 @@
+"""A Ray cluster to run on: one of our own in this machine, or one that is there already."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from recur_tune.errors import UserError
+from recur_tune.searching.spec import Resources
+
+# Read when Ray is imported or started. Ours are: the log of the search instead of Ray's result files, our own Ctrl-C,
+# and workers that notice within a second what happened to their peers.
+_SETTINGS = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "86400",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_RESULT_BUFFER_LENGTH": "1",
+    "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that this process is connected to."""
+
+    dashboard: str | None
+    cpus: float
+    gpus: float
+    nodes: list[dict[str, float]]
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[Cluster]:
+    """Start a cluster of our own, or join the one at `address`; at the end only our own is stopped."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    if address is not None:
+        check_reachable(address)
+    import ray
+
+    already = ray.is_initialized()
+    if not already:
+        try:
+            context = ray.init(
+                address=address or "local",
+                include_dashboard=True if address is None else None,
+                dashboard_host="127.0.0.1",
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                runtime_env={"env_vars": {name: os.environ[name] for name in _SETTINGS}},
+            )  # fmt: skip
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise UserError(f"address: {address or 'local'} gives no Ray cluster ({reason}).") from error
+        url = context.dashboard_url
+    else:
+        url = None
+    for name in ("ray", "ray.tune", "ray.train", "ray.data"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    try:
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        total = ray.cluster_resources()
+        yield Cluster(f"http://{url}" if url else None, total.get("CPU", 0.0), total.get("GPU", 0.0), nodes)
+    finally:
+        if not already:
+            ray.shutdown()
+
+
+@dataclass(frozen=True)
+class Allotment:
+    """What a trial gets on this cluster, and how many fit at a time."""
+
+    workers: int
+    cpus: float
+    gpus: float
+    at_once: int
+
+
+def allot(resources: Resources, cluster: Cluster) -> Allotment:
+    """Refuse at once what the cluster will never have; Ray would wait for ever."""
+    gpus = resources.gpus
+    if gpus == "auto":
+        gpus = 1.0 if cluster.gpus else 0.0
+    places = sum(_places(node, resources.cpus, gpus) for node in cluster.nodes)
+    if places < resources.workers:
+        need = f"{resources.workers} worker(s) of {resources.cpus:g} CPU(s) and {gpus:g} GPU(s)"
+        have = f"{cluster.cpus:g} CPU(s) and {cluster.gpus:g} GPU(s) on {len(cluster.nodes)} node(s)"
+        raise UserError(f"resources: a trial needs {need}, and the cluster has {have}, which will never hold it.")
+    return Allotment(resources.workers, resources.cpus, gpus, places // resources.workers)
+
+
+def check_this_machine(resources: Resources) -> None:
+    """The same without a cluster: what a cluster of our own would have here."""
+    import torch
+
+    cpus, gpus = float(os.cpu_count() or 1), float(torch.cuda.device_count())
+    allot(resources, Cluster(None, cpus, gpus, [{"CPU": cpus, "GPU": gpus}]))
+
+
+def _places(node: dict[str, float], cpus: float, gpus: float) -> int:
+    """Workers that fit on a node; a fraction of a GPU never spans two."""
+    by_cpu = int(node.get("CPU", 0.0) / cpus + 1e-9)
+    if gpus == 0:
+        return by_cpu
+    have = node.get("GPU", 0.0)
+    by_gpu = int(have / gpus + 1e-9) if gpus >= 1 else int(have) * int(1 / gpus + 1e-9)
+    return min(by_cpu, by_gpu)
+
+
+def check_reachable(address: str) -> None:
+    """A wrong address fails after minutes inside Ray; a socket knows in seconds."""
+    match = re.fullmatch(r"(?:ray://|https?://)?([A-Za-z0-9._-]+):(\d+)", address)
+    if match:
+        try:
+            socket.create_connection((match[1], int(match[2])), timeout=5).close()
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise UserError(f"address: nothing answers at {address} ({reason}); is the Ray cluster up?") from None
+    elif address != "auto":
+        raise UserError(f"address: {address!r} is none; give 'auto', HOST:PORT, ray://HOST:10001 or http://HOST:8265.")

@@ -1,0 +1,56 @@
+"""What Ray Tune tells between reports: a trial starts, a trial has ended, another round of its loop begins."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+from ray.tune import Callback
+from ray.tune.experiment import Trial
+
+from recur_tune.searching.directory import MODEL, SearchLog
+from recur_tune.searching.front import front
+from recur_tune.searching.live import LivesInDriver
+from recur_tune.searching.spec import SearchSpec
+from recur_tune.searching.state import ENDED
+from recur_tune.trial.run_folder import RESUME
+
+
+class Steward(LivesInDriver, Callback):
+    """Notes starts, passes a request to stop on to the trials, and clears up what no one will need."""
+
+    def __init__(self, spec: SearchSpec, log: SearchLog, wants_to_stop: Callable[[], bool]) -> None:
+        self.spec, self.log, self.wants_to_stop = spec, log, wants_to_stop
+
+    def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        """Trials look for the request in the search directory, on whatever machine they run."""
+        if self.wants_to_stop() and not self.log.directory.stop_requested:
+            self.log.directory.request_stop()
+
+    def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """A worker has taken the trial."""
+        self.log.record("running", trial=trial.config["number"])
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Ended or paused."""
+        self._clear_up(trial.config["number"])
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        """Ended with its actor."""
+        self._clear_up(trial.config["number"])
+
+    def _clear_up(self, number: int) -> None:
+        """A checkpoint is for going on, and a model for who is on the front: hundreds of both fill a disk."""
+        record, directory = self.log.state.trials[number], self.log.directory
+        if record.state not in ENDED:
+            return
+        shutil.rmtree(directory.trial(number) / RESUME, ignore_errors=True)
+        if self.spec.keep == "all":
+            return
+        kept = set()
+        if self.spec.keep == "front":
+            kept = {trial.number for trial in front(self.log.state.trials.values(), self.spec.objectives)}
+        for trial in self.log.state.in_state("complete"):
+            if trial.number not in kept:
+                shutil.rmtree(directory.trial(trial.number) / MODEL, ignore_errors=True)

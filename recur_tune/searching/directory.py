@@ -1,0 +1,239 @@
+"""The search directory: all that is needed to resume, read or move a search.
+
+search.yaml      the search as it was asked for, every default written out
+search.json      the directory's format, the search's identity, the code's version
+events.jsonl     everything that happened, one line each; never rewritten
+study.journal    Optuna's study
+trials/7/        a trial's checkpoint while it runs, its model while it is on the front
+base/            the pretrained base, where the search made its own
+front.*          the front as table and picture
+mlflow.json      what the tracker has delivered
+stop             there while somebody asks the search to stop
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import filelock
+import yaml
+
+from recur_tune.errors import UserError
+from recur_tune.files import append_line, reading, whole_folder, write_text
+from recur_tune.searching.spec import SearchSpec, changes_between
+from recur_tune.searching.state import Event, SearchState, replay
+from recur_tune.spec import TrialConfig, parse, read_yaml
+from recur_tune.trial.base import is_preset
+
+FORMAT = 1
+SPEC, IDENTITY, EVENTS, STUDY, STOP, LOCK, MODEL = (
+    "search.yaml", "search.json", "events.jsonl", "study.journal", "stop", "lock", "model",
+)  # fmt: skip
+
+
+def results_folder(chosen: Path | None = None) -> Path:
+    """Where searches lie: as chosen, $RECUR_TUNE_RESULTS, or ./results."""
+    return (chosen or Path(os.environ.get("RECUR_TUNE_RESULTS") or "results")).expanduser().absolute()
+
+
+@dataclass(frozen=True)
+class SearchDirectory:
+    """One search on disk."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, results: Path, name: str, spec: SearchSpec) -> SearchDirectory:
+        """A new search; a name that is taken is refused."""
+        path = _path(results, name)
+        if path.exists():
+            raise UserError(
+                f"name: {name!r} is taken in {results}; go on with it by `recur-tune resume {name}`, or choose another."
+            )
+        identity = {"format": FORMAT, "id": uuid.uuid4().hex, "created": time.time(), "version": code_version()}
+        with whole_folder(path) as partial:
+            (partial / SPEC).write_text(dump_spec(spec))
+            (partial / IDENTITY).write_text(json.dumps(identity, indent=2) + "\n")
+            (partial / EVENTS).touch()
+            (partial / "trials").mkdir()
+        return cls(path)
+
+    @classmethod
+    def open(cls, results: Path, name: str) -> SearchDirectory:
+        """A search that is there, and of a format that this version reads."""
+        path = _path(results, name)
+        if not (path / IDENTITY).exists():
+            known = [found.name for found in searches_in(results)]
+            hint = f"there are: {', '.join(known)}." if known else "there are none yet; `recur-tune search` makes one."
+            raise UserError(f"name: there is no search {name!r} in {results}; {hint}")
+        directory = cls(path)
+        found = directory.identity["format"]
+        if found > FORMAT:
+            raise UserError(
+                f"{path} was written by a newer recur-tune (format {found}; this one reads up to {FORMAT}); upgrade it."
+            )
+        return directory
+
+    @property
+    def name(self) -> str:
+        """The search's name."""
+        return self.path.name
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Format, id, time of creation and the version of the code."""
+        with reading(self.path / IDENTITY):
+            return json.loads((self.path / IDENTITY).read_text())
+
+    @property
+    def spec(self) -> SearchSpec:
+        """What was asked for."""
+        return parse(SearchSpec, read_yaml(self.path / SPEC))
+
+    def change_spec(self, spec: SearchSpec) -> None:
+        """Let a search go on with a larger budget or other resources; anything else would make it another search."""
+        for field, before, after in changes_between(self.spec, spec):
+            raise UserError(
+                f"{field}: {self.name} was begun with {before!r} and cannot go on with {after!r}; "
+                "start a new search under another name."
+            )
+        write_text(self.path / SPEC, dump_spec(spec))
+
+    def trial(self, number: int) -> Path:
+        """A trial's own folder."""
+        return self.path / "trials" / str(number)
+
+    def base(self, preset: str) -> Path:
+        """Where the search's own copy of a pretrained preset lies."""
+        return self.path / "base" / preset
+
+    def resolve_base(self, base: str) -> str:
+        """A base as a trial shall load it: our own copy where there is one."""
+        return str(self.base(base)) if is_preset(base) and self.base(base).is_dir() else base
+
+    def with_own_base(self, config: TrialConfig) -> TrialConfig:
+        """The trial on the search's own copy of its base."""
+        return config.model_copy(update={"base": self.resolve_base(config.base)})
+
+    def events(self, offset: int = 0) -> Iterator[tuple[Event, int]]:
+        """The log's whole lines from a byte offset on, each with the offset after it; a line being written waits."""
+        with reading(self.path / EVENTS), (self.path / EVENTS).open("rb") as file:
+            file.seek(offset)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                offset += len(line)
+                yield json.loads(line), offset
+
+    def state(self) -> SearchState:
+        """What the log leads to."""
+        return replay(event for event, _ in self.events())
+
+    def record(self, kind: str, **fields: Any) -> Event:
+        """Write a line to the log; only the process that holds the lock does."""
+        event: Event = {"time": round(time.time(), 3), "kind": kind, **fields}
+        append_line(self.path / EVENTS, json.dumps(event))
+        return event
+
+    def open_log(self) -> SearchLog:
+        """The log for whoever runs the search: to write to, with the state at hand."""
+        return SearchLog(self, self.state())
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Be the only one who runs this search. The lock is the kernel's: it ends with the process, in whatever way."""
+        lock = filelock.FileLock(self.path / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            raise UserError(
+                f"name: {self.name} is running already; `recur-tune status {self.name}` shows it, "
+                f"`recur-tune stop {self.name}` ends it."
+            ) from None
+        try:
+            for log in (EVENTS, STUDY):
+                _drop_half_a_line(self.path / log)
+            self.withdraw_stop()
+            yield
+        finally:
+            lock.release()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process holds the lock."""
+        lock = filelock.FileLock(self.path / LOCK)
+        try:
+            lock.acquire(timeout=0)
+        except filelock.Timeout:
+            return True
+        lock.release()
+        return False
+
+    def request_stop(self) -> None:
+        """Ask whoever runs the search, on whatever machine, to stop: trials look for this file."""
+        (self.path / STOP).touch()
+
+    def withdraw_stop(self) -> None:
+        """Forget an earlier request."""
+        (self.path / STOP).unlink(missing_ok=True)
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether somebody asked."""
+        return (self.path / STOP).exists()
+
+
+@dataclass(frozen=True)
+class SearchLog:
+    """A log being written and the state that it leads to, never apart."""
+
+    directory: SearchDirectory
+    state: SearchState
+
+    def record(self, kind: str, **fields: Any) -> None:
+        """Write a line, then act on it."""
+        self.state.apply(self.directory.record(kind, **fields))
+
+
+def searches_in(results: Path) -> list[SearchDirectory]:
+    """Every search in a folder, the oldest first."""
+    found = [SearchDirectory(path.parent) for path in results.glob(f"[!.]*/{IDENTITY}")]
+    return sorted(found, key=lambda directory: directory.identity["created"])
+
+
+def dump_spec(spec: SearchSpec) -> str:
+    """A search as YAML."""
+    return yaml.safe_dump(spec.model_dump(mode="json", by_alias=True, exclude_none=True), sort_keys=False)
+
+
+def code_version() -> str:
+    """The installed version of this package."""
+    from importlib.metadata import version
+
+    return version("recur-tune")
+
+
+def _path(results: Path, name: str) -> Path:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
+        raise UserError(f"name: {name!r} is not a name; use letters, digits, '.', '_' and '-', at most 100 of them.")
+    return results / name
+
+
+def _drop_half_a_line(path: Path) -> None:
+    """A process that was killed while it wrote leaves a line without its end; the next line must not join it."""
+    if not path.exists():
+        return
+    with path.open("rb+") as file:
+        content = file.read()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            file.truncate(whole)

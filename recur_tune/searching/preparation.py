@@ -1,0 +1,123 @@
+"""What has to be there before the first trial: the base, the tokens, the prices and the worst that counts."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING
+
+from recur_tune.errors import UserError
+from recur_tune.files import whole_folder
+from recur_tune.searching.directory import SearchDirectory
+from recur_tune.searching.objectives import COSTS
+from recur_tune.searching.spec import SearchSpec
+from recur_tune.spec import TrialConfig
+from recur_tune.trial.base import is_preset, pretrained_base
+
+if TYPE_CHECKING:
+    from transformers import GPT2Config
+
+    from recur_tune.training.loop import Report
+
+
+class Prices:
+    """What trials cost, by the names of the cost objectives; workers share a trial's batch."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def __call__(self, config: TrialConfig) -> dict[str, float]:
+        """All of a trial's costs, without training anything; its memory is simulated, which takes a second or more."""
+        from recur_tune.cost.estimate import estimate
+
+        cost = estimate(config, _shape_of(config.base), self.workers)
+        return {name: float(getattr(cost, objective.source)) for name, objective in COSTS.items()}
+
+    def flops(self, config: TrialConfig) -> float:
+        """FLOPs per token alone, at once."""
+        from recur_tune.cost.flops import flops_per_token
+
+        return flops_per_token(config, _shape_of(config.base))
+
+
+@cache
+def _shape_of(base: str) -> GPT2Config:
+    from recur_tune.model.pretrained import base_config
+
+    return base_config(base)
+
+
+def check_shapes(spec: SearchSpec) -> None:
+    """Every corner of the space has to fit its base; `base` may be a folder, a name or a preset."""
+    for corner in spec.parsed_space.corners():
+        config = spec.trial_config(corner)
+        config.check_base(_shape_of(config.base))
+        if config.batch % spec.resources.workers:
+            raise UserError(
+                f"space: batch {config.batch} cannot be shared evenly by {spec.resources.workers} workers; "
+                "choose a multiple."
+            )
+
+
+def make_bases(directory: SearchDirectory, spec: SearchSpec, listen: Callable[[Report], None]) -> None:
+    """Pretrain the presets among the bases, once for all searches, and take a copy into this one's directory."""
+    for config in _distinct(spec, "base", "corpus", "tokenizer"):
+        if is_preset(config.base) and not directory.base(config.base).is_dir():
+            made = pretrained_base(config.base, config.corpus, config.tokenizer, listen)
+            with whole_folder(directory.base(config.base)) as partial:
+                for file in made.iterdir():
+                    if file.is_file():
+                        shutil.copy(file, partial)
+
+
+def tokenise(directory: SearchDirectory, spec: SearchSpec, progress: Callable[[str, int], None]) -> None:
+    """Prepare every corpus of the space, so that no worker waits for it."""
+    from recur_tune.corpus.tokenizers import load_tokenizer
+    from recur_tune.corpus.tokens import prepare
+    from recur_tune.model.pretrained import base_tokenizer
+
+    for config in _distinct(spec, "base", "corpus", "tokenizer"):
+        named = "base" if config.tokenizer is None else "tokenizer"
+        base = directory.resolve_base(config.base)
+        tokenizer = load_tokenizer(base_tokenizer(base, config.tokenizer), field=named)
+        for split in ("train", "validation"):
+            title = f"{config.corpus} {split}"
+            prepare(config.corpus, split, tokenizer, lambda tokens, title=title: progress(title, tokens))  # type: ignore[misc]
+
+
+def worst_costs(spec: SearchSpec, prices: Prices, own_base: Callable[[TrialConfig], TrialConfig]) -> dict[str, float]:
+    """By objective, the worst that counts in the hypervolume, as far as it is known before a trial: what the search
+    says, a limit, or the dearest corner of the space."""
+    corners = [own_base(spec.trial_config(corner)) for corner in spec.parsed_space.corners()]
+    worst = dict(spec.reference)
+    for name in spec.objectives:
+        if name not in COSTS or name in worst:
+            continue
+        if name in spec.limits:
+            worst[name] = spec.limits[name]
+        elif name == "flops_per_token":
+            worst[name] = _BEYOND * max(prices.flops(config) for config in corners)
+        else:
+            worst[name] = _BEYOND * max(prices(config)[name] for config in _largest(corners))
+    return worst
+
+
+_BEYOND = 1.01  # so that the dearest configuration itself can count
+
+
+def _largest(configs: list[TrialConfig], at_most: int = 4) -> list[TrialConfig]:
+    """Those with most of everything; to simulate the memory of all of them would take minutes."""
+
+    def size(config: TrialConfig) -> tuple[float, ...]:
+        kept = 1 if config.checkpointing == "all" else config.windows
+        recurrence = 0 if config.memory is None else config.width * max(1, config.depth) * config.embeddings
+        return config.window * config.batch * kept, recurrence, config.windows
+
+    distinct = {size(config): config for config in configs}
+    return [distinct[key] for key in sorted(distinct, reverse=True)[:at_most]]
+
+
+def _distinct(spec: SearchSpec, *fields: str) -> list[TrialConfig]:
+    corners = [spec.trial_config(corner) for corner in spec.parsed_space.corners()]
+    return list({tuple(getattr(config, field) for field in fields): config for config in corners}.values())

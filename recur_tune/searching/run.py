@@ -1,0 +1,180 @@
+"""Running a search: what it needs is got ready, Ray runs the trials, and the log says what happened."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from recur_tune.cluster.ray_cluster import Allotment, allot, connected
+from recur_tune.files import write_text
+from recur_tune.searching.directory import SearchDirectory, SearchLog
+from recur_tune.searching.front import front_rows
+from recur_tune.searching.objectives import COSTS
+from recur_tune.searching.preparation import Prices, check_shapes, make_bases, tokenise, worst_costs
+from recur_tune.searching.spec import SearchSpec
+from recur_tune.searching.state import SearchState
+from recur_tune.tracking.mlflow import Tracker, Undelivered
+from recur_tune.training.interrupt import stop_requests
+
+if TYPE_CHECKING:
+    from ray.tune.experiment import Trial
+
+    from recur_tune.training.loop import Report
+
+
+class Audience(Protocol):
+    """Whoever wants to know what is going on before the first trial; from then on the log tells."""
+
+    def stage(self, text: str) -> None: ...  # noqa: D102
+    def pretraining(self, report: Report) -> None: ...  # noqa: D102
+    def tokenising(self, corpus: str, tokens: int) -> None: ...  # noqa: D102
+    def searching(self) -> None: ...  # noqa: D102
+
+
+class Silent:
+    """Nobody listens."""
+
+    def stage(self, text: str) -> None:
+        """Heard by nobody."""
+
+    def pretraining(self, report: Report) -> None:
+        """Heard by nobody."""
+
+    def tokenising(self, corpus: str, tokens: int) -> None:
+        """Heard by nobody."""
+
+    def searching(self) -> None:
+        """Heard by nobody."""
+
+
+def run_search(directory: SearchDirectory, address: str | None = None, audience: Audience | None = None) -> SearchState:
+    """Run a new search, or go on with one: both begin with what the log says.
+
+    Ctrl-C or SIGTERM once lets the trials save themselves; twice ends at once. Either way, and after a crash, running
+    it again loses no finished trial.
+    """
+    audience = audience or Silent()
+    spec = directory.spec
+    with directory.lock():
+        log = directory.open_log()
+        audience.stage("loading torch …")
+        check_shapes(spec)
+        make_bases(directory, spec, audience.pretraining)
+        tokenise(directory, spec, audience.tokenising)
+        audience.stage("starting Ray …" if address is None else f"connecting to {address} …")
+        with stop_requests() as interrupted, connected(address) as cluster:
+            allotment = allot(spec.resources, cluster)
+            shutil.rmtree(directory.path / "ray", ignore_errors=True)  # Ray's notes on an earlier run
+            links = {"dashboard": cluster.dashboard} if cluster.dashboard else {}
+            log.record("search", status="started", links=links)
+            _fix_worst_costs(directory, spec, log)
+            audience.searching()
+            with _tracked(directory, spec, log, audience):
+                _tune(spec, log, allotment, interrupted)
+    return log.state
+
+
+@contextmanager
+def _tracked(directory: SearchDirectory, spec: SearchSpec, log: SearchLog, audience: Audience) -> Iterator[None]:
+    """However the trials end: the log says so, the front is written down, and MLflow gets what it can take."""
+    tracker = Tracker(directory)
+    tracker.start()
+    try:
+        yield
+    finally:
+        log.record("search", status="finished" if _is_done(spec, log) else "stopped")
+        audience.stage("writing the front …")
+        files = _write_front(directory, spec, log.state)
+        try:
+            if not tracker.close():
+                raise Undelivered(tracker.problem or "it took too long")
+            tracker.log_files(files)
+        except Undelivered as error:
+            log.record(
+                "notice",
+                text=f"MLflow has not got everything ({error}); `recur-tune track {directory.name}` delivers it.",
+            )
+
+
+def _tune(spec: SearchSpec, log: SearchLog, allotment: Allotment, interrupted: Callable[[], bool]) -> None:
+    from ray import tune
+
+    from recur_tune.searching.callback import Steward
+    from recur_tune.searching.sampler import TruthfulSearch
+    from recur_tune.searching.scheduler import ParetoHalving
+    from recur_tune.searching.trainable import train_in_actor, train_on_workers
+
+    several = allotment.workers > 1
+    job = {"workers": allotment.workers, "cpus": allotment.cpus, "gpus": allotment.gpus}
+    # Ray Train's workers have resources of their own; the actor that starts them only waits.
+    resources = {"cpu": 0.01} if several else {"cpu": allotment.cpus, "gpu": allotment.gpus}
+    deadline = _deadline(spec, log)
+    tune.Tuner(
+        tune.with_resources(train_on_workers if several else train_in_actor, resources),
+        param_space=job,
+        tune_config=tune.TuneConfig(
+            search_alg=TruthfulSearch(spec, log, Prices(allotment.workers), lambda: time.time() > deadline),
+            scheduler=ParetoHalving(spec, log),
+            num_samples=-1,
+            max_concurrent_trials=allotment.at_once if several else None,
+            reuse_actors=True,
+            trial_name_creator=_Name(f"{log.directory.name}-"),
+            trial_dirname_creator=_Name(),
+        ),
+        run_config=tune.RunConfig(
+            name="ray",
+            storage_path=str(log.directory.path),
+            verbose=0,
+            callbacks=[Steward(spec, log, lambda: interrupted() or time.time() > deadline)],
+            failure_config=tune.FailureConfig(max_failures=3),
+        ),
+    ).fit()
+
+
+@dataclass(frozen=True)
+class _Name:
+    """How Ray calls a trial: in its dashboard by search and number."""
+
+    prefix: str = ""
+
+    def __call__(self, trial: Trial) -> str:
+        return f"{self.prefix}T{trial.config['number']}"
+
+
+def _deadline(spec: SearchSpec, log: SearchLog) -> float:
+    if spec.budget.wall_clock is None:
+        return float("inf")
+    return time.time() + spec.budget.wall_clock - log.state.active_seconds
+
+
+def _fix_worst_costs(directory: SearchDirectory, spec: SearchSpec, log: SearchLog) -> None:
+    """Once per search, before the first trial, so that hypervolumes compare over its whole life."""
+    known = [*spec.reference, *(name for name in spec.objectives if name in COSTS)]
+    if any(name not in log.state.reference for name in known):
+        log.record("reference", values=worst_costs(spec, Prices(spec.resources.workers), directory.with_own_base))
+
+
+def _is_done(spec: SearchSpec, log: SearchLog) -> bool:
+    """Whether nothing is left that a resume would do."""
+    state = log.state
+    if any(state.in_state("waiting", "running", "paused")):
+        return False
+    return spec.budget.trials is None or state.trained >= spec.budget.trials or bool(state.notices)
+
+
+def _write_front(directory: SearchDirectory, spec: SearchSpec, state: SearchState) -> list[Path]:
+    """The front as a table, a picture and a page."""
+    from recur_tune.tracking.plots import front_page, front_picture
+
+    rows, title = front_rows(state, spec.objectives), f"{directory.name}: {spec.space.get('corpus', 'stdlib')}"
+    table, picture, page = (directory.path / f"front.{kind}" for kind in ("json", "png", "html"))
+    write_text(table, json.dumps(rows, indent=2) + "\n")
+    front_picture(state, spec.objectives, picture, title)
+    front_page(state, spec.objectives, page, title)
+    return [table, picture, page]

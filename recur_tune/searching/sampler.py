@@ -1,0 +1,225 @@
+"""Optuna, told the truth.
+
+A trial at full budget is COMPLETE, one stopped early PRUNED, an error or a loss that is no number FAIL, and one whose
+predicted cost breaks a limit is infeasible, decided here without taking a worker. Ray's own adapter calls nearly all
+of these COMPLETE, with whatever values came last, and the sampler learns from them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from ray.tune.search import Searcher
+from ray.tune.search.optuna import OptunaSearch
+
+from recur_tune.searching.directory import STUDY, SearchLog
+from recur_tune.searching.live import LivesInDriver
+from recur_tune.searching.space import PAPER
+from recur_tune.searching.spec import SearchSpec
+from recur_tune.searching.state import ENDED, TrialRecord
+from recur_tune.spec import TrialConfig
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # grouped TPE, by choice
+
+_MOST_TRIES = 200  # proposals in a row that are infeasible or known already, before the space counts as exhausted
+_TOLD = {
+    "complete": TrialState.COMPLETE, "stopped": TrialState.PRUNED,
+    "infeasible": TrialState.PRUNED, "failed": TrialState.FAIL,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A trial that the sampler wants, whose price is being found."""
+
+    trial: optuna.Trial
+    params: dict[str, Any]
+    costs: Future[dict[str, float]]
+
+
+class TruthfulSearch(LivesInDriver, OptunaSearch):
+    """Proposes trials until the budget is spent; what it knows lies in the search directory."""
+
+    def __init__(
+        self,
+        spec: SearchSpec,
+        log: SearchLog,
+        price: Callable[[TrialConfig], dict[str, float]],
+        finished: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.spec, self.log, self.price, self.finished = spec, log, price, finished
+        self.numbers: dict[str, int] = {}  # by Ray's names for the trials
+        super().__init__(
+            space=spec.parsed_space.draw,
+            metric=list(spec.objectives),
+            mode=["min"] * len(spec.objectives),
+            sampler=make_sampler(spec, already=len(log.state.trials)),
+            storage=study_storage(log.directory.path),
+            study_name=log.directory.name,
+        )
+        if not self.study.get_trials(deepcopy=False):
+            for role, point in first_points(spec).items():
+                self.study.enqueue_trial(point, user_attrs={"role": role})
+        self.unfinished = deque(self._settle())
+        self.known = [trial.params for trial in log.state.trials.values()]
+        self.refused = 0  # proposals in a row
+        self.proposal: Proposal | None = None
+        self.pricing = ThreadPoolExecutor(1, thread_name_prefix="pricing")
+
+    @property
+    def study(self) -> optuna.Study:
+        """Optuna's study."""
+        study: Any = self._ot_study
+        return study
+
+    def _settle(self) -> list[int]:
+        """Bring the study up to the log after a crash; gives the trials to go on with."""
+        unfinished = []
+        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            record = self.log.state.trials.get(trial.number)
+            if record is None:  # asked for and never logged, so never trained
+                self.study.tell(trial.number, state=TrialState.FAIL)
+            elif record.state in ENDED:
+                self._tell(record)
+            else:
+                unfinished.append(trial.number)
+        return unfinished
+
+    def suggest(self, trial_id: str) -> Any:
+        """What Ray shall run next, first what an earlier run left unfinished; None while its price is being found,
+        so that nobody who reports has to wait for it."""
+        if self.log.directory.stop_requested or self.finished():
+            return Searcher.FINISHED
+        if self.unfinished:
+            return self._job(trial_id, self.unfinished.popleft())
+        if self.spec.budget.trials is not None and self.log.state.trained >= self.spec.budget.trials:
+            return Searcher.FINISHED
+        if self.proposal is None:
+            self.proposal = self._propose()
+        if self.proposal is None:
+            self.log.record(
+                "notice",
+                text=f"{_MOST_TRIES} proposals in a row were known already or over a limit; there are no more.",
+            )
+            return Searcher.FINISHED
+        if not self.proposal.costs.done():
+            return None
+        proposal, self.proposal = self.proposal, None
+        return self._job(trial_id, proposal.trial.number) if self._accept(proposal) else None
+
+    def _job(self, trial_id: str, number: int) -> dict[str, Any]:
+        self.numbers[trial_id] = number
+        folder = self.log.directory.trial(number)
+        folder.mkdir(parents=True, exist_ok=True)
+        config = self._config(self.log.state.trials[number].params)
+        return {"number": number, "folder": str(folder), "trial": config.model_dump(mode="json")}
+
+    def _propose(self) -> Proposal | None:
+        """Ask until a proposal is new, and send for its price; None when the space seems exhausted."""
+        while self.refused < _MOST_TRIES:
+            trial = self.study.ask()
+            params = self.spec.parsed_space.draw(trial)
+            if params not in self.known:
+                self.known.append(params)
+                return Proposal(trial, params, self.pricing.submit(self.price, self._config(params)))
+            self.study.tell(trial, state=TrialState.FAIL)
+            self.refused += 1
+        return None
+
+    def _accept(self, proposal: Proposal) -> bool:
+        """Log a priced proposal; one that breaks a limit ends here and costs nobody a worker."""
+        trial, costs, limits = proposal.trial, proposal.costs.result(), self.spec.limits
+        role = trial.user_attrs.get("role", "")
+        self.log.record("trial", trial=trial.number, params=proposal.params, costs=costs, role=role)
+        for name, limit in limits.items():
+            trial.set_constraint(name, costs[name] / limit - 1)
+        over = [
+            f"{name} {costs[name]:.4g} is over {limit:.4g}" for name, limit in limits.items() if costs[name] > limit
+        ]
+        if over:
+            self.log.record("end", trial=trial.number, state="infeasible", reason=", ".join(over))
+            self._tell(self.log.state.trials[trial.number])
+        self.refused = self.refused + 1 if over else 0
+        return not over
+
+    def _config(self, params: dict[str, Any]) -> TrialConfig:
+        return self.log.directory.with_own_base(self.spec.trial_config(params))
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Optuna takes no intermediate values of several objectives; the log has them."""
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """Tell Optuna how the log says that a trial ended."""
+        record = self.log.state.trials[self.numbers[trial_id]]
+        if record.state not in ENDED and error:
+            self.log.record("end", trial=record.number, state="failed", reason="its worker died again and again")
+        if record.state in ENDED:  # not so a paused one: its study trial stays open until it goes on
+            self._tell(record)
+
+    def _tell(self, record: TrialRecord) -> None:
+        state = _TOLD[record.state]
+        values = record.values(self.spec.objectives) if state == TrialState.COMPLETE else None
+        self.study.tell(record.number, values, state=state, skip_if_finished=True)
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing to save: the journal and the log are written as things happen."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing to restore."""
+
+
+def make_sampler(spec: SearchSpec, already: int) -> optuna.samplers.BaseSampler:
+    """The sampler by its name; one that goes on must not draw the numbers that it drew before."""
+    seed = spec.sampler.seed + 1_000_003 * already
+    match spec.sampler.name:
+        case "tpe":
+            return optuna.samplers.TPESampler(multivariate=True, group=True, constant_liar=True, seed=seed)
+        case "nsga2":
+            return optuna.samplers.NSGAIISampler(seed=seed)
+        case "nsga3":
+            return optuna.samplers.NSGAIIISampler(seed=seed)
+        case "gp":
+            return optuna.samplers.GPSampler(seed=seed, deterministic_objective=False)
+        case _:
+            return optuna.samplers.RandomSampler(seed=seed)
+
+
+def first_points(spec: SearchSpec) -> dict[str, dict[str, Any]]:
+    """The plain baseline and the paper's own configuration, as near as the space comes to them."""
+    space = spec.parsed_space
+    recurrence = space.parameters.get("recurrence")
+    kinds = getattr(recurrence, "values", (space.fixed.get("recurrence", "memory"),))
+    points = {}
+    if "none" in kinds:
+        points["baseline"] = space.closest({**PAPER, "recurrence": "none"})
+    if "memory" in kinds:
+        points["paper"] = space.closest(PAPER)
+    return points
+
+
+class _HeldBySearch:
+    """The search directory's lock already makes us the only writer; a lock file of its own would outlive a process
+    that is killed, and hang whoever resumes."""
+
+    def acquire(self) -> bool:
+        """Always ours."""
+        return True
+
+    def release(self) -> None:
+        """Kept."""
+
+
+def study_storage(folder: Path) -> JournalStorage:
+    """Optuna's journal in the search directory."""
+    return JournalStorage(JournalFileBackend(str(folder / STUDY), lock_obj=_HeldBySearch()))

@@ -1,0 +1,78 @@
+"""Ray Tune's view of the rungs: every report goes into the log, and some end a trial."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ray.tune.execution.tune_controller import TuneController
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
+from recur_tune.searching.directory import SearchLog
+from recur_tune.searching.live import LivesInDriver
+from recur_tune.searching.rungs import Rungs
+from recur_tune.searching.spec import SearchSpec
+from recur_tune.searching.state import TrialRecord, Validation
+
+
+class ParetoHalving(LivesInDriver, FIFOScheduler):
+    """Stops at rungs what peers beat at no more cost. Ray hands every report here first, so here it is logged."""
+
+    def __init__(self, spec: SearchSpec, log: SearchLog) -> None:
+        super().__init__()
+        self.spec, self.log = spec, log
+        self.rungs = Rungs(spec.budget.rung_tokens, spec.budget.reduction)
+        # Ray forgets a scheduler's state on a restart; the log does not.
+        for trial, validation in validations_in_order(log):
+            self.rungs.reach(trial.number, validation.tokens, self._values(trial, validation))
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """There is no single metric to be told about."""
+        return True
+
+    def on_trial_result(self, controller: TuneController, trial: Trial, result: dict[str, Any]) -> str:
+        """Log a report and decide whether the trial goes on."""
+        if result.get("done") or "report" not in result:
+            return TrialScheduler.CONTINUE  # Ray repeats the last report when a function returns
+        report, number = json.loads(result["report"]), trial.config["number"]
+        self.log.record("report", trial=number, **report)
+        record = self.log.state.trials[number]
+        if record.state != "running":
+            if report.get("replace_actor"):
+                # The trainable raises next, and Ray replaces an actor in which something raised. It shall not try
+                # the same again.
+                trial.max_failures = 0
+                return TrialScheduler.CONTINUE
+            return TrialScheduler.STOP
+        if not report.get("validation"):
+            return TrialScheduler.CONTINUE
+        validation = record.validations[-1]
+        self._fix_reference(record, validation)
+        if self.rungs.reach(number, validation.tokens, self._values(record, validation)):
+            return TrialScheduler.CONTINUE
+        self.log.record(
+            "end", trial=number, state="stopped", reason=f"others were better at its cost after {record.tokens} tokens"
+        )
+        return TrialScheduler.STOP
+
+    def _values(self, trial: TrialRecord, validation: Validation) -> list[float]:
+        return trial.values_at(validation, self.spec.objectives)
+
+    def _fix_reference(self, trial: TrialRecord, validation: Validation) -> None:
+        """The worst quality that counts is the plain baseline's first, and a little more: known early, the same however
+        the search goes on, and so bad that no useful trial lies beyond it."""
+        missing = [name for name in self.spec.objectives if name not in self.log.state.reference]
+        baseline = next((t for t in self.log.state.trials.values() if t.role == "baseline"), None)
+        if missing and (trial is baseline or baseline is None or baseline.state == "failed"):
+            values = dict(zip(self.spec.objectives, self._values(trial, validation), strict=True))
+            self.log.record("reference", values={name: values[name] * BEYOND_THE_FIRST for name in missing})
+
+
+BEYOND_THE_FIRST = 1.05
+
+
+def validations_in_order(log: SearchLog) -> list[tuple[TrialRecord, Validation]]:
+    """Every validation of every trial that counts, in the order of tokens: rungs fill from below."""
+    pairs = [(trial, validation) for trial in log.state.trials.values() for validation in trial.validations]
+    return sorted(pairs, key=lambda pair: pair[1].tokens)

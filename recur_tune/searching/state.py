@@ -1,0 +1,149 @@
+"""The log of a search, read: which trials there are, how far each is and how it ended.
+
+One reducer serves everybody who asks: the live table, `status`, the front, the tracker, and a resume.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from recur_tune.searching.objectives import OBJECTIVES
+
+TrialState = Literal["waiting", "running", "paused", "complete", "stopped", "failed", "infeasible"]
+ENDED: frozenset[TrialState] = frozenset({"complete", "stopped", "failed", "infeasible"})
+
+Event = dict[str, Any]
+
+
+@dataclass
+class Validation:
+    """One validation on a trial's way."""
+
+    tokens: int
+    metrics: dict[str, float]
+
+
+@dataclass
+class TrialRecord:
+    """A trial as far as the log knows it."""
+
+    number: int
+    params: dict[str, Any]  # what the search decided, by the names of TrialConfig's fields
+    costs: dict[str, float]  # by the names of the cost objectives
+    role: str = ""  # "baseline" and "paper" mark the points that every search begins with
+    state: TrialState = "waiting"
+    reason: str = ""  # why it failed, was stopped or is infeasible
+    tokens: int = 0
+    loss: float | None = None
+    tokens_per_second: float | None = None
+    measured_peak_memory: int | None = None
+    validations: list[Validation] = field(default_factory=list)
+    started: float | None = None  # seconds since the epoch, of the first start
+    ended: float | None = None
+
+    @property
+    def name(self) -> str:
+        """How people call it: `T7`."""
+        return f"T{self.number}"
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What the latest validation said; empty before the first."""
+        return self.validations[-1].metrics if self.validations else {}
+
+    def value(self, objective: str) -> float | None:
+        """The latest value of an objective, None where nothing is known yet."""
+        known = OBJECTIVES[objective]
+        return self.costs.get(objective) if known.kind == "cost" else self.metrics.get(known.source)
+
+    def values_at(self, validation: Validation, objectives: Iterable[str]) -> list[float]:
+        """The objectives as one of its validations saw them; a cost is the same at all of them."""
+        return [
+            self.costs[name] if OBJECTIVES[name].kind == "cost" else validation.metrics[OBJECTIVES[name].source]
+            for name in objectives
+        ]
+
+    def values(self, objectives: Iterable[str]) -> list[float] | None:
+        """All of them, None while one is missing."""
+        found = [self.value(objective) for objective in objectives]
+        return None if any(value is None for value in found) else found  # type: ignore[return-value]
+
+
+@dataclass
+class SearchState:
+    """Every trial of a search, built by applying its events in order."""
+
+    trials: dict[int, TrialRecord] = field(default_factory=dict)
+    reference: dict[str, float] = field(default_factory=dict)  # by objective: the worst that still counts
+    status: str = "new"  # then started, and at last stopped or finished
+    started: float | None = None
+    updated: float | None = None
+    active_seconds: float = 0.0  # somebody was running it, over all its runs
+    notices: list[str] = field(default_factory=list)  # what a person watching should know
+    links: dict[str, str] = field(default_factory=dict)  # dashboard, MLflow
+
+    def apply(self, event: Event) -> None:
+        """Take one line of the log into account; lines of a kind that a later version added change nothing."""
+        if self.updated is not None and (event["kind"], event.get("status")) != ("search", "started"):
+            self.active_seconds += event["time"] - self.updated  # what lies before a start was nobody's work
+        self.updated = event["time"]
+        handler = getattr(self, f"_on_{event['kind']}", None)
+        if handler is not None:
+            handler(event)
+
+    def in_state(self, *states: TrialState) -> Iterator[TrialRecord]:
+        """The trials in one of the given states, in the order of their numbers."""
+        return (trial for trial in self.trials.values() if trial.state in states)
+
+    @property
+    def trained(self) -> int:
+        """Trials that count against a budget of trials: all but the infeasible."""
+        return sum(trial.state != "infeasible" for trial in self.trials.values())
+
+    def _on_search(self, event: Event) -> None:
+        self.status = event["status"]
+        if self.started is None:
+            self.started = event["time"]
+        self.links |= event.get("links", {})
+
+    def _on_notice(self, event: Event) -> None:
+        self.notices.append(event["text"])
+
+    def _on_reference(self, event: Event) -> None:
+        self.reference |= event["values"]
+
+    def _on_trial(self, event: Event) -> None:
+        number = event["trial"]
+        self.trials[number] = TrialRecord(number, event["params"], event["costs"], event.get("role", ""))
+
+    def _on_running(self, event: Event) -> None:
+        trial = self.trials[event["trial"]]
+        trial.state, trial.reason, trial.ended = "running", "", None  # it may have been paused, or failed, before
+        trial.started = trial.started or event["time"]
+
+    def _on_report(self, event: Event) -> None:
+        trial = self.trials[event["trial"]]
+        trial.tokens, trial.loss = event.get("tokens", trial.tokens), event.get("loss", trial.loss)
+        trial.tokens_per_second = event.get("tokens_per_second")
+        trial.measured_peak_memory = event.get("measured_peak_memory") or trial.measured_peak_memory
+        if event.get("validation"):
+            # A trial that went on from a checkpoint says some things a second time.
+            trial.validations = [v for v in trial.validations if v.tokens < event["tokens"]]
+            trial.validations.append(Validation(event["tokens"], event["validation"]))
+        if event.get("state"):  # the last word of a trial and its end are one line, which a crash cannot part
+            self._on_end(event)
+
+    def _on_end(self, event: Event) -> None:
+        trial = self.trials[event["trial"]]
+        trial.state, trial.reason = event["state"], event.get("reason", "")
+        trial.ended = event["time"] if trial.state in ENDED else None
+
+
+def replay(events: Iterable[Event]) -> SearchState:
+    """The state that a log leads to."""
+    state = SearchState()
+    for event in events:
+        state.apply(event)
+    return state

@@ -1,0 +1,186 @@
+"""One trial on a worker: the same training in two lanes.
+
+One worker trains in Ray Tune's own actor, which is used again for the next trial. Several train under Ray Train with
+DDP. Both read a trial's folder: a checkpoint in it is gone on from, so a restart finds its own work whoever died.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from recur_tune.errors import UserError
+from recur_tune.files import whole_folder, write_text
+from recur_tune.model.pretrained import save_model
+from recur_tune.searching.directory import MODEL, STOP
+from recur_tune.spec import TrialConfig
+from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
+from recur_tune.training.loop import Diverged, Report, Trainer
+from recur_tune.trial.run_folder import RESUME
+from recur_tune.trial.setup import set_up
+
+_OUTCOME = "outcome.json"
+_SECONDS_BETWEEN_REPORTS = 5.0  # for whoever watches; validations are always reported
+_SECONDS_BETWEEN_LOOKS = 0.5  # at the request to stop, which lies on a file system
+
+Message = dict[str, Any]
+
+
+def train_in_actor(job: dict[str, Any]) -> None:
+    """One worker: train right here, in the actor that Ray Tune uses again."""
+    from ray import tune
+
+    torch.set_num_threads(max(1, int(job["cpus"])))
+    run_trial(job, lambda message: tune.report({"report": json.dumps(message)}))
+
+
+def train_on_workers(job: dict[str, Any]) -> None:
+    """Several workers: Ray Train starts them, and starts them again when one is lost."""
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+    from ray.tune.integration.ray_train import TuneReportCallback
+
+    resources = {"CPU": job["cpus"]} | ({"GPU": job["gpus"]} if job["gpus"] else {})
+    folder = Path(job["folder"])
+    TorchTrainer(
+        _train_as_worker,
+        train_loop_config=job,
+        scaling_config=ScalingConfig(
+            num_workers=job["workers"], use_gpu=bool(job["gpus"]), resources_per_worker=resources
+        ),
+        run_config=RunConfig(
+            name=f"train-{job['number']}",
+            storage_path=str(folder.parent.parent / "ray"),
+            callbacks=[TuneReportCallback()],
+            failure_config=FailureConfig(max_failures=3),
+        ),
+    ).fit()
+
+
+def _train_as_worker(job: dict[str, Any]) -> None:
+    from ray import train
+
+    torch.set_num_threads(max(1, int(job["cpus"])))
+    run_trial(job, lambda message: train.report({"report": json.dumps(message)}))
+
+
+def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
+    """Train a trial and report on the way; its last message says how it ended.
+
+    Whatever goes wrong ends this trial alone. After anything but a diverged loss or a refused configuration the
+    process is not trusted with another trial: the error is raised once it has been reported.
+    """
+    folder = Path(job["folder"])
+    if (folder / _OUTCOME).exists():  # a worker of an earlier attempt met its end alone and left word
+        report(json.loads((folder / _OUTCOME).read_text()))
+        return
+    config = TrialConfig(**job["trial"])
+    try:
+        for message in _train(config, folder):
+            report(message)
+    except (Diverged, UserError) as error:
+        report(_ended("failed", str(error)))
+    except Exception as error:
+        write_text(folder / "error.txt", traceback.format_exc())
+        outcome = _outcome_of(error, folder) | {"replace_actor": True}
+        if _several_workers():
+            write_text(folder / _OUTCOME, json.dumps(outcome))
+        else:
+            report(outcome)
+        raise
+
+
+def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
+    stop = Throttled(lambda: (folder.parent.parent / STOP).exists(), _SECONDS_BETWEEN_LOOKS)
+    if not _several_workers() and stop():
+        yield _ended("paused", "the search was asked to stop")
+        return
+    _forget_the_trial_before()
+    trainer, tokenizer = set_up(config)
+    if (folder / RESUME).is_dir():
+        load_checkpoint(trainer, folder / RESUME)
+    due = Throttled(lambda: True, _SECONDS_BETWEEN_REPORTS)
+    for step in trainer.run():
+        stopping, telling = _agree(trainer, stop(), due())
+        stopping = stopping and not step.last
+        if trainer.rank == 0:
+            if step.last:
+                with whole_folder(folder / MODEL) as partial:
+                    save_model(trainer.model, tokenizer, partial)
+            elif step.validation is not None or stopping:
+                save_checkpoint(trainer, folder / RESUME)
+        if telling or stopping or step.last or step.validation is not None:
+            message = _message(step, trainer)
+            if step.last:
+                message |= {"state": "complete"}
+            elif stopping:
+                message |= {"state": "paused", "reason": "the search was asked to stop"}
+            yield message
+        if stopping:
+            return
+
+
+class Throttled:
+    """A question that is asked at most once in a while; in between the answer is no."""
+
+    def __init__(self, ask: Callable[[], bool], seconds: float) -> None:
+        self.ask, self.seconds, self.asked = ask, seconds, -seconds
+
+    def __call__(self) -> bool:
+        """The answer, or no while it is too early to ask again."""
+        now = time.monotonic()
+        if now - self.asked < self.seconds:
+            return False
+        self.asked = now
+        return self.ask()
+
+
+def _agree(trainer: Trainer, *answers: bool) -> list[bool]:
+    """What the first worker thinks: reports and stops are for all of them at the same step."""
+    if trainer.workers == 1:
+        return list(answers)
+    shared = torch.tensor(answers, dtype=torch.int32, device=trainer.device)
+    dist.broadcast(shared, src=0)
+    return [bool(answer) for answer in shared.tolist()]
+
+
+def _message(step: Report, trainer: Trainer) -> Message:
+    return {
+        "tokens": step.tokens,
+        "loss": step.loss,
+        "tokens_per_second": round(step.tokens_per_second),
+        "validation": step.validation,
+        "measured_peak_memory": trainer.measured_peak_bytes,
+    }
+
+
+def _ended(state: str, reason: str) -> Message:
+    """An end about which there are no numbers."""
+    return {"state": state, "reason": " ".join(reason.split())}
+
+
+def _outcome_of(error: Exception, folder: Path) -> Message:
+    """Memory that was not there is a limit that the prediction did not see; everything else is a failure."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return _ended("infeasible", "out of memory on its device")
+    return _ended("failed", f"{type(error).__name__}: {error} (see {folder / 'error.txt'})")
+
+
+def _forget_the_trial_before() -> None:
+    """An actor that is used again starts clean: no tensors of the last trial, no peak of its memory."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+
+
+def _several_workers() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1

@@ -1,0 +1,51 @@
+"""A base of one's own where none can be downloaded: pretrained once per preset, corpus and tokenizer, and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import filelock
+
+from recur_tune.files import cache_folder
+from recur_tune.shapes import PRESETS, PRETRAINING
+from recur_tune.spec import TrialConfig, parse
+
+if TYPE_CHECKING:
+    from recur_tune.training.loop import Report
+
+
+def pretraining_fields(preset: str) -> dict[str, Any]:
+    """How a preset is pretrained unless told otherwise: plain, over its whole context, with a falling rate."""
+    return {
+        **PRETRAINING[preset], "base": preset, "window": PRESETS[preset]["n_positions"],
+        "recurrence": "none", "windows": 1, "decay": "cosine", "checkpointing": "none",
+    }  # fmt: skip
+
+
+def is_preset(base: str) -> bool:
+    """Whether a base's name means a shape to pretrain here; a folder of that name wins."""
+    return base in PRESETS and not Path(base).is_dir()
+
+
+def pretrained_base(
+    preset: str, corpus: str, tokenizer: str | None, listen: Callable[[Report], None] = lambda report: None
+) -> Path:
+    """The folder of a pretrained preset, from the cache or made now; an interrupted pretraining goes on."""
+    config = parse(TrialConfig, {**pretraining_fields(preset), "corpus": corpus, "tokenizer": tokenizer})
+    key = hashlib.sha256(json.dumps(config.model_dump(), sort_keys=True).encode()).hexdigest()[:12]
+    folder = cache_folder() / "bases" / f"{preset}-{key}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(folder.with_suffix(".lock")):  # one process pretrains, the others wait
+        if not (folder / "result.json").exists():
+            from recur_tune.trial.run_folder import RESUME, run_in_folder
+
+            resume = (folder / RESUME).is_dir()
+            if not resume:
+                shutil.rmtree(folder, ignore_errors=True)  # nothing in it to go on from
+            run_in_folder(config, folder, resume, listen)
+    return folder

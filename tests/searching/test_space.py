@@ -1,0 +1,312 @@
+"""Spaces: what can be drawn from them, what is nearest in them, and what is refused."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import optuna
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from recur_tune.errors import UserError
+from recur_tune.searching.space import PAPER, Choice, Fixed, Range, Space, read_space
+from recur_tune.spec import TrialConfig
+from tests.searching import search
+
+modest = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    """Optuna says much; a warning of its own about one of our ranges is a fault of ours."""
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        yield
+    optuna.logging.set_verbosity(before)
+
+
+def study(sampler: optuna.samplers.BaseSampler | None = None) -> optuna.Study:
+    return optuna.create_study(sampler=sampler or optuna.samplers.RandomSampler(seed=0))
+
+
+def whole_range(low: int, high: int) -> st.SearchStrategy[dict[str, Any]]:
+    """A range of whole numbers, its step often one that misses the end."""
+    ends = st.tuples(st.integers(low, high), st.integers(low, high)).filter(lambda two: two[0] != two[1]).map(sorted)
+    plain = ends.map(lambda two: {"from": two[0], "to": two[1]})
+    stepped = ends.flatmap(
+        lambda two: st.integers(1, two[1] - two[0]).map(lambda step: {"from": two[0], "to": two[1], "step": step})
+    )
+    return st.one_of(plain, stepped, plain.map(lambda found: {**found, "log": True}) if low > 0 else stepped)
+
+
+def whole(low: int, high: int) -> st.SearchStrategy[Any]:
+    """A whole number in each of the ways that a space can have one."""
+    number = st.integers(low, high)
+    return st.one_of(number, st.lists(number, min_size=1, max_size=4, unique=True), whole_range(low, high))
+
+
+shares = st.tuples(st.integers(0, 5), st.integers(6, 9), st.sampled_from([None, 0.05, 0.1, 0.2, 0.3])).map(
+    lambda found: (
+        {"from": found[0] / 10, "to": found[1] / 10, "of": "window"}
+        | ({"step": found[2]} if found[2] and found[2] <= (found[1] - found[0]) / 10 else {})
+    )
+)
+memory = st.fixed_dictionaries(
+    {},
+    optional={
+        "l_ins": st.one_of(whole(1, 12), st.just([1, 2, "all"])),
+        "width": whole(1, 500),
+        "depth": whole(0, 4),
+        "pooling": st.sampled_from(["mean", ["mean", "max"], {"max": None, "attention": None}]),
+    },
+)
+spaces = st.fixed_dictionaries(
+    {"window": whole(10, 400), "recurrence": st.one_of(
+        st.sampled_from(["none", "memory", ["none", "memory"]]),
+        memory.map(lambda below: {"none": None, "memory": below}),
+    )},
+    optional={
+        "overlap": st.one_of(shares, st.integers(0, 9), st.just([0, 5]), whole_range(0, 9)),
+        "windows": whole(2, 30),
+        "learning_rate": st.sampled_from([3e-4, [1e-4, 1e-3], {"from": "1e-5", "to": "1e-3", "log": True}]),
+        "decay": st.sampled_from(["none", {"none": None, "cosine": {"warmup_steps": [0, 10], "clip_norm": 2.0}}]),
+        "dropout": st.sampled_from([None, [None, 0.1], {"from": 0, "to": 0.3}, {"from": 0, "to": 0.3, "step": 0.1}]),
+    },
+)  # fmt: skip
+
+
+def existing(given: Mapping[str, Any], drawn: Mapping[str, Any]) -> set[str]:
+    """The fields that the space decides given what was drawn, straight from how the space is written."""
+    names = set()
+    for name, value in given.items():
+        if isinstance(value, dict) and "from" not in value:
+            below = value[drawn[name]] or {}
+            names |= {name} | below.keys() | existing(below, drawn)
+        elif isinstance(value, dict | list):
+            names.add(name)
+    return names
+
+
+@modest
+@given(spaces, st.integers(0, 1000), st.booleans())
+def test_every_draw_is_a_trial_with_the_parameters_of_its_branches(given: dict[str, Any], seed: int, tpe: bool) -> None:
+    spec = search(space=given)
+    sampler = optuna.samplers.TPESampler(n_startup_trials=2, seed=seed) if tpe else optuna.samplers.RandomSampler(seed)
+    ongoing = study(sampler)
+    for value in range(5):
+        trial = ongoing.ask()
+        drawn = spec.parsed_space.draw(trial)
+        config = spec.trial_config(drawn)
+        assert 0 <= config.overlap < config.window
+        assert drawn.keys() == existing(given, drawn) <= set(spec.parsed_space.names)
+        assert {name: getattr(config, name) for name in drawn} == drawn
+        for name, fixed in given.items():
+            assert isinstance(fixed, dict | list) or getattr(config, name) == fixed
+        ongoing.tell(trial, value)
+
+
+@modest
+@given(spaces, st.fixed_dictionaries({
+    "recurrence": st.sampled_from(["none", "memory"]), "window": st.integers(1, 600), "overlap": st.integers(0, 600),
+    "l_ins": st.one_of(st.integers(1, 20), st.just("all")), "width": st.integers(1, 900), "depth": st.integers(0, 9),
+    "pooling": st.sampled_from(["mean", "max", "attention"]), "windows": st.integers(2, 60),
+    "learning_rate": st.floats(1e-6, 1), "decay": st.sampled_from(["none", "cosine"]), "dropout": st.floats(0, 0.9),
+    "warmup_steps": st.integers(0, 20), "clip_norm": st.floats(0.1, 4), "batch": st.just(8),
+}))  # fmt: skip
+def test_the_closest_point_lies_in_the_space(given: dict[str, Any], wanted: dict[str, Any]) -> None:
+    spec = search(space=given)
+    point = spec.parsed_space.closest(wanted)
+    ongoing = study()
+    ongoing.enqueue_trial(point)
+    trial = ongoing.ask()
+    spec.trial_config(spec.parsed_space.draw(trial))
+    assert trial.params == point
+
+
+def space(**given: Any) -> Space:
+    return read_space(given)
+
+
+def test_a_point_of_the_space_is_its_own_closest() -> None:
+    found = space(
+        recurrence={"none": None, "memory": {"l_ins": [1, 2, 4], "width": {"from": 50, "to": 400, "step": 50}}},
+        window=[200, 300], overlap={"from": 0, "to": 0.5, "step": 0.1, "of": "window"}, batch=[4, 8],
+    )  # fmt: skip
+    paper = {"recurrence": "memory", "l_ins": 2, "width": 200, "window": 300, "overlap_of_window": 0}
+    assert found.closest(PAPER) == paper, "the batch is left to the sampler"
+    assert found.closest({**PAPER, "recurrence": "none"}) == {
+        "recurrence": "none", "window": 300, "overlap_of_window": 0,
+    }  # fmt: skip
+    assert found.closest({**PAPER, "overlap": 100, "width": 226, "l_ins": 9}) == {
+        **paper, "overlap_of_window": pytest.approx(0.3), "width": 250, "l_ins": 4,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parameter", "wanted", "closest"),
+    [
+        (Choice(("a", "b"), {}), "b", "b"), (Choice(("a", "b"), {}), "c", "a"), (Choice(("a", "b"), {}), 3, "a"),
+        (Choice((1, 5, "all"), {}), 4, 5), (Choice((1, 5, "all"), {}), "all", "all"), (Choice((1, 5), {}), "all", 1),
+        (Choice((None, 0.1), {}), 0.3, 0.1), (Choice((None, 0.1), {}), None, None),
+        (Range(1, 9), 20, 9), (Range(1, 9), -3, 1), (Range(1, 9), 4.4, 4), (Range(1, 9), "all", 1),
+        (Range(1.0, 9.0), 4.4, 4.4), (Range(10, 19, step=3), 300, 19), (Range(10, 19, step=3), 14, 13),
+    ],
+)  # fmt: skip
+def test_closest_to_each_kind_of_parameter(parameter: Choice | Range, wanted: Any, closest: Any) -> None:
+    assert parameter.closest(wanted) == closest
+
+
+def test_a_share_that_names_no_whole_is_one_of_the_fixed_or_the_default() -> None:
+    overlap = {"from": 0.0, "to": 0.5, "of": "window"}
+    assert space(window=100, overlap=overlap).closest({"overlap": 25}) == {"overlap_of_window": 0.25}
+    conditional = space(overlap=overlap, recurrence={"none": None, "memory": {"window": [100, 200]}})
+    assert {fields.get("window", 300) // 2 for fields in conditional.corners()} == {
+        fields["overlap"] for fields in conditional.corners() if fields["overlap"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("share", "window", "overlap"),
+    [(0.3, 10, 3), (0.29, 100, 29), (0.1 + 0.2, 10, 3), (0.57, 100, 57), (0.5, 25, 12), (0, 7, 0), (0.999, 10, 9)],
+)
+def test_a_share_is_rounded_down_but_not_by_a_floats_error(share: float, window: int, overlap: int) -> None:
+    found = space(window=window, overlap={"from": 0, "to": 0.999, "of": "window"})
+    fixed = optuna.trial.FixedTrial({"overlap_of_window": share})
+    assert found.draw(fixed) == {"overlap": overlap}
+
+
+def test_corners_are_every_combination_of_ends_once() -> None:
+    found = space(
+        base="tiny", window=[200, 400, 300], batch={"from": 2, "to": 9, "step": 3},
+        recurrence={"none": None, "memory": {"l_ins": [1, 2, "all"], "depth": 2}},
+    )  # fmt: skip
+    corners = list(found.corners())
+    ends = [{"window": window, "batch": batch} for window in (200, 400) for batch in (2, 8)]
+    plain = [{**end, "recurrence": "none"} for end in ends]
+    recurrent = [{**end, "recurrence": "memory", "l_ins": at, "depth": 2} for end in ends for at in (1, 2, "all")]
+    assert sorted(map(repr, map(sorted, map(dict.items, corners)))) == sorted(
+        repr(sorted(expected.items())) for expected in plain + recurrent
+    )
+    assert list(space(base="tiny").corners()) == [{}]
+
+
+def test_values_are_read_as_a_trials_fields_and_plain_ones_come_with_their_branch() -> None:
+    found = space(l_ins=["1", "all"], learning_rate="1e-4", recurrence={"memory": {"windows": "3"}}, seed=7)
+    assert found.fixed == {"learning_rate": 1e-4, "seed": 7}
+    assert found.parameters["l_ins"] == Choice((1, "all"), {})
+    assert found.parameters["recurrence"] == Choice(("memory",), {"memory": {"windows": Fixed(3)}})
+    assert found.names == ["l_ins", "recurrence", "windows"]
+    assert found.trial_config({"l_ins": 1, "windows": 3}) == TrialConfig(learning_rate=1e-4, seed=7, l_ins=1, windows=3)
+
+
+@pytest.mark.parametrize(
+    ("ends", "last"),
+    [((10, 20, 3), 19), ((10, 20, 5), 20), ((0.0, 0.7, 0.2), 0.6), ((0.0, 0.3, 0.1), 0.3), ((0.4, 0.6, 0.2), 0.6)],
+)
+def test_a_range_ends_where_its_steps_do(ends: tuple[float, float, float], last: float) -> None:
+    given = {"from": ends[0], "to": ends[1], "step": ends[2]}
+    name = "window" if isinstance(last, int) else "dropout"
+    assert space(**{name: given}).parameters[name].extremes() == (ends[0], last)
+
+
+def test_a_parameter_may_stand_in_two_branches_with_the_same_values() -> None:
+    found = space(recurrence={"none": {"batch": [4, 8]}, "memory": {"batch": [4, 8]}})
+    assert found.names == ["recurrence", "batch"]
+    assert len(list(found.corners())) == 4
+
+
+def test_a_branch_may_bring_a_fixed_value_that_the_sampler_never_sees() -> None:
+    found = space(recurrence={"none": {"batch": 4}, "memory": {"batch": 8}})
+    assert list(found.corners()) == [{"recurrence": "none", "batch": 4}, {"recurrence": "memory", "batch": 8}]
+    assert found.closest({"recurrence": "memory", "batch": 4}) == {"recurrence": "memory"}
+    trial = optuna.trial.FixedTrial({"recurrence": "memory"})
+    assert found.draw(trial) == {"recurrence": "memory", "batch": 8}
+    assert trial.params == {"recurrence": "memory"}
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"windw": 3}, "space: a trial has no field 'windw'; did you mean 'window'?"),
+        ({"window": []}, "space: window has no value to choose from; list at least one."),
+        ({"window": {}}, "space: window has no value to choose from; list at least one."),
+        ({"window": [300, "300"]}, "space: window lists a value twice."),
+        ({"l_ins": {1: None, "1": None}}, "space: l_ins lists a value twice."),
+        ({"window": 0}, "space: window: 0 is not greater than 0."),
+        ({"window": [1, "x"]}, "space: window: 'x' is not a valid integer, unable to parse string as an integer."),
+        ({"pooling": ["sum"]}, "space: pooling: 'sum' is not 'mean', 'max' or 'attention'."),
+        ({"recurrence": {"nine": None}}, "space: recurrence: 'nine' is not 'none' or 'memory'."),
+        ({"recurrence": {"memory": {"l_inns": 1}}}, "space: a trial has no field 'l_inns'; did you mean 'l_ins'?"),
+        ({"recurrence": {"memory": [1]}},
+         "space: recurrence has [1] below 'memory'; parameters have to stand there, or nothing."),
+        ({"window": {"from": 1, "upto": 3}}, "space: window has an unknown key 'upto'; did you mean 'to'?"),
+        ({"window": {"from": 1}}, "space: window is half a range; it needs both from and to."),
+        ({"window": {"to": 1, "log": True}}, "space: window is half a range; it needs both from and to."),
+        ({"window": {"from": 0, "to": 3}}, "space: window: 0 is not greater than 0."),
+        ({"base": {"from": "a", "to": "b"}}, "space: base has no numbers to range over; list the values instead."),
+        ({"l_ins": {"from": 1, "to": "all"}}, "space: l_ins has no numbers to range over; list the values instead."),
+        ({"dropout": {"from": None, "to": 0.3}}, "space: dropout has None where a number is needed."),
+        ({"clip_norm": {"from": 1, "to": float("inf")}}, "space: clip_norm has inf where a number is needed."),
+        ({"overlap": {"from": 0, "to": "half", "of": "window"}}, "space: overlap has 'half' where a number is needed."),
+        ({"batch": {"from": 1, "to": float("nan"), "of": "window"}}, "space: batch has nan where a number is needed."),
+        ({"window": {"from": 1, "to": 9, "step": "big"}}, "space: window has 'big' where a number is needed."),
+        ({"window": {"from": 1, "to": 9, "log": "yes"}}, "space: window has log: 'yes'; it is either true or false."),
+        ({"window": {"from": 9, "to": 3}}, "space: window goes from 9 to 3; the first has to be the smaller."),
+        ({"window": {"from": 3, "to": 3}}, "space: window goes from 3 to 3; the first has to be the smaller."),
+        ({"weight_decay": {"from": 0, "to": 1, "log": True}},
+         "space: weight_decay begins at 0, and a log range has to begin above 0."),
+        ({"window": {"from": 1, "to": 9, "log": True, "step": 2}},
+         "space: window has the step 2; a log range takes no step."),
+        ({"window": {"from": 1, "to": 9, "step": 9}},
+         "space: window has the step 9; it has to be above 0 and at most 8."),
+        ({"window": {"from": 1, "to": 9, "step": 0}},
+         "space: window has the step 0; it has to be above 0 and at most 8."),
+        ({"window": {"from": 1, "to": 9, "step": 2.5}},
+         "space: window has the step 2.5; its values are whole numbers, give a whole step."),
+        ({"overlap": {"from": 0, "to": 0.5, "of": "windw"}},
+         "space: overlap is a share of 'windw', which is no field; did you mean 'window'?"),
+        ({"overlap": {"from": 0, "to": 0.5, "of": "window"}},
+         "space: overlap is a share of window, which the space does not have; add it."),
+        ({"overlap": {"from": 0, "to": 0.5, "of": "overlap"}},
+         "space: overlap is a share of overlap, which is a share itself; name a whole."),
+        ({"l_ins": [1, "all"], "batch": {"from": 1, "to": 2, "of": "l_ins"}},
+         "space: batch is a share of l_ins, which can be 'all'; that is no number."),
+        ({"window": 9, "overlap": {"from": 0, "to": 1, "of": "window"}},
+         "space: overlap goes up to 1 of the window; it has to stay below 1."),
+        ({"window": [50, 100], "overlap": [0, 50]},
+         "space: overlap can be 50, which is not below a window of 50; "
+         "make it a share, as {from: 0, to: 0.5, of: window}."),
+        ({"overlap": 300},
+         "space: overlap can be 300, which is not below a window of 300; "
+         "make it a share, as {from: 0, to: 0.5, of: window}."),
+        ({"recurrence": {"none": {"batch": [4, 8]}, "memory": {"batch": [4]}}},
+         "space: batch stands in two branches with different values; the sampler needs one set."),
+        ({"windows": {"from": 1, "to": 9}},
+         "windows: 1 leaves no second window to pass a state to; choose 2 or more for 'memory'."),
+        ({"checkpointing": ["all", "auto"]}, "memory_budget: 'auto' checkpointing needs one, as 16GiB."),
+        ({"window": 100, "batch": {"from": 0.001, "to": 0.5, "of": "window"}}, "batch: 0 is not greater than 0."),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_said_in_one_sentence(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError) as refusal:
+        search(space=given)
+    assert str(refusal.value) == sentence
+
+
+def test_a_share_of_something_strange_is_refused() -> None:
+    with pytest.raises(
+        UserError, match=r"space: overlap is a share of \[1\], which is no field; known: base, corpus, "
+    ):
+        search(space={"overlap": {"from": 0, "to": 0.5, "of": [1]}})
+
+
+def test_of_a_huge_space_only_so_many_corners_are_looked_at() -> None:
+    fields = ["width", "depth", "embeddings", "window", "windows", "batch", "warmup_steps", "patience", "seed"]
+    wide = {name: {"from": 50, "to": 100} for name in fields} | {"corpus": [str(number) for number in range(99)]}
+    assert sum(1 for _ in space(**wide).corners()) == 20_000

@@ -1,0 +1,524 @@
+"""What a search's log becomes in MLflow, read back through MLflow's own client."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
+from mlflow.exceptions import MlflowException
+
+from recur_tune.searching.directory import SearchDirectory
+from recur_tune.searching.front import front_rows, search_hypervolume
+from recur_tune.searching.spec import SearchSpec
+from recur_tune.spec import parse
+from recur_tune.tracking import mlflow as tracking
+from recur_tune.tracking.mlflow import Tracker, Undelivered, tracking_uri
+
+OBJECTIVES = ("perplexity", "flops_per_token")
+
+
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database; MLflow takes seconds to make one."""
+    path = tmp_path_factory.mktemp("migrated") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def results(tmp_path: Path, migrated: Path) -> Path:
+    shutil.copy(migrated, tmp_path / "mlflow.db")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[str]:
+    """A server of its own process."""
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(migrated, folder / "mlflow.db")
+    port = free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+         "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files")],
+        cwd=folder, stdout=(folder / "log").open("w"), stderr=subprocess.STDOUT,
+        env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
+    )  # fmt: skip
+    uri = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(lambda: process.poll() is not None or answers(f"{uri}/health"), seconds=180)
+        assert process.poll() is None, (folder / "log").read_text()
+        yield uri
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def answers(url: str) -> bool:
+    try:
+        return urllib.request.urlopen(url, timeout=5).status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.05)
+
+
+def search(results: Path, name: str = "first", uri: str | None = None, **fields: Any) -> SearchDirectory:
+    """A search that has just begun."""
+    spec = {
+        "space": {"base": "tiny", "window": {"from": 32, "to": 64}, "windows": 4},
+        "objectives": OBJECTIVES,
+        "budget": {"tokens": 1000, "trials": 5},
+        "limits": {"flops_per_token": "1M"},
+    }
+    directory = SearchDirectory.create(results, name, parse(SearchSpec, spec | {"tracking": uri} | fields))
+    directory.record("search", status="started")
+    directory.record("reference", values={"perplexity": 100.0, "flops_per_token": 1000.0})
+    return directory
+
+
+def begin(directory: SearchDirectory, number: int, flops: float = 500.0, **fields: Any) -> None:
+    directory.record("trial", trial=number, params={"window": 40 + number}, costs={"flops_per_token": flops}, **fields)
+    directory.record("running", trial=number)
+
+
+def report(directory: SearchDirectory, number: int, tokens: int, perplexity: float | None = None) -> None:
+    validation = perplexity and {"word_perplexity": perplexity, "bits_per_byte": 2.5, "loss": 4.5}
+    directory.record(
+        "report", trial=number, tokens=tokens, loss=5.0, tokens_per_second=float("nan"), measured_peak_memory=1 << 20,
+        validation=validation,
+    )  # fmt: skip
+
+
+def complete(directory: SearchDirectory, number: int, perplexity: float, flops: float = 500.0, **fields: Any) -> None:
+    begin(directory, number, flops, **fields)
+    report(directory, number, 500)
+    report(directory, number, 1000, perplexity)
+    directory.record("end", trial=number, state="complete")
+
+
+class Seen:
+    """What a client sees of one search."""
+
+    def __init__(self, directory: SearchDirectory) -> None:
+        self.client = MlflowClient(tracking_uri(directory))
+        self.search_id = directory.identity["id"]
+        experiment = self.client.get_experiment_by_name("recur-tune")
+        assert experiment is not None
+        self.experiment = experiment.experiment_id
+
+    def runs(self, condition: str) -> list[Run]:
+        return list(self.client.search_runs([self.experiment], condition))
+
+    @property
+    def parent(self) -> Run:
+        [run] = self.runs(f"tags.`recur_tune.search_id` = '{self.search_id}'")
+        return run
+
+    def children(self, condition: str = "") -> dict[str, Run]:
+        """By name; two of one name are an error."""
+        found = self.runs(f"tags.mlflow.parentRunId = '{self.parent.info.run_id}'{condition}")
+        children = {run.info.run_name: run for run in found}
+        assert len(children) == len(found)
+        return children
+
+    @property
+    def on_front(self) -> set[str]:
+        return set(self.children(" and tags.pareto = 'true'"))
+
+    def history(self, run: Run, metric: str) -> list[tuple[int, float]]:
+        return [(m.step, m.value) for m in self.client.get_metric_history(run.info.run_id, metric)]
+
+    @property
+    def table(self) -> Any:
+        return json.loads(Path(self.client.download_artifacts(self.parent.info.run_id, "front.json")).read_text())
+
+    def everything(self) -> Any:
+        """All that must not change when the same is delivered again."""
+        return [
+            (
+                run.info.run_id, run.info.status, run.info.start_time, run.info.end_time,
+                run.data.params, run.data.tags,
+                {metric: self.client.get_metric_history(run.info.run_id, metric) for metric in run.data.metrics},
+            )
+            for run in [self.parent, *sorted(self.children().values(), key=lambda run: run.info.run_name)]
+        ]  # fmt: skip
+
+
+def rich_search(results: Path, **fields: Any) -> SearchDirectory:
+    """Every way in which a trial ends."""
+    directory = search(results, **fields)
+    complete(directory, 1, perplexity=50.0, role="baseline")
+    complete(directory, 2, perplexity=30.0, flops=800.0)
+    begin(directory, 3)
+    report(directory, 3, 500, perplexity=90.0)
+    directory.record("end", trial=3, state="stopped", reason="it was behind at 500 tokens")
+    begin(directory, 4)
+    directory.record("end", trial=4, state="failed", reason="the loss is not finite" + 9000 * "!")
+    directory.record("trial", trial=5, params={"window": 64}, costs={"flops_per_token": 2e6})
+    directory.record("end", trial=5, state="infeasible", reason="flops_per_token is over its limit")
+    complete(directory, 6, perplexity=40.0)  # better than 1 at the same cost
+    directory.record("search", status="finished")
+    return directory
+
+
+def test_a_search_is_a_run_and_its_trials_are_runs_below_it(results: Path) -> None:
+    directory = rich_search(results)
+    assert tracking_uri(directory) == f"sqlite:///{results}/mlflow.db"
+    assert Tracker(directory).deliver()
+
+    seen = Seen(directory)
+    parent, children = seen.parent, seen.children()
+    assert (parent.info.run_name, parent.info.status) == ("first", "FINISHED")
+    assert parent.data.tags["recur_tune.version"] == directory.identity["version"]
+    wanted = {
+        "objectives": "perplexity, flops_per_token", "budget.tokens": "1000", "budget.trials": "5",
+        "sampler.name": "tpe", "resources.workers": "1", "limits.flops_per_token": "1000000.0",
+    }  # fmt: skip
+    assert wanted.items() <= parent.data.params.items()
+    assert {name: (run.info.status, run.data.tags["recur_tune.state"]) for name, run in children.items()} == {
+        "T1": ("FINISHED", "complete"), "T2": ("FINISHED", "complete"), "T3": ("FINISHED", "stopped"),
+        "T4": ("FAILED", "failed"), "T5": ("KILLED", "infeasible"), "T6": ("FINISHED", "complete"),
+    }  # fmt: skip
+    assert children["T1"].data.tags["recur_tune.role"] == "baseline"
+    assert children["T3"].data.tags["recur_tune.folder"] == str(results / "first" / "trials" / "3")
+    assert children["T4"].data.tags["recur_tune.reason"].startswith("the loss is not finite!")
+    assert children["T5"].data.tags["recur_tune.reason"] == "flops_per_token is over its limit"
+
+
+def test_a_trial_has_all_its_parameters_and_its_metrics_by_tokens(results: Path) -> None:
+    directory = rich_search(results)
+    Tracker(directory).deliver()
+
+    seen = Seen(directory)
+    trial = seen.children()["T2"]
+    config = directory.spec.trial_config({"window": 42})
+    assert trial.data.params == {k: str(v) for k, v in config.model_dump().items() if v is not None}
+    assert seen.history(trial, "flops_per_token") == [(0, 800.0)]
+    assert seen.history(trial, "training_loss") == [(500, 5.0), (1000, 5.0)]
+    assert seen.history(trial, "measured_peak_memory") == [(500, 1 << 20), (1000, 1 << 20)]
+    assert "tokens_per_second" not in trial.data.metrics, "it was not a number"
+    validated = {name: seen.history(trial, name) for name in ("perplexity", "word_perplexity", "bits_per_byte", "loss")}
+    assert validated == {
+        "perplexity": [(1000, 30.0)], "word_perplexity": [(1000, 30.0)], "bits_per_byte": [(1000, 2.5)],
+        "loss": [(1000, 4.5)],
+    }  # fmt: skip
+    record = directory.state().trials[2]
+    assert (trial.info.start_time, trial.info.end_time) == (round(1e3 * record.started), round(1e3 * record.ended))
+    [point] = seen.client.get_metric_history(trial.info.run_id, "perplexity")
+    assert trial.info.start_time <= point.timestamp <= trial.info.end_time
+
+
+def test_tags_metrics_and_table_follow_the_front(results: Path) -> None:
+    directory = search(results)
+    tracker = Tracker(directory)
+    volumes = []
+    for number, (perplexity, flops, expected) in enumerate(
+        [(50.0, 500.0, {"T1"}), (30.0, 800.0, {"T1", "T2"}), (60.0, 900.0, {"T1", "T2"}), (40.0, 400.0, {"T2", "T4"})],
+        1,
+    ):
+        complete(directory, number, perplexity, flops)
+        tracker.deliver()
+        seen = Seen(directory)
+        assert seen.on_front == expected
+        assert set(seen.children(" and tags.pareto = 'false'")) == set(seen.children()) - expected
+        assert seen.table == front_rows(directory.state(), OBJECTIVES)
+        volumes.append((number, search_hypervolume(directory.state(), OBJECTIVES)))
+    assert {row["trial"] for row in seen.table} == seen.on_front
+    assert seen.history(seen.parent, "hypervolume") == volumes
+    assert seen.history(seen.parent, "front_size") == [(1, 1), (2, 2), (3, 2), (4, 2)]
+
+
+def test_one_delivery_says_the_same_as_many(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "EVENTS_PER_PASS", 1)
+    directory = rich_search(results)
+    Tracker(directory).deliver()
+    one_by_one = Seen(directory).everything()
+    (directory.path / "mlflow.json").unlink()
+    monkeypatch.setattr(tracking, "EVENTS_PER_PASS", 500)
+    Tracker(directory).deliver()
+    assert Seen(directory).everything() == one_by_one
+
+
+@pytest.mark.parametrize("lost", ["nothing", "the file", "the offset", "the runs", "half the file"])
+def test_delivering_again_changes_nothing(results: Path, lost: str) -> None:
+    directory = rich_search(results)
+    Tracker(directory).deliver()
+    before = Seen(directory).everything()
+    note = directory.path / "mlflow.json"
+    content = json.loads(note.read_text())
+    changed = {"nothing": {}, "the offset": {"offset": 0}, "the runs": {"offset": 0, "runs": {}}}
+    if lost == "the file":
+        note.unlink()
+    else:
+        note.write_text(json.dumps(content | changed.get(lost, {})))
+    if lost == "half the file":
+        note.write_text(note.read_text()[:40])
+
+    assert Tracker(directory).deliver()
+    assert Seen(directory).everything() == before
+    assert json.loads(note.read_text()) == content
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, ConnectionError])  # a death, an answer that was lost
+@pytest.mark.parametrize("call", ["create_run", "log_batch", "set_terminated", "update_run", "log_text"])
+def test_a_call_that_arrived_unnoted_duplicates_nothing(
+    results: Path, monkeypatch: pytest.MonkeyPatch, call: str, fault: type[BaseException]
+) -> None:
+    """Every such call goes wrong once, after it arrived; then another tracker, or the same one, tries again."""
+    monkeypatch.setattr(tracking, "EVENTS_PER_PASS", 7)
+    directory = rich_search(results)
+    real = getattr(MlflowClient, call)
+    faults = calls = 0
+
+    def arrives_unheard(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls, faults
+        answer = real(*arguments, **options)
+        calls += 1
+        if calls > faults:
+            faults += 1
+            raise fault
+        return answer
+
+    with monkeypatch.context() as faulty:
+        faulty.setattr(MlflowClient, call, arrives_unheard)
+        tracker, delivered = Tracker(directory), False
+        while not delivered:
+            calls = 0
+            try:
+                delivered = tracker.deliver()
+            except KeyboardInterrupt:
+                tracker = Tracker(directory)
+            except Undelivered:
+                pass
+    assert faults > 0
+    survived = Seen(directory).everything()
+    assert len(survived) == 7
+    (directory.path / "mlflow.json").unlink()
+    Tracker(directory).deliver()
+    assert Seen(directory).everything() == survived
+
+
+def test_a_paused_trial_runs_on_in_the_same_run(results: Path) -> None:
+    directory = search(results)
+    tracker = Tracker(directory)
+    begin(directory, 1)
+    report(directory, 1, 500)
+    tracker.deliver()
+    [running] = Seen(directory).children().values()
+    directory.record("end", trial=1, state="paused")
+    directory.record("search", status="stopped")
+    tracker.deliver()
+    [paused] = Seen(directory).children().values()
+    stopped = Seen(directory).parent
+
+    directory.record("search", status="started")
+    directory.record("running", trial=1)
+    resumed = Tracker(directory)
+    resumed.deliver()
+    [again] = Seen(directory).children().values()
+    assert Seen(directory).parent.info.status == "RUNNING"
+    report(directory, 1, 1000, perplexity=50.0)
+    directory.record("end", trial=1, state="complete")
+    resumed.deliver()
+    [ended] = Seen(directory).children().values()
+
+    runs = [running, paused, again, ended]
+    assert [run.info.status for run in runs] == ["RUNNING", "KILLED", "RUNNING", "FINISHED"]
+    assert [run.data.tags["recur_tune.state"] for run in runs] == ["running", "paused", "running", "complete"]
+    assert len({(run.info.run_id, run.info.start_time) for run in runs}) == 1
+    assert stopped.info.status == "KILLED"
+    assert Seen(directory).history(ended, "training_loss") == [(500, 5.0), (1000, 5.0)]
+
+
+def test_a_trial_that_waits_has_no_run_yet(results: Path) -> None:
+    directory = search(results)
+    directory.record("trial", trial=1, params={"window": 40}, costs={"flops_per_token": 1.0})
+    tracker = Tracker(directory)
+    tracker.deliver()
+    assert Seen(directory).children() == {}
+    directory.record("running", trial=1)
+    tracker.deliver()
+    [trial] = Seen(directory).children().values()
+    assert trial.data.metrics == {"flops_per_token": 1.0}
+    assert trial.data.params["window"] == "40"
+    assert trial.data.tags["pareto"] == "false"
+
+
+def test_a_resumed_search_may_have_a_larger_budget(results: Path) -> None:
+    directory = rich_search(results)
+    Tracker(directory).deliver()
+    spec = directory.spec
+    directory.change_spec(spec.model_copy(update={"budget": spec.budget.model_copy(update={"trials": 50})}))
+    (directory.path / "mlflow.json").unlink()
+    assert Tracker(directory).deliver()
+    assert Seen(directory).parent.data.params["budget.trials"] == "5"
+
+
+def test_a_run_that_somebody_deleted_keeps_nothing_else_from_arriving(results: Path) -> None:
+    directory = search(results)
+    tracker = Tracker(directory)
+    complete(directory, 1, perplexity=50.0)
+    tracker.deliver()
+    [trial] = Seen(directory).children().values()
+    Seen(directory).client.delete_run(trial.info.run_id)
+    complete(directory, 2, perplexity=40.0)  # the deleted run leaves the front
+    assert tracker.deliver()
+    assert set(Seen(directory).children()) == Seen(directory).on_front == {"T2"}
+
+
+def test_a_new_database_gets_everything(results: Path, migrated: Path) -> None:
+    directory = rich_search(results)
+    Tracker(directory).deliver()
+    other = results / "other.db"
+    shutil.copy(migrated, other)
+    directory.change_spec(directory.spec.model_copy(update={"tracking": f"sqlite:///{other}"}))
+    Tracker(directory).deliver()
+    seen = Seen(directory)
+    assert len(seen.children()) == 6
+    seen.client.delete_run(seen.parent.info.run_id)
+    Tracker(directory).deliver()
+    assert len(seen.children()) == 6
+
+
+def test_two_searches_share_an_experiment_and_nothing_else(results: Path) -> None:
+    first, second = rich_search(results), search(results, "second")
+    complete(second, 1, perplexity=70.0)
+    for directory in (first, second):
+        Tracker(directory).deliver()
+    assert len(Seen(first).children()) == 6
+    assert len(Seen(second).children()) == 1
+
+
+def test_files_lie_beside_the_search_and_not_in_the_current_folder(
+    results: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    directory = rich_search(results)
+    tracker = Tracker(directory)
+    picture = directory.path / "front.png"
+    picture.write_bytes(b"a picture")
+    tracker.log_files([picture])
+    tracker.deliver()
+    seen = Seen(directory)
+    assert {file.path for file in seen.client.list_artifacts(seen.parent.info.run_id)} == {"front.png", "front.json"}
+    assert list(elsewhere.iterdir()) == []
+    assert tracker.run_url is None
+
+
+def test_a_first_delivery_makes_the_database_and_prints_nothing(tmp_path: Path) -> None:
+    directory = rich_search(tmp_path / "results")
+    script = (
+        "from pathlib import Path; from recur_tune.searching.directory import SearchDirectory;"
+        "from recur_tune.tracking.mlflow import Tracker;"
+        f"tracker = Tracker(SearchDirectory(Path({str(directory.path)!r})));"
+        "import sys; assert 'mlflow' not in sys.modules; tracker.deliver()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert len(Seen(directory).children()) == 6
+
+
+def test_a_server_takes_the_same(results: Path, server: str) -> None:
+    directory, local = rich_search(results, name="remote", uri=server), rich_search(results, name="local")
+    tracker = Tracker(directory)
+    assert tracker.run_url is None
+    tracker.start()
+    assert tracker.close(60) and tracker.problem is None
+    Tracker(local).deliver()
+
+    seen = Seen(directory)
+    assert {name: run.info.status for name, run in seen.children().items()} == {
+        name: run.info.status for name, run in Seen(local).children().items()
+    }
+    assert seen.on_front == {"T2", "T6"}
+    assert seen.table == front_rows(directory.state(), OBJECTIVES)
+    assert tracker.run_url == f"{server}/#/experiments/{seen.experiment}/runs/{seen.parent.info.run_id}"
+    before = seen.everything()
+    (directory.path / "mlflow.json").unlink()
+    Tracker(directory).deliver()
+    assert seen.everything() == before
+
+
+def test_what_an_unreachable_server_missed_arrives_later(results: Path, server: str) -> None:
+    directory = rich_search(results, name="late", uri=f"http://user:secret@127.0.0.1:{free_port()}")
+    tracker = Tracker(directory)
+    with pytest.raises(Undelivered) as refused:
+        tracker.deliver()
+    message = str(refused.value)
+    assert "Connection refused" in message and "late" in message and "secret" not in message
+    assert message.count(". ") == 0 and message.endswith(".") and "\n" not in message
+    assert not (directory.path / "mlflow.json").exists()
+    with pytest.raises(Undelivered):
+        tracker.log_files([directory.path / "search.yaml"])
+
+    directory.change_spec(directory.spec.model_copy(update={"tracking": server}))
+    assert Tracker(directory).deliver()
+    assert len(Seen(directory).children()) == 6
+
+
+def test_the_thread_outlives_failures_and_delivers_when_it_can(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "PAUSE", 0.01)
+    directory = search(results)
+    complete(directory, 1, perplexity=50.0)
+    real, reachable = MlflowClient.log_batch, False
+
+    def sometimes(*arguments: Any, **options: Any) -> Any:
+        if not reachable:
+            raise MlflowException("the server is away")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(MlflowClient, "log_batch", sometimes)
+    tracker = Tracker(directory)
+    tracker.start()
+    wait_for(lambda: tracker.problem is not None)
+    assert "the server is away" in str(tracker.problem)
+    reachable = True
+    wait_for(lambda: tracker.problem is None)
+    assert Seen(directory).on_front == {"T1"}
+    complete(directory, 2, perplexity=40.0)
+    assert tracker.close()
+    assert Seen(directory).on_front == {"T2"}
+
+
+def test_closing_is_bounded_where_nobody_answers(results: Path) -> None:
+    with socket.socket() as silent:  # takes connections and says nothing
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        directory = rich_search(results, uri=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        tracker = Tracker(directory)
+        tracker.start()
+        before = time.monotonic()
+        assert not tracker.close(timeout=1.0)
+        assert time.monotonic() - before < 5
+
+
+def test_closing_a_refused_delivery_says_so(results: Path) -> None:
+    tracker = Tracker(rich_search(results, uri=f"http://127.0.0.1:{free_port()}"))
+    tracker.start()
+    assert not tracker.close()
+    assert "Connection refused" in str(tracker.problem)
