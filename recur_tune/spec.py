@@ -201,16 +201,16 @@ def _is_sentence(message: str) -> bool:
     return bool(re.match(r"Value error, [a-z_]+: ", message))
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The fields in a YAML file."""
+def read_yaml(path: Path, named: str = "config") -> dict[str, Any]:
+    """The fields in a YAML file; `named` is how the user gave it."""
     try:
         fields = yaml.safe_load(path.read_text())
     except FileNotFoundError:
-        raise UserError(f"config: there is no file {path}.") from None
+        raise UserError(f"{named}: there is no file {path}.") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"config: {path} is no readable YAML ({' '.join(str(error).split())}).") from None
+        raise UserError(f"{named}: {path} is no readable YAML ({' '.join(str(error).split())}).") from None
     if fields is not None and not isinstance(fields, dict):
-        raise UserError(f"config: {path} holds a {type(fields).__name__}; it needs lines of `field: value`.")
+        raise UserError(f"{named}: {path} holds a {type(fields).__name__}; it needs lines of `field: value`.")
     return fields or {}
 
 

@@ -12,8 +12,9 @@ from rich.table import Table
 
 from recur_tune.units import format_count
 
-stderr = Console(stderr=True)
-stdout = Console()
+# What is printed is mostly the user's: brackets in a path are no markup, and colons no emoji.
+stderr = Console(stderr=True, markup=False, emoji=False, highlight=False)
+stdout = Console(markup=False, emoji=False, highlight=False)
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -54,7 +55,7 @@ class TokenProgress:
         if not self._announced:  # speed counts from here: neither start-up nor what an earlier process did is in it
             self._announced, self._started, self._first = True, now, tokens
             if not self.live:
-                stderr.print(f"{self.title} …", highlight=False)
+                stderr.print(f"{self.title} …")
         speed = (tokens - self._first) / max(now - self._started, 1e-9)
         of_total = f"/{format_count(self.total)}" if self.total else ""
         rate = f"  {format_count(speed)}/s" if speed else ""
@@ -62,10 +63,10 @@ class TokenProgress:
         if self._task is not None:
             self._bar.update(self._task, completed=tokens, text=text)
         if important:
-            stderr.print(f"  {text}", highlight=False)
+            stderr.print(f"  {text}")
         elif not self.live and now - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = now
-            stderr.print(f"  {text}", highlight=False)
+            stderr.print(f"  {text}")
 
 
 def print_table(title: str, rows: dict[str, Any]) -> None:
@@ -73,10 +74,10 @@ def print_table(title: str, rows: dict[str, Any]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in rows.items():
         table.add_row(name, str(value))
-    stdout.print(title, style="bold", highlight=False)
+    stdout.print(title, style="bold")
     stdout.print(table)
 
 
 def note(message: str) -> None:
     """A remark that is neither result nor failure."""
-    stderr.print(f"note: {message}", style="yellow", highlight=False)
+    stderr.print(f"note: {message}", style="yellow")

@@ -5,22 +5,27 @@ from __future__ import annotations
 import csv
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.table import Table
+from rich.text import Text
 
-from recur_tune.cli.display import stderr, stdout
+from recur_tune.cli.display import note, stderr, stdout
 from recur_tune.cli.options import as_json, print_json
-from recur_tune.cli.search import results_option
-from recur_tune.cli.watch import Watch, describe_trial
+from recur_tune.cli.search import command_line, results_option
+from recur_tune.cli.trials import objective_columns, roles, trial_table
+from recur_tune.cli.watch import Watch
 from recur_tune.errors import UserError
+from recur_tune.files import whole_folder
 from recur_tune.searching.directory import MODEL, SearchDirectory, results_folder, searches_in
 from recur_tune.searching.objectives import OBJECTIVES
-from recur_tune.searching.state import SearchState
+from recur_tune.searching.spec import SearchSpec
+from recur_tune.searching.state import SearchState, TrialRecord
 from recur_tune.spec import nearest, write_yaml
-from recur_tune.units import format_count, format_duration
+from recur_tune.units import format_duration
 
 
 @click.command()
@@ -29,20 +34,55 @@ from recur_tune.units import format_count, format_duration
 @results_option
 @as_json
 def status(name: str | None, follow: bool, results: Path | None, as_json: bool) -> None:
-    """Tell how a search, or every search, is doing."""
+    """Tell how every search is doing, or one and each of its trials.
+
+    A search is running, finished, stopped (by Ctrl-C, `recur-tune stop` or its time) or interrupted (its process is
+    gone); all but the running ones can be resumed.
+
+    \b
+      recur-tune status
+      recur-tune status books --follow
+    """
     folder = results_folder(results)
-    chosen = [SearchDirectory.open(folder, name)] if name else searches_in(folder)
+    if name is None:
+        if follow:
+            raise UserError("follow: say which search to watch, as `recur-tune status NAME --follow`.")
+        _tell_all(folder, as_json)
+        return
+    directory = SearchDirectory.open(folder, name)
     if follow:
-        if not name:
-            raise UserError("follow: name the search to watch.")
-        _follow(chosen[0])
-    summaries = [_summary(directory) for directory in chosen]
+        _follow(directory)
+    summary = _summary(directory)
     if as_json:
-        print_json(summaries[0] if name else {"results": str(folder), "searches": summaries})
+        print_json(summary)
         return
-    if not chosen:
-        stdout.print(f"no searches in {folder}; `recur-tune search` makes one.", highlight=False)
+    _print_summaries([summary])
+    for notice in summary["notices"]:
+        note(notice)
+    watch = Watch(directory)
+    if watch.state.trials:
+        stdout.print(watch.table(rows=len(watch.state.trials), width=stdout.width))
+
+
+def _tell_all(folder: Path, as_json: bool) -> None:
+    summaries, unreadable = [], []
+    for found in searches_in(folder):
+        try:
+            summaries.append(_summary(SearchDirectory.open(folder, found.name)))
+        except UserError as error:  # one bad search hides no other
+            unreadable.append({"search": found.name, "error": str(error)})
+    if as_json:
+        print_json({"results": str(folder), "searches": summaries, "unreadable": unreadable})
         return
+    if summaries:
+        _print_summaries(summaries)
+    elif not unreadable:
+        stdout.print(f"no searches in {folder}; `recur-tune search` makes one.", soft_wrap=True)
+    for one in unreadable:
+        note(f"{one['search']}: {one['error']}")
+
+
+def _print_summaries(summaries: list[dict[str, Any]]) -> None:
     table = Table("search", "status", "trials", "front", "hypervolume", "time", box=None, pad_edge=False)
     for one in summaries:
         volume = "-" if one["hypervolume"] is None else f"{one['hypervolume']:.4f}"
@@ -51,10 +91,6 @@ def status(name: str | None, follow: bool, results: Path | None, as_json: bool) 
             one["search"], one["status"], trials, str(one["on_front"]), volume, format_duration(one["seconds"])
         )
     stdout.print(table)
-    if name:
-        watch = Watch(chosen[0])
-        watch.catch_up()
-        stdout.print(watch.table(rows=1000))
 
 
 def _follow(directory: SearchDirectory) -> None:
@@ -62,11 +98,9 @@ def _follow(directory: SearchDirectory) -> None:
         with Watch(directory) as watch:
             watch.searching()
             while directory.is_running:
-                import time
-
                 time.sleep(0.5)
     except KeyboardInterrupt:
-        stderr.print(f"{directory.name} goes on.", highlight=False)
+        stderr.print(f"{directory.name} goes on.")
 
 
 def _summary(directory: SearchDirectory) -> dict[str, Any]:
@@ -88,17 +122,26 @@ def _summary(directory: SearchDirectory) -> dict[str, Any]:
 
 @click.command("front")
 @click.argument("name")
-@click.option("--objectives", help="Others than the search's own, as perplexity,flops_per_token.")
+@click.option("--objectives", help=f"Others than the search's own, with commas between: {', '.join(OBJECTIVES)}.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values on stdout.")
 @results_option
 @as_json
 def front_command(name: str, objectives: str | None, as_csv: bool, results: Path | None, as_json: bool) -> None:
-    """Print a search's front: the trials at full budget that no other beats in every objective."""
+    """Print a search's front: the trials at full budget that no other beats in every objective, best quality first.
+
+    The table leaves out what does not fit the screen; --csv and --json have all of it.
+
+    \b
+      recur-tune front books
+      recur-tune front books --objectives bits_per_byte,peak_memory --csv > front.csv
+    """
     from recur_tune.searching.front import front_rows
 
     directory = SearchDirectory.open(results_folder(results), name)
     state, chosen = directory.state(), _objectives(directory, objectives)
     rows = front_rows(state, chosen)
+    if as_json and as_csv:
+        raise UserError("csv: --json is given too; choose one of them.")
     if as_json:
         print_json({"search": name, "objectives": list(chosen), "front": rows})
     elif as_csv:
@@ -128,7 +171,14 @@ def _objectives(directory: SearchDirectory, chosen: str | None) -> tuple[str, ..
 @click.option("--to", "target", required=True, type=click.Path(path_type=Path), help="A new folder.")
 @results_option
 def export(name: str, trial: str, target: Path, results: Path | None) -> None:
-    """Copy the trained model of a point on the front, in Hugging Face's format."""
+    """Copy the trained model of a trial, in Hugging Face's format.
+
+    Models are kept of the trials on the front, unless the search says `keep: all` or `keep: none`.
+
+    \b
+      recur-tune export books --trial T7 --to models/books
+      recur-tune eval models/books --split test
+    """
     directory = SearchDirectory.open(results_folder(results), name)
     state = directory.state()
     digits = trial.upper().removeprefix("T")
@@ -137,26 +187,35 @@ def export(name: str, trial: str, target: Path, results: Path | None) -> None:
     record = state.trials[int(digits)]
     model = directory.trial(record.number) / MODEL
     if not model.is_dir():
-        why = "is not on the front" if record.state == "complete" else f"is {record.state}"
-        raise UserError(
-            f"trial: {record.name} {why}, and only models on the front are kept (keep: all keeps every one)."
-        )
+        raise UserError(f"trial: {record.name} {_why_no_model(record, directory.spec)}.")
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UserError(f"to: {target} is there already and not empty; give a new folder.")
-    from recur_tune.files import whole_folder
-
     with whole_folder(target) as partial:
         for file in model.iterdir():
             shutil.copy(file, partial)
         write_yaml(partial / "trial.yaml", directory.with_own_base(directory.spec.trial_config(record.params)))
-    stderr.print(f"next:  recur-tune eval {target} --split test", highlight=False)
+    stderr.print(f"next:  recur-tune eval {target} --split test", soft_wrap=True)
+
+
+def _why_no_model(record: TrialRecord, spec: SearchSpec) -> str:
+    if record.state != "complete":
+        return f"is {record.state}, and only a trial that has reached its full budget has a model to export"
+    if spec.keep == "none":
+        return "has left no model, since the search keeps none (keep: none)"
+    return "is not on the front, and only models on the front are kept (keep: all keeps every one)"
 
 
 @click.command()
 @click.argument("name")
 @results_option
 def track(name: str, results: Path | None) -> None:
-    """Deliver to MLflow what it has not got yet, say after its server was away."""
+    """Deliver to MLflow what it has not got yet, say after its server was away.
+
+    A running search delivers by itself, and what could not be delivered is never lost: the search's own log has it.
+
+    \b
+      recur-tune track books
+    """
     from recur_tune.tracking.mlflow import Tracker, Undelivered, tracking_uri
 
     directory = SearchDirectory.open(results_folder(results), name)
@@ -170,7 +229,7 @@ def track(name: str, results: Path | None) -> None:
             tracker.log_files(front_files(directory))
     except Undelivered as error:
         raise UserError(f"tracking: {error}") from None
-    stderr.print(f"all delivered to {tracking_uri(directory)}", highlight=False)
+    stderr.print(f"all delivered to {tracking_uri(directory)}")
 
 
 def front_files(directory: SearchDirectory) -> list[Path]:
@@ -182,17 +241,17 @@ def print_front(state: SearchState, objectives: tuple[str, ...]) -> None:
     """The front as a table."""
     from recur_tune.searching.front import front
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("trial")
-    for name in objectives:
-        table.add_column(OBJECTIVES[name].title, justify="right", no_wrap=True)
-    table.add_column("tokens", justify="right")
-    table.add_column("configuration")
     best = front(state.trials.values(), objectives)
-    for trial in best:
-        values = [OBJECTIVES[name].format(trial.value(name) or 0.0) for name in objectives]
-        table.add_row(trial.name, *values, format_count(trial.tokens), describe_trial(trial))
-    stdout.print(table if best else "no trial has reached the full budget yet.")
+    if not best:
+        stdout.print("no trial has reached the full budget yet.")
+        return
+    names: list[Text | str] = [trial.name for trial in best]
+    table, left_out = trial_table(best, {"trial": names, **objective_columns(best, objectives)}, stdout.width)
+    stdout.print(table)
+    if words := roles(best):
+        stdout.print(words)
+    if left_out:
+        note(f"{', '.join(left_out)} did not fit in here; --csv and --json have all.")
 
 
 def print_end(directory: SearchDirectory, state: SearchState) -> None:
@@ -200,21 +259,19 @@ def print_end(directory: SearchDirectory, state: SearchState) -> None:
     from recur_tune.searching.front import front
     from recur_tune.tracking.mlflow import tracking_uri
 
-    objectives = directory.spec.objectives
+    spec = directory.spec
     watch = Watch(directory)
-    watch.catch_up()
-    stdout.print(
-        f"{directory.name}: {watch.headline()}, {format_duration(state.active_seconds)}", style="bold", highlight=False
-    )
-    print_front(state, objectives)
-    best = front(state.trials.values(), objectives)
-    name, uri = directory.name, tracking_uri(directory)
+    stdout.print(f"{directory.name}: {watch.headline()}, {format_duration(state.active_seconds)}", style="bold")
+    print_front(state, spec.objectives)
+    best, uri = front(state.trials.values(), spec.objectives), tracking_uri(directory)
     lines = [f"picture:  {directory.path / 'front.png'}", f"in a browser:  {directory.path / 'front.html'}"]
-    lines.append(f"compare runs:  mlflow ui --backend-store-uri {uri}" if "://" in uri else f"compare runs:  {uri}")
-    if best:
-        lines.append(f"take a model:  recur-tune export {name} --trial {best[0].name} --to models/{best[0].name}")
-    lines.append(
-        f"more trials:  recur-tune resume {name} --trials {2 * (directory.spec.budget.trials or state.trained)}"
-    )
+    is_server = uri.startswith(("http://", "https://"))
+    lines.append(f"compare runs:  {uri}" if is_server else f"compare runs:  mlflow ui --backend-store-uri {uri}")
+    if best and spec.keep != "none":
+        trial = best[0].name
+        lines.append(f"take a model:  {command_line('export', directory)} --trial {trial} --to models/{trial}")
+    if state.status == "finished":
+        more = 2 * (spec.budget.trials or state.trained)
+        lines.append(f"more trials:  {command_line('resume', directory)} --trials {more}")
     for line in lines:
-        stderr.print(line, highlight=False, soft_wrap=True)
+        stderr.print(line, soft_wrap=True)

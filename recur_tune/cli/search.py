@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +11,18 @@ from typing import Any, TypeVar
 import click
 import yaml
 
-from recur_tune.cli.display import note, stderr, stdout
+from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import as_json, print_json
 from recur_tune.errors import UserError
-from recur_tune.searching.directory import SearchDirectory, results_folder
+from recur_tune.searching.directory import SPEC, SearchDirectory, dump_spec, results_folder
+from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.shipped import find_space
 from recur_tune.searching.spec import SearchSpec, with_overrides
+from recur_tune.searching.state import SearchState
 from recur_tune.spec import parse, read_yaml
+from recur_tune.units import format_count, format_duration
+
+_CLIENT, _JOBS = "ray://", ("http://", "https://")  # addresses where somebody else runs the search for us
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 
@@ -47,7 +53,7 @@ def _run_options(command: AnyCommand) -> AnyCommand:
 @click.command()
 @click.argument("space", required=False)
 @click.option("--name", help="What to call it. [default: the file's name and the time]")
-@click.option("--dry-run", is_flag=True, help="Check everything, show what would be searched, start nothing.")
+@click.option("--dry-run", is_flag=True, help="Check the space, print it with every default, start nothing.")
 @_run_options
 def search(
     space: str | None, name: str | None, dry_run: bool, trials: int | None, wall_clock: str | None,
@@ -63,15 +69,17 @@ def search(
       recur-tune search
       recur-tune search search_spaces/pg19.yaml --name books --trials 200 --set budget.tokens=20M
       recur-tune search pg19 --name books --address auto
+      recur-tune search pg19 --dry-run > mine.yaml     # a file of one's own to start from
     """
-    file = find_space(space or "quickstart")
-    spec = parse(SearchSpec, with_overrides(read_yaml(file), _overrides(trials, wall_clock, settings)))
+    file = find_space("quickstart" if space is None else space)
+    spec = parse(SearchSpec, with_overrides(read_yaml(file, "space"), _overrides(trials, wall_clock, settings)))
     if dry_run:
         _show(file, spec, as_json)
         return
-    chosen = name or f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    chosen = f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}" if name is None else name
     folder = results_folder(results)
-    _check_here(spec, address)
+    SearchDirectory.check_free(folder, chosen)
+    _check_runnable(spec, address)
     _run(SearchDirectory.create(folder, chosen, spec), address, as_json)
 
 
@@ -84,17 +92,22 @@ def resume(
 ) -> None:  # fmt: skip
     """Go on with a search that was stopped or lost, or give a finished one more trials.
 
-    Finished trials stay as they are; unfinished ones go on from their last checkpoint.
+    Finished trials stay as they are; unfinished ones go on from their last checkpoint. Budget.trials,
+    budget.wall_clock, resources, keep and tracking may be changed by the way; anything else would make it another
+    search.
 
     \b
       recur-tune resume books
       recur-tune resume books --trials 300
+      recur-tune resume books --address auto --set resources.workers=2
     """
     directory = SearchDirectory.open(results_folder(results), name)
-    overrides = _overrides(trials, wall_clock, settings)
-    if overrides:
-        fields = directory.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
-        directory.change_spec(parse(SearchSpec, with_overrides(fields, overrides)))
+    directory.check_idle()
+    fields = read_yaml(directory.path / SPEC)
+    spec = parse(SearchSpec, with_overrides(fields, _overrides(trials, wall_clock, settings)))
+    directory.check_change(spec)
+    _check_runnable(spec, address)
+    directory.change_spec(spec)
     _run(directory, address, as_json)
 
 
@@ -102,7 +115,11 @@ def resume(
 @click.argument("name")
 @results_option
 def stop(name: str, results: Path | None) -> None:
-    """Ask a running search to save its trials and stop, from wherever its directory is seen."""
+    """Ask a running search to save its trials and stop, from wherever its directory is seen.
+
+    \b
+      recur-tune stop books
+    """
     directory = SearchDirectory.open(results_folder(results), name)
     if not directory.is_running:
         raise UserError(f"name: {name} is not running, so there is nothing to stop.")
@@ -110,39 +127,68 @@ def stop(name: str, results: Path | None) -> None:
     with stderr.status(f"{name} is saving its trials … (Ctrl-C leaves it to do so alone)"):
         while directory.is_running:
             time.sleep(0.5)
-    stderr.print(f"stopped; go on with:  recur-tune resume {name}", highlight=False)
+    stderr.print(f"stopped; go on with:  {command_line('resume', directory)}", soft_wrap=True)
+
+
+def command_line(command: str, directory: SearchDirectory) -> str:
+    """What to type for a search, whatever folder it lies in."""
+    folder = directory.path.parent
+    where = "" if folder == results_folder() else f" --results {shlex.quote(str(folder))}"
+    return f"recur-tune {command} {directory.name}{where}"
 
 
 def _run(directory: SearchDirectory, address: str | None, as_json: bool) -> None:
     from recur_tune.cli.results import print_end
-    from recur_tune.cli.watch import Watch
 
-    if address and address.startswith("http"):
+    if address and address.startswith(_JOBS):
         from recur_tune.cluster.jobs import run_search_as_job
 
-        run_search_as_job(directory, address, lambda line: stderr.print(line, highlight=False, soft_wrap=True))
+        # The job is this same command on the cluster, and what it prints arrives here: its end needs no second one.
+        run_search_as_job(directory, address, lambda line: stderr.print(line, soft_wrap=True))
+        if as_json:
+            _print_result(directory, directory.state())
         return
-    with Watch(directory) as watch:
-        watch.stage("loading …")
-        if address and address.startswith("ray://"):
-            from recur_tune.cluster.client import run_search_there
-
-            state = run_search_there(directory, address, watch)
-        else:
-            from recur_tune.searching.run import run_search
-
-            state = run_search(directory, address, watch)
+    state = _run_watched(directory, address)
     if as_json:
-        from recur_tune.searching.front import front_rows
-
-        print_json(
-            {"search": directory.name, "status": state.status, "front": front_rows(state, directory.spec.objectives)}
-        )
+        _print_result(directory, state)
     else:
         print_end(directory, state)
-    if state.status != "finished":
-        stderr.print(f"stopped and saved; go on with:  recur-tune resume {directory.name}", highlight=False)
-        raise KeyboardInterrupt
+    if state.status == "finished":
+        return
+    limit = directory.spec.budget.wall_clock
+    if limit is not None and state.active_seconds >= limit:
+        longer = f"--time {format_duration(2 * limit)}"
+        stderr.print(f"its time is up; go on with:  {command_line('resume', directory)} {longer}", soft_wrap=True)
+        return
+    stderr.print(f"stopped and saved; go on with:  {command_line('resume', directory)}", soft_wrap=True)
+    raise KeyboardInterrupt
+
+
+def _run_watched(directory: SearchDirectory, address: str | None) -> SearchState:
+    from recur_tune.cli.watch import Watch
+
+    with Watch(directory) as watch:
+        watch.stage("loading …")
+        if address and address.startswith(_CLIENT):
+            from recur_tune.cluster.client import run_search_there
+
+            return run_search_there(directory, address, watch)
+        from recur_tune.cluster.ray_cluster import ClusterLost
+        from recur_tune.searching.run import run_search
+
+        try:
+            return run_search(directory, address, watch)
+        except ClusterLost as lost:
+            raise ClusterLost(
+                f"{lost} Nothing finished is lost; `{command_line('resume', directory)}` goes on."
+            ) from None
+
+
+def _print_result(directory: SearchDirectory, state: SearchState) -> None:
+    from recur_tune.searching.front import front_rows
+
+    front = front_rows(state, directory.spec.objectives)
+    print_json({"search": directory.name, "folder": str(directory.path), "status": state.status, "front": front})
 
 
 def _overrides(trials: int | None, wall_clock: str | None, settings: tuple[str, ...]) -> list[tuple[str, Any]]:
@@ -162,10 +208,10 @@ def _overrides(trials: int | None, wall_clock: str | None, settings: tuple[str, 
     return overrides
 
 
-def _check_here(spec: SearchSpec, address: str | None) -> None:
-    """Refuse what cannot work before a directory is made for it."""
+def _check_runnable(spec: SearchSpec, address: str | None) -> None:
+    """Refuse what cannot work before a directory is made, or changed, for it."""
     with stderr.status("checking the space …"):
-        from recur_tune.cluster.ray_cluster import check_reachable, check_this_machine
+        from recur_tune.cluster.ray_cluster import allot, check_reachable, check_this_machine, connected
         from recur_tune.searching.preparation import check_shapes
 
         if address is None:
@@ -173,22 +219,30 @@ def _check_here(spec: SearchSpec, address: str | None) -> None:
         else:
             check_reachable(address)
         check_shapes(spec)
+        if address is not None and not address.startswith((_CLIENT, *_JOBS)):  # those are asked by who runs there
+            with connected(address) as cluster:
+                allot(spec.resources, cluster)
 
 
 def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
-    from recur_tune.searching.directory import dump_spec
     from recur_tune.searching.preparation import Prices, check_shapes, worst_costs
     from recur_tune.searching.sampler import first_points
 
     with stderr.status("pricing the corners of the space …"):
         check_shapes(spec)
         worst = worst_costs(spec, Prices(spec.resources.workers), lambda config: config)
+    first = first_points(spec)
     if as_json:
-        print_json({"spec": yaml.safe_load(dump_spec(spec)), "first": first_points(spec), "worst": worst})
+        print_json({"spec": yaml.safe_load(dump_spec(spec)), "first": first, "worst": worst})
         return
-    stdout.print(f"# {file}, with every default", highlight=False)
-    stdout.print(dump_spec(spec), highlight=False)
-    for role, point in first_points(spec).items():
-        stdout.print(f"# begins with the {role}: {point}", highlight=False, soft_wrap=True)
-    stdout.print(f"# trials are compared after {spec.budget.rung_tokens} tokens", highlight=False)
+    click.echo(f"# {file}, with every default")
+    for role, point in first.items():
+        fields = ", ".join(f"{name} {value}" for name, value in point.items())
+        click.echo(f"# begins with {'the plain baseline' if role == 'baseline' else 'the paper'}: {fields}")
+    *between, last = (format_count(tokens) for tokens in spec.budget.rung_tokens)
+    if between:
+        click.echo(f"# trials are compared after {', '.join(between)} tokens, and end at {last}")
+    for name, value in worst.items():
+        click.echo(f"# the hypervolume counts {OBJECTIVES[name].title} below {OBJECTIVES[name].format(value)}")
+    click.echo(dump_spec(spec), nl=False)
     note("nothing was started.")

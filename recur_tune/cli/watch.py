@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.spinner import Spinner
-from rich.table import Table
 from rich.text import Text
 
 from recur_tune.cli.display import stderr
+from recur_tune.cli.trials import describe_trial, objective_columns, roles, trial_table
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.state import Event, SearchState, TrialRecord
@@ -41,13 +42,15 @@ class Watch:
         self.state, self._offset = SearchState(), 0
         self._on_front: set[int] = set()
         self._hypervolume: float | None = None
+        self._outdated = False  # these two are
         self._stage, self._started = "starting …", time.monotonic()
         self._said = 0.0
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._spinner = Spinner("dots")
-        self._live = Live(get_renderable=self._render, console=stderr, refresh_per_second=4, transient=True)
         self._teller = threading.Thread(target=self._tell_lines, daemon=True)
+        self.catch_up()  # what happened before is known, and only what is new told
+        self._live = Live(get_renderable=self._render, console=stderr, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
         if stderr.is_terminal:
@@ -69,7 +72,7 @@ class Watch:
         """What is being prepared."""
         self._stage = text
         if not stderr.is_terminal:
-            stderr.print(text, highlight=False)
+            stderr.print(text)
 
     def pretraining(self, report: Report) -> None:
         """A base of our own is being made."""
@@ -85,24 +88,33 @@ class Watch:
         """Trials begin."""
         self.stage("searching …")
 
-    def catch_up(self) -> list[Event]:
-        """Read what the log has more, and give it."""
-        with self._lock:
-            events = []
-            for event, offset in self.directory.events(self._offset):
-                self.state.apply(event)
-                events.append(event)
-                self._offset = offset
-            if any("state" in event or event["kind"] == "reference" for event in events):
-                from recur_tune.searching.front import front, search_hypervolume
+    def catch_up(self) -> None:
+        """Read what the log has more."""
+        for _ in self.news():
+            pass
 
-                best = front(self.state.trials.values(), self.spec.objectives)
-                self._on_front = {trial.number for trial in best}
-                self._hypervolume = search_hypervolume(self.state, self.spec.objectives)
-            return events
+    def news(self) -> Iterator[Event]:
+        """What the log has more, one by one, each when the state has it and nothing later."""
+        with self._lock:
+            for event, after in self.directory.events(self._offset):
+                self._offset = after
+                self.state.apply(event)
+                self._outdated |= "state" in event or event["kind"] == "reference"
+                yield event
+
+    def _judge(self) -> None:
+        """Find the front again, where a trial has ended since."""
+        if self._outdated:
+            from recur_tune.searching.front import front, search_hypervolume
+
+            best = front(self.state.trials.values(), self.spec.objectives)
+            self._on_front = {trial.number for trial in best}
+            self._hypervolume = search_hypervolume(self.state, self.spec.objectives)
+            self._outdated = False
 
     def headline(self) -> str:
         """The search in one line."""
+        self._judge()
         ended = sum(1 for _ in self.state.in_state("complete", "stopped", "failed"))
         total = f" of {self.spec.budget.trials}" if self.spec.budget.trials else ""
         parts = [f"{ended}{total} trials ended", f"{len(self._on_front)} on the front"]
@@ -110,38 +122,27 @@ class Watch:
             parts.append(f"hypervolume {self._hypervolume:.4f}")
         return ", ".join(parts)
 
-    def table(self, rows: int) -> Table:
+    def table(self, rows: int, width: int) -> RenderableType:
         """Running trials, then the front, then the rest, the newest first; as many as there is room for."""
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for column in ("trial", "state", "tokens"):
-            table.add_column(column, no_wrap=True)
-        for name in self.spec.objectives:
-            table.add_column(OBJECTIVES[name].title, justify="right", no_wrap=True)
-        table.add_column("front", justify="center")
-        table.add_column("configuration", no_wrap=True, overflow="ellipsis")
+        self._judge()
         trials = sorted(self.state.trials.values(), key=self._importance)
-        for trial in trials[:rows]:
-            table.add_row(*self._row(trial), style="dim" if trial.state == "stopped" else None)
+        shown = trials[:rows]
+        columns: dict[str, list[Text | str]] = {
+            "": [Text("●", "bold green") if trial.number in self._on_front else "" for trial in shown],
+            "trial": [trial.name for trial in shown],
+            "state": [Text(trial.state, _STYLES[trial.state]) for trial in shown],
+            f"tokens\nof {format_count(self.spec.budget.tokens)}": [format_count(trial.tokens) for trial in shown],
+            **objective_columns(shown, self.spec.objectives),
+        }
+        table, _ = trial_table(shown, columns, width)
+        marks = ["● on the front" if self._on_front else "", roles(shown)]
         if len(trials) > rows:
-            table.add_row(f"… {len(trials) - rows} more")
-        return table
+            marks.append(f"{len(trials) - rows} more trials")
+        return Group(table, Text(", ".join(filter(None, marks)), "dim"))
 
     def _importance(self, trial: TrialRecord) -> tuple[int, int]:
         group = 0 if trial.state in ("running", "paused") else 1 if trial.number in self._on_front else 2
         return group, -trial.number
-
-    def _row(self, trial: TrialRecord) -> list[RenderableType]:
-        tokens = f"{format_count(trial.tokens)}/{format_count(self.spec.budget.tokens)}"
-        values = [trial.value(name) for name in self.spec.objectives]
-        shown = [
-            "-" if value is None else OBJECTIVES[name].format(value)
-            for name, value in zip(self.spec.objectives, values, strict=True)
-        ]
-        front = Text("●", "bold green") if trial.number in self._on_front else Text("")
-        return [
-            trial.name, Text(trial.state, _STYLES[trial.state]), tokens, *shown, front,
-            Text(describe_trial(trial), "dim"),
-        ]  # fmt: skip
 
     def _render(self) -> RenderableType:
         self.catch_up()
@@ -153,21 +154,21 @@ class Watch:
         if self.state.links.get("dashboard"):
             lines.append(Text(f"Ray dashboard {self.state.links['dashboard']}", "dim"))
         lines += [Text(f"note: {notice}", "yellow") for notice in self.state.notices[-2:]]
-        return Group(*lines, self.table(max(4, stderr.height - _LINES_AROUND_THE_TABLE)))
+        return Group(*lines, self.table(max(4, stderr.height - _LINES_AROUND_THE_TABLE), stderr.width))
 
     def _progress(self, text: str) -> None:
         self._stage = text
         if not stderr.is_terminal and time.monotonic() - self._said > _SECONDS_BETWEEN_LINES:
             self._said = time.monotonic()
-            stderr.print(f"  {text}", highlight=False)
+            stderr.print(f"  {text}")
 
     def _tell_lines(self) -> None:
         while True:
             closing = self._closing.wait(0.5)
-            for event in self.catch_up():
+            for event in self.news():
                 line = self._line(event)
                 if line:
-                    stderr.print(f"  {line}", highlight=False, soft_wrap=True)
+                    stderr.print(f"  {line}", soft_wrap=True)
             if closing:
                 return
 
@@ -181,20 +182,8 @@ class Watch:
             return ""
         trial = self.state.trials[event["trial"]]
         values = [(OBJECTIVES[name], trial.value(name)) for name in self.spec.objectives]
-        known = ", ".join(f"{objective.title} {objective.format(value)}" for objective, value in values if value)
+        known = ", ".join(
+            f"{objective.title} {objective.format(value)}" for objective, value in values if value is not None
+        )
         why = f" ({trial.reason})" if trial.reason else ""
         return f"{trial.name} {trial.state}{why}: {known}; {self.headline()}"
-
-
-def describe_trial(trial: TrialRecord) -> str:
-    """What the search decided for a trial, in a line."""
-    parts = [f"{trial.role}:"] if trial.role else []
-    for name, value in trial.params.items():
-        parts.append(
-            f"{value}"
-            if name == "recurrence"
-            else f"{name} {value:.3g}"
-            if isinstance(value, float)
-            else f"{name} {value}"
-        )
-    return " ".join(parts)

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Cluster:
     cpus: float
     gpus: float
     nodes: list[dict[str, float]]
+    name: str = "the cluster"
 
 
 @contextmanager
@@ -80,6 +82,41 @@ def connected(address: str | None) -> Iterator[Cluster]:
             ray.shutdown()
 
 
+class ClusterLost(UserError):
+    """The cluster that a search ran on is gone."""
+
+
+class Lifeline:
+    """Notices that the cluster is gone: Ray's own calls would wait for it, some of them for ever."""
+
+    def __init__(self, seconds_between_looks: float = 2.0, patience: int = 3) -> None:
+        import ray
+
+        context = ray.get_runtime_context()
+        self.address, self.node = context.gcs_address, context.get_node_id()
+        self.seconds, self.patience = seconds_between_looks, patience
+        self.looked, self.unanswered = time.monotonic(), 0
+
+    def check(self) -> None:
+        """Look now and then; raise when nothing answered several times in a row."""
+        if time.monotonic() - self.looked < self.seconds:
+            return
+        self.looked = time.monotonic()
+        self.unanswered = 0 if self._answers() else self.unanswered + 1
+        if self.unanswered >= self.patience:
+            raise ClusterLost(f"address: the Ray cluster at {self.address} is gone.")
+
+    def _answers(self) -> bool:
+        import ray
+
+        host, _, port = self.address.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=2).close()
+        except OSError:
+            return False
+        return any(node["Alive"] and node["NodeID"] == self.node for node in ray.nodes())
+
+
 @dataclass(frozen=True)
 class Allotment:
     """What a trial gets on this cluster, and how many fit at a time."""
@@ -97,9 +134,11 @@ def allot(resources: Resources, cluster: Cluster) -> Allotment:
         gpus = 1.0 if cluster.gpus else 0.0
     places = sum(_places(node, resources.cpus, gpus) for node in cluster.nodes)
     if places < resources.workers:
-        need = f"{resources.workers} worker(s) of {resources.cpus:g} CPU(s) and {gpus:g} GPU(s)"
-        have = f"{cluster.cpus:g} CPU(s) and {cluster.gpus:g} GPU(s) on {len(cluster.nodes)} node(s)"
-        raise UserError(f"resources: a trial needs {need}, and the cluster has {have}, which will never hold it.")
+        each = f"{_count(resources.cpus, 'CPU')} and {_count(gpus, 'GPU')}"
+        need = f"{resources.workers} workers with {each} each" if resources.workers > 1 else each
+        have = f"{_count(cluster.cpus, 'CPU')} and {_count(cluster.gpus, 'GPU')}"
+        spread = f" on {len(cluster.nodes)} nodes" if len(cluster.nodes) > 1 else ""
+        raise UserError(f"resources: a trial needs {need}, which {cluster.name} with {have}{spread} will never have.")
     return Allotment(resources.workers, resources.cpus, gpus, places // resources.workers)
 
 
@@ -108,7 +147,11 @@ def check_this_machine(resources: Resources) -> None:
     import torch
 
     cpus, gpus = float(os.cpu_count() or 1), float(torch.cuda.device_count())
-    allot(resources, Cluster(None, cpus, gpus, [{"CPU": cpus, "GPU": gpus}]))
+    allot(resources, Cluster(None, cpus, gpus, [{"CPU": cpus, "GPU": gpus}], "this machine"))
+
+
+def _count(number: float, thing: str) -> str:
+    return f"{number:g} {thing}{'' if number == 1 else 's'}"
 
 
 def _places(node: dict[str, float], cpus: float, gpus: float) -> int:

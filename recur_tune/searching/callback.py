@@ -9,6 +9,7 @@ from typing import Any
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
+from recur_tune.cluster.ray_cluster import Lifeline
 from recur_tune.searching.directory import MODEL, SearchLog
 from recur_tune.searching.front import front
 from recur_tune.searching.live import LivesInDriver
@@ -22,9 +23,11 @@ class Steward(LivesInDriver, Callback):
 
     def __init__(self, spec: SearchSpec, log: SearchLog, wants_to_stop: Callable[[], bool]) -> None:
         self.spec, self.log, self.wants_to_stop = spec, log, wants_to_stop
+        self.lifeline = Lifeline()
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Trials look for the request in the search directory, on whatever machine they run."""
+        self.lifeline.check()
         if self.wants_to_stop() and not self.log.directory.stop_requested:
             self.log.directory.request_stop()
 

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import filelock
 import yaml
@@ -54,11 +55,7 @@ class SearchDirectory:
     @classmethod
     def create(cls, results: Path, name: str, spec: SearchSpec) -> SearchDirectory:
         """A new search; a name that is taken is refused."""
-        path = _path(results, name)
-        if path.exists():
-            raise UserError(
-                f"name: {name!r} is taken in {results}; go on with it by `recur-tune resume {name}`, or choose another."
-            )
+        path = cls.check_free(results, name)
         identity = {"format": FORMAT, "id": uuid.uuid4().hex, "created": time.time(), "version": code_version()}
         with whole_folder(path) as partial:
             (partial / SPEC).write_text(dump_spec(spec))
@@ -66,6 +63,16 @@ class SearchDirectory:
             (partial / EVENTS).touch()
             (partial / "trials").mkdir()
         return cls(path)
+
+    @staticmethod
+    def check_free(results: Path, name: str) -> Path:
+        """Where a new search of that name would lie."""
+        path = _path(results, name)
+        if path.exists():
+            raise UserError(
+                f"name: {name!r} is taken in {results}; go on with it by `recur-tune resume {name}`, or choose another."
+            )
+        return path
 
     @classmethod
     def open(cls, results: Path, name: str) -> SearchDirectory:
@@ -92,37 +99,42 @@ class SearchDirectory:
     def identity(self) -> dict[str, Any]:
         """Format, id, time of creation and the version of the code."""
         with reading(self.path / IDENTITY):
-            return json.loads((self.path / IDENTITY).read_text())
+            identity = json.loads((self.path / IDENTITY).read_text())
+            if not isinstance(identity, dict) or not isinstance(identity.get("format"), int):
+                raise ValueError("it does not say its format")
+            return identity
 
     @property
     def spec(self) -> SearchSpec:
         """What was asked for."""
         return parse(SearchSpec, read_yaml(self.path / SPEC))
 
-    def change_spec(self, spec: SearchSpec) -> None:
-        """Let a search go on with a larger budget or other resources; anything else would make it another search."""
+    def check_change(self, spec: SearchSpec) -> None:
+        """A search may go on with a larger budget or other resources; anything else would make it another search."""
         for field, before, after in changes_between(self.spec, spec):
             raise UserError(
                 f"{field}: {self.name} was begun with {before!r} and cannot go on with {after!r}; "
                 "start a new search under another name."
             )
+
+    def change_spec(self, spec: SearchSpec) -> None:
+        """Let the search go on as this one says."""
+        self.check_change(spec)
         write_text(self.path / SPEC, dump_spec(spec))
 
     def trial(self, number: int) -> Path:
         """A trial's own folder."""
         return self.path / "trials" / str(number)
 
-    def base(self, preset: str) -> Path:
-        """Where the search's own copy of a pretrained preset lies."""
-        return self.path / "base" / preset
-
-    def resolve_base(self, base: str) -> str:
-        """A base as a trial shall load it: our own copy where there is one."""
-        return str(self.base(base)) if is_preset(base) and self.base(base).is_dir() else base
+    def own_base(self, config: TrialConfig) -> Path:
+        """Where the search's own copy of a pretrained preset lies; with another tokenizer it is another model."""
+        tokenizer = "" if config.tokenizer is None else f"-{quote(config.tokenizer, safe='')}"
+        return self.path / "base" / f"{config.base}{tokenizer}"
 
     def with_own_base(self, config: TrialConfig) -> TrialConfig:
-        """The trial on the search's own copy of its base."""
-        return config.model_copy(update={"base": self.resolve_base(config.base)})
+        """The trial on the search's own copy of its base, where there is one."""
+        own = self.own_base(config) if is_preset(config.base) else None
+        return config.model_copy(update={"base": str(own)}) if own and own.is_dir() else config
 
     def events(self, offset: int = 0) -> Iterator[tuple[Event, int]]:
         """The log's whole lines from a byte offset on, each with the offset after it; a line being written waits."""
@@ -155,10 +167,7 @@ class SearchDirectory:
         try:
             lock.acquire(timeout=0)
         except filelock.Timeout:
-            raise UserError(
-                f"name: {self.name} is running already; `recur-tune status {self.name}` shows it, "
-                f"`recur-tune stop {self.name}` ends it."
-            ) from None
+            raise self._running_already() from None
         try:
             for log in (EVENTS, STUDY):
                 _drop_half_a_line(self.path / log)
@@ -177,6 +186,17 @@ class SearchDirectory:
             return True
         lock.release()
         return False
+
+    def check_idle(self) -> None:
+        """Refuse to run what runs."""
+        if self.is_running:
+            raise self._running_already()
+
+    def _running_already(self) -> UserError:
+        return UserError(
+            f"name: {self.name} is running already; `recur-tune status {self.name}` shows it, "
+            f"`recur-tune stop {self.name}` ends it."
+        )
 
     def request_stop(self) -> None:
         """Ask whoever runs the search, on whatever machine, to stop: trials look for this file."""
@@ -207,12 +227,27 @@ class SearchLog:
 def searches_in(results: Path) -> list[SearchDirectory]:
     """Every search in a folder, the oldest first."""
     found = [SearchDirectory(path.parent) for path in results.glob(f"[!.]*/{IDENTITY}")]
-    return sorted(found, key=lambda directory: directory.identity["created"])
+    return sorted(found, key=_created)
+
+
+def _created(directory: SearchDirectory) -> float:
+    try:
+        return directory.identity["created"]
+    except (UserError, KeyError):  # damaged, or of a later version: still there
+        return 0.0
 
 
 def dump_spec(spec: SearchSpec) -> str:
-    """A search as YAML."""
-    return yaml.safe_dump(spec.model_dump(mode="json", by_alias=True, exclude_none=True), sort_keys=False)
+    """A search as YAML, its space as it was written."""
+    fields = spec.model_dump(mode="json", exclude_none=True) | {"space": _plain(spec.space)}
+    return yaml.safe_dump(fields, sort_keys=False)
+
+
+def _plain(value: Any) -> Any:
+    """YAML has no tuples; keys stay numbers, which JSON's would not."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def code_version() -> str:

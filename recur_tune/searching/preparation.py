@@ -13,11 +13,9 @@ from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.spec import TrialConfig
-from recur_tune.trial.base import is_preset, pretrained_base
+from recur_tune.trial.base import base_shape, is_preset, pretrained_base
 
 if TYPE_CHECKING:
-    from transformers import GPT2Config
-
     from recur_tune.training.loop import Report
 
 
@@ -31,28 +29,29 @@ class Prices:
         """All of a trial's costs, without training anything; its memory is simulated, which takes a second or more."""
         from recur_tune.cost.estimate import estimate
 
-        cost = estimate(config, _shape_of(config.base), self.workers)
+        cost = estimate(config, _shape_of(config.base, config.tokenizer), self.workers)
         return {name: float(getattr(cost, objective.source)) for name, objective in COSTS.items()}
 
     def flops(self, config: TrialConfig) -> float:
         """FLOPs per token alone, at once."""
         from recur_tune.cost.flops import flops_per_token
 
-        return flops_per_token(config, _shape_of(config.base))
+        return flops_per_token(config, _shape_of(config.base, config.tokenizer))
 
 
-@cache
-def _shape_of(base: str) -> GPT2Config:
-    from recur_tune.model.pretrained import base_config
-
-    return base_config(base)
+_shape_of = cache(base_shape)
 
 
 def check_shapes(spec: SearchSpec) -> None:
-    """Every corner of the space has to fit its base; `base` may be a folder, a name or a preset."""
+    """Every corner of the space has to fit its base, be that a folder, a name or a preset; and there has to be such a
+    corpus."""
+    from recur_tune.corpus.sources import open_corpus
+
+    for config in _distinct(spec, "corpus"):
+        open_corpus(config.corpus)
     for corner in spec.parsed_space.corners():
         config = spec.trial_config(corner)
-        config.check_base(_shape_of(config.base))
+        config.check_base(_shape_of(config.base, config.tokenizer))
         if config.batch % spec.resources.workers:
             raise UserError(
                 f"space: batch {config.batch} cannot be shared evenly by {spec.resources.workers} workers; "
@@ -63,9 +62,10 @@ def check_shapes(spec: SearchSpec) -> None:
 def make_bases(directory: SearchDirectory, spec: SearchSpec, listen: Callable[[Report], None]) -> None:
     """Pretrain the presets among the bases, once for all searches, and take a copy into this one's directory."""
     for config in _distinct(spec, "base", "corpus", "tokenizer"):
-        if is_preset(config.base) and not directory.base(config.base).is_dir():
+        own = directory.own_base(config)
+        if is_preset(config.base) and not own.is_dir():
             made = pretrained_base(config.base, config.corpus, config.tokenizer, listen)
-            with whole_folder(directory.base(config.base)) as partial:
+            with whole_folder(own) as partial:
                 for file in made.iterdir():
                     if file.is_file():
                         shutil.copy(file, partial)
@@ -79,8 +79,8 @@ def tokenise(directory: SearchDirectory, spec: SearchSpec, progress: Callable[[s
 
     for config in _distinct(spec, "base", "corpus", "tokenizer"):
         named = "base" if config.tokenizer is None else "tokenizer"
-        base = directory.resolve_base(config.base)
-        tokenizer = load_tokenizer(base_tokenizer(base, config.tokenizer), field=named)
+        name = base_tokenizer(directory.with_own_base(config).base, config.tokenizer)
+        tokenizer = load_tokenizer(name, field=named)
         for split in ("train", "validation"):
             title = f"{config.corpus} {split}"
             prepare(config.corpus, split, tokenizer, lambda tokens, title=title: progress(title, tokens))  # type: ignore[misc]

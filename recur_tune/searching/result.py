@@ -64,6 +64,8 @@ def run(
     settings: dict[str, Any],
 ) -> SearchResult:
     """Run a search, or go on with the one of that name."""
+    if address is not None and "://" in address:
+        raise UserError(f"address: {address!r} is for the command line; from Python give 'auto' or HOST:PORT.")
     fields = space if isinstance(space, dict) else read_yaml(find_space(str(space)))
     spec = parse(SearchSpec, with_overrides(fields, list(settings.items())))
     folder = results_folder(Path(results) if results else None)
@@ -74,7 +76,5 @@ def run(
         directory.change_spec(spec)
     else:
         directory = SearchDirectory.create(folder, chosen, spec)
-    if address is not None and "://" in address:
-        raise UserError(f"address: {address!r} is for the command line; from Python give 'auto' or HOST:PORT.")
     run_search(directory, address)
     return SearchResult(directory)

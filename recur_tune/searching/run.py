@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from recur_tune.cluster.ray_cluster import Allotment, allot, connected
 from recur_tune.files import write_text
@@ -25,6 +25,7 @@ from recur_tune.training.interrupt import stop_requests
 if TYPE_CHECKING:
     from ray.tune.experiment import Trial
 
+    from recur_tune.searching.sampler import TruthfulSearch
     from recur_tune.training.loop import Report
 
 
@@ -103,26 +104,42 @@ def _tracked(directory: SearchDirectory, spec: SearchSpec, log: SearchLog, audie
 
 
 def _tune(spec: SearchSpec, log: SearchLog, allotment: Allotment, interrupted: Callable[[], bool]) -> None:
+    from recur_tune.searching.sampler import TruthfulSearch
+    from recur_tune.searching.trainable import train_in_actor, train_on_workers
+
+    deadline = _deadline(spec, log)
+    searcher = TruthfulSearch(spec, log, Prices(allotment.workers), finished=lambda: time.time() > deadline)
+    train = train_on_workers if allotment.workers > 1 else train_in_actor
+    fit(spec, log, allotment, searcher, train, lambda: interrupted() or time.time() > deadline)
+
+
+def fit(
+    spec: SearchSpec,
+    log: SearchLog,
+    allotment: Allotment,
+    searcher: TruthfulSearch,
+    train: Callable[[dict[str, Any]], None],
+    wants_to_stop: Callable[[], bool],
+) -> None:
+    """Hand the search to Ray Tune and wait for its end."""
     from ray import tune
 
     from recur_tune.searching.callback import Steward
-    from recur_tune.searching.sampler import TruthfulSearch
     from recur_tune.searching.scheduler import ParetoHalving
-    from recur_tune.searching.trainable import train_in_actor, train_on_workers
 
     several = allotment.workers > 1
-    job = {"workers": allotment.workers, "cpus": allotment.cpus, "gpus": allotment.gpus}
     # Ray Train's workers have resources of their own; the actor that starts them only waits.
     resources = {"cpu": 0.01} if several else {"cpu": allotment.cpus, "gpu": allotment.gpus}
-    deadline = _deadline(spec, log)
     tune.Tuner(
-        tune.with_resources(train_on_workers if several else train_in_actor, resources),
-        param_space=job,
+        tune.with_resources(train, resources),
+        param_space={"workers": allotment.workers, "cpus": allotment.cpus, "gpus": allotment.gpus},
         tune_config=tune.TuneConfig(
-            search_alg=TruthfulSearch(spec, log, Prices(allotment.workers), lambda: time.time() > deadline),
+            search_alg=searcher,
             scheduler=ParetoHalving(spec, log),
             num_samples=-1,
-            max_concurrent_trials=allotment.at_once if several else None,
+            # One more than there is room for: it waits with its price known, and no actor waits for it. Without a
+            # number Ray would start actors one after the other.
+            max_concurrent_trials=allotment.at_once + (not several),
             reuse_actors=True,
             trial_name_creator=_Name(f"{log.directory.name}-"),
             trial_dirname_creator=_Name(),
@@ -131,7 +148,7 @@ def _tune(spec: SearchSpec, log: SearchLog, allotment: Allotment, interrupted: C
             name="ray",
             storage_path=str(log.directory.path),
             verbose=0,
-            callbacks=[Steward(spec, log, lambda: interrupted() or time.time() > deadline)],
+            callbacks=[Steward(spec, log, wants_to_stop)],
             failure_config=tune.FailureConfig(max_failures=3),
         ),
     ).fit()

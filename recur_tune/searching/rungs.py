@@ -12,12 +12,18 @@ from collections.abc import Sequence
 import moocore
 import numpy as np
 
+SAME_COST = 0.05  # costs that differ by less count as one
+
 
 class Rungs:
-    """The tables of what every trial had when it reached each rung, in tokens."""
+    """The tables of what every trial had when it reached each rung, in tokens.
 
-    def __init__(self, tokens: Sequence[int], reduction: float) -> None:
-        self.tokens, self.reduction = sorted(tokens), reduction
+    `costs` says which values are costs: they are compared in steps of `SAME_COST`, because a configuration that is a
+    thousandth cheaper than all others would otherwise be out of everybody's reach.
+    """
+
+    def __init__(self, tokens: Sequence[int], reduction: float, costs: Sequence[bool] = ()) -> None:
+        self.tokens, self.reduction, self.costs = sorted(tokens), reduction, costs
         self.tables: dict[int, dict[int, list[float]]] = {rung: {} for rung in self.tokens}
 
     def reach(self, trial: int, tokens: int, values: Sequence[float]) -> bool:
@@ -27,10 +33,15 @@ class Rungs:
         """
         new = [rung for rung in self.tokens if rung <= tokens and trial not in self.tables[rung]]
         for rung in new:
-            self.tables[rung][trial] = list(values)
+            self.tables[rung][trial] = self._comparable(values)
         if not new or new[-1] == self.tokens[-1]:
             return True
         return self._survives(trial, self.tables[new[-1]])
+
+    def _comparable(self, values: Sequence[float]) -> list[float]:
+        is_cost = [*self.costs, *[False] * (len(values) - len(self.costs))]
+        steps = math.log1p(SAME_COST)
+        return [round(math.log(value) / steps) if cost else value for value, cost in zip(values, is_cost, strict=True)]
 
     def _survives(self, trial: int, table: dict[int, list[float]]) -> bool:
         trials = list(table)

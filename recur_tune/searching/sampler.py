@@ -33,6 +33,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # grouped TPE, by choice
 
 _MOST_TRIES = 200  # proposals in a row that are infeasible or known already, before the space counts as exhausted
+_PATIENCE = 10  # of them before chance takes over from the sampler
 _TOLD = {
     "complete": TrialState.COMPLETE, "stopped": TrialState.PRUNED,
     "infeasible": TrialState.PRUNED, "failed": TrialState.FAIL,
@@ -71,9 +72,12 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         if not self.study.get_trials(deepcopy=False):
             for role, point in first_points(spec).items():
                 self.study.enqueue_trial(point, user_attrs={"role": role})
+        self.open: dict[int, optuna.Trial] = {}  # in the study, not told yet
         self.unfinished = deque(self._settle())
         self.known = [trial.params for trial in log.state.trials.values()]
         self.refused = 0  # proposals in a row
+        self.chosen = self.study.sampler
+        self.chance = optuna.samplers.RandomSampler(seed=spec.sampler.seed + len(self.known))
         self.proposal: Proposal | None = None
         self.pricing = ThreadPoolExecutor(1, thread_name_prefix="pricing")
 
@@ -87,6 +91,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         """Bring the study up to the log after a crash; gives the trials to go on with."""
         unfinished = []
         for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            self.open[trial.number] = optuna.Trial(self.study, trial._trial_id)
             record = self.log.state.trials.get(trial.number)
             if record is None:  # asked for and never logged, so never trained
                 self.study.tell(trial.number, state=TrialState.FAIL)
@@ -128,6 +133,8 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
     def _propose(self) -> Proposal | None:
         """Ask until a proposal is new, and send for its price; None when the space seems exhausted."""
         while self.refused < _MOST_TRIES:
+            # A sampler in love with one corner of a small space proposes it again and again; chance finds the rest.
+            self.study.sampler = self.chance if self.refused >= _PATIENCE else self.chosen
             trial = self.study.ask()
             params = self.spec.parsed_space.draw(trial)
             if params not in self.known:
@@ -140,6 +147,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
     def _accept(self, proposal: Proposal) -> bool:
         """Log a priced proposal; one that breaks a limit ends here and costs nobody a worker."""
         trial, costs, limits = proposal.trial, proposal.costs.result(), self.spec.limits
+        self.open[trial.number] = trial
         role = trial.user_attrs.get("role", "")
         self.log.record("trial", trial=trial.number, params=proposal.params, costs=costs, role=role)
         for name, limit in limits.items():
@@ -168,9 +176,11 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             self._tell(record)
 
     def _tell(self, record: TrialRecord) -> None:
-        state = _TOLD[record.state]
+        trial, state = self.open.pop(record.number), _TOLD[record.state]
+        if record.state == "infeasible" and all(value <= 0 for value in trial.constraints.values()):
+            trial.set_constraint("device_memory", 1.0)  # found out by trying: the prediction had let it pass
         values = record.values(self.spec.objectives) if state == TrialState.COMPLETE else None
-        self.study.tell(record.number, values, state=state, skip_if_finished=True)
+        self.study.tell(trial, values, state=state)
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing to save: the journal and the log are written as things happen."""

@@ -11,6 +11,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from recur_tune.searching.directory import SearchLog
 from recur_tune.searching.live import LivesInDriver
+from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.rungs import Rungs
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import TrialRecord, Validation
@@ -22,7 +23,8 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
     def __init__(self, spec: SearchSpec, log: SearchLog) -> None:
         super().__init__()
         self.spec, self.log = spec, log
-        self.rungs = Rungs(spec.budget.rung_tokens, spec.budget.reduction)
+        costs = [name in COSTS for name in spec.objectives]
+        self.rungs = Rungs(spec.budget.rung_tokens, spec.budget.reduction, costs)
         # Ray forgets a scheduler's state on a restart; the log does not.
         for trial, validation in validations_in_order(log):
             self.rungs.reach(trial.number, validation.tokens, self._values(trial, validation))

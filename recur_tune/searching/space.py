@@ -172,6 +172,10 @@ class Space:
         """The trial that these parameters make together with the fixed fields."""
         return parse(TrialConfig, {**self.fixed, **params})
 
+    def field(self, name: str) -> Any:
+        """What the space says of a field of its own level: a value, a parameter, or None."""
+        return self.parameters.get(name, self.fixed.get(name))
+
     @property
     def names(self) -> list[str]:
         """Every field that the search decides, conditional ones included."""

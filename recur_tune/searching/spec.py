@@ -133,7 +133,14 @@ class SearchSpec(_Section):
                 raise ValueError(f"space: {field} is the budget's business; set budget.tokens and budget.rungs.")
         if self.sampler.name == "nsga2" and len(self.objectives) > 3:
             raise ValueError("sampler: nsga2 loses its way above three objectives; choose nsga3 or tpe.")
-        self.parsed_space  # noqa: B018 (raises where the space makes no sense)
+        searched = self.parsed_space.names  # raises where the space makes no sense
+        if "corpus" in searched:
+            raise ValueError("space: corpus is a choice, and numbers from two texts cannot be compared; name one.")
+        per_token = [name for name in self.objectives if name in ("token_perplexity", "loss")]
+        if "tokenizer" in searched and per_token:
+            raise ValueError(
+                f"objectives: {per_token[0]} of two tokenizers cannot be compared; take bits_per_byte or perplexity."
+            )
         return self
 
     @cached_property
@@ -159,7 +166,12 @@ def changes_between(before: SearchSpec, after: SearchSpec) -> Iterator[tuple[str
         may_change = field in {"budget.trials", "budget.wall_clock", "tracking", "keep"} or field.startswith(
             "resources."
         )
-        if old.get(field) != new.get(field) and not may_change:
+        section, _, name = field.partition(".")
+        if section == "space":  # 5e-4 and '5e-4' are the same there, as are 16 and '16'
+            same = before.parsed_space.field(name) == after.parsed_space.field(name)
+        else:
+            same = old.get(field) == new.get(field)
+        if not same and not may_change:
             yield field, old.get(field), new.get(field)
 
 
@@ -190,6 +202,8 @@ def _flat(fields: dict[str, Any]) -> dict[str, Any]:
 
 def _in_units(name: str, value: Any) -> float:
     """A bound as people write it: 40GiB of memory, 200M FLOPs, a perplexity of 25.5."""
+    if name not in OBJECTIVES:
+        return math.nan  # its name is refused later, which says more than its value would
     try:
         if re.fullmatch(r"\s*-?\d+(\.\d*)?(e[+-]?\d+)?\s*", str(value)):
             return float(value)

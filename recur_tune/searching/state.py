@@ -39,6 +39,7 @@ class TrialRecord:
     loss: float | None = None
     tokens_per_second: float | None = None
     measured_peak_memory: int | None = None
+    worker: str = ""  # host and process that trains it
     validations: list[Validation] = field(default_factory=list)
     started: float | None = None  # seconds since the epoch, of the first start
     ended: float | None = None
@@ -127,6 +128,7 @@ class SearchState:
         trial = self.trials[event["trial"]]
         trial.tokens, trial.loss = event.get("tokens", trial.tokens), event.get("loss", trial.loss)
         trial.tokens_per_second = event.get("tokens_per_second")
+        trial.worker = event.get("worker", trial.worker)
         trial.measured_peak_memory = event.get("measured_peak_memory") or trial.measured_peak_memory
         if event.get("validation"):
             # A trial that went on from a checkpoint says some things a second time.

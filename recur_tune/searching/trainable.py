@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -44,13 +46,14 @@ def train_in_actor(job: dict[str, Any]) -> None:
 
 def train_on_workers(job: dict[str, Any]) -> None:
     """Several workers: Ray Train starts them, and starts them again when one is lost."""
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray import tune
+    from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchTrainer
     from ray.tune.integration.ray_train import TuneReportCallback
 
     resources = {"CPU": job["cpus"]} | ({"GPU": job["gpus"]} if job["gpus"] else {})
     folder = Path(job["folder"])
-    TorchTrainer(
+    trainer = TorchTrainer(
         _train_as_worker,
         train_loop_config=job,
         scaling_config=ScalingConfig(
@@ -62,7 +65,13 @@ def train_on_workers(job: dict[str, Any]) -> None:
             callbacks=[TuneReportCallback()],
             failure_config=FailureConfig(max_failures=3),
         ),
-    ).fit()
+    )
+    try:
+        trainer.fit()
+    except TrainingFailedError as error:
+        outcome = _outcome_of(error, folder) | {"replace_actor": True}
+        tune.report({"report": json.dumps(outcome)})
+        raise
 
 
 def _train_as_worker(job: dict[str, Any]) -> None:
@@ -76,7 +85,9 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
     """Train a trial and report on the way; its last message says how it ended.
 
     Whatever goes wrong ends this trial alone. After anything but a diverged loss or a refused configuration the
-    process is not trusted with another trial: the error is raised once it has been reported.
+    process is not trusted with another trial: the error is raised once it has been reported. One of several workers
+    cannot report alone; it raises, and Ray Train starts all of them again, unless its memory was too small: that would
+    be so again, and it leaves word.
     """
     folder = Path(job["folder"])
     if (folder / _OUTCOME).exists():  # a worker of an earlier attempt met its end alone and left word
@@ -91,10 +102,10 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
     except Exception as error:
         write_text(folder / "error.txt", traceback.format_exc())
         outcome = _outcome_of(error, folder) | {"replace_actor": True}
-        if _several_workers():
-            write_text(folder / _OUTCOME, json.dumps(outcome))
-        else:
+        if not _several_workers():
             report(outcome)
+        elif outcome["state"] == "infeasible":
+            write_text(folder / _OUTCOME, json.dumps(outcome))
         raise
 
 
@@ -108,7 +119,8 @@ def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
     if (folder / RESUME).is_dir():
         load_checkpoint(trainer, folder / RESUME)
     due = Throttled(lambda: True, _SECONDS_BETWEEN_REPORTS)
-    for step in trainer.run():
+    stopwatch = Stopwatch()
+    for step in stopwatch.around(trainer.run()):
         stopping, telling = _agree(trainer, stop(), due())
         stopping = stopping and not step.last
         if trainer.rank == 0:
@@ -118,7 +130,7 @@ def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
             elif step.validation is not None or stopping:
                 save_checkpoint(trainer, folder / RESUME)
         if telling or stopping or step.last or step.validation is not None:
-            message = _message(step, trainer)
+            message = _message(step, trainer) | {"training_seconds": round(stopwatch.seconds, 3)}
             if step.last:
                 message |= {"state": "complete"}
             elif stopping:
@@ -126,6 +138,21 @@ def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
             yield message
         if stopping:
             return
+
+
+class Stopwatch:
+    """The time that training itself takes: steps and validations, not what is made of them."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def around(self, steps: Iterator[Report]) -> Iterator[Report]:
+        """The same steps, timed."""
+        started = time.perf_counter()
+        for step in steps:
+            self.seconds += time.perf_counter() - started
+            yield step
+            started = time.perf_counter()
 
 
 class Throttled:
@@ -159,6 +186,7 @@ def _message(step: Report, trainer: Trainer) -> Message:
         "tokens_per_second": round(step.tokens_per_second),
         "validation": step.validation,
         "measured_peak_memory": trainer.measured_peak_bytes,
+        "worker": f"{socket.gethostname()}:{os.getpid()}",
     }
 
 
@@ -169,7 +197,8 @@ def _ended(state: str, reason: str) -> Message:
 
 def _outcome_of(error: Exception, folder: Path) -> Message:
     """Memory that was not there is a limit that the prediction did not see; everything else is a failure."""
-    if isinstance(error, torch.OutOfMemoryError):
+    on_cpu = isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+    if isinstance(error, torch.OutOfMemoryError) or on_cpu:
         return _ended("infeasible", "out of memory on its device")
     return _ended("failed", f"{type(error).__name__}: {error} (see {folder / 'error.txt'})")
 

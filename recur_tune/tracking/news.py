@@ -75,9 +75,10 @@ class News:
 
     def _take_trial(self, event: Event, trial: TrialRecord, news: RunNews) -> None:
         if event["kind"] == "report":
-            news.add(_reported(event), event, step=event["tokens"])
-            return
-        begins = trial.started in {None, event["time"]}  # or it ended without ever starting
+            news.add(_reported(event), event, step=trial.tokens)
+            if "state" not in event:
+                return
+        begins = event["kind"] != "report" and trial.started in {None, event["time"]}  # or it ended without a start
         if begins:
             news.begins = True
             news.add(trial.costs, event, step=0)
@@ -96,7 +97,7 @@ def _reported(event: Event) -> dict[str, Any]:
     validation = event.get("validation") or {}
     measured = {name: event.get(name) for name in ("tokens_per_second", "measured_peak_memory")}
     qualities = {name: validation.get(known.source) for name, known in OBJECTIVES.items() if known.kind == "quality"}
-    return {"training_loss": event["loss"], **measured, **validation, **qualities}
+    return {"training_loss": event.get("loss"), **measured, **validation, **qualities}
 
 
 def milliseconds(seconds: float) -> int:

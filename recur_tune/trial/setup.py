@@ -8,11 +8,11 @@ from transformers import PreTrainedTokenizerBase
 from recur_tune.corpus.tokenizers import load_tokenizer
 from recur_tune.corpus.tokens import nonempty, prepare
 from recur_tune.cost.memory import resolve_plan
-from recur_tune.errors import UserError
 from recur_tune.model.pretrained import base_config, base_tokenizer, load_base
 from recur_tune.spec import TrialConfig
 from recur_tune.training.loop import Trainer, worker_count
 from recur_tune.training.precision import default_device
+from recur_tune.trial.base import check_vocabulary
 
 
 def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Trainer, PreTrainedTokenizerBase]:
@@ -21,11 +21,7 @@ def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Tra
     tokenizer = load_tokenizer(base_tokenizer(config.base, config.tokenizer), field=named)
     shape = base_config(config.base, vocabulary=len(tokenizer))
     config.check_base(shape)
-    if len(tokenizer) > shape.vocab_size:
-        raise UserError(
-            f"tokenizer: it has {len(tokenizer)} tokens, and {config.base} only knows {shape.vocab_size}; "
-            "use the one that the base was trained with."
-        )
+    check_vocabulary(config.base, shape, len(tokenizer))
     train = prepare(config.corpus, "train", tokenizer)
     validation = prepare(config.corpus, "validation", tokenizer).head(config.validation_size)
     nonempty(validation, f"the first {config.validation_size} tokens of the validation split")

@@ -20,16 +20,16 @@ class Outcome:
     err: str
 
 
-def run(*arguments: Any) -> Outcome:
-    """The exit code and what was printed where."""
+def run(*arguments: Any, width: int = 200) -> Outcome:
+    """The exit code and what was printed where, on a screen so wide."""
     out, err = io.StringIO(), io.StringIO()
     code: Any = 0
     with (
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         mock.patch.object(sys, "argv", ["recur-tune", *map(str, arguments)]),
-        mock.patch.object(display.stdout, "_width", 200),
-        mock.patch.object(display.stderr, "_width", 200),
+        mock.patch.object(display.stdout, "_width", width),
+        mock.patch.object(display.stderr, "_width", width),
     ):
         try:
             main()

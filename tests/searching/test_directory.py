@@ -23,6 +23,7 @@ from recur_tune.searching.directory import (
     results_folder,
     searches_in,
 )
+from recur_tune.spec import TrialConfig
 from tests.searching import search
 
 HOLDER = """
@@ -221,3 +222,21 @@ def test_results_lie_where_they_are_said_to(monkeypatch: pytest.MonkeyPatch, tmp
     monkeypatch.setenv("RECUR_TUNE_RESULTS", "elsewhere")
     assert results_folder() == tmp_path / "elsewhere"
     assert results_folder(Path("chosen")) == tmp_path / "chosen"
+
+
+def test_the_same_space_written_otherwise_is_no_change(tmp_path: Path) -> None:
+    branches = {200: {"batch": 6}, 300: {"batch": 4}}
+    made = SearchDirectory.create(tmp_path, "first", search(space={"window": branches, "learning_rate": [1e-4, 5e-4]}))
+    assert made.spec.space["window"] == branches, "numbers stay numbers on disk"
+    as_text = {"window": {"200": {"batch": "6"}, "300": {"batch": 4}}, "learning_rate": ["1e-4", "5e-4"]}
+    made.change_spec(search(space=as_text))
+    assert refused(made.change_spec, search(space=as_text | {"window": [200]})).startswith("space.window: ")
+
+
+def test_a_preset_with_another_tokenizer_is_another_base(made: SearchDirectory) -> None:
+    usual, other = TrialConfig(base="tiny"), TrialConfig(base="tiny", tokenizer="someone/bpe")
+    assert made.own_base(usual) == made.path / "base" / "tiny"
+    assert made.own_base(other).parent == made.path / "base" and made.own_base(other) != made.own_base(usual)
+    made.own_base(other).mkdir(parents=True)
+    assert made.with_own_base(other).base == str(made.own_base(other))
+    assert made.with_own_base(usual) == usual, "there is none of its own yet"

@@ -105,19 +105,20 @@ def begin(directory: SearchDirectory, number: int, flops: float = 500.0, **field
     directory.record("running", trial=number)
 
 
-def report(directory: SearchDirectory, number: int, tokens: int, perplexity: float | None = None) -> None:
+def report(
+    directory: SearchDirectory, number: int, tokens: int, perplexity: float | None = None, **end: Any
+) -> None:  # fmt: skip
     validation = perplexity and {"word_perplexity": perplexity, "bits_per_byte": 2.5, "loss": 4.5}
     directory.record(
         "report", trial=number, tokens=tokens, loss=5.0, tokens_per_second=float("nan"), measured_peak_memory=1 << 20,
-        validation=validation,
+        validation=validation, **end,
     )  # fmt: skip
 
 
 def complete(directory: SearchDirectory, number: int, perplexity: float, flops: float = 500.0, **fields: Any) -> None:
     begin(directory, number, flops, **fields)
     report(directory, number, 500)
-    report(directory, number, 1000, perplexity)
-    directory.record("end", trial=number, state="complete")
+    report(directory, number, 1000, perplexity, state="complete")
 
 
 class Seen:
@@ -329,7 +330,7 @@ def test_a_paused_trial_runs_on_in_the_same_run(results: Path) -> None:
     report(directory, 1, 500)
     tracker.deliver()
     [running] = Seen(directory).children().values()
-    directory.record("end", trial=1, state="paused")
+    directory.record("report", trial=1, state="paused", reason="the search was asked to stop")
     directory.record("search", status="stopped")
     tracker.deliver()
     [paused] = Seen(directory).children().values()
@@ -341,8 +342,7 @@ def test_a_paused_trial_runs_on_in_the_same_run(results: Path) -> None:
     resumed.deliver()
     [again] = Seen(directory).children().values()
     assert Seen(directory).parent.info.status == "RUNNING"
-    report(directory, 1, 1000, perplexity=50.0)
-    directory.record("end", trial=1, state="complete")
+    report(directory, 1, 1000, perplexity=50.0, state="complete")
     resumed.deliver()
     [ended] = Seen(directory).children().values()
 

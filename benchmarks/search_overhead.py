@@ -1,0 +1,124 @@
+"""What a search costs beyond training, in seconds per trial.
+
+    python benchmarks/search_overhead.py [--trials 6]
+
+The first table: quickstart trials, one at a time, in each lane; what passes between the end of one trial and the end of
+the next, less the time that its training and validating took. The second: searches of trials that train nothing, to see
+whether the driver slows down as they become many.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+
+from recur_tune.cluster.ray_cluster import Allotment, connected
+from recur_tune.searching.directory import SearchDirectory
+from recur_tune.searching.run import fit, run_search
+from recur_tune.searching.sampler import TruthfulSearch
+from recur_tune.searching.shipped import find_space
+from recur_tune.searching.spec import SearchSpec, with_overrides
+from recur_tune.spec import TrialConfig, parse, read_yaml
+
+
+def nothing(config: dict[str, Any]) -> None:
+    tune.report({"value": config["number"]})
+
+
+def bare_tune(trials: int) -> tuple[float, float]:
+    """A function that does nothing, under Ray Tune alone with actors used again."""
+    ends: list[float] = []
+
+    class Ends(tune.Callback):
+        def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+            ends.append(time.time())
+
+    with tempfile.TemporaryDirectory() as folder:
+        started = time.time()
+        tune.Tuner(
+            tune.with_resources(nothing, {"cpu": 2}),
+            param_space={"number": tune.grid_search(list(range(trials)))},
+            tune_config=tune.TuneConfig(reuse_actors=True),
+            run_config=tune.RunConfig(name="bare", storage_path=folder, verbose=0, callbacks=[Ends()]),
+        ).fit()
+    return ends[0] - started, statistics.median(b - a for a, b in itertools.pairwise(ends))
+
+
+def ours(trials: int, workers: int) -> tuple[float, float]:
+    """Quickstart trials one at a time, each to its full budget, less their training."""
+    changes = {
+        "budget.trials": trials, "budget.rungs": 1, "budget.tokens": "20k",
+        "resources.workers": workers, "resources.cpus": 2 // workers, "sampler.name": "random",
+    }  # fmt: skip
+    spec = parse(SearchSpec, with_overrides(read_yaml(find_space("quickstart")), list(changes.items())))
+    with tempfile.TemporaryDirectory() as folder:
+        directory = SearchDirectory.create(Path(folder), "overhead", spec)
+        run_search(directory)
+        lines = [event for event, _ in directory.events()]
+    started = next(line["time"] for line in lines if line["kind"] == "search")
+    ends = [(line["time"], line["training_seconds"]) for line in lines if line.get("state") == "complete"]
+    later = [now - before - training for (before, _), (now, training) in itertools.pairwise(ends)]
+    return ends[0][0] - started - ends[0][1], statistics.median(later)
+
+
+def instant(job: dict[str, Any]) -> None:
+    quality = {"token_perplexity": random.Random(job["number"]).uniform(5, 10)}
+    message = {"tokens": job["trial"]["tokens"], "loss": 1.0, "validation": quality, "state": "complete"}
+    tune.report({"report": json.dumps(message)})
+
+
+def made_up_price(config: TrialConfig) -> dict[str, float]:
+    flops = 1e5 * config.window / (config.window - config.overlap) + config.window
+    return {
+        "flops_per_token": flops,
+        "peak_memory": 1e6 * config.windows,
+        "training_flops_per_token": flops,
+        "parameters": 1.0,
+    }
+
+
+def instant_trials(count: int) -> list[float]:
+    """The times at which trials that train nothing ended, through the whole driver but MLflow."""
+    spec = parse(SearchSpec, with_overrides(read_yaml(find_space("quickstart")), [("budget.trials", count)]))
+    with tempfile.TemporaryDirectory() as folder:
+        directory = SearchDirectory.create(Path(folder), "instant", spec)
+        with directory.lock():
+            log = directory.open_log()
+            searcher = TruthfulSearch(spec, log, made_up_price)
+            fit(spec, log, Allotment(1, 1.0, 0.0, 1), searcher, instant, lambda: False)
+        return [event["time"] for event, _ in directory.events() if event.get("state") == "complete"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=6)
+    parser.add_argument("--instant", type=int, default=500)
+    arguments = parser.parse_args()
+    with connected(None):
+        rows = {"bare Ray Tune function, which trains nothing": bare_tune(arguments.trials)}
+        rows["ours, one worker"] = ours(arguments.trials, workers=1)
+        rows["ours, two Ray Train workers"] = ours(max(3, arguments.trials // 2), workers=2)
+        ends = instant_trials(arguments.instant)
+        ray.shutdown()
+    print("\n| seconds beyond training | first trial | later trials, median |\n|---|---|---|")
+    for name, (first, later) in rows.items():
+        print(f"| {name} | {first:.1f} | {later:.2f} |")
+    gaps = [b - a for a, b in itertools.pairwise(ends)]
+    print("\n| trials that train nothing | seconds each, median |\n|---|---|")
+    marks = [mark for mark in (10, 50, 100, 200, 300, 400, 500) if mark <= len(ends)]
+    for low, high in zip([1, *marks], marks, strict=False):
+        print(f"| {low} to {high} | {statistics.median(gaps[low - 1 : high - 1]):.3f} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Trials as people read them: in one line, or side by side in a table that fits its screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from recur_tune.searching.objectives import OBJECTIVES
+from recur_tune.searching.state import TrialRecord
+
+# What tells configurations apart comes first; where a screen is narrow, the last are left out.
+_ORDER = ("recurrence", "window", "overlap", "windows", "l_ins", "width", "depth", "learning_rate")
+
+
+def describe_trial(trial: TrialRecord) -> str:
+    """What the search decided for a trial, in a line."""
+    parts = [f"{trial.role}:"] if trial.role else []
+    for name in _fields([trial]):
+        parts.append(_text(trial, name) if name == "recurrence" else f"{name} {_text(trial, name)}")
+    return " ".join(parts)
+
+
+def trial_table(
+    trials: Sequence[TrialRecord], columns: dict[str, list[Text | str]], width: int
+) -> tuple[Table, list[str]]:
+    """A row per trial: the given columns by their titles, then as much of the configurations as there is room for.
+
+    Gives the fields too that there was no room for.
+    """
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
+    for title, cells in columns.items():
+        width -= _width(title, cells) + 1
+        number = title and title not in ("trial", "state")
+        table.add_column(title, justify="right" if number else "left", no_wrap=True)
+    shown: list[list[Text | str]] = []
+    left_out: list[str] = []
+    for name in _fields(trials):
+        cells = [_text(trial, name) for trial in trials]
+        title = name.replace("_", "\n") if len(name) > 8 else name
+        width -= _width(title, cells) + 1
+        if width < -1 or left_out:
+            left_out.append(name)
+        else:
+            table.add_column(title, style="dim", no_wrap=True)
+            shown.append(cells)
+    for row in zip(*columns.values(), *shown, strict=True):
+        cells_of_row: tuple[RenderableType, ...] = row
+        table.add_row(*cells_of_row)
+    return table, left_out
+
+
+def roles(trials: Iterable[TrialRecord]) -> str:
+    """Which of them every search begins with: `T0 baseline, T1 paper`."""
+    return ", ".join(f"{trial.name} {trial.role}" for trial in trials if trial.role)
+
+
+def objective_columns(trials: Iterable[TrialRecord], objectives: Iterable[str]) -> dict[str, list[Text | str]]:
+    """What trials reached, by the objectives' titles in two lines."""
+    trials = list(trials)
+    columns: dict[str, list[Text | str]] = {}
+    for name in objectives:
+        objective = OBJECTIVES[name]
+        values = [trial.value(name) for trial in trials]
+        title = objective.title.replace(" ", "\n", 1) if " " in objective.title else objective.title.replace("/", "\n/")
+        columns[title] = ["-" if value is None else objective.format(value) for value in values]
+    return columns
+
+
+def _fields(trials: Iterable[TrialRecord]) -> list[str]:
+    """Every field that the search decided for one of them."""
+    found = dict.fromkeys(name for trial in trials for name in trial.params)
+    return [name for name in _ORDER if name in found] + [name for name in found if name not in _ORDER]
+
+
+def _text(trial: TrialRecord, field: str) -> str:
+    value: Any = trial.params.get(field, "")
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _width(title: str, cells: Iterable[Text | str]) -> int:
+    return max(len(cell) for cell in [*title.split("\n"), *cells])

@@ -1,0 +1,320 @@
+"""What a search has found, as the command line tells it: status, front, export, the live table, and the help."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+from recur_tune.cli import display, watch
+from recur_tune.cli.main import cli
+from recur_tune.cli.watch import Watch
+from recur_tune.searching.directory import EVENTS, IDENTITY, MODEL, SearchDirectory
+from recur_tune.spec import TrialConfig, parse
+from tests.cli.run import Outcome, run
+from tests.searching import search
+
+SPACE = {
+    "base": "tiny", "window": [16, 32, 64], "overlap": {"from": 0, "to": 0.5, "of": "window"},
+    "recurrence": {"none": None, "memory": {"l_ins": [1, 2, 3], "width": [100, 200]}},
+    "learning_rate": {"from": 1e-4, "to": 1e-2, "log": True},
+}  # fmt: skip
+COMMANDS = ["search", "resume", "stop", "status", "front", "export", "track"]
+
+
+def record_trial(directory: SearchDirectory, number: int, role: str = "", **params: Any) -> None:
+    costs = {
+        "flops_per_token": 1e6 * params["window"], "peak_memory": 2.0**20 * (10 + number), "parameters": 175_000,
+        "training_flops_per_token": 4e6,
+    }  # fmt: skip
+    directory.record("trial", trial=number, params=params, costs=costs, role=role)
+
+
+def record_report(directory: SearchDirectory, number: int, tokens: int, perplexity: float, state: str = "") -> None:
+    ending = {"state": state} if state else {}
+    metrics = {"word_perplexity": perplexity, "bits_per_byte": perplexity / 10}
+    directory.record("report", trial=number, tokens=tokens, loss=2.5, validation=metrics, **ending)
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """One search with a trial in every state, called `books`."""
+    folder = tmp_path / "results"
+    monkeypatch.setenv("RECUR_TUNE_RESULTS", str(folder))
+    spec = search(space=SPACE, budget={"tokens": "80k", "trials": 7}, limits={"peak_memory": "64MiB"})
+    books = SearchDirectory.create(folder, "books", spec)
+    books.record("search", status="started", links={"dashboard": "http://127.0.0.1:8265"})
+    books.record("reference", values={"perplexity": 100.0, "flops_per_token": 1e8, "peak_memory": 2.0**26})
+    memory = {"recurrence": "memory", "l_ins": 2, "width": 200}
+    rate = {"learning_rate": 0.00123456}
+    record_trial(books, 0, "baseline", recurrence="none", window=32, overlap=0, **rate)
+    record_trial(books, 1, "paper", **memory, window=32, overlap=8, **rate)
+    record_trial(books, 2, **memory, window=64, overlap=0, **rate)
+    record_trial(books, 3, **memory, window=16, overlap=4, **rate)
+    record_trial(books, 4, **memory, window=16, overlap=0, **rate)
+    record_trial(books, 5, **memory, window=64, overlap=32, **rate)
+    record_trial(books, 6, **memory, window=64, overlap=16, **rate)
+    for number in range(5):
+        books.record("running", trial=number)
+    record_report(books, 0, 80_000, 50.0, "complete")
+    record_report(books, 1, 80_000, 40.0, "complete")
+    record_report(books, 2, 80_000, 45.0, "complete")  # the paper's point beats it in everything
+    record_report(books, 3, 20_000, 70.0, "stopped")
+    record_report(books, 4, 20_000, 60.0)
+    books.record("end", trial=5, state="infeasible", reason="peak_memory 80 MiB is over the limit of 64 MiB")
+    books.record("end", trial=6, state="failed", reason="its worker [rank 0] died")
+    books.record("notice", text="MLflow has not got everything")
+    for number in (0, 1):
+        model = books.trial(number) / MODEL
+        model.mkdir(parents=True)
+        (model / "config.json").write_text("{}")
+        (model / "model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def lines_of(text: str) -> list[str]:
+    return [line.rstrip() for line in text.splitlines() if line.strip()]
+
+
+def refused(outcome: Outcome, *words: str) -> None:
+    assert outcome.code == 2 and outcome.out == "" and len(lines_of(outcome.err)) == 1, outcome
+    for word in words:
+        assert word in outcome.err, outcome.err
+
+
+def test_status_of_all_is_a_line_per_search(results: Path) -> None:
+    SearchDirectory.create(results, "later", search())
+    outcome = run("status")
+    header, books, later = lines_of(outcome.out)
+    assert outcome.code == 0 and outcome.err == ""
+    assert header.split() == ["search", "status", "trials", "front", "hypervolume", "time"]
+    for word in ("books", "interrupted", "3 complete", "1 running", "1 infeasible", "0."):
+        assert word in books
+    assert later.split()[:2] == ["later", "new"] and "none yet" in later
+
+
+def test_status_without_any_search_says_how_to_make_one(tmp_path: Path) -> None:
+    outcome = run("status", "--results", tmp_path)
+    assert outcome.code == 0 and "recur-tune search" in outcome.out
+
+
+def test_status_of_one_shows_every_trial_the_running_and_the_front_first(results: Path) -> None:
+    outcome = run("status", "books")
+    rows = [line.split() for line in lines_of(outcome.out)]
+    names = [word for row in rows for word in row[:2] if word in {f"T{number}" for number in range(9)}]
+    assert names[:7] == ["T4", "T1", "T0", "T6", "T5", "T3", "T2"]
+    marked = [row[1] for row in rows if row[0] == "●" and row[1].startswith("T")]
+    assert marked == ["T1", "T0"]
+    for word in ("running", "complete", "stopped", "failed", "infeasible"):
+        assert word in outcome.out
+    assert outcome.err == "note: MLflow has not got everything\n"
+
+
+def test_status_as_json(results: Path) -> None:
+    one = json.loads(run("status", "books", "--json").out)
+    assert one["status"] == "interrupted" and one["on_front"] == 2 and 0 < one["hypervolume"] < 1
+    assert one["trials"] == {"complete": 3, "stopped": 1, "running": 1, "infeasible": 1, "failed": 1}
+    assert one["links"] == {}, "the dashboard went with the process"
+    every = json.loads(run("status", "--json").out)
+    assert every["searches"] == [one] and every["results"] == str(results) and every["unreadable"] == []
+
+
+def test_a_search_of_a_later_version_hides_no_other(results: Path) -> None:
+    for name, identity in (("newer", '{"format": 99, "created": 1}'), ("broken", "["), ("odd", "{}")):
+        SearchDirectory.create(results, name, search())
+        (results / name / IDENTITY).write_text(identity)
+    outcome = run("status")
+    assert outcome.code == 0 and "books" in outcome.out
+    assert "format 99" in outcome.err and "broken" in outcome.err and "odd" in outcome.err
+    every = json.loads(run("status", "--json").out)
+    assert {one["search"] for one in every["unreadable"]} == {"newer", "broken", "odd"}
+
+
+def test_following_a_search_that_is_over_ends_at_once(results: Path) -> None:
+    outcome = run("status", "books", "--follow")
+    assert outcome.code == 0 and "T1 complete" not in outcome.err, "what was over before is in the table"
+    assert "books" in outcome.out and "complete" in outcome.out
+    refused(run("status", "--follow"), "follow:", "NAME")
+
+
+def test_front_is_best_quality_first_with_what_was_chosen(results: Path) -> None:
+    outcome = run("front", "books")
+    lines = lines_of(outcome.out)
+    assert [line.split()[0] for line in lines[2:4]] == ["T1", "T0"]
+    assert lines[2].split() == ["T1", "40", "32M", "11", "MiB", "memory", "32", "8", "2", "200", "0.00123"]
+    assert lines[4] == "T1 paper, T0 baseline"
+    assert outcome.err == ""
+
+
+def test_at_eighty_columns_a_trial_is_one_line(results: Path) -> None:
+    outcome = run("front", "books", width=80)
+    assert all(len(line) <= 80 for line in outcome.out.splitlines())
+    assert [line.split()[0] for line in lines_of(outcome.out)[2:4]] == ["T1", "T0"]
+    narrow = run("front", "books", width=50)
+    assert all(len(line) <= 50 for line in narrow.out.splitlines())
+    assert len(lines_of(narrow.out)[2:4]) == 2 and "learning_rate" in narrow.err and "--csv" in narrow.err
+    assert all(len(line) <= 80 for line in run("status", "books", width=80).out.splitlines())
+
+
+def test_front_as_json_and_csv(results: Path) -> None:
+    told = json.loads(run("front", "books", "--json").out)
+    assert [row["trial"] for row in told["front"]] == ["T1", "T0"]
+    assert told["front"][0]["params"]["overlap"] == 8 and told["front"][0]["perplexity"] == 40.0
+    rows = list(csv.DictReader(io.StringIO(run("front", "books", "--csv").out)))
+    assert [row["trial"] for row in rows] == ["T1", "T0"]
+    assert rows[0]["learning_rate"] == "0.00123456" and rows[0]["l_ins"] == "2" and rows[1]["l_ins"] == ""
+    refused(run("front", "books", "--json", "--csv"), "csv:")
+
+
+def test_front_of_other_objectives(results: Path) -> None:
+    told = json.loads(run("front", "books", "--objectives", "bits_per_byte, parameters", "--json").out)
+    assert told["objectives"] == ["bits_per_byte", "parameters"]
+    assert [(row["trial"], row["bits_per_byte"]) for row in told["front"]] == [("T1", 4.0)]
+    costs = json.loads(run("front", "books", "--objectives", "peak_memory", "--json").out)
+    assert [row["trial"] for row in costs["front"]] == ["T0"]
+
+
+def test_front_before_any_trial_ends_is_a_sentence(tmp_path: Path) -> None:
+    SearchDirectory.create(tmp_path, "new", search())
+    assert "no trial has reached the full budget" in run("front", "new", "--results", tmp_path).out
+    assert json.loads(run("front", "new", "--results", tmp_path, "--json").out)["front"] == []
+
+
+@pytest.mark.parametrize("trial", ["T1", "1", "t1"])
+def test_export_copies_the_model_and_says_what_it_is(results: Path, tmp_path: Path, trial: str) -> None:
+    target = tmp_path / "models" / "one"
+    outcome = run("export", "books", "--trial", trial, "--to", target)
+    assert outcome.code == 0 and f"recur-tune eval {target}" in outcome.err
+    assert sorted(file.name for file in target.iterdir()) == ["config.json", "model.safetensors", "trial.yaml"]
+    config = parse(TrialConfig, yaml.safe_load((target / "trial.yaml").read_text()))
+    assert (config.window, config.overlap, config.tokens) == (32, 8, 80_000)
+    refused(run("export", "books", "--trial", trial, "--to", target), "to:", str(target))
+
+
+@pytest.mark.parametrize(
+    ("trial", "words"),
+    [
+        ("T2", ["T2 is not on the front", "keep: all"]),
+        ("T3", ["T3 is stopped"]),
+        ("T4", ["T4 is running"]),
+        ("T5", ["T5 is infeasible"]),
+        ("T99", ["'T99'", "recur-tune front books"]),
+        ("best", ["'best'"]),
+        ("-1", ["'-1'"]),
+    ],
+)
+def test_export_refuses_what_has_no_model(results: Path, tmp_path: Path, trial: str, words: list[str]) -> None:
+    refused(run("export", "books", f"--trial={trial}", "--to", tmp_path / "model"), "trial: ", *words)
+    assert not (tmp_path / "model").exists()
+
+
+def test_export_from_a_search_that_keeps_nothing_says_so(results: Path, tmp_path: Path) -> None:
+    directory = SearchDirectory.open(results, "books")
+    directory.change_spec(directory.spec.model_copy(update={"keep": "none"}))
+    refused(run("export", "books", "--trial", "T2", "--to", tmp_path / "model"), "keep: none")
+
+
+def test_exporting_into_an_empty_folder_is_fine(results: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert run("export", "books", "--trial", "T0", "--to", tmp_path / "empty").code == 0
+    assert (tmp_path / "empty" / "trial.yaml").is_file()
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Console]:
+    """Puts a console of our own where the live table is shown."""
+
+    def put(**settings: Any) -> Console:
+        console = Console(file=io.StringIO(), markup=False, **settings)
+        monkeypatch.setattr(display, "stderr", console)
+        monkeypatch.setattr(watch, "stderr", console)
+        return console
+
+    return put
+
+
+def test_off_a_terminal_every_event_is_a_line(results: Path, screen: Callable[..., Console]) -> None:
+    console = screen(width=60)
+    log = results / "books" / EVENTS
+    written = log.read_text()
+    log.write_text("")
+    with Watch(SearchDirectory.open(results, "books")) as shown:
+        shown.stage("starting Ray …")
+        log.write_text(written)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    lines = lines_of(text)
+    assert lines[0] == "starting Ray …"
+    assert "  T0 starts: baseline: none window 32 overlap 0 learning_rate 0.00123" in lines
+    [ended] = [line for line in lines if line.startswith("  T1 complete")]
+    assert "perplexity per word 40, FLOPs/token 32M, peak memory 11 MiB" in ended and "of 7 trials ended" in ended
+    assert any("T6 failed (its worker [rank 0] died)" in line for line in lines)
+    assert any("T5 infeasible (peak_memory 80 MiB is over the limit of 64 MiB)" in line for line in lines)
+    assert "  note: MLflow has not got everything" in lines
+    assert "\x1b" not in text
+
+
+def test_on_a_terminal_there_is_a_table_with_states_and_front(results: Path, screen: Callable[..., Console]) -> None:
+    console = screen(force_terminal=True, width=80, height=40, color_system=None)
+    directory = SearchDirectory.open(results, "books")
+    with Watch(directory) as shown:
+        shown.searching()
+        console.print(shown._render())
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    for words in ("books", "searching …", "5 of 7 trials ended", "2 on the front", "hypervolume 0.", "of 80k"):
+        assert words in text, words
+    assert "Ray dashboard http://127.0.0.1:8265" in text and "note: MLflow has not got everything" in text
+    rows = [line.split() for line in text.splitlines() if " T" in line]
+    assert ["●", "T1", "complete"] in [row[:3] for row in rows]
+    assert ["T4", "running", "20k", "60"] in [row[:4] for row in rows]
+    assert ["T5", "infeasible", "0", "-"] in [row[:4] for row in rows], "nothing is known of its quality"
+
+
+def test_a_small_screen_shows_what_matters_most(results: Path) -> None:
+    shown = Watch(SearchDirectory.open(results, "books"))
+    console = Console(file=io.StringIO(), width=80)
+    console.print(shown.table(rows=3, width=80))
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert [name for name in ("T4", "T1", "T0", "T6") if f"{name} " in text] == ["T4", "T1", "T0"]
+    assert "4 more trials" in text
+
+
+def test_a_watch_sees_what_is_written_later(results: Path) -> None:
+    directory = SearchDirectory.open(results, "books")
+    shown = Watch(directory)
+    assert shown.headline().startswith("5 of 7 trials ended, 2 on the front, hypervolume")
+    record_report(directory, 4, 80_000, 20.0, "complete")
+    assert [event["trial"] for event in shown.news()] == [4]
+    assert shown.headline().startswith("6 of 7 trials ended, 3 on the front") and list(shown.news()) == []
+
+
+def test_the_help_lists_every_command_in_a_line() -> None:
+    outcome = run("--help")
+    assert outcome.code == 0
+    for name, command in cli.commands.items():
+        assert any(line.split()[:1] == [name] for line in outcome.out.splitlines()), name
+        assert command.get_short_help_str(200).rstrip(".")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_explains_itself_and_every_option(name: str) -> None:
+    outcome = run(name, "--help")
+    assert outcome.code == 0 and f"recur-tune {name}" in outcome.out.split("Options:")[0].split("Usage:")[1][20:]
+    for parameter in cli.commands[name].params:
+        assert parameter.param_type_name == "argument" or parameter.help, parameter.name  # type: ignore[attr-defined]
+    assert all(len(line) <= 120 for line in outcome.out.splitlines())
+
+
+def test_the_help_needs_nothing_heavy() -> None:
+    heavy = "torch", "ray", "mlflow", "optuna", "transformers", "pandas", "matplotlib", "moocore"
+    code = f"import sys, recur_tune.cli.main; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

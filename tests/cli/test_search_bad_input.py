@@ -1,0 +1,281 @@
+"""Bad input to a search: one sentence that names field and value, exit code 2, and nothing left in the results."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from recur_tune.searching.directory import FORMAT, IDENTITY, SPEC, SearchDirectory
+from tests.cli.run import Outcome, run
+from tests.searching import search
+
+GOOD: dict[str, Any] = {
+    "space": {"base": "tiny", "corpus": "stdlib", "window": [16, 32], "batch": 3},
+    "objectives": ["token_perplexity", "flops_per_token"],
+    "budget": {"tokens": "80k", "trials": 3},
+}
+
+
+def refused(outcome: Outcome, *words: str) -> None:
+    """One sentence that holds these words, and nothing else."""
+    lines = [line for line in outcome.err.splitlines() if line.strip() and not line.endswith("…")]
+    assert outcome.code == 2, outcome
+    assert len(lines) == 1 and lines[0].startswith("recur-tune: ") and lines[0].endswith((".", "?", ")")), outcome.err
+    assert outcome.out == "" and "Traceback" not in outcome.err
+    for word in words:
+        assert word in lines[0], lines[0]
+
+
+@pytest.fixture
+def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RECUR_TUNE_RESULTS", str(tmp_path / "results"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def space(tmp_path: Path, results: Path) -> Path:
+    (tmp_path / "space.yaml").write_text(yaml.safe_dump(GOOD))
+    return tmp_path / "space.yaml"
+
+
+@pytest.fixture
+def books(results: Path) -> SearchDirectory:
+    """A search that was stopped."""
+    made = SearchDirectory.create(results, "books", search(space={"base": "tiny", "window": [16, 32], "batch": 4}))
+    made.record("search", status="started")
+    made.record("trial", trial=0, params={"window": 16}, costs={"flops_per_token": 1.0, "peak_memory": 1.0})
+    made.record("end", trial=0, state="paused")
+    made.record("search", status="stopped")
+    return made
+
+
+def snapshot(directory: SearchDirectory) -> dict[str, str]:
+    return {file.name: file.read_text() for file in directory.path.iterdir() if file.is_file() and file.name != "lock"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        # unknown names, at each level, with the nearest
+        (["budgt.trials=3"], ["budgt", "did you mean 'budget'?"]),
+        (["budget.trails=3"], ["budget.trails", "did you mean 'trials'?"]),
+        (["resources.gpu=1"], ["resources.gpu", "did you mean 'gpus'?"]),
+        (["sampler.sed=1"], ["sampler.sed", "did you mean 'seed'?"]),
+        (["space.windw=64"], ["'windw'", "did you mean 'window'?"]),
+        (["space.recurrence={none: , memory: {l_in: [1]}}"], ["'l_in'", "did you mean 'l_ins'?"]),
+        (["space.width={from: 1, to: 2, stp: 1}"], ["width", "'stp'", "did you mean 'step'?"]),
+        (["limits.peak_memry=1GiB"], ["'peak_memry'", "did you mean 'peak_memory'?"]),
+        (["objectives=[perplexty, parameters]"], ["'perplexty'", "did you mean 'perplexity'?"]),
+        (["reference.perplexty=1"], ["'perplexty'", "objectives"]),
+        (["space.corpus=stdlb"], ["'stdlb'", "did you mean 'stdlib'?"]),
+        (["budget.1=2"], ["budget.1"]),
+        # values
+        (["space.width={from: 9, to: 3}"], ["width", "from 9 to 3"]),
+        (["space.width={from: 0, to: 3}"], ["width", "0"]),
+        (["space.learning_rate={from: 0, to: 1e-3, log: true}"], ["learning_rate", "0"]),
+        (["space.learning_rate={from: 1e-3, to: .inf}"], ["learning_rate"]),
+        (["space.width={from: 3}"], ["width", "both from and to"]),
+        (["space.width={from: 1, to: 9, step: 20}"], ["width", "step 20"]),
+        (["space.width=[]"], ["width", "at least one"]),
+        (["space.width=[7, 7]"], ["width", "twice"]),
+        (["space.width=wide"], ["width", "'wide'"]),
+        (["space.overlap={from: 0, to: 1, of: window}"], ["overlap", "below 1"]),
+        (["space.overlap=[0, 16]"], ["overlap can be 16", "window of 16"]),
+        (["space.overlap={from: 0, to: 0.5, of: windw}"], ["overlap", "'windw'", "did you mean 'window'?"]),
+        (["space.corpus=[stdlib, recall]"], ["corpus", "name one"]),
+        (["space.tokenizer=[bytes, gpt2]"], ["token_perplexity", "tokenizers"]),
+        (["space.tokens=5M"], ["tokens", "budget.tokens"]),
+        (["space=7"], ["space", "7"]),
+        (["space.recurrence={none: 5}"], ["recurrence", "5"]),
+        (["budget.tokens=many"], ["budget.tokens", "'many'"]),
+        (["budget.trials=0"], ["budget.trials", "0"]),
+        (["budget.trials=null"], ["budget", "trials, wall_clock or both"]),
+        (["budget=5"], ["budget", "5"]),
+        (["budget.wall_clock=soon"], ["wall_clock", "'soon'", "30m"]),
+        (["budget.reduction=1"], ["reduction", "1"]),
+        (["budget.rungs=30"], ["30 rungs"]),
+        (["limits.peak_memory=huge"], ["peak_memory", "'huge'", "16GiB"]),
+        (["objectives=perplexity"], ["objectives", "'perplexity'"]),
+        (["objectives=[perplexity]"], ["'perplexity' alone"]),
+        (["sampler.name=cmaes"], ["sampler.name", "'cmaes'"]),
+        (["keep=best"], ["keep", "'best'"]),
+        # --set itself
+        (["budget.tokens"], ["'budget.tokens'", "KEY=VALUE"]),
+        (["=5"], ["'=5'", "KEY=VALUE"]),
+        (["space.window=[16"], ["set:", "'[16'", "space.window"]),
+        # what this machine will never have
+        (["resources.gpus=3"], ["resources", "3 GPUs", "this machine"]),
+        (["resources.gpus=1.5"], ["gpus 1.5"]),
+        (["resources.cpus=99"], ["resources", "99 CPUs", "this machine"]),
+        (["resources.workers=99"], ["resources", "99 workers", "this machine"]),
+        (["resources.cpus=0.5", "resources.workers=2"], ["batch 3", "2 workers"]),
+        # what the base is not
+        (["space.window=[16, 200]"], ["window: 200", "128 positions of tiny"]),
+        (["space.l_ins=[1, 9]"], ["l_ins: 9", "1 to 3"]),
+        (["space.base=no/such"], ["base: 'no/such'", "Hub"]),
+        (["space.tokenizer=no/such", "objectives=[perplexity, parameters]"], ["tokenizer: 'no/such'", "Hub"]),
+    ],
+    ids=lambda value: " ".join(value) if value and "=" in value[0] else None,
+)  # fmt: skip
+def test_a_search_that_makes_no_sense(space: Path, results: Path, settings: list[str], words: list[str]) -> None:
+    flags = [word for setting in settings for word in ("--set", setting)]
+    refused(run("search", space, *flags, "--name", "x"), *words)
+    assert not results.exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--trials", 0], ["--trials", "0"]),
+        (["--trials", "many"], ["--trials", "'many'"]),
+        (["--time", "soon"], ["wall_clock", "'soon'"]),
+        (["--name", "a/b"], ["name", "'a/b'"]),
+        (["--name", "../x"], ["name", "'../x'"]),
+        (["--name", "-x"], ["name", "'-x'"]),
+        (["--name", ""], ["name"]),
+        (["--nmae", "x"], ["--nmae", "--name"]),
+        (["--address", "nonsense"], ["address", "'nonsense'", "ray://"]),
+        (["--address", ""], ["address", "''"]),
+        (["--address", "host:99999999"], ["address", "host:99999999"]),
+    ],
+)
+def test_flags_that_make_no_sense(space: Path, results: Path, flags: list[object], words: list[str]) -> None:
+    refused(run("search", space, *flags), *words)
+    assert not results.exists()
+
+
+@pytest.mark.parametrize("kind", ["{}", "ray://{}", "http://{}"])
+def test_an_address_where_nothing_answers(space: Path, results: Path, books: SearchDirectory, kind: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = kind.format(f"127.0.0.1:{free.getsockname()[1]}")
+    before = snapshot(books)
+    refused(run("search", space, "--name", "x", "--address", address), "address", address)
+    refused(run("resume", "books", "--trials", 9, "--address", address), "address", address)
+    assert [folder.name for folder in results.iterdir()] == ["books"] and snapshot(books) == before
+
+
+def test_no_cluster_to_join(space: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    def nothing_there(**settings: Any) -> None:
+        raise ConnectionError("Could not find any running Ray instance.")
+
+    monkeypatch.setattr(ray, "init", nothing_there)
+    refused(run("search", space, "--name", "x", "--address", "auto"), "address", "auto", "no Ray cluster")
+    assert not results.exists()
+
+
+def test_a_space_that_is_not_there_or_not_a_space(tmp_path: Path, results: Path) -> None:
+    refused(run("search", "pg20"), "space", "pg20", "quickstart", "pg19", "wikitext-103", "enwik8-bytes", "enwik8-bpe")
+    refused(run("search", tmp_path / "none.yaml"), "none.yaml")
+    refused(run("search", tmp_path), str(tmp_path))
+    for text, words in (
+        ("a: [1\n", ["space:", "no readable YAML"]),
+        ("- a\n", ["space:", "list"]),
+        ("just words\n", ["space:", "str"]),
+        ("", ["space", "missing"]),
+        ("space: {window: [1]}\n", ["budget", "missing"]),
+        ("1: 2\n", ["1"]),
+        ("space: {1: 2}\nbudget: {trials: 1}\n", ["1"]),
+        ("space: {window: 2020-01-01}\nbudget: {trials: 1}\n", ["window"]),
+        ("space: {window: 16, ? [a] : 1}\n", ["space:"]),
+    ):
+        (tmp_path / "bad.yaml").write_text(text)
+        refused(run("search", tmp_path / "bad.yaml"), *words)
+        refused(run("search", tmp_path / "bad.yaml", "--dry-run"), *words)
+    (tmp_path / "bad.yaml").write_bytes(b"\xff\xfe\0bin")
+    refused(run("search", tmp_path / "bad.yaml"), "bad.yaml", "no readable YAML")
+    assert not results.exists()
+
+
+def test_a_name_that_is_taken(space: Path, books: SearchDirectory) -> None:
+    before = snapshot(books)
+    refused(run("search", space, "--name", "books"), "'books' is taken", "recur-tune resume books")
+    assert snapshot(books) == before
+
+
+def test_results_that_cannot_be_written(space: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused(run("search", space, "--name", "x", "--results", tmp_path / "file"), str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--set", "space.window=64"], ["space.window", "[16, 32]", "64", "another name"]),
+        (["--set", "budget.tokens=5M"], ["budget.tokens", "20000000", "5000000"]),
+        (["--set", "sampler.name=random"], ["sampler.name", "'tpe'", "'random'"]),
+        (["--set", "objectives=[loss, parameters]"], ["objectives", "loss"]),
+        (["--set", "resources.gpus=3"], ["3 GPUs"]),
+        (["--set", "resources.cpus=99"], ["99 CPUs"]),
+        (["--set", "budget.trails=9"], ["budget.trails", "'trials'"]),
+        (["--set", "nothing"], ["'nothing'", "KEY=VALUE"]),
+        (["--trials", 0], ["--trials"]),
+    ],
+)
+def test_a_search_cannot_go_on_as_another(books: SearchDirectory, flags: list[object], words: list[str]) -> None:
+    before = snapshot(books)
+    refused(run("resume", "books", *flags), *words)
+    assert snapshot(books) == before, "a resume that is refused changes nothing"
+
+
+def test_a_search_that_runs_is_not_changed_or_run_twice(books: SearchDirectory) -> None:
+    with books.lock():
+        before = snapshot(books)
+        refused(run("resume", "books", "--trials", 9), "books is running already", "recur-tune stop books")
+        refused(run("track", "books"), "books is running")
+        assert snapshot(books) == before
+
+
+def commands_on(name: str, folder: Path) -> list[list[object]]:
+    return [
+        ["resume", name], ["stop", name], ["status", name], ["status", name, "--follow"], ["front", name],
+        ["track", name], ["export", name, "--trial", "T0", "--to", folder / "model"],
+    ]  # fmt: skip
+
+
+def test_a_search_that_is_not_there(books: SearchDirectory, tmp_path: Path) -> None:
+    for command in commands_on("boks", tmp_path):
+        refused(run(*command), "'boks'", "books")
+    for command in commands_on("../books", tmp_path):
+        refused(run(*command), "'../books'")
+    for command in commands_on("x", tmp_path):
+        refused(run(*command, "--results", tmp_path / "elsewhere"), "'x'", "none yet")
+    assert not (tmp_path / "elsewhere").exists() and not (tmp_path / "model").exists()
+
+
+def test_a_search_of_a_newer_version(books: SearchDirectory, tmp_path: Path) -> None:
+    (books.path / IDENTITY).write_text(json.dumps({**books.identity, "format": FORMAT + 1}))
+    before = snapshot(books)
+    for command in commands_on("books", tmp_path):
+        refused(run(*command), str(books.path), f"format {FORMAT + 1}", "upgrade")
+    assert snapshot(books) == before and not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "text"), [(IDENTITY, "{"), (IDENTITY, "{}"), (IDENTITY, "[]"), (SPEC, "a: [1"), (SPEC, "- 1")]
+)
+def test_a_damaged_search(books: SearchDirectory, tmp_path: Path, file: str, text: str) -> None:
+    (books.path / file).write_text(text)
+    for command in commands_on("books", tmp_path):
+        if command[0] != "stop" or file == IDENTITY:  # to stop it, what it searches does not matter
+            refused(run(*command), str(books.path / file) if file == IDENTITY or command[0] != "export" else "")
+
+
+def test_nothing_to_stop_nothing_to_export_no_such_objective(books: SearchDirectory, tmp_path: Path) -> None:
+    refused(run("stop", "books"), "books is not running")
+    assert not books.stop_requested
+    refused(run("front", "books", "--objectives", "perplexity,speed"), "objectives", "'speed'", "flops_per_token")
+    refused(run("front", "books", "--objectives", "perplexty"), "did you mean 'perplexity'?")
+    refused(run("front", "books", "--objectives", ""), "objectives", "''")
+    refused(run("export", "books", "--trial", "T9", "--to", tmp_path / "model"), "'T9'")
+    refused(run("export", "books", "--trial", "T0", "--to", tmp_path / "model"), "T0 is paused")
+    refused(run("export", "books", "--to", tmp_path / "model"), "--trial")
+    refused(run("resume"), "NAME")
+    assert not (tmp_path / "model").exists()

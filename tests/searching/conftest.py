@@ -1,0 +1,26 @@
+"""One Ray cluster for every test in this folder that needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from recur_tune.cluster.ray_cluster import Cluster, connected
+from tests.searching.searches import make_world
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A cluster of this process; whoever runs a search here finds it and leaves it as it is."""
+    with connected(None) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base and a text."""
+    folder = tmp_path_factory.mktemp("world")
+    make_world(folder)
+    return folder

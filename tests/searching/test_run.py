@@ -1,0 +1,230 @@
+"""Whole searches on a real Ray cluster, in both lanes, with what can happen to a worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import optuna
+import pytest
+import torch
+from mlflow import MlflowClient
+from optuna.trial import TrialState
+
+import recur_tune
+from recur_tune.cluster.ray_cluster import Allotment, Cluster
+from recur_tune.searching.directory import MODEL, SearchDirectory
+from recur_tune.searching.front import front_rows
+from recur_tune.searching.preparation import Prices
+from recur_tune.searching.result import SearchResult
+from recur_tune.searching.run import fit, run_search
+from recur_tune.searching.sampler import TruthfulSearch, study_storage
+from recur_tune.searching.state import SearchState
+from recur_tune.searching.trainable import run_trial, train_in_actor, train_on_workers
+from recur_tune.tracking.mlflow import tracking_uri
+from tests.cli.run import run as command
+from tests.searching.searches import assert_settled, events_of, small_fields, small_spec
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A search from Python that was given more trials after its end, which many tests look at."""
+
+    half: SearchState
+    result: SearchResult
+
+
+@pytest.fixture(scope="module")
+def both(cluster: Cluster, world: Path, tmp_path_factory: pytest.TempPathFactory) -> Searched:
+    results = tmp_path_factory.mktemp("results")
+
+    def search(trials: int) -> SearchResult:
+        settings = {"budget.trials": trials, "limits": {"flops_per_token": "25k"}}
+        return recur_tune.search(small_fields(world), name="first", results=results, settings=settings)
+
+    return Searched(search(4).state, search(8))
+
+
+@pytest.fixture
+def searched(both: Searched) -> SearchResult:
+    return both.result
+
+
+def test_a_search_trains_its_budget_and_ends(searched: SearchResult) -> None:
+    state = searched.state
+    assert state.status == "finished"
+    assert state.trained == 8
+    assert {"complete"} <= {trial.state for trial in state.trials.values()} <= {"complete", "stopped", "infeasible"}
+    assert {trial.role for trial in state.trials.values()} == {"baseline", "paper", ""}
+    assert_settled(searched.directory)
+
+
+def test_the_front_is_a_table_with_objectives_and_parameters(searched: SearchResult) -> None:
+    front = searched.front
+    assert len(front) >= 1
+    assert {"trial", "token_perplexity", "flops_per_token", "peak_memory", "window", "learning_rate"} <= set(
+        front.columns
+    )
+    assert front["token_perplexity"].is_monotonic_increasing
+    assert len(searched.trials) == len(searched.state.trials)
+    assert 0 < (searched.hypervolume or 0) < 1
+
+
+def test_what_breaks_a_limit_is_never_trained(searched: SearchResult) -> None:
+    over = [trial for trial in searched.state.trials.values() if trial.costs["flops_per_token"] > 25_000]
+    assert over
+    assert all(trial.state == "infeasible" and trial.tokens == 0 for trial in over)
+
+
+def test_models_are_kept_on_the_front_alone(searched: SearchResult) -> None:
+    kept = {path.parent.name for path in searched.directory.path.glob(f"trials/*/{MODEL}")}
+    assert kept == {str(number) for number in searched.front["number"]}
+    assert not list(searched.directory.path.glob("trials/*/resume"))
+
+
+def test_mlflow_alone_gives_the_front_that_the_command_prints(searched: SearchResult) -> None:
+    directory = searched.directory
+    printed = command("front", "first", "--results", directory.path.parent, "--json")
+    assert printed.code == 0
+    rows = json.loads(printed.out)["front"]
+    client = MlflowClient(tracking_uri(directory))
+    experiment = client.get_experiment_by_name("recur-tune")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id], "tags.pareto = 'true'")
+    found = {
+        run.info.run_name: {name: run.data.metrics[name] for name in directory.spec.objectives} for run in runs
+    }  # fmt: skip
+    assert found == {row["trial"]: {name: row[name] for name in directory.spec.objectives} for row in rows}
+    for run in runs:
+        row = next(row for row in rows if row["trial"] == run.info.run_name)
+        assert {name: run.data.params[name] for name in row["params"]} == {k: str(v) for k, v in row["params"].items()}
+    [parent] = client.search_runs([experiment.experiment_id], "run_name = 'first'")
+    names = {file.path for file in client.list_artifacts(parent.info.run_id)}
+    assert {"front.json", "front.png", "front.html"} <= names
+    assert parent.data.metrics["hypervolume"] == pytest.approx(searched.hypervolume)
+
+
+def test_a_model_of_the_front_can_be_exported_and_scored(searched: SearchResult, tmp_path: Path) -> None:
+    results, best = searched.directory.path.parent, searched.front["trial"][0]
+    assert command("export", "first", "--trial", best, "--to", tmp_path / "m", "--results", results).code == 0
+    scored = command("eval", tmp_path / "m", "--split", "validation", "--json")
+    assert scored.code == 0
+
+
+def test_more_trials_go_on_where_it_ended(both: Searched) -> None:
+    assert (both.half.status, both.half.trained) == ("finished", 4)
+    assert {number: both.result.state.trials[number] for number in both.half.trials} == both.half.trials
+    assert [event["status"] for event in events_of(both.result.directory, "search")] == ["started", "finished"] * 2
+
+
+def reports_of(directory: SearchDirectory, number: int) -> list[tuple[int, dict[str, float] | None]]:
+    return [(event["tokens"], event["validation"]) for event in events_of(directory, "report")
+            if event["trial"] == number and event.get("validation")]  # fmt: skip
+
+
+def train_with(directory: SearchDirectory, train: Callable[[dict[str, Any]], None], allotment: Allotment) -> None:
+    """A search whose trials are trained by a function of the test."""
+    with directory.lock():
+        log = directory.open_log()
+        searcher = TruthfulSearch(directory.spec, log, Prices(allotment.workers))
+        fit(directory.spec, log, allotment, searcher, train, lambda: False)
+
+
+def test_both_lanes_give_the_same_numbers(cluster: Cluster, world: Path, tmp_path: Path) -> None:
+    spec = small_spec(world, budget__trials=1)
+    here = SearchDirectory.create(tmp_path, "here", spec)
+    there = SearchDirectory.create(tmp_path, "there", spec)
+    train_with(here, train_in_actor, Allotment(1, 1.0, 0.0, 1))
+    train_with(there, train_on_workers, Allotment(1, 0.5, 0.0, 1))  # half a core: its actor needs some too
+    assert reports_of(here, 0) == reports_of(there, 0)
+    assert len(reports_of(here, 0)) == 2
+
+
+def kill_when(directory: SearchDirectory, ready: Callable[[dict[str, Any]], bool]) -> threading.Thread:
+    """Kill the worker of the first report that is ready for it, as a lost machine would."""
+
+    def watch() -> None:
+        while True:
+            for event in events_of(directory, "report"):
+                if ready(event):
+                    os.kill(int(event["worker"].partition(":")[2]), signal.SIGKILL)
+                    return
+            time.sleep(0.02)
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+def midway(event: dict[str, Any]) -> bool:
+    return bool(event.get("validation")) and "state" not in event
+
+
+def test_a_killed_actor_costs_nothing_but_time(cluster: Cluster, world: Path, tmp_path: Path) -> None:
+    spec = small_spec(world, budget__trials=2, budget__tokens=40_000, budget__rungs=4, budget__reduction=2)
+    directory = SearchDirectory.create(tmp_path, "killed", spec)
+    killer = kill_when(directory, midway)
+    state = run_search(directory)
+    killer.join()
+    assert state.status == "finished"
+    assert {trial.state for trial in state.trials.values()} <= {"complete", "stopped"}
+    starts = [event["trial"] for event in events_of(directory, "running")]
+    assert len(starts) == 3  # one of the two trials started twice, and went on from its checkpoint
+    again = max(starts, key=starts.count)
+    tokens = [event["tokens"] for event in events_of(directory, "report") if event["trial"] == again]
+    assert tokens == sorted(tokens)
+    assert_settled(directory)
+
+
+def test_two_workers_train_a_trial_and_survive_the_loss_of_one(cluster: Cluster, world: Path, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {
+        "budget__trials": 1, "budget__tokens": 60_000, "budget__rungs": 4, "resources__workers": 2,
+        "resources__cpus": 0.9, "space__learning_rate": 0.003,
+    }  # fmt: skip
+    directory = SearchDirectory.create(tmp_path, "two", small_spec(world, **changes))
+    killer = kill_when(directory, midway)
+    state = run_search(directory)
+    killer.join()
+    assert [trial.state for trial in state.trials.values()] == ["complete"]
+    assert len({event["worker"] for event in events_of(directory, "report")}) == 2  # the first worker and its successor
+    assert_settled(directory)
+
+
+def short_of_memory(job: dict[str, Any]) -> None:
+    """Trial 1 does not fit; whatever trains it raises what CUDA raises."""
+    from ray import tune
+
+    failing = job["number"] == 1
+    error = torch.OutOfMemoryError("CUDA out of memory")
+    target = "recur_tune.searching.trainable.set_up"
+    patch = mock.patch(target, side_effect=error) if failing else mock.patch("builtins.id", id)
+    with patch:
+        run_trial(job, lambda message: tune.report({"report": json.dumps({**message, "worker": f":{os.getpid()}"})}))
+
+
+def test_out_of_memory_ends_one_trial_and_replaces_its_actor(cluster: Cluster, world: Path, tmp_path: Path) -> None:
+    directory = SearchDirectory.create(tmp_path, "memory", small_spec(world, budget__trials=3))
+    train_with(directory, short_of_memory, Allotment(1, 2.0, 0.0, 1))
+    state = directory.state()
+    assert [trial.state for trial in state.trials.values()][:3] == ["complete", "infeasible", "complete"]
+    assert state.trials[1].reason == "out of memory on its device"
+    workers = [state.trials[number].worker for number in (0, 1, 2)]
+    assert workers[0] == workers[1] != workers[2]
+    study = optuna.load_study(study_name="memory", storage=study_storage(directory.path))
+    assert study.trials[1].state == TrialState.PRUNED
+    assert study.trials[1].constraints["device_memory"] > 0
+
+
+def test_front_rows_are_what_the_result_shows(searched: SearchResult) -> None:
+    rows = front_rows(searched.state, searched.directory.spec.objectives)
+    assert [row["trial"] for row in rows] == list(searched.front["trial"])

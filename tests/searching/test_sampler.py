@@ -1,0 +1,316 @@
+"""What Optuna is told, by driving the searcher as Ray Tune would: no cluster, no training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.trial import TrialState
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import Searcher
+
+from recur_tune.searching.directory import SearchDirectory
+from recur_tune.searching.sampler import TruthfulSearch, first_points, make_sampler, study_storage
+from recur_tune.searching.scheduler import ParetoHalving
+from recur_tune.searching.spec import SearchSpec
+from recur_tune.spec import TrialConfig, parse
+
+FIELDS: dict[str, Any] = {
+    "space": {
+        "base": "tiny",
+        "recurrence": {"none": None, "memory": {"l_ins": [1, 2, 3], "width": {"from": 8, "to": 300}}},
+        "window": [16, 32, 64],
+        "overlap": {"from": 0, "to": 0.5, "of": "window"},
+        "learning_rate": {"from": 1e-4, "to": 1e-2, "log": True},
+    },
+    "objectives": ["token_perplexity", "flops_per_token"],
+    "budget": {"tokens": 100, "trials": 8, "rungs": 2},
+}
+
+
+def price(config: TrialConfig) -> dict[str, float]:
+    """A price at once: the window is all that counts."""
+    return {
+        "flops_per_token": float(config.window), "training_flops_per_token": 3.0 * config.window,
+        "peak_memory": 1000.0 * config.window, "parameters": 1.0,
+    }  # fmt: skip
+
+
+class RayTrial:
+    """What the scheduler sees of Ray's trial."""
+
+    def __init__(self, trial_id: str, config: dict[str, Any]) -> None:
+        self.trial_id, self.config, self.max_failures = trial_id, config, 3
+
+
+class Driver:
+    """Does what Ray Tune does with a searcher and a scheduler, without Ray."""
+
+    def __init__(self, directory: SearchDirectory, price: Callable[[TrialConfig], dict[str, float]] = price) -> None:
+        self.log = directory.open_log()
+        self.searcher = TruthfulSearch(directory.spec, self.log, price)
+        self.scheduler = ParetoHalving(directory.spec, self.log)
+        self.asked = 0
+
+    def ask(self) -> RayTrial | None:
+        self.asked += 1
+        while (suggested := self.searcher.suggest(f"ray{self.asked}")) is None:
+            self.searcher.proposal and self.searcher.proposal.costs.result()  # wait for its price
+        if suggested == Searcher.FINISHED:
+            return None
+        self.log.record("running", trial=suggested["number"])
+        return RayTrial(f"ray{self.asked}", suggested)
+
+    def report(self, trial: RayTrial, tokens: int, perplexity: float | None = None, **end: Any) -> str:
+        validation = None if perplexity is None else {"token_perplexity": perplexity}
+        message = {"tokens": tokens, "loss": 1.0, "validation": validation, **end}
+        result = {"report": json.dumps(message)}
+        decision = self.scheduler.on_trial_result(None, trial, result)  # type: ignore[arg-type]
+        if decision == TrialScheduler.STOP:
+            self.searcher.on_trial_complete(trial.trial_id, result)
+        return decision
+
+    def told(self) -> list[optuna.trial.FrozenTrial]:
+        """The study's trials, less the first points that nobody has asked for yet."""
+        return [trial for trial in self.searcher.study.get_trials() if trial.state != TrialState.WAITING]
+
+    def states(self) -> list[TrialState]:
+        return [trial.state for trial in self.told()]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> SearchDirectory:
+    return SearchDirectory.create(tmp_path, "s", parse(SearchSpec, FIELDS))
+
+
+def changed(tmp_path: Path, **fields: Any) -> SearchDirectory:
+    return SearchDirectory.create(tmp_path, "s", parse(SearchSpec, FIELDS | fields))
+
+
+def test_full_budget_is_complete_with_its_values(directory: SearchDirectory) -> None:
+    driver = Driver(directory)
+    trial = driver.ask()
+    assert trial is not None
+    assert driver.report(trial, 50, 9.0) == TrialScheduler.CONTINUE
+    assert driver.report(trial, 100, 8.0, state="complete") == TrialScheduler.STOP
+    [told] = driver.told()
+    assert told.state == TrialState.COMPLETE
+    assert told.values == [8.0, driver.log.state.trials[0].costs["flops_per_token"]]
+
+
+def test_stopped_early_is_pruned_without_values(directory: SearchDirectory) -> None:
+    driver = Driver(directory)
+    good, bad = driver.ask(), driver.ask()
+    assert good and bad
+    driver.log.state.trials[bad.config["number"]].costs["flops_per_token"] = 1e9
+    driver.report(good, 50, 5.0)
+    assert driver.report(bad, 50, 6.0) == TrialScheduler.STOP
+    told = driver.told()[bad.config["number"]]
+    assert (told.state, told.values) == (TrialState.PRUNED, None)
+    assert driver.log.state.trials[told.number].state == "stopped"
+
+
+def test_a_diverged_trial_failed(directory: SearchDirectory) -> None:
+    driver = Driver(directory)
+    trial = driver.ask()
+    assert trial is not None
+    driver.report(trial, 50, 9.0)
+    assert driver.report(trial, 60, state="failed", reason="no longer finite") == TrialScheduler.STOP
+    assert driver.states() == [TrialState.FAIL]
+
+
+def test_an_actor_that_died_for_good_failed(directory: SearchDirectory) -> None:
+    driver = Driver(directory)
+    trial = driver.ask()
+    assert trial is not None
+    driver.report(trial, 50, 9.0)
+    driver.searcher.on_trial_complete(trial.trial_id, error=True)
+    assert driver.states() == [TrialState.FAIL]
+    assert driver.log.state.trials[0].state == "failed"
+
+
+def test_out_of_memory_is_infeasible_and_its_actor_is_replaced(directory: SearchDirectory) -> None:
+    driver = Driver(directory)
+    trial = driver.ask()
+    assert trial is not None
+    decision = driver.report(trial, 0, state="infeasible", reason="out of memory", replace_actor=True)
+    assert decision == TrialScheduler.CONTINUE  # the actor raises next, and Ray replaces it
+    assert trial.max_failures == 0  # and does not try the same again
+    driver.searcher.on_trial_complete(trial.trial_id, error=True)
+    [told] = driver.told()
+    assert told.state == TrialState.PRUNED
+    assert driver.log.state.trials[0].state == "infeasible"
+    assert max(told.constraints.values()) > 0
+
+
+def test_over_a_limit_takes_no_worker(tmp_path: Path) -> None:
+    driver = Driver(changed(tmp_path, limits={"peak_memory": 40_000}))  # windows of 64 are over it
+    while driver.ask():
+        pass
+    trials = driver.told()
+    infeasible = [trial for trial in trials if trial.params["window"] == 64]
+    assert infeasible
+    assert all(trial.state == TrialState.PRUNED and trial.constraints["peak_memory"] > 0 for trial in infeasible)
+    feasible = [trial for trial in trials if trial.params["window"] != 64]
+    assert len(feasible) == 8  # the budget counts what was trained
+    assert all(trial.constraints["peak_memory"] <= 0 for trial in feasible)
+    reasons = {driver.log.state.trials[trial.number].reason for trial in infeasible}
+    assert reasons == {"peak_memory 6.4e+04 is over 4e+04"}
+
+
+def test_an_exhausted_space_ends_the_search(tmp_path: Path) -> None:
+    space = {"base": "tiny", "recurrence": ["none"], "window": [16, 32]}
+    driver = Driver(changed(tmp_path, space=space, sampler={"name": "random"}))
+    windows = []
+    while trial := driver.ask():
+        windows.append(trial.config["trial"]["window"])
+        driver.report(trial, 100, 5.0, state="complete")
+    assert sorted(windows) == [16, 32]  # each once
+    assert driver.log.state.notices
+
+
+def test_no_feasible_configuration_ends_the_search(tmp_path: Path) -> None:
+    driver = Driver(changed(tmp_path, limits={"peak_memory": 10}))
+    assert driver.ask() is None
+    assert driver.log.state.trained == 0
+
+
+def test_a_request_to_stop_ends_the_asking(directory: SearchDirectory) -> None:
+    driver = Driver(directory)
+    assert driver.ask() is not None
+    directory.request_stop()
+    assert driver.ask() is None
+
+
+def test_the_baseline_and_the_paper_come_first(directory: SearchDirectory) -> None:
+    driver = Driver(directory)
+    first, second = driver.ask(), driver.ask()
+    assert first and second
+    assert [driver.log.state.trials[number].role for number in (0, 1)] == ["baseline", "paper"]
+    assert first.config["trial"]["recurrence"] == "none"
+    paper = second.config["trial"]
+    assert (paper["recurrence"], paper["l_ins"], paper["width"], paper["window"], paper["overlap"]) == (
+        "memory", 2, 200, 64, 0,
+    )  # fmt: skip
+
+
+def test_a_space_without_plain_models_has_no_baseline(tmp_path: Path) -> None:
+    space = {**FIELDS["space"], "recurrence": "memory"}
+    assert list(first_points(parse(SearchSpec, FIELDS | {"space": space}))) == ["paper"]
+
+
+def test_the_reference_is_fixed_by_the_baselines_first_validation(directory: SearchDirectory) -> None:
+    driver = Driver(directory)
+    baseline, paper = driver.ask(), driver.ask()
+    assert baseline and paper
+    driver.report(paper, 50, 30.0)
+    assert "token_perplexity" not in driver.log.state.reference
+    driver.report(baseline, 50, 20.0)
+    driver.report(baseline, 100, 10.0, state="complete")
+    assert driver.log.state.reference["token_perplexity"] == pytest.approx(21.0)
+
+
+class TestRestart:
+    """A driver that is gone, and another one on the same directory."""
+
+    def test_unfinished_trials_go_on_and_finished_ones_stay(self, directory: SearchDirectory) -> None:
+        first = Driver(directory)
+        done, half = first.ask(), first.ask()
+        assert done and half
+        first.report(half, 50, 7.0)
+        first.report(done, 100, 5.0, state="complete")
+        again = Driver(directory)
+        trial = again.ask()
+        assert trial is not None and trial.config == half.config
+        again.report(trial, 100, 6.0, state="complete")
+        assert again.states()[:2] == [TrialState.COMPLETE] * 2
+        assert [t.number for t in again.told()] == [0, 1]
+
+    def test_what_the_log_knows_is_told_late(self, directory: SearchDirectory) -> None:
+        first = Driver(directory)
+        trial = first.ask()
+        assert trial is not None
+        # The line is written, and the driver dies before it tells Optuna.
+        message = {"tokens": 100, "loss": 1.0, "validation": {"token_perplexity": 4.0}, "state": "complete"}
+        first.log.record("report", trial=0, **message)
+        again = Driver(directory)
+        [told] = again.told()
+        assert (told.state, told.values and told.values[0]) == (TrialState.COMPLETE, 4.0)
+        assert not again.searcher.unfinished
+
+    def test_asked_for_and_never_logged_is_failed(self, directory: SearchDirectory) -> None:
+        first = Driver(directory)
+        first.searcher.study.ask()
+        assert Driver(directory).states()[0] == TrialState.FAIL
+
+    def test_a_paused_trial_stays_open_until_it_goes_on(self, directory: SearchDirectory) -> None:
+        first = Driver(directory)
+        trial = first.ask()
+        assert trial is not None
+        assert first.report(trial, 30, state="paused", reason="asked to stop") == TrialScheduler.STOP
+        assert first.states() == [TrialState.RUNNING]
+        again = Driver(directory)
+        resumed = again.ask()
+        assert resumed is not None and resumed.config["number"] == 0
+
+    def test_rung_tables_survive(self, directory: SearchDirectory) -> None:
+        first = Driver(directory)
+        trials = [first.ask() for _ in range(4)]
+        for place, trial in enumerate(trials):
+            assert trial is not None
+            first.report(trial, 50, 5.0 + place)
+        tables = first.scheduler.rungs.tables
+        assert Driver(directory).scheduler.rungs.tables == tables
+        assert len(tables[50]) == 4
+
+    def test_a_restarted_sampler_does_not_repeat_itself(self, directory: SearchDirectory) -> None:
+        first = Driver(directory)
+        drawn = [first.ask() for _ in range(4)]
+        again = Driver(directory)
+        while again.searcher.unfinished:
+            again.ask()
+        drawn += [again.ask(), again.ask()]
+        rates = [trial.config["trial"]["learning_rate"] for trial in drawn if trial]
+        assert len(set(rates)) == len(rates) == 6
+
+
+@pytest.mark.parametrize("name", ["tpe", "nsga2", "nsga3", "gp", "random"])
+def test_every_sampler_proposes_trials(tmp_path: Path, name: str) -> None:
+    driver = Driver(changed(tmp_path, sampler={"name": name}, budget={"tokens": 100, "trials": 14, "rungs": 2}))
+    count = 0
+    while trial := driver.ask():
+        count += 1
+        driver.report(trial, 100, 5.0 + trial.config["trial"]["learning_rate"], state="complete")
+    assert count == 14
+    assert set(driver.states()) == {TrialState.COMPLETE}
+
+
+def test_the_default_sampler_is_grouped_tpe_with_a_constant_liar() -> None:
+    sampler: Any = make_sampler(parse(SearchSpec, FIELDS), already=0)
+    assert isinstance(sampler, optuna.samplers.TPESampler)
+    assert sampler._multivariate and sampler._group and sampler._constant_liar
+
+
+def test_one_trial_at_a_time_reproduces_with_its_seed(tmp_path: Path) -> None:
+    def rates(name: str) -> list[float]:
+        driver = Driver(SearchDirectory.create(tmp_path, name, parse(SearchSpec, FIELDS)))
+        found = []
+        while trial := driver.ask():
+            found.append(trial.config["trial"]["learning_rate"])
+            driver.report(trial, 100, 1.0 + found[-1], state="complete")
+        return found
+
+    assert rates("a") == rates("b")
+
+
+def test_the_study_can_be_read_by_optuna_alone(directory: SearchDirectory) -> None:
+    driver = Driver(directory)
+    trial = driver.ask()
+    assert trial is not None
+    driver.report(trial, 100, 5.0, state="complete")
+    study = optuna.load_study(study_name="s", storage=study_storage(directory.path))
+    assert study.get_trials()[0].state == TrialState.COMPLETE

@@ -1,0 +1,148 @@
+"""The search spaces that come with the package: each can be run as it is, and has the paper's configuration in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from recur_tune.corpus.sources import CORPORA
+from recur_tune.errors import UserError
+from recur_tune.searching.preparation import Prices, check_shapes, worst_costs
+from recur_tune.searching.sampler import first_points
+from recur_tune.searching.shipped import SHIPPED, find_space
+from recur_tune.searching.space import PAPER
+from recur_tune.searching.spec import SearchSpec
+from recur_tune.spec import parse, read_yaml
+from recur_tune.units import parse_size
+from tests.cli.run import run
+
+NAMES = sorted(file.stem for file in SHIPPED.glob("*.yaml"))
+LARGE = ["enwik8-bpe", "enwik8-bytes", "pg19", "wikitext-103"]
+
+
+def shipped(name: str) -> SearchSpec:
+    return parse(SearchSpec, read_yaml(find_space(name)))
+
+
+class Given:
+    """Answers as Optuna's trial would, with a point and for the rest with the lowest; what is impossible is refused."""
+
+    def __init__(self, point: dict[str, Any]) -> None:
+        self.point = point
+
+    def suggest_categorical(self, name: str, choices: list[Any]) -> Any:
+        value = self.point.get(name, choices[0])
+        assert value in choices
+        return value
+
+    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int:
+        value = self.point.get(name, low)
+        assert low <= value <= high and (value - low) % step == 0
+        return value
+
+    def suggest_float(
+        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
+    ) -> float:
+        value = self.point.get(name, low)
+        assert low <= value <= high
+        return value
+
+
+def test_all_that_the_help_names_are_there() -> None:
+    assert set(NAMES) == {*LARGE, "quickstart"}
+    text = run("search", "--help").out
+    assert all(name in text for name in NAMES)
+    assert (Path(__file__).parents[2] / "search_spaces").resolve() == SHIPPED.resolve()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shipped_space_fits_its_base_and_its_text(name: str) -> None:
+    spec = shipped(name)
+    check_shapes(spec)
+    assert spec.parsed_space.fixed["corpus"] in CORPORA
+    assert {"none", "memory"} == set(spec.parsed_space.parameters["recurrence"].values)
+    assert spec.budget.trials and spec.resources.gpus == "auto"
+    text = find_space(name).read_text()
+    assert text.startswith("# ") and all(len(line) <= 120 for line in text.splitlines())
+    plain = {key: value for key, value in yaml.safe_load(text).items() if key != "space"}
+    assert "tracking" not in plain, "where runs are compared is the user's business"
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_the_first_trials_are_the_baseline_and_the_papers_own_configuration(name: str) -> None:
+    spec = shipped(name)
+    points = first_points(spec)
+    drawn = {role: spec.trial_config(spec.parsed_space.draw(Given(point))) for role, point in points.items()}
+    assert {field: getattr(drawn["paper"], field) for field in PAPER} == PAPER
+    assert (drawn["baseline"].recurrence, drawn["baseline"].window, drawn["baseline"].overlap) == ("none", 300, 0)
+    assert drawn["paper"].checkpointing == "all" and drawn["paper"].precision == "auto"
+    base, tokenizer = ("mini", "bytes") if name == "enwik8-bytes" else ("gpt2", None)
+    assert (drawn["paper"].base, drawn["paper"].tokenizer) == (base, tokenizer)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_rungs_and_workers_come_out_even(name: str) -> None:
+    spec = shipped(name)
+    assert spec.budget.rung_tokens == [2_000_000, 6_000_000, 18_000_000, 54_000_000]
+    for corner in spec.parsed_space.corners():
+        config = spec.trial_config(corner)
+        step = config.batch * config.windows * (config.window - config.overlap)
+        assert config.batch * config.windows == 80
+        assert spec.budget.rung_tokens[0] / step > config.warmup_steps, "compared when the learning rate is up"
+    check_shapes(spec.model_copy(update={"resources": spec.resources.model_copy(update={"workers": 2})}))
+
+
+def test_an_objective_fits_its_text() -> None:
+    for name in LARGE:
+        quality = "bits_per_byte" if name.startswith("enwik8") else "perplexity"
+        assert shipped(name).objectives == (quality, "flops_per_token", "peak_memory")
+
+
+def test_the_limit_of_a_shipped_space_holds_its_largest_trial() -> None:
+    """The other three have GPT-2's shape and take ten seconds a simulation; their largest trial needs 20.7 GiB."""
+    spec = shipped("enwik8-bytes")
+    largest = {
+        "recurrence": "memory", "l_ins": 1, "width": 800, "depth": 4, "pooling": "attention", "embeddings": 4,
+        "window": 1000, "overlap": 0, "windows": 5, "batch": 16, "learning_rate": 1e-3,
+    }  # fmt: skip
+    config = spec.trial_config(largest)
+    costs = Prices(1)(config.model_copy(update={"precision": "bfloat16"}))
+    assert parse_size("2GiB") < costs["peak_memory"] < spec.limits["peak_memory"]
+
+
+def test_a_preset_is_priced_for_the_tokenizer_that_it_gets() -> None:
+    config = shipped("enwik8-bytes").trial_config({"window": 150, "batch": 2, "windows": 5})
+    bytes_, bpe = Prices(1)(config), Prices(1)(config.model_copy(update={"tokenizer": None}))
+    assert bpe["parameters"] - bytes_["parameters"] == (50257 - 256) * 512
+    assert bytes_["peak_memory"] < bpe["peak_memory"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_dry_run_prints_a_space_that_can_be_run_again(name: str, tmp_path: Path) -> None:
+    outcome = run("search", name, "--dry-run", "--results", tmp_path / "results")
+    assert outcome.code == 0, outcome.err
+    assert "nothing was started" in outcome.err and not (tmp_path / "results").exists()
+    assert "# begins with the plain baseline" in outcome.out and "# begins with the paper" in outcome.out
+    (tmp_path / "again.yaml").write_text(outcome.out)
+    assert parse(SearchSpec, read_yaml(tmp_path / "again.yaml")) == shipped(name)
+
+
+def test_the_worst_flops_that_count_are_those_of_the_dearest_corner() -> None:
+    spec = shipped("wikitext-103")
+    worst = worst_costs(spec, Prices(1), lambda config: config)
+    assert worst["peak_memory"] == spec.limits["peak_memory"]
+    assert 2.2e8 < worst["flops_per_token"] < 2.4e8
+
+
+def test_a_file_wins_over_a_shipped_name_and_an_unknown_name_lists_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert find_space("pg19") == SHIPPED / "pg19.yaml"
+    Path("pg19").write_text("mine")
+    assert find_space("pg19") == Path("pg19")
+    with pytest.raises(UserError, match=r"pg20.*enwik8-bpe, enwik8-bytes, pg19, quickstart, wikitext-103"):
+        find_space("pg20")
