@@ -3,7 +3,6 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
-QUICK  ?= runs/quickstart
 
 .PHONY: search test lint bench install clean
 
@@ -18,16 +17,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
-# The quickstart: a small base, the same trial with and without the recurrence, and both scored on the test split.
-# What is finished is kept, what was interrupted goes on.
-RUN = test -e $(QUICK)/$(1)/result.json || $(BIN)/recur-tune $(2) --out $(QUICK)/$(1) $$(test -d $(QUICK)/$(1)/resume && echo --resume)
-
+# A front from nothing: a small base is pretrained once, and a search adds recurrence to it.
 search: install
-	$(call RUN,base,pretrain --preset tiny --corpus stdlib)
-	$(call RUN,plain,train trials/quickstart.yaml --base $(QUICK)/base --recurrence none)
-	$(call RUN,recurrent,train trials/quickstart.yaml --base $(QUICK)/base --recurrence memory)
-	$(BIN)/recur-tune eval $(QUICK)/plain --split test
-	$(BIN)/recur-tune eval $(QUICK)/recurrent --split test
+	$(BIN)/recur-tune search
 
 test: install lint
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -39,6 +31,8 @@ lint: install
 
 bench: install
 	$(BIN)/python benchmarks/train_step.py
+	$(BIN)/python benchmarks/search_overhead.py
+	$(BIN)/python benchmarks/search_quality.py
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

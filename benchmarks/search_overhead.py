@@ -19,7 +19,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray import tune
 
 from recur_tune.cluster.ray_cluster import Allotment, connected
@@ -87,9 +86,10 @@ def made_up_price(config: TrialConfig) -> dict[str, float]:
     }
 
 
-def instant_trials(count: int) -> list[float]:
+def instant_trials(count: int, sampler: str) -> list[float]:
     """The times at which trials that train nothing ended, through the whole driver but MLflow."""
-    spec = parse(SearchSpec, with_overrides(read_yaml(find_space("quickstart")), [("budget.trials", count)]))
+    changes = [("budget.trials", count), ("sampler.name", sampler)]
+    spec = parse(SearchSpec, with_overrides(read_yaml(find_space("quickstart")), changes))
     with tempfile.TemporaryDirectory() as folder:
         directory = SearchDirectory.create(Path(folder), "instant", spec)
         with directory.lock():
@@ -108,16 +108,16 @@ def main() -> None:
         rows = {"bare Ray Tune function, which trains nothing": bare_tune(arguments.trials)}
         rows["ours, one worker"] = ours(arguments.trials, workers=1)
         rows["ours, two Ray Train workers"] = ours(max(3, arguments.trials // 2), workers=2)
-        ends = instant_trials(arguments.instant)
-        ray.shutdown()
+        ends = {sampler: instant_trials(arguments.instant, sampler) for sampler in ("random", "tpe")}
     print("\n| seconds beyond training | first trial | later trials, median |\n|---|---|---|")
     for name, (first, later) in rows.items():
         print(f"| {name} | {first:.1f} | {later:.2f} |")
-    gaps = [b - a for a, b in itertools.pairwise(ends)]
-    print("\n| trials that train nothing | seconds each, median |\n|---|---|")
-    marks = [mark for mark in (10, 50, 100, 200, 300, 400, 500) if mark <= len(ends)]
-    for low, high in zip([1, *marks], marks, strict=False):
-        print(f"| {low} to {high} | {statistics.median(gaps[low - 1 : high - 1]):.3f} |")
+    print("\n| trials that train nothing | seconds each, random sampling | TPE |\n|---|---|---|")
+    gaps = {sampler: [b - a for a, b in itertools.pairwise(times)] for sampler, times in ends.items()}
+    marks = [mark for mark in (10, 50, 100, 200, 300, 400, 500) if mark <= arguments.instant]
+    for low, high in itertools.pairwise([1, *marks]):
+        medians = [statistics.median(times[low - 1 : high - 1]) for times in gaps.values()]
+        print(f"| {low} to {high} | " + " | ".join(f"{median:.3f}" for median in medians) + " |")
 
 
 if __name__ == "__main__":

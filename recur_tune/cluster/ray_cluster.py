@@ -117,6 +117,11 @@ class Lifeline:
         return any(node["Alive"] and node["NodeID"] == self.node for node in ray.nodes())
 
 
+# What the actor takes that waits for a trial's workers. They leave it that much of a core each: otherwise the last of
+# them would never start on a machine whose cores are all given out.
+WAITING_CPU = 0.01
+
+
 @dataclass(frozen=True)
 class Allotment:
     """What a trial gets on this cluster, and how many fit at a time."""

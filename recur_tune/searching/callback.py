@@ -23,6 +23,7 @@ class Steward(LivesInDriver, Callback):
 
     def __init__(self, spec: SearchSpec, log: SearchLog, wants_to_stop: Callable[[], bool]) -> None:
         self.spec, self.log, self.wants_to_stop = spec, log, wants_to_stop
+        self.front = front(log.state.trials.values(), spec.objectives)
         self.lifeline = Lifeline()
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
@@ -49,11 +50,12 @@ class Steward(LivesInDriver, Callback):
         if record.state not in ENDED:
             return
         shutil.rmtree(directory.trial(number) / RESUME, ignore_errors=True)
-        if self.spec.keep == "all":
+        if record.state != "complete" or self.spec.keep == "all":
             return
-        kept = set()
-        if self.spec.keep == "front":
-            kept = {trial.number for trial in front(self.log.state.trials.values(), self.spec.objectives)}
-        for trial in self.log.state.in_state("complete"):
-            if trial.number not in kept:
+        # Whoever is beaten by a beaten trial is beaten by the front too: the old front and the newcomer are enough.
+        contenders = [*self.front, record]
+        self.front = front(contenders, self.spec.objectives)
+        kept = self.front if self.spec.keep == "front" else []
+        for trial in contenders:
+            if trial not in kept:
                 shutil.rmtree(directory.trial(trial.number) / MODEL, ignore_errors=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from recur_tune.cluster.ray_cluster import Allotment, allot, connected
+from recur_tune.cluster.ray_cluster import WAITING_CPU, Allotment, allot, connected
 from recur_tune.files import write_text
 from recur_tune.searching.directory import SearchDirectory, SearchLog
 from recur_tune.searching.front import front_rows
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
     from recur_tune.searching.sampler import TruthfulSearch
     from recur_tune.training.loop import Report
+
+
+# MLflow takes seconds of a core to import and to make its database; the first trials are to start before.
+_SECONDS_FOR_THE_FIRST_TRIALS = 15.0
 
 
 class Audience(Protocol):
@@ -85,7 +89,7 @@ def run_search(directory: SearchDirectory, address: str | None = None, audience:
 def _tracked(directory: SearchDirectory, spec: SearchSpec, log: SearchLog, audience: Audience) -> Iterator[None]:
     """However the trials end: the log says so, the front is written down, and MLflow gets what it can take."""
     tracker = Tracker(directory)
-    tracker.start()
+    tracker.start(after=_SECONDS_FOR_THE_FIRST_TRIALS)
     try:
         yield
     finally:
@@ -129,7 +133,7 @@ def fit(
 
     several = allotment.workers > 1
     # Ray Train's workers have resources of their own; the actor that starts them only waits.
-    resources = {"cpu": 0.01} if several else {"cpu": allotment.cpus, "gpu": allotment.gpus}
+    resources = {"cpu": WAITING_CPU} if several else {"cpu": allotment.cpus, "gpu": allotment.gpus}
     tune.Tuner(
         tune.with_resources(train, resources),
         param_space={"workers": allotment.workers, "cpus": allotment.cpus, "gpus": allotment.gpus},

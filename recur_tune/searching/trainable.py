@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from recur_tune.cluster.ray_cluster import WAITING_CPU
 from recur_tune.errors import UserError
 from recur_tune.files import whole_folder, write_text
 from recur_tune.model.pretrained import save_model
@@ -51,7 +52,7 @@ def train_on_workers(job: dict[str, Any]) -> None:
     from ray.train.torch import TorchTrainer
     from ray.tune.integration.ray_train import TuneReportCallback
 
-    resources = {"CPU": job["cpus"]} | ({"GPU": job["gpus"]} if job["gpus"] else {})
+    resources = {"CPU": job["cpus"] - WAITING_CPU} | ({"GPU": job["gpus"]} if job["gpus"] else {})
     folder = Path(job["folder"])
     trainer = TorchTrainer(
         _train_as_worker,
@@ -204,8 +205,13 @@ def _outcome_of(error: Exception, folder: Path) -> Message:
 
 
 def _forget_the_trial_before() -> None:
-    """An actor that is used again starts clean: no tensors of the last trial, no peak of its memory."""
+    """An actor that is used again starts clean: no tensors of the last trial, no peak of its memory.
+
+    What was imported before the first trial stays for good; left out of every later collection, that takes
+    milliseconds instead of a fifth of a second.
+    """
     gc.collect()
+    gc.freeze()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()

@@ -99,9 +99,9 @@ class Tracker:
         page = f"experiments/{self._delivered.experiment}/runs/{self._delivered.parent}"
         return f"{_without_password(self.uri).rstrip('/')}/#/{page}"
 
-    def start(self) -> None:
-        """Deliver from now on, in the background."""
-        self._thread = threading.Thread(target=self._deliver_until_closed, name="mlflow", daemon=True)
+    def start(self, after: float = 0.0) -> None:
+        """Deliver in the background, beginning after so many seconds."""
+        self._thread = threading.Thread(target=self._deliver_until_closed, args=(after,), name="mlflow", daemon=True)
         self._thread.start()
 
     def close(self, timeout: float = 30.0) -> bool:
@@ -133,7 +133,8 @@ class Tracker:
             for path in paths:
                 client.log_artifact(self._delivered.parent, str(path))
 
-    def _deliver_until_closed(self) -> None:
+    def _deliver_until_closed(self, after: float) -> None:
+        self._closing.wait(after)
         pause = PAUSE
         while not self._closing.is_set():
             arrived = self._try_to_deliver()

@@ -145,7 +145,7 @@ def test_both_lanes_give_the_same_numbers(cluster: Cluster, world: Path, tmp_pat
     here = SearchDirectory.create(tmp_path, "here", spec)
     there = SearchDirectory.create(tmp_path, "there", spec)
     train_with(here, train_in_actor, Allotment(1, 1.0, 0.0, 1))
-    train_with(there, train_on_workers, Allotment(1, 0.5, 0.0, 1))  # half a core: its actor needs some too
+    train_with(there, train_on_workers, Allotment(1, 1.0, 0.0, 1))
     assert reports_of(here, 0) == reports_of(there, 0)
     assert len(reports_of(here, 0)) == 2
 
@@ -189,7 +189,7 @@ def test_a_killed_actor_costs_nothing_but_time(cluster: Cluster, world: Path, tm
 def test_two_workers_train_a_trial_and_survive_the_loss_of_one(cluster: Cluster, world: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {
         "budget__trials": 1, "budget__tokens": 60_000, "budget__rungs": 4, "resources__workers": 2,
-        "resources__cpus": 0.9, "space__learning_rate": 0.003,
+        "resources__cpus": 1, "space__learning_rate": 0.003,
     }  # fmt: skip
     directory = SearchDirectory.create(tmp_path, "two", small_spec(world, **changes))
     killer = kill_when(directory, midway)

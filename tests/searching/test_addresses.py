@@ -1,0 +1,73 @@
+"""A cluster that is there already, reached in each of the ways that `--address` knows."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from recur_tune.searching.directory import SearchDirectory
+from tests.searching.searches import assert_settled, small_spec, write_space
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A head node as an administrator would start it; its three addresses by kind."""
+    gcs, client, dashboard = _free_ports(3)
+    # Where a local cluster was started before, Ray wants its token everywhere or nowhere.
+    env = os.environ | {"RAY_AUTH_MODE": "disabled", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    process = subprocess.Popen(
+        ["ray", "start", "--head", "--block", "--num-cpus=2", f"--port={gcs}", f"--ray-client-server-port={client}",
+         f"--dashboard-port={dashboard}", "--dashboard-host=127.0.0.1", "--include-dashboard=true"],
+        env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    yield {
+        "gcs": f"127.0.0.1:{gcs}", "client": f"ray://127.0.0.1:{client}", "dashboard": f"http://127.0.0.1:{dashboard}",
+    }  # fmt: skip
+    os.killpg(process.pid, 15)
+    process.wait(30)
+
+
+def wait_for(address: str, process: subprocess.Popen[str] | None = None) -> None:
+    host, _, port = address.rpartition("/")[2].partition(":")
+    for _ in range(600):
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+            return
+        except OSError:
+            import time
+
+            time.sleep(0.1)
+    raise AssertionError(f"nothing answers at {address}")
+
+
+@pytest.mark.parametrize("kind", ["gcs", "client", "dashboard"])
+def test_a_search_runs_there(head: dict[str, str], kind: str, world: Path, tmp_path: Path) -> None:
+    for address in head.values():
+        wait_for(address)
+    space = write_space(tmp_path / "space.yaml", small_spec(world, budget__trials=2))
+    command = [sys.executable, "-m", "recur_tune.cli.main", "search", str(space), "--name", "there"]
+    env = os.environ | {"RAY_AUTH_MODE": "disabled", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [*command, "--results", str(tmp_path), "--address", head[kind]],
+        capture_output=True, text=True, timeout=240, env=env,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    directory = SearchDirectory.open(tmp_path, "there")
+    assert directory.state().status == "finished"
+    assert_settled(directory)
