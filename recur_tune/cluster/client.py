@@ -21,7 +21,11 @@ def run_search_there(directory: SearchDirectory, address: str, audience: Audienc
     audience.stage(f"connecting to {address} …")
     import ray
 
-    ray.init(address, log_to_driver=False)
+    try:
+        ray.init(address, log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise UserError(f"address: {address} took no client ({reason[:200]}).") from error
     try:
         task = ray.remote(num_cpus=0, max_retries=0)(_search_here).remote(str(directory.path))
         audience.searching()
