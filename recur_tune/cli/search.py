@@ -148,7 +148,11 @@ def _run(directory: SearchDirectory, address: str | None, as_json: bool) -> None
         if as_json:
             _print_result(directory, directory.state())
         return
-    state = _run_watched(directory, address)
+    try:
+        state = _run_watched(directory, address)
+    except KeyboardInterrupt:
+        stderr.print(f"ended at once; go on with:  {command_line('resume', directory)}", soft_wrap=True)
+        raise
     if as_json:
         _print_result(directory, state)
     else:

@@ -186,7 +186,7 @@ def _is_done(spec: SearchSpec, log: SearchLog) -> bool:
     state = log.state
     if any(state.in_state("waiting", "running", "paused")):
         return False
-    return spec.budget.trials is None or state.trained >= spec.budget.trials or bool(state.notices)
+    return spec.budget.trials is None or state.trained >= spec.budget.trials or state.exhausted
 
 
 def _write_front(directory: SearchDirectory, spec: SearchSpec, state: SearchState) -> list[Path]:

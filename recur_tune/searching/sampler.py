@@ -113,10 +113,8 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         if self.proposal is None:
             self.proposal = self._propose()
         if self.proposal is None:
-            self.log.record(
-                "notice",
-                text=f"{_MOST_TRIES} proposals in a row were known already or over a limit; there are no more.",
-            )
+            text = f"{_MOST_TRIES} proposals in a row were known already or over a limit; there are no more."
+            self.log.record("notice", text=text, exhausted=True)
             return Searcher.FINISHED
         if not self.proposal.costs.done():
             return None

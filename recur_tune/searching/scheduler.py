@@ -9,12 +9,12 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
-from recur_tune.searching.directory import SearchLog
+from recur_tune.searching.directory import STOP, SearchLog
 from recur_tune.searching.live import LivesInDriver
 from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.rungs import Rungs
 from recur_tune.searching.spec import SearchSpec
-from recur_tune.searching.state import TrialRecord, Validation
+from recur_tune.searching.state import ENDED, TrialRecord, Validation
 
 
 class ParetoHalving(LivesInDriver, FIFOScheduler):
@@ -38,6 +38,8 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
         if result.get("done") or "report" not in result:
             return TrialScheduler.CONTINUE  # Ray repeats the last report when a function returns
         report, number = json.loads(result["report"]), trial.config["number"]
+        if self.log.state.trials[number].state in ENDED:
+            return TrialScheduler.CONTINUE  # its workers have not noticed yet
         self.log.record("report", trial=number, **report)
         record = self.log.state.trials[number]
         if record.state != "running":
@@ -46,7 +48,7 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
                 # the same again.
                 trial.max_failures = 0
                 return TrialScheduler.CONTINUE
-            return TrialScheduler.STOP
+            return self._let_go(trial)
         if not report.get("validation"):
             return TrialScheduler.CONTINUE
         validation = record.validations[-1]
@@ -56,7 +58,17 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
         self.log.record(
             "end", trial=number, state="stopped", reason=f"others were better at its cost after {record.tokens} tokens"
         )
-        return TrialScheduler.STOP
+        return self._let_go(trial)
+
+    def _let_go(self, trial: Trial) -> str:
+        """End a trial's work. An actor is taken from it at once; the workers of Ray Train leave by themselves, those of
+        a stopped trial when they see the file, because killing what holds them can leave their cores taken for good."""
+        if trial.config.get("workers", 1) == 1:
+            return TrialScheduler.STOP
+        number = trial.config["number"]
+        if self.log.state.trials[number].state == "stopped":
+            (self.log.directory.trial(number) / STOP).touch()
+        return TrialScheduler.CONTINUE
 
     def _values(self, trial: TrialRecord, validation: Validation) -> list[float]:
         return trial.values_at(validation, self.spec.objectives)

@@ -82,6 +82,7 @@ class SearchState:
     started: float | None = None
     updated: float | None = None
     active_seconds: float = 0.0  # somebody was running it, over all its runs
+    exhausted: bool = False  # the sampler finds nothing new
     notices: list[str] = field(default_factory=list)  # what a person watching should know
     links: dict[str, str] = field(default_factory=dict)  # dashboard, MLflow
 
@@ -111,6 +112,7 @@ class SearchState:
 
     def _on_notice(self, event: Event) -> None:
         self.notices.append(event["text"])
+        self.exhausted |= event.get("exhausted", False)
 
     def _on_reference(self, event: Event) -> None:
         self.reference |= event["values"]

@@ -112,6 +112,7 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
 
 def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
     stop = Throttled(lambda: (folder.parent.parent / STOP).exists(), _SECONDS_BETWEEN_LOOKS)
+    over = Throttled(lambda: (folder / STOP).exists(), _SECONDS_BETWEEN_LOOKS)
     if not _several_workers() and stop():
         yield _ended("paused", "the search was asked to stop")
         return
@@ -122,7 +123,9 @@ def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
     due = Throttled(lambda: True, _SECONDS_BETWEEN_REPORTS)
     stopwatch = Stopwatch()
     for step in stopwatch.around(trainer.run()):
-        stopping, telling = _agree(trainer, stop(), due())
+        stopping, ended, telling = _agree(trainer, stop(), trainer.workers > 1 and over(), due())
+        if ended:  # by others that were better; the log knows
+            return
         stopping = stopping and not step.last
         if trainer.rank == 0:
             if step.last:

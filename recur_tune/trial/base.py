@@ -67,10 +67,13 @@ def pretrained_base(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(folder.with_suffix(".lock")):  # one process pretrains, the others wait
         if not (folder / "result.json").exists():
-            from recur_tune.trial.run_folder import RESUME, run_in_folder
+            from recur_tune.trial.run_folder import RESUME, Interrupted, run_in_folder
 
             resume = (folder / RESUME).is_dir()
             if not resume:
                 shutil.rmtree(folder, ignore_errors=True)  # nothing in it to go on from
-            run_in_folder(config, folder, resume, listen)
+            try:
+                run_in_folder(config, folder, resume, listen)
+            except Interrupted:  # saved; whoever asks again goes on from there
+                raise KeyboardInterrupt from None
     return folder

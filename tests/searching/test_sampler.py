@@ -13,7 +13,7 @@ from optuna.trial import TrialState
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
-from recur_tune.searching.directory import SearchDirectory
+from recur_tune.searching.directory import STOP, SearchDirectory
 from recur_tune.searching.sampler import TruthfulSearch, first_points, make_sampler, study_storage
 from recur_tune.searching.scheduler import ParetoHalving
 from recur_tune.searching.spec import SearchSpec
@@ -112,6 +112,22 @@ def test_stopped_early_is_pruned_without_values(directory: SearchDirectory) -> N
     told = driver.told()[bad.config["number"]]
     assert (told.state, told.values) == (TrialState.PRUNED, None)
     assert driver.log.state.trials[told.number].state == "stopped"
+
+
+def test_several_workers_are_asked_to_leave(directory: SearchDirectory) -> None:
+    driver = Driver(directory)
+    good, bad = driver.ask(), driver.ask()
+    assert good and bad
+    for trial in (good, bad):
+        trial.config["workers"] = 2
+    driver.log.state.trials[bad.config["number"]].costs["flops_per_token"] = 1e9
+    driver.report(good, 50, 5.0)
+    assert driver.report(bad, 50, 6.0) == TrialScheduler.CONTINUE
+    assert (directory.trial(bad.config["number"]) / STOP).exists()
+    assert driver.report(bad, 60, 5.5) == TrialScheduler.CONTINUE  # on its way already, and too late
+    assert driver.log.state.trials[bad.config["number"]].tokens == 50
+    assert driver.report(good, 60, state="paused") == TrialScheduler.CONTINUE
+    assert not (directory.trial(good.config["number"]) / STOP).exists()
 
 
 def test_a_diverged_trial_failed(directory: SearchDirectory) -> None:
