@@ -22,7 +22,8 @@ search: install
 	$(BIN)/recur-tune search
 
 test: install lint
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n auto -m "not ray" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m ray $(PYTEST_ARGS)
 
 lint: install
 	$(BIN)/ruff check .

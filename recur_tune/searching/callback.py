@@ -33,8 +33,11 @@ class Steward(LivesInDriver, Callback):
             self.log.directory.request_stop()
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """A worker has taken the trial."""
-        self.log.record("running", trial=trial.config["number"])
+        """A worker has taken the trial; one that ended and is tried again, since its workers died while they left, has
+        nothing more to say."""
+        number = trial.config["number"]
+        if self.log.state.trials[number].state not in ENDED:
+            self.log.record("running", trial=number)
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Ended or paused."""

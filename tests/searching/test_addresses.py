@@ -16,7 +16,7 @@ import pytest
 from recur_tune.searching.directory import SearchDirectory
 from tests.searching.searches import assert_settled, small_spec, write_space
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = pytest.mark.ray
 
 
 def _free_ports(count: int) -> list[int]:

@@ -18,7 +18,7 @@ import pytest
 from recur_tune.searching.directory import SearchDirectory
 from tests.searching.searches import assert_settled, events_of, small_spec, write_space
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = pytest.mark.ray
 
 _LIMIT = 240  # seconds that nothing here should need; a search that hangs fails instead
 

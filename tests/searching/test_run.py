@@ -33,7 +33,7 @@ from recur_tune.tracking.mlflow import tracking_uri
 from tests.cli.run import run as command
 from tests.searching.searches import assert_settled, events_of, small_fields, small_spec
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = pytest.mark.ray
 
 
 @dataclass(frozen=True)
