@@ -100,7 +100,9 @@ def test_mlflow_alone_gives_the_front_that_the_command_prints(searched: SearchRe
     client = MlflowClient(tracking_uri(directory))
     experiment = client.get_experiment_by_name("recur-tune")
     assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id], "tags.pareto = 'true'")
+    [parent] = client.search_runs([experiment.experiment_id], "run_name = 'first'")
+    below = f"tags.pareto = 'true' and tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
+    runs = client.search_runs([experiment.experiment_id], below)
     found = {
         run.info.run_name: {name: run.data.metrics[name] for name in directory.spec.objectives} for run in runs
     }  # fmt: skip
@@ -108,7 +110,6 @@ def test_mlflow_alone_gives_the_front_that_the_command_prints(searched: SearchRe
     for run in runs:
         row = next(row for row in rows if row["trial"] == run.info.run_name)
         assert {name: run.data.params[name] for name in row["params"]} == {k: str(v) for k, v in row["params"].items()}
-    [parent] = client.search_runs([experiment.experiment_id], "run_name = 'first'")
     names = {file.path for file in client.list_artifacts(parent.info.run_id)}
     assert {"front.json", "front.png", "front.html"} <= names
     assert parent.data.metrics["hypervolume"] == pytest.approx(searched.hypervolume)
