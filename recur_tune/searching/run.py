@@ -113,8 +113,9 @@ def _tune(spec: SearchSpec, log: SearchLog, allotment: Allotment, interrupted: C
 
     deadline = _deadline(spec, log)
     searcher = TruthfulSearch(spec, log, Prices(allotment.workers), finished=lambda: time.time() > deadline)
-    train = train_on_workers if allotment.workers > 1 else train_in_actor
-    fit(spec, log, allotment, searcher, train, lambda: interrupted() or time.time() > deadline)
+    nested = allotment.workers > 1
+    train = train_on_workers if nested else train_in_actor
+    fit(spec, log, allotment, searcher, train, nested, lambda: interrupted() or time.time() > deadline)
 
 
 def fit(
@@ -123,27 +124,27 @@ def fit(
     allotment: Allotment,
     searcher: TruthfulSearch,
     train: Callable[[dict[str, Any]], None],
+    nested: bool,
     wants_to_stop: Callable[[], bool],
 ) -> None:
-    """Hand the search to Ray Tune and wait for its end."""
+    """Hand the search to Ray Tune and wait for its end; `nested` says that `train` starts workers of its own."""
     from ray import tune
 
     from recur_tune.searching.callback import Steward
     from recur_tune.searching.scheduler import ParetoHalving
 
-    several = allotment.workers > 1
     # Ray Train's workers have resources of their own; the actor that starts them only waits.
-    resources = {"cpu": WAITING_CPU} if several else {"cpu": allotment.cpus, "gpu": allotment.gpus}
+    resources = {"cpu": WAITING_CPU} if nested else {"cpu": allotment.cpus, "gpu": allotment.gpus}
     tune.Tuner(
         tune.with_resources(train, resources),
-        param_space={"workers": allotment.workers, "cpus": allotment.cpus, "gpus": allotment.gpus},
+        param_space={"workers": allotment.workers, "cpus": allotment.cpus, "gpus": allotment.gpus, "nested": nested},
         tune_config=tune.TuneConfig(
             search_alg=searcher,
             scheduler=ParetoHalving(spec, log),
             num_samples=-1,
             # One more than there is room for: it waits with its price known, and no actor waits for it. Without a
             # number Ray would start actors one after the other.
-            max_concurrent_trials=allotment.at_once + (not several),
+            max_concurrent_trials=allotment.at_once + (not nested),
             reuse_actors=True,
             trial_name_creator=_Name(f"{log.directory.name}-"),
             trial_dirname_creator=_Name(),

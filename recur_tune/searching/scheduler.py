@@ -63,7 +63,7 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
     def _let_go(self, trial: Trial) -> str:
         """End a trial's work. An actor is taken from it at once; the workers of Ray Train leave by themselves, those of
         a stopped trial when they see the file, because killing what holds them can leave their cores taken for good."""
-        if trial.config.get("workers", 1) == 1:
+        if not trial.config.get("nested"):
             return TrialScheduler.STOP
         number = trial.config["number"]
         if self.log.state.trials[number].state == "stopped":

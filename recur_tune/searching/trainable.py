@@ -123,7 +123,7 @@ def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
     due = Throttled(lambda: True, _SECONDS_BETWEEN_REPORTS)
     stopwatch = Stopwatch()
     for step in stopwatch.around(trainer.run()):
-        stopping, ended, telling = _agree(trainer, stop(), trainer.workers > 1 and over(), due())
+        stopping, ended, telling = _agree(trainer, stop(), over(), due())
         if ended:  # by others that were better; the log knows
             return
         stopping = stopping and not step.last

@@ -138,7 +138,7 @@ def train_with(directory: SearchDirectory, train: Callable[[dict[str, Any]], Non
     with directory.lock():
         log = directory.open_log()
         searcher = TruthfulSearch(directory.spec, log, Prices(allotment.workers))
-        fit(directory.spec, log, allotment, searcher, train, lambda: False)
+        fit(directory.spec, log, allotment, searcher, train, train is train_on_workers, lambda: False)
 
 
 def test_both_lanes_give_the_same_numbers(cluster: Cluster, world: Path, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_several_workers_are_asked_to_leave(directory: SearchDirectory) -> None:
     good, bad = driver.ask(), driver.ask()
     assert good and bad
     for trial in (good, bad):
-        trial.config["workers"] = 2
+        trial.config["nested"] = True
     driver.log.state.trials[bad.config["number"]].costs["flops_per_token"] = 1e9
     driver.report(good, 50, 5.0)
     assert driver.report(bad, 50, 6.0) == TrialScheduler.CONTINUE
