@@ -216,25 +216,16 @@ def track(name: str, results: Path | None) -> None:
     \b
       recur-tune track books
     """
-    from recur_tune.tracking.mlflow import Tracker, Undelivered, tracking_uri
+    from recur_tune.tracking.mlflow import Tracker
 
     directory = SearchDirectory.open(results_folder(results), name)
     if directory.is_running:
         raise UserError(f"name: {name} is running, and delivers by itself.")
-    try:
-        with stderr.status("delivering …"):
-            tracker = Tracker(directory)
-            while not tracker.deliver():
-                pass
-            tracker.log_files(front_files(directory))
-    except Undelivered as error:
-        raise UserError(f"tracking: {error}") from None
-    stderr.print(f"all delivered to {tracking_uri(directory)}")
-
-
-def front_files(directory: SearchDirectory) -> list[Path]:
-    """The front as it was written down."""
-    return sorted(directory.path.glob("front.*"))
+    with directory.lock(), stderr.status("delivering …"):  # two who deliver at once would make runs twice
+        tracker = Tracker(directory)
+        tracker.deliver()
+        tracker.log_files(sorted(directory.path.glob("front.*")))
+    stderr.print(f"all delivered to {tracker.uri}")
 
 
 def print_front(state: SearchState, objectives: tuple[str, ...]) -> None:

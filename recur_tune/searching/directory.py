@@ -165,7 +165,7 @@ class SearchDirectory:
         """Be the only one who runs this search. The lock is the kernel's: it ends with the process, in whatever way."""
         lock = filelock.FileLock(self.path / LOCK)
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=1)  # whoever asks whether it runs holds the lock for a moment
         except filelock.Timeout:
             raise self._running_already() from None
         try:

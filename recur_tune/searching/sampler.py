@@ -22,6 +22,7 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
+from recur_tune.errors import UserError
 from recur_tune.searching.directory import STUDY, SearchLog
 from recur_tune.searching.live import LivesInDriver
 from recur_tune.searching.space import PAPER
@@ -143,21 +144,25 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         return None
 
     def _accept(self, proposal: Proposal) -> bool:
-        """Log a priced proposal; one that breaks a limit ends here and costs nobody a worker."""
-        trial, costs, limits = proposal.trial, proposal.costs.result(), self.spec.limits
+        """Log a priced proposal; one that breaks a limit, or has no price because it cannot be trained at all, ends
+        here and costs nobody a worker."""
+        trial, limits = proposal.trial, self.spec.limits
+        try:
+            costs, refusals = proposal.costs.result(), []
+        except UserError as error:
+            costs, refusals, limits = {}, [str(error)], {}
         self.open[trial.number] = trial
         role = trial.user_attrs.get("role", "")
         self.log.record("trial", trial=trial.number, params=proposal.params, costs=costs, role=role)
         for name, limit in limits.items():
             trial.set_constraint(name, costs[name] / limit - 1)
-        over = [
-            f"{name} {costs[name]:.4g} is over {limit:.4g}" for name, limit in limits.items() if costs[name] > limit
-        ]
-        if over:
-            self.log.record("end", trial=trial.number, state="infeasible", reason=", ".join(over))
+            if costs[name] > limit:
+                refusals.append(f"{name} {costs[name]:.4g} is over {limit:.4g}")
+        if refusals:
+            self.log.record("end", trial=trial.number, state="infeasible", reason=", ".join(refusals))
             self._tell(self.log.state.trials[trial.number])
-        self.refused = self.refused + 1 if over else 0
-        return not over
+        self.refused = self.refused + 1 if refusals else 0
+        return not refusals
 
     def _config(self, params: dict[str, Any]) -> TrialConfig:
         return self.log.directory.with_own_base(self.spec.trial_config(params))
@@ -176,7 +181,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
     def _tell(self, record: TrialRecord) -> None:
         trial, state = self.open.pop(record.number), _TOLD[record.state]
         if record.state == "infeasible" and all(value <= 0 for value in trial.constraints.values()):
-            trial.set_constraint("device_memory", 1.0)  # found out by trying: the prediction had let it pass
+            trial.set_constraint("trainable", 1.0)  # no limit of the search's, but it cannot be done
         values = record.values(self.spec.objectives) if state == TrialState.COMPLETE else None
         self.study.tell(trial, values, state=state)
 

@@ -75,10 +75,11 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
 
     def _fix_reference(self, trial: TrialRecord, validation: Validation) -> None:
         """The worst quality that counts is the plain baseline's first, and a little more: known early, the same however
-        the search goes on, and so bad that no useful trial lies beyond it."""
+        the search goes on, and so bad that no useful trial lies beyond it. Where no baseline is left to wait for, since
+        it breaks a limit, say, another trial's first has to do."""
         missing = [name for name in self.spec.objectives if name not in self.log.state.reference]
         baseline = next((t for t in self.log.state.trials.values() if t.role == "baseline"), None)
-        if missing and (trial is baseline or baseline is None or baseline.state == "failed"):
+        if missing and (trial is baseline or baseline is None or baseline.state in ENDED):
             values = dict(zip(self.spec.objectives, self._values(trial, validation), strict=True))
             self.log.record("reference", values={name: values[name] * BEYOND_THE_FIRST for name in missing})
 

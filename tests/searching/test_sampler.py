@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from optuna.trial import TrialState
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
+from recur_tune.errors import UserError
 from recur_tune.searching.directory import STOP, SearchDirectory
 from recur_tune.searching.sampler import TruthfulSearch, first_points, make_sampler, study_storage
 from recur_tune.searching.scheduler import ParetoHalving
@@ -59,7 +61,8 @@ class Driver:
     def ask(self) -> RayTrial | None:
         self.asked += 1
         while (suggested := self.searcher.suggest(f"ray{self.asked}")) is None:
-            self.searcher.proposal and self.searcher.proposal.costs.result()  # wait for its price
+            if self.searcher.proposal is not None:
+                wait([self.searcher.proposal.costs])  # for its price
         if suggested == Searcher.FINISHED:
             return None
         self.log.record("running", trial=suggested["number"])
@@ -187,6 +190,31 @@ def test_an_exhausted_space_ends_the_search(tmp_path: Path) -> None:
         driver.report(trial, 100, 5.0, state="complete")
     assert sorted(windows) == [16, 32]  # each once
     assert driver.log.state.notices
+
+
+def test_what_cannot_be_trained_at_all_is_infeasible(tmp_path: Path) -> None:
+    def refuse_large_windows(config: TrialConfig) -> dict[str, float]:
+        if config.window == 64:
+            raise UserError("memory_budget: 1 byte is less than a step needs.")
+        return price(config)
+
+    driver = Driver(changed(tmp_path, limits={"peak_memory": 1e9}), refuse_large_windows)
+    while driver.ask():
+        pass
+    refused = [trial for trial in driver.told() if trial.params["window"] == 64]
+    assert refused  # the first points are among them
+    assert all(trial.state == TrialState.PRUNED and trial.constraints["trainable"] > 0 for trial in refused)
+    assert driver.log.state.trials[0].reason == "memory_budget: 1 byte is less than a step needs."
+    assert driver.log.state.trained == 8
+
+
+def test_a_baseline_over_a_limit_leaves_the_reference_to_others(tmp_path: Path) -> None:
+    driver = Driver(changed(tmp_path, limits={"peak_memory": 40_000}))  # the baseline's window of 64 is over it
+    trial = driver.ask()
+    assert trial is not None
+    assert driver.log.state.trials[0].state == "infeasible"
+    driver.report(trial, 50, 20.0)
+    assert driver.log.state.reference["token_perplexity"] == pytest.approx(21.0)
 
 
 def test_no_feasible_configuration_ends_the_search(tmp_path: Path) -> None:
