@@ -13,16 +13,15 @@ import yaml
 
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import as_json, print_json
+from recur_tune.cluster.ray_cluster import CLIENT, JOBS
 from recur_tune.errors import UserError
-from recur_tune.searching.directory import SPEC, SearchDirectory, dump_spec, results_folder
+from recur_tune.searching.directory import SPEC, SearchDirectory, default_name, dump_spec, results_folder
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.shipped import find_space
 from recur_tune.searching.spec import SearchSpec, with_overrides
 from recur_tune.searching.state import SearchState
 from recur_tune.spec import parse, read_yaml
 from recur_tune.units import format_count, format_duration
-
-_CLIENT, _JOBS = "ray://", ("http://", "https://")  # addresses where somebody else runs the search for us
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 
@@ -76,7 +75,7 @@ def search(
     if dry_run:
         _show(file, spec, as_json)
         return
-    chosen = f"{file.stem}-{time.strftime('%Y%m%d-%H%M%S')}" if name is None else name
+    chosen = default_name(file.stem) if name is None else name
     folder = results_folder(results)
     SearchDirectory.check_free(folder, chosen)
     _check_runnable(spec, address)
@@ -140,7 +139,7 @@ def command_line(command: str, directory: SearchDirectory) -> str:
 def _run(directory: SearchDirectory, address: str | None, as_json: bool) -> None:
     from recur_tune.cli.results import print_end
 
-    if address and address.startswith(_JOBS):
+    if address and address.startswith(JOBS):
         from recur_tune.cluster.jobs import run_search_as_job
 
         # The job is this same command on the cluster, and what it prints arrives here: its end needs no second one.
@@ -173,7 +172,7 @@ def _run_watched(directory: SearchDirectory, address: str | None) -> SearchState
 
     with Watch(directory) as watch:
         watch.stage("loading …")
-        if address and address.startswith(_CLIENT):
+        if address and address.startswith(CLIENT):
             from recur_tune.cluster.client import run_search_there
 
             return run_search_there(directory, address, watch)
@@ -213,19 +212,10 @@ def _overrides(trials: int | None, wall_clock: str | None, settings: tuple[str, 
 
 
 def _check_runnable(spec: SearchSpec, address: str | None) -> None:
-    """Refuse what cannot work before a directory is made, or changed, for it."""
     with stderr.status("checking the space …"):
-        from recur_tune.cluster.ray_cluster import allot, check_reachable, check_this_machine, connected
-        from recur_tune.searching.preparation import check_shapes
+        from recur_tune.searching.run import check_runnable
 
-        if address is None:
-            check_this_machine(spec.resources)
-        else:
-            check_reachable(address)
-        check_shapes(spec)
-        if address is not None and not address.startswith((_CLIENT, *_JOBS)):  # those are asked by who runs there
-            with connected(address) as cluster:
-                allot(spec.resources, cluster)
+        check_runnable(spec, address)
 
 
 def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:

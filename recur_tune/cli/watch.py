@@ -18,6 +18,7 @@ from rich.text import Text
 
 from recur_tune.cli.display import stderr
 from recur_tune.cli.trials import describe_trial, objective_columns, roles, trial_table
+from recur_tune.searching.audience import Audience
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.state import Event, SearchState, TrialRecord
@@ -34,7 +35,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 _LINES_AROUND_THE_TABLE = 9
 
 
-class Watch:
+class Watch(Audience):
     """Shows a search from the moment when it is being prepared until it ends."""
 
     def __init__(self, directory: SearchDirectory) -> None:

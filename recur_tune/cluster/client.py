@@ -12,7 +12,7 @@ from recur_tune.searching.state import SearchState
 from recur_tune.training.interrupt import stop_requests
 
 if TYPE_CHECKING:
-    from recur_tune.searching.run import Audience
+    from recur_tune.searching.audience import Audience
 
 
 def run_search_there(directory: SearchDirectory, address: str, audience: Audience) -> SearchState:

@@ -29,7 +29,6 @@ _SETTINGS = {
     "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_DEDUP_LOGS": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
@@ -63,7 +62,8 @@ def connected(address: str | None) -> Iterator[Cluster]:
                 dashboard_host="127.0.0.1",
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                runtime_env={"env_vars": {name: os.environ[name] for name in _SETTINGS}},
+                # A cluster of our own inherits them.
+                runtime_env={"env_vars": {name: os.environ[name] for name in _SETTINGS}} if address else None,
             )  # fmt: skip
         except (ConnectionError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
@@ -167,6 +167,14 @@ def _places(node: dict[str, float], cpus: float, gpus: float) -> int:
     have = node.get("GPU", 0.0)
     by_gpu = int(have / gpus + 1e-9) if gpus >= 1 else int(have) * int(1 / gpus + 1e-9)
     return min(by_cpu, by_gpu)
+
+
+CLIENT, JOBS = "ray://", ("http://", "https://")
+
+
+def runs_elsewhere(address: str) -> bool:
+    """Whether somebody on the cluster runs the search for us, through Ray's client or as a job."""
+    return address.startswith((CLIENT, *JOBS))
 
 
 def check_reachable(address: str) -> None:

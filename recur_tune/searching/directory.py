@@ -46,6 +46,11 @@ def results_folder(chosen: Path | None = None) -> Path:
     return (chosen or Path(os.environ.get("RECUR_TUNE_RESULTS") or "results")).expanduser().absolute()
 
 
+def default_name(stem: str) -> str:
+    """What a search is called when nobody says: after its space, and when it began."""
+    return f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
 @dataclass(frozen=True)
 class SearchDirectory:
     """One search on disk."""

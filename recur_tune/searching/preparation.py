@@ -49,8 +49,7 @@ def check_shapes(spec: SearchSpec) -> None:
 
     for config in _distinct(spec, "corpus"):
         open_corpus(config.corpus)
-    for corner in spec.parsed_space.corners():
-        config = spec.trial_config(corner)
+    for config in spec.corners:
         config.check_base(_shape_of(config.base, config.tokenizer))
         if config.batch % spec.resources.workers:
             raise UserError(
@@ -89,7 +88,7 @@ def tokenise(directory: SearchDirectory, spec: SearchSpec, progress: Callable[[s
 def worst_costs(spec: SearchSpec, prices: Prices, own_base: Callable[[TrialConfig], TrialConfig]) -> dict[str, float]:
     """By objective, the worst that counts in the hypervolume, as far as it is known before a trial: what the search
     says, a limit, or the dearest corner of the space."""
-    corners = [own_base(spec.trial_config(corner)) for corner in spec.parsed_space.corners()]
+    corners = [own_base(config) for config in spec.corners]
     worst = dict(spec.reference)
     for name in spec.objectives:
         if name not in COSTS or name in worst:
@@ -119,5 +118,4 @@ def _largest(configs: list[TrialConfig], at_most: int = 4) -> list[TrialConfig]:
 
 
 def _distinct(spec: SearchSpec, *fields: str) -> list[TrialConfig]:
-    corners = [spec.trial_config(corner) for corner in spec.parsed_space.corners()]
-    return list({tuple(getattr(config, field) for field in fields): config for config in corners}.values())
+    return list({tuple(getattr(config, field) for field in fields): config for config in spec.corners}.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from recur_tune.errors import UserError
-from recur_tune.searching.directory import SearchDirectory, results_folder
+from recur_tune.searching.directory import SearchDirectory, default_name, results_folder
 from recur_tune.searching.front import front_rows, search_hypervolume
-from recur_tune.searching.run import run_search
+from recur_tune.searching.run import check_runnable, run_search
 from recur_tune.searching.shipped import find_space
 from recur_tune.searching.spec import SearchSpec, with_overrides
 from recur_tune.searching.state import SearchState
@@ -70,7 +69,8 @@ def run(
     spec = parse(SearchSpec, with_overrides(fields, list(settings.items())))
     folder = results_folder(Path(results) if results else None)
     stem = "search" if isinstance(space, dict) else Path(space).stem
-    chosen = name or f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    chosen = name or default_name(stem)
+    check_runnable(spec, address)
     if (folder / chosen).exists():
         directory = SearchDirectory.open(folder, chosen)
         directory.change_spec(spec)

@@ -9,10 +9,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from recur_tune.cluster.ray_cluster import WAITING_CPU, Allotment, allot, connected
+from recur_tune.cluster.ray_cluster import (
+    WAITING_CPU,
+    Allotment,
+    allot,
+    check_reachable,
+    check_this_machine,
+    connected,
+    runs_elsewhere,
+)
 from recur_tune.files import write_text
+from recur_tune.searching.audience import Audience
 from recur_tune.searching.directory import SearchDirectory, SearchLog
 from recur_tune.searching.front import front_rows
 from recur_tune.searching.objectives import COSTS
@@ -26,36 +35,22 @@ if TYPE_CHECKING:
     from ray.tune.experiment import Trial
 
     from recur_tune.searching.sampler import TruthfulSearch
-    from recur_tune.training.loop import Report
 
 
 # MLflow takes seconds of a core to import and to make its database; the first trials are to start before.
 _SECONDS_FOR_THE_FIRST_TRIALS = 15.0
 
 
-class Audience(Protocol):
-    """Whoever wants to know what is going on before the first trial; from then on the log tells."""
-
-    def stage(self, text: str) -> None: ...  # noqa: D102
-    def pretraining(self, report: Report) -> None: ...  # noqa: D102
-    def tokenising(self, corpus: str, tokens: int) -> None: ...  # noqa: D102
-    def searching(self) -> None: ...  # noqa: D102
-
-
-class Silent:
-    """Nobody listens."""
-
-    def stage(self, text: str) -> None:
-        """Heard by nobody."""
-
-    def pretraining(self, report: Report) -> None:
-        """Heard by nobody."""
-
-    def tokenising(self, corpus: str, tokens: int) -> None:
-        """Heard by nobody."""
-
-    def searching(self) -> None:
-        """Heard by nobody."""
+def check_runnable(spec: SearchSpec, address: str | None) -> None:
+    """Refuse what cannot work before a directory is made, or changed, for it."""
+    if address is None:
+        check_this_machine(spec.resources)
+    else:
+        check_reachable(address)
+    check_shapes(spec)
+    if address is not None and not runs_elsewhere(address):  # such a cluster is asked by who runs there
+        with connected(address) as cluster:
+            allot(spec.resources, cluster)
 
 
 def run_search(directory: SearchDirectory, address: str | None = None, audience: Audience | None = None) -> SearchState:
@@ -64,7 +59,7 @@ def run_search(directory: SearchDirectory, address: str | None = None, audience:
     Ctrl-C or SIGTERM once lets the trials save themselves; twice ends at once. Either way, and after a crash, running
     it again loses no finished trial.
     """
-    audience = audience or Silent()
+    audience = audience or Audience()
     spec = directory.spec
     with directory.lock():
         log = directory.open_log()

@@ -18,28 +18,21 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from recur_tune.spec import TrialConfig, describe, nearest, parse
 
+if TYPE_CHECKING:
+    import optuna
+
 _MOST_CORNERS = 20_000  # a space with more has most of them checked only when they are drawn
 _RANGE_KEYS = {"from", "to", "log", "step", "of"}
 
-# Section 4.4 and Appendix of the paper, as far as it says: what every search over recurrences should be compared with.
+# Section 5 of the paper, as far as it says: what every search over recurrences should be compared with.
 PAPER = {"recurrence": "memory", "l_ins": 2, "width": 200, "depth": 3, "pooling": "mean", "embeddings": 1,
          "window": 300, "overlap": 0, "windows": 20}  # fmt: skip
-
-
-class Draws(Protocol):
-    """What a trial of Optuna offers, as far as it is used here."""
-
-    def suggest_categorical(self, name: str, choices: list[Any]) -> Any: ...  # noqa: D102
-    def suggest_int(self, name: str, low: int, high: int, *, step: int = 1, log: bool = False) -> int: ...  # noqa: D102
-    def suggest_float(  # noqa: D102
-        self, name: str, low: float, high: float, *, step: float | None = None, log: bool = False
-    ) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -49,7 +42,7 @@ class Choice:
     values: tuple[Any, ...]
     below: Mapping[Any, Mapping[str, Parameter]]
 
-    def draw(self, name: str, trial: Draws) -> Any:
+    def draw(self, name: str, trial: optuna.Trial) -> Any:
         """Let the sampler choose."""
         return trial.suggest_categorical(name, list(self.values))
 
@@ -79,7 +72,7 @@ class Range:
     step: float | None = None
     of: str | None = None  # then the number is a share of that field
 
-    def draw(self, name: str, trial: Draws) -> float:
+    def draw(self, name: str, trial: optuna.Trial) -> float:
         """Let the sampler choose."""
         if isinstance(self.low, int) and isinstance(self.high, int):
             return trial.suggest_int(name, self.low, self.high, step=int(self.step or 1), log=self.log)
@@ -106,7 +99,7 @@ class Fixed:
 
     value: Any
 
-    def draw(self, name: str, trial: Draws) -> Any:
+    def draw(self, name: str, trial: optuna.Trial) -> Any:
         """Always the same."""
         return self.value
 
@@ -129,7 +122,7 @@ class Space:
     fixed: Mapping[str, Any]
     parameters: Mapping[str, Parameter]
 
-    def draw(self, trial: Draws) -> dict[str, Any]:
+    def draw(self, trial: optuna.Trial) -> dict[str, Any]:
         """Let Optuna's trial decide every parameter that exists; the result is in a trial's fields."""
         drawn = self._walk(lambda name, parameter: parameter.draw(self.label(name, parameter), trial))
         return self._in_fields(drawn)

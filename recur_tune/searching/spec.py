@@ -148,6 +148,11 @@ class SearchSpec(_Section):
         """The space, typed and checked."""
         return read_space(self.space)
 
+    @cached_property
+    def corners(self) -> list[TrialConfig]:
+        """Trials at the ends of every parameter: what fits them fits all, and costs have their extremes there."""
+        return [self.trial_config(fields) for fields in self.parsed_space.corners()]
+
     def trial_config(self, params: dict[str, Any]) -> TrialConfig:
         """The trial that the space's fixed values and these parameters make."""
         return self.parsed_space.trial_config(

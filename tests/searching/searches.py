@@ -14,13 +14,17 @@ from optuna.trial import TrialState
 from recur_tune.corpus.tokenizers import load_tokenizer
 from recur_tune.model.pretrained import save_model
 from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.sampler import _TOLD, study_storage
+from recur_tune.searching.sampler import study_storage
 from recur_tune.searching.spec import SearchSpec, with_overrides
 from recur_tune.searching.state import ENDED
 from recur_tune.spec import parse
 from recur_tune.tracking.mlflow import tracking_uri
 from tests.conftest import small_model
 
+_OPTUNA_HEARS = {
+    "complete": TrialState.COMPLETE, "stopped": TrialState.PRUNED,
+    "infeasible": TrialState.PRUNED, "failed": TrialState.FAIL,
+}  # fmt: skip
 _TEXT = "The state of a window is a small vector, and the next window reads it before anything else. "
 
 
@@ -83,7 +87,7 @@ def assert_settled(directory: SearchDirectory) -> None:
     told = {trial.number: trial.state for trial in study.get_trials() if trial.state != TrialState.WAITING}
     assert TrialState.RUNNING not in told.values()
     for number, record in state.trials.items():
-        assert told[number] == _TOLD[record.state]
+        assert told[number] == _OPTUNA_HEARS[record.state]
     ended: set[int] = set()
     for event, _ in directory.events():
         if event["kind"] in ("running", "report", "end"):

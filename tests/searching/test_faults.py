@@ -93,10 +93,11 @@ def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None
     night.begin()
     night.until_midway()
     night.signal(signal.SIGINT)
-    night.until(lambda events: True)
+    night.until(lambda events: night.directory.stop_requested)  # the first has been heard
     night.signal(signal.SIGINT)  # twice: at once
     code, said = night.wait()
     assert code == 130
+    assert "ended at once; go on with:  recur-tune resume night" in said
 
     night.begin()
     night.until_midway()

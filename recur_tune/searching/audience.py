@@ -1,0 +1,24 @@
+"""Whoever wants to know what is going on before the first trial; from then on the log tells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from recur_tune.training.loop import Report
+
+
+class Audience:
+    """Hears of every step and, unless a subclass says otherwise, makes nothing of it."""
+
+    def stage(self, text: str) -> None:
+        """What is being prepared."""
+
+    def pretraining(self, report: Report) -> None:
+        """A base of our own is being made."""
+
+    def tokenising(self, corpus: str, tokens: int) -> None:
+        """A corpus is being turned into tokens."""
+
+    def searching(self) -> None:
+        """Everything is ready."""
