@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: search test lint bench install clean
+.PHONY: search test lint bench install slurm-packages clean
 
 install: $(VENV)/.installed
 
@@ -21,9 +21,19 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 search: install
 	$(BIN)/recur-tune search
 
-test: install lint
-	$(BIN)/python -m pytest -n auto -m "not ray" $(PYTEST_ARGS)
+test: install lint slurm-packages
+	$(BIN)/python -m pytest -n auto -m "not ray and not slurm" $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m ray $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m slurm $(PYTEST_ARGS)
+
+# The tests marked slurm start a SLURM of three nodes. It comes from Debian's or Ubuntu's packages, of which a fresh
+# machine may first need the list.
+slurm-packages: APT = DEBIAN_FRONTEND=noninteractive apt-get -qq --no-install-recommends install \
+	slurmctld slurmd slurm-client munge iproute2 procps >/dev/null
+slurm-packages:
+	@PATH="$$PATH:/usr/sbin"; command -v slurmctld >/dev/null || \
+	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { $(APT) 2>&1 || { apt-get -qq update && $(APT); }; }; } || \
+	echo "SLURM is not here and could not be installed (which needs root and apt-get): its tests will be skipped."
 
 lint: install
 	$(BIN)/ruff check .

@@ -94,7 +94,7 @@ def instant_trials(count: int, sampler: str) -> list[float]:
         directory = SearchDirectory.create(Path(folder), "instant", spec)
         with directory.lock():
             log = directory.open_log()
-            searcher = TruthfulSearch(spec, log, made_up_price)
+            searcher = TruthfulSearch(spec, log, made_up_price, room=lambda: 2)
             fit(spec, log, Allotment(1, 1.0, 0.0, 1), searcher, instant, False, lambda: False)
         return [event["time"] for event, _ in directory.events() if event.get("state") == "complete"]
 

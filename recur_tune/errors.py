@@ -7,3 +7,5 @@ class UserError(Exception):
     The message is one sentence that names the field, its value and what would be right; the command
     line prints it alone and exits with code 2.
     """
+
+    exit_code = 2

@@ -12,10 +12,11 @@ from recur_tune.cli.evaluate import evaluate
 from recur_tune.cli.generate import generate
 from recur_tune.cli.results import export, front_command, status, track
 from recur_tune.cli.search import resume, search, stop
+from recur_tune.cli.slurm import cluster, grow, logs, tunnel
 from recur_tune.cli.train import pretrain, train
 from recur_tune.errors import UserError
 
-BAD_INPUT, INTERRUPTED = 2, 130
+INTERRUPTED = 130
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
@@ -40,7 +41,8 @@ def cli() -> None:
 
 
 for command in (
-    search, resume, stop, status, front_command, export, track, pretrain, train, evaluate, generate, cost, data,
+    search, resume, stop, status, front_command, export, track, grow, logs, tunnel, cluster,
+    pretrain, train, evaluate, generate, cost, data,
 ):  # fmt: skip
     cli.add_command(command)
 
@@ -50,9 +52,9 @@ def main() -> None:
     try:
         code = cli.main(args=sys.argv[1:] or ["--help"], standalone_mode=False)
     except UserError as error:
-        code = _say(str(error), BAD_INPUT)
+        code = _say(str(error), error.exit_code)
     except click.ClickException as error:
-        code = _say(error.format_message(), BAD_INPUT)
+        code = _say(error.format_message(), UserError.exit_code)
     except (click.Abort, KeyboardInterrupt):
         code = _say("interrupted.", INTERRUPTED)
     sys.exit(code or 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -11,11 +12,17 @@ from typing import Any, TypeVar, get_args
 import click
 from pydantic.fields import FieldInfo
 
+from recur_tune.searching.directory import SearchDirectory, results_folder
 from recur_tune.spec import TrialConfig, read_yaml
 from recur_tune.units import format_count
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 
+results_option = click.option(
+    "--results",
+    type=click.Path(path_type=Path),
+    help="Folder of all searches. [default: $RECUR_TUNE_RESULTS or ./results]",
+)
 as_json = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on stdout and nothing else there."
 )
@@ -50,6 +57,13 @@ def trial_options(leave_out: Iterable[str] = (), from_preset: Iterable[str] = ()
 def fields_from(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
     """A file's fields with the command line's over them."""
     return (read_yaml(config) if config else {}) | flags
+
+
+def command_line(command: str, directory: SearchDirectory) -> str:
+    """What to type for a search, whatever folder it lies in."""
+    folder = directory.path.parent
+    where = "" if folder == results_folder() else f" --results {shlex.quote(str(folder))}"
+    return f"recur-tune {command} {directory.name}{where}"
 
 
 def print_json(value: dict[str, Any]) -> None:

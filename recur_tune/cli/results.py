@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from recur_tune.cli.display import note, stderr, stdout
-from recur_tune.cli.options import as_json, print_json
-from recur_tune.cli.search import command_line, results_option
+from recur_tune.cli.options import as_json, command_line, print_json, results_option
+from recur_tune.cli.slurm import follow_search, queue_lines
 from recur_tune.cli.trials import objective_columns, roles, trial_table
 from recur_tune.cli.watch import Watch
 from recur_tune.errors import UserError
@@ -51,12 +50,14 @@ def status(name: str | None, follow: bool, results: Path | None, as_json: bool) 
         return
     directory = SearchDirectory.open(folder, name)
     if follow:
-        _follow(directory)
+        follow_search(directory)
     summary = _summary(directory)
     if as_json:
         print_json(summary)
         return
     _print_summaries([summary])
+    for line in summary["queue"]:
+        stdout.print(line, soft_wrap=True)
     for notice in summary["notices"]:
         note(notice)
     watch = Watch(directory)
@@ -93,16 +94,6 @@ def _print_summaries(summaries: list[dict[str, Any]]) -> None:
     stdout.print(table)
 
 
-def _follow(directory: SearchDirectory) -> None:
-    try:
-        with Watch(directory) as watch:
-            watch.searching()
-            while directory.is_running:
-                time.sleep(0.5)
-    except KeyboardInterrupt:
-        stderr.print(f"{directory.name} goes on.")
-
-
 def _summary(directory: SearchDirectory) -> dict[str, Any]:
     from recur_tune.searching.front import front, search_hypervolume
 
@@ -117,6 +108,7 @@ def _summary(directory: SearchDirectory) -> dict[str, Any]:
         "on_front": len(front(state.trials.values(), spec.objectives)),
         "hypervolume": search_hypervolume(state, spec.objectives),
         "seconds": state.active_seconds, "notices": state.notices, "links": state.links if running else {},
+        "queue": queue_lines(directory),
     }  # fmt: skip
 
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-import shlex
-import time
 from collections.abc import Callable
 from pathlib import Path
+from time import sleep
 from typing import Any, TypeVar
 
 import click
 import yaml
 
 from recur_tune.cli.display import note, stderr
-from recur_tune.cli.options import as_json, print_json
+from recur_tune.cli.options import as_json, command_line, print_json, results_option
+from recur_tune.cli.slurm import (
+    check_here,
+    check_place,
+    chosen_profile,
+    is_here,
+    print_script,
+    run_here,
+    slurm_options,
+    stop_in_queue,
+    submit_again,
+    submit_new,
+)
 from recur_tune.cluster.ray_cluster import CLIENT, JOBS
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import SPEC, SearchDirectory, default_name, dump_spec, results_folder
@@ -25,17 +36,12 @@ from recur_tune.units import format_count, format_duration
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 
-results_option = click.option(
-    "--results",
-    type=click.Path(path_type=Path),
-    help="Folder of all searches. [default: $RECUR_TUNE_RESULTS or ./results]",
-)
-
 
 def _run_options(command: AnyCommand) -> AnyCommand:
     options = [
         click.option("--trials", type=click.IntRange(min=1), help="Trials to train; short for --set budget.trials=N."),
-        click.option("--time", "wall_clock", help="Time for all, as 30m or 8h; short for --set budget.wall_clock=…"),
+        click.option("--time", help="Time for all, as 30m or 8h; short for --set budget.wall_clock=… "
+                                    "With --slurm: the length of an allocation, as 8:00:00 or 8h."),
         click.option(
             "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change any field, as budget.tokens=20M."
         ),
@@ -52,32 +58,51 @@ def _run_options(command: AnyCommand) -> AnyCommand:
 @click.command()
 @click.argument("space", required=False)
 @click.option("--name", help="What to call it. [default: the file's name and the time]")
-@click.option("--dry-run", is_flag=True, help="Check the space, print it with every default, start nothing.")
+@click.option("--dry-run", is_flag=True, help="Check the space, print it with every default (with --slurm: the job "
+                                              "script), start nothing.")  # fmt: skip
 @_run_options
+@slurm_options
 def search(
-    space: str | None, name: str | None, dry_run: bool, trials: int | None, wall_clock: str | None,
+    space: str | None, name: str | None, dry_run: bool, trials: int | None, time: str | None,
     settings: tuple[str, ...], address: str | None, results: Path | None, as_json: bool,
+    slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool,
 ) -> None:  # fmt: skip
     """Search a space for its front of quality against cost.
 
     SPACE is a YAML file, or the name of one that comes with recur-tune: quickstart (the default; nothing is
-    downloaded), wikitext-103, pg19, enwik8-bytes, enwik8-bpe. Trials run on all of this machine, or on the cluster
-    at --address. Ctrl-C once saves the running trials and stops, twice stops at once; `recur-tune resume` goes on.
+    downloaded), wikitext-103, pg19, enwik8-bytes, enwik8-bpe. Trials run on all of this machine, on the cluster at
+    --address, or with --slurm in an allocation that the search waits for in the queue. Ctrl-C once saves the running
+    trials and stops, twice stops at once; `recur-tune resume` goes on.
 
     \b
       recur-tune search
       recur-tune search search_spaces/pg19.yaml --name books --trials 200 --set budget.tokens=20M
       recur-tune search pg19 --name books --address auto
+      recur-tune search pg19 --name books --slurm cluster/generic-gpu.yaml --nodes 4 --time 8:00:00
       recur-tune search pg19 --dry-run > mine.yaml     # a file of one's own to start from
     """
+    check_place(address, slurm, nodes, gpus_per_node, follow)
     file = find_space("quickstart" if space is None else space)
-    spec = parse(SearchSpec, with_overrides(read_yaml(file, "space"), _overrides(trials, wall_clock, settings)))
+    length = None if slurm is not None else time
+    spec = parse(SearchSpec, with_overrides(read_yaml(file, "space"), _overrides(trials, length, settings)))
+    chosen = default_name(file.stem) if name is None else name
+    folder = results_folder(results)
+    if slurm is not None and not is_here(slurm):
+        profile = chosen_profile(slurm, nodes=nodes, gpus_per_node=gpus_per_node, time=time)
+        if dry_run:
+            print_script(SearchDirectory.check_free(folder, chosen), profile)
+            return
+        SearchDirectory.check_free(folder, chosen)
+        submit_new(folder, chosen, spec, profile, follow)
+        return
     if dry_run:
         _show(file, spec, as_json)
         return
-    chosen = default_name(file.stem) if name is None else name
-    folder = results_folder(results)
     SearchDirectory.check_free(folder, chosen)
+    if is_here(slurm):
+        check_here(spec, folder)
+        run_here(SearchDirectory.create(folder, chosen, spec))
+        return
     _check_runnable(spec, address)
     _run(SearchDirectory.create(folder, chosen, spec), address, as_json)
 
@@ -85,26 +110,40 @@ def search(
 @click.command()
 @click.argument("name")
 @_run_options
+@slurm_options
 def resume(
-    name: str, trials: int | None, wall_clock: str | None, settings: tuple[str, ...],
+    name: str, trials: int | None, time: str | None, settings: tuple[str, ...],
     address: str | None, results: Path | None, as_json: bool,
+    slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool,
 ) -> None:  # fmt: skip
     """Go on with a search that was stopped or lost, or give a finished one more trials.
 
     Finished trials stay as they are; unfinished ones go on from their last checkpoint. Budget.trials,
     budget.wall_clock, resources, keep and tracking may be changed by the way; anything else would make it another
-    search.
+    search. --slurm without a value goes on with the profile that the search has.
 
     \b
       recur-tune resume books
       recur-tune resume books --trials 300
       recur-tune resume books --address auto --set resources.workers=2
+      recur-tune resume books --slurm
     """
+    check_place(address, slurm, nodes, gpus_per_node, follow)
     directory = SearchDirectory.open(results_folder(results), name)
     directory.check_idle()
+    length = None if slurm is not None else time
     fields = read_yaml(directory.path / SPEC)
-    spec = parse(SearchSpec, with_overrides(fields, _overrides(trials, wall_clock, settings)))
+    spec = parse(SearchSpec, with_overrides(fields, _overrides(trials, length, settings)))
     directory.check_change(spec)
+    if slurm is not None and not is_here(slurm):
+        profile = chosen_profile(slurm, directory, nodes=nodes, gpus_per_node=gpus_per_node, time=time)
+        submit_again(directory, spec, profile, follow)
+        return
+    if is_here(slurm):
+        check_here(spec, directory.path.parent)
+        directory.change_spec(spec)
+        run_here(directory)
+        return
     _check_runnable(spec, address)
     directory.change_spec(spec)
     _run(directory, address, as_json)
@@ -114,26 +153,24 @@ def resume(
 @click.argument("name")
 @results_option
 def stop(name: str, results: Path | None) -> None:
-    """Ask a running search to save its trials and stop, from wherever its directory is seen.
+    """Ask a running search to save its trials and stop, from wherever its directory is seen; take it from SLURM's
+    queue if it waits there.
 
     \b
       recur-tune stop books
     """
     directory = SearchDirectory.open(results_folder(results), name)
-    if not directory.is_running:
+    queued = stop_in_queue(directory)
+    if not directory.is_running and not queued:
         raise UserError(f"name: {name} is not running, so there is nothing to stop.")
-    directory.request_stop()
-    with stderr.status(f"{name} is saving its trials … (Ctrl-C leaves it to do so alone)"):
-        while directory.is_running:
-            time.sleep(0.5)
-    stderr.print(f"stopped; go on with:  {command_line('resume', directory)}", soft_wrap=True)
-
-
-def command_line(command: str, directory: SearchDirectory) -> str:
-    """What to type for a search, whatever folder it lies in."""
-    folder = directory.path.parent
-    where = "" if folder == results_folder() else f" --results {shlex.quote(str(folder))}"
-    return f"recur-tune {command} {directory.name}{where}"
+    if directory.is_running:
+        directory.request_stop()
+        with stderr.status(f"{name} is saving its trials … (Ctrl-C leaves it to do so alone)"):
+            while directory.is_running:
+                sleep(0.5)
+    stderr.print(
+        f"stopped; go on with:  {command_line('resume', directory)}{' --slurm' if queued else ''}", soft_wrap=True
+    )
 
 
 def _run(directory: SearchDirectory, address: str | None, as_json: bool) -> None:

@@ -8,11 +8,13 @@ import re
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from recur_tune.errors import UserError
 from recur_tune.searching.spec import Resources
+
+NODE_NAME = "RECUR_TUNE_NODE"  # a variable: what the node is called by whoever started Ray on it
 
 # Read when Ray is imported or started. Ours are: the log of the search instead of Ray's result files, our own Ctrl-C,
 # and workers that notice within a second what happened to their peers.
@@ -38,10 +40,18 @@ class Cluster:
     """A cluster that this process is connected to."""
 
     dashboard: str | None
-    cpus: float
-    gpus: float
     nodes: list[dict[str, float]]
     name: str = "the cluster"
+
+    @property
+    def cpus(self) -> float:
+        """Cores of all nodes."""
+        return sum(node.get("CPU", 0.0) for node in self.nodes)
+
+    @property
+    def gpus(self) -> float:
+        """GPUs of all nodes."""
+        return sum(node.get("GPU", 0.0) for node in self.nodes)
 
 
 @contextmanager
@@ -74,16 +84,16 @@ def connected(address: str | None) -> Iterator[Cluster]:
     for name in ("ray", "ray.tune", "ray.train", "ray.data"):
         logging.getLogger(name).setLevel(logging.ERROR)
     try:
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        total = ray.cluster_resources()
-        yield Cluster(f"http://{url}" if url else None, total.get("CPU", 0.0), total.get("GPU", 0.0), nodes)
+        yield Cluster(f"http://{url}" if url else None, _living_nodes())
     finally:
         if not already:
             ray.shutdown()
 
 
 class ClusterLost(UserError):
-    """The cluster that a search ran on is gone."""
+    """The cluster that a search ran on is gone: nobody's mistake, and worth another try."""
+
+    exit_code = 75  # what sysexits.h calls a temporary failure
 
 
 class Lifeline:
@@ -147,12 +157,34 @@ def allot(resources: Resources, cluster: Cluster) -> Allotment:
     return Allotment(resources.workers, resources.cpus, gpus, places // resources.workers)
 
 
+class Room:
+    """How many trials there is room for on the cluster as it is now: nodes come and go."""
+
+    def __init__(self, resources: Resources, spare: int, seconds_between_looks: float = 2.0) -> None:
+        self.resources, self.spare, self.seconds = resources, spare, seconds_between_looks
+        self.places, self.looked = 1, -seconds_between_looks
+
+    def __call__(self) -> int:
+        """As of a moment ago; one at least, since lost nodes may come back."""
+        if time.monotonic() - self.looked >= self.seconds:
+            self.looked = time.monotonic()
+            with suppress(UserError):
+                self.places = allot(self.resources, Cluster(None, _living_nodes())).at_once
+        return self.places + self.spare
+
+
+def _living_nodes() -> list[dict[str, float]]:
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
+
+
 def check_this_machine(resources: Resources) -> None:
     """The same without a cluster: what a cluster of our own would have here."""
     import torch
 
     cpus, gpus = float(os.cpu_count() or 1), float(torch.cuda.device_count())
-    allot(resources, Cluster(None, cpus, gpus, [{"CPU": cpus, "GPU": gpus}], "this machine"))
+    allot(resources, Cluster(None, [{"CPU": cpus, "GPU": gpus}], "this machine"))
 
 
 def _count(number: float, thing: str) -> str:

@@ -9,6 +9,7 @@ base/            the pretrained base, where the search made its own
 front.*          the front as table and picture
 mlflow.json      what the tracker has delivered
 stop             there while somebody asks the search to stop
+leaving/n1       there while trials are asked to leave the node n1
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from recur_tune.spec import TrialConfig, parse, read_yaml
 from recur_tune.trial.base import is_preset
 
 FORMAT = 1
-SPEC, IDENTITY, EVENTS, STUDY, STOP, LOCK, MODEL = (
-    "search.yaml", "search.json", "events.jsonl", "study.journal", "stop", "lock", "model",
+SPEC, IDENTITY, EVENTS, STUDY, STOP, LEAVING, LOCK, MODEL = (
+    "search.yaml", "search.json", "events.jsonl", "study.journal", "stop", "leaving", "lock", "model",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from recur_tune.cluster.ray_cluster import (
     WAITING_CPU,
     Allotment,
+    Room,
     allot,
     check_reachable,
     check_this_machine,
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
     from recur_tune.searching.sampler import TruthfulSearch
 
+
+_MORE_THAN_EVER = 100_000
 
 # MLflow takes seconds of a core to import and to make its database; the first trials are to start before.
 _SECONDS_FOR_THE_FIRST_TRIALS = 15.0
@@ -107,8 +110,10 @@ def _tune(spec: SearchSpec, log: SearchLog, allotment: Allotment, interrupted: C
     from recur_tune.searching.trainable import train_in_actor, train_on_workers
 
     deadline = _deadline(spec, log)
-    searcher = TruthfulSearch(spec, log, Prices(allotment.workers), finished=lambda: time.time() > deadline)
     nested = allotment.workers > 1
+    # One more than there is room for: it waits with its price known, and no actor waits for it.
+    room = Room(spec.resources, spare=not nested)
+    searcher = TruthfulSearch(spec, log, Prices(allotment.workers), lambda: time.time() > deadline, room)
     train = train_on_workers if nested else train_in_actor
     fit(spec, log, allotment, searcher, train, nested, lambda: interrupted() or time.time() > deadline)
 
@@ -137,9 +142,8 @@ def fit(
             search_alg=searcher,
             scheduler=ParetoHalving(spec, log),
             num_samples=-1,
-            # One more than there is room for: it waits with its price known, and no actor waits for it. Without a
-            # number Ray would start actors one after the other.
-            max_concurrent_trials=allotment.at_once + (not nested),
+            # The searcher itself knows how many; without a number Ray would start actors one after the other.
+            max_concurrent_trials=_MORE_THAN_EVER,
             reuse_actors=True,
             trial_name_creator=_Name(f"{log.directory.name}-"),
             trial_dirname_creator=_Name(),

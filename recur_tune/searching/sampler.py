@@ -59,9 +59,11 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         log: SearchLog,
         price: Callable[[TrialConfig], dict[str, float]],
         finished: Callable[[], bool] = lambda: False,
+        room: Callable[[], int] | None = None,
     ) -> None:
-        self.spec, self.log, self.price, self.finished = spec, log, price, finished
+        self.spec, self.log, self.price, self.finished, self.room = spec, log, price, finished, room
         self.numbers: dict[str, int] = {}  # by Ray's names for the trials
+        self.live: set[str] = set()  # of those, not completed yet
         super().__init__(
             space=spec.parsed_space.draw,
             metric=list(spec.objectives),
@@ -107,6 +109,8 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         so that nobody who reports has to wait for it."""
         if self.log.directory.stop_requested or self.finished():
             return Searcher.FINISHED
+        if self.room is not None and len(self.live) >= self.room():
+            return None
         if self.unfinished:
             return self._job(trial_id, self.unfinished.popleft())
         if self.spec.budget.trials is not None and self.log.state.trained >= self.spec.budget.trials:
@@ -124,6 +128,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
 
     def _job(self, trial_id: str, number: int) -> dict[str, Any]:
         self.numbers[trial_id] = number
+        self.live.add(trial_id)
         folder = self.log.directory.trial(number)
         folder.mkdir(parents=True, exist_ok=True)
         config = self._config(self.log.state.trials[number].params)
@@ -172,6 +177,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Tell Optuna how the log says that a trial ended."""
+        self.live.discard(trial_id)
         record = self.log.state.trials[self.numbers[trial_id]]
         if record.state not in ENDED and error:
             self.log.record("end", trial=record.number, state="failed", reason="its worker died again and again")

@@ -40,6 +40,10 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
         report, number = json.loads(result["report"]), trial.config["number"]
         if self.log.state.trials[number].state in ENDED:
             return TrialScheduler.CONTINUE  # its workers have not noticed yet
+        if report.get("moved"):
+            trial.max_failures += 1  # the trainable raises next, and that is no failure
+            self.log.record("moved", trial=number)
+            return TrialScheduler.CONTINUE
         self.log.record("report", trial=number, **report)
         record = self.log.state.trials[number]
         if record.state != "running":

@@ -126,6 +126,9 @@ class SearchState:
         trial.state, trial.reason, trial.ended = "running", "", None  # it may have been paused, or failed, before
         trial.started = trial.started or event["time"]
 
+    def _on_moved(self, event: Event) -> None:
+        self.trials[event["trial"]].worker = ""  # until it reports from elsewhere
+
     def _on_report(self, event: Event) -> None:
         trial = self.trials[event["trial"]]
         trial.tokens, trial.loss = event.get("tokens", trial.tokens), event.get("loss", trial.loss)

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from recur_tune.cluster.ray_cluster import WAITING_CPU
+from recur_tune.cluster.ray_cluster import NODE_NAME, WAITING_CPU
 from recur_tune.errors import UserError
 from recur_tune.files import whole_folder, write_text
 from recur_tune.model.pretrained import save_model
-from recur_tune.searching.directory import MODEL, STOP
+from recur_tune.searching.directory import LEAVING, MODEL, STOP
 from recur_tune.spec import TrialConfig
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
 from recur_tune.training.loop import Diverged, Report, Trainer
@@ -35,6 +35,10 @@ _SECONDS_BETWEEN_REPORTS = 5.0  # for whoever watches; validations are always re
 _SECONDS_BETWEEN_LOOKS = 0.5  # at the request to stop, which lies on a file system
 
 Message = dict[str, Any]
+
+
+class Moved(Exception):
+    """The trial has saved itself and goes on elsewhere: its node will be gone soon."""
 
 
 def train_in_actor(job: dict[str, Any]) -> None:
@@ -98,6 +102,9 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
     try:
         for message in _train(config, folder):
             report(message)
+    except Moved:
+        report({"moved": True})
+        raise  # whoever started the trial starts it again, where there is room
     except (Diverged, UserError) as error:
         report(_ended("failed", str(error)))
     except Exception as error:
@@ -120,10 +127,14 @@ def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
     trainer, tokenizer = set_up(config)
     if (folder / RESUME).is_dir():
         load_checkpoint(trainer, folder / RESUME)
+    node = os.environ.get(NODE_NAME)
+    leaving = Throttled(
+        lambda: bool(node) and (folder.parent.parent / LEAVING / str(node)).exists(), _SECONDS_BETWEEN_LOOKS
+    )
     due = Throttled(lambda: True, _SECONDS_BETWEEN_REPORTS)
     stopwatch = Stopwatch()
     for step in stopwatch.around(trainer.run()):
-        stopping, ended, telling = _agree(trainer, stop(), over(), due())
+        stopping, ended, moving, telling = _agree(trainer, stop(), over(), leaving(), due())
         if ended:  # by others that were better; the log knows
             return
         stopping = stopping and not step.last
@@ -131,7 +142,7 @@ def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
             if step.last:
                 with whole_folder(folder / MODEL) as partial:
                     save_model(trainer.model, tokenizer, partial)
-            elif step.validation is not None or stopping:
+            elif step.validation is not None or stopping or moving:
                 save_checkpoint(trainer, folder / RESUME)
         if telling or stopping or step.last or step.validation is not None:
             message = _message(step, trainer) | {"training_seconds": round(stopwatch.seconds, 3)}
@@ -142,6 +153,8 @@ def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
             yield message
         if stopping:
             return
+        if moving and not step.last:
+            raise Moved(node)
 
 
 class Stopwatch:
@@ -175,11 +188,11 @@ class Throttled:
 
 
 def _agree(trainer: Trainer, *answers: bool) -> list[bool]:
-    """What the first worker thinks: reports and stops are for all of them at the same step."""
+    """What any worker thinks: reports and stops are for all of them at the same step."""
     if trainer.workers == 1:
         return list(answers)
     shared = torch.tensor(answers, dtype=torch.int32, device=trainer.device)
-    dist.broadcast(shared, src=0)
+    dist.all_reduce(shared, dist.ReduceOp.MAX)
     return [bool(answer) for answer in shared.tolist()]
 
 
@@ -190,7 +203,7 @@ def _message(step: Report, trainer: Trainer) -> Message:
         "tokens_per_second": round(step.tokens_per_second),
         "validation": step.validation,
         "measured_peak_memory": trainer.measured_peak_bytes,
-        "worker": f"{socket.gethostname()}:{os.getpid()}",
+        "worker": f"{os.environ.get(NODE_NAME) or socket.gethostname()}:{os.getpid()}",
     }
 
 

@@ -138,7 +138,7 @@ def train_with(directory: SearchDirectory, train: Callable[[dict[str, Any]], Non
     """A search whose trials are trained by a function of the test."""
     with directory.lock():
         log = directory.open_log()
-        searcher = TruthfulSearch(directory.spec, log, Prices(allotment.workers))
+        searcher = TruthfulSearch(directory.spec, log, Prices(allotment.workers), room=lambda: allotment.at_once + 1)
         fit(directory.spec, log, allotment, searcher, train, train is train_on_workers, lambda: False)
 
 

@@ -1,0 +1,44 @@
+"""Leaving a running search in order: the trials on these nodes save themselves and go elsewhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection
+
+from recur_tune.slurm.folder import Head, SlurmFolder
+
+_SECONDS_KEPT_BACK = 20.0  # of the warning time, for Ray to go
+
+
+def drain(folder: SlurmFolder, head: Head, nodes: Collection[str], hurried: Callable[[], bool]) -> None:
+    """Send nothing new to these nodes, and wait until no trial trains there."""
+    seconds = max(5.0, folder.profile.warning - _SECONDS_KEPT_BACK)
+    deadline = time.monotonic() + seconds
+    for identity in _ray_nodes(head, nodes):
+        # Ray has a command for it, hidden and without a function beside it.
+        options = [
+            f"--address={head.address}", f"--node-id={identity}", "--reason=DRAIN_NODE_REASON_PREEMPTION",
+            "--reason-message=its allocation ends", f"--deadline-remaining-seconds={int(seconds)}",
+        ]  # fmt: skip
+        subprocess.run([sys.executable, "-m", "ray.scripts.scripts", "drain-node", *options], capture_output=True)
+    for node in nodes:
+        folder.ask_to_leave(node)
+    while _trials_on(folder, nodes) and time.monotonic() < deadline and not hurried():
+        time.sleep(0.5)
+
+
+def _ray_nodes(head: Head, nodes: Collection[str]) -> list[str]:
+    import ray
+
+    ray.init(head.address, log_to_driver=False, logging_level="ERROR")
+    try:
+        return [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeName"] in nodes]
+    finally:
+        ray.shutdown()
+
+
+def _trials_on(folder: SlurmFolder, nodes: Collection[str]) -> bool:
+    running = folder.search.state().in_state("running")
+    return any(trial.worker.rpartition(":")[0] in nodes for trial in running)

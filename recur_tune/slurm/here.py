@@ -1,0 +1,40 @@
+"""A search in an allocation that somebody holds already: the same job, started by hand and watched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+from recur_tune.errors import UserError
+from recur_tune.slurm.allocation import Allocation
+from recur_tune.slurm.folder import SlurmFolder, tail
+from recur_tune.slurm.steps import step_on
+
+
+def run_in(folder: SlurmFolder, allocation: Allocation, started: Callable[[], None]) -> None:
+    """Run the search until it ends; an interrupt lets the trials save themselves, a second one ends them.
+
+    The search runs on the allocation's first node, which need not be the machine where the user types.
+    """
+    program = [sys.executable, "-m", "recur_tune.slurm.job", str(folder.search.path), "here"]
+    folder.note(allocation.job, "search", by="user", nodes=len(allocation.nodes))
+    with folder.log(allocation.job).open("ab") as log:
+        job = subprocess.Popen(
+            [*step_on(allocation.first), *program], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for us to pass on
+        )  # fmt: skip
+    started()
+    try:
+        job.wait()
+    except KeyboardInterrupt:
+        folder.search.request_stop()
+        try:
+            job.wait()
+        except KeyboardInterrupt:
+            job.terminate()
+            job.wait()
+            raise
+    if job.returncode not in (0, 130):
+        said = tail(folder.log(allocation.job))
+        raise UserError(f"slurm: the search in job {allocation.job} failed; the last that it said:\n{said}")

@@ -1,0 +1,194 @@
+"""What runs in an allocation: a Ray cluster over its nodes and the search on it, or nodes that join a search elsewhere.
+
+    python -m recur_tune.slurm.job SEARCH_DIRECTORY [host|here|guest]
+
+The warning before the time limit (SIGUSR1) saves the trials and sends the job back to the queue; SIGTERM, which is
+SLURM's last word, saves what it can. Whatever is lost beyond that, the next allocation goes on from the search
+directory.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from recur_tune.errors import UserError
+from recur_tune.searching.directory import SearchDirectory
+from recur_tune.slurm import queue
+from recur_tune.slurm.allocation import Allocation
+from recur_tune.slurm.folder import Head, SlurmFolder
+from recur_tune.slurm.steps import EndedEarly, Steps
+
+_FINISHED, _STOPPED = 0, 130  # exit codes of `recur-tune resume`
+
+
+@dataclass
+class Signals:
+    """What SLURM has said so far."""
+
+    warned: bool = False
+    ended: bool = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        """Remember it; who is at work looks now and then."""
+        self.warned |= number == signal.SIGUSR1
+        self.ended |= number != signal.SIGUSR1
+        say(f"SLURM sent {signal.Signals(number).name}")
+
+    @property
+    def any(self) -> bool:
+        """Whether the end is near, in either way."""
+        return self.warned or self.ended
+
+
+def main() -> None:
+    """Be what the second word says."""
+    path, part = Path(sys.argv[1]), (sys.argv[2:] or ["host"])[0]
+    signals = Signals()
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signals)
+    folder = SlurmFolder(SearchDirectory(path))
+    if not folder.exists:
+        sys.exit(
+            f"recur-tune: storage: this node does not see {folder.path}; give --results on storage that all share."
+        )
+    os.environ.update(folder.environment())
+    try:
+        if part == "guest":
+            visit(folder, Allocation.current(), signals)
+        else:
+            host(folder, Allocation.current(), signals, may_go_on=part == "host")
+    except UserError as error:
+        sys.exit(f"recur-tune: {error}")
+
+
+def host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_go_on: bool) -> None:
+    """Run the search on all nodes; what is left to do then goes to another allocation."""
+    say(f"job {allocation.job} on {', '.join(allocation.nodes)}")
+    folder.note(allocation.job, "begun", nodes=list(allocation.nodes))
+    folder.withdraw()
+    try:
+        with Steps(folder, allocation.job, lambda: signals.any) as steps:
+            steps.start(allocation.first, "head")
+            head = steps.wait_for_head()
+            for node in allocation.nodes[1:]:
+                steps.start(node, head.address)
+            steps.wait_for_all(head)
+            say(f"Ray is up on {len(allocation.nodes)} nodes at {head.address}")
+            with _mlflow(folder, head):
+                code = _run_search(folder, head, signals)
+            folder.withdraw()  # before the nodes go: who looks for the cluster must not find a dying one
+    except EndedEarly:
+        say("the allocation ends before all nodes are up")
+        code = _STOPPED
+    except UserError:
+        folder.note(allocation.job, "over")
+        raise
+    finally:
+        folder.withdraw()
+    if signals.ended:
+        return  # SLURM knows whether it comes back
+    unfinished = code not in (_FINISHED, _STOPPED, UserError.exit_code)
+    if (signals.warned and code == _STOPPED) or unfinished:
+        _go_on(folder, allocation.job, may_go_on)
+    else:
+        folder.note(allocation.job, "over")
+        sys.exit(code)
+
+
+def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
+    search = folder.search
+    words = ["resume", search.name, "--results", str(search.path.parent), "--address", head.address]
+    process = subprocess.Popen([sys.executable, "-m", "recur_tune.cli.main", *words], stdin=subprocess.DEVNULL)
+    told = False
+    while process.poll() is None:
+        if signals.any and not told:
+            process.send_signal(signal.SIGINT)  # trials save themselves
+            told = True
+        time.sleep(0.2)
+    return process.returncode
+
+
+@contextmanager
+def _mlflow(folder: SlurmFolder, head: Head) -> Iterator[None]:
+    """MLflow's own server, where the runs lie in a file: whoever has a tunnel to this node can look at them."""
+    from recur_tune.slurm.allocation import free_ports
+    from recur_tune.tracking.mlflow import tracking_uri
+
+    uri = tracking_uri(folder.search)
+    if not folder.profile.mlflow or uri.startswith(("http://", "https://")):
+        yield
+        return
+    [port] = free_ports(1)
+    log = folder.ray_logs(head.job, head.node) / "mlflow.log"
+    words = ["server", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    with log.open("ab") as output:
+        server = subprocess.Popen([sys.executable, "-m", "mlflow", *words], stdout=output, stderr=subprocess.STDOUT)
+    folder.publish(Head(head.job, head.node, head.address, head.dashboard, head.client, port))
+    try:
+        yield
+    finally:
+        server.terminate()
+
+
+def _go_on(folder: SlurmFolder, job: int, may_go_on: bool) -> None:
+    """Take another allocation, if there may be one."""
+    profile, by_hand = folder.profile, f"`recur-tune resume {folder.search.name} --slurm` goes on"
+    if not may_go_on:
+        folder.note(job, "over")
+        say(f"the allocation ends; {by_hand}.")
+    elif folder.allocations_used >= profile.allocations:
+        folder.note(job, "over")
+        say(f"its {profile.allocations} allocations in a row are used up (allocations); {by_hand}.")
+    elif profile.requeue and queue.requeue(job):
+        say("back to the queue; the search goes on in the next allocation.")
+    else:
+        successor = queue.submit(folder.path / "job.sh")
+        folder.note(successor, "search", by="job")
+        say(f"submitted job {successor}, in which the search goes on.")
+
+
+def visit(folder: SlurmFolder, allocation: Allocation, signals: Signals) -> None:
+    """Lend these nodes to the search wherever its cluster is, until it or this allocation ends."""
+    from recur_tune.slurm.drain import drain
+
+    say(f"job {allocation.job} lends {', '.join(allocation.nodes)}")
+    while not signals.any and _search_lives(folder):
+        head = folder.head
+        if head is None:
+            time.sleep(1)
+            continue
+        with Steps(folder, allocation.job, lambda: signals.any) as steps:
+            for node in allocation.nodes:
+                steps.start(node, head.address)
+            steps.wait_for_all(head)
+            say(f"joined {head.address}")
+            while (
+                steps.any_left and folder.head is not None and folder.head.address == head.address and not signals.any
+            ):
+                time.sleep(0.5)
+            if signals.warned:
+                drain(folder, head, allocation.nodes, lambda: signals.ended)
+        while folder.head == head and _search_lives(folder) and not signals.any:
+            time.sleep(2)  # its head is gone and has not been able to say so
+
+
+def _search_lives(folder: SlurmFolder) -> bool:
+    return not folder.is_over and any(kind == "search" for kind, _ in folder.living_jobs())
+
+
+def say(text: str) -> None:
+    """A line of the job's log."""
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Ray on one node of an allocation: started here, watched here, and gone without a trace when it ends.
+
+Runs as a step of the job, one per node:  python -m recur_tune.slurm.node SEARCH_DIRECTORY JOB NODE head|HOST:PORT
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from recur_tune.cluster.ray_cluster import NODE_NAME
+from recur_tune.errors import UserError
+from recur_tune.searching.directory import SearchDirectory
+from recur_tune.slurm import queue
+from recur_tune.slurm.allocation import Grant, free_ports, own_address
+from recur_tune.slurm.folder import Head, SlurmFolder
+from recur_tune.slurm.profile import Profile
+
+_MARK = "RECUR_TUNE_MARK"  # by which our own processes are known, whoever is their parent
+_OBJECT_STORE = 128 * 2**20  # bytes; trials exchange files, hardly any objects
+_LONGEST_SCRATCH = 40  # characters: Ray's sockets lie below it, and a socket's path ends at 107
+
+# A lost node is noticed in seconds, a cut-off one gives up soon, and nobody lingers when the job ends: SLURM kills
+# half a minute after its first signal.
+_SETTINGS = {
+    "RAY_health_check_initial_delay_ms": "2000",
+    "RAY_health_check_period_ms": "2000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "4",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
+    "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+
+
+def main() -> None:
+    """Run Ray on this node until it ends or this process is told to leave."""
+    path, job, node, place = sys.argv[1:]
+    signal.signal(signal.SIGTERM, _leave)
+    folder = SlurmFolder(SearchDirectory(Path(path)))
+    try:
+        sys.exit(run_ray(folder, int(job), node, place))
+    except UserError as error:
+        sys.exit(f"recur-tune: node {node}: {error}")
+
+
+def _leave(number: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough; the clearing up is not to be disturbed
+    raise SystemExit(0)
+
+
+def run_ray(folder: SlurmFolder, job: int, node: str, place: str) -> int:
+    """Start Ray as the head, or as a worker of the head at HOST:PORT, and stay until it is over."""
+    if not folder.path.is_dir():
+        raise UserError(
+            f"storage: {node} does not see {folder.path}; searches must lie on storage that all nodes share."
+        )
+    profile, mark = folder.profile, uuid.uuid4().hex
+    scratch = _own_scratch(profile)
+    try:
+        environment = {
+            **os.environ, **_SETTINGS, **folder.environment(), _MARK: mark, NODE_NAME: node, "TMPDIR": str(scratch),
+            "RAY_enable_metrics_collection": str(int(profile.metrics)),
+        }  # fmt: skip
+        words, head = _ray_start(profile, job, node, place, scratch)
+        process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL)
+        if head:
+            _wait_for_port(process, head.address)
+            folder.publish(head)
+        while process.poll() is None and not _told_to_leave(0.5):
+            pass
+        return process.returncode or 0
+    finally:
+        stop_marked(mark)
+        with suppress(OSError):
+            shutil.copytree(scratch / "session_latest" / "logs", folder.ray_logs(job, node), dirs_exist_ok=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _told_to_leave(seconds: float) -> bool:
+    """Whether whoever started this step has closed its input, by will or by dying, within these seconds."""
+    readable, _, _ = select.select([sys.stdin], [], [], seconds)
+    return bool(readable) and not os.read(sys.stdin.fileno(), 1024)
+
+
+def _own_scratch(profile: Profile) -> Path:
+    """A folder that only we can read: Ray's default one belongs to the first user who came by."""
+    parent = profile.scratch_folder
+    if len(str(parent)) > _LONGEST_SCRATCH:
+        raise UserError(
+            f"scratch: {parent} is too long for Ray's sockets; give a path of at most {_LONGEST_SCRATCH} letters."
+        )
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="rt", dir=parent))
+    except OSError as error:
+        raise UserError(f"scratch: {parent} cannot be used on this node ({error.strerror}).") from None
+
+
+def _ray_start(profile: Profile, job: int, node: str, place: str, scratch: Path) -> tuple[list[str], Head | None]:
+    """The command that starts Ray here and, for a head, where it will be."""
+    grant = Grant.from_environment(os.environ)
+    store, dashboard, client, *agents = free_ports(8)
+    is_head = place == "head"
+    address = own_address(profile.interface, queue.controller() if is_head else place.rpartition(":")[0])
+    names = ("node-manager-port", "object-manager-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port")  # fmt: skip  # noqa: E501
+    options = {
+        "node-ip-address": address, "node-name": node, "temp-dir": scratch,
+        "num-cpus": grant.cpus, "num-gpus": grant.gpus, "object-store-memory": _OBJECT_STORE,
+        **dict(zip(names, agents, strict=True)),
+    }  # fmt: skip
+    if grant.memory:
+        options["memory"] = grant.memory
+    if is_head:
+        host = "0.0.0.0" if profile.dashboard == "network" else "127.0.0.1"
+        options |= {
+            "port": store,
+            "dashboard-host": host,
+            "dashboard-port": dashboard,
+            "ray-client-server-port": client,
+        }
+    else:
+        options["address"] = place
+    words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+    words += ["--head"] * is_head + [f"--{name}={value}" for name, value in options.items()]
+    return words, Head(job, node, f"{address}:{store}", dashboard, client) if is_head else None
+
+
+def _wait_for_port(process: subprocess.Popen[bytes], address: str) -> None:
+    host, _, port = address.rpartition(":")
+    while process.poll() is None:
+        try:
+            socket.create_connection((host, int(port)), timeout=1).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise UserError("Ray's head did not start; its last words stand above.")
+
+
+def stop_marked(mark: str, patience: float = 5.0) -> None:
+    """End every process that carries the mark, and no other: names and commands are the neighbours' as well."""
+    ours = _marked(mark)
+    for process in ours:
+        with suppress(psutil.NoSuchProcess):
+            process.terminate()
+    _, left = psutil.wait_procs(list(ours), timeout=patience)
+    for process in {*left, *_marked(mark)}:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _marked(mark: str) -> set[psutil.Process]:
+    """Those that carry it and their children: Ray's workers write their titles over it."""
+    carriers = [process for process in psutil.process_iter() if _carries(process, mark)]
+    found = set(carriers)
+    for carrier in carriers:
+        with suppress(psutil.Error):
+            found |= set(carrier.children(recursive=True))
+    return found
+
+
+def _carries(process: psutil.Process, mark: str) -> bool:
+    try:
+        return process.environ().get(_MARK) == mark
+    except (psutil.Error, OSError):
+        return False  # another user's, or gone
+
+
+if __name__ == "__main__":
+    main()

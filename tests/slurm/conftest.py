@@ -1,0 +1,18 @@
+"""One SLURM for every test in this folder that needs one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.slurm.mini_slurm import MiniSlurm, available
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniSlurm]:
+    """Three nodes, idle when the first test gets them; a test leaves them as it found them."""
+    if reason := available():
+        pytest.skip(reason)
+    with MiniSlurm(tmp_path_factory.mktemp("shared")) as slurm:
+        yield slurm
