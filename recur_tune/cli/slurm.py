@@ -112,11 +112,10 @@ def check_here(spec: SearchSpec, results: Path) -> None:
     """Refuse what cannot work in the allocation that we are in."""
     from recur_tune.searching.preparation import check_shapes
     from recur_tune.slurm.allocation import Allocation
-    from recur_tune.slurm.submit import check_shared
+    from recur_tune.slurm.here import check_seen
 
     queue.check_there_is_slurm()
-    Allocation.current()
-    check_shared(parse(Profile, {}), results)
+    check_seen(results, Allocation.current())
     with stderr.status("checking the space …"):
         check_shapes(spec)
 

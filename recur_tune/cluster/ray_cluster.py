@@ -82,7 +82,7 @@ def connected(address: str | None) -> Iterator[Cluster]:
     else:
         url = None
     for name in ("ray", "ray.tune", "ray.train", "ray.data"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the search's own log says why a trial failed
     try:
         yield Cluster(f"http://{url}" if url else None, _living_nodes())
     finally:

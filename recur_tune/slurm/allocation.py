@@ -84,6 +84,14 @@ def own_address(interface: str | None, towards: str | None) -> str:
     return others[0] if others else "127.0.0.1"
 
 
+def interface_of(address: str) -> str | None:
+    """The interface that has this address."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(a.address == address for a in addresses):
+            return name
+    return None
+
+
 def _address_towards(host: str) -> str | None:
     """The address that the kernel would send from; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

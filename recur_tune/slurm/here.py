@@ -5,11 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from recur_tune.errors import UserError
 from recur_tune.slurm.allocation import Allocation
 from recur_tune.slurm.folder import SlurmFolder, tail
 from recur_tune.slurm.steps import step_on
+
+
+def check_seen(results: Path, allocation: Allocation) -> None:
+    """Every node has to see the folder of the searches; that can be asked, since the nodes are there."""
+    results.mkdir(parents=True, exist_ok=True)
+    for node in allocation.nodes:
+        if subprocess.run([*step_on(node), "test", "-w", str(results)], capture_output=True).returncode:
+            raise UserError(
+                f"results: node {node} cannot write to {results}; give --results on storage that all share."
+            )
 
 
 def run_in(folder: SlurmFolder, allocation: Allocation, started: Callable[[], None]) -> None:

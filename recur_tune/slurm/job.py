@@ -101,7 +101,7 @@ def host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_go_o
         _go_on(folder, allocation.job, may_go_on)
     else:
         folder.note(allocation.job, "over")
-        sys.exit(code)
+        sys.exit(0 if code in (_FINISHED, _STOPPED) else code)
 
 
 def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:

@@ -24,7 +24,7 @@ from recur_tune.cluster.ray_cluster import NODE_NAME
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.slurm import queue
-from recur_tune.slurm.allocation import Grant, free_ports, own_address
+from recur_tune.slurm.allocation import Grant, free_ports, interface_of, own_address
 from recur_tune.slurm.folder import Head, SlurmFolder
 from recur_tune.slurm.profile import Profile
 
@@ -70,11 +70,14 @@ def run_ray(folder: SlurmFolder, job: int, node: str, place: str) -> int:
     profile, mark = folder.profile, uuid.uuid4().hex
     scratch = _own_scratch(profile)
     try:
+        towards = queue.controller() if place == "head" else place.rpartition(":")[0]
+        address = own_address(profile.interface, towards)
         environment = {
-            **os.environ, **_SETTINGS, **folder.environment(), _MARK: mark, NODE_NAME: node, "TMPDIR": str(scratch),
+            **_way_between_workers(address), **os.environ, **_SETTINGS, **folder.environment(),
+            _MARK: mark, NODE_NAME: node, "TMPDIR": str(scratch),
             "RAY_enable_metrics_collection": str(int(profile.metrics)),
         }  # fmt: skip
-        words, head = _ray_start(profile, job, node, place, scratch)
+        words, head = _ray_start(profile, job, node, address, place, scratch)
         process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL)
         if head:
             _wait_for_port(process, head.address)
@@ -109,12 +112,19 @@ def _own_scratch(profile: Profile) -> Path:
         raise UserError(f"scratch: {parent} cannot be used on this node ({error.strerror}).") from None
 
 
-def _ray_start(profile: Profile, job: int, node: str, place: str, scratch: Path) -> tuple[list[str], Head | None]:
+def _way_between_workers(address: str) -> dict[str, str]:
+    """Workers of one trial talk on the same network; left alone, Gloo takes the address of the node's own name."""
+    interface = interface_of(address)
+    return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}
+
+
+def _ray_start(
+    profile: Profile, job: int, node: str, address: str, place: str, scratch: Path
+) -> tuple[list[str], Head | None]:
     """The command that starts Ray here and, for a head, where it will be."""
     grant = Grant.from_environment(os.environ)
     store, dashboard, client, *agents = free_ports(8)
     is_head = place == "head"
-    address = own_address(profile.interface, queue.controller() if is_head else place.rpartition(":")[0])
     names = ("node-manager-port", "object-manager-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port")  # fmt: skip  # noqa: E501
     options = {
         "node-ip-address": address, "node-name": node, "temp-dir": scratch,

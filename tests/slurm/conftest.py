@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.slurm.mini_slurm import MiniSlurm, available
+from tests.slurm.site import Site
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +17,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniSlurm]:
         pytest.skip(reason)
     with MiniSlurm(tmp_path_factory.mktemp("shared")) as slurm:
         yield slurm
+
+
+@pytest.fixture(scope="session")
+def site(slurm: MiniSlurm) -> Site:
+    """A text and a base to search with, on storage that all nodes share."""
+    return Site(slurm)
