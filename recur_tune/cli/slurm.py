@@ -151,8 +151,10 @@ def queue_lines(directory: SearchDirectory) -> list[str]:
     folder = SlurmFolder(directory)
     if not folder.exists:
         return []
-    living = folder.living_jobs()
-    return [f"{job}{' (grown)' if kind == 'grow' else ''}" for kind, job in living] or ["no job in the queue"]
+    if living := folder.living_jobs():
+        return [f"{job}{' (grown)' if kind == 'grow' else ''}" for kind, job in living]
+    last = queue.find(folder.jobs("search")[-1])
+    return [str(last) if last else "no job in the queue"]
 
 
 def follow_search(directory: SearchDirectory) -> None:
@@ -257,12 +259,15 @@ def tunnel(name: str, results: Path | None) -> None:
     if head is None:
         state = "; ".join(str(job) for _, job in folder.living_jobs()) or "it has no job in SLURM"
         raise UserError(f"name: {name} has no dashboard now ({state}).")
-    ports = {8265: head.dashboard} | ({5000: head.mlflow} if head.mlflow else {})
+    ports = {here: there for here, there in ((8265, head.dashboard), (5000, head.mlflow)) if there}
+    if not ports:
+        raise UserError(f"name: {name} shows no dashboard, as its profile says (dashboard: off, mlflow: false).")
     user, login = getpass.getuser(), folder.profile.login or socket.getfqdn()
     forwards = [word for here, there in ports.items() for word in ("-L", f"{here}:localhost:{there}")]
     click.echo(shlex.join(["ssh", "-N", *forwards, "-J", f"{user}@{login}", f"{user}@{head.node}"]))
     stderr.print("run that on your own machine, and open there:")
-    stderr.print(f"Ray:  http://localhost:8265   (it asks for the token in {folder.token})", soft_wrap=True)
+    if head.dashboard:
+        stderr.print(f"Ray:  http://localhost:8265   (it asks for the token in {folder.token})", soft_wrap=True)
     if head.mlflow:
         stderr.print("MLflow:  http://localhost:5000")
 

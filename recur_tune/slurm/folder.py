@@ -35,8 +35,8 @@ class Head:
     job: int
     node: str
     address: str  # of Ray's own store, HOST:PORT
-    dashboard: int  # a port of the node, as the following
-    client: int
+    client: int  # a port of the node, as the following
+    dashboard: int | None = None
     mlflow: int | None = None
 
 

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -132,7 +132,7 @@ def _mlflow(folder: SlurmFolder, head: Head) -> Iterator[None]:
     words = ["server", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     with log.open("ab") as output:
         server = subprocess.Popen([sys.executable, "-m", "mlflow", *words], stdout=output, stderr=subprocess.STDOUT)
-    folder.publish(Head(head.job, head.node, head.address, head.dashboard, head.client, port))
+    folder.publish(replace(head, mlflow=port))
     try:
         yield
     finally:

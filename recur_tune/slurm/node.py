@@ -32,6 +32,12 @@ _MARK = "RECUR_TUNE_MARK"  # by which our own processes are known, whoever is th
 _OBJECT_STORE = 128 * 2**20  # bytes; trials exchange files, hardly any objects
 _LONGEST_SCRATCH = 40  # characters: Ray's sockets lie below it, and a socket's path ends at 107
 
+_PORTS_OF_A_NODE = (
+    "node-manager-port", "object-manager-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port",
+    "runtime-env-agent-port",
+)  # fmt: skip
+_DASHBOARD_HOSTS = {"localhost": "127.0.0.1", "network": "0.0.0.0"}
+
 # A lost node is noticed in seconds, a cut-off one gives up soon, and nobody lingers when the job ends: SLURM kills
 # half a minute after its first signal.
 _SETTINGS = {
@@ -123,29 +129,25 @@ def _ray_start(
 ) -> tuple[list[str], Head | None]:
     """The command that starts Ray here and, for a head, where it will be."""
     grant = Grant.from_environment(os.environ)
-    store, dashboard, client, *agents = free_ports(8)
-    is_head = place == "head"
-    names = ("node-manager-port", "object-manager-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port", "runtime-env-agent-port")  # fmt: skip  # noqa: E501
-    options = {
+    options: dict[str, object] = {
         "node-ip-address": address, "node-name": node, "temp-dir": scratch,
         "num-cpus": grant.cpus, "num-gpus": grant.gpus, "object-store-memory": _OBJECT_STORE,
-        **dict(zip(names, agents, strict=True)),
+        **dict(zip(_PORTS_OF_A_NODE, free_ports(len(_PORTS_OF_A_NODE)), strict=True)),
+        "include-log-monitor": False,  # it sends what workers print to a driver that does not listen
     }  # fmt: skip
     if grant.memory:
         options["memory"] = grant.memory
-    if is_head:
-        host = "0.0.0.0" if profile.dashboard == "network" else "127.0.0.1"
-        options |= {
-            "port": store,
-            "dashboard-host": host,
-            "dashboard-port": dashboard,
-            "ray-client-server-port": client,
-        }
+    head = None
+    if place == "head":
+        store, client, dashboard = free_ports(3)
+        shown = profile.dashboard != "off"
+        head = Head(job, node, f"{address}:{store}", client, dashboard if shown else None)
+        options |= {"head": None, "port": store, "ray-client-server-port": client, "include-dashboard": shown}
+        options |= {"dashboard-host": _DASHBOARD_HOSTS[profile.dashboard], "dashboard-port": dashboard} if shown else {}
     else:
         options["address"] = place
     words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
-    words += ["--head"] * is_head + [f"--{name}={value}" for name, value in options.items()]
-    return words, Head(job, node, f"{address}:{store}", dashboard, client) if is_head else None
+    return words + [f"--{name}" if value is None else f"--{name}={value}" for name, value in options.items()], head
 
 
 def _wait_for_port(process: subprocess.Popen[bytes], address: str) -> None:

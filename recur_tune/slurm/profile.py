@@ -88,7 +88,7 @@ class Profile(BaseModel):
     allocations: PositiveInt = Field(20, description="allocations in a row that a search may take by itself")
     requeue: bool = Field(True, description="whether a job may go back to the queue; else it submits its successor")
     join: Time = Field(180, description="time that a node has to join the Ray cluster")
-    dashboard: Literal["localhost", "network"] = Field("localhost", description="who reaches Ray's dashboard")
+    dashboard: Literal["localhost", "network", "off"] = Field("localhost", description="who reaches Ray's dashboard")
     metrics: bool = Field(False, description="Ray's metrics, which any user of the network can read")
     mlflow: bool = Field(True, description="show the runs in an MLflow server on the first node's localhost")
     login: Word | None = Field(None, description="the login node's name from outside, for the tunnel's command")

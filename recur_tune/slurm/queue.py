@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recur_tune.errors import UserError
+from recur_tune.slurm.job_script import LOG
 from recur_tune.slurm.profile import parse_slurm_time
 
 RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"}
@@ -54,7 +55,7 @@ class QueuedJob:
             return f"job {self.number} waits in the queue ({self.reason}{expected})"
         if self.is_running:
             return f"job {self.number} runs on {self.nodes}, {self.time_left} left"
-        return f"job {self.number} has ended as {self.state}"
+        return f"job {self.number} has ended as {self.state}{'' if self.reason == 'None' else f' ({self.reason})'}"
 
 
 def check_there_is_slurm() -> None:
@@ -79,7 +80,8 @@ def partitions() -> dict[str, Partition]:
 
 def submit(script: Path) -> int:
     """Hand a script to sbatch, to be run where it lies; gives the job's number."""
-    answer = _run("sbatch", "--parsable", f"--chdir={script.parent}", str(script))
+    folder = str(script.parent).replace("%", "%%")  # SLURM fills in what stands behind a single one
+    answer = _run("sbatch", "--parsable", f"--chdir={script.parent}", f"--output={folder}/{LOG}", str(script))
     if answer.returncode:
         reason = " ".join(answer.stderr.replace("sbatch: error:", "").split())
         raise UserError(f"slurm: sbatch refused the job ({reason}).")

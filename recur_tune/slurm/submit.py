@@ -51,6 +51,8 @@ def check_site(profile: Profile, results: Path) -> None:
 def check_shared(profile: Profile, folder: Path) -> None:
     """A search has to lie where every node sees it."""
     folder, storage = folder.resolve(), profile.storage_folder
+    if "\\" in str(folder):
+        raise UserError(f"results: {folder} has a backslash, with which SLURM finds no log; give --results elsewhere.")
     if storage is not None:
         if not folder.is_relative_to(storage):
             raise UserError(

@@ -26,7 +26,8 @@ class Site:
 
     def __init__(self, slurm: MiniSlurm) -> None:
         self.slurm, self.shared = slurm, slurm.shared
-        self.world, self.results = self.shared / "world", self.shared / "results"
+        # Whatever people call their folders: nothing of it may run, or come apart, in any shell on the way.
+        self.world, self.results = self.shared / "world", self.shared / """it's $(touch pwned); `id` "%j" results"""
         make_world(self.world)
         (self.world / "base" / "model.safetensors").chmod(0o644)  # safetensors makes files private
         self.results.mkdir(mode=0o777)
@@ -35,7 +36,13 @@ class Site:
     def profile(self, **fields: Any) -> Path:
         """A profile in a file; every node shares the storage, and nobody takes longer than it must."""
         settings = {"RECUR_TUNE_CACHE": str(self.shared / "cache"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        defaults = {"time": "0:10:00", "cpus_per_node": 1, "storage": str(self.shared), "mlflow": False}
+        defaults = {
+            "time": "0:10:00",
+            "cpus_per_node": 1,
+            "storage": str(self.shared),
+            "mlflow": False,
+            "dashboard": "off",
+        }
         path = self.shared / f"site-{time.monotonic_ns()}.yaml"
         path.write_text(yaml.safe_dump({"environment": settings} | defaults | fields))
         return path
@@ -109,7 +116,7 @@ class Submitted:
         while not happened():
             queue = self.site.slurm.run("squeue", "--states=all").stdout
             assert time.monotonic() < deadline, f"{what}: not in {limit:.0f} s\n{queue}{self.said}"
-            if self.folder.is_over and not self.jobs_in_queue():  # nobody is left to make it true, if it is not
+            if not self.jobs_in_queue():  # nobody is left to make it true, if it is not
                 assert happened(), f"{what}: never\n{queue}{self.said}"
                 return
             time.sleep(0.3)
