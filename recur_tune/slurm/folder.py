@@ -116,6 +116,15 @@ class SlurmFolder:
         """The numbers of jobs of these kinds, the latest last."""
         return list(dict.fromkeys(note["job"] for note in self.notes() if note["kind"] in kinds))
 
+    def note_submitted(self, job: int, nodes: int) -> None:
+        """A user has asked for the search, here: what its space names by a relative path is seen from here."""
+        self.note(job, "search", by="user", nodes=nodes, cwd=os.getcwd())
+
+    @property
+    def working_directory(self) -> str:
+        """Where the user was who last asked for the search."""
+        return next((note["cwd"] for note in reversed(list(self.notes())) if "cwd" in note), "/")
+
     @property
     def allocations_used(self) -> int:
         """How many allocations in a row the search has had since somebody asked for it."""

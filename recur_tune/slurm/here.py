@@ -29,7 +29,7 @@ def run_in(folder: SlurmFolder, allocation: Allocation, started: Callable[[], No
     The search runs on the allocation's first node, which need not be the machine where the user types.
     """
     program = [sys.executable, "-m", "recur_tune.slurm.job", str(folder.search.path), "here"]
-    folder.note(allocation.job, "search", by="user", nodes=len(allocation.nodes))
+    folder.note_submitted(allocation.job, len(allocation.nodes))
     with folder.log(allocation.job).open("ab") as log:
         job = subprocess.Popen(
             [*step_on(allocation.first), *program], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,

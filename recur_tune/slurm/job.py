@@ -96,18 +96,19 @@ def host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_go_o
         folder.withdraw()
     if signals.ended:
         return  # SLURM knows whether it comes back
-    unfinished = code not in (_FINISHED, _STOPPED, UserError.exit_code)
-    if (signals.warned and code == _STOPPED) or unfinished:
-        _go_on(folder, allocation.job, may_go_on)
-    else:
+    by_somebody = code == _STOPPED and not signals.warned
+    if by_somebody or code in (_FINISHED, UserError.exit_code) or folder.search.state().status == "finished":
         folder.note(allocation.job, "over")
-        sys.exit(0 if code in (_FINISHED, _STOPPED) else code)
+        sys.exit(UserError.exit_code if code == UserError.exit_code else 0)
+    _go_on(folder, allocation.job, may_go_on)
 
 
 def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
     search = folder.search
     words = ["resume", search.name, "--results", str(search.path.parent), "--address", head.address]
-    process = subprocess.Popen([sys.executable, "-m", "recur_tune.cli.main", *words], stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "recur_tune.cli.main", *words], stdin=subprocess.DEVNULL, cwd=folder.working_directory
+    )
     told = False
     while process.poll() is None:
         if signals.any and not told:

@@ -54,11 +54,12 @@ class Steps:
         self.folder.welcome(node)
         output = self.folder.ray_logs(self.job, node) / "node.log"
         output.parent.mkdir(parents=True, exist_ok=True)
+        step = [*step_on(node), f"--chdir={self.folder.working_directory}"]
         words = [str(self.folder.search.path), str(self.job), node, place]
         program = [sys.executable, "-m", "recur_tune.slurm.node", *words]
         with output.open("ab") as log:
             self.running[node] = subprocess.Popen(
-                [*step_on(node), *program], stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
+                [*step, *program], stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
             )
 
     @property

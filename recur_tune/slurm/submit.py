@@ -91,7 +91,7 @@ def submit(directory: SearchDirectory, profile: Profile) -> int:
     script = folder.path / "job.sh"
     script.write_text(job_script(directory.path, profile))
     job = queue.submit(script)
-    folder.note(job, "search", by="user", nodes=profile.nodes)
+    folder.note_submitted(job, profile.nodes)
     return job
 
 

@@ -72,7 +72,7 @@ class Night:
 @pytest.fixture
 def night(world: Path, tmp_path: Path) -> Night:
     # Long enough to be met midway, and without early stops, so that every trial has an end to be lost.
-    spec = small_spec(world, budget__tokens=60_000, budget__trials=5, budget__rungs=3, space__learning_rate=0.004)
+    spec = small_spec(world, budget__tokens=50_000, budget__trials=4, budget__rungs=3, space__learning_rate=0.004)
     spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"reduction": 2})})
     return Night(tmp_path / "results", write_space(tmp_path / "space.yaml", spec))
 
@@ -119,7 +119,7 @@ def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None
     assert code == 0, said
     state = night.directory.state()
     assert state.status == "finished"
-    assert state.trained == 5
+    assert state.trained == 4
     assert_settled(night.directory)
 
 
