@@ -154,7 +154,7 @@ def queue_lines(directory: SearchDirectory) -> list[str]:
     if living := folder.living_jobs():
         return [f"{job}{' (grown)' if kind == 'grow' else ''}" for kind, job in living]
     last = queue.find(folder.jobs("search")[-1])
-    return [str(last) if last else "no job in the queue"]
+    return [str(last)] if last else []
 
 
 def follow_search(directory: SearchDirectory) -> None:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -23,7 +23,8 @@ from types import FrameType
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.slurm import queue
-from recur_tune.slurm.allocation import Allocation
+from recur_tune.slurm.allocation import Allocation, free_ports
+from recur_tune.slurm.drain import drain
 from recur_tune.slurm.folder import Head, SlurmFolder
 from recur_tune.slurm.steps import EndedEarly, Steps
 
@@ -63,7 +64,8 @@ def main() -> None:
     os.environ.update(folder.environment())
     try:
         if part == "guest":
-            visit(folder, Allocation.current(), signals)
+            with suppress(EndedEarly):
+                visit(folder, Allocation.current(), signals)
         else:
             host(folder, Allocation.current(), signals, may_go_on=part == "host")
     except UserError as error:
@@ -121,7 +123,6 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
 @contextmanager
 def _mlflow(folder: SlurmFolder, head: Head) -> Iterator[None]:
     """MLflow's own server, where the runs lie in a file: whoever has a tunnel to this node can look at them."""
-    from recur_tune.slurm.allocation import free_ports
     from recur_tune.tracking.mlflow import tracking_uri
 
     uri = tracking_uri(folder.search)
@@ -159,8 +160,6 @@ def _go_on(folder: SlurmFolder, job: int, may_go_on: bool) -> None:
 
 def visit(folder: SlurmFolder, allocation: Allocation, signals: Signals) -> None:
     """Lend these nodes to the search wherever its cluster is, until it or this allocation ends."""
-    from recur_tune.slurm.drain import drain
-
     say(f"job {allocation.job} lends {', '.join(allocation.nodes)}")
     while not signals.any and _search_lives(folder):
         head = folder.head
@@ -172,14 +171,16 @@ def visit(folder: SlurmFolder, allocation: Allocation, signals: Signals) -> None
                 steps.start(node, head.address)
             steps.wait_for_all(head)
             say(f"joined {head.address}")
-            while (
-                steps.any_left and folder.head is not None and folder.head.address == head.address and not signals.any
-            ):
+            while steps.any_left and _same_cluster(folder.head, head) and not signals.any:
                 time.sleep(0.5)
             if signals.warned:
                 drain(folder, head, allocation.nodes, lambda: signals.ended)
-        while folder.head == head and _search_lives(folder) and not signals.any:
+        while _same_cluster(folder.head, head) and _search_lives(folder) and not signals.any:
             time.sleep(2)  # its head is gone and has not been able to say so
+
+
+def _same_cluster(one: Head | None, other: Head) -> bool:
+    return one is not None and one.address == other.address
 
 
 def _search_lives(folder: SlurmFolder) -> bool:

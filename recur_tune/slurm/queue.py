@@ -89,7 +89,9 @@ def submit(script: Path) -> int:
 
 
 def find(number: int) -> QueuedJob | None:
-    """A job, as long as SLURM remembers it."""
+    """A job, as long as SLURM remembers it; None also where there is no SLURM, as where results are only read."""
+    if shutil.which("squeue") is None:
+        return None
     answer = _run("squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T|%r|%N|%L|%S")
     lines = answer.stdout.strip().splitlines()
     if answer.returncode or not lines:

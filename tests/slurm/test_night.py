@@ -12,7 +12,7 @@ pytestmark = pytest.mark.slurm
 
 
 def test_two_searches_share_a_node_and_outlive_their_time_limits(site: Site, slurm: MiniSlurm) -> None:
-    """One goes back to the queue, the other may not and submits its successor."""
+    """One goes back to the queue; the other may not and submits its successor, which is cancelled, then resumed."""
     limits = {"directives": ["--nodelist=n1"], "time": "0:02:00", "warning": "60s"}
     longer, shorter = (site.space(budget__tokens=tokens, budget__rungs=3) for tokens in (150_000, 50_000))
     first = site.submit("requeued", site.profile(**limits), longer)
@@ -21,18 +21,24 @@ def test_two_searches_share_a_node_and_outlive_their_time_limits(site: Site, slu
     assert first.head.node == second.head.node == "n1"
     second.until(lambda: bool(second.nodes_at_work()), "at work")
     slurm.run("scancel", "--batch", "--signal=USR1", str(second.job))  # what SLURM does, sooner
+    second.until(lambda: len(second.folder.jobs("begun")) == 2, "its successor")
+    successor = second.folder.jobs("begun")[-1]
+    slurm.run("scancel", str(successor))
+    second.until(lambda: not second.directory.is_running and not second.jobs_in_queue(), "scancel ended it")
+    assert second.state.status != "finished"
+    resumed = int(site.type("resume", "succeeded", "--slurm").stdout)
     for search in (first, second):
         search.until_finished()
         assert len(search.notes("begun")) > 1, "one allocation cannot have been enough"
         assert "SIGUSR1" in search.said
         assert_settled(search.directory)
-    assert {note["job"] for note in first.notes("begun")} == {first.job}
-    assert len({note["job"] for note in second.notes("begun")}) == len(second.notes("begun"))
+    assert set(first.folder.jobs("begun")) == {first.job}
+    assert second.folder.jobs("begun")[:3] == [second.job, successor, resumed]
 
 
-def test_lost_nodes_scancel_and_preemption_lose_no_finished_trial(site: Site, slurm: MiniSlurm) -> None:
+def test_lost_nodes_and_preemption_lose_no_finished_trial(site: Site, slurm: MiniSlurm) -> None:
     space = site.space(budget__tokens=80_000, budget__trials=3, budget__rungs=4)
-    search = site.submit("lossy", site.profile(nodes=3, cpus_per_node=2), space)
+    search = site.submit("lossy", site.profile(nodes=3, cpus_per_node=2, partition="preempt"), space)
     search.until(lambda: "n3" in search.nodes_at_work().values(), "a trial on n3")
     trial = next(number for number, node in search.nodes_at_work().items() if node == "n3")
     slurm.kill_node("n3")
@@ -40,18 +46,10 @@ def test_lost_nodes_scancel_and_preemption_lose_no_finished_trial(site: Site, sl
     search.until(lambda: search.nodes_at_work().get(trial) in elsewhere, "that trial elsewhere")
     slurm.cut_off("n2")
     search.until(lambda: set(search.nodes_at_work().values()) == {"n1"}, "all trials on n1")
-    slurm.run("scancel", str(search.job))
     slurm.reconnect("n2")
     slurm.revive_node("n3")
-    search.until(lambda: not search.directory.is_running and not search.jobs_in_queue(), "scancel ended it")
-    assert search.state.status != "finished"
-
-    pinned = site.profile(partition="preempt", directives=["--nodelist=n1"])
-    again = int(site.type("resume", "lossy", "--slurm", pinned).stdout)
-    search.until(lambda: search.folder.head is not None and search.head.job == again, "a cluster again")
-    search.until(lambda: bool(search.nodes_at_work()), "at work again")
     slurm.run("sbatch", "--partition=urgent", "--nodelist=n1", "--exclusive", "--wrap=sleep 1")
     search.until_finished()
-    assert [note["job"] for note in search.notes("begun")] == [search.job, again, again], "SLURM brought it back"
+    assert [note["job"] for note in search.notes("begun")] == [search.job] * 2, "SLURM brought it back"
     assert_settled(search.directory)
     slurm.ready(60)

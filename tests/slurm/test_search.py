@@ -1,4 +1,4 @@
-"""Searches in a real SLURM of three nodes, from submission to front, through what a cluster does to them."""
+"""Searches in a real SLURM of three nodes, from submission to front."""
 
 from __future__ import annotations
 
@@ -132,6 +132,34 @@ def test_an_allocation_held_already_trains_with_ddp_across_its_nodes(site: Site,
     assert_settled(search.directory)
     [begun] = search.notes("begun")
     assert len(begun["nodes"]) == 2, "with a core of each, two workers can only be on two nodes"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"interface": "ib7"}, "could not start Ray; the last that it said:\nrecur-tune: node n1: interface: n1 has"),
+        ({"scratch": "/nowhere" * 6}, "is too long for Ray's sockets"),
+        ({"setup": ["echo ready", "module load cuda"]}, "the set-up failed at: module load cuda"),
+    ],
+    ids=["interface", "scratch", "setup"],
+)  # fmt: skip
+def test_a_job_that_fails_says_why(
+    site: Site, fields: dict[str, Any], words: str, request: pytest.FixtureRequest
+) -> None:
+    name = f"failing-{request.node.callspec.id}"
+    search = site.submit(name, site.profile(directives=["--nodelist=n1"], **fields), site.space())
+    search.until(lambda: not search.jobs_in_queue(), "its end")
+    assert words in site.type("logs", name).stdout
+    assert f"job {search.job} has ended as FAILED" in site.type("status", name).stdout
+
+
+def test_storage_that_nodes_do_not_share_is_no_mystery(site: Site) -> None:
+    """The profile claims that they do; the job cannot even begin."""
+    profile, space = site.profile(storage="/tmp"), site.space()
+    job = site.type("search", space, "--name", "lost", "--slurm", profile, "--results", "/tmp/mine").stdout.strip()
+    anywhere = Submitted(site, "lost", int(job))
+    anywhere.until(lambda: not anywhere.jobs_in_queue(), "its end")
+    assert f"job {job} has ended as FAILED" in site.type("status", "lost", "--results", "/tmp/mine").stdout
 
 
 def test_stop_takes_a_search_out_of_the_queue(site: Site, slurm: MiniSlurm) -> None:
