@@ -21,11 +21,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 search: install
 	$(BIN)/recur-tune search
 
-# What starts clusters spends half of its time waiting for them, so two files of it run side by side; their tests do not.
+# What starts clusters runs alone: a dozen processes of Ray are enough for two cores.
 test: install lint slurm-packages
 	$(BIN)/python -m pytest -n auto -m "not ray and not slurm" $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m ray $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m slurm $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m ray $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m slurm $(PYTEST_ARGS)
 
 # The tests marked slurm start a SLURM of three nodes. It comes from Debian's or Ubuntu's packages, of which a fresh
 # machine may first need the list.

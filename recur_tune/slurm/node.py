@@ -168,9 +168,11 @@ def stop_marked(mark: str, patience: float = 5.0) -> None:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
     _, left = psutil.wait_procs(list(ours), timeout=patience)
-    for process in {*left, *_marked(mark)}:
+    left = list({*left, *_marked(mark)})
+    for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
+    psutil.wait_procs(left, timeout=patience)  # who is not gone yet may still write
 
 
 def _marked(mark: str) -> set[psutil.Process]:

@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 from recur_tune.errors import UserError
 from recur_tune.slurm.folder import Head, SlurmFolder, tail
 
-_SECONDS_TO_LEAVE = 15.0
+_SECONDS_TO_LEAVE = 30.0
 
 Something = TypeVar("Something")
 

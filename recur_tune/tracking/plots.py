@@ -170,7 +170,9 @@ def front_page(state: SearchState, objectives: Sequence[str], path: Path, title:
         bar = {"title": scene.colour.title, "ticktext": scale.labels, "tickvals": np.log10(scale.ticks).tolist()}
         span = {"cmin": math.log10(scale.low), "cmax": math.log10(scale.high)}
         figure.update_layout(coloraxis={"colorscale": "Viridis", "colorbar": bar, **span})
-    page = figure.to_html(include_plotlyjs=True, default_height="95vh", config={"displaylogo": False})
+    page = figure.to_html(
+        include_plotlyjs=True, default_height="95vh", config={"displaylogo": False, "showSendToCloud": False}
+    )
     write_text(path, page.replace("<head>", f"<head><title>{html.escape(title)}</title>", 1))
 
 

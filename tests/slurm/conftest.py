@@ -20,6 +20,14 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniSlurm]:
 
 
 @pytest.fixture(scope="session")
-def site(slurm: MiniSlurm) -> Site:
+def storage(slurm: MiniSlurm) -> Site:
     """A text and a base to search with, on storage that all nodes share."""
     return Site(slurm)
+
+
+@pytest.fixture
+def site(storage: Site) -> Iterator[Site]:
+    """The same for one test, whose jobs end with it."""
+    yield storage
+    for user in ("root", "alice"):
+        storage.slurm.run("scancel", f"--user={user}")

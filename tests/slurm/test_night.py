@@ -13,8 +13,12 @@ pytestmark = pytest.mark.slurm
 
 def test_two_searches_share_a_node_and_outlive_their_time_limits(site: Site, slurm: MiniSlurm) -> None:
     """One goes back to the queue; the other may not and submits its successor, which is cancelled, then resumed."""
-    limits = {"directives": ["--nodelist=n1"], "time": "0:02:00", "warning": "60s"}
-    longer, shorter = (site.space(budget__tokens=tokens, budget__rungs=3) for tokens in (150_000, 50_000))
+    limits = {
+        "directives": ["--nodelist=n1"],
+        "time": "0:02:00",
+        "warning": "45s",
+    }  # a signal 45 to 75 s after the start
+    longer, shorter = (site.space(budget__tokens=tokens, budget__rungs=3) for tokens in (100_000, 50_000))
     first = site.submit("requeued", site.profile(**limits), longer)
     second = site.submit("succeeded", site.profile(**limits, requeue=False), shorter)
     first.until(lambda: first.folder.head is not None and second.folder.head is not None, "two clusters on one node")

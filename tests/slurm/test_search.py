@@ -137,7 +137,7 @@ def test_an_allocation_held_already_trains_with_ddp_across_its_nodes(site: Site,
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"interface": "ib7"}, "could not start Ray; the last that it said:\nrecur-tune: node n1: interface: n1 has"),
+        ({"interface": "ib7"}, "recur-tune: node n1: interface: n1 has no address on 'ib7'; it has eth0, lo."),
         ({"scratch": "/nowhere" * 6}, "is too long for Ray's sockets"),
         ({"setup": ["echo ready", "module load cuda"]}, "the set-up failed at: module load cuda"),
     ],
