@@ -10,6 +10,7 @@ from recur_tune.cli.cost import cost
 from recur_tune.cli.data import data
 from recur_tune.cli.evaluate import evaluate
 from recur_tune.cli.generate import generate
+from recur_tune.cli.report import compare, report
 from recur_tune.cli.results import export, front_command, status, track
 from recur_tune.cli.search import resume, search, stop
 from recur_tune.cli.slurm import cluster, grow, logs, tunnel
@@ -41,7 +42,7 @@ def cli() -> None:
 
 
 for command in (
-    search, resume, stop, status, front_command, export, track, grow, logs, tunnel, cluster,
+    search, resume, stop, status, front_command, report, compare, export, track, grow, logs, tunnel, cluster,
     pretrain, train, evaluate, generate, cost, data,
 ):  # fmt: skip
     cli.add_command(command)

@@ -1,0 +1,86 @@
+"""`recur-tune report` and `compare`: what searches found, as one file to look at and to send."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from recur_tune.cli.display import note, stderr, stdout
+from recur_tune.cli.options import results_option
+from recur_tune.searching.directory import SearchDirectory, results_folder
+
+_out = click.option("--out", type=click.Path(path_type=Path), help="The file to write; pictures lie beside it.")
+_png = click.option("--png", is_flag=True, help="A picture too.")
+
+_DRAWN = ("front", "windows", "volume", "curves")  # figures of points and lines, which make up the picture
+
+
+@click.command()
+@click.argument("name")
+@_out
+@_png
+@click.option("--pdf", is_flag=True, help="The picture as PDF, for papers.")
+@results_option
+def report(name: str, out: Path | None, png: bool, pdf: bool, results: Path | None) -> None:
+    """Make one page of everything that a search found, which needs no network and can be sent as it is.
+
+    It has the front with the command that trains each point again, quality by window size, the hypervolume over
+    time, learning curves, all parameters side by side, which of them mattered, and what the workers did when.
+
+    \b
+      recur-tune report books                      # results/books/report.html
+      recur-tune report books --out books.html --png --pdf
+    """
+    directory = SearchDirectory.open(results_folder(results), name)
+    with stderr.status("drawing …"):
+        from recur_tune.reporting.page import report_page, report_panels, write_page
+        from recur_tune.reporting.pictures import picture_paths, write_picture
+        from recur_tune.reporting.reading import read_search
+
+        search = read_search(directory)
+        panels = report_panels(search)
+        path = out or directory.path / "report.html"
+        pictures = picture_paths(path, png, pdf)
+        write_page(report_page(search, panels), path)
+        for picture in pictures:
+            write_picture([panel for panel in panels if panel.key in _DRAWN], name, picture)
+    for written in (path, *pictures):
+        click.echo(written)
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="NAME NAME...")
+@_out
+@_png
+@results_option
+def compare(names: tuple[str, ...], out: Path | None, png: bool, results: Path | None) -> None:
+    """Set two or more searches side by side: their fronts in one figure, their numbers in one table.
+
+    What cannot be compared, as perplexities of two texts, is said and left out.
+
+    \b
+      recur-tune compare books books-wide
+      recur-tune compare books enwik8 --out both.html --png
+    """
+    folder = results_folder(results)
+    with stderr.status("drawing …"):
+        from recur_tune.reporting.compare import compare_page, comparison, default_file
+        from recur_tune.reporting.page import write_page
+        from recur_tune.reporting.pictures import picture_paths, write_picture
+
+        made = comparison(folder, names)
+        path = out or folder / default_file(names)
+        pictures = picture_paths(path, png, pdf=False)
+        write_page(compare_page(made), path)
+        for picture in pictures:
+            write_picture([made.panel], made.title, picture)
+    for remark in made.remarks:
+        note(remark)
+    table = Table(*made.columns, box=None, pad_edge=False)
+    for row in made.rows:
+        table.add_row(*row)
+    stdout.print(table)
+    for written in (path, *pictures):
+        click.echo(written, err=True)

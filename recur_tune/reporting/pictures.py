@@ -1,0 +1,140 @@
+"""The page's figures as a picture, for papers and slides: the same data, drawn by matplotlib."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recur_tune.errors import UserError
+from recur_tune.files import whole_folder
+from recur_tune.reporting.marks import GREY, GRID, Figure, Panel
+
+if TYPE_CHECKING:  # it takes a while to import
+    from matplotlib.axes import Axes
+
+_MARKERS = {
+    "circle": "o", "triangle-up": "^", "square": "s", "diamond": "D", "cross": "P", "star": "*",
+    "pentagon": "p", "x": "X",
+}  # fmt: skip
+_DASHES = {"solid": "-", "dash": "--", "dot": ":"}
+
+
+def picture_paths(page: Path, png: bool, pdf: bool) -> list[Path]:
+    """Where a page's pictures lie: beside it, under its name."""
+    if page.suffix in (".png", ".pdf"):
+        raise UserError(f"out: {page} is the page's own name; let it end in .html, and its pictures lie beside it.")
+    return [page.with_suffix(ending) for ending, wanted in ((".png", png), (".pdf", pdf)) if wanted]
+
+
+def write_picture(panels: Sequence[Panel], title: str, path: Path) -> None:
+    """Draw figures made of points and lines below each other, two in a row but for the first, as PNG or PDF."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Canvas
+
+    rows = 1 + len(panels) // 2
+    # Not through pyplot, whose figures are global.
+    figure = Canvas(figsize=(10, 5.2 + 3.6 * (rows - 1)), dpi=150, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(rows, 2, height_ratios=[1.45, *[1] * (rows - 1)])
+    for at, panel in enumerate(panels):
+        row, column = (at + 1) // 2, (at + 1) % 2
+        last_alone = at == len(panels) - 1 and column == 0
+        place = grid[0, :] if at == 0 else grid[row, :] if last_alone else grid[row, column]
+        draw(figure.add_subplot(place), panel)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", parse_math=False)
+    image = io.BytesIO()
+    canvas.print_figure(image, format=path.suffix[1:])
+    with whole_folder(path.parent) as partial:
+        (partial / path.name).write_bytes(image.getvalue())
+
+
+def draw(axes: Axes, panel: Panel) -> None:
+    """One figure with its title; where there is none, the words that stand for it."""
+    axes.set_title(panel.title, loc="left", fontsize=10, fontweight="bold", parse_math=False)
+    if panel.figure is None:
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        axes.text(0.5, 0.5, panel.caption, ha="center", color="#555555", transform=axes.transAxes, wrap=True)
+        return
+    look = panel.figure["layout"]
+    axes.grid(True, color=GRID, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(GREY)
+    for trace in panel.figure["data"]:
+        _draw_trace(axes, trace, look.get("coloraxis"))
+    for line in look.get("shapes", ()):
+        axes.axvline(line["x0"], color=GREY, linewidth=0.8, linestyle=":")
+    _scale(axes, "x", look["xaxis"])
+    _scale(axes, "y", look["yaxis"])
+    if "coloraxis" in look:
+        _colour_bar(axes, look["coloraxis"])
+    if look.get("showlegend", True):
+        axes.legend(fontsize=7, frameon=False, loc="best")
+
+
+def _draw_trace(axes: Axes, trace: Figure, colours: Figure | None) -> None:
+    name = trace["name"] if trace.get("showlegend", True) and trace.get("name") else None
+    x, y = trace["x"], trace["y"]
+    if "lines" in trace["mode"] and x != [None]:
+        line = trace["line"]
+        style = "steps-post" if line.get("shape") == "hv" else "default"
+        only = name if "markers" not in trace["mode"] else None
+        axes.plot(
+            x, y, drawstyle=style, color=line["color"], linewidth=line["width"] * 0.8, label=only, zorder=2,
+            linestyle=_DASHES[line.get("dash", "solid")],
+        )  # fmt: skip
+    if "markers" in trace["mode"]:
+        _draw_marks(axes, trace, name, colours)
+    for at, text in enumerate(trace.get("text", ())):
+        if text:
+            axes.annotate(text, (x[at], y[at]), xytext=(5, 3), textcoords="offset points", fontsize=7.5, zorder=6)
+
+
+def _draw_marks(axes: Axes, trace: Figure, name: str | None, colours: Figure | None) -> None:
+    marker = trace["marker"]
+    edge = marker.get("line", {})
+    symbol = marker.get("symbol", "circle")
+    shape = _MARKERS[(symbol if isinstance(symbol, str) else "circle").removesuffix("-open")]
+    own: dict[str, Any] = {"color": marker["color"]} if isinstance(marker["color"], str) else {"c": marker["color"]}
+    if colours and "c" in own:
+        own |= {"cmap": "viridis", "vmin": colours["cmin"], "vmax": colours["cmax"]}
+    x, y = ([] if trace[one] == [None] else trace[one] for one in ("x", "y"))
+    if "c" in own and not x:
+        own = {"color": GREY}
+    axes.scatter(
+        x, y, s=(marker["size"] * 0.62) ** 2, marker=shape, alpha=marker.get("opacity", 1), label=name,
+        edgecolors=edge.get("color", "none"), linewidths=edge.get("width", 0) * 0.7,
+        zorder=3 + marker.get("opacity", 1), **own,
+    )  # fmt: skip
+
+
+def _scale(axes: Axes, which: str, axis: Figure) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    log = axis.get("type") == "log"
+    axes.set(**{f"{which}label": axis["title"]["text"], f"{which}scale": "log" if log else "linear"})
+    if ends := axis.get("range"):
+        axes.set(**{f"{which}lim": [10**end for end in ends] if log else ends})
+    elif axis.get("rangemode") == "tozero":
+        axes.set(**{f"{which}lim": (0, None)})
+    line = getattr(axes, f"{which}axis")
+    if "tickvals" in axis:
+        line.set_ticks(axis["tickvals"], axis["ticktext"])
+        axes.minorticks_off()
+    elif axis.get("tickformat") == "~s":
+        line.set_major_formatter(EngFormatter(sep=""))
+
+
+def _colour_bar(axes: Axes, colours: Figure) -> None:
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+
+    shown = ScalarMappable(Normalize(colours["cmin"], colours["cmax"]), "viridis")
+    bar = axes.figure.colorbar(shown, ax=axes, label=colours["colorbar"]["title"]["text"], pad=0.02, aspect=30)
+    bar.outline.set_visible(False)
+    if "tickvals" in colours["colorbar"]:
+        bar.ax.yaxis.set_ticks(colours["colorbar"]["tickvals"], colours["colorbar"]["ticktext"])
+        bar.ax.minorticks_off()

@@ -1,0 +1,95 @@
+"""A page's look and the little program in it; everything that it needs is inside it."""
+
+STYLE = """
+:root { color-scheme: light; }
+* { box-sizing: border-box; }
+body { margin: 0; background: #fff; color: #1f2328;
+       font: 16px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", sans-serif; }
+main { max-width: 1200px; margin: 0 auto; padding: 32px 24px 64px; }
+h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 4px; letter-spacing: -0.01em; overflow-wrap: anywhere; }
+h2 { font-size: 1.15rem; line-height: 1.3; margin: 0 0 4px; }
+p { margin: 0 0 8px; max-width: 110ch; }
+.about, .caption { color: #4b535d; }
+.caption { font-size: 0.92rem; }
+.words { padding: 20px; max-width: none; background: #f6f7f8; border-radius: 8px; }
+.note { padding: 12px 16px; border-left: 4px solid #d55e00; background: #fdf5ef; max-width: none; }
+dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(130px, 1fr)); gap: 4px 24px; margin: 20px 0 28px;
+     padding: 16px 0; border: solid #d9dde1; border-width: 1px 0; }
+dl div { display: flex; flex-direction: column-reverse; justify-content: flex-end; }
+dt { color: #4b535d; font-size: 0.85rem; line-height: 1.3; }
+dd { margin: 0; font-size: 1.45rem; font-weight: 600; line-height: 1.3; font-variant-numeric: tabular-nums; }
+.panels { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 40px 40px; }
+section { min-width: 0; }
+.below { margin-top: 40px; }
+.wide { grid-column: 1 / -1; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: 8px 16px 8px 0; text-align: right; vertical-align: top; border-bottom: 1px solid #e5e8eb;
+         white-space: nowrap; }
+th { color: #4b535d; font-weight: 600; white-space: normal; vertical-align: bottom; }
+th:first-child, td:first-child, .left { text-align: left; }
+td.command { white-space: normal; padding: 0 0 12px; }
+tr:has(+ tr > .command) td { border: 0; }
+tr > td:last-child, th:last-child { padding-right: 0; }
+code { font: 0.82rem/1.5 ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere; }
+td.command span { display: inline-block; }
+td.command code { display: block; padding: 6px 10px; background: #f6f7f8; border-radius: 6px; user-select: all; }
+a { color: #0a5ea8; }
+footer { margin-top: 48px; color: #4b535d; font-size: 0.85rem; }
+@media (max-width: 700px) {
+  main { padding: 20px 14px 40px; }
+  h1 { font-size: 1.45rem; }
+  .panels { grid-template-columns: minmax(0, 1fr); gap: 32px; }
+  dl { grid-template-columns: repeat(2, 1fr); gap: 12px 16px; }
+  dd { font-size: 1.2rem; }
+}
+@media print { section { break-inside: avoid; } }
+"""
+
+SCRIPT = """
+const page = JSON.parse(document.getElementById("page").textContent);
+const touch = matchMedia("(hover: none)").matches;
+let touched = null;
+const look = {  // nothing leaves this page: plotly would offer to send a figure's data to its makers
+  responsive: true, displaylogo: false, showSendToCloud: false, plotlyServerURL: "", displayModeBar: !touch && "hover",
+  modeBarButtonsToRemove: ["zoom2d", "pan2d", "select2d", "lasso2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
+};
+
+function tell(trace) {  // figures carry a trial's number, the page knows the rest once
+  if (!trace.customdata) return trace;
+  const own = trace.hovertext || [];
+  const text = trace.customdata.map((trial, at) =>
+    [own[at], (page.trials[trial] || {}).text].filter(Boolean).join("<br>"));
+  return {...trace, hovertext: text, hoverinfo: "text"};
+}
+
+function open_run(event) {
+  const trial = event.points[0].customdata, known = page.trials[trial];
+  const again = touched === trial;
+  touched = trial;
+  if (touch && !again) return;  // a first touch only shows
+  if (known && known.url) window.open(known.url, "_blank", "noopener");
+}
+
+const waiting = new Map(page.figures.map(figure => [document.getElementById(figure.key), figure]));
+
+function draw(place) {
+  const {data, layout} = waiting.get(place);
+  waiting.delete(place);
+  watch.unobserve(place);
+  if (touch) layout.dragmode = false;  // a finger on a figure scrolls the page
+  if (innerWidth < 700) {
+    if (layout.coloraxis) layout.coloraxis.colorbar.len = 1;
+    if (data.length > 5) layout.showlegend = false;  // it would take the figure's place, and the caption says the same
+  }
+  Plotly.newPlot(place, data.map(tell), layout, look);
+  place.on("plotly_click", open_run);
+  place.dataset.drawn = "yes";
+}
+
+// A figure is drawn when the reader comes near it, so that the first is there at once.
+const watch = new IntersectionObserver(
+  seen => seen.filter(one => one.isIntersecting).forEach(one => draw(one.target)), {rootMargin: "500px"});
+waiting.forEach((figure, place) => watch.observe(place));
+addEventListener("beforeprint", () => [...waiting.keys()].forEach(draw));
+"""

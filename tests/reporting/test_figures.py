@@ -1,0 +1,177 @@
+"""What the figures show, against what the search says."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from recur_tune.reporting.figures import best_by_window, front_panel, parallel_panel, windows_panel
+from recur_tune.reporting.importance import importance_panel, importances
+from recur_tune.reporting.marks import Panel, names_with_room, usual_top
+from recur_tune.reporting.page import report_panels
+from recur_tune.reporting.progress import curves_panel, time_unit, timeline_panel, volume_panel
+from recur_tune.reporting.reading import Reading, read_search, train_command
+from recur_tune.searching.front import front_rows
+from recur_tune.spec import TrialConfig, parse
+from tests.reporting import begun, few, make, many, opening, params_of, validated
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Reading:
+    return read_search(make(tmp_path, events=few()))
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Reading:
+    return read_search(make(tmp_path_factory.mktemp("big"), events=many(300)))
+
+
+def traces(panel: Panel) -> dict[str, dict[str, Any]]:
+    assert panel.figure is not None, panel.caption
+    return {trace.get("name", trace["type"]): trace for trace in panel.figure["data"]}
+
+
+def only_trial(tmp_path: Path, *events: Any) -> Reading:
+    return read_search(make(tmp_path, events=[*opening(), *begun(0, 100, params_of(), 4e5, 2.0**25), *events]))
+
+
+def cases(tmp_path: Path) -> dict[str, Reading]:
+    """Searches of which little is known."""
+    nan = [validated(0, 101, 1000, math.nan), validated(0, 102, 4000, math.nan, "complete")]
+    lone = [validated(0, 101, 1000, 80.0), validated(0, 102, 4000, 70.0, "complete")]
+    logs = {
+        "waiting": [], "running": [validated(0, 101, 1000, 80.0)], "nan": nan, "one": lone,
+        "stopped": [validated(0, 101, 1000, 80.0, "stopped")],
+        "nan on the way": [validated(0, 101, 1000, math.nan), *lone[1:]],
+        "beyond the reference": [validated(0, 101, 4000, 1000.0, "complete")],
+    }  # fmt: skip
+    return {name: only_trial(tmp_path / name.replace(" ", "-"), *log) for name, log in logs.items()}
+
+
+def test_plotly_knows_every_word_of_every_figure(books: Reading, big: Reading, tmp_path: Path) -> None:
+    for search in (books, big, *cases(tmp_path).values()):
+        for panel in report_panels(search):
+            assert panel.caption and panel.title
+            if panel.figure is not None:
+                drawn = go.Figure(panel.figure)  # raises on a property that does not exist
+                assert len(drawn.data) > 0 and panel.height > 0, "no blank figure"
+
+
+def test_the_front_is_the_search_s_own_in_two_shapes(books: Reading, big: Reading) -> None:
+    for search in (books, big):
+        found = traces(front_panel(search))
+        on_front = {name: trace for name, trace in found.items() if name.endswith("on the front")}
+        points = [
+            (number, x, y)
+            for trace in on_front.values()
+            for number, x, y in zip(trace["customdata"], trace["x"], trace["y"], strict=True)
+        ]
+        rows = front_rows(search.state, search.spec.objectives)
+        assert sorted(points) == sorted((row["number"], row["flops_per_token"], row["perplexity"]) for row in rows)
+        assert len({trace["marker"]["symbol"] for trace in on_front.values()}) == 2
+        behind = [number for name, trace in found.items() if name.endswith("beaten") for number in trace["customdata"]]
+        shown = [number for number, *_ in points] + behind + found["not at full budget"]["customdata"]
+        assert sorted(shown) == [trial.number for trial in search.known], "every trial is there once"
+        assert all(found[name]["marker"]["opacity"] < 0.5 for name in found if name.endswith("beaten"))
+
+
+def test_one_bad_trial_does_not_flatten_the_others() -> None:
+    assert usual_top([30, 31, 32, 33, 1e9]) < 100
+    assert usual_top([10, 19]) == 20
+
+
+def test_names_that_would_cover_each_other_are_left_out() -> None:
+    assert names_with_room(["a", "b", "c"], [1, 1.001, 9], [1, 1.001, 9], {}) == ["a", "", "c"]
+
+
+def test_each_window_has_its_best_of_either_kind(books: Reading) -> None:
+    found = traces(windows_panel(books))
+    assert (found["plain, best"]["x"], found["plain, best"]["customdata"]) == ([16, 64], [2, 0])
+    assert (found["recurrent, best"]["x"], found["recurrent, best"]["y"]) == ([32, 64], [55.0, 50.0])
+
+
+def test_the_best_by_window_are_the_minima(big: Reading) -> None:
+    for trial in best_by_window(big, big.complete):
+        window = big.configs[trial.number].window
+        rivals = [other for other in big.complete if big.configs[other.number].window == window]
+        assert trial.value("perplexity") == min(other.value("perplexity") or 0 for other in rivals)
+
+
+def test_the_hypervolume_s_line_ends_at_the_search_s(books: Reading) -> None:
+    line = traces(volume_panel(books))["hypervolume"]
+    assert line["y"][-1] == pytest.approx(books.hypervolume) and line["x"][-1] == 30.0
+    assert line["line"]["shape"] == "hv"
+
+
+def test_curves_are_the_front_s_validations_with_rungs_and_stops(books: Reading) -> None:
+    panel = curves_panel(books)
+    found = traces(panel)
+    assert (found["T0"]["x"], found["T0"]["y"]) == ([1000, 4000], [90.0, 60.0])
+    assert "T3" not in found, "it is not on the front"
+    assert (found["stopped here"]["x"], found["stopped here"]["y"]) == ([1000], [95.0])
+    assert panel.figure is not None
+    assert [line["x0"] for line in panel.figure["layout"]["shapes"]] == [1000, 2000, 4000]
+
+
+def test_the_timeline_has_a_bar_for_every_span(books: Reading) -> None:
+    found = traces(timeline_panel(books))
+    whole = found["full budget"]
+    bars = sorted(zip(whole["customdata"], whole["y"], whole["base"], whole["x"], strict=True))
+    assert bars == [(0, "n1:1", 0, 10), (1, "n1:2", 0, 12), (2, "n1:1", 10, 8), (3, "n1:2", 12, 8)]
+    assert found["failed"]["y"] == ["unknown"]
+    assert "Of 44s of work, 86% on trials that ended as “full budget”, 9%" in timeline_panel(books).caption
+
+
+def test_parallel_lines_pass_every_parameter_and_objective(books: Reading) -> None:
+    [trace] = traces(parallel_panel(books)).values()
+    axes = {axis["label"]: axis for axis in trace["dimensions"]}
+    assert {"recurrence", "window", "overlap", "perplexity per word", "FLOPs/token", "peak memory"} <= axes.keys()
+    assert "batch" not in axes and "learning_rate" not in axes, "neither was free"
+    assert all(len(axis["values"]) == len(books.complete) for axis in axes.values())
+    assert axes["window"]["ticktext"] == ["16", "32", "64"] and axes["window"]["values"] == [2, 2, 0, 1]
+
+
+def test_importance_finds_what_the_numbers_were_made_of(big: Reading) -> None:
+    shares = importances(big)
+    for share in shares.values():
+        assert sum(share.values()) == pytest.approx(1.0)
+    assert max(shares["flops_per_token"], key=lambda name: shares["flops_per_token"][name]) == "overlap_of_window"
+    assert shares["flops_per_token"]["learning_rate"] < 0.05 < shares["perplexity"]["learning_rate"]
+    assert {"l_ins", "width"} <= shares["perplexity"].keys(), "parameters that only some have"
+
+
+def test_importance_of_too_few_or_equal_trials_is_a_sentence(tmp_path: Path) -> None:
+    one = cases(tmp_path)["one"]
+    assert importance_panel(one).caption == "Importance needs at least 4 trials at full budget, and there is one."
+    same = opening()
+    for number in range(5):
+        same += begun(number, 100, params_of(), 4e5, 2.0**25) + [validated(number, 101, 4000, 50.0, "complete")]
+    assert importance_panel(read_search(make(tmp_path / "same", events=same))).figure is None
+
+
+def test_where_nothing_can_be_drawn_stands_why(tmp_path: Path) -> None:
+    words = {name: {p.key for p in report_panels(one) if p.figure is None} for name, one in cases(tmp_path).items()}
+    everything = {"front", "windows", "volume", "curves", "importance", "parallel"}
+    assert words["waiting"] == words["running"] == words["nan"] == words["stopped"] == everything
+    assert words["one"] == words["nan on the way"] == {"windows", "importance", "parallel"}
+    assert words["beyond the reference"] == {"windows", "importance", "parallel", "volume"}
+
+
+def test_the_command_trains_the_same_trial_again(books: Reading) -> None:
+    for trial in books.best:
+        config = books.configs[trial.number]
+        words = train_command(config, Path("runs/it's here")).split(" --")
+        assert words[0] == "recur-tune train" and words[-1] == "out 'runs/it'\"'\"'s here'"
+        flags = dict(word.split(" ", 1) for word in words[1:-1])
+        assert parse(TrialConfig, {flag.replace("-", "_"): value for flag, value in flags.items()}) == config
+        assert "seed" not in flags, "what is so anyway goes without saying"
+
+
+def test_units_of_time() -> None:
+    assert [time_unit(seconds)[1] for seconds in (5, 119, 120, 7200, 200_000)] == [
+        "seconds", "seconds", "minutes", "hours", "days",
+    ]  # fmt: skip
