@@ -15,6 +15,7 @@ from recur_tune.cli.results import export, front_command, status, track
 from recur_tune.cli.search import resume, search, stop
 from recur_tune.cli.slurm import cluster, grow, logs, tunnel
 from recur_tune.cli.train import pretrain, train
+from recur_tune.cli.ui import ui
 from recur_tune.errors import UserError
 
 INTERRUPTED = 130
@@ -42,8 +43,8 @@ def cli() -> None:
 
 
 for command in (
-    search, resume, stop, status, front_command, report, compare, export, track, grow, logs, tunnel, cluster,
-    pretrain, train, evaluate, generate, cost, data,
+    search, resume, stop, status, front_command, report, compare, ui, export, track,
+    grow, logs, tunnel, cluster, pretrain, train, evaluate, generate, cost, data,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -27,6 +27,8 @@ from recur_tune.slurm.allocation import Allocation, free_ports
 from recur_tune.slurm.drain import drain
 from recur_tune.slurm.folder import Head, SlurmFolder
 from recur_tune.slurm.steps import EndedEarly, Steps
+from recur_tune.tracking.mlflow import tracking_uri
+from recur_tune.tracking.server import mlflow_server
 
 _FINISHED, _STOPPED = 0, 130  # exit codes of `recur-tune resume`
 
@@ -123,22 +125,14 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
 @contextmanager
 def _mlflow(folder: SlurmFolder, head: Head) -> Iterator[None]:
     """MLflow's own server, where the runs lie in a file: whoever has a tunnel to this node can look at them."""
-    from recur_tune.tracking.mlflow import tracking_uri
-
     uri = tracking_uri(folder.search)
     if not folder.profile.mlflow or uri.startswith(("http://", "https://")):
         yield
         return
     [port] = free_ports(1)
-    log = folder.ray_logs(head.job, head.node) / "mlflow.log"
-    words = ["server", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    with log.open("ab") as output:
-        server = subprocess.Popen([sys.executable, "-m", "mlflow", *words], stdout=output, stderr=subprocess.STDOUT)
-    folder.publish(replace(head, mlflow=port))
-    try:
+    with mlflow_server(uri, port, folder.ray_logs(head.job, head.node) / "mlflow.log"):
+        folder.publish(replace(head, mlflow=port))
         yield
-    finally:
-        server.terminate()
 
 
 def _go_on(folder: SlurmFolder, job: int, may_go_on: bool) -> None:

@@ -96,8 +96,13 @@ class Tracker:
         """The search's page in MLflow's UI, None where there is no server or nothing has reached it yet."""
         if not _is_server(self.uri) or not self._delivered.parent:
             return None
-        page = f"experiments/{self._delivered.experiment}/runs/{self._delivered.parent}"
-        return f"{_without_password(self.uri).rstrip('/')}/#/{page}"
+        return f"{without_password(self.uri).rstrip('/')}/{self.page}"
+
+    @property
+    def page(self) -> str:
+        """Where the search's run is shown below MLflow's own address; its front page while nothing has arrived."""
+        known = self._delivered
+        return f"#/experiments/{known.experiment}/runs/{known.parent}" if known.parent else ""
 
     def start(self, after: float = 0.0) -> None:
         """Deliver in the background, beginning after so many seconds."""
@@ -159,7 +164,7 @@ class Tracker:
             if isinstance(error, UserError):
                 raise
             raise Undelivered(
-                f"MLflow at {_without_password(self.uri)} did not take the records of {self.directory.name} "
+                f"MLflow at {without_password(self.uri)} did not take the records of {self.directory.name} "
                 f"({_reason(error)}); they are kept and can be delivered later."
             ) from error
 
@@ -340,7 +345,8 @@ def _is_server(uri: str) -> bool:
     return uri.startswith(("http://", "https://"))
 
 
-def _without_password(text: str) -> str:
+def without_password(text: str) -> str:
+    """An address as it may be shown."""
     return re.sub(r"//[^/\s@]*@", "//", text)
 
 
@@ -351,5 +357,5 @@ def _reason(error: BaseException) -> str:
         if isinstance(cause, OSError) and cause.strerror:
             return cause.strerror
         cause = cause.__cause__ or cause.__context__
-    words = _without_password(" ".join(str(error).split())) or type(error).__name__
+    words = without_password(" ".join(str(error).split())) or type(error).__name__
     return words if len(words) <= 200 else f"{words[:200]}..."
