@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,6 +18,7 @@ stderr = Console(stderr=True, markup=False, emoji=False, highlight=False)
 stdout = Console(markup=False, emoji=False, highlight=False)
 
 _SECONDS_BETWEEN_LINES = 10.0
+_BARS = "▁▂▃▄▅▆▇█"
 
 
 class TokenProgress:
@@ -67,6 +69,15 @@ class TokenProgress:
         elif not self.live and now - self._last_line >= _SECONDS_BETWEEN_LINES:
             self._last_line = now
             stderr.print(f"  {text}")
+
+
+def sparkline(values: Sequence[float], width: int = 24) -> str:
+    """The latest values as bars between the smallest and the largest of them; nothing where there is no change."""
+    shown = list(values)[-width:]
+    low, high = min(shown, default=0.0), max(shown, default=0.0)
+    if low == high:
+        return ""
+    return "".join(_BARS[round((value - low) / (high - low) * (len(_BARS) - 1))] for value in shown)
 
 
 def print_table(title: str, rows: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from recur_tune.cli.display import stderr
+from recur_tune.cli.display import sparkline, stderr
 from recur_tune.cli.trials import describe_trial, objective_columns, roles, trial_table
 from recur_tune.searching.audience import Audience
 from recur_tune.searching.directory import SearchDirectory
@@ -32,7 +32,8 @@ _STYLES = {
     "paused": "magenta", "waiting": "dim",
 }  # fmt: skip
 _SECONDS_BETWEEN_LINES = 10.0
-_LINES_AROUND_THE_TABLE = 9
+_FAILURES_SHOWN = 2
+_LINES_AROUND_THE_TABLE = 9 + _FAILURES_SHOWN
 
 
 class Watch(Audience):
@@ -43,6 +44,7 @@ class Watch(Audience):
         self.state, self._offset = SearchState(), 0
         self._on_front: set[int] = set()
         self._hypervolume: float | None = None
+        self._growth = -1, ""  # complete trials, and how the hypervolume grew with them
         self._outdated = False  # these two are
         self._stage, self._started = "starting …", time.monotonic()
         self._said = 0.0
@@ -123,6 +125,16 @@ class Watch(Audience):
             parts.append(f"hypervolume {self._hypervolume:.4f}")
         return ", ".join(parts)
 
+    def time_left(self) -> str:
+        """How long it will go on: what its budget of time leaves, or what the trials so far took on average."""
+        limits, budget, active = [], self.spec.budget, self.state.active_seconds
+        if budget.wall_clock is not None:
+            limits.append(budget.wall_clock - active)
+        ended = sum(1 for _ in self.state.in_state("complete", "stopped", "failed"))
+        if budget.trials is not None and ended:
+            limits.append((budget.trials - ended) * active / ended)
+        return f"about {format_duration(min(limits))} left" if limits and min(limits) > 0 else ""
+
     def table(self, rows: int, width: int) -> RenderableType:
         """Running trials, then the front, then the rest, the newest first; as many as there is room for."""
         self._judge()
@@ -151,11 +163,25 @@ class Watch(Audience):
         self._spinner.update(text=Text(f" {self.directory.name}  {elapsed}  {self._stage}"))
         if not self.state.trials:
             return self._spinner
-        lines: list[RenderableType] = [self._spinner, Text(self.headline())]
+        headline = " ".join(filter(None, [self.headline(), self._sparkline()]))
+        lines: list[RenderableType] = [self._spinner, Text(", ".join(filter(None, [headline, self.time_left()])))]
         if self.state.links.get("dashboard"):
             lines.append(Text(f"Ray dashboard {self.state.links['dashboard']}", "dim"))
         lines += [Text(f"note: {notice}", "yellow") for notice in self.state.notices[-2:]]
+        failed = sorted(self.state.in_state("failed"), key=lambda trial: trial.ended or 0.0)
+        for trial in failed[-_FAILURES_SHOWN:]:
+            lines.append(Text(f"{trial.name} failed: {trial.reason}", "red", overflow="ellipsis", no_wrap=True))
         return Group(*lines, self.table(max(4, stderr.height - _LINES_AROUND_THE_TABLE), stderr.width))
+
+    def _sparkline(self) -> str:
+        complete = sum(1 for _ in self.state.in_state("complete"))
+        if self._growth[0] != complete:
+            from recur_tune.reporting.history import volumes
+
+            events = (event for event, _ in self.directory.events())
+            grown = volumes(events, self.spec.objectives, self.state.reference)
+            self._growth = complete, sparkline([volume.value for volume in grown[1:-1]])
+        return self._growth[1]
 
     def _progress(self, text: str) -> None:
         self._stage = text

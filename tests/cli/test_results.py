@@ -18,6 +18,7 @@ from rich.console import Console
 from recur_tune.cli import display, watch
 from recur_tune.cli.main import cli
 from recur_tune.cli.watch import Watch
+from recur_tune.reporting.history import Volume, volumes
 from recur_tune.searching.directory import EVENTS, IDENTITY, MODEL, SearchDirectory
 from recur_tune.spec import TrialConfig, parse
 from tests.cli.run import Outcome, run
@@ -28,7 +29,7 @@ SPACE = {
     "recurrence": {"none": None, "memory": {"l_ins": [1, 2, 3], "width": [100, 200]}},
     "learning_rate": {"from": 1e-4, "to": 1e-2, "log": True},
 }  # fmt: skip
-COMMANDS = ["search", "resume", "stop", "status", "front", "export", "track"]
+COMMANDS = ["search", "resume", "stop", "status", "front", "report", "compare", "ui", "export", "track"]
 
 
 def record_trial(directory: SearchDirectory, number: int, role: str = "", **params: Any) -> None:
@@ -272,10 +273,41 @@ def test_on_a_terminal_there_is_a_table_with_states_and_front(results: Path, scr
     for words in ("books", "searching …", "5 of 7 trials ended", "2 on the front", "hypervolume 0.", "of 80k"):
         assert words in text, words
     assert "Ray dashboard http://127.0.0.1:8265" in text and "note: MLflow has not got everything" in text
+    assert "T6 failed: its worker [rank 0] died" in text
+    assert display.sparkline([volume.value for volume in hypervolumes(directory)]) in text
     rows = [line.split() for line in text.splitlines() if " T" in line]
     assert ["●", "T1", "complete"] in [row[:3] for row in rows]
     assert ["T4", "running", "20k", "60"] in [row[:4] for row in rows]
     assert ["T5", "infeasible", "0", "-"] in [row[:4] for row in rows], "nothing is known of its quality"
+
+
+def hypervolumes(directory: SearchDirectory) -> list[Volume]:
+    events = (event for event, _ in directory.events())
+    return volumes(events, directory.spec.objectives, directory.state().reference)[1:-1]
+
+
+@pytest.mark.parametrize(
+    ("values", "bars"),
+    [([], ""), ([3.0], ""), ([2.0, 2.0], ""), ([0, 1, 2, 3, 4, 5, 6, 7], "▁▂▃▄▅▆▇█"), ([5, 0, 5], "█▁█")],
+)
+def test_a_sparkline_goes_from_the_smallest_to_the_largest(values: list[float], bars: str) -> None:
+    assert display.sparkline(values) == bars
+    assert display.sparkline([9.0, *values], width=len(values)) == bars
+
+
+@pytest.mark.parametrize(
+    ("budget", "left"),
+    [
+        ({"trials": 7}, "about 40s left"),  # five have ended after 100 s
+        ({"trials": 7, "wall_clock": 130}, "about 30s left"),
+        ({"trials": 5}, ""),
+    ],
+)
+def test_the_time_left_is_the_nearer_of_both_budgets(results: Path, budget: dict[str, float], left: str) -> None:
+    shown = Watch(SearchDirectory.open(results, "books"))
+    shown.state.active_seconds = 100.0
+    shown.spec = shown.spec.model_copy(update={"budget": shown.spec.budget.model_copy(update=budget)})
+    assert shown.time_left() == left
 
 
 def test_a_small_screen_shows_what_matters_most(results: Path) -> None:
