@@ -129,17 +129,17 @@ def _ray_start(
 ) -> tuple[list[str], Head | None]:
     """The command that starts Ray here and, for a head, where it will be."""
     grant = Grant.from_environment(os.environ)
+    store, client, dashboard, *own = free_ports(3 + len(_PORTS_OF_A_NODE))
     options: dict[str, object] = {
         "node-ip-address": address, "node-name": node, "temp-dir": scratch,
         "num-cpus": grant.cpus, "num-gpus": grant.gpus, "object-store-memory": _OBJECT_STORE,
-        **dict(zip(_PORTS_OF_A_NODE, free_ports(len(_PORTS_OF_A_NODE)), strict=True)),
+        **dict(zip(_PORTS_OF_A_NODE, own, strict=True)),
         "include-log-monitor": False,  # it sends what workers print to a driver that does not listen
     }  # fmt: skip
     if grant.memory:
         options["memory"] = grant.memory
     head = None
     if place == "head":
-        store, client, dashboard = free_ports(3)
         shown = profile.dashboard != "off"
         head = Head(job, node, f"{address}:{store}", client, dashboard if shown else None)
         options |= {"head": None, "port": store, "ray-client-server-port": client, "include-dashboard": shown}

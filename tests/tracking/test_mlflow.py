@@ -3,187 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from mlflow import MlflowClient
-from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
-from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.front import front_rows, search_hypervolume
-from recur_tune.searching.spec import SearchSpec
-from recur_tune.spec import parse
 from recur_tune.tracking import mlflow as tracking
 from recur_tune.tracking.mlflow import Tracker, Undelivered, tracking_uri
-
-OBJECTIVES = ("perplexity", "flops_per_token")
-
-
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database; MLflow takes seconds to make one."""
-    path = tmp_path_factory.mktemp("migrated") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
-
-
-@pytest.fixture
-def results(tmp_path: Path, migrated: Path) -> Path:
-    shutil.copy(migrated, tmp_path / "mlflow.db")
-    return tmp_path
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[str]:
-    """A server of its own process."""
-    folder = tmp_path_factory.mktemp("server")
-    shutil.copy(migrated, folder / "mlflow.db")
-    port = free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
-         "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "files")],
-        cwd=folder, stdout=(folder / "log").open("w"), stderr=subprocess.STDOUT,
-        env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
-    )  # fmt: skip
-    uri = f"http://127.0.0.1:{port}"
-    try:
-        wait_for(lambda: process.poll() is not None or answers(f"{uri}/health"), seconds=180)
-        assert process.poll() is None, (folder / "log").read_text()
-        yield uri
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def answers(url: str) -> bool:
-    try:
-        return urllib.request.urlopen(url, timeout=5).status == 200
-    except (urllib.error.URLError, OSError):
-        return False
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.05)
-
-
-def search(results: Path, name: str = "first", uri: str | None = None, **fields: Any) -> SearchDirectory:
-    """A search that has just begun."""
-    spec = {
-        "space": {"base": "tiny", "window": {"from": 32, "to": 64}, "windows": 4},
-        "objectives": OBJECTIVES,
-        "budget": {"tokens": 1000, "trials": 5},
-        "limits": {"flops_per_token": "1M"},
-    }
-    directory = SearchDirectory.create(results, name, parse(SearchSpec, spec | {"tracking": uri} | fields))
-    directory.record("search", status="started")
-    directory.record("reference", values={"perplexity": 100.0, "flops_per_token": 1000.0})
-    return directory
-
-
-def begin(directory: SearchDirectory, number: int, flops: float = 500.0, **fields: Any) -> None:
-    directory.record("trial", trial=number, params={"window": 40 + number}, costs={"flops_per_token": flops}, **fields)
-    directory.record("running", trial=number)
-
-
-def report(
-    directory: SearchDirectory, number: int, tokens: int, perplexity: float | None = None, **end: Any
-) -> None:  # fmt: skip
-    validation = perplexity and {"word_perplexity": perplexity, "bits_per_byte": 2.5, "loss": 4.5}
-    directory.record(
-        "report", trial=number, tokens=tokens, loss=5.0, tokens_per_second=float("nan"), measured_peak_memory=1 << 20,
-        validation=validation, **end,
-    )  # fmt: skip
-
-
-def complete(directory: SearchDirectory, number: int, perplexity: float, flops: float = 500.0, **fields: Any) -> None:
-    begin(directory, number, flops, **fields)
-    report(directory, number, 500)
-    report(directory, number, 1000, perplexity, state="complete")
-
-
-class Seen:
-    """What a client sees of one search."""
-
-    def __init__(self, directory: SearchDirectory) -> None:
-        self.client = MlflowClient(tracking_uri(directory))
-        self.search_id = directory.identity["id"]
-        experiment = self.client.get_experiment_by_name("recur-tune")
-        assert experiment is not None
-        self.experiment = experiment.experiment_id
-
-    def runs(self, condition: str) -> list[Run]:
-        return list(self.client.search_runs([self.experiment], condition))
-
-    @property
-    def parent(self) -> Run:
-        [run] = self.runs(f"tags.`recur_tune.search_id` = '{self.search_id}'")
-        return run
-
-    def children(self, condition: str = "") -> dict[str, Run]:
-        """By name; two of one name are an error."""
-        found = self.runs(f"tags.mlflow.parentRunId = '{self.parent.info.run_id}'{condition}")
-        children = {run.info.run_name: run for run in found}
-        assert len(children) == len(found)
-        return children
-
-    @property
-    def on_front(self) -> set[str]:
-        return set(self.children(" and tags.pareto = 'true'"))
-
-    def history(self, run: Run, metric: str) -> list[tuple[int, float]]:
-        return [(m.step, m.value) for m in self.client.get_metric_history(run.info.run_id, metric)]
-
-    @property
-    def table(self) -> Any:
-        return json.loads(Path(self.client.download_artifacts(self.parent.info.run_id, "front.json")).read_text())
-
-    def everything(self) -> Any:
-        """All that must not change when the same is delivered again."""
-        return [
-            (
-                run.info.run_id, run.info.status, run.info.start_time, run.info.end_time,
-                run.data.params, run.data.tags,
-                {metric: self.client.get_metric_history(run.info.run_id, metric) for metric in run.data.metrics},
-            )
-            for run in [self.parent, *sorted(self.children().values(), key=lambda run: run.info.run_name)]
-        ]  # fmt: skip
-
-
-def rich_search(results: Path, **fields: Any) -> SearchDirectory:
-    """Every way in which a trial ends."""
-    directory = search(results, **fields)
-    complete(directory, 1, perplexity=50.0, role="baseline")
-    complete(directory, 2, perplexity=30.0, flops=800.0)
-    begin(directory, 3)
-    report(directory, 3, 500, perplexity=90.0)
-    directory.record("end", trial=3, state="stopped", reason="it was behind at 500 tokens")
-    begin(directory, 4)
-    directory.record("end", trial=4, state="failed", reason="the loss is not finite" + 9000 * "!")
-    directory.record("trial", trial=5, params={"window": 64}, costs={"flops_per_token": 2e6})
-    directory.record("end", trial=5, state="infeasible", reason="flops_per_token is over its limit")
-    complete(directory, 6, perplexity=40.0)  # better than 1 at the same cost
-    directory.record("search", status="finished")
-    return directory
+from recur_tune.tracking.server import free_port_from
+from tests.tracking.tracked import OBJECTIVES, Seen, begin, complete, report, rich_search, search, wait_for
 
 
 def test_a_search_is_a_run_and_its_trials_are_runs_below_it(results: Path) -> None:
@@ -465,7 +301,7 @@ def test_a_server_takes_the_same(results: Path, server: str) -> None:
 
 
 def test_what_an_unreachable_server_missed_arrives_later(results: Path, server: str) -> None:
-    directory = rich_search(results, name="late", uri=f"http://user:secret@127.0.0.1:{free_port()}")
+    directory = rich_search(results, name="late", uri=f"http://user:secret@127.0.0.1:{free_port_from(21_000)}")
     tracker = Tracker(directory)
     with pytest.raises(Undelivered) as refused:
         tracker.deliver()
@@ -518,7 +354,7 @@ def test_closing_is_bounded_where_nobody_answers(results: Path) -> None:
 
 
 def test_closing_a_refused_delivery_says_so(results: Path) -> None:
-    tracker = Tracker(rich_search(results, uri=f"http://127.0.0.1:{free_port()}"))
+    tracker = Tracker(rich_search(results, uri=f"http://127.0.0.1:{free_port_from(21_000)}"))
     tracker.start()
     assert not tracker.close()
     assert "Connection refused" in str(tracker.problem)

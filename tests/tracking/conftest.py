@@ -1,0 +1,38 @@
+"""MLflow databases and a real server for the tests beside this file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from recur_tune.tracking.server import free_port_from, mlflow_server, wait_until_it_answers
+
+
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty database; MLflow takes seconds to make one."""
+    path = tmp_path_factory.mktemp("migrated") / "mlflow.db"
+    MlflowClient(f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def results(tmp_path: Path, migrated: Path) -> Path:
+    """A results folder with a database."""
+    shutil.copy(migrated, tmp_path / "mlflow.db")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[str]:
+    """A server of its own process."""
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(migrated, folder / "mlflow.db")
+    uri, port, log = f"sqlite:///{folder}/mlflow.db", free_port_from(20_000), folder / "log"
+    with mlflow_server(uri, port, log) as process:
+        wait_until_it_answers(process, port, uri, log)
+        yield f"http://127.0.0.1:{port}"
