@@ -27,6 +27,10 @@ def _worker(rank: int, folder: str) -> None:
         if rank == 0:
             weights = {name: p.detach() for name, p in trainer.model.named_parameters()}
             save_file(weights | {"losses": losses}, f"{folder}/{recurrence}.safetensors")
+    # The last to hold the group must not be DDP's reducer: it would wait, with Python's lock, for a thread of Gloo that
+    # wants the lock to let go of the last gradients.
+    del trainer
+    dist.barrier()
     dist.destroy_process_group()
 
 
