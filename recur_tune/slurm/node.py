@@ -161,7 +161,7 @@ def _wait_for_port(process: subprocess.Popen[bytes], address: str) -> None:
     raise UserError("Ray's head did not start; its last words stand above.")
 
 
-def stop_marked(mark: str, patience: float = 5.0) -> None:
+def stop_marked(mark: str, patience: float = 3.0) -> None:
     """End every process that carries the mark, and no other: names and commands are the neighbours' as well."""
     ours = _marked(mark)
     for process in ours:

@@ -111,7 +111,7 @@ def leaves_no_trace(search: Submitted, slurm: MiniSlurm) -> None:
         running = slurm.on_node(node, "ps", "-ewwo", "args").stdout
         assert "recur_tune" not in running
         assert "raylet" not in running
-        assert not [name for name in slurm.on_node(node, "ls", "/tmp").stdout.split() if name.startswith("rt")]
+        assert not slurm.on_node(node, "find", "/tmp", "-maxdepth", "1", "-name", "rt*", "-user", "alice").stdout
     for begun in search.notes("begun"):
         for node in begun["nodes"]:
             assert (search.folder.ray_logs(begun["job"], node) / "raylet.out").exists()
