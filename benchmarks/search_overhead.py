@@ -25,8 +25,8 @@ from recur_tune.cluster.ray_cluster import Allotment, connected
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.run import fit, run_search
 from recur_tune.searching.sampler import TruthfulSearch
-from recur_tune.searching.shipped import find_space
 from recur_tune.searching.spec import SearchSpec, with_overrides
+from recur_tune.shipped import find_space
 from recur_tune.spec import TrialConfig, parse, read_yaml
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, TypeVar, get_args
 import click
 from pydantic.fields import FieldInfo
 
+from recur_tune.jsonable import finite
 from recur_tune.searching.directory import SearchDirectory, results_folder
 from recur_tune.spec import TrialConfig, read_yaml
 from recur_tune.units import format_count
@@ -68,15 +68,7 @@ def command_line(command: str, directory: SearchDirectory) -> str:
 
 def print_json(value: dict[str, Any]) -> None:
     """NaN and infinity, which JSON does not have, become null."""
-    click.echo(json.dumps(_finite(value), indent=2))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    click.echo(json.dumps(finite(value), indent=2))
 
 
 def _help(field: FieldInfo, from_preset: bool) -> str:

@@ -240,7 +240,7 @@ def print_front(state: SearchState, objectives: tuple[str, ...]) -> None:
 def print_end(directory: SearchDirectory, state: SearchState) -> None:
     """The result of a search and what to type next."""
     from recur_tune.searching.front import front
-    from recur_tune.tracking.mlflow import tracking_uri
+    from recur_tune.tracking.mlflow import is_server, tracking_uri, without_password
 
     spec = directory.spec
     watch = Watch(directory)
@@ -248,8 +248,7 @@ def print_end(directory: SearchDirectory, state: SearchState) -> None:
     print_front(state, spec.objectives)
     best, uri = front(state.trials.values(), spec.objectives), tracking_uri(directory)
     lines = [f"picture:  {directory.path / 'front.png'}", f"in a browser:  {directory.path / 'front.html'}"]
-    is_server = uri.startswith(("http://", "https://"))
-    lines.append(f"compare runs:  {uri}" if is_server else f"compare runs:  mlflow ui --backend-store-uri {uri}")
+    lines.append(f"compare runs:  {without_password(uri) if is_server(uri) else command_line('ui', directory)}")
     if best and spec.keep != "none":
         trial = best[0].name
         lines.append(f"take a model:  {command_line('export', directory)} --trial {trial} --to models/{trial}")

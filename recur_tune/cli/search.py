@@ -28,9 +28,9 @@ from recur_tune.cluster.ray_cluster import CLIENT, JOBS
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import SPEC, SearchDirectory, default_name, dump_spec, results_folder
 from recur_tune.searching.objectives import OBJECTIVES
-from recur_tune.searching.shipped import find_space
 from recur_tune.searching.spec import SearchSpec, with_overrides
 from recur_tune.searching.state import SearchState
+from recur_tune.shipped import find_space
 from recur_tune.spec import parse, read_yaml
 from recur_tune.units import format_count, format_duration
 

@@ -32,7 +32,7 @@ def ui(name: str | None, port: int, no_browser: bool, results: Path | None) -> N
       recur-tune ui
       recur-tune ui books --port 8000
     """
-    from recur_tune.tracking.mlflow import Tracker, tracking_uri, without_password
+    from recur_tune.tracking.mlflow import Tracker, is_server, tracking_uri, without_password
 
     folder = results_folder(results)
     directory = SearchDirectory.open(folder, name) if name else next(reversed(searches_in(folder)), None)
@@ -42,7 +42,7 @@ def ui(name: str | None, port: int, no_browser: bool, results: Path | None) -> N
     if dashboard:
         stderr.print(f"Ray dashboard:  {dashboard}", soft_wrap=True)
     uri, tracker = tracking_uri(directory), Tracker(directory)
-    if uri.startswith(("http://", "https://")):
+    if is_server(uri):
         _show(tracker.run_url or without_password(uri), no_browser)
         return
     _serve(uri, port, tracker.page if name else "", no_browser)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import Any
 
 from recur_tune.errors import UserError
 from recur_tune.files import write_text
+from recur_tune.jsonable import finite
 from recur_tune.reporting.figures import front_panel, parallel_panel, windows_panel
 from recur_tune.reporting.importance import importance_panel
 from recur_tune.reporting.marks import Panel
@@ -58,7 +58,7 @@ def page(title: str, body: Iterable[str], panels: Iterable[Panel], trials: Mappi
 
     figures = [{"key": panel.key, **panel.figure} for panel in panels if panel.figure]
     # A `<` in the data could end the script that it lies in.
-    data = json.dumps(_finite({"figures": figures, "trials": trials}), separators=(",", ":"))
+    data = json.dumps(finite({"figures": figures, "trials": trials}), separators=(",", ":"))
     data = data.replace("<", "\\u003c")
     scripts = f"<script>{get_plotlyjs()}</script>\n<script>{SCRIPT}</script>" if figures else ""
     made = time.strftime("%Y-%m-%d %H:%M")
@@ -187,12 +187,3 @@ def _summary(search: Reading) -> dict[str, str]:
     return summary | {
         "tokens trained on": format_count(search.tokens), "time": format_duration(search.state.active_seconds),
     }  # fmt: skip
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN; plotly leaves out what is null."""
-    if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

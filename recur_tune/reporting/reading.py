@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from recur_tune.searching.objectives import OBJECTIVES, Objective
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import SearchState, TrialRecord, replay
 from recur_tune.spec import TrialConfig
-from recur_tune.tracking.mlflow import DELIVERED, Delivered, tracking_uri
+from recur_tune.tracking.mlflow import DELIVERED, Delivered, is_server, tracking_uri, without_password
 from recur_tune.units import format_count
 
 _MOST_OF_A_REASON = 240  # characters; the log has the rest
@@ -125,13 +124,10 @@ def read_search(directory: SearchDirectory) -> Reading:
 def run_links(directory: SearchDirectory) -> dict[int, str]:
     """The page of every trial's run where a server has them; a database on a disk has no pages."""
     uri = tracking_uri(directory)
-    if not uri.startswith(("http://", "https://")):
+    if not is_server(uri):
         return {}
-    delivered, parts = Delivered.read(directory.path / DELIVERED, uri), urlsplit(uri)
-    place = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl().rstrip("/")
-    return {
-        number: f"{place}/#/experiments/{delivered.experiment}/runs/{run}" for number, run in delivered.runs.items()
-    }
+    delivered, place = Delivered.read(directory.path / DELIVERED, uri), without_password(uri).rstrip("/")
+    return {number: f"{place}/{delivered.page(run)}" for number, run in delivered.runs.items()}
 
 
 def train_command(config: TrialConfig, out: Path) -> str:

@@ -27,7 +27,7 @@ from recur_tune.slurm.allocation import Allocation, free_ports
 from recur_tune.slurm.drain import drain
 from recur_tune.slurm.folder import Head, SlurmFolder
 from recur_tune.slurm.steps import EndedEarly, Steps
-from recur_tune.tracking.mlflow import tracking_uri
+from recur_tune.tracking.mlflow import is_server, tracking_uri
 from recur_tune.tracking.server import mlflow_server
 
 _FINISHED, _STOPPED = 0, 130  # exit codes of `recur-tune resume`
@@ -126,7 +126,7 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
 def _mlflow(folder: SlurmFolder, head: Head) -> Iterator[None]:
     """MLflow's own server, where the runs lie in a file: whoever has a tunnel to this node can look at them."""
     uri = tracking_uri(folder.search)
-    if not folder.profile.mlflow or uri.startswith(("http://", "https://")):
+    if not folder.profile.mlflow or is_server(uri):
         yield
         return
     [port] = free_ports(1)

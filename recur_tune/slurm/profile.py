@@ -21,10 +21,10 @@ from pydantic import (
 )
 
 from recur_tune.errors import UserError
+from recur_tune.shipped import find_profile
 from recur_tune.spec import Size, parse, read_yaml
 from recur_tune.units import parse_duration
 
-SHIPPED = Path(__file__).parents[1] / "site_profiles"
 HERE = "here"  # instead of a profile: the allocation that this process is in
 
 
@@ -32,6 +32,10 @@ def _plain(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.,:;@%+=&|*()\[\]/~$-]+", text):
         raise ValueError("has a character that no site's names have (a space, a quote, a new line …)")
     return text
+
+
+def _number_as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) else value  # an account may be called 1234
 
 
 def _one_line(text: str) -> str:
@@ -51,7 +55,7 @@ def _duration(value: Any) -> Any:
     return parse_slurm_time(value) if isinstance(value, str) else parse_duration(value)
 
 
-Word = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, int) else value), AfterValidator(_plain)]  # fmt: skip  # noqa: E501
+Word = Annotated[str, BeforeValidator(_number_as_text), AfterValidator(_plain)]
 Line = Annotated[str, AfterValidator(_one_line)]
 Option = Annotated[str, AfterValidator(_command_line)]
 Time = Annotated[PositiveFloat, BeforeValidator(_duration)]
@@ -114,17 +118,8 @@ class Profile(BaseModel):
 
 def read_profile(given: str, **changes: Any) -> Profile:
     """A file, or the name of a profile that comes with the package, with the command line's changes."""
-    path, shipped = Path(given), SHIPPED / f"{given}.yaml"
-    if not path.is_file() and shipped.is_file():
-        path = shipped
-    if not path.exists():
-        known = ", ".join(sorted(file.stem for file in SHIPPED.glob("*.yaml")))
-        raise UserError(
-            f"slurm: there is no file {given}, and no profile of that name comes with recur-tune ({known})."
-        )
-    return parse(
-        Profile, read_yaml(path, "slurm") | {name: value for name, value in changes.items() if value is not None}
-    )
+    fields = read_yaml(find_profile(given), "slurm")
+    return parse(Profile, fields | {name: value for name, value in changes.items() if value is not None})
 
 
 def parse_slurm_time(text: str) -> float:

@@ -68,6 +68,10 @@ class Delivered:
     front: list[int] = field(default_factory=list)  # trials tagged as on the front
     table: list[int] = field(default_factory=list)  # the front whose table the server has
 
+    def page(self, run: str) -> str:
+        """Where a run is shown below MLflow's own address."""
+        return f"#/experiments/{self.experiment}/runs/{run}"
+
     @classmethod
     def read(cls, path: Path, uri: str) -> Delivered:
         """The file's content; where it is missing, broken or about another server, nothing is delivered yet."""
@@ -94,15 +98,14 @@ class Tracker:
     @property
     def run_url(self) -> str | None:
         """The search's page in MLflow's UI, None where there is no server or nothing has reached it yet."""
-        if not _is_server(self.uri) or not self._delivered.parent:
+        if not is_server(self.uri) or not self._delivered.parent:
             return None
         return f"{without_password(self.uri).rstrip('/')}/{self.page}"
 
     @property
     def page(self) -> str:
         """Where the search's run is shown below MLflow's own address; its front page while nothing has arrived."""
-        known = self._delivered
-        return f"#/experiments/{known.experiment}/runs/{known.parent}" if known.parent else ""
+        return self._delivered.page(self._delivered.parent) if self._delivered.parent else ""
 
     def start(self, after: float = 0.0) -> None:
         """Deliver in the background, beginning after so many seconds."""
@@ -210,7 +213,7 @@ class Tracker:
         """A database has no place for files, and MLflow would put them in the current folder."""
         if experiment := client.get_experiment_by_name(EXPERIMENT):
             return experiment.experiment_id
-        files = None if _is_server(self.uri) else (self.directory.path.absolute().parent / "mlartifacts").as_uri()
+        files = None if is_server(self.uri) else (self.directory.path.absolute().parent / "mlartifacts").as_uri()
         return client.create_experiment(EXPERIMENT, files)
 
     def _deliver_events(self, client: MlflowClient, events: list[tuple[Event, int]]) -> None:
@@ -341,7 +344,8 @@ def _search_params(spec: SearchSpec) -> dict[str, Any]:
     return {"objectives": ", ".join(spec.objectives), **flat}
 
 
-def _is_server(uri: str) -> bool:
+def is_server(uri: str) -> bool:
+    """Whether runs lie with a server, which has pages to show them, and not in a file."""
     return uri.startswith(("http://", "https://"))
 
 

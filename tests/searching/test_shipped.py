@@ -12,14 +12,14 @@ from recur_tune.corpus.sources import CORPORA
 from recur_tune.errors import UserError
 from recur_tune.searching.preparation import Prices, check_shapes, worst_costs
 from recur_tune.searching.sampler import first_points
-from recur_tune.searching.shipped import SHIPPED, find_space
 from recur_tune.searching.space import PAPER
 from recur_tune.searching.spec import SearchSpec
+from recur_tune.shipped import SEARCH_SPACES, find_space
 from recur_tune.spec import parse, read_yaml
 from recur_tune.units import parse_size
 from tests.cli.run import run
 
-NAMES = sorted(file.stem for file in SHIPPED.glob("*.yaml"))
+NAMES = sorted(file.stem for file in SEARCH_SPACES.glob("*.yaml"))
 LARGE = ["enwik8-bpe", "enwik8-bytes", "pg19", "wikitext-103"]
 
 
@@ -55,7 +55,7 @@ def test_all_that_the_help_names_are_there() -> None:
     assert set(NAMES) == {*LARGE, "quickstart"}
     text = run("search", "--help").out
     assert all(name in text for name in NAMES)
-    assert (Path(__file__).parents[2] / "search_spaces").resolve() == SHIPPED.resolve()
+    assert (Path(__file__).parents[2] / "search_spaces").resolve() == SEARCH_SPACES.resolve()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -141,7 +141,7 @@ def test_a_file_wins_over_a_shipped_name_and_an_unknown_name_lists_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert find_space("pg19") == SHIPPED / "pg19.yaml"
+    assert find_space("pg19") == SEARCH_SPACES / "pg19.yaml"
     Path("pg19").write_text("mine")
     assert find_space("pg19") == Path("pg19")
     with pytest.raises(UserError, match=r"pg20.*enwik8-bpe, enwik8-bytes, pg19, quickstart, wikitext-103"):

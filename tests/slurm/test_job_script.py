@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recur_tune.errors import UserError
+from recur_tune.shipped import SITE_PROFILES
 from recur_tune.slurm.job_script import render
-from recur_tune.slurm.profile import SHIPPED, Profile, read_profile
+from recur_tune.slurm.profile import Profile, read_profile
 from recur_tune.spec import parse
 
 _GOLDEN = Path(__file__).parent / "golden"
@@ -24,7 +25,7 @@ def profile(**fields: Any) -> Profile:
     return parse(Profile, fields)
 
 
-@pytest.mark.parametrize("name", sorted(path.stem for path in SHIPPED.glob("*.yaml")))
+@pytest.mark.parametrize("name", sorted(path.stem for path in SITE_PROFILES.glob("*.yaml")))
 def test_shipped_profiles_make_these_scripts(name: str) -> None:
     site = read_profile(name, nodes=2, python="python")
     script = render(site, "books", Path("/shared/results/books"), "job", "host")
