@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
-from transformers import GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from recur_tune.corpus.batches import WindowBatch
 from recur_tune.cost.flops import training_flops_per_token
@@ -33,17 +35,8 @@ from recur_tune.units import format_count, format_size
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", default="tiny", help="a preset or a published shape; weights are random")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--window", type=int, default=64)
-    parser.add_argument("--windows", type=int, default=8)
-    parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--steps", type=int, default=10, help="timed steps, after three that are not")
-    parser.add_argument("--budget", default="1GiB", help="memory budget of the `auto` line")
-    parser.add_argument("--no-compile", action="store_true", help="leave the compiled stock model out")
-    arguments = parser.parse_args()
-
+    """Print the table."""
+    arguments = parsed_arguments()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     trial = TrialConfig(
         base=arguments.base, batch=arguments.batch, window=arguments.window, windows=arguments.windows,
@@ -61,48 +54,68 @@ def main() -> None:
         f"torch {torch.__version__}, {name}"
     )
     table = Table("step", "tokens/s", "of stock eager", "peak memory", "training FLOPs/token", box=None)
-    rates: list[float] = []
+    first: float | None = None
+    ways = chain(stock_lines(base, batch, device, arguments.no_compile), our_lines(trial, base, batch, device))
+    for line in ways:
+        rate = batch.scored / seconds_per_step(line.step, arguments.steps, device)
+        first = first or rate
+        peak = peak_memory(line.step, line.held, device)
+        flops = format_count(line.flops) if line.flops else ""
+        table.add_row(line.title, format_count(rate), f"{rate / first:.2f} x", format_size(peak), flops)
+    console.print(table)
 
-    def line(
-        title: str, step: Callable[[], object], held: Callable[[MemoryTracker], None], flops: float | None
-    ) -> None:
-        rate = batch.scored / seconds_per_step(step, arguments.steps, device)
-        rates.append(rate)
-        peak = peak_memory(step, held, device)
-        table.add_row(
-            title,
-            format_count(rate),
-            f"{rate / rates[0]:.2f} x",
-            format_size(peak),
-            format_count(flops) if flops else "",
-        )
 
-    for compiled in (False, True):
-        if compiled and arguments.no_compile:
-            continue
+def parsed_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", default="tiny", help="a preset or a published shape; weights are random")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--window", type=int, default=64)
+    parser.add_argument("--windows", type=int, default=8)
+    parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--steps", type=int, default=10, help="timed steps, after three that are not")
+    parser.add_argument("--budget", default="1GiB", help="memory budget of the `auto` line")
+    parser.add_argument("--no-compile", action="store_true", help="leave the compiled stock model out")
+    return parser.parse_args()
+
+
+@dataclass(frozen=True)
+class Line:
+    """One way to make a step."""
+
+    title: str
+    step: Callable[[], object]
+    held: Callable[[MemoryTracker], None]  # tells the tracker what is there before the step
+    flops: float | None = None
+
+
+def stock_lines(base: GPT2Config, batch: WindowBatch, device: torch.device, no_compile: bool) -> Iterator[Line]:
+    """Hugging Face's model, eager and compiled; made one after the other, so that only one is in memory."""
+    for compiled in (False,) if no_compile else (False, True):
         model = GPT2LMHeadModel(base).to(device).train()
         optimizer = make_optimizer(model, 1e-4, 0.0)
         run = torch.compile(model) if compiled else model
-        line(
+        yield Line(
             f"stock GPT-2, {'compiled' if compiled else 'eager'}",
             lambda run=run, optimizer=optimizer: stock_step(run, optimizer, batch),
             lambda tracker, model=model, optimizer=optimizer: tracker.hold_training(model, optimizer, batch),
-            None,
         )
+
+
+def our_lines(trial: TrialConfig, base: GPT2Config, batch: WindowBatch, device: torch.device) -> Iterator[Line]:
+    """Ours under every checkpoint policy."""
     for policy in ("all", "auto", "none"):
         config = trial.model_copy(update={"checkpointing": policy})
         ours = RecurrentGPT2(recurrent_config(base, config.memory, None))
         plan = resolve_plan(config, base)
-        chain = Chain(ours.to(device).train(), plan)
-        optimizer = make_optimizer(chain, 1e-4, 0.0)
+        windows = Chain(ours.to(device).train(), plan)
+        optimizer = make_optimizer(windows, 1e-4, 0.0)
         kept = f"{plan.kept_windows}/{trial.windows} kept" + (", head kept" if plan.head_gradients else "")
-        line(
+        yield Line(
             f"ours, {policy} ({kept})",
-            lambda chain=chain, optimizer=optimizer: train_step(chain, optimizer, batch, 1.0, "auto"),
+            lambda windows=windows, optimizer=optimizer: train_step(windows, optimizer, batch, 1.0, "auto"),
             lambda tracker, ours=ours, optimizer=optimizer: tracker.hold_training(ours, optimizer, batch),
             training_flops_per_token(config, base, plan),
         )
-    console.print(table)
 
 
 def random_batch(trial: TrialConfig, vocabulary: int) -> WindowBatch:

@@ -16,7 +16,7 @@ from recur_tune.cli.slurm import (
     check_here,
     check_place,
     chosen_profile,
-    is_here,
+    is_submitted,
     print_script,
     run_here,
     slurm_options,
@@ -83,23 +83,23 @@ def search(
     """
     check_place(address, slurm, nodes, gpus_per_node, follow)
     file = find_space("quickstart" if space is None else space)
-    length = None if slurm is not None else time
+    length = None if is_submitted(slurm) else time
     spec = parse(SearchSpec, with_overrides(read_yaml(file, "space"), _overrides(trials, length, settings)))
     chosen = default_name(file.stem) if name is None else name
     folder = results_folder(results)
-    if slurm is not None and not is_here(slurm):
+    if is_submitted(slurm):
         profile = chosen_profile(slurm, nodes=nodes, gpus_per_node=gpus_per_node, time=time)
+        path = SearchDirectory.check_free(folder, chosen)
         if dry_run:
-            print_script(SearchDirectory.check_free(folder, chosen), profile)
-            return
-        SearchDirectory.check_free(folder, chosen)
-        submit_new(folder, chosen, spec, profile, follow)
+            print_script(path, profile)
+        else:
+            submit_new(folder, chosen, spec, profile, follow)
         return
     if dry_run:
         _show(file, spec, as_json)
         return
     SearchDirectory.check_free(folder, chosen)
-    if is_here(slurm):
+    if slurm is not None:
         check_here(spec, folder)
         run_here(SearchDirectory.create(folder, chosen, spec))
         return
@@ -131,15 +131,15 @@ def resume(
     check_place(address, slurm, nodes, gpus_per_node, follow)
     directory = SearchDirectory.open(results_folder(results), name)
     directory.check_idle()
-    length = None if slurm is not None else time
+    length = None if is_submitted(slurm) else time
     fields = read_yaml(directory.path / SPEC)
     spec = parse(SearchSpec, with_overrides(fields, _overrides(trials, length, settings)))
     directory.check_change(spec)
-    if slurm is not None and not is_here(slurm):
+    if is_submitted(slurm):
         profile = chosen_profile(slurm, directory, nodes=nodes, gpus_per_node=gpus_per_node, time=time)
         submit_again(directory, spec, profile, follow)
         return
-    if is_here(slurm):
+    if slurm is not None:
         check_here(spec, directory.path.parent)
         directory.change_spec(spec)
         run_here(directory)

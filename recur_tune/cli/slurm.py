@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import click
 
@@ -98,13 +98,12 @@ def check_place(
     """One place to run in, and no option for another."""
     if slurm is not None and address is not None:
         raise UserError(f"slurm: --address {address} is given too; choose one of them.")
-    own = slurm is not None and not is_here(slurm)
     for option, given in (
         ("nodes", nodes is not None),
         ("gpus-per-node", gpus_per_node is not None),
         ("follow", follow),
     ):
-        if given and not own:
+        if given and not is_submitted(slurm):
             raise UserError(f"{option}: --{option} is for a search that is submitted; add --slurm PROFILE.")
 
 
@@ -153,8 +152,7 @@ def queue_lines(directory: SearchDirectory) -> list[str]:
         return []
     if living := folder.living_jobs():
         return [f"{job}{' (grown)' if kind == 'grow' else ''}" for kind, job in living]
-    last = queue.find(folder.jobs("search")[-1])
-    return [str(last)] if last else []
+    return [str(last) for last in queue.find(folder.jobs("search")[-1:]).values()]
 
 
 def follow_search(directory: SearchDirectory) -> None:
@@ -235,7 +233,7 @@ def logs(name: str, follow: bool, results: Path | None) -> None:
             file = folder.log(job)
             text = file.read_text(errors="replace") if file.exists() else ""
             if job not in shown:
-                found = queue.find(job)
+                found = queue.find([job]).get(job)
                 note(f"job {job}" if text or not found else f"{found}; it has said nothing yet")
             click.echo(text[shown.get(job, 0) :], nl=False)
             shown[job] = len(text)
@@ -311,6 +309,6 @@ def _folder(directory: SearchDirectory) -> SlurmFolder:
     return folder
 
 
-def is_here(slurm: str | None) -> bool:
-    """Whether the allocation is the one that we are in."""
-    return slurm == HERE
+def is_submitted(slurm: str | None) -> TypeGuard[str]:
+    """Whether a search goes into the queue, and does not run in the allocation that we are in."""
+    return slurm is not None and slurm != HERE

@@ -212,6 +212,15 @@ class SearchDirectory:
         """Forget an earlier request."""
         (self.path / STOP).unlink(missing_ok=True)
 
+    def ask_to_leave(self, node: str) -> None:
+        """Let the trials on a node save themselves and go elsewhere."""
+        (self.path / LEAVING).mkdir(exist_ok=True)
+        (self.path / LEAVING / node).touch()
+
+    def welcome(self, node: str) -> None:
+        """The node is here to stay."""
+        (self.path / LEAVING / node).unlink(missing_ok=True)
+
     @property
     def stop_requested(self) -> bool:
         """Whether somebody asked."""

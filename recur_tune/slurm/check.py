@@ -52,7 +52,7 @@ def look_at(profile: Profile, results: Path, say: Callable[[str], None]) -> list
     folder = Path(tempfile.mkdtemp(prefix=".check-", dir=results))
     try:
         write_yaml(folder / "profile.yaml", profile)
-        short = profile.model_copy(update={"time": max(_LENGTH, 60.0), "warning": 10.0, "requeue": False})
+        short = profile.model_copy(update={"time": _LENGTH, "warning": 10.0, "requeue": False})
         (folder / "job.sh").write_text(render(short, "check", folder, "check"))
         job = queue.submit(folder / "job.sh")
         try:
@@ -67,7 +67,7 @@ def look_at(profile: Profile, results: Path, say: Callable[[str], None]) -> list
 def _await_findings(profile: Profile, folder: Path, job: int, say: Callable[[str], None]) -> list[Finding]:
     told = ""
     while not (folder / "findings.json").exists():
-        found = queue.find(job)
+        found = queue.find([job]).get(job)
         if found is None or not (found.is_waiting or found.is_running):
             time.sleep(1)  # files take a moment through a network file system
             if (folder / "findings.json").exists():
@@ -93,9 +93,7 @@ def main() -> None:
     allocation = Allocation.current()
     profile = parse(Profile, read_yaml(folder / "profile.yaml"))
     [port] = free_ports(1)
-    with socket.create_server(("", port)) as door:
-        door.setblocking(False)
-        door.listen(len(allocation.nodes))
+    with socket.create_server(("", port), backlog=len(allocation.nodes)):
         address = f"{own_address(profile.interface, queue.controller())}:{port}"
         program = [sys.executable, "-m", "recur_tune.slurm.check", str(folder)]
         steps = [subprocess.Popen([*step_on(node), *program, node, address]) for node in allocation.nodes]

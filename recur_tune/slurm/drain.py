@@ -12,9 +12,9 @@ from recur_tune.slurm.folder import Head, SlurmFolder
 _SECONDS_KEPT_BACK = 20.0  # of the warning time, for Ray to go
 
 
-def drain(folder: SlurmFolder, head: Head, nodes: Collection[str], hurried: Callable[[], bool]) -> None:
-    """Send nothing new to these nodes, and wait until no trial trains there."""
-    seconds = max(5.0, folder.profile.warning - _SECONDS_KEPT_BACK)
+def drain(folder: SlurmFolder, head: Head, nodes: Collection[str], warning: float, hurried: Callable[[], bool]) -> None:
+    """Send nothing new to these nodes, which have `warning` seconds left, and wait until no trial trains there."""
+    seconds = max(5.0, warning - _SECONDS_KEPT_BACK)
     deadline = time.monotonic() + seconds
     for identity in _ray_nodes(head, nodes):
         # Ray has a command for it, hidden and without a function beside it.
@@ -24,7 +24,7 @@ def drain(folder: SlurmFolder, head: Head, nodes: Collection[str], hurried: Call
         ]  # fmt: skip
         subprocess.run([sys.executable, "-m", "ray.scripts.scripts", "drain-node", *options], capture_output=True)
     for node in nodes:
-        folder.ask_to_leave(node)
+        folder.search.ask_to_leave(node)
     while _trials_on(folder, nodes) and time.monotonic() < deadline and not hurried():
         time.sleep(0.5)
 

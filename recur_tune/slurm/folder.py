@@ -7,7 +7,6 @@ token            the Ray cluster's password, for its owner's eyes
 head.json        where the Ray cluster is, while there is one
 job-7.log        what job 7 said
 logs/7/n1/       what Ray said there
-leaving/n1       there while the trials on node n1 are asked to save themselves and go elsewhere
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from recur_tune.files import append_line, reading, write_text
-from recur_tune.searching.directory import LEAVING, SearchDirectory
+from recur_tune.searching.directory import SearchDirectory
 from recur_tune.slurm import queue
 from recur_tune.slurm.profile import Profile
 from recur_tune.spec import parse, read_yaml, write_yaml
@@ -144,8 +143,8 @@ class SlurmFolder:
     def living_jobs(self) -> list[tuple[str, queue.QueuedJob]]:
         """What SLURM has of this search now, with the kind of each."""
         kinds = {note["job"]: note["kind"] for note in self.notes() if note["kind"] in ("search", "grow")}
-        found = [(kind, queue.find(job)) for job, kind in kinds.items()]
-        return [(kind, job) for kind, job in found if job and (job.is_running or job.is_waiting)]
+        found = queue.find(kinds).values()
+        return [(kinds[job.number], job) for job in found if job.is_running or job.is_waiting]
 
     def log(self, job: int) -> Path:
         """What a job has said."""
@@ -154,15 +153,6 @@ class SlurmFolder:
     def ray_logs(self, job: int, node: str) -> Path:
         """Where Ray's own logs of a node are kept."""
         return self.path / "logs" / str(job) / node
-
-    def ask_to_leave(self, node: str) -> None:
-        """Let the trials on a node save themselves and go elsewhere."""
-        (self.search.path / LEAVING).mkdir(exist_ok=True)
-        (self.search.path / LEAVING / node).touch()
-
-    def welcome(self, node: str) -> None:
-        """The node is here to stay."""
-        (self.search.path / LEAVING / node).unlink(missing_ok=True)
 
 
 def tail(path: Path, lines: int = 20) -> str:

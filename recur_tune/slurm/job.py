@@ -1,6 +1,6 @@
 """What runs in an allocation: a Ray cluster over its nodes and the search on it, or nodes that join a search elsewhere.
 
-    python -m recur_tune.slurm.job SEARCH_DIRECTORY [host|here|guest]
+    python -m recur_tune.slurm.job SEARCH_DIRECTORY host | here | guest SECONDS_OF_WARNING
 
 The warning before the time limit (SIGUSR1) saves the trials and sends the job back to the queue; SIGTERM, which is
 SLURM's last word, saves what it can. Whatever is lost beyond that, the next allocation goes on from the search
@@ -31,6 +31,7 @@ from recur_tune.tracking.mlflow import is_server, tracking_uri
 from recur_tune.tracking.server import mlflow_server
 
 _FINISHED, _STOPPED = 0, 130  # exit codes of `recur-tune resume`
+_SECONDS_BETWEEN_QUESTIONS = 3.0  # to the queue, which everybody asks
 
 
 @dataclass
@@ -54,7 +55,7 @@ class Signals:
 
 def main() -> None:
     """Be what the second word says."""
-    path, part = Path(sys.argv[1]), (sys.argv[2:] or ["host"])[0]
+    path, part = Path(sys.argv[1]), sys.argv[2]
     signals = Signals()
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signals)
@@ -67,7 +68,7 @@ def main() -> None:
     try:
         if part == "guest":
             with suppress(EndedEarly):
-                visit(folder, Allocation.current(), signals)
+                visit(folder, Allocation.current(), signals, warning=float(sys.argv[3]))
         else:
             host(folder, Allocation.current(), signals, may_go_on=part == "host")
     except UserError as error:
@@ -152,13 +153,13 @@ def _go_on(folder: SlurmFolder, job: int, may_go_on: bool) -> None:
         say(f"submitted job {successor}, in which the search goes on.")
 
 
-def visit(folder: SlurmFolder, allocation: Allocation, signals: Signals) -> None:
+def visit(folder: SlurmFolder, allocation: Allocation, signals: Signals, warning: float) -> None:
     """Lend these nodes to the search wherever its cluster is, until it or this allocation ends."""
     say(f"job {allocation.job} lends {', '.join(allocation.nodes)}")
     while not signals.any and _search_lives(folder):
         head = folder.head
         if head is None:
-            time.sleep(1)
+            time.sleep(_SECONDS_BETWEEN_QUESTIONS)
             continue
         with Steps(folder, allocation.job, lambda: signals.any) as steps:
             for node in allocation.nodes:
@@ -168,9 +169,9 @@ def visit(folder: SlurmFolder, allocation: Allocation, signals: Signals) -> None
             while steps.any_left and _same_cluster(folder.head, head) and not signals.any:
                 time.sleep(0.5)
             if signals.warned:
-                drain(folder, head, allocation.nodes, lambda: signals.ended)
+                drain(folder, head, allocation.nodes, warning, lambda: signals.ended)
         while _same_cluster(folder.head, head) and _search_lives(folder) and not signals.any:
-            time.sleep(2)  # its head is gone and has not been able to say so
+            time.sleep(_SECONDS_BETWEEN_QUESTIONS)  # its head is gone and has not been able to say so
 
 
 def _same_cluster(one: Head | None, other: Head) -> bool:

@@ -47,7 +47,6 @@ _SETTINGS = {
     "RAY_health_check_failure_threshold": "4",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "15",
     "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
 }
 
 

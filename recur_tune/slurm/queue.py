@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,15 +89,17 @@ def submit(script: Path) -> int:
     return int(answer.stdout.strip().split(";")[0])
 
 
-def find(number: int) -> QueuedJob | None:
-    """A job, as long as SLURM remembers it; None also where there is no SLURM, as where results are only read."""
-    if shutil.which("squeue") is None:
-        return None
-    answer = _run("squeue", "--noheader", "--states=all", f"--jobs={number}", "--format=%T|%r|%N|%L|%S")
-    lines = answer.stdout.strip().splitlines()
-    if answer.returncode or not lines:
-        return None
-    return QueuedJob(number, *(part.strip() for part in lines[0].split("|")))
+def find(numbers: Iterable[int]) -> dict[int, QueuedJob]:
+    """Those jobs that SLURM remembers, by number; none where there is no SLURM, as where results are only read."""
+    asked = ",".join(map(str, numbers))
+    if not asked or shutil.which("squeue") is None:
+        return {}
+    answer = _run("squeue", "--noheader", "--states=all", f"--jobs={asked}", "--format=%i|%T|%r|%N|%L|%S")
+    found = {}
+    for line in answer.stdout.splitlines():  # nothing, where none of them is known any more
+        number, *rest = (part.strip() for part in line.split("|"))
+        found[int(number)] = QueuedJob(int(number), *rest)
+    return found
 
 
 def cancel(number: int) -> None:

@@ -51,7 +51,7 @@ class Steps:
 
     def start(self, node: str, place: str) -> None:
         """Start Ray on a node, as the `head` or as a worker of the one at HOST:PORT."""
-        self.folder.welcome(node)
+        self.folder.search.welcome(node)
         output = self.folder.ray_logs(self.job, node) / "node.log"
         output.parent.mkdir(parents=True, exist_ok=True)
         step = [*step_on(node), f"--chdir={self.folder.working_directory}"]

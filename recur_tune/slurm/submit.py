@@ -99,7 +99,7 @@ def submit_guest(directory: SearchDirectory, profile: Profile) -> int:
     """Another allocation for a search that runs."""
     folder = SlurmFolder(directory)
     script = folder.path / "grow.sh"
-    script.write_text(render(profile, directory.name, directory.path, "job", "guest"))
+    script.write_text(render(profile, directory.name, directory.path, "job", "guest", f"{profile.warning:.0f}"))
     job = queue.submit(script)
     folder.note(job, "grow", nodes=profile.nodes)
     return job
