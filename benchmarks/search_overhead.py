@@ -22,6 +22,8 @@ from typing import Any
 from ray import tune
 
 from recur_tune.cluster.ray_cluster import Allotment, connected
+from recur_tune.monitoring.meter import metered
+from recur_tune.searching.callback import Steward
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.run import fit, run_search
 from recur_tune.searching.sampler import TruthfulSearch
@@ -95,7 +97,9 @@ def instant_trials(count: int, sampler: str) -> list[float]:
         with directory.lock():
             log = directory.open_log()
             searcher = TruthfulSearch(spec, log, made_up_price, room=lambda: 2)
-            fit(spec, log, Allotment(1, 1.0, 0.0, 1), searcher, instant, False, lambda: False)
+            with metered(directory, spec) as meter:
+                steward = Steward(spec, log, lambda: False, meter)
+                fit(spec, log, Allotment(1, 1.0, 0.0, 1), searcher, instant, False, steward)
         return [event["time"] for event, _ in directory.events() if event.get("state") == "complete"]
 
 

@@ -7,6 +7,7 @@ import sys
 import click
 
 from recur_tune.cli.cost import cost
+from recur_tune.cli.dashboards import dashboards
 from recur_tune.cli.data import data
 from recur_tune.cli.evaluate import evaluate
 from recur_tune.cli.generate import generate
@@ -43,7 +44,7 @@ def cli() -> None:
 
 
 for command in (
-    search, resume, stop, status, front_command, report, compare, ui, export, track,
+    search, resume, stop, status, front_command, report, compare, ui, dashboards, export, track,
     grow, logs, tunnel, cluster, pretrain, train, evaluate, generate, cost, data,
 ):  # fmt: skip
     cli.add_command(command)

@@ -215,9 +215,13 @@ def _run_watched(directory: SearchDirectory, address: str | None) -> SearchState
             return run_search_there(directory, address, watch)
         from recur_tune.cluster.ray_cluster import ClusterLost
         from recur_tune.searching.run import run_search
+        from recur_tune.slurm.folder import SlurmFolder
+        from recur_tune.slurm.measures import allocations_of
 
+        slurm = SlurmFolder(directory)
+        asks = [allocations_of(slurm)] if slurm.exists else []
         try:
-            return run_search(directory, address, watch)
+            return run_search(directory, address, watch, asks)
         except ClusterLost as lost:
             raise ClusterLost(
                 f"{lost} Nothing finished is lost; `{command_line('resume', directory)}` goes on."

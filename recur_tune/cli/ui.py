@@ -13,6 +13,7 @@ from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import results_option
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import SearchDirectory, results_folder, searches_in
+from recur_tune.training.interrupt import stop_requests
 
 
 @click.command()
@@ -32,6 +33,7 @@ def ui(name: str | None, port: int, no_browser: bool, results: Path | None) -> N
       recur-tune ui
       recur-tune ui books --port 8000
     """
+    from recur_tune.cluster.ray_cluster import ray_token
     from recur_tune.tracking.mlflow import Tracker, is_server, tracking_uri, without_password
 
     folder = results_folder(results)
@@ -40,12 +42,12 @@ def ui(name: str | None, port: int, no_browser: bool, results: Path | None) -> N
         raise UserError(f"results: there are no searches in {folder} to show; `recur-tune search` makes one.")
     dashboard = directory.state().links.get("dashboard") if directory.is_running else None
     if dashboard:
-        stderr.print(f"Ray dashboard:  {dashboard}", soft_wrap=True)
+        stderr.print(f"Ray dashboard:  {dashboard}  (it asks for the token in {ray_token()})", soft_wrap=True)
     uri, tracker = tracking_uri(directory), Tracker(directory)
     if is_server(uri):
         _show(tracker.run_url or without_password(uri), no_browser)
         return
-    _serve(uri, port, tracker.page if name else "", no_browser)
+    _serve(uri, port, tracker.page if name else tracker.run_list, no_browser)
 
 
 def _serve(uri: str, port: int, page: str, no_browser: bool) -> None:
@@ -61,12 +63,11 @@ def _serve(uri: str, port: int, page: str, no_browser: bool) -> None:
                 wait_until_it_answers(server, chosen, uri, log)
             _show(f"http://127.0.0.1:{chosen}/{page}", no_browser)
             stderr.print("Ctrl-C ends it.")
-            try:
-                while server.poll() is None:
+            with stop_requests() as asked:  # by SIGTERM as well: the server must not outlive us
+                while not asked():
+                    if server.poll() is not None:
+                        raise UserError("MLflow's server has ended by itself.")
                     time.sleep(0.5)
-            except KeyboardInterrupt:
-                return
-            raise UserError("MLflow's server has ended by itself.")
 
 
 def _show(url: str, no_browser: bool) -> None:

@@ -21,6 +21,7 @@ from recur_tune.cli.trials import describe_trial, objective_columns, roles, tria
 from recur_tune.searching.audience import Audience
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import OBJECTIVES
+from recur_tune.searching.progress import ended_trials, seconds_left
 from recur_tune.searching.state import Event, SearchState, TrialRecord
 from recur_tune.units import format_count, format_duration
 
@@ -118,7 +119,7 @@ class Watch(Audience):
     def headline(self) -> str:
         """The search in one line."""
         self._judge()
-        ended = sum(1 for _ in self.state.in_state("complete", "stopped", "failed"))
+        ended = ended_trials(self.state)
         total = f" of {self.spec.budget.trials}" if self.spec.budget.trials else ""
         parts = [f"{ended}{total} trials ended", f"{len(self._on_front)} on the front"]
         if self._hypervolume is not None:
@@ -126,14 +127,9 @@ class Watch(Audience):
         return ", ".join(parts)
 
     def time_left(self) -> str:
-        """How long it will go on: what its budget of time leaves, or what the trials so far took on average."""
-        limits, budget, active = [], self.spec.budget, self.state.active_seconds
-        if budget.wall_clock is not None:
-            limits.append(budget.wall_clock - active)
-        ended = sum(1 for _ in self.state.in_state("complete", "stopped", "failed"))
-        if budget.trials is not None and ended:
-            limits.append((budget.trials - ended) * active / ended)
-        return f"about {format_duration(min(limits))} left" if limits and min(limits) > 0 else ""
+        """How long it will go on, in words."""
+        left = seconds_left(self.state, self.spec.budget)
+        return f"about {format_duration(left)} left" if left else ""
 
     def table(self, rows: int, width: int) -> RenderableType:
         """Running trials, then the front, then the rest, the newest first; as many as there is room for."""

@@ -7,9 +7,10 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from recur_tune.errors import UserError
 from recur_tune.searching.spec import Resources
@@ -55,13 +56,17 @@ class Cluster:
 
 
 @contextmanager
-def connected(address: str | None) -> Iterator[Cluster]:
-    """Start a cluster of our own, or join the one at `address`; at the end only our own is stopped."""
+def connected(address: str | None, about: Mapping[str, str] = {}) -> Iterator[Cluster]:
+    """Start a cluster of our own, or join the one at `address`; at the end only our own is stopped.
+
+    The dashboard's page of this job shows what it is `about`.
+    """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     if address is not None:
         check_reachable(address)
     import ray
+    from ray.job_config import JobConfig
 
     already = ray.is_initialized()
     if not already:
@@ -74,6 +79,7 @@ def connected(address: str | None) -> Iterator[Cluster]:
                 logging_level=logging.ERROR,
                 # A cluster of our own inherits them.
                 runtime_env={"env_vars": {name: os.environ[name] for name in _SETTINGS}} if address else None,
+                job_config=JobConfig(metadata=dict(about)),
             )  # fmt: skip
         except (ConnectionError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
@@ -88,6 +94,11 @@ def connected(address: str | None) -> Iterator[Cluster]:
     finally:
         if not already:
             ray.shutdown()
+
+
+def ray_token() -> Path:
+    """The file with the password of this user's clusters, which Ray makes for the first of them."""
+    return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
 
 
 class ClusterLost(UserError):

@@ -10,6 +10,7 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial
 
 from recur_tune.cluster.ray_cluster import Lifeline
+from recur_tune.monitoring.meter import Meter
 from recur_tune.searching.directory import MODEL, SearchLog
 from recur_tune.searching.front import front
 from recur_tune.searching.live import LivesInDriver
@@ -19,10 +20,11 @@ from recur_tune.trial.run_folder import RESUME
 
 
 class Steward(LivesInDriver, Callback):
-    """Notes starts, passes a request to stop on to the trials, and clears up what no one will need."""
+    """Notes starts, passes a request to stop on to the trials, tells the meter what there is to say, and clears up
+    what no one will need."""
 
-    def __init__(self, spec: SearchSpec, log: SearchLog, wants_to_stop: Callable[[], bool]) -> None:
-        self.spec, self.log, self.wants_to_stop = spec, log, wants_to_stop
+    def __init__(self, spec: SearchSpec, log: SearchLog, wants_to_stop: Callable[[], bool], meter: Meter) -> None:
+        self.spec, self.log, self.wants_to_stop, self.meter = spec, log, wants_to_stop, meter
         self.front = front(log.state.trials.values(), spec.objectives)
         self.lifeline = Lifeline()
 
@@ -31,6 +33,7 @@ class Steward(LivesInDriver, Callback):
         self.lifeline.check()
         if self.wants_to_stop() and not self.log.directory.stop_requested:
             self.log.directory.request_stop()
+        self.meter.tell(self.log.state)
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A worker has taken the trial; one that ended and is tried again, since its workers died while they left, has

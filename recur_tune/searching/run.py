@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from recur_tune.cluster.ray_cluster import (
     runs_elsewhere,
 )
 from recur_tune.files import write_text
+from recur_tune.monitoring.meter import Ask, Meter, metered
 from recur_tune.searching.audience import Audience
 from recur_tune.searching.directory import SearchDirectory, SearchLog
 from recur_tune.searching.front import front_rows
@@ -29,12 +30,13 @@ from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.preparation import Prices, check_shapes, make_bases, tokenise, worst_costs
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import SearchState
-from recur_tune.tracking.mlflow import Tracker, Undelivered
+from recur_tune.tracking.mlflow import Tracker, Undelivered, tracking_uri, without_password
 from recur_tune.training.interrupt import stop_requests
 
 if TYPE_CHECKING:
     from ray.tune.experiment import Trial
 
+    from recur_tune.searching.callback import Steward
     from recur_tune.searching.sampler import TruthfulSearch
 
 
@@ -56,11 +58,13 @@ def check_runnable(spec: SearchSpec, address: str | None) -> None:
             allot(spec.resources, cluster)
 
 
-def run_search(directory: SearchDirectory, address: str | None = None, audience: Audience | None = None) -> SearchState:
+def run_search(
+    directory: SearchDirectory, address: str | None = None, audience: Audience | None = None, asks: Iterable[Ask] = ()
+) -> SearchState:
     """Run a new search, or go on with one: both begin with what the log says.
 
     Ctrl-C or SIGTERM once lets the trials save themselves; twice ends at once. Either way, and after a crash, running
-    it again loses no finished trial.
+    it again loses no finished trial. `asks` are further questions whose answers belong on the search's boards.
     """
     audience = audience or Audience()
     spec = directory.spec
@@ -71,15 +75,15 @@ def run_search(directory: SearchDirectory, address: str | None = None, audience:
         make_bases(directory, spec, audience.pretraining)
         tokenise(directory, spec, audience.tokenising)
         audience.stage("starting Ray …" if address is None else f"connecting to {address} …")
-        with stop_requests() as interrupted, connected(address) as cluster:
+        with stop_requests() as interrupted, connected(address, _about(directory)) as cluster:
             allotment = allot(spec.resources, cluster)
             shutil.rmtree(directory.path / "ray", ignore_errors=True)  # Ray's notes on an earlier run
             links = {"dashboard": cluster.dashboard} if cluster.dashboard else {}
             log.record("search", status="started", links=links)
             _fix_worst_costs(directory, spec, log)
             audience.searching()
-            with _tracked(directory, spec, log, audience):
-                _tune(spec, log, allotment, interrupted)
+            with _tracked(directory, spec, log, audience), metered(directory, spec, asks) as meter:
+                _tune(spec, log, allotment, interrupted, meter)
     return log.state
 
 
@@ -105,7 +109,20 @@ def _tracked(directory: SearchDirectory, spec: SearchSpec, log: SearchLog, audie
             )
 
 
-def _tune(spec: SearchSpec, log: SearchLog, allotment: Allotment, interrupted: Callable[[], bool]) -> None:
+def _about(directory: SearchDirectory) -> dict[str, str]:
+    """What Ray's list of jobs says of the search, by the names that it knows and some of ours."""
+    return {
+        "job_name": directory.name,
+        "folder": str(directory.path.absolute()),
+        "runs": without_password(tracking_uri(directory)),
+        "status": f"recur-tune status {directory.name}",
+    }
+
+
+def _tune(
+    spec: SearchSpec, log: SearchLog, allotment: Allotment, interrupted: Callable[[], bool], meter: Meter
+) -> None:
+    from recur_tune.searching.callback import Steward
     from recur_tune.searching.sampler import TruthfulSearch
     from recur_tune.searching.trainable import train_in_actor, train_on_workers
 
@@ -115,7 +132,8 @@ def _tune(spec: SearchSpec, log: SearchLog, allotment: Allotment, interrupted: C
     room = Room(spec.resources, spare=not nested)
     searcher = TruthfulSearch(spec, log, Prices(allotment.workers), lambda: time.time() > deadline, room)
     train = train_on_workers if nested else train_in_actor
-    fit(spec, log, allotment, searcher, train, nested, lambda: interrupted() or time.time() > deadline)
+    steward = Steward(spec, log, lambda: interrupted() or time.time() > deadline, meter)
+    fit(spec, log, allotment, searcher, train, nested, steward)
 
 
 def fit(
@@ -125,18 +143,19 @@ def fit(
     searcher: TruthfulSearch,
     train: Callable[[dict[str, Any]], None],
     nested: bool,
-    wants_to_stop: Callable[[], bool],
+    steward: Steward,
 ) -> None:
     """Hand the search to Ray Tune and wait for its end; `nested` says that `train` starts workers of its own."""
     from ray import tune
 
-    from recur_tune.searching.callback import Steward
+    from recur_tune.cluster.names import NamedPlaces, named
     from recur_tune.searching.scheduler import ParetoHalving
 
+    name = log.directory.name
     # Ray Train's workers have resources of their own; the actor that starts them only waits.
-    resources = {"cpu": WAITING_CPU} if nested else {"cpu": allotment.cpus, "gpu": allotment.gpus}
+    resources = {"CPU": WAITING_CPU} if nested else {"CPU": allotment.cpus, "GPU": allotment.gpus}
     tune.Tuner(
-        tune.with_resources(train, resources),
+        tune.with_resources(named(train, f"{name}-trial"), NamedPlaces(name, resources)),
         param_space={"workers": allotment.workers, "cpus": allotment.cpus, "gpus": allotment.gpus, "nested": nested},
         tune_config=tune.TuneConfig(
             search_alg=searcher,
@@ -145,14 +164,14 @@ def fit(
             # The searcher itself knows how many; without a number Ray would start actors one after the other.
             max_concurrent_trials=_MORE_THAN_EVER,
             reuse_actors=True,
-            trial_name_creator=_Name(f"{log.directory.name}-"),
+            trial_name_creator=_Name(f"{name}-"),
             trial_dirname_creator=_Name(),
         ),
         run_config=tune.RunConfig(
-            name="ray",
+            name="ray",  # the folder of Ray's own notes
             storage_path=str(log.directory.path),
             verbose=0,
-            callbacks=[Steward(spec, log, wants_to_stop)],
+            callbacks=[steward],
             failure_config=tune.FailureConfig(max_failures=3),
         ),
     ).fit()
@@ -191,11 +210,8 @@ def _is_done(spec: SearchSpec, log: SearchLog) -> bool:
 
 def _write_front(directory: SearchDirectory, spec: SearchSpec, state: SearchState) -> list[Path]:
     """The front as a table, a picture and a page."""
-    from recur_tune.tracking.plots import front_page, front_picture
+    from recur_tune.tracking.plots import draw_front
 
-    rows, title = front_rows(state, spec.objectives), f"{directory.name}: {spec.space.get('corpus', 'stdlib')}"
-    table, picture, page = (directory.path / f"front.{kind}" for kind in ("json", "png", "html"))
-    write_text(table, json.dumps(rows, indent=2) + "\n")
-    front_picture(state, spec.objectives, picture, title)
-    front_page(state, spec.objectives, page, title)
-    return [table, picture, page]
+    table = directory.path / "front.json"
+    write_text(table, json.dumps(front_rows(state, spec.objectives), indent=2) + "\n")
+    return [table, *draw_front(directory.name, spec, state, directory.path)]

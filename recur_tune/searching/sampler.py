@@ -164,7 +164,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             if costs[name] > limit:
                 refusals.append(f"{name} {costs[name]:.4g} is over {limit:.4g}")
         if refusals:
-            self.log.record("end", trial=trial.number, state="infeasible", reason=", ".join(refusals))
+            self.log.record("end", trial=trial.number, state="infeasible", reason=", ".join(refusals), cause="limit")
             self._tell(self.log.state.trials[trial.number])
         self.refused = self.refused + 1 if refusals else 0
         return not refusals
@@ -180,7 +180,9 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         self.live.discard(trial_id)
         record = self.log.state.trials[self.numbers[trial_id]]
         if record.state not in ENDED and error:
-            self.log.record("end", trial=record.number, state="failed", reason="its worker died again and again")
+            self.log.record(
+                "end", trial=record.number, state="failed", reason="its worker died again and again", cause="worker"
+            )
         if record.state in ENDED:  # not so a paused one: its study trial stays open until it goes on
             self._tell(record)
 

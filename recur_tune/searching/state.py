@@ -35,10 +35,12 @@ class TrialRecord:
     role: str = ""  # "baseline" and "paper" mark the points that every search begins with
     state: TrialState = "waiting"
     reason: str = ""  # why it failed, was stopped or is infeasible
+    cause: str = ""  # the same in a word, for counting; none where it was stopped
     tokens: int = 0
     loss: float | None = None
     tokens_per_second: float | None = None
     measured_peak_memory: int | None = None
+    device_flops: float | None = None  # what its device can multiply in a second
     worker: str = ""  # host and process that trains it
     validations: list[Validation] = field(default_factory=list)
     started: float | None = None  # seconds since the epoch, of the first start
@@ -134,6 +136,7 @@ class SearchState:
         trial.tokens, trial.loss = event.get("tokens", trial.tokens), event.get("loss", trial.loss)
         trial.tokens_per_second = event.get("tokens_per_second")
         trial.worker = event.get("worker", trial.worker)
+        trial.device_flops = event.get("device_flops", trial.device_flops)
         trial.measured_peak_memory = event.get("measured_peak_memory") or trial.measured_peak_memory
         if event.get("validation"):
             # A trial that went on from a checkpoint says some things a second time.
@@ -145,6 +148,7 @@ class SearchState:
     def _on_end(self, event: Event) -> None:
         trial = self.trials[event["trial"]]
         trial.state, trial.reason = event["state"], event.get("reason", "")
+        trial.cause = event.get("cause", "")
         trial.ended = event["time"] if trial.state in ENDED else None
 
 

@@ -19,7 +19,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from recur_tune.cluster.names import call_this_process
 from recur_tune.cluster.ray_cluster import NODE_NAME, WAITING_CPU
+from recur_tune.cost.device import device_flops
 from recur_tune.errors import UserError
 from recur_tune.files import whole_folder, write_text
 from recur_tune.model.pretrained import save_model
@@ -65,7 +67,7 @@ def train_on_workers(job: dict[str, Any]) -> None:
             num_workers=job["workers"], use_gpu=bool(job["gpus"]), resources_per_worker=resources
         ),
         run_config=RunConfig(
-            name=f"train-{job['number']}",
+            name=_name(folder),
             storage_path=str(folder.parent.parent / "ray"),
             callbacks=[TuneReportCallback()],
             failure_config=FailureConfig(max_failures=3),
@@ -106,7 +108,7 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
         report({"moved": True})
         raise  # whoever started the trial starts it again, where there is room
     except (Diverged, UserError) as error:
-        report(_ended("failed", str(error)))
+        report(_ended("failed", str(error), "diverged" if isinstance(error, Diverged) else "refused"))
     except Exception as error:
         write_text(folder / "error.txt", traceback.format_exc())
         outcome = _outcome_of(error, folder) | {"replace_actor": True}
@@ -124,6 +126,7 @@ def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
         yield _ended("paused", "the search was asked to stop")
         return
     _forget_the_trial_before()
+    call_this_process(_name(folder))
     trainer, tokenizer = set_up(config)
     if (folder / RESUME).is_dir():
         load_checkpoint(trainer, folder / RESUME)
@@ -132,8 +135,11 @@ def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
         lambda: bool(node) and (folder.parent.parent / LEAVING / str(node)).exists(), _SECONDS_BETWEEN_LOOKS
     )
     due = Throttled(lambda: True, _SECONDS_BETWEEN_REPORTS)
+    titled = Throttled(lambda: True, _SECONDS_BETWEEN_LOOKS)  # Ray renames its processes whenever they are called
     stopwatch = Stopwatch()
     for step in stopwatch.around(trainer.run()):
+        if titled():
+            call_this_process(_name(folder))
         stopping, ended, moving, telling = _agree(trainer, stop(), over(), leaving(), due())
         if ended:  # by others that were better; the log knows
             return
@@ -203,21 +209,27 @@ def _message(step: Report, trainer: Trainer) -> Message:
         "tokens_per_second": round(step.tokens_per_second),
         "validation": step.validation,
         "measured_peak_memory": trainer.measured_peak_bytes,
+        "device_flops": device_flops(trainer.device, trainer.config.precision),
         "worker": f"{os.environ.get(NODE_NAME) or socket.gethostname()}:{os.getpid()}",
     }
 
 
-def _ended(state: str, reason: str) -> Message:
+def _name(folder: Path) -> str:
+    """The trial as people call it, from its folder in its search."""
+    return f"{folder.parent.parent.name}-T{folder.name}"
+
+
+def _ended(state: str, reason: str, cause: str = "") -> Message:
     """An end about which there are no numbers."""
-    return {"state": state, "reason": " ".join(reason.split())}
+    return {"state": state, "reason": " ".join(reason.split()), "cause": cause}
 
 
 def _outcome_of(error: Exception, folder: Path) -> Message:
     """Memory that was not there is a limit that the prediction did not see; everything else is a failure."""
     on_cpu = isinstance(error, MemoryError) or "can't allocate memory" in str(error)
     if isinstance(error, torch.OutOfMemoryError) or on_cpu:
-        return _ended("infeasible", "out of memory on its device")
-    return _ended("failed", f"{type(error).__name__}: {error} (see {folder / 'error.txt'})")
+        return _ended("infeasible", "out of memory on its device", "memory")
+    return _ended("failed", f"{type(error).__name__}: {error} (see {folder / 'error.txt'})", "error")
 
 
 def _forget_the_trial_before() -> None:

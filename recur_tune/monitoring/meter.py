@@ -1,0 +1,74 @@
+"""A search's measures through Ray: its nodes serve them to Prometheus, and a file says where the nodes are."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain
+
+from recur_tune.errors import UserError
+from recur_tune.files import write_text
+from recur_tune.monitoring.measures import MEASURES, PREFIX, Sample, measure
+from recur_tune.searching.directory import SearchDirectory
+from recur_tune.searching.spec import SearchSpec
+from recur_tune.searching.state import SearchState
+
+TARGETS = ".prometheus"  # in the results folder: a file for each running search, as Prometheus's discovery reads it
+
+Ask = Callable[[], Iterable[Sample]]
+
+
+@contextmanager
+def metered(directory: SearchDirectory, spec: SearchSpec, asks: Iterable[Ask] = ()) -> Iterator[Meter]:
+    """A meter for as long as the search runs."""
+    meter = Meter(directory, spec, asks)
+    try:
+        yield meter
+    finally:
+        meter.close()
+
+
+class Meter:
+    """Tells Ray now and then what there is to say; `asks` add what only others know, such as SLURM's queue."""
+
+    def __init__(
+        self, directory: SearchDirectory, spec: SearchSpec, asks: Iterable[Ask] = (), seconds: float = 5.0
+    ) -> None:
+        from ray.util.metrics import Gauge
+
+        self.directory, self.spec, self.asks, self.seconds = directory, spec, tuple(asks), seconds
+        self.gauges = {name: Gauge(PREFIX + name, one.text, one.labels) for name, one in MEASURES.items()}
+        self.file = directory.path.parent / TARGETS / f"{directory.name}.json"
+        self.targets: list[str] | None = None
+        self.last = -math.inf
+
+    def tell(self, state: SearchState) -> None:
+        """Tell all of it, unless that was just done; what is not told again, as of a trial that ended, Ray forgets."""
+        if time.monotonic() - self.last < self.seconds:
+            return
+        self.last = time.monotonic()
+        for sample in chain(measure(state, self.spec), *(ask() for ask in self.asks)):
+            labels = (self.directory.name, *sample.by)
+            self.gauges[sample.name].set(sample.value, dict(zip(MEASURES[sample.name].labels, labels, strict=True)))
+        self._say_where()
+
+    def close(self) -> None:
+        """Nobody need look for the nodes any more."""
+        self.file.unlink(missing_ok=True)
+
+    def _say_where(self) -> None:
+        import ray
+
+        targets = sorted(
+            f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}"
+            for node in ray.nodes()
+            if node["Alive"] and node.get("MetricsExportPort")
+        )
+        if targets != self.targets:
+            with suppress(UserError):  # a disk that is full is no reason to end a search
+                self.file.parent.mkdir(exist_ok=True)
+                write_text(self.file, json.dumps([{"targets": targets}]) + "\n")
+            self.targets = targets

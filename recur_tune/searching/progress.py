@@ -1,0 +1,31 @@
+"""How far a search is and how long it will go on."""
+
+from __future__ import annotations
+
+from recur_tune.searching.spec import Budget
+from recur_tune.searching.state import SearchState
+
+
+def ended_trials(state: SearchState) -> int:
+    """Trials that took a place in the budget and will not go on."""
+    return sum(1 for _ in state.in_state("complete", "stopped", "failed"))
+
+
+def share_done(state: SearchState, budget: Budget) -> float:
+    """How much of the budget is spent, by whatever ends the search first: 0 to 1."""
+    shares = []
+    if budget.trials is not None:
+        shares.append(ended_trials(state) / budget.trials)
+    if budget.wall_clock is not None:
+        shares.append(state.active_seconds / budget.wall_clock)
+    return min(1.0, max(shares))
+
+
+def seconds_left(state: SearchState, budget: Budget) -> float | None:
+    """What its budget of time leaves, or what the trials so far took on average; None while nothing is known."""
+    limits, ended = [], ended_trials(state)
+    if budget.wall_clock is not None:
+        limits.append(budget.wall_clock - state.active_seconds)
+    if budget.trials is not None and ended:
+        limits.append((budget.trials - ended) * state.active_seconds / ended)
+    return max(0.0, min(limits)) if limits else None

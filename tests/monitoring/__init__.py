@@ -1,0 +1,1 @@
+"""What becomes numbers for Prometheus, and what draws them."""
