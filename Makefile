@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: search test lint bench install slurm-packages clean
+.PHONY: search test lint bench bench-gpu install packages clean
 
 install: $(VENV)/.installed
 
@@ -22,19 +22,13 @@ search: install
 	$(BIN)/recur-tune search
 
 # What starts clusters runs alone: a dozen processes of Ray are enough for two cores.
-test: install lint slurm-packages
+test: install lint packages
 	$(BIN)/python -m pytest -n auto -m "not ray and not slurm" $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m ray $(PYTEST_ARGS)
 	$(BIN)/python -m pytest -m slurm $(PYTEST_ARGS)
 
-# The tests marked slurm start a SLURM of three nodes. It comes from Debian's or Ubuntu's packages, of which a fresh
-# machine may first need the list.
-slurm-packages: APT = DEBIAN_FRONTEND=noninteractive apt-get -qq --no-install-recommends install \
-	slurmctld slurmd slurm-client munge iproute2 procps >/dev/null
-slurm-packages:
-	@PATH="$$PATH:/usr/sbin"; command -v slurmctld >/dev/null || \
-	{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { $(APT) 2>&1 || { apt-get -qq update && $(APT); }; }; } || \
-	echo "SLURM is not here and could not be installed (which needs root and apt-get): its tests will be skipped."
+packages:
+	@sh tests/packages.sh
 
 lint: install
 	$(BIN)/ruff check .
@@ -45,6 +39,12 @@ bench: install
 	$(BIN)/python benchmarks/train_step.py
 	$(BIN)/python benchmarks/search_overhead.py
 	$(BIN)/python benchmarks/search_quality.py
+	$(BIN)/python benchmarks/report_scale.py
+
+# On any machine with CUDA and our packages: first that every fast way is right, then how fast it is.
+bench-gpu:
+	$(PYTHON) benchmarks/check_gpu.py
+	$(PYTHON) benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --windows 20 --budget 16GiB 80GiB --steps 5
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -119,7 +119,8 @@ class Comparison:
         places = np.column_stack([values_of(best, cost), values_of(best, quality)])
         along = [trial for trial, is_best in zip(best, non_dominated(places), strict=True) if is_best]
         along.sort(key=lambda trial: trial.values([cost.name, quality.name]) or [])
-        beaten = [trial for trial in complete if trial not in best]
+        on_front = {trial.number for trial in best}
+        beaten = [trial for trial in complete if trial.number not in on_front]
         names = names_with_room([trial.name for trial in best], places[:, 0].tolist(), places[:, 1].tolist(), x_axis)
         faded = {"symbol": symbol, "color": colour, "size": 8, "opacity": 0.25}
         bold = faded | {"size": 13, "opacity": 1, "line": {"width": 1.4, "color": "black"}}

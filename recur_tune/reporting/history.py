@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from recur_tune.searching.front import front, hypervolume, reference_point
-from recur_tune.searching.state import Event, SearchState, TrialRecord
+from recur_tune.searching.front import hypervolume, reference_point
+from recur_tune.searching.state import Event, SearchState
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,16 @@ def volumes(events: Iterable[Event], objectives: Sequence[str], reference: Mappi
     if any(objective not in reference for objective in objectives):
         return []
     point = reference_point(reference, objectives)
-    found, best, clock = [Volume(0.0, None, 0.0)], list[TrialRecord](), 0.0
+    found, clock, best = [Volume(0.0, None, 0.0)], 0.0, np.empty((0, len(objectives)))
     for clock, event, state in _timed(events):
         if event.get("state") == "complete":
-            # Whoever is beaten by a beaten trial is beaten by the front too: the old front and the newcomer are enough.
-            best = front([*best, state.trials[event["trial"]]], objectives)
-            values = np.array([trial.values(objectives) for trial in best], dtype=float)
-            found.append(Volume(clock, event["trial"], hypervolume(values, point)))
+            value = found[-1].value
+            newcomer = np.array(state.trials[event["trial"]].values(objectives) or [np.nan], dtype=float)
+            # In a long search most newcomers are beaten, and leave everything as it was.
+            if np.isfinite(newcomer).all() and not (best <= newcomer).all(axis=1).any():
+                best = np.vstack([best[~(newcomer <= best).all(axis=1)], newcomer])
+                value = hypervolume(best, point)
+            found.append(Volume(clock, event["trial"], value))
     return [*found, Volume(clock, None, found[-1].value)]
 
 

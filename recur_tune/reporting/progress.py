@@ -92,7 +92,8 @@ def curves_panel(search: Reading) -> Panel:
     })  # fmt: skip
     traces += [_ends(search, curves), *_legend(search)]
     drawn = [value for points in curves.values() for _, value in points] + values_of(stopped, search.quality)
-    y_axis = axis(search.quality, [value for value in drawn if value <= usual_top(drawn)], log=False)
+    top = usual_top(drawn)
+    y_axis = axis(search.quality, [value for value in drawn if value <= top], log=False)
     rungs = search.spec.budget.rung_tokens
     longest = max([*rungs, *(tokens for points in curves.values() for tokens, _ in points)])
     x_axis = plain_axis("tokens of training", tickformat="~s", range=[0, 1.06 * longest])

@@ -74,6 +74,7 @@ function open_run(event) {
 const waiting = new Map(page.figures.map(figure => [document.getElementById(figure.key), figure]));
 
 function draw(place) {
+  if (!waiting.has(place)) return;
   const {data, layout} = waiting.get(place);
   waiting.delete(place);
   watch.unobserve(place);
@@ -82,14 +83,22 @@ function draw(place) {
     if (layout.coloraxis) layout.coloraxis.colorbar.len = 1;
     if (data.length > 5) layout.showlegend = false;  // it would take the figure's place, and the caption says the same
   }
-  Plotly.newPlot(place, data.map(tell), layout, look);
+  const drawn = Plotly.newPlot(place, data.map(tell), layout, look);
   place.on("plotly_click", open_run);
-  place.dataset.drawn = "yes";
+  // A browser repeats a touch as a mouse's click, and plotly would count two: a double click, which resets the axes.
+  place.addEventListener("touchend", event => {
+    if (event.cancelable && event.target.classList.contains("drag")) event.preventDefault();
+  });
+  return drawn.then(painted).then(() => { place.dataset.drawn = Math.round(performance.now()); });
 }
 
-// A figure is drawn when the reader comes near it, so that the first is there at once.
-const watch = new IntersectionObserver(
-  seen => seen.filter(one => one.isIntersecting).forEach(one => draw(one.target)), {rootMargin: "500px"});
+const painted = () => new Promise(done => requestAnimationFrame(() => setTimeout(done)));
+
+// A figure is drawn when the reader comes near it, one after the other and each seen before the next is begun.
+let turn = Promise.resolve();
+const watch = new IntersectionObserver(seen => seen.filter(one => one.isIntersecting).forEach(one => {
+  turn = turn.finally(() => draw(one.target));
+}), {rootMargin: "500px"});
 waiting.forEach((figure, place) => watch.observe(place));
 addEventListener("beforeprint", () => [...waiting.keys()].forEach(draw));
 """

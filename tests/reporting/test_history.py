@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,6 +28,17 @@ def test_it_has_a_step_for_every_trial_at_full_budget() -> None:
     box = (1 - 60 / 100) * (1 - 4e5 / 1e6) * (1 - 2**25 / 2**27)
     assert found[1].value == pytest.approx(box)
     assert found[4].value == found[3].value, "a beaten trial adds nothing"
+
+
+def test_what_is_no_number_and_what_is_no_better_add_nothing() -> None:
+    events = opening()
+    for number, perplexity in enumerate([60.0, math.nan, 60.0, 70.0, 50.0, 40.0]):
+        events += begun(number, 100, params_of(), 4e5, 2.0**25)
+        events += [validated(number, 101 + number, 4000, perplexity, "complete")]
+    events[-1]["validation"] = {}
+    first, *rest = [one.value for one in volumes(events, OBJECTIVES, REFERENCE)][1:-1]
+    better = pytest.approx(first * (1 - 50 / 100) / (1 - 60 / 100))
+    assert rest == [first, first, first, better, better]
 
 
 def test_without_a_reference_there_is_no_volume() -> None:

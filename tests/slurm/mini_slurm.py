@@ -77,7 +77,7 @@ def available() -> str | None:
         return "a SLURM of namespaces needs root on Linux"
     needed = ("slurmctld", "slurmd", "sbatch", "srun", "munged", "ip", "unshare", "nsenter", "setpriv", "bash")
     if missing := [name for name in needed if not shutil.which(name, path=_PATH)]:
-        return f"a SLURM of namespaces needs {', '.join(missing)}, not found here (`make slurm-packages` installs them)"
+        return f"a SLURM of namespaces needs {', '.join(missing)}, not found here (`make packages` installs them)"
     attempt = "mount -t tmpfs tmpfs /run && mknod /run/x c 1 3 && ip link add type bridge && ip link add type veth"
     command = ["unshare", *_NAMESPACES, "--fork", "--mount-proc", "sh", "-c", attempt]
     result = subprocess.run(command, capture_output=True, text=True, env={"PATH": _PATH})

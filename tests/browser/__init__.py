@@ -1,0 +1,30 @@
+"""Pages as people see them: in a real Chromium that nobody has to look at."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from playwright.sync_api import Browser, sync_playwright
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome")
+PATIENCE = 120_000  # milliseconds; on busy cores a first start from a cold disk has taken thirty seconds
+# Chromium's sandbox refuses root; lines by the thousand are drawn by WebGL, which has no GPU here.
+FLAGS = ["--enable-unsafe-swiftshader", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
+MISSING = "a browser test needs Chromium, not found here (`make packages` installs it)"
+
+
+def find_chromium() -> str | None:
+    """Where the machine's own Chromium is; Playwright would download one."""
+    return next((found for name in _NAMES if (found := shutil.which(name))), None)
+
+
+@contextmanager
+def running_chromium(executable: str) -> Iterator[Browser]:
+    """A browser without a window."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS, timeout=PATIENCE)
+        yield browser
+        browser.close()

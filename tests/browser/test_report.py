@@ -1,0 +1,329 @@
+"""The report and the comparison as a reader has them: a file on a disk, opened without a network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
+
+from recur_tune.reporting.compare import compare_page, comparison
+from recur_tune.reporting.page import report_page
+from recur_tune.reporting.reading import Reading, read_search
+from recur_tune.searching.state import Event
+from tests.browser import PATIENCE
+from tests.reporting import begun, few, make, many, opening, params_of, validated
+from tests.reporting.test_page import tracked
+
+pytestmark = pytest.mark.browser
+
+ALL = ["front", "windows", "volume", "curves", "importance", "parallel", "timeline"]
+RUN = "http://mlflow.example:5000/#/experiments/3/runs/run0"
+PHONE = {"width": 390, "height": 844}
+A_MOMENT = 1000  # milliseconds, or two clicks were a double click
+# What plotly draws for a trial; axes, words and bars of colours are none of them.
+MARKS = ".scatterlayer .point, .scatterlayer .js-line, .barlayer .point path, .heatmaplayer image"
+# How many pixels of the parallel lines are coloured: they are no elements, but painted.
+LINES = """(() => {
+    const painted = document.querySelector("#parallel .gl-canvas-focus");
+    const copy = new OffscreenCanvas(painted.width, painted.height).getContext("2d");
+    copy.drawImage(painted, 0, 0);
+    const {data} = copy.getImageData(0, 0, painted.width, painted.height);
+    let count = 0;
+    for (let at = 0; at < data.length; at += 4) {
+        const [red, green, blue, alpha] = data.subarray(at, at + 4);
+        count += alpha > 0 && Math.max(red, green, blue) - Math.min(red, green, blue) > 30;
+    }
+    return count;
+})()"""
+
+
+@dataclass
+class Reader:
+    """Someone without a network who opens a file, and everything that the page tried to load or complained of."""
+
+    page: Page
+    asked: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    @classmethod
+    def at(cls, page: Page) -> Reader:
+        reader = cls(page)
+        page.context.set_offline(True)
+        page.context.on("request", reader._on_request)
+        page.on("console", reader._on_console)
+        page.on("pageerror", lambda error: reader.complaints.append(str(error)))
+        return reader
+
+    def _on_request(self, request: Request) -> None:
+        if not request.url.startswith(("file:", "data:", "blob:")):
+            self.asked.append(request.url)
+
+    def _on_console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.complaints.append(message.text)
+
+    def open(self, file: Path) -> None:
+        """Open a file at its beginning."""
+        self.page.goto(file.as_uri())
+
+    def read(self, file: Path) -> list[str]:
+        """Open a file, read it to its end, and return the figures that there were."""
+        self.open(file)
+        figures: list[str] = self.page.evaluate("page.figures.map(figure => figure.key)")
+        for figure in figures:
+            self.show(figure)
+        return figures
+
+    def show(self, figure: str) -> None:
+        """Scroll to a figure and wait for it."""
+        self.page.locator(f"#{figure}").scroll_into_view_if_needed()
+        self.page.locator(f"#{figure}[data-drawn]").wait_for()
+
+    def data(self, figure: str) -> list[dict[str, Any]]:
+        """The traces that plotly has drawn."""
+        return self.page.evaluate(f"document.getElementById('{figure}').data")
+
+    def place_of(self, figure: str, trial: int | str) -> tuple[float, float]:
+        """Where a trial's mark is on the screen."""
+        self.show(figure)
+        box = self.page.evaluate(
+            """([figure, trial]) => {
+                const marks = [...document.querySelectorAll(`#${figure} .point`)];
+                const mark = marks.findLast(mark => mark.__data__.data === trial);
+                return mark.getBoundingClientRect().toJSON();
+            }""",
+            [figure, trial],
+        )
+        return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+    def not_blank(self, figures: list[str]) -> None:
+        """Every figure has something of its trials in it."""
+        for figure in figures:
+            if figure == "parallel":
+                self.page.wait_for_function(f"{LINES} > 100")
+            else:
+                marks = self.page.locator(f"#{figure}").locator(MARKS).all()
+                assert any(mark.bounding_box() for mark in marks), f"{figure} is blank"
+
+
+@pytest.fixture
+def reader(page: Page) -> Iterator[Reader]:
+    """Whatever a test does, the page asks nobody for anything and has nothing to complain of."""
+    reader = Reader.at(page)
+    yield reader
+    assert reader.asked == [] and reader.complaints == []
+
+
+@pytest.fixture(scope="module")
+def books(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reading, Path]:
+    """A search of six trials, two of which have a page in MLflow, and its report."""
+    return reported(read_search(tracked(tmp_path_factory.mktemp("books"))))
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reading, Path]:
+    """A search of two hundred."""
+    return reported(read_search(make(tmp_path_factory.mktemp("big"), events=many(200))))
+
+
+def reported(search: Reading) -> tuple[Reading, Path]:
+    file = search.directory.path / "report.html"
+    file.write_text(report_page(search))
+    return search, file
+
+
+def test_every_figure_is_drawn_without_a_network(
+    reader: Reader, books: tuple[Reading, Path], keep: Callable[[Page, str], Path]
+) -> None:
+    assert reader.read(books[1]) == ALL
+    reader.not_blank(ALL)
+    keep(reader.page, "report")
+
+
+def test_two_hundred_trials_are_all_there(
+    reader: Reader, big: tuple[Reading, Path], keep: Callable[[Page, str], Path]
+) -> None:
+    search, file = big
+    assert reader.read(file) == ALL
+    reader.not_blank(ALL)
+    expect(reader.page.locator("#front .scatterlayer .point")).to_have_count(len(search.known))
+    expect(reader.page.locator("#timeline .barlayer .point")).to_have_count(len(search.spans))
+    keep(reader.page, "report-of-200")
+
+
+def test_a_point_under_the_pointer_says_all_about_its_trial(
+    reader: Reader, books: tuple[Reading, Path], keep: Callable[[Page, str], Path]
+) -> None:
+    reader.open(books[1])
+    for figure in ("front", "windows", "curves"):
+        reader.page.mouse.move(*reader.place_of(figure, 1))
+        label = reader.page.locator(f"#{figure} .hoverlayer .hovertext")
+        for said in (
+            "T1 complete (paper)",
+            "perplexity per word: 50",
+            "peak memory: 64 MiB",
+            "l_ins = 2",
+            "window = 64",
+        ):
+            expect(label).to_contain_text(said)
+    reader.page.mouse.move(*reader.place_of("front", 1))
+    expect(reader.page.locator("#front .hoverlayer .hovertext")).to_be_visible()
+    keep(reader.page, "report-hover")
+
+
+def test_a_click_opens_the_trial_s_run_where_it_has_one(page: Page, books: tuple[Reading, Path]) -> None:
+    reader = Reader.at(page)
+    page.clock.install()
+    reader.open(books[1])
+    page.context.route("http://mlflow.example:5000/**", lambda route: route.fulfill(body="a run"))
+    page.mouse.click(*reader.place_of("front", 2))  # has none: whatever it opened would come before the next
+    page.clock.fast_forward(A_MOMENT)
+    with page.context.expect_page() as run:
+        page.mouse.click(*reader.place_of("front", 0))
+    run.value.wait_for_url(RUN)
+    assert page.context.pages == [page, run.value] and run.value.evaluate("window.opener") is None
+    assert reader.complaints == []
+
+
+def test_dragging_along_an_axis_keeps_the_trials_that_pass_there(
+    reader: Reader, big: tuple[Reading, Path], keep: Callable[[Page, str], Path]
+) -> None:
+    reader.read(big[1])
+    names = [dimension["label"] for dimension in reader.data("parallel")[0]["dimensions"]]
+    at = names.index("perplexity per word")
+    everything = reader.page.wait_for_function(LINES).json_value()
+    box = reader.page.locator("#parallel .axis-brush .background").nth(at).bounding_box()
+    assert box is not None
+    middle, bottom = box["x"] + box["width"] / 2, box["y"] + box["height"]
+    reader.page.mouse.move(middle, bottom - 0.1 * box["height"])
+    reader.page.mouse.down()
+    reader.page.mouse.move(middle, bottom - 0.3 * box["height"], steps=5)
+    reader.page.mouse.up()
+    kept = f"document.getElementById('parallel').data[0].dimensions[{at}].constraintrange"
+    low, high = reader.page.wait_for_function(kept).json_value()
+    ends = reader.data("parallel")[0]["dimensions"][at]["range"]
+    shares = [(value - ends[0]) / (ends[1] - ends[0]) for value in (low, high)]
+    assert shares == pytest.approx([0.1, 0.3], abs=0.05)
+    reader.page.wait_for_function(f"{LINES} < 0.7 * {everything}")  # the others fade
+    keep(reader.page, "report-brushed")
+    reader.page.mouse.click(middle, bottom - 0.8 * box["height"])
+    reader.page.wait_for_function(f"!{kept}")
+
+
+@pytest.fixture
+def phone(browser: Browser) -> Iterator[BrowserContext]:
+    """A small screen under a finger."""
+    context = browser.new_context(viewport=PHONE, device_scale_factor=2, is_mobile=True, has_touch=True)  # type: ignore[arg-type]
+    context.set_default_timeout(PATIENCE)
+    yield context
+    context.close()
+
+
+def test_a_phone_scrolls_down_only(
+    phone: BrowserContext, big: tuple[Reading, Path], keep: Callable[[Page, str], Path]
+) -> None:
+    reader = Reader.at(phone.new_page())
+    assert reader.read(big[1]) == ALL
+    reader.not_blank(ALL)
+    wide = reader.page.evaluate("[document.documentElement.scrollWidth, document.body.scrollWidth, innerWidth]")
+    assert wide == [PHONE["width"]] * 3
+    keep(reader.page, "report-phone")
+    assert reader.asked == [] and reader.complaints == []
+
+
+def test_a_finger_s_first_touch_shows_and_its_second_opens(phone: BrowserContext, books: tuple[Reading, Path]) -> None:
+    reader = Reader.at(phone.new_page())
+    reader.page.add_init_script("window.opened = []; window.open = address => { opened.push(address); };")
+    reader.page.clock.install()
+    reader.open(books[1])
+    place = reader.place_of("front", 0)
+    reader.page.touchscreen.tap(*place)
+    expect(reader.page.locator("#front .hoverlayer .hovertext")).to_contain_text("T0 complete (baseline)")
+    assert reader.page.evaluate("opened") == []
+    reader.page.clock.fast_forward(A_MOMENT)
+    reader.page.touchscreen.tap(*place)
+    reader.page.wait_for_function("opened.length")
+    assert reader.page.evaluate("opened") == [RUN]
+
+
+def test_without_colours_a_plain_model_is_still_told_from_a_recurrent_one(
+    reader: Reader, big: tuple[Reading, Path], keep: Callable[[Page, str], Path]
+) -> None:
+    search, file = big
+    reader.read(file)
+    kinds = {number: search.kind(trial) for number, trial in search.state.trials.items()}
+    for figure in ("front", "windows", "curves"):
+        shapes: dict[str, set[str]] = {"none": set(), "memory": set()}
+        for trace in reader.data(figure):
+            if "customdata" in trace and trace["name"] != "stopped here":  # a cross: not what it was, how it ended
+                symbols = trace["marker"]["symbol"]
+                each = [symbols] * len(trace["customdata"]) if isinstance(symbols, str) else symbols
+                for number, symbol in zip(trace["customdata"], each, strict=True):
+                    shapes[kinds[number]].add(symbol.removesuffix("-open"))
+        assert shapes == {"none": {"circle"}, "memory": {"triangle-up"}}, figure
+    dashes = {trace["name"]: trace["line"]["dash"] for trace in reader.data("front") if "line" in trace}
+    assert len(set(dashes.values())) == len(dashes) == 2
+    patterns = [trace["marker"]["pattern"]["shape"] for trace in reader.data("timeline")]
+    assert len(set(patterns)) == len(patterns) == 2, "how a trial ended"
+    seeing = reader.page.context.new_cdp_session(reader.page)
+    seeing.send("Emulation.setEmulatedVisionDeficiency", {"type": "achromatopsia"})
+    keep(reader.page, "report-without-colours")
+
+
+def alone(*last: float) -> list[Event]:
+    """Trials that all reached their full budget, with these perplexities."""
+    events = opening()
+    for number, perplexity in enumerate(last):
+        now = 100 + 10 * number
+        events += begun(number, now, params_of(), 4e5, 2.0**25)
+        events += [validated(number, now + 5, 1000, 80.0), validated(number, now + 10, 4000, perplexity, "complete")]
+    return events
+
+
+@pytest.mark.parametrize(
+    ("name", "events", "drawn"),
+    [
+        ("one-trial", alone(70.0), ["front", "volume", "curves", "timeline"]),
+        ("no-number", alone(math.nan, math.nan), ["timeline"]),
+        ("one-number", alone(70.0, math.nan, math.nan), ["front", "volume", "curves", "timeline"]),
+        ("unfinished", alone(70.0)[:-1], ["timeline"]),
+    ],
+)
+def test_where_little_is_known_stands_a_figure_or_a_sentence(
+    reader: Reader, tmp_path: Path, keep: Callable[[Page, str], Path], name: str, events: list[Event], drawn: list[str]
+) -> None:
+    _, file = reported(read_search(make(tmp_path, events=events)))
+    assert reader.read(file) == drawn
+    reader.not_blank(drawn)
+    sentences = reader.page.locator("section:has(h2) > .words")
+    assert sentences.count() == reader.page.locator("section").count() - len(drawn) - ("front" in drawn)  # its table
+    assert all(words.endswith(".") for words in sentences.all_inner_texts())
+    keep(reader.page, f"report-{name}")
+
+
+def test_a_printed_report_has_every_figure(reader: Reader, books: tuple[Reading, Path], tmp_path: Path) -> None:
+    reader.open(books[1])
+    expect(reader.page.locator("#timeline .main-svg")).to_have_count(0)  # too far down to be drawn yet
+    reader.page.pdf(path=tmp_path / "printed.pdf")
+    reader.not_blank([figure for figure in ALL if figure != "parallel"])
+
+
+def test_a_comparison_opens_without_a_network(
+    reader: Reader, tmp_path: Path, keep: Callable[[Page, str], Path]
+) -> None:
+    make(tmp_path, "books", few())
+    make(tmp_path, "others", many(40))
+    file = tmp_path / "compare.html"
+    file.write_text(compare_page(comparison(tmp_path, ["books", "others"])))
+    assert reader.read(file) == ["fronts"]
+    reader.not_blank(["fronts"])
+    reader.page.mouse.move(*reader.place_of("fronts", "0:1"))
+    expect(reader.page.locator("#fronts .hoverlayer .hovertext")).to_contain_text("books: T1 complete (paper)")
+    symbols = {trace["name"]: trace["marker"]["symbol"] for trace in reader.data("fronts") if trace.get("text")}
+    assert symbols == {"books": "circle", "others": "triangle-up"}
+    keep(reader.page, "compare")

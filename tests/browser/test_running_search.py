@@ -1,0 +1,131 @@
+"""A search while it runs: what Prometheus records of it, and how Ray's dashboard shows it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from recur_tune.cluster.ray_cluster import ray_token
+from recur_tune.monitoring.boards import BOARDS, metric, queries
+from recur_tune.monitoring.servers import Dashboards, Server
+from recur_tune.searching.directory import SearchDirectory
+from tests.searching.searches import make_world, small_spec, write_space
+
+pytestmark = [pytest.mark.ray, pytest.mark.browser]
+
+_LIMIT = 120  # seconds that nothing here should need
+_ONLY_SOMETIMES = ("allocation", "failures", "memory_limit")  # what a search has only in SLURM, in trouble or if told
+
+
+def until(happened: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + _LIMIT
+    while not happened():
+        assert time.monotonic() < deadline, f"{what} took too long"
+        time.sleep(0.2)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(scope="module")
+def prometheus(results: Path) -> Iterator[Server]:
+    if shutil.which("prometheus") is None:
+        pytest.skip("Prometheus is not installed")
+    servers = Dashboards(results)
+    try:
+        yield servers.up(prometheus_port=19090, grafana_port=13000)["prometheus"]
+    finally:
+        servers.down()
+
+
+@pytest.fixture(scope="module")
+def running(results: Path, prometheus: Server) -> Iterator[SearchDirectory]:
+    """A search with more to do than anyone will wait for, from its first validation on."""
+    make_world(results / "world")
+    spec = small_spec(results / "world", budget__tokens=60_000, budget__trials=100, budget__rungs=6)
+    words = ["search", str(write_space(results / "space.yaml", spec)), "--name", "watched", "--results", str(results)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "recur_tune.cli.main", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    directory = SearchDirectory(results / "watched")
+    try:
+        until(lambda: directory.path.exists() and _has_validated(directory), "the first validation")
+        yield directory
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=_LIMIT)
+
+
+def _has_validated(directory: SearchDirectory) -> bool:
+    return any(trial.validations for trial in directory.state().trials.values())
+
+
+def ask(server: Server, query: str) -> list[dict[str, Any]]:
+    """What Prometheus answers; a query that it does not understand is an error of HTTP."""
+    words = urllib.parse.urlencode({"query": query.replace("$search", "watched")})
+    with urllib.request.urlopen(f"{server.url}/api/v1/query?{words}") as answer:
+        return json.load(answer)["data"]["result"]
+
+
+def test_every_panel_has_something_to_show(running: SearchDirectory, prometheus: Server) -> None:
+    asked = {query for board in BOARDS for query in queries(board)}
+    silent: set[str] = set()
+
+    def all_answered() -> bool:
+        silent.clear()
+        silent.update(query for query in asked if not ask(prometheus, query))
+        return all(any(word in query for word in _ONLY_SOMETIMES) for query in silent)
+
+    try:
+        until(all_answered, "an answer")
+    except AssertionError:
+        pytest.fail(f"no answer to {silent}")
+
+
+def test_the_numbers_are_the_searchs_own(running: SearchDirectory, prometheus: Server) -> None:
+    def told() -> bool:
+        by_state = {one["metric"]["state"]: float(one["value"][1]) for one in ask(prometheus, metric("trials"))}
+        counted = running.state()
+        return by_state.get("running") == sum(1 for _ in counted.in_state("running")) >= 1
+
+    until(told, "the count of running trials")
+    measured = {one["metric"]["trial"]: float(one["value"][1]) for one in ask(prometheus, metric("quality"))}
+    seen = {trial.name: [v.metrics["token_perplexity"] for v in trial.validations]
+            for trial in running.state().trials.values()}  # fmt: skip
+    assert measured and all(
+        any(abs(value - one) < 1e-6 * one for one in seen[name]) for name, value in measured.items()
+    )
+
+
+def test_rays_dashboard_names_the_search_and_its_trials(
+    running: SearchDirectory, page: Page, keep: Callable[[Page, str], Path]
+) -> None:
+    page.set_extra_http_headers({"Authorization": f"Bearer {ray_token().read_text().strip()}"})
+    address = running.state().links["dashboard"]
+    page.goto(f"{address}/#/jobs")
+    expect(page.get_by_role("cell", name="watched", exact=True)).to_be_visible(timeout=30_000)
+    page.get_by_role("link", name=re.compile("^0")).first.click()
+    expect(page.get_by_text("--name watched").first).to_be_visible(timeout=30_000)
+    keep(page, "ray-job")
+    page.goto(f"{address}/#/actors")
+    expect(page.get_by_text("watched-trial").first).to_be_visible(timeout=30_000)
+    page.goto(f"{address}/#/cluster")
+    expect(page.get_by_text(re.compile(r"^ray::watched-T\d+$")).first).to_be_visible(timeout=30_000)
+    keep(page, "ray-cluster")
