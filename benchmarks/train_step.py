@@ -1,15 +1,17 @@
 """Tokens per second and peak memory of a training step: stock Hugging Face GPT-2 and ours, in one run.
 
     python benchmarks/train_step.py                                  # small sizes, for a CPU
-    python benchmarks/train_step.py --base gpt2 --batch 16 --window 300 --windows 20 --dropout 0
+    python benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --windows 20 --budget 16GiB 80GiB
 
 Every line trains on the same batch of random tokens. "stock" reads one window after another and adds up their
-gradients, with Hugging Face's own model, no recurrence and no recomputation.
+gradients, with Hugging Face's own model, no recurrence and no recomputation. Utilisation counts a model's own products,
+whatever a line recomputes, over what the device reaches in a product of large matrices.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,58 +24,65 @@ from rich.table import Table
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from recur_tune.corpus.batches import WindowBatch
+from recur_tune.cost.device import device_flops
 from recur_tune.cost.flops import training_flops_per_token
 from recur_tune.cost.memory import resolve_plan
 from recur_tune.model import RecurrentGPT2
 from recur_tune.model.pretrained import base_config, recurrent_config
-from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import Chain
+from recur_tune.spec import TrialConfig, parse
+from recur_tune.training.bptt import Chain, Plan, Speed
 from recur_tune.training.memory_tracker import MemoryTracker
-from recur_tune.training.precision import autocast
+from recur_tune.training.precision import autocast, default_device
 from recur_tune.training.step import make_optimizer, train_step
 from recur_tune.units import format_count, format_size
 
 
 def main() -> None:
-    """Print the table."""
+    """Print a table for each batch size."""
     arguments = parsed_arguments()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    trial = TrialConfig(
-        base=arguments.base, batch=arguments.batch, window=arguments.window, windows=arguments.windows,
-        memory_budget=arguments.budget,
-    )  # fmt: skip
+    device = default_device()
+    speed: Speed = arguments.speed or ("recorded" if device.type == "cuda" else "plain")
     base = base_config(arguments.base)
     for rate in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
         setattr(base, rate, arguments.dropout)
-    batch = random_batch(trial, base.vocab_size).to(device)
-
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
-    console = Console(width=110)
-    console.print(
-        f"{arguments.base}, {trial.batch} chains of {trial.windows} windows of {trial.window}, "
-        f"torch {torch.__version__}, {name}"
-    )
-    table = Table("step", "tokens/s", "of stock eager", "peak memory", "training FLOPs/token", box=None)
-    first: float | None = None
-    ways = chain(stock_lines(base, batch, device, arguments.no_compile), our_lines(trial, base, batch, device))
-    for line in ways:
-        rate = batch.scored / seconds_per_step(line.step, arguments.steps, device)
-        first = first or rate
-        peak = peak_memory(line.step, line.held, device)
-        flops = format_count(line.flops) if line.flops else ""
-        table.add_row(line.title, format_count(rate), f"{rate / first:.2f} x", format_size(peak), flops)
-    console.print(table)
+    ceiling = device_flops(device, "auto")
+    console = Console(width=120)
+    console.print(f"torch {torch.__version__}, {name}, {format_count(ceiling)}FLOP/s in products of large matrices")
+    for lanes in arguments.batch:
+        trial = TrialConfig(base=arguments.base, batch=lanes, window=arguments.window, windows=arguments.windows)
+        batch = random_batch(trial, base.vocab_size).to(device)
+        work = training_flops_per_token(trial, base, Plan(trial.windows))
+        title = f"{trial.base}, {lanes} chains of {trial.windows} windows of {trial.window}"
+        table = Table(
+            title, "tokens/s", "of stock eager", "compiled", "utilisation", "peak memory", "first step", box=None
+        )
+        rates: list[float] = []
+        ways = chain(
+            stock_lines(base, batch, device, arguments.no_compile),
+            our_lines(trial, base, batch, device, speed, arguments.budget),
+        )
+        for line in ways:
+            seconds, first, peak = measured(line, arguments.steps, device)
+            rates.append(batch.scored / seconds)
+            stock = rates[: 1 if arguments.no_compile else 2]
+            against = [f"{rates[-1] / one:.2f} x" for one in stock] + [""] * (2 - len(stock))
+            used = f"{rates[-1] * work / ceiling:.0%}"
+            table.add_row(line.title, format_count(rates[-1]), *against, used, format_size(peak), f"{first:.1f} s")
+            del line  # and its model, before the next one's is made
+        console.print(table)
 
 
 def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", default="tiny", help="a preset or a published shape; weights are random")
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--batch", type=int, nargs="+", default=[8])
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--windows", type=int, default=8)
     parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--steps", type=int, default=10, help="timed steps, after three that are not")
-    parser.add_argument("--budget", default="1GiB", help="memory budget of the `auto` line")
+    parser.add_argument("--steps", type=int, default=10, help="timed steps, after four that are not")
+    parser.add_argument("--budget", nargs="+", default=["40MiB"], help="memory budgets, each a line under `auto`")
+    parser.add_argument("--speed", choices=["plain", "compiled", "recorded"], help="default: the fastest of the device")
     parser.add_argument("--no-compile", action="store_true", help="leave the compiled stock model out")
     return parser.parse_args()
 
@@ -85,7 +94,6 @@ class Line:
     title: str
     step: Callable[[], object]
     held: Callable[[MemoryTracker], None]  # tells the tracker what is there before the step
-    flops: float | None = None
 
 
 def stock_lines(base: GPT2Config, batch: WindowBatch, device: torch.device, no_compile: bool) -> Iterator[Line]:
@@ -99,23 +107,38 @@ def stock_lines(base: GPT2Config, batch: WindowBatch, device: torch.device, no_c
             lambda run=run, optimizer=optimizer: stock_step(run, optimizer, batch),
             lambda tracker, model=model, optimizer=optimizer: tracker.hold_training(model, optimizer, batch),
         )
+        del model, run, optimizer
+        forget(device)
 
 
-def our_lines(trial: TrialConfig, base: GPT2Config, batch: WindowBatch, device: torch.device) -> Iterator[Line]:
-    """Ours under every checkpoint policy."""
-    for policy in ("all", "auto", "none"):
-        config = trial.model_copy(update={"checkpointing": policy})
-        ours = RecurrentGPT2(recurrent_config(base, config.memory, None))
+def our_lines(
+    trial: TrialConfig, base: GPT2Config, batch: WindowBatch, device: torch.device, speed: Speed, budgets: list[str]
+) -> Iterator[Line]:
+    """Ours: everything recomputed, and as much kept as each budget allows."""
+    ways: list[dict[str, Any]] = [{"checkpointing": "all"}]
+    ways += [{"checkpointing": "auto", "memory_budget": budget} for budget in budgets]
+    for way in ways:
+        config = parse(TrialConfig, trial.model_dump() | way)
         plan = resolve_plan(config, base)
-        windows = Chain(ours.to(device).train(), plan)
+        ours = RecurrentGPT2(recurrent_config(base, config.memory, None)).to(device).train()
+        windows = Chain(ours, plan, speed)
         optimizer = make_optimizer(windows, 1e-4, 0.0)
-        kept = f"{plan.kept_windows}/{trial.windows} kept" + (", head kept" if plan.head_gradients else "")
+        allowed = f" {way['memory_budget']}" if "memory_budget" in way else ""
         yield Line(
-            f"ours, {policy} ({kept})",
+            f"ours, {speed}, {config.checkpointing}{allowed} ({plan.kept_windows}/{trial.windows} kept)",
             lambda windows=windows, optimizer=optimizer: train_step(windows, optimizer, batch, 1.0, "auto"),
             lambda tracker, ours=ours, optimizer=optimizer: tracker.hold_training(ours, optimizer, batch),
-            training_flops_per_token(config, base, plan),
         )
+        del ours, windows, optimizer
+        forget(device)
+
+
+def forget(device: torch.device) -> None:
+    """A line's model is gone before the next one's is made."""
+    gc.collect()
+    torch._dynamo.reset()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def random_batch(trial: TrialConfig, vocabulary: int) -> WindowBatch:
@@ -140,25 +163,29 @@ def stock_step(model: Callable[..., Any], optimizer: torch.optim.Optimizer, batc
     optimizer.zero_grad(set_to_none=True)
 
 
-def seconds_per_step(step: Callable[[], object], steps: int, device: torch.device) -> float:
-    for _ in range(3):
-        step()
-    wait(device)
+def measured(line: Line, steps: int, device: torch.device) -> tuple[float, float, int]:
+    """Seconds of a step, seconds of the first, and the peak."""
     started = time.perf_counter()
-    for _ in range(steps):
-        step()
+    line.step()
     wait(device)
-    return (time.perf_counter() - started) / steps
-
-
-def peak_memory(step: Callable[[], object], held: Callable[[MemoryTracker], None], device: torch.device) -> int:
+    first = time.perf_counter() - started
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
-        step()
-        return torch.cuda.max_memory_allocated()
+    for _ in range(3):
+        line.step()
+    wait(device)
+    peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else tracked_peak(line)
+    started = time.perf_counter()
+    for _ in range(steps):
+        line.step()
+    wait(device)
+    return (time.perf_counter() - started) / steps, first, peak
+
+
+def tracked_peak(line: Line) -> int:
     with MemoryTracker() as tracker:
-        held(tracker)
-        step()
+        line.held(tracker)
+        line.step()
     return tracker.peak
 
 

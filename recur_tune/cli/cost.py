@@ -49,7 +49,6 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, as_json: boo
             "FLOPs per token (training, everything)": format_count(price.training_flops_per_token),
             "peak memory of a training step": format_size(price.peak_memory_bytes),
             "parameters": f"{price.parameters:,} ({price.recurrence_parameters:,} of them the recurrence's)",
-            "windows kept / recomputed": f"{plan.kept_windows} / {windows - plan.kept_windows}"
-            + (", head's gradients kept" if plan.head_gradients else ""),
+            "windows kept / recomputed": f"{plan.kept_windows} / {windows - plan.kept_windows}",
         },
     )

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from transformers import GPT2Config
 
+from recur_tune.model.loss import padded
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Plan
 
@@ -30,12 +31,10 @@ def training_flops_per_token(config: TrialConfig, base: GPT2Config, plan: Plan) 
     the vocabulary projection, and attention over the whole square that kernels are charged for."""
     windows, tokens = config.windows, config.window
     body = tokens * _blocks_per_position(base, attended=tokens)
-    head = tokens * 2 * base.n_embd * base.vocab_size
+    head = tokens * 2 * base.n_embd * padded(base.vocab_size)
     recomputed = windows - plan.kept_windows
     # A product's backward pass is two products of the same size.
     total = 3 * windows * (body + head) + recomputed * body
-    if not plan.head_gradients:
-        total += recomputed * head
     if config.memory:
         made, inserted = _memory_per_window(config, base), _inserted_square(config, base)
         # The last window leaves no state, and the first has none to see.

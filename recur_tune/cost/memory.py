@@ -33,31 +33,26 @@ def predict_peak_memory(config: TrialConfig, base: GPT2Config, lanes: int | None
 def resolve_plan(config: TrialConfig, base: GPT2Config, lanes: int | None = None) -> Plan:
     """What to keep from the forward pass; `auto` spends its budget where it buys most speed.
 
-    First come the head's gradients: for a small model the vocabulary projection is a third of a recomputed
-    window and costs one activation per token. Then as many whole windows as fit.
+    As many whole windows as fit: each saves running it a second time.
     """
     lanes = lanes or config.batch
     if config.checkpointing != "auto":
         return fixed_plan(config.checkpointing, config.windows)
     assert config.memory_budget is not None
-    best: Plan | None = None
-    for head_gradients in (False, True):
-        low, high = 0, config.windows
-        while low < high:  # the largest number of kept windows that fits; 0 when not even one does
-            kept = (low + high + 1) // 2
-            if plan_memory(config, base, Plan(kept, head_gradients), lanes) <= config.memory_budget:
-                low = kept
-            else:
-                high = kept - 1
-        if low:
-            best = Plan(low, head_gradients)
-    if best is None:
+    low, high = 0, config.windows
+    while low < high:  # the largest number of kept windows that fits; 0 when not even one does
+        kept = (low + high + 1) // 2
+        if plan_memory(config, base, Plan(kept), lanes) <= config.memory_budget:
+            low = kept
+        else:
+            high = kept - 1
+    if not low:
         least = plan_memory(config, base, fixed_plan("all", config.windows), lanes)
         raise UserError(
             f"memory_budget: {config.memory_budget} bytes are less than the {least} that a step needs with all windows "
             "recomputed; allow more, or choose a smaller batch or window."
         )
-    return best
+    return Plan(low)
 
 
 def plan_memory(config: TrialConfig, base: GPT2Config, plan: Plan, lanes: int) -> int:
@@ -66,17 +61,14 @@ def plan_memory(config: TrialConfig, base: GPT2Config, plan: Plan, lanes: int) -
     precision: Precision = "bfloat16" if uses_bfloat16(default_device(), config.precision) else "float32"
 
     def simulated(windows: int, kept: int) -> int:
-        return _simulate(shape, config.window, windows, lanes, precision, Plan(kept, plan.head_gradients))
+        return _simulate(shape, config.window, windows, lanes, precision, Plan(kept))
 
     few, windows, kept = _SIMULATED_WINDOWS, config.windows, plan.kept_windows
     if windows <= few:
         return simulated(windows, kept)
     # Every further window adds the same bytes: a recomputed one what waits for the backward pass, a kept one its
     # activations. The first kept window is apart, since recomputing takes as much.
-    if plan.head_gradients:
-        waiting = simulated(few, min(kept, 2)) - simulated(few - 1, min(kept, 2))
-    else:
-        waiting = _waiting_bytes(config, base, lanes)
+    waiting = _waiting_bytes(config, base, lanes)
     if kept == 1:
         return simulated(few, 1) + (windows - few) * waiting
     activations = simulated(few, 3) - simulated(few, 2) + waiting

@@ -20,7 +20,7 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from recur_tune.model.recurrence import Memory
 from recur_tune.spec import MemorySpec
 
-State = Any  # a tree of tensors that only the recurrence understands
+State = torch.Tensor  # whose shape only the recurrence understands
 
 
 class RecurrentGPT2Config(GPT2Config):

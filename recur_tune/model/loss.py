@@ -1,75 +1,100 @@
-"""The next-token loss over a large vocabulary, in two ways that agree.
+"""The next-token loss over a large vocabulary and its gradients, made together a chunk of rows at a time.
 
-Shape suffixes: N positions of a window in one row, K hidden size, V vocabulary.
+Shape suffixes: N positions of a window in one row, K hidden size, V vocabulary, padded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from torch.autograd.function import once_differentiable
 
 from recur_tune.corpus.windows import NOT_SCORED
 
-_ROWS = 2048  # positions whose logits exist at the same time in the chunked form
+_ROWS = 4096  # positions whose logits exist at the same time, at most
+_ALIGNED = 128  # matrix units are at their best with multiples of it, and far from it with an odd vocabulary
 
 
-def summed_loss(top_NK: torch.Tensor, weight_VK: torch.Tensor, target_N: torch.Tensor) -> torch.Tensor:
-    """The sum of negative log-likelihoods over the scored positions; autograd keeps the logits."""
-    logits_NV = F.linear(top_NK, weight_VK)
-    return F.cross_entropy(logits_NV.to(_sum_type(logits_NV)), target_N, ignore_index=NOT_SCORED, reduction="sum")
+def padded(vocabulary: int) -> int:
+    """How many columns the logits have."""
+    return -(-vocabulary // _ALIGNED) * _ALIGNED
 
 
-def summed_loss_with_gradients(
-    tops_NK: Sequence[torch.Tensor], weight_VK: torch.Tensor, targets_N: Sequence[torch.Tensor]
-) -> torch.Tensor:
-    """The same sum over several windows; the gradients are made in the forward pass, a chunk of rows at a time.
+class Head:
+    """The vocabulary projection during one step: it scores windows and gathers the gradient of its weight.
 
-    Only the gradients stay, so the logits of a window are never whole and never made twice. It costs their
-    memory from the forward pass on: K per position, and the weight's gradient once for all windows.
+    Logits are never whole, never kept and never made twice. Nothing of this is in autograd's graph: whoever asks for
+    a window's loss gets the gradient of its input at the same time.
     """
-    device = weight_VK.device.type
-    kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VK.dtype
-    return _EagerGradients.apply(weight_VK, targets_N, kind, *tops_NK)
 
+    def __init__(self, weight_VK: torch.Tensor, compiled: bool = False) -> None:
+        device = weight_VK.device.type
+        kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VK.dtype
+        self.vocabulary = len(weight_VK)
+        self.weight_VK = F.pad(weight_VK.detach().to(kind), (0, 0, 0, padded(self.vocabulary) - self.vocabulary))
+        self._gathered_VK = torch.zeros_like(self.weight_VK, dtype=weight_VK.dtype)
+        self._judge = _compiled_judge() if compiled else judge_in_place
 
-class _EagerGradients(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, weight_VK: torch.Tensor, targets_N: Sequence[torch.Tensor], kind: torch.dtype, *tops_NK: torch.Tensor
-    ) -> torch.Tensor:
-        weight = weight_VK.to(kind)
-        grad_tops, grad_weight = [torch.empty_like(top) for top in tops_NK], torch.zeros_like(weight_VK)
-        total = torch.zeros((), dtype=_sum_type(weight), device=weight.device)
-        for window_top, window_grad, window_target in zip(tops_NK, grad_tops, targets_N, strict=True):
-            for top, grad_top, target in zip(
-                window_top.split(_ROWS), window_grad.split(_ROWS), window_target.split(_ROWS), strict=True
+    @torch.no_grad()
+    def score(self, top_NK: torch.Tensor, target_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum of negative log-likelihoods over a window's scored positions, and its gradient by `top_NK`."""
+        rows = top_NK.detach().to(self.weight_VK.dtype)
+        gradient_NK = torch.empty_like(rows)
+        total = torch.zeros((), dtype=_sum_type(rows), device=rows.device)
+        chunks = -(-len(rows) // _ROWS)  # of the same size, so that a compiled one fits all
+        size = -(-len(rows) // chunks)
+        with torch.autocast(rows.device.type, enabled=False):
+            for top, gradient, target in zip(
+                rows.split(size), gradient_NK.split(size), target_N.split(size), strict=True
             ):
-                loss, grad_logits = _loss_and_gradient(top.to(kind) @ weight.t(), target)
+                loss, by_logits = self._judge(top @ self.weight_VK.t(), target, self.vocabulary)
                 total += loss
-                grad_top.copy_(grad_logits @ weight)
-                grad_weight += grad_logits.t() @ top.to(kind)
-        ctx.save_for_backward(grad_weight, *grad_tops)
-        return total
+                torch.mm(by_logits, self.weight_VK, out=gradient)
+                self._gathered_VK += by_logits.t() @ top
+        return total, gradient_NK.to(top_NK.dtype)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_total: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        # In place: these gradients are used once, and another copy of them is what the memory budget is for.
-        grad_weight, *grad_tops = (gradient.mul_(grad_total) for gradient in ctx.saved_tensors)
-        return grad_weight, None, None, *grad_tops
+    @property
+    def gradient(self) -> torch.Tensor:
+        """What all windows so far say about the weight."""
+        return self._gathered_VK[: self.vocabulary]
 
 
-def _loss_and_gradient(logits: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """The summed loss of some rows, and d loss / d logits: softmax minus one-hot, zero where a row is not scored."""
-    scored, place = target != NOT_SCORED, target.clamp(min=0)[:, None]
-    log_p = logits.to(_sum_type(logits)).log_softmax(-1)
+def judge_in_place(
+    logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The summed loss of some rows, and in the logits' place their gradient: softmax minus one-hot, zero where a row is
+    not scored or a column is padding."""
+    scored, place = target_N != NOT_SCORED, target_N.clamp(min=0)[:, None]
+    log_p = logits_NV[:, :vocabulary].to(_sum_type(logits_NV)).log_softmax(-1)
     loss = -(log_p.gather(1, place)[:, 0] * scored).sum()
     gradient = log_p.exp_().scatter_add_(1, place, torch.full_like(place, -1, dtype=log_p.dtype))
-    return loss, gradient.mul_(scored[:, None]).to(logits.dtype)
+    logits_NV.zero_()[:, :vocabulary] = gradient.mul_(scored[:, None])
+    return loss, logits_NV
+
+
+def judge_by_element(
+    logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same without a scatter: every element knows by itself what it is, which a compiler makes one pass of."""
+    values = logits_NV.to(_sum_type(logits_NV))
+    column_V, scored_N = torch.arange(values.shape[1], device=values.device), target_N != NOT_SCORED
+    inside_V, wanted_NV = column_V < vocabulary, column_V == target_N[:, None]
+    normaliser_N = torch.where(inside_V, values, -torch.inf).logsumexp(-1)
+    loss = torch.where(scored_N, normaliser_N - torch.where(wanted_NV, values, 0.0).sum(-1), 0.0).sum()
+    gradient = (values - normaliser_N[:, None]).exp() - wanted_NV.to(values.dtype)
+    return loss, torch.where(inside_V & scored_N[:, None], gradient, 0.0).to(logits_NV.dtype)
+
+
+Judge = Callable[[torch.Tensor, torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
+_COMPILED: list[Judge] = []
+
+
+def _compiled_judge() -> Judge:
+    """One for the process: it is compiled again only for another size."""
+    if not _COMPILED:
+        _COMPILED.append(torch.compile(judge_by_element, dynamic=False))
+    return _COMPILED[0]
 
 
 def _sum_type(values: torch.Tensor) -> torch.dtype:

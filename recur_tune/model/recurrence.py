@@ -22,7 +22,7 @@ class Memory(nn.Module):
 
     def __init__(self, spec: MemorySpec, hidden_size: int, layers: int) -> None:
         super().__init__()
-        self.spec = spec
+        self.spec, self.hidden_size = spec, hidden_size
         self.sites = list(range(layers)) if spec.l_ins == "all" else [spec.l_ins - 1]
         self.layer_logits = nn.Parameter(torch.zeros(layers))  # all layers weigh the same at first
         self.pooling_key = nn.Parameter(torch.zeros(hidden_size)) if spec.pooling == "attention" else None
@@ -45,6 +45,10 @@ class Memory(nn.Module):
             # the state would start as nearly the same vector for every text.
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
             nn.init.zeros_(module.bias)
+
+    def empty(self, lanes: int) -> torch.Tensor:
+        """A state for lanes that have none, which must not be seen."""
+        return self.layer_logits.new_zeros(lanes, len(self.sites), self.spec.embeddings, self.hidden_size)
 
     def observe(self, layer: int, output_BTK: torch.Tensor, seen_BTK: torch.Tensor | None) -> torch.Tensor:
         """Add a layer's output to the running mixture, weighted by a softmax over layers."""

@@ -6,6 +6,7 @@ events.jsonl     everything that happened, one line each; never rewritten
 study.journal    Optuna's study
 trials/7/        a trial's checkpoint while it runs, its model while it is on the front
 base/            the pretrained base, where the search made its own
+compiled/        programs that trials on GPUs have compiled, for those after them
 front.*          the front as table and picture
 mlflow.json      what the tracker has delivered
 stop             there while somebody asks the search to stop
@@ -37,8 +38,8 @@ from recur_tune.spec import TrialConfig, parse, read_yaml
 from recur_tune.trial.base import is_preset
 
 FORMAT = 1
-SPEC, IDENTITY, EVENTS, STUDY, STOP, LEAVING, LOCK, MODEL = (
-    "search.yaml", "search.json", "events.jsonl", "study.journal", "stop", "leaving", "lock", "model",
+SPEC, IDENTITY, EVENTS, STUDY, STOP, LEAVING, LOCK, MODEL, COMPILED = (
+    "search.yaml", "search.json", "events.jsonl", "study.journal", "stop", "leaving", "lock", "model", "compiled",
 )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from recur_tune.cost.device import device_flops
 from recur_tune.errors import UserError
 from recur_tune.files import whole_folder, write_text
 from recur_tune.model.pretrained import save_model
-from recur_tune.searching.directory import LEAVING, MODEL, STOP
+from recur_tune.searching.directory import COMPILED, LEAVING, MODEL, STOP
 from recur_tune.spec import TrialConfig
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
 from recur_tune.training.loop import Diverged, Report, Trainer
@@ -101,6 +101,8 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
         report(json.loads((folder / _OUTCOME).read_text()))
         return
     config = TrialConfig(**job["trial"])
+    # What one trial has compiled serves every other of its shape, on whatever node.
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder.parent.parent / COMPILED)
     try:
         for message in _train(config, folder):
             report(message)

@@ -1,37 +1,40 @@
 """Backpropagation through time over a chain of windows, with the paper's checkpoint at the bottleneck.
 
-Between two windows only the state survives (section 3.2), so a window can be forgotten after its loss and
-its state are known and run again when the backward pass reaches it. A `Plan` says what is kept instead.
+Between two windows only the state survives (section 3.2). So the chain is read once for the states alone, and then
+window by window from its end: run again, scored, differentiated and forgotten. The vocabulary projection, a third of
+a small model's work, is needed on the way back only and is never run twice. A `Plan` says how many windows are kept
+from the first reading instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from recur_tune.corpus.batches import WindowBatch
-from recur_tune.model import RecurrentGPT2, State
-from recur_tune.model.loss import summed_loss, summed_loss_with_gradients
+from recur_tune.model import RecurrentGPT2
+from recur_tune.model.loss import Head
+from recur_tune.spec import TrialConfig
+from recur_tune.training.recording import Recording
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a step keeps from the forward pass.
+    """What a step keeps from the first reading.
 
     Attributes:
-        kept_windows: How many windows, counted from the chain's end, keep their activations. The backward
-            pass uses these first and frees them before it runs any earlier window again, so the last window
-            is always kept: its activations are what recomputing any window needs anyway.
-        head_gradients: Make the vocabulary projection's gradients in the forward pass and keep them, so that
-            a recomputed window ends at its last layer. Costs the last layer's output for every window.
+        kept_windows: How many windows, counted from the chain's end, keep their activations. The way back uses these
+            first and frees them before it runs any earlier window again, so the last window is always kept: its
+            activations are what running any window again needs anyway.
     """
 
     kept_windows: int = 1
-    head_gradients: bool = False
 
 
 def fixed_plan(policy: Literal["all", "none"], windows: int) -> Plan:
@@ -39,45 +42,172 @@ def fixed_plan(policy: Literal["all", "none"], windows: int) -> Plan:
     return Plan(kept_windows=1 if policy == "all" else windows)
 
 
-class Chain(nn.Module):
-    """A chain of windows as one forward pass, so that DDP synchronises gradients once a step."""
+# plain: operation by operation. compiled: a window is one program. recorded: and all of a step's windows one recording.
+Speed = Literal["plain", "compiled", "recorded"]
 
-    def __init__(self, model: RecurrentGPT2, plan: Plan) -> None:
+
+_WORTH_COMPILING = 10_000_000  # tokens; a trial that reads fewer is done sooner without
+
+
+def chosen_speed(config: TrialConfig, model: RecurrentGPT2, plan: Plan, workers: int) -> Speed:
+    """The fastest way that this trial allows."""
+    speed: Speed = "recorded" if config.speed == "auto" else config.speed
+    on_gpu = next(model.parameters()).device.type == "cuda"
+    if config.speed == "auto" and (not on_gpu or config.tokens < _WORTH_COMPILING):
+        return "plain"
+    # A recording throws no dice a second time, and DDP's messages are not part of it.
+    disturbed_again = Dice(model).thrown and plan.kept_windows < config.windows
+    if speed == "recorded" and (not on_gpu or workers > 1 or disturbed_again):
+        return "compiled"
+    return speed
+
+
+class Chain(nn.Module):
+    """A chain of windows as one forward pass, so that DDP synchronises gradients once a step.
+
+    A compiled chain runs every window in the same way, whether a document begins there or not: one shape, one program.
+    """
+
+    def __init__(self, model: RecurrentGPT2, plan: Plan, speed: Speed = "plain") -> None:
         super().__init__()
-        self.model, self.plan = model, plan
+        self.model, self.plan, self.compiled = model, plan, speed != "plain"
+        self._run_window = torch.compile(self._run, dynamic=False) if self.compiled else self._run
+        self._recording = Recording(self) if speed == "recorded" else None
 
     def forward(self, batch: WindowBatch) -> torch.Tensor:
         """The sum of negative log-likelihoods over every scored token of the batch."""
+        return _Differentiated.apply(self, batch, *self.trained)
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that gradients are for."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def differentiate(self, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """The same sum and its gradient by every trained parameter, which is overwritten by the next call."""
+        return self._recording.differentiate(batch) if self._recording else self.differentiate_now(batch)
+
+    @torch.enable_grad()
+    def differentiate_now(self, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """That, operation by operation."""
+        trained, head = self.trained, Head(self.model.lm_head.weight, self.compiled)
+        gradients = [torch.zeros_like(parameter) for parameter in trained]
+        losses: list[torch.Tensor] = []
+        entries, readings, dice = self._read_for_states(batch)
+        by_state: torch.Tensor | None = None  # what the windows behind say about the state that one leaves
+        for window in reversed(range(len(entries))):
+            entry, reading = entries.pop(), readings.pop(window, None)
+            if reading is None:
+                with dice.as_before(window):
+                    reading = self._read(batch, window, entry)
+            top_NK, left = reading
+            loss, by_top_NK = head.score(top_NK, batch.targets_WBT[window].flatten())
+            losses.append(loss)
+            outputs, by_outputs = [top_NK], [by_top_NK]
+            if left is not None and by_state is not None:
+                outputs, by_outputs = [top_NK, left], [by_top_NK, by_state]
+            wanted = trained if entry is None else [entry, *trained]
+            found = torch.autograd.grad(outputs, wanted, by_outputs, allow_unused=True)
+            by_state = None if entry is None else found[0]
+            _add(gradients, found[-len(trained) :])
+            del reading, top_NK, left, outputs, found  # before another window's activations are made
+        at_head = next(at for at, parameter in enumerate(trained) if parameter is self.model.lm_head.weight)
+        gradients[at_head] += head.gradient
+        return torch.stack(losses).sum(), gradients
+
+    def _read_for_states(
+        self, batch: WindowBatch
+    ) -> tuple[list[torch.Tensor | None], dict[int, tuple[torch.Tensor, torch.Tensor | None]], Dice]:
+        """The state that each window begins with, the readings that are kept, and the dice that were thrown."""
         windows = len(batch.starts)
-        run = self._read if self.plan.head_gradients else self._read_and_score
-        results: list[torch.Tensor] = []
-        state: State | None = None
+        dice = Dice(self.model)
+        entries: list[torch.Tensor | None] = []
+        readings: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        left: torch.Tensor | None = None
         for window in range(windows):
-            arguments = (batch, window, state, window < windows - 1)
-            if window < windows - self.plan.kept_windows:
-                result, state = checkpoint(run, *arguments, use_reentrant=False)
-            else:
-                result, state = run(*arguments)
-            results.append(result)
-        if not self.plan.head_gradients:
-            return torch.stack(results).sum()
-        targets = [target_BT.flatten() for target_BT in batch.targets_WBT]
-        return summed_loss_with_gradients(results, self.model.lm_head.weight, targets)
+            entries.append(self._entry(batch, window, left))
+            dice.remember(window)
+            kept = window >= windows - self.plan.kept_windows
+            # A compiled window throws its dice differently where nothing is to be differentiated.
+            with torch.set_grad_enabled(kept or self.compiled):
+                reading = self._read(batch, window, entries[-1])
+            left = reading[1]
+            if kept:
+                readings[window] = reading
+        return entries, readings, dice
+
+    def _entry(self, batch: WindowBatch, window: int, left: torch.Tensor | None) -> torch.Tensor | None:
+        """The state that a window begins with; None where it has none."""
+        recurrence = self.model.recurrence
+        if recurrence is None:
+            return None
+        if batch.starts[window] == "all" or left is None:
+            return recurrence.empty(batch.inputs_WBT.shape[1]) if self.compiled else None
+        return left.detach()
 
     def _read(
-        self, batch: WindowBatch, window: int, state: State | None, leave_state: bool
-    ) -> tuple[torch.Tensor, State | None]:
-        start = batch.starts[window]
-        reading = self.model.read(
-            batch.inputs_WBT[window],
-            state=None if start == "all" else state,
-            fresh_B=batch.fresh_WB[window] if start == "some" else None,
-            leave_state=leave_state,
+        self, batch: WindowBatch, window: int, entry: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        if entry is not None and torch.is_grad_enabled():
+            entry.requires_grad_()  # where the graph of this window begins
+        masked = entry is not None and (self.compiled or batch.starts[window] == "some")
+        fresh_B = batch.fresh_WB[window] if masked else None
+        return self._run_window(
+            batch.inputs_WBT[window], entry, fresh_B, window < len(batch.starts) - 1 or self.compiled
         )
+
+    def _run(
+        self, tokens_BT: torch.Tensor, entry: torch.Tensor | None, fresh_B: torch.Tensor | None, leave_state: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        reading = self.model.read(tokens_BT, entry, fresh_B, leave_state=leave_state)
         return reading.top_BTK.flatten(0, 1), reading.state
 
-    def _read_and_score(
-        self, batch: WindowBatch, window: int, state: State | None, leave_state: bool
-    ) -> tuple[torch.Tensor, State | None]:
-        top_NK, state = self._read(batch, window, state, leave_state)
-        return summed_loss(top_NK, self.model.lm_head.weight, batch.targets_WBT[window].flatten()), state
+
+class _Differentiated(torch.autograd.Function):
+    """A chain's loss, for autograd, which only hands on the gradients that were made with it."""
+
+    @staticmethod
+    def forward(ctx: Any, chain: Chain, batch: WindowBatch, *trained: torch.Tensor) -> torch.Tensor:
+        loss, ctx.gradients = chain.differentiate(batch)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_loss: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gradients, ctx.gradients = ctx.gradients, None  # autograd takes over what nobody else holds
+        torch._foreach_mul_(gradients, by_loss)
+        return None, None, *gradients
+
+
+class Dice:
+    """What dropout throws, so that a window which is run again is disturbed as the first time."""
+
+    def __init__(self, model: RecurrentGPT2) -> None:
+        rates = (module.p for module in model.modules() if isinstance(module, nn.Dropout))
+        self.thrown = model.training and any(rates)
+        self.devices = [device] if (device := next(model.parameters()).device).type == "cuda" else []
+        self.before: dict[int, tuple[torch.Tensor, ...]] = {}
+
+    def remember(self, window: int) -> None:
+        """Before a window is run for the first time."""
+        if self.thrown:
+            self.before[window] = (torch.get_rng_state(), *map(torch.cuda.get_rng_state, self.devices))
+
+    @contextmanager
+    def as_before(self, window: int) -> Iterator[None]:
+        """Throw as then; afterwards chance goes on where it was."""
+        if not self.thrown:
+            yield
+            return
+        with torch.random.fork_rng(self.devices):
+            on_cpu, *on_devices = self.before.pop(window)
+            torch.set_rng_state(on_cpu)
+            for state, device in zip(on_devices, self.devices, strict=True):
+                torch.cuda.set_rng_state(state, device)
+            yield
+
+
+def _add(gradients: Sequence[torch.Tensor], found: Sequence[torch.Tensor | None]) -> None:
+    """Add what was found; a window without a state says nothing about the recurrence."""
+    pairs = [(total, one) for total, one in zip(gradients, found, strict=True) if one is not None]
+    torch._foreach_add_([total for total, _ in pairs], [one for _, one in pairs])

@@ -19,7 +19,7 @@ from recur_tune.corpus.tokens import TokenisedSplit
 from recur_tune.errors import UserError
 from recur_tune.model import RecurrentGPT2
 from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import Chain, Plan
+from recur_tune.training.bptt import Chain, Plan, chosen_speed
 from recur_tune.training.evaluate import evaluate
 from recur_tune.training.memory_tracker import MemoryTracker
 from recur_tune.training.step import make_optimizer, train_step
@@ -83,11 +83,9 @@ class Trainer:
             raise UserError(f"batch: {config.batch} chains cannot be shared evenly by {self.workers} workers.")
         self.config, self.device, self.validation = config, device, validation
         self.model = model.to(device).train()
-        self.chain: nn.Module = Chain(self.model, plan)
+        self.chain: nn.Module = Chain(self.model, plan, chosen_speed(config, self.model, plan, self.workers))
         if self.workers > 1:
-            # A step in which every window begins a document leaves the recurrence without a gradient.
-            unused = model.recurrence is not None
-            self.chain = DistributedDataParallel(self.chain, find_unused_parameters=unused)
+            self.chain = DistributedDataParallel(self.chain)
         self.optimizer = make_optimizer(self.model, config.learning_rate, config.weight_decay)
         self.stream = TrainingStream(
             train, config.windowing, config.windows, config.batch, config.seed, self.rank, self.workers

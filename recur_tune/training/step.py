@@ -9,6 +9,7 @@ from torch import nn
 
 from recur_tune.corpus.batches import WindowBatch
 from recur_tune.spec import Precision
+from recur_tune.training.bptt import Chain
 from recur_tune.training.precision import autocast
 
 
@@ -18,7 +19,7 @@ def make_optimizer(model: nn.Module, learning_rate: float, weight_decay: float) 
 
 
 def train_step(
-    chain: Callable[[WindowBatch], torch.Tensor],
+    chain: nn.Module,
     optimizer: torch.optim.Optimizer,
     batch: WindowBatch,
     clip_norm: float,
@@ -33,11 +34,23 @@ def train_step(
     and the gradient's norm before any weight changes and may raise.
     """
     with autocast(batch.inputs_WBT.device, precision):
-        loss = chain(batch) / batch.step_scored
-    (loss * workers).backward()
+        if isinstance(chain, Chain):
+            loss = _differentiate(chain, batch)
+        else:  # DDP gathers the workers' gradients while autograd hands them out
+            loss = chain(batch) / batch.step_scored
+            (loss * workers).backward()
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     norm = nn.utils.clip_grad_norm_(parameters, clip_norm)
     proceed(loss.detach(), norm)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return loss.detach(), norm
+
+
+def _differentiate(chain: Chain, batch: WindowBatch) -> torch.Tensor:
+    """The mean loss; its gradients go straight to the parameters."""
+    loss, gradients = chain.differentiate(batch)
+    torch._foreach_div_(gradients, batch.step_scored)
+    for parameter, gradient in zip(chain.trained, gradients, strict=True):
+        parameter.grad = gradient
+    return loss / batch.step_scored

@@ -35,7 +35,7 @@ def tracked(config: TrialConfig, plan: Plan, **shape: Any) -> int:
     return track_step(chain, optimizer, batch, "float32")
 
 
-@pytest.mark.parametrize("plan", [Plan(1), Plan(3), Plan(1, head_gradients=True)], ids=str)
+@pytest.mark.parametrize("plan", [Plan(1), Plan(2), Plan(3)], ids=str)
 @pytest.mark.parametrize("variant", [{"recurrence": "none"}, {}, {"l_ins": "all", "embeddings": 2}], ids=str)
 def test_the_prediction_is_the_peak_of_a_real_step(variant, plan):
     config = config_of(**variant)
@@ -57,7 +57,7 @@ def test_a_window_that_is_recomputed_still_costs_its_tokens_and_its_state():
     assert many - few == 20 * LANES * (tokens + fresh + state)
 
 
-@pytest.mark.parametrize("plan", [Plan(1), Plan(4), Plan(7), Plan(1, True), Plan(5, True)], ids=str)
+@pytest.mark.parametrize("plan", [Plan(1), Plan(4), Plan(7)], ids=str)
 def test_a_long_chain_is_priced_from_a_short_one(monkeypatch, plan):
     config, base = config_of(windows=7, l_ins=1), small_config(n_layer=1)
     extrapolated = plan_memory(config, base, plan, LANES)
@@ -73,16 +73,15 @@ def test_a_fixed_policy_is_priced_as_its_plan():
 
 def test_auto_stays_within_its_budget_and_keeps_more_with_more():
     base = small_config(**SHAPE)
-    smallest, largest = (plan_memory(config_of(), base, plan, LANES) for plan in (Plan(1), Plan(3, True)))
+    smallest, largest = (plan_memory(config_of(), base, plan, LANES) for plan in (Plan(1), Plan(3)))
     plans = []
     for budget in torch.linspace(smallest, largest, 60).ceil().int().tolist():
         config = config_of(checkpointing="auto", memory_budget=budget)
         plan = resolve_plan(config, base)
         assert plan_memory(config, base, plan, LANES) <= budget
-        plans.append((plan.head_gradients, plan.kept_windows))
+        plans.append(plan.kept_windows)
     assert plans == sorted(plans)
-    assert plans[0] == (False, 1)
-    assert plans[-1] == (True, 3)
+    assert plans[0] == 1 and plans[-1] == 3
 
 
 def test_auto_refuses_a_budget_in_which_nothing_fits():
@@ -91,13 +90,10 @@ def test_auto_refuses_a_budget_in_which_nothing_fits():
 
 
 def test_auto_keeps_as_many_windows_as_fit(monkeypatch):
-    monkeypatch.setattr(
-        memory, "plan_memory", lambda _c, _b, plan, _l: 100 * plan.kept_windows + 30 * plan.head_gradients
-    )
+    monkeypatch.setattr(memory, "plan_memory", lambda _c, _b, plan, _l: 100 * plan.kept_windows)
     for budget in range(100, 900, 10):
         config = config_of(windows=8, checkpointing="auto", memory_budget=budget)
-        expected = Plan(min((budget - 30) // 100, 8), True) if budget >= 130 else Plan(1)  # 100 is one window's
-        assert resolve_plan(config, small_config()) == expected
+        assert resolve_plan(config, small_config()) == Plan(min(budget // 100, 8))
 
 
 def test_views_are_free():

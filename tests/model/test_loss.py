@@ -1,13 +1,17 @@
-"""Two ways to the next-token loss, and the textbook's."""
+"""The next-token loss and its gradients, against the textbook's."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import pytest
 import torch
 
 from recur_tune.corpus.windows import NOT_SCORED
 from recur_tune.model import loss
-from recur_tune.model.loss import summed_loss, summed_loss_with_gradients
+from recur_tune.model.loss import Head, judge_by_element, judge_in_place, padded
+
+JUDGES = {"in place": judge_in_place, "by element": judge_by_element}
 
 
 def some_windows(*lengths: int, dtype: torch.dtype = torch.float64):
@@ -28,49 +32,63 @@ def textbook(tops, weight, targets) -> torch.Tensor:
     return total
 
 
-def test_the_summed_loss_is_the_textbooks():
-    (top,), weight, (target,) = some_windows(10)
-    torch.testing.assert_close(summed_loss(top, weight, target), textbook([top], weight, [target]))
+def scored(
+    tops: Sequence[torch.Tensor], weight: torch.Tensor, targets: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Our sum, and the gradients of the weight and of every window's output."""
+    head = Head(weight)
+    results = [head.score(top, target) for top, target in zip(tops, targets, strict=True)]
+    return torch.stack([one for one, _ in results]).sum(), [head.gradient, *(gradient for _, gradient in results)]
 
 
-@pytest.mark.parametrize("rows", [2048, 3, 1])
+@pytest.mark.parametrize("rows", [4096, 3, 1])
 @pytest.mark.parametrize("lengths", [(10,), (7, 3, 8)], ids=str)
-@pytest.mark.parametrize("factor", [1.0, -0.37])
-def test_gradients_made_in_the_forward_pass_are_the_textbooks(monkeypatch, rows, lengths, factor):
+@pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
+def test_loss_and_gradients_are_the_textbooks(monkeypatch, rows, lengths, judge):
     monkeypatch.setattr(loss, "_ROWS", rows)
+    monkeypatch.setattr(loss, "judge_in_place", judge)
     tops, weight, targets = some_windows(*lengths)
-    expected, eager = textbook(tops, weight, targets), summed_loss_with_gradients(tops, weight, targets)
-    torch.testing.assert_close(eager, expected, rtol=1e-10, atol=0)
-    expected_gradients = torch.autograd.grad(expected * factor, [weight, *tops])
-    gradients = torch.autograd.grad(eager * factor, [weight, *tops])
-    torch.testing.assert_close(gradients, expected_gradients, rtol=1e-10, atol=1e-12)
+    expected = textbook(tops, weight, targets)
+    total, gradients = scored(tops, weight, targets)
+    torch.testing.assert_close(total, expected.detach(), rtol=1e-10, atol=0)
+    by_hand = torch.autograd.grad(expected, [weight, *tops])
+    torch.testing.assert_close(gradients, list(by_hand), rtol=1e-10, atol=1e-12)
 
 
-def test_both_ways_agree_in_gradients_with_each_other():
-    tops, weight, targets = some_windows(9, 9)
-    kept = sum(summed_loss(top, weight, target) for top, target in zip(tops, targets, strict=True))
-    gradients = torch.autograd.grad(kept, [weight, *tops])
-    eager = torch.autograd.grad(summed_loss_with_gradients(tops, weight, targets), [weight, *tops])
-    torch.testing.assert_close(eager, gradients, rtol=1e-10, atol=1e-12)
-
-
-def test_what_is_not_scored_costs_nothing_and_pulls_at_nothing():
+@pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
+def test_what_is_not_scored_costs_nothing_and_pulls_at_nothing(monkeypatch, judge):
+    monkeypatch.setattr(loss, "judge_in_place", judge)
     tops, weight, targets = some_windows(5)
     targets[0][:] = NOT_SCORED
-    for total in (summed_loss(tops[0], weight, targets[0]), summed_loss_with_gradients(tops, weight, targets)):
-        assert total.item() == 0
-        assert all(gradient.abs().max() == 0 for gradient in torch.autograd.grad(total, [weight, *tops]))
+    total, gradients = scored(tops, weight, targets)
+    assert total.item() == 0
+    assert all(gradient.abs().max() == 0 for gradient in gradients)
 
 
-def test_under_autocast_both_sum_in_single_precision_and_agree():
+@pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
+def test_padding_is_invisible_even_where_logits_are_far_below_it(judge):
+    """The columns beyond the vocabulary hold zeros; with real logits at -50 they would win every softmax."""
+    logits = torch.full((3, padded(11)), 0.0, dtype=torch.float64)
+    logits[:, :11] = torch.randn(3, 11, dtype=torch.float64) - 50
+    real, target = logits[:, :11].clone().requires_grad_(), torch.tensor([4, NOT_SCORED, 0])
+    expected = torch.nn.functional.cross_entropy(real, target, ignore_index=NOT_SCORED, reduction="sum")
+    total, gradient = judge(logits, target, 11)
+    torch.testing.assert_close(total, expected.detach())
+    torch.testing.assert_close(gradient[:, :11], torch.autograd.grad(expected, real)[0])
+    assert gradient[:, 11:].abs().max() == 0
+
+
+@pytest.mark.parametrize(("vocabulary", "columns"), [(1, 128), (128, 128), (129, 256), (50257, 50304)])
+def test_columns_are_whole_blocks(vocabulary, columns):
+    assert padded(vocabulary) == columns
+
+
+def test_under_autocast_sums_are_in_single_precision():
     tops, weight, targets = some_windows(40, 40, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        kept = sum(summed_loss(top, weight, target) for top, target in zip(tops, targets, strict=True))
-        eager = summed_loss_with_gradients(tops, weight, targets)
-    assert kept.dtype == eager.dtype == torch.float32
-    torch.testing.assert_close(eager, kept, rtol=1e-5, atol=0)
-    torch.testing.assert_close(eager, textbook(tops, weight, targets), rtol=1e-2, atol=0)
-    for ours, theirs in zip(
-        torch.autograd.grad(eager, [weight, *tops]), torch.autograd.grad(kept, [weight, *tops]), strict=True
-    ):
+        total, gradients = scored(tops, weight, targets)
+    assert total.dtype == torch.float32 and {one.dtype for one in gradients} == {torch.float32}
+    expected = textbook(tops, weight, targets)
+    torch.testing.assert_close(total, expected.detach(), rtol=1e-2, atol=0)
+    for ours, theirs in zip(gradients, torch.autograd.grad(expected, [weight, *tops]), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0.02 * float(theirs.abs().max()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,7 @@ from torch import nn
 
 from recur_tune.corpus.batches import WindowBatch
 from recur_tune.corpus.windows import NOT_SCORED, Windowing
-from recur_tune.model import MemorySpec, RecurrentGPT2
+from recur_tune.model import MemorySpec, RecurrentGPT2, loss
 from recur_tune.training.bptt import Chain, Plan, fixed_plan
 from recur_tune.training.memory_tracker import MemoryTracker
 from tests.conftest import small_model
@@ -17,7 +19,7 @@ from tests.model import chain_batch, full_batch
 
 WINDOWS = 4
 MEMORY = MemorySpec(width=20, depth=1)
-PLANS = [Plan(kept, head) for kept in range(1, WINDOWS + 1) for head in (False, True)][1:]
+PLANS = [Plan(kept) for kept in range(1, WINDOWS)]
 MODELS = {"none": None, "memory": MEMORY, "all layers": MemorySpec(l_ins="all", embeddings=2, pooling="attention")}
 # Documents that begin at different windows of three lanes, some shorter than a window; the last lane runs dry.
 MIXED = chain_batch(Windowing(6, 2), [[14, 3], [6, 10, 2], [14]], WINDOWS)
@@ -68,7 +70,7 @@ def test_every_plan_gives_the_loss_and_gradients_of_keeping_everything(dtype, to
 @pytest.mark.parametrize("memory", MODELS.values(), ids=MODELS)
 def test_a_batch_is_the_sum_of_its_documents_read_by_hand(memory):
     model = small_model(memory).double()
-    loss, gradients = loss_and_gradients(model, Plan(2, head_gradients=True), MIXED)
+    loss, gradients = loss_and_gradients(model, Plan(2), MIXED)
     by_hand = torch.zeros((), dtype=torch.float64)
     for lane in range(3):
         state = None
@@ -85,7 +87,7 @@ def test_a_batch_is_the_sum_of_its_documents_read_by_hand(memory):
     assert_same(gradients, list(torch.autograd.grad(by_hand, list(model.parameters()))), 1e-10)
 
 
-@pytest.mark.parametrize("plan", [Plan(1), Plan(1, head_gradients=True), Plan(3)], ids=str)
+@pytest.mark.parametrize("plan", [Plan(1), Plan(3)], ids=str)
 @pytest.mark.parametrize("memory", [None, MEMORY], ids=["none", "memory"])
 def test_the_last_windows_loss_reaches_the_first_windows_tokens_through_the_state_alone(memory, plan):
     gradient = gradient_of_a_token_in_the_first_window(memory, plan, Windowing(8), [24])
@@ -139,7 +141,7 @@ def test_recomputing_all_windows_needs_no_more_memory_for_40_windows_than_for_2(
 def test_keeping_all_windows_needs_memory_for_each():
     two, four, eight = (activation_peak(MEMORY, "none", windows, size=16) for windows in (2, 4, 8))
     assert eight - four == pytest.approx(2 * (four - two), rel=0.01)
-    assert eight > 2.5 * two
+    assert eight > 1.5 * two
 
 
 @pytest.mark.parametrize("size", [8, 16])
@@ -160,3 +162,38 @@ def test_the_loss_is_a_sum_over_scored_tokens():
     logits = model(MIXED.inputs_WBT.flatten(0, 1))
     expected = F.cross_entropy(logits.flatten(0, 1), MIXED.targets_WBT.flatten(), reduction="sum")
     torch.testing.assert_close(Chain(model, Plan(1))(MIXED), expected)
+
+
+@pytest.fixture
+def by_another_compiler(monkeypatch):
+    """torch's own way through compiled graphs without the code generator, which wants a C++ compiler and minutes."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    monkeypatch.setattr(loss, "_COMPILED", [])
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("memory", MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize("plan", [Plan(1), Plan(WINDOWS)], ids=str)
+def test_a_compiled_chain_gives_the_same(by_another_compiler, memory, plan):
+    model = small_model(memory, n_layer=2).double().train()
+    expected, expected_gradients = loss_and_gradients(model, plan, MIXED)
+    torch.manual_seed(5)
+    compiled = Chain(model, plan, "compiled")(MIXED)
+    torch.testing.assert_close(compiled.detach(), expected, rtol=1e-10, atol=0)
+    assert_same(list(torch.autograd.grad(compiled, list(model.parameters()))), expected_gradients, 1e-10)
+
+
+def test_a_compiled_window_is_one_program_for_all_windows_of_all_batches(by_another_compiler):
+    programs = []
+
+    def counting(graph, inputs):
+        programs.append(graph)
+        return graph.forward
+
+    model = small_model(MEMORY, n_layer=1)
+    chain = Chain(model, Plan(1), "compiled")
+    torch._dynamo.reset()
+    chain._run_window = torch._dynamo.optimize(counting, dynamic=False)(chain._run)
+    chain(MIXED).backward()
+    chain(full_batch(WINDOWS, 3, 6)).backward()
+    assert len(programs) == 1

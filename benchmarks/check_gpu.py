@@ -1,0 +1,124 @@
+"""On a GPU: every fast way through a step agrees with the plain one, in loss and in gradients.
+
+    python benchmarks/check_gpu.py
+
+The yardstick is the plain way in float64. Each way's error is the distance from it over its size; that of bfloat16
+itself, run plainly, stands in the first line.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from train_step import random_batch
+from transformers import GPT2Config
+
+from recur_tune.corpus.batches import WindowBatch
+from recur_tune.model import RecurrentGPT2
+from recur_tune.model.pretrained import recurrent_config
+from recur_tune.spec import TrialConfig
+from recur_tune.training.bptt import Chain, Plan, Speed
+from recur_tune.training.precision import autocast
+
+SHAPE = {"n_layer": 4, "n_embd": 256, "n_head": 4, "vocab_size": 50257}
+WAYS: list[tuple[Speed, int, float]] = [
+    ("plain", 1, 0.0), ("plain", 3, 0.0), ("compiled", 1, 0.0), ("compiled", 6, 0.0), ("recorded", 1, 0.0),
+    ("recorded", 3, 0.0), ("recorded", 6, 0.0),
+]  # fmt: skip
+
+
+def main() -> None:
+    """Print the table; exit with 1 if anything disagrees."""
+    device = torch.device("cuda")
+    console, table = Console(width=110), Table("recurrence", "way", "kept", "loss off by", "gradients off by", box=None)
+    worst = 0.0
+    for name, fields in {
+        "none": {"recurrence": "none"},
+        "memory": {},
+        "all layers": {"l_ins": "all", "embeddings": 2},
+    }.items():
+        trial = TrialConfig(window=96, windows=6, batch=8, **fields)
+        batch = some_fresh(random_batch(trial, SHAPE["vocab_size"])).to(device)
+        model = model_of(trial).to(device).train()
+        exact = [
+            value.double() for value in loss_and_gradients(model.double(), "plain", trial.windows, batch, "float32")
+        ]
+        model.float()
+        allowed = 0.0
+        for speed, kept, _ in WAYS:
+            found = loss_and_gradients(model, speed, kept, batch, "bfloat16")
+            loss, gradients = (off(one, other) for one, other in ((found[:1], exact[:1]), (found[1:], exact[1:])))
+            allowed = allowed or 1.5 * gradients
+            worst = max(worst, gradients / allowed)
+            table.add_row(name, speed, str(kept), f"{loss:.1e}", f"{gradients:.1e}")
+    console.print(table)
+    for line in dropout_lines(device):
+        console.print(line)
+    flat = [peak(windows, device) for windows in (2, 20, 100)]
+    console.print(
+        f"peak memory under 'all' with 2, 20 and 100 windows: {', '.join(f'{one / 2**20:.0f} MiB' for one in flat)}"
+    )
+    sys.exit(worst > 1)
+
+
+def model_of(trial: TrialConfig, dropout: float = 0.0) -> RecurrentGPT2:
+    torch.manual_seed(0)
+    rates = dict.fromkeys(["resid_pdrop", "embd_pdrop", "attn_pdrop"], dropout)
+    return RecurrentGPT2(recurrent_config(GPT2Config(**SHAPE, **rates), trial.memory, None))
+
+
+def some_fresh(batch: WindowBatch) -> WindowBatch:
+    """Some lanes begin a document in the middle."""
+    fresh = batch.fresh_WB.clone()
+    fresh[3, ::3] = True
+    starts = tuple("all" if row.all() else "some" if row.any() else "none" for row in fresh)
+    return WindowBatch(batch.inputs_WBT, batch.targets_WBT, fresh, starts, batch.scored, batch.step_scored)
+
+
+def loss_and_gradients(
+    model: RecurrentGPT2, speed: Speed, kept: int, batch: WindowBatch, precision: str, steps: int = 4
+) -> list[torch.Tensor]:
+    """The last of some steps without an update: by then a recording has been made and is replayed."""
+    torch._dynamo.reset()
+    chain = Chain(model, Plan(kept), speed)
+    for _ in range(steps if speed == "recorded" else 1):
+        torch.manual_seed(1)
+        with autocast(batch.inputs_WBT.device, precision):  # type: ignore[arg-type]
+            loss, gradients = chain.differentiate(batch)
+    return [loss, *(gradient.clone() for gradient in gradients)]
+
+
+def off(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+    distance = sum(float((one.double() - other).square().sum()) for one, other in zip(found, exact, strict=True))
+    return (distance / sum(float(other.square().sum()) for other in exact)) ** 0.5
+
+
+def dropout_lines(device: torch.device) -> Iterator[str]:
+    """With dropout a window that is run again must be disturbed as before: keeping everything is the yardstick."""
+    trial = TrialConfig(window=96, windows=6, batch=8)
+    batch = random_batch(trial, SHAPE["vocab_size"]).to(device)
+    model = model_of(trial, dropout=0.1).to(device).train()
+    for speed in ("plain", "compiled"):
+        kept, again = (loss_and_gradients(model, speed, windows, batch, "bfloat16") for windows in (6, 1))
+        exact = [value.double() for value in kept]
+        yield f"dropout 0.1, {speed}: run again against kept, gradients off by {off(again[1:], exact[1:]):.1e}"
+
+
+def peak(windows: int, device: torch.device) -> int:
+    trial = TrialConfig(window=96, windows=windows, batch=8)
+    batch = random_batch(trial, SHAPE["vocab_size"]).to(device)
+    model = model_of(trial).to(device).train()
+    chain = Chain(model, Plan(1), "plain")
+    for _ in range(2):
+        torch.cuda.reset_peak_memory_stats()
+        with autocast(device, "bfloat16"):
+            chain.differentiate(batch)
+    return torch.cuda.max_memory_allocated()
+
+
+if __name__ == "__main__":
+    main()
