@@ -45,6 +45,7 @@ bench: install
 bench-gpu:
 	$(PYTHON) benchmarks/check_gpu.py
 	$(PYTHON) benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --windows 20 --budget 16GiB 80GiB --steps 5
+	$(PYTHON) benchmarks/evaluation.py --base gpt2 --window 300 --overlap 30 --documents 20 --length 40000 --lanes 20
 
 clean:
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

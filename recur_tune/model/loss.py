@@ -21,6 +21,26 @@ def padded(vocabulary: int) -> int:
     return -(-vocabulary // _ALIGNED) * _ALIGNED
 
 
+def padded_weight(weight_VK: torch.Tensor) -> torch.Tensor:
+    """A copy of the projection with whole blocks of rows, in the type in which products run here."""
+    device, vocabulary = weight_VK.device.type, len(weight_VK)
+    kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VK.dtype
+    return F.pad(weight_VK.detach().to(kind), (0, 0, 0, padded(vocabulary) - vocabulary))
+
+
+@torch.no_grad()
+def likelihoods(
+    top_NK: torch.Tensor, padded_VK: torch.Tensor, target_N: torch.Tensor, vocabulary: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The negative log-likelihood of every row's target, and whether the target is the likeliest of all."""
+    nll, correct = [], []
+    for top, target in zip(top_NK.to(padded_VK.dtype).split(_ROWS), target_N.split(_ROWS), strict=True):
+        logits_NV = (top @ padded_VK.t())[:, :vocabulary].to(_sum_type(padded_VK))
+        nll.append(F.cross_entropy(logits_NV, target, reduction="none"))
+        correct.append(logits_NV.argmax(-1) == target)
+    return torch.cat(nll), torch.cat(correct)
+
+
 class Head:
     """The vocabulary projection during one step: it scores windows and gathers the gradient of its weight.
 
@@ -29,10 +49,7 @@ class Head:
     """
 
     def __init__(self, weight_VK: torch.Tensor, compiled: bool = False) -> None:
-        device = weight_VK.device.type
-        kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_VK.dtype
-        self.vocabulary = len(weight_VK)
-        self.weight_VK = F.pad(weight_VK.detach().to(kind), (0, 0, 0, padded(self.vocabulary) - self.vocabulary))
+        self.vocabulary, self.weight_VK = len(weight_VK), padded_weight(weight_VK)
         self._gathered_VK = torch.zeros_like(self.weight_VK, dtype=weight_VK.dtype)
         self._judge = _compiled_judge() if compiled else judge_in_place
 

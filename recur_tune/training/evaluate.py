@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from recur_tune.corpus.batches import evaluation_batches
 from recur_tune.corpus.tokens import TokenisedSplit
 from recur_tune.corpus.windows import NOT_SCORED, Windowing
 from recur_tune.model import RecurrentGPT2
+from recur_tune.model.loss import likelihoods, padded_weight
 from recur_tune.spec import Precision
 from recur_tune.training.precision import autocast
 
@@ -77,15 +77,18 @@ def evaluate(
     device, was_training = next(model.parameters()).device, model.training
     model.eval()
     started = time.perf_counter()
-    # One value per target token; sums come afterwards, in double precision and in one place.
-    nll = np.zeros(len(split.tokens), dtype=np.float32)
-    correct = np.zeros(len(split.tokens), dtype=bool)
     depth = np.full(len(split.tokens), -1, dtype=np.int64)  # -1: not scored
     position = np.zeros(len(split.tokens), dtype=np.int64)
     state, scored_so_far = None, 0
     carry_state = model.recurrence is not None
+    places: list[np.ndarray] = []  # in the split, of the tokens that were scored, window by window
+    answers: list[tuple[torch.Tensor, torch.Tensor]] = []  # what the model says of them, still on the device
+    with autocast(device, precision):
+        head_VK = padded_weight(model.lm_head.weight)
     for batch, table_B5 in evaluation_batches(split, windowing, lanes, carry_state):
         on_device = batch.to(device)
+        lane, place = np.nonzero(batch.targets_WBT[0].numpy() != NOT_SCORED)
+        rows = torch.from_numpy(lane * windowing.size + place).to(device, non_blocking=True)
         start = batch.starts[0]
         with autocast(device, precision):
             reading = model.read(
@@ -93,19 +96,20 @@ def evaluate(
                 state=None if start == "all" else state,
                 fresh_B=on_device.fresh_WB[0] if start == "some" else None,
             )
-            logits_BTV = model.logits(reading.top_BTK).float()
         state = reading.state
-        targets_BT = on_device.targets_WBT[0]
-        nll_BT = F.cross_entropy(logits_BTV.transpose(1, 2), targets_BT, ignore_index=NOT_SCORED, reduction="none")
-        correct_BT = logits_BTV.argmax(-1) == targets_BT
-        lane, place = np.nonzero(batch.targets_WBT[0].numpy() != NOT_SCORED)
+        # Only what is scored is projected: in an overlapped window that may be a small part.
+        top_NK, target_N = reading.top_BTK.flatten(0, 1)[rows], on_device.targets_WBT[0].flatten()[rows]
+        answers.append(likelihoods(top_NK, head_VK, target_N, len(model.lm_head.weight)))
         target = table_B5[lane, 0] + place + 1
-        nll[target] = nll_BT.cpu().numpy()[lane, place]
-        correct[target] = correct_BT.cpu().numpy()[lane, place]
+        places.append(target)
         depth[target], position[target] = table_B5[lane, 4], place
         scored_so_far += batch.scored
         progress(scored_so_far)
     model.train(was_training)
+    nll, correct = np.zeros(len(split.tokens), dtype=np.float32), np.zeros(len(split.tokens), dtype=bool)
+    if places:
+        where = np.concatenate(places)
+        nll[where], correct[where] = (torch.cat(parts).cpu().numpy() for parts in zip(*answers, strict=True))
     return _summarise(split, windowing, nll, correct, depth, position, time.perf_counter() - started)
 
 

@@ -1,0 +1,102 @@
+"""Tokens per second of overlapped evaluation: Hugging Face's loop over strided windows, and ours.
+
+    python benchmarks/evaluation.py                                            # small sizes, for a CPU
+    python benchmarks/evaluation.py --base gpt2 --window 300 --overlap 30 --documents 20 --length 60000
+
+Both score every token of the same documents once, with the same context. Hugging Face's way, as its documentation has
+it, reads one window at a time and hides the context from the loss; it is given one document, which is enough of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import GPT2LMHeadModel
+
+from recur_tune.corpus.tokens import TokenisedSplit
+from recur_tune.corpus.windows import NOT_SCORED, Windowing
+from recur_tune.model import RecurrentGPT2
+from recur_tune.model.pretrained import base_config, recurrent_config
+from recur_tune.spec import MemorySpec
+from recur_tune.training.evaluate import evaluate
+from recur_tune.training.precision import autocast, default_device
+from recur_tune.units import format_count
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", default="tiny")
+    parser.add_argument("--window", type=int, default=64)
+    parser.add_argument("--overlap", type=int, default=16)
+    parser.add_argument("--documents", type=int, default=8)
+    parser.add_argument("--length", type=int, default=4000, help="tokens of the longest; the shortest has half")
+    parser.add_argument("--lanes", type=int, default=32)
+    arguments = parser.parse_args()
+    device, base = default_device(), base_config(arguments.base)
+    windowing = Windowing(arguments.window, arguments.overlap)
+    split = made_up(base.vocab_size, arguments.documents, arguments.length)
+    torch.manual_seed(0)
+    stock = GPT2LMHeadModel(base).to(device).eval()
+    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    table = Table(
+        f"{arguments.base}, windows of {arguments.window}, {arguments.overlap} read again", "tokens/s", box=None
+    )
+    part = split.head(arguments.length)
+    strided(stock, part.head(20 * windowing.size), windowing, device)
+    rate, expected = strided(stock, part, windowing, device)
+    table.add_row("Hugging Face, strided windows", format_count(rate), "1.0 x")
+    for title, memory in (("ours, plain", None), ("ours, memory", MemorySpec())):
+        model = RecurrentGPT2(recurrent_config(base, memory, None)).to(device)
+        model.transformer.load_state_dict(stock.transformer.state_dict())
+        found = evaluate(model, part, windowing, arguments.lanes)
+        if memory is None:
+            assert abs(found.nll / found.tokens / expected - 1) < 1e-3, (found.nll / found.tokens, expected)
+        whole = evaluate(model, split, windowing, arguments.lanes)
+        ours = whole.tokens / whole.seconds
+        table.add_row(title, format_count(ours), f"{ours / rate:.1f} x")
+    console = Console(width=110)
+    console.print(f"torch {torch.__version__}, {name}")
+    console.print(table)
+
+
+def made_up(vocabulary: int, documents: int, length: int) -> TokenisedSplit:
+    random = np.random.default_rng(0)
+    lengths = np.linspace(length // 2, length, documents).astype(int)[::-1]
+    tokens = random.integers(vocabulary, size=lengths.sum(), dtype=np.int64)
+    ones = np.ones(len(tokens), dtype=np.int64)
+    return TokenisedSplit(tokens, ones, ones, np.append(0, lengths.cumsum()), np.array([], dtype=np.int64))
+
+
+@torch.no_grad()
+def strided(
+    model: GPT2LMHeadModel, split: TokenisedSplit, windowing: Windowing, device: torch.device
+) -> tuple[float, float]:
+    """Tokens per second and nats per token, one window after another."""
+    started, total, count = time.perf_counter(), 0.0, 0
+    for begin, end in split.document_inputs():
+        document = torch.from_numpy(split.tokens[begin : end + 1].astype(np.int64)).to(device)[None]
+        scored = 0
+        for first in range(0, end - begin, windowing.stride):
+            last = min(first + windowing.size, end - begin)
+            labels = document[:, first + 1 : last + 1].clone()
+            labels[:, : scored - first] = NOT_SCORED
+            with autocast(device, "auto"):
+                logits = model(document[:, first:last]).logits
+            loss = torch.nn.functional.cross_entropy(
+                logits[0].float(), labels[0], ignore_index=NOT_SCORED, reduction="sum"
+            )
+            total += loss.item()
+            count, scored = count + last - scored, last
+            if last == end - begin:
+                break
+    return count / (time.perf_counter() - started), total / count
+
+
+if __name__ == "__main__":
+    main()
