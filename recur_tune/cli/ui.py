@@ -34,7 +34,8 @@ def ui(name: str | None, port: int, no_browser: bool, results: Path | None) -> N
       recur-tune ui books --port 8000
     """
     from recur_tune.cluster.ray_cluster import ray_token
-    from recur_tune.tracking.mlflow import Tracker, is_server, tracking_uri, without_password
+    from recur_tune.tracking.mlflow import Tracker
+    from recur_tune.tracking.places import TRAINING, is_server, tracking_uri, without_password
 
     folder = results_folder(results)
     directory = SearchDirectory.open(folder, name) if name else next(reversed(searches_in(folder)), None)
@@ -47,7 +48,7 @@ def ui(name: str | None, port: int, no_browser: bool, results: Path | None) -> N
     if is_server(uri):
         _show(tracker.run_url or without_password(uri), no_browser)
         return
-    _serve(uri, port, tracker.page if name else tracker.run_list, no_browser)
+    _serve(uri, port, f"{tracker.page}?{TRAINING}" if name else tracker.run_list, no_browser)
 
 
 def _serve(uri: str, port: int, page: str, no_browser: bool) -> None:

@@ -268,9 +268,12 @@ def _plain(value: Any) -> Any:
 
 def code_version() -> str:
     """The installed version of this package."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    return version("recur-tune")
+    try:
+        return version("recur-tune")
+    except PackageNotFoundError:  # run from its source, as where nothing can be installed
+        return "source"
 
 
 def _path(results: Path, name: str) -> Path:

@@ -8,16 +8,16 @@ their event's time, and a run is looked for before it is made.
 
 from __future__ import annotations
 
+import getpass
 import json
-import logging
-import os
-import re
 import threading
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from recur_tune.errors import UserError
@@ -26,60 +26,41 @@ from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.front import front_rows
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import Event, SearchState, TrialRecord, replay
-from recur_tune.tracking.news import News, Point, RunNews, milliseconds
+from recur_tune.tracking.calls import children, is_active, log_run, quiet_client, reason, set_status
+from recur_tune.tracking.datasets import dataset_inputs, digests
+from recur_tune.tracking.description import search_note, trial_note
+from recur_tune.tracking.machine import MachineMetrics
+from recur_tune.tracking.news import News, RunNews, milliseconds
+from recur_tune.tracking.places import (
+    DELIVERED,
+    FILES,
+    PICTURE,
+    SMALL_PICTURE,
+    Delivered,
+    is_server,
+    tracking_uri,
+    without_password,
+)
+from recur_tune.tracking.plots import draw_front, smaller
+from recur_tune.tracking.subject import bases_of, corpus_of, shape_params
+from recur_tune.tracking.views import view_tags
 
 if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
 EXPERIMENT = "recur-tune"
-DELIVERED = "mlflow.json"
+# MLflow would guess what kind it is, and ask.
+EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+NOTE = "mlflow.note.content"
 FRONT_TABLE = "front.json"
 EVENTS_PER_PASS = 500
 PAUSE, LONGEST_PAUSE = 2.0, 60.0  # seconds between deliveries, and the most after failures
-
-# Only where the user has not decided otherwise. MLflow's own patience is minutes, ours is the next delivery.
-ENVIRONMENT = {
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
-    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-}
+FIGURES_APART = 300.0  # seconds: the figure to explore is megabytes
 
 
 class Undelivered(UserError):
     """MLflow did not take what the log holds; nothing is lost, a later delivery tries again."""
-
-
-def tracking_uri(directory: SearchDirectory) -> str:
-    """The server that the search names, else an SQLite file that all searches of the results folder share."""
-    return directory.spec.tracking or f"sqlite:///{directory.path.absolute().parent / 'mlflow.db'}"
-
-
-@dataclass
-class Delivered:
-    """What `mlflow.json` remembers."""
-
-    uri: str
-    experiment: str = ""
-    parent: str = ""
-    offset: int = 0  # in the log: everything before it is at the server
-    runs: dict[int, str] = field(default_factory=dict)  # run ids by the trials' numbers
-    front: list[int] = field(default_factory=list)  # trials tagged as on the front
-    table: list[int] = field(default_factory=list)  # the front whose table the server has
-
-    def page(self, run: str) -> str:
-        """Where a run is shown below MLflow's own address."""
-        return f"#/experiments/{self.experiment}/runs/{run}"
-
-    @classmethod
-    def read(cls, path: Path, uri: str) -> Delivered:
-        """The file's content; where it is missing, broken or about another server, nothing is delivered yet."""
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            fields = json.loads(path.read_text())
-            if fields["uri"] == uri:
-                return cls(**fields | {"runs": {int(number): run for number, run in fields["runs"].items()}})
-        return cls(uri)
 
 
 class Tracker:
@@ -93,6 +74,8 @@ class Tracker:
         self._turn = threading.Lock()  # the thread and its owner take turns
         self._closing, self._out_of_time = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
+        self._machine = MachineMetrics(self.uri)
+        self._next_figures = 0.0  # not before this moment of the monotonic clock
         self._forget()
 
     @property
@@ -106,6 +89,11 @@ class Tracker:
     def page(self) -> str:
         """Where the search's run is shown below MLflow's own address; its front page while nothing has arrived."""
         return self._delivered.page(self._delivered.parent) if self._delivered.parent else ""
+
+    @property
+    def run_list(self) -> str:
+        """Where the runs of all searches are shown below MLflow's own address; its front page likewise."""
+        return self._delivered.run_list if self._delivered.parent else ""
 
     def start(self, after: float = 0.0) -> None:
         """Deliver in the background, beginning after so many seconds."""
@@ -137,25 +125,54 @@ class Tracker:
     def log_files(self, paths: list[Path]) -> None:
         """Put files beside the search's run."""
         with self._turn, self._one_sentence_on_failure():
-            client = self._connect()
-            for path in paths:
-                client.log_artifact(self._delivered.parent, str(path))
+            self._log_files(self._connect(), paths)
+
+    def _log_files(self, client: MlflowClient, paths: Iterable[Path]) -> None:
+        for path in paths:
+            client.log_artifact(self._delivered.parent, str(path))
+            if path.name == PICTURE:
+                self._log_small_picture(client, path)
+
+    def _log_small_picture(self, client: MlflowClient, picture: Path) -> None:
+        """Show a picture in the search's words; its address there stays the same."""
+        with TemporaryDirectory(prefix="recur-tune-") as folder:
+            client.log_artifact(self._delivered.parent, str(smaller(picture, Path(folder))))
+        if not self._delivered.pictured:
+            self._delivered.pictured = True
+            self._save()
+            log_run(client, self._delivered.parent, tags=self._note(self._state or self._delivered_state()))
 
     def _deliver_until_closed(self, after: float) -> None:
         self._closing.wait(after)
         pause = PAUSE
         while not self._closing.is_set():
-            arrived = self._try_to_deliver()
+            arrived = self._try(self._deliver_with_figures)
             self._closing.wait(PAUSE if arrived else pause)
             pause = PAUSE if arrived else min(2 * pause, LONGEST_PAUSE)
-        self._try_to_deliver()
+        self._machine.end()
+        self._try(self.deliver)
 
-    def _try_to_deliver(self) -> bool:
+    def _try(self, deliver: Callable[[], bool]) -> bool:
         try:
-            self.problem = None if self.deliver() else "There was no time left for the last delivery to MLflow."
+            self.problem = None if deliver() else "There was no time left for the last delivery to MLflow."
         except Exception as error:  # whatever it is, the search goes on
             self.problem = str(error)
         return self.problem is None
+
+    def _deliver_with_figures(self) -> bool:
+        """What a search that runs shows besides its log: its front in pictures now and then, and the machine."""
+        arrived = self.deliver()
+        with self._turn, self._one_sentence_on_failure():
+            client, delivered = self._connect(), self._delivered
+            self._machine.keep_going(delivered.parent)
+            if delivered.front != delivered.figures and time.monotonic() >= self._next_figures:
+                self._next_figures = time.monotonic() + FIGURES_APART
+                with TemporaryDirectory(prefix="recur-tune-") as folder:
+                    state = self._state or self._delivered_state()
+                    self._log_files(client, draw_front(self.directory.name, self._spec, state, Path(folder)))
+                delivered.figures = delivered.front
+                self._save()
+        return arrived
 
     @contextmanager
     def _one_sentence_on_failure(self) -> Iterator[None]:
@@ -164,11 +181,11 @@ class Tracker:
             yield
         except Exception as error:
             self._forget()
-            if isinstance(error, UserError):
-                raise
+            if isinstance(error, UserError):  # a sentence already, say about a folder that cannot be written
+                raise Undelivered(str(error)) from error
             raise Undelivered(
                 f"MLflow at {without_password(self.uri)} did not take the records of {self.directory.name} "
-                f"({_reason(error)}); they are kept and can be delivered later."
+                f"({reason(error)}); they are kept and can be delivered later."
             ) from error
 
     def _forget(self) -> None:
@@ -176,6 +193,7 @@ class Tracker:
         self._delivered = Delivered.read(self.directory.path / DELIVERED, self.uri)
         self._client: MlflowClient | None = None
         self._state: SearchState | None = None
+        self._note_there: dict[str, str] = {}
         self._children_known = False
 
     def _save(self) -> None:
@@ -184,8 +202,8 @@ class Tracker:
     def _connect(self) -> MlflowClient:
         """The client, after making sure that the server has the search's run."""
         if self._client is None:
-            client = _quiet_client(self.uri)
-            if not self._delivered.parent or not _is_active(client, self._delivered.parent):
+            client = quiet_client(self.uri)
+            if not self._delivered.parent or not is_active(client, self._delivered.parent):
                 # A server without the run that we knew gets everything, from the log's beginning.
                 self._delivered = self._find_or_create_parent(client)
                 self._save()
@@ -198,23 +216,33 @@ class Tracker:
         run = found[0] if found else self._create_parent(client, experiment)
         # A resumed search may have a larger budget, and MLflow's parameters keep their first value.
         params = {name: value for name, value in _search_params(self._spec).items() if name not in run.data.params}
-        _log(client, run.info.run_id, params=params)
-        return Delivered(self.uri, experiment, run.info.run_id)
+        log_run(client, run.info.run_id, params=params)
+        delivered = Delivered(self.uri, experiment, run.info.run_id, corpus=digests(corpus_of(self._spec)))
+        delivered.pictured = delivered.image(SMALL_PICTURE) in run.data.tags.get(NOTE, "")
+        client.log_inputs(delivered.parent, dataset_inputs(corpus_of(self._spec), delivered.corpus))
+        for tag, value in view_tags(self._spec, delivered).items():
+            client.set_experiment_tag(experiment, tag, value)
+        return delivered
 
     def _create_parent(self, client: MlflowClient, experiment: str) -> Run:
-        tags = {
+        tags = self._run_tags() | {
             "recur_tune.search_id": self._identity["id"],
             "recur_tune.version": self._identity["version"],
-            "mlflow.source.name": EXPERIMENT,
         }
         return client.create_run(experiment, milliseconds(self._identity["created"]), tags, self.directory.name)
 
+    def _run_tags(self) -> dict[str, str]:
+        """What MLflow's run list shows of every run, and finds it by."""
+        return {"search": self.directory.name, "mlflow.source.name": EXPERIMENT, "mlflow.user": _user()}
+
     def _find_or_create_experiment(self, client: MlflowClient) -> str:
-        """A database has no place for files, and MLflow would put them in the current folder."""
+        """Of a database we say where its files are, since MLflow would put them into the current folder."""
         if experiment := client.get_experiment_by_name(EXPERIMENT):
+            for tag in EXPERIMENT_TAGS.keys() - experiment.tags.keys():
+                client.set_experiment_tag(experiment.experiment_id, tag, EXPERIMENT_TAGS[tag])
             return experiment.experiment_id
-        files = None if is_server(self.uri) else (self.directory.path.absolute().parent / "mlartifacts").as_uri()
-        return client.create_experiment(EXPERIMENT, files)
+        files = None if is_server(self.uri) else (self.directory.path.absolute().parent / FILES).as_uri()
+        return client.create_experiment(EXPERIMENT, files, EXPERIMENT_TAGS)
 
     def _deliver_events(self, client: MlflowClient, events: list[tuple[Event, int]]) -> None:
         """Send what some events say, then note it."""
@@ -226,11 +254,16 @@ class Tracker:
             news.trials.setdefault(number, RunNews())
         for number, trial_news in news.trials.items():
             self._deliver_trial(client, news.state.trials[number], trial_news, number in best)
-        _log(client, self._delivered.parent, news.search.points)
-        _set_status(client, self._delivered.parent, news.search)
+        note = self._note(news.state)
+        log_run(client, self._delivered.parent, news.search.points, tags=note if note != self._note_there else {})
+        self._note_there = note
+        set_status(client, self._delivered.parent, news.search)
         self._delivered.front, self._delivered.offset = best, events[-1][1]
         self._save()
         self._state = news.state
+
+    def _note(self, state: SearchState) -> dict[str, str]:
+        return {NOTE: search_note(self.directory, self._spec, state, self._delivered)}
 
     def _delivered_state(self) -> SearchState:
         return replay(event for event, after in self.directory.events() if after <= self._delivered.offset)
@@ -245,13 +278,16 @@ class Tracker:
             "recur_tune.role": trial.role,
             "recur_tune.reason": trial.reason,
             "recur_tune.folder": str(self.directory.trial(trial.number)),
+            NOTE: trial_note(self.directory, self._spec, trial, on_front, self.page),
         }
         params = self._spec.trial_config(trial.params).model_dump() if news.begins else {}
         try:
-            _log(client, run, news.points, params, tags)
-            _set_status(client, run, news)
+            log_run(client, run, news.points, params, tags)
+            if news.begins:
+                client.log_inputs(run, dataset_inputs(corpus_of(self._spec), self._delivered.corpus))
+            set_status(client, run, news)
         except MlflowException:
-            if _is_active(client, run):
+            if is_active(client, run):
                 raise
             # Somebody deleted this run in MLflow; the others are wanted all the same.
 
@@ -259,11 +295,12 @@ class Tracker:
         """A trial's run. One that is not noted can exist only where this tracker has not made all runs itself."""
         runs = self._delivered.runs
         if trial.number not in runs and not self._children_known:
-            runs |= _children(client, self._delivered.experiment, self._delivered.parent)
+            runs |= children(client, self._delivered.experiment, self._delivered.parent)
             self._children_known = True
         if trial.number not in runs:
             start = milliseconds(trial.started or news.changed)  # what is infeasible ends without a start
             tags = {"mlflow.parentRunId": self._delivered.parent, "recur_tune.trial": str(trial.number)}
+            tags |= self._run_tags()
             run = client.create_run(self._delivered.experiment, start, tags, trial.name)
             runs[trial.number] = run.info.run_id
         return runs[trial.number]
@@ -276,90 +313,17 @@ class Tracker:
         self._save()
 
 
-def _quiet_client(uri: str) -> MlflowClient:
-    """A client that fails soon and leaves the terminal to the search."""
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    from mlflow import MlflowClient
-
-    for talkative in ("mlflow", "alembic", "urllib3.connectionpool"):
-        logging.getLogger(talkative).setLevel(logging.ERROR)
-    return MlflowClient(uri)
-
-
-def _children(client: MlflowClient, experiment: str, parent: str) -> dict[int, str]:
-    """The run ids of the trials that the server has, by the trials' numbers."""
-    runs: dict[int, str] = {}
-    token = None
-    while True:
-        page = client.search_runs([experiment], f"tags.mlflow.parentRunId = '{parent}'", page_token=token)
-        runs |= {int(run.data.tags["recur_tune.trial"]): run.info.run_id for run in page}
-        if not page.token:
-            return runs
-        token = page.token
-
-
-def _is_active(client: MlflowClient, run: str) -> bool:
-    """Whether the server has the run, and nobody has deleted it."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return client.get_run(run).info.lifecycle_stage == "active"
-    except MlflowException as error:
-        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-            return False
-        raise
-
-
-def _log(
-    client: MlflowClient,
-    run: str,
-    points: Iterable[Point] = (),
-    params: Mapping[str, Any] = {},
-    tags: Mapping[str, str] = {},
-) -> None:
-    """Send a run's values in as few calls as possible; what is None or empty says nothing."""
-    from mlflow.entities import Metric, Param, RunTag
-
-    client.log_batch(
-        run,
-        [Metric(*point) for point in points],
-        [Param(name, str(value)) for name, value in params.items() if value is not None],
-        [RunTag(name, value) for name, value in tags.items() if value],
-        synchronous=True,
-    )
-
-
-def _set_status(client: MlflowClient, run: str, news: RunNews) -> None:
-    if news.status == "RUNNING":
-        client.update_run(run, news.status)
-    elif news.status is not None:
-        client.set_terminated(run, news.status, milliseconds(news.changed))
-
-
 def _search_params(spec: SearchSpec) -> dict[str, Any]:
     """What a person compares searches by."""
     sections = spec.model_dump(include={"budget", "sampler", "resources", "limits"})
     flat = {f"{section}.{name}": value for section, fields in sections.items() for name, value in fields.items()}
-    return {"objectives": ", ".join(spec.objectives), **flat}
+    subject = {"corpus": corpus_of(spec), "base": ", ".join(bases_of(spec)), **shape_params(spec)}
+    return {"objectives": ", ".join(spec.objectives), **subject, **flat}
 
 
-def is_server(uri: str) -> bool:
-    """Whether runs lie with a server, which has pages to show them, and not in a file."""
-    return uri.startswith(("http://", "https://"))
-
-
-def without_password(text: str) -> str:
-    """An address as it may be shown."""
-    return re.sub(r"//[^/\s@]*@", "//", text)
-
-
-def _reason(error: BaseException) -> str:
-    """The system's own words where there are any under MLflow's, else the beginning of MLflow's."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, OSError) and cause.strerror:
-            return cause.strerror
-        cause = cause.__cause__ or cause.__context__
-    words = without_password(" ".join(str(error).split())) or type(error).__name__
-    return words if len(words) <= 200 else f"{words[:200]}..."
+def _user() -> str:
+    """Who runs this; a container's user may have no name."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return ""

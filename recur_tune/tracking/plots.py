@@ -19,7 +19,10 @@ import numpy as np
 from recur_tune.files import whole_folder, write_text
 from recur_tune.searching.front import front, non_dominated
 from recur_tune.searching.objectives import OBJECTIVES, Objective
+from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import SearchState, TrialRecord
+from recur_tune.tracking.places import FIGURE, PICTURE, SMALL_PICTURE
+from recur_tune.tracking.subject import corpus_of
 from recur_tune.units import format_size
 
 if TYPE_CHECKING:  # it takes a while to import, and most commands draw nothing
@@ -94,6 +97,14 @@ class _Scene:
         return sorted(chosen, key=lambda trial: (_value(trial, self.x), _value(trial, self.y)))
 
 
+def draw_front(name: str, spec: SearchSpec, state: SearchState, folder: Path) -> list[Path]:
+    """Write a search's front as picture and page into a folder."""
+    title, picture, page = f"{name}: {corpus_of(spec)}", folder / PICTURE, folder / FIGURE
+    front_picture(state, spec.objectives, picture, title)
+    front_page(state, spec.objectives, page, title)
+    return [picture, page]
+
+
 def front_picture(state: SearchState, objectives: Sequence[str], path: Path, title: str) -> None:
     """Draw a search's trials and its front as a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -124,6 +135,15 @@ def front_picture(state: SearchState, objectives: Sequence[str], path: Path, tit
     canvas.print_png(image)
     with whole_folder(path.parent) as partial:
         (partial / path.name).write_bytes(image.getvalue())
+
+
+def smaller(picture: Path, folder: Path) -> Path:
+    """A picture as wide as MLflow's descriptions, which show every picture in its own size."""
+    from PIL import Image
+
+    with Image.open(picture) as image:
+        image.convert("RGB").resize((640, round(640 * image.height / image.width))).save(folder / SMALL_PICTURE)
+    return folder / SMALL_PICTURE
 
 
 def front_page(state: SearchState, objectives: Sequence[str], path: Path, title: str) -> None:

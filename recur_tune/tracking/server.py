@@ -14,7 +14,8 @@ from pathlib import Path
 from urllib.error import URLError
 
 from recur_tune.errors import UserError
-from recur_tune.tracking.mlflow import ENVIRONMENT
+from recur_tune.tracking.calls import ENVIRONMENT
+from recur_tune.tracking.places import FILES
 
 _MOST_PORTS = 50
 # Its job queue is for evaluating prompts, and would start more processes than the server itself.
@@ -38,6 +39,8 @@ def free_port_from(wanted: int) -> int:
 def mlflow_server(uri: str, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A server for the runs at `uri`, which ends with the block; what it says goes to a file."""
     words = ["server", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    if uri.startswith("sqlite:///"):  # MLflow would put files that it is sent into the current folder
+        words += ["--artifacts-destination", str(Path(uri.removeprefix("sqlite:///")).absolute().parent / FILES)]
     with log.open("ab") as output:
         server = subprocess.Popen(
             [sys.executable, "-m", "mlflow", *words], stdout=output, stderr=subprocess.STDOUT,

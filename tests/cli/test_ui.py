@@ -52,7 +52,7 @@ def test_a_taken_port_gives_the_next_and_ctrl_c_ends_the_server(results: Path) -
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with shown("books", "--port", str(port), results=results) as (process, url):
-            address, page = url.split("/#/")
+            address, page = url.removesuffix("?workflowType=machine_learning").split("/#/")
             assert int(address.rpartition(":")[2]) > port
             assert page.startswith("experiments/")
             assert page.endswith(Tracker(SearchDirectory(results / "books"))._delivered.parent)
@@ -63,6 +63,12 @@ def test_a_taken_port_gives_the_next_and_ctrl_c_ends_the_server(results: Path) -
             assert f"port {port} is taken" in said
             with pytest.raises(OSError, match="refused"):
                 urllib.request.urlopen(address)
+
+
+def test_without_a_name_it_shows_the_runs_of_all_searches(results: Path) -> None:
+    with shown(results=results) as (_, url):
+        experiment = Tracker(SearchDirectory(results / "books"))._delivered.experiment
+        assert url.endswith(f"/#/experiments/{experiment}/runs?workflowType=machine_learning")
 
 
 def test_a_search_with_a_server_of_its_own_needs_no_other(tmp_path: Path) -> None:

@@ -28,11 +28,17 @@ def results(tmp_path: Path, migrated: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[str]:
-    """A server of its own process."""
+def server_folder(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Path:
+    """Where the server has its database."""
     folder = tmp_path_factory.mktemp("server")
     shutil.copy(migrated, folder / "mlflow.db")
-    uri, port, log = f"sqlite:///{folder}/mlflow.db", free_port_from(20_000), folder / "log"
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(server_folder: Path) -> Iterator[str]:
+    """A server of its own process."""
+    uri, port, log = f"sqlite:///{server_folder}/mlflow.db", free_port_from(20_000), server_folder / "log"
     with mlflow_server(uri, port, log) as process:
         wait_until_it_answers(process, port, uri, log)
         yield f"http://127.0.0.1:{port}"

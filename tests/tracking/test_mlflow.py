@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
+from PIL import Image
 
 from recur_tune.searching.front import front_rows, search_hypervolume
 from recur_tune.tracking import mlflow as tracking
@@ -257,11 +258,12 @@ def test_files_lie_beside_the_search_and_not_in_the_current_folder(
     directory = rich_search(results)
     tracker = Tracker(directory)
     picture = directory.path / "front.png"
-    picture.write_bytes(b"a picture")
+    Image.new("RGB", (1280, 800)).save(picture)
     tracker.log_files([picture])
     tracker.deliver()
     seen = Seen(directory)
-    assert {file.path for file in seen.client.list_artifacts(seen.parent.info.run_id)} == {"front.png", "front.json"}
+    files = {file.path for file in seen.client.list_artifacts(seen.parent.info.run_id)}
+    assert files == {"front.png", "front-small.png", "front.json"}
     assert list(elsewhere.iterdir()) == []
     assert tracker.run_url is None
 
@@ -279,7 +281,7 @@ def test_a_first_delivery_makes_the_database_and_prints_nothing(tmp_path: Path) 
     assert len(Seen(directory).children()) == 6
 
 
-def test_a_server_takes_the_same(results: Path, server: str) -> None:
+def test_a_server_takes_the_same(results: Path, server: str, server_folder: Path) -> None:
     directory, local = rich_search(results, name="remote", uri=server), rich_search(results, name="local")
     tracker = Tracker(directory)
     assert tracker.run_url is None
@@ -293,6 +295,7 @@ def test_a_server_takes_the_same(results: Path, server: str) -> None:
     }
     assert seen.on_front == {"T2", "T6"}
     assert seen.table == front_rows(directory.state(), OBJECTIVES)
+    assert len(list((server_folder / "mlartifacts").rglob("front.json"))) == 1, "not in the current folder"
     assert tracker.run_url == f"{server}/#/experiments/{seen.experiment}/runs/{seen.parent.info.run_id}"
     before = seen.everything()
     (directory.path / "mlflow.json").unlink()

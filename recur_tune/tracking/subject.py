@@ -1,0 +1,38 @@
+"""What a search is about: the corpus, and the models that its trials begin with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from recur_tune.searching.space import Choice
+from recur_tune.searching.spec import SearchSpec
+from recur_tune.spec import TrialConfig
+
+
+def corpus_of(spec: SearchSpec) -> str:
+    """The corpus, of which a search has one."""
+    return spec.parsed_space.field("corpus") or TrialConfig.model_fields["corpus"].default
+
+
+def bases_of(spec: SearchSpec) -> list[str]:
+    """The bases to choose from."""
+    named = spec.parsed_space.field("base") or TrialConfig.model_fields["base"].default
+    return list(named.values) if isinstance(named, Choice) else [named]
+
+
+def shape_params(spec: SearchSpec) -> dict[str, Any]:
+    """The bases' sizes, as a run's parameters; nothing of one that is not at hand."""
+    from recur_tune.cost.estimate import body_parameters
+    from recur_tune.trial.base import base_shape
+
+    tokenizer = spec.parsed_space.field("tokenizer")
+    try:
+        shapes = [base_shape(base, tokenizer if isinstance(tokenizer, str) else None) for base in bases_of(spec)]
+    except Exception:  # folders and the Hub fail in many ways, and no run is worth less for it
+        return {}
+    sizes = {
+        "layers": [shape.n_layer for shape in shapes], "heads": [shape.n_head for shape in shapes],
+        "embedding": [shape.n_embd for shape in shapes], "positions": [shape.n_positions for shape in shapes],
+        "vocabulary": [shape.vocab_size for shape in shapes], "parameters": [body_parameters(one) for one in shapes],
+    }  # fmt: skip
+    return {f"base.{name}": ", ".join(map(str, values)) for name, values in sizes.items()}
