@@ -33,7 +33,7 @@ from recur_tune.units import parse_count, parse_size
 if TYPE_CHECKING:  # importing torch takes seconds, and `--help` must not
     from transformers import GPT2Config
 
-Pooling = Literal["mean", "max", "attention"]
+Pooling = Literal["mean", "max", "attention", "recent"]
 Policy = Literal["all", "none", "auto"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
@@ -53,7 +53,11 @@ class MemorySpec(BaseModel):
     l_ins: Layer = Field(2, description="layer that sees the state, from 1, or 'all'")
     width: PositiveInt = Field(200, description="units in each hidden layer of the recurrence's network")
     depth: NonNegativeInt = Field(3, description="hidden layers of the recurrence's network")
-    pooling: Pooling = Field("mean", description="how a window's positions become one vector")
+    pooling: Pooling = Field(
+        "mean",
+        description="how a window's positions become one vector; with 'recent' every embedding has its own: of the "
+        "last position, the two before, the four before those, and at last of all the rest",
+    )
     embeddings: PositiveInt = Field(1, description="embeddings inserted per layer")
 
 

@@ -21,6 +21,13 @@ from recur_tune.corpus.document import SPLITS
 )
 @click.option("--lanes", type=click.IntRange(min=1), default=16, show_default=True, help="Documents read side by side.")
 @click.option("--precision", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True)
+@click.option(
+    "--state",
+    type=click.Choice(["own", "none", "other"]),
+    default="own",
+    show_default=True,
+    help="To see what the state is worth: the document's own, none, or another document's.",
+)
 @as_json
 def evaluate(
     run: Path,
@@ -30,6 +37,7 @@ def evaluate(
     overlap: int | None,
     lanes: int,
     precision: str,
+    state: str,
     as_json: bool,
 ) -> None:
     """Score a trained model: perplexity per word and per token, bits per byte, accuracy.
@@ -41,6 +49,7 @@ def evaluate(
     \b
       recur-tune eval runs/a --split test
       recur-tune eval runs/plain --overlap 30 --json
+      recur-tune eval runs/a --state other
     """
     with stderr.status("loading torch …"):
         from recur_tune.corpus.tokens import prepare
@@ -57,10 +66,11 @@ def evaluate(
     scored = len(prepared.tokens) - (len(prepared.document_starts) - 1)
     with TokenProgress(f"scoring {run} on {reading.corpus} {split}", scored) as progress:
         evaluation = score(
-            model.to(default_device()), prepared, reading.windowing, lanes, precision, progress.update  # type: ignore[arg-type]
+            model.to(default_device()), prepared, reading.windowing, lanes, precision, progress.update,  # type: ignore[arg-type]
+            state,  # type: ignore[arg-type]
         )  # fmt: skip
     report = {
-        "run": str(run), "corpus": reading.corpus, "split": split,
+        "run": str(run), "corpus": reading.corpus, "split": split, "state": state,
         "window": reading.windowing.size, "overlap": reading.windowing.overlap, **evaluation.report(),
     }  # fmt: skip
     if as_json:

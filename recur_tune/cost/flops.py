@@ -53,11 +53,13 @@ def _blocks_per_position(base: GPT2Config, attended: float) -> float:
 def _memory_per_window(config: TrialConfig, base: GPT2Config) -> float:
     """Making the state: the network, and the pooling where it is a product."""
     assert config.memory is not None
-    outputs = _sites(config, base) * config.memory.embeddings * base.n_embd
-    sizes = [base.n_embd, *[config.memory.width] * config.memory.depth, outputs]
+    memory = config.memory
+    by_stretch = memory.pooling == "recent"  # the network is run for each embedding, and makes one
+    outputs = _sites(config, base) * (1 if by_stretch else memory.embeddings) * base.n_embd
+    sizes = [base.n_embd, *[memory.width] * memory.depth, outputs]
     network = sum(2 * fan_in * fan_out for fan_in, fan_out in pairwise(sizes))
-    pooling = 2 * 2 * config.window * base.n_embd if config.memory.pooling == "attention" else 0
-    return network + pooling
+    pooling = 2 * 2 * config.window * base.n_embd if memory.pooling == "attention" else 0
+    return network * (memory.embeddings if by_stretch else 1) + pooling
 
 
 def _inserted_per_window(config: TrialConfig, base: GPT2Config) -> float:

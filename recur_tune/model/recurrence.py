@@ -26,7 +26,11 @@ class Memory(nn.Module):
         self.sites = list(range(layers)) if spec.l_ins == "all" else [spec.l_ins - 1]
         self.layer_logits = nn.Parameter(torch.zeros(layers))  # all layers weigh the same at first
         self.pooling_key = nn.Parameter(torch.zeros(hidden_size)) if spec.pooling == "attention" else None
-        sizes = [hidden_size, *[spec.width] * spec.depth, len(self.sites) * spec.embeddings * hidden_size]
+        # With 'recent' each embedding is made from a vector of its own, told apart by what is added to it.
+        by_stretch = spec.pooling == "recent"
+        self.stretch_offsets = nn.Parameter(torch.zeros(spec.embeddings, hidden_size)) if by_stretch else None
+        made_at_once = 1 if by_stretch else spec.embeddings
+        sizes = [hidden_size, *[spec.width] * spec.depth, len(self.sites) * made_at_once * hidden_size]
         self.network = nn.Sequential()
         for number, (fan_in, fan_out) in enumerate(pairwise(sizes)):
             if number:
@@ -38,8 +42,9 @@ class Memory(nn.Module):
         """Initialise one of the modules in here; Hugging Face asks for each in turn."""
         if module is self:
             nn.init.zeros_(self.layer_logits)
-            if self.pooling_key is not None:
-                nn.init.zeros_(self.pooling_key)
+            for parameter in (self.pooling_key, self.stretch_offsets):
+                if parameter is not None:
+                    nn.init.zeros_(parameter)
         elif isinstance(module, nn.Linear):
             # He's rule keeps the signal's size through the network, and no bias drowns it: with torch's default
             # the state would start as nearly the same vector for every text.
@@ -57,8 +62,15 @@ class Memory(nn.Module):
 
     def state(self, seen_BTK: torch.Tensor) -> torch.Tensor:
         """The state [B, S, M, K] from the mixture of a whole window's layers."""
-        pooled_BK = self._pool(seen_BTK)
-        return self.network(pooled_BK).unflatten(-1, (len(self.sites), self.spec.embeddings, seen_BTK.shape[-1]))
+        sites, hidden_size = len(self.sites), seen_BTK.shape[-1]
+        if self.stretch_offsets is not None:
+            means = [
+                seen_BTK[:, begin:end].sum(1) / max(1, end - begin)
+                for begin, end in stretches(seen_BTK.shape[1], self.spec.embeddings)
+            ]
+            made_BMX = self.network(torch.stack(means, dim=1) + self.stretch_offsets)
+            return made_BMX.unflatten(-1, (sites, hidden_size)).transpose(1, 2)
+        return self.network(self._pool(seen_BTK)).unflatten(-1, (sites, self.spec.embeddings, hidden_size))
 
     def embeddings(self, layer: int, state_BSMK: torch.Tensor) -> torch.Tensor | None:
         """What `layer` may attend to beside its own tokens, [B, M, K]."""
@@ -71,3 +83,14 @@ class Memory(nn.Module):
             return seen_BTK.mean(1)
         score_BT = seen_BTK @ self.pooling_key / seen_BTK.shape[-1] ** 0.5
         return torch.einsum("bt,btk->bk", score_BT.softmax(1), seen_BTK)
+
+
+def stretches(positions: int, embeddings: int) -> list[tuple[int, int]]:
+    """Where in a window each embedding looks: at stretches of 1, 2, 4, ... positions from its end, and the last at what
+    is left. Where a short window has nothing left a stretch is empty."""
+    found, end = [], positions
+    for number in range(embeddings):
+        begin = 0 if number == embeddings - 1 else max(0, end - 2**number)
+        found.append((begin, end))
+        end = begin
+    return found

@@ -45,6 +45,7 @@ def fixed_plan(policy: Literal["all", "none"], windows: int) -> Plan:
 # plain: operation by operation. compiled: a window is one program. recorded: and all of a step's windows one recording.
 Speed = Literal["plain", "compiled", "recorded"]
 
+Read = tuple[torch.Tensor, torch.Tensor | None]  # a window's last layer in one row, and the state that it leaves
 
 _WORTH_COMPILING = 10_000_000  # tokens; a trial that reads fewer is done sooner without
 
@@ -65,7 +66,8 @@ def chosen_speed(config: TrialConfig, model: RecurrentGPT2, plan: Plan, workers:
 class Chain(nn.Module):
     """A chain of windows as one forward pass, so that DDP synchronises gradients once a step.
 
-    A compiled chain runs every window in the same way, whether a document begins there or not: one shape, one program.
+    A compiled chain runs every window in the same way, whether documents begin there or not: one shape, one program.
+    What a batch says on the host must not matter to it, since a recording is of one batch and serves all.
     """
 
     def __init__(self, model: RecurrentGPT2, plan: Plan, speed: Speed = "plain") -> None:
@@ -115,14 +117,12 @@ class Chain(nn.Module):
         gradients[at_head] += head.gradient
         return torch.stack(losses).sum(), gradients
 
-    def _read_for_states(
-        self, batch: WindowBatch
-    ) -> tuple[list[torch.Tensor | None], dict[int, tuple[torch.Tensor, torch.Tensor | None]], Dice]:
+    def _read_for_states(self, batch: WindowBatch) -> tuple[list[torch.Tensor | None], dict[int, Read], Dice]:
         """The state that each window begins with, the readings that are kept, and the dice that were thrown."""
         windows = len(batch.starts)
         dice = Dice(self.model)
         entries: list[torch.Tensor | None] = []
-        readings: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        readings: dict[int, Read] = {}
         left: torch.Tensor | None = None
         for window in range(windows):
             entries.append(self._entry(batch, window, left))
@@ -139,26 +139,21 @@ class Chain(nn.Module):
     def _entry(self, batch: WindowBatch, window: int, left: torch.Tensor | None) -> torch.Tensor | None:
         """The state that a window begins with; None where it has none."""
         recurrence = self.model.recurrence
-        if recurrence is None:
+        if recurrence is None or (batch.starts[window] == "all" and not self.compiled):
             return None
-        if batch.starts[window] == "all" or left is None:
-            return recurrence.empty(batch.inputs_WBT.shape[1]) if self.compiled else None
-        return left.detach()
+        return recurrence.empty(batch.inputs_WBT.shape[1]) if left is None else left.detach()
 
-    def _read(
-        self, batch: WindowBatch, window: int, entry: torch.Tensor | None
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _read(self, batch: WindowBatch, window: int, entry: torch.Tensor | None) -> Read:
         if entry is not None and torch.is_grad_enabled():
             entry.requires_grad_()  # where the graph of this window begins
         masked = entry is not None and (self.compiled or batch.starts[window] == "some")
         fresh_B = batch.fresh_WB[window] if masked else None
-        return self._run_window(
-            batch.inputs_WBT[window], entry, fresh_B, window < len(batch.starts) - 1 or self.compiled
-        )
+        leave_state = self.compiled or window < len(batch.starts) - 1
+        return self._run_window(batch.inputs_WBT[window], entry, fresh_B, leave_state)
 
     def _run(
         self, tokens_BT: torch.Tensor, entry: torch.Tensor | None, fresh_B: torch.Tensor | None, leave_state: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> Read:
         reading = self.model.read(tokens_BT, entry, fresh_B, leave_state=leave_state)
         return reading.top_BTK.flatten(0, 1), reading.state
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from recur_tune.model.loss import likelihoods, padded_weight
 from recur_tune.spec import Precision
 from recur_tune.training.precision import autocast
 
+GivenState = Literal["own", "none", "other"]
 DEEPEST = 64  # depths of recurrence from here on are reported together
 
 
@@ -58,6 +59,7 @@ class Evaluation:
             **self.metrics(),
             "tokens": self.tokens, "words": self.words, "bytes": self.bytes,
             "documents": len(self.document_nll),
+            "document_nll": self.document_nll, "document_words": self.document_words,
             "tokens_per_second": self.tokens / self.seconds,
             "loss_by_position": [None if math.isnan(x) else x for x in self.loss_by_position],
             "loss_by_depth": [None if math.isnan(x) else x for x in self.loss_by_depth],
@@ -72,8 +74,13 @@ def evaluate(
     lanes: int = 16,
     precision: Precision = "auto",
     progress: Callable[[int], None] = lambda tokens: None,
+    given: GivenState = "own",
 ) -> Evaluation:
-    """Score a split. `lanes` documents are read side by side; the result does not depend on how many."""
+    """Score a split. `lanes` documents are read side by side; the result does not depend on how many.
+
+    To see what the state is worth, every window can be `given` no state, or that of another document's window before
+    instead of its own document's.
+    """
     device, was_training = next(model.parameters()).device, model.training
     model.eval()
     started = time.perf_counter()
@@ -93,10 +100,10 @@ def evaluate(
         with autocast(device, precision):
             reading = model.read(
                 on_device.inputs_WBT[0],
-                state=None if start == "all" else state,
+                state=None if start == "all" or given == "none" else state,
                 fresh_B=on_device.fresh_WB[0] if start == "some" else None,
             )
-        state = reading.state
+        state = reading.state if given != "other" else _handed_round(reading.state, state, table_B5)
         # Only what is scored is projected: in an overlapped window that may be a small part.
         top_NK, target_N = reading.top_BTK.flatten(0, 1)[rows], on_device.targets_WBT[0].flatten()[rows]
         answers.append(likelihoods(top_NK, head_VK, target_N, len(model.lm_head.weight)))
@@ -111,6 +118,14 @@ def evaluate(
         where = np.concatenate(places)
         nll[where], correct[where] = (torch.cat(parts).cpu().numpy() for parts in zip(*answers, strict=True))
     return _summarise(split, windowing, nll, correct, depth, position, time.perf_counter() - started)
+
+
+def _handed_round(left: torch.Tensor | None, before: torch.Tensor | None, table_B5: np.ndarray) -> torch.Tensor | None:
+    """Every lane gets the state of the one before it; a lane that has run dry keeps handing on what it last got."""
+    if left is None or before is None:
+        return None if left is None else left.roll(1, 0)
+    reads = torch.from_numpy(table_B5[:, 4] >= 0).to(left.device)
+    return torch.where(reads[:, None, None, None], left, before.roll(-1, 0)).roll(1, 0)
 
 
 def _summarise(

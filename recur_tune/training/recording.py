@@ -60,6 +60,7 @@ class Recording:
             fresh_WB=batch.fresh_WB.clone(),
         )
         torch.cuda.synchronize()
+        torch.cuda.empty_cache()  # the recording has memory of its own, and what the steps before took is free again
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.loss, self.gradients = self.chain.differentiate_now(self.batch)

@@ -52,7 +52,10 @@ def config_of(**fields: Any) -> TrialConfig:
     return TrialConfig(**{"window": SIZE, "windows": WINDOWS, "batch": LANES, "width": 20} | fields)
 
 
-VARIANTS = [{"recurrence": "none"}, {}, {"l_ins": 1, "pooling": "max"}, {"l_ins": "all", "depth": 1}, {"embeddings": 2}]
+VARIANTS = [
+    {"recurrence": "none"}, {}, {"l_ins": 1, "pooling": "max"}, {"l_ins": "all", "depth": 1}, {"embeddings": 2},
+    {"embeddings": 3, "pooling": "recent"},
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)

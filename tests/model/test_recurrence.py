@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
 
 from recur_tune.model import Memory, MemorySpec, RecurrentGPT2
+from recur_tune.model.recurrence import stretches
 from tests.conftest import small_model
 from tests.model import hugging_face, some_tokens
 
@@ -129,3 +132,32 @@ def test_two_texts_leave_clearly_different_states_at_initialisation():
     one, other = model.read(torch.stack([about_this, about_that])).state
     assert (one - other).norm() > 0.4 * one.norm()
     assert one.norm() > 1
+
+
+@pytest.mark.parametrize(
+    ("positions", "embeddings", "sizes"),
+    [
+        (12, 4, [1, 2, 4, 5]),
+        (12, 1, [12]),
+        (3, 4, [1, 2, 0, 0]),
+        (300, 8, [1, 2, 4, 8, 16, 32, 64, 173]),
+        (1, 2, [1, 0]),
+    ],
+)
+def test_stretches_double_from_the_windows_end(positions, embeddings, sizes):
+    found = stretches(positions, embeddings)
+    assert [end - begin for begin, end in found] == sizes
+    assert found[0][1] == positions and found[-1][0] == 0
+    assert all(earlier[1] == later[0] for later, earlier in pairwise(found))
+
+
+@torch.no_grad()
+def test_recent_pooling_makes_each_embedding_from_its_own_stretch():
+    model = small_model(MemorySpec(pooling="recent", embeddings=3, l_ins="all")).double()
+    recurrence, tokens = model.recurrence, some_tokens(2, 12)
+    recurrence.stretch_offsets.copy_(torch.randn(3, 24))
+    z = mixture(model, tokens, torch.zeros(3).double())
+    state = model.read(tokens).state
+    for number, stretch in enumerate((slice(11, 12), slice(9, 11), slice(0, 9))):
+        made = recurrence.network(z[:, stretch].mean(1) + recurrence.stretch_offsets[number])
+        torch.testing.assert_close(state[:, :, number], made.unflatten(-1, (3, 24)), rtol=1e-9, atol=1e-9)

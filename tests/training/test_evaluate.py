@@ -100,3 +100,47 @@ def test_the_model_is_left_in_the_mode_it_was_in() -> None:
     model = small_model().train()
     evaluate(model, split_of([20]), Windowing(8))
     assert model.training
+
+
+@torch.no_grad()
+def test_another_documents_state_is_that_of_the_lane_before() -> None:
+    """Two documents of three windows each: each is read with what the other's window before left."""
+    model, split = small_model(MemorySpec(width=16, depth=1)), split_of([25, 25])
+    documents = [torch.from_numpy(split.tokens[begin:end].astype(np.int64)) for begin, end in ((0, 25), (25, 50))]
+    states: list[torch.Tensor | None] = [None, None]
+    expected = [0.0, 0.0]
+    for first in (0, 8, 16):
+        readings = [
+            model.read(document[None, first : first + 8], state)
+            for document, state in zip(documents, states, strict=True)
+        ]
+        for at, (document, reading) in enumerate(zip(documents, readings, strict=True)):
+            log_p = model.logits(reading.top_BTK)[0].log_softmax(-1)
+            expected[at] -= float(log_p[torch.arange(8), document[first + 1 : first + 9]].sum())
+        states = [readings[1].state, readings[0].state]
+    handed = evaluate(model, split, Windowing(8), lanes=2, given="other")
+    assert handed.document_nll == pytest.approx(expected, rel=1e-5)
+    assert evaluate(model, split, Windowing(8), lanes=2).document_nll != pytest.approx(expected, rel=1e-3)
+
+
+def test_a_lane_that_ran_dry_hands_on_the_last_state_that_it_had() -> None:
+    model, lengths = small_model(MemorySpec(width=16, depth=1)), [65, 9]
+    evaluation = evaluate(model, split_of(lengths), Windowing(8), lanes=2, given="other")
+    split = split_of(lengths)
+    short = torch.from_numpy(split.tokens[65:74].astype(np.int64))
+    long = torch.from_numpy(split.tokens[:65].astype(np.int64))
+    with torch.no_grad():
+        lasting, nll = model.read(short[None, :8]).state, 0.0
+        for first in range(0, 64, 8):
+            reading = model.read(long[None, first : first + 8], lasting if first else None)
+            log_p = model.logits(reading.top_BTK)[0].log_softmax(-1)
+            nll -= float(log_p[torch.arange(8), long[first + 1 : first + 9]].sum())
+    assert evaluation.document_nll[0] == pytest.approx(nll, rel=1e-5)
+
+
+def test_without_any_state_every_window_is_a_documents_first() -> None:
+    model, split = small_model(MemorySpec(width=16, depth=1)), split_of([50, 33])
+    plain = small_model()
+    plain.load_state_dict(model.state_dict(), strict=False)
+    none = evaluate(model, split, Windowing(8, 2), lanes=2, given="none")
+    assert none.document_nll == pytest.approx(evaluate(plain, split, Windowing(8, 2)).document_nll, rel=1e-5)
