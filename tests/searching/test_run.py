@@ -22,6 +22,8 @@ from optuna.trial import TrialState
 
 import recur_tune
 from recur_tune.cluster.ray_cluster import Allotment, Cluster
+from recur_tune.monitoring.meter import metered
+from recur_tune.searching.callback import Steward
 from recur_tune.searching.directory import MODEL, SearchDirectory
 from recur_tune.searching.front import front_rows
 from recur_tune.searching.preparation import Prices
@@ -139,7 +141,9 @@ def train_with(directory: SearchDirectory, train: Callable[[dict[str, Any]], Non
     with directory.lock():
         log = directory.open_log()
         searcher = TruthfulSearch(directory.spec, log, Prices(allotment.workers), room=lambda: allotment.at_once + 1)
-        fit(directory.spec, log, allotment, searcher, train, train is train_on_workers, lambda: False)
+        with metered(directory, directory.spec) as meter:
+            steward = Steward(directory.spec, log, lambda: False, meter)
+            fit(directory.spec, log, allotment, searcher, train, train is train_on_workers, steward)
 
 
 def test_both_lanes_give_the_same_numbers(cluster: Cluster, world: Path, tmp_path: Path) -> None:
