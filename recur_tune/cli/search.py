@@ -216,10 +216,10 @@ def _run_watched(directory: SearchDirectory, address: str | None) -> SearchState
         from recur_tune.cluster.ray_cluster import ClusterLost
         from recur_tune.searching.run import run_search
         from recur_tune.slurm.folder import SlurmFolder
-        from recur_tune.slurm.measures import allocations_of
+        from recur_tune.slurm.measures import Allocations
 
         slurm = SlurmFolder(directory)
-        asks = [allocations_of(slurm)] if slurm.exists else []
+        asks = [Allocations(slurm)] if slurm.exists else []
         try:
             return run_search(directory, address, watch, asks)
         except ClusterLost as lost:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 
 from recur_tune.errors import UserError
 from recur_tune.monitoring.measures import Sample
@@ -14,21 +14,28 @@ from recur_tune.slurm.profile import parse_slurm_time
 _SECONDS_BETWEEN_QUESTIONS = 30.0  # to the queue, which everybody asks
 
 
-def allocations_of(folder: SlurmFolder) -> Callable[[], list[Sample]]:
-    """A question whose answer may be half a minute old; a queue that does not answer says nothing."""
-    asked, answer = float("-inf"), list[Sample]()
+class Allocations:
+    """A question whose answer may be half a minute old, asked on the side: a queue may take long to answer, and a
+    search must not wait for it. One that does not answer says nothing."""
 
-    def ask() -> list[Sample]:
-        nonlocal asked, answer
-        if time.monotonic() - asked >= _SECONDS_BETWEEN_QUESTIONS:
-            asked = time.monotonic()
-            try:
-                answer = _allocations(folder)
-            except UserError:
-                answer = []
-        return answer
+    def __init__(self, folder: SlurmFolder) -> None:
+        self.folder = folder
+        self.answer: list[Sample] = []
+        self.asked, self.thread = float("-inf"), threading.Thread()
 
-    return ask
+    def __call__(self) -> list[Sample]:
+        """The latest answer."""
+        if time.monotonic() - self.asked >= _SECONDS_BETWEEN_QUESTIONS and not self.thread.is_alive():
+            self.asked = time.monotonic()
+            self.thread = threading.Thread(target=self._ask, name="squeue", daemon=True)
+            self.thread.start()
+        return self.answer
+
+    def _ask(self) -> None:
+        try:
+            self.answer = _allocations(self.folder)
+        except UserError:
+            self.answer = []
 
 
 def _allocations(folder: SlurmFolder) -> list[Sample]:

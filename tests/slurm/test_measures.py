@@ -10,7 +10,7 @@ from recur_tune.errors import UserError
 from recur_tune.monitoring.measures import MEASURES, Sample
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.slurm.folder import SlurmFolder
-from recur_tune.slurm.measures import allocations_of
+from recur_tune.slurm.measures import Allocations
 from recur_tune.slurm.queue import QueuedJob
 
 
@@ -22,13 +22,15 @@ def test_running_and_waiting_allocations(tmp_path: Path, monkeypatch: pytest.Mon
     jobs = [job(7, "RUNNING", "1-01:00:10"), job(8, "PENDING", "2:00:00"), job(9, "RUNNING", "UNLIMITED")]
     asked = []
     monkeypatch.setattr(SlurmFolder, "living_jobs", lambda self: asked.append(1) or [("search", one) for one in jobs])
-    ask = allocations_of(SlurmFolder(SearchDirectory(tmp_path)))
+    ask = Allocations(SlurmFolder(SearchDirectory(tmp_path)))
     expected = [
         Sample("allocations", 2, ("running",)),
         Sample("allocations", 1, ("waiting",)),
         Sample("allocation_seconds_left", 25 * 3600 + 10, ("7",)),
     ]
-    assert ask() == expected and ask() == expected
+    ask()  # does not wait for the queue
+    ask.thread.join()
+    assert ask() == expected
     assert len(asked) == 1, "everybody asks the queue; twice in a row is once too often"
     assert {sample.name for sample in expected} <= set(MEASURES)
 
@@ -38,4 +40,7 @@ def test_a_queue_that_does_not_answer_says_nothing(tmp_path: Path, monkeypatch: 
         raise UserError("slurm: squeue did not answer within a minute; is the controller up?")
 
     monkeypatch.setattr(SlurmFolder, "living_jobs", silent)
-    assert allocations_of(SlurmFolder(SearchDirectory(tmp_path)))() == []
+    ask = Allocations(SlurmFolder(SearchDirectory(tmp_path)))
+    ask()
+    ask.thread.join()
+    assert ask() == []
