@@ -58,7 +58,7 @@ def test_text_from_flags_means_the_same_as_values() -> None:
         ({"window": 0}, "window: 0 is not greater than 0."),
         ({"window": "wide"}, "window: 'wide' is not a valid integer, unable to parse string as an integer."),
         ({"tokens": "x"}, "tokens: 'x' is not a count such as 500k or 20M."),
-        ({"pooling": "sum"}, "pooling: 'sum' is not 'mean', 'max' or 'attention'."),
+        ({"pooling": "sum"}, "pooling: 'sum' is not 'mean', 'max', 'attention' or 'recent'."),
         ({"l_inns": 2}, "l_inns: there is no such field; did you mean 'l_ins'?"),
         ({"dropout": 1.0}, "dropout: 1.0 is not less than 1."),
     ],

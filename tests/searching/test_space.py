@@ -240,7 +240,7 @@ def test_a_branch_may_bring_a_fixed_value_that_the_sampler_never_sees() -> None:
         ({"l_ins": {1: None, "1": None}}, "space: l_ins lists a value twice."),
         ({"window": 0}, "space: window: 0 is not greater than 0."),
         ({"window": [1, "x"]}, "space: window: 'x' is not a valid integer, unable to parse string as an integer."),
-        ({"pooling": ["sum"]}, "space: pooling: 'sum' is not 'mean', 'max' or 'attention'."),
+        ({"pooling": ["sum"]}, "space: pooling: 'sum' is not 'mean', 'max', 'attention' or 'recent'."),
         ({"recurrence": {"nine": None}}, "space: recurrence: 'nine' is not 'none' or 'memory'."),
         ({"recurrence": {"memory": {"l_inns": 1}}}, "space: a trial has no field 'l_inns'; did you mean 'l_ins'?"),
         ({"recurrence": {"memory": [1]}},
