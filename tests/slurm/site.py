@@ -123,7 +123,8 @@ class Submitted:
 
     def until_finished(self) -> None:
         """Until the search has spent its budget and no job of it is left."""
-        self.until(lambda: self.state.status == "finished", f"{self.name} finished")
+        # A busy machine may train little in each of several allocations.
+        self.until(lambda: self.state.status == "finished", f"{self.name} finished", limit=3 * _LIMIT)
         self.until(lambda: not self.jobs_in_queue(), f"the jobs of {self.name} ended")
 
     def jobs_in_queue(self) -> list[str]:
