@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: search test lint bench bench-gpu install packages clean
+.PHONY: search test lint docs pictures bench bench-gpu install packages clean
 
 install: $(VENV)/.installed
 
@@ -34,6 +34,14 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# A site in build/site, from docs/ and the README files.
+docs: install
+	$(BIN)/python -m mkdocs build --strict
+
+# Every picture in them, from a real search; it takes minutes.
+pictures: install packages
+	$(BIN)/python docs/make_pictures.py
 
 bench: install
 	$(BIN)/python benchmarks/train_step.py

@@ -44,8 +44,8 @@ def shown(*words: str, results: Path) -> Iterator[tuple[subprocess.Popen[str], s
     try:
         yield process, process.stdout.readline().strip()  # which comes when the server answers
     finally:
-        process.kill()
-        process.communicate()
+        process.terminate()  # it takes its server along
+        process.communicate(timeout=60)
 
 
 def test_a_taken_port_gives_the_next_and_ctrl_c_ends_the_server(results: Path) -> None:

@@ -1,0 +1,131 @@
+"""What the documentation says is there: its links, its pictures, and every command with its options."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from recur_tune.cli.main import cli
+from recur_tune.searching.objectives import OBJECTIVES
+from recur_tune.searching.spec import SearchSpec
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md",
+    ROOT / "dashboards" / "README.md", ROOT / "recur_tune" / "site_profiles" / "README.md",
+]  # fmt: skip
+PICTURES = [*sorted((ROOT / "docs").glob("*.png")), *sorted((ROOT / "docs" / "pictures").iterdir())]
+MOST_BYTES = 300_000  # of a picture
+
+_FENCED = re.compile(r"^ *```(?P<language>\w*)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
+_INLINE = re.compile(r"`([^`]+)`")
+_LINK = re.compile(r"\]\(([^()\s]+)\)")
+_ELSEWHERE = ("http://", "https://", "#")
+_PLACEHOLDERS = {"COMMAND"}
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+
+
+def links(page: Path) -> Iterator[Path]:
+    """The files and folders that a page leads to or shows."""
+    for target in _LINK.findall(_FENCED.sub("", page.read_text())):
+        if not target.startswith(_ELSEWHERE):
+            yield page.parent / target.partition("#")[0]
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """What stands after `recur-tune` wherever it is typed: without comments, brackets, bars and dots."""
+    for line in text.splitlines():
+        plain = re.sub(r"[][|…]", " ", re.sub(r"\s#.*", "", line))
+        for typed in re.findall(r"(?<!\S)recur-tune (.*?)(?=\srecur-tune |[;>&]|$)", plain):
+            words = shlex.split(typed)
+            if words and words[0] not in _PLACEHOLDERS:
+                yield words
+
+
+def check(words: list[str], whole: bool = True) -> None:
+    """Refuse what the command line would refuse before it begins."""
+    command: click.Command = cli
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        assert words[0] in command.commands, f"there is no command {words[0]!r}"
+        command, words = command.commands[words[0]], words[1:]
+    if isinstance(command, click.Group) and not words:
+        return
+    try:
+        command.make_context(command.name, list(words))
+    except click.exceptions.Exit:  # --help
+        pass
+    except click.MissingParameter:
+        assert not whole
+
+
+@every_page
+def test_what_a_page_leads_to_is_there(page: Path) -> None:
+    assert [str(target) for target in links(page) if not target.exists()] == []
+
+
+@every_page
+def test_what_a_page_says_to_type_can_be_typed(page: Path) -> None:
+    text = page.read_text()
+    wrong = []
+    typed = [(words, True) for block in _FENCED.finditer(text) for words in commands(block["text"])]
+    named = (" ".join(code.split()) for code in _INLINE.findall(_FENCED.sub("", text)))
+    typed += [(words, False) for code in named for words in commands(code)]
+    for words, whole in typed:
+        try:
+            check(words, whole)
+        except (click.ClickException, AssertionError) as error:
+            wrong.append(f"recur-tune {shlex.join(words)}: {error}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "wrong", ["serch", "search --nams books", "search --trials many", "status a b", "dashboards sideways", "report"]
+)
+def test_a_command_that_is_none_would_be_found(wrong: str) -> None:
+    (words,) = commands(f"$ recur-tune {wrong}   # a remark")
+    with pytest.raises((click.ClickException, AssertionError)):
+        check(words)
+
+
+def test_every_command_of_a_line_is_looked_at() -> None:
+    line = "  recur-tune status [books] [--follow]     recur-tune eval a ; recur-tune front b [--json | --csv] > f  # x"
+    assert [*commands(line)] == [["status", "books", "--follow"], ["eval", "a"], ["front", "b", "--json", "--csv"]]
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
+def test_a_picture_is_shown_and_small(picture: Path) -> None:
+    assert picture.resolve() in {target.resolve() for page in PAGES for target in links(page)}
+    assert picture.stat().st_size <= MOST_BYTES
+
+
+def test_every_field_and_objective_of_a_search_is_explained() -> None:
+    explained = set(re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs" / "spaces.md").read_text(), re.MULTILINE))
+    fields = set(SearchSpec.model_fields) - {"space"}
+    for section in ("budget", "resources", "sampler"):
+        fields.remove(section)
+        fields |= {f"{section}.{name}" for name in SearchSpec.model_fields[section].annotation.model_fields}
+    assert explained == fields | OBJECTIVES.keys()
+
+
+def test_the_site_is_built_without_a_warning_and_needs_no_other_server(tmp_path: Path) -> None:
+    if importlib.util.find_spec("material") is None:
+        pytest.skip("mkdocs-material is not installed")
+    built = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+    pages = {page.stem: page.read_text() for page in tmp_path.glob("*.html")}
+    assert {"index", "spaces", "watching", "slurm", "dashboards", "benchmarks"} <= pages.keys()
+    for text in pages.values():
+        assert re.findall(r"<(?:script|link|img|iframe)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*", text) == []
