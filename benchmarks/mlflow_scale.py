@@ -20,11 +20,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from playwright.sync_api import Browser, Page, expect
 
+from recur_tune.localhost import free_port_from
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.tracking.mlflow import Tracker
 from recur_tune.tracking.places import Delivered
 from recur_tune.tracking.plots import draw_front
-from recur_tune.tracking.server import free_port_from, mlflow_server, wait_until_it_answers
+from recur_tune.tracking.server import mlflow_server, wait_until_it_answers
 from recur_tune.tracking.views import FRONT, TRIALS, view_address
 from tests.browser import MISSING, find_chromium, running_chromium
 from tests.reporting import make, many

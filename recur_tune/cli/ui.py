@@ -52,7 +52,8 @@ def ui(name: str | None, port: int, no_browser: bool, results: Path | None) -> N
 
 
 def _serve(uri: str, port: int, page: str, no_browser: bool) -> None:
-    from recur_tune.tracking.server import free_port_from, mlflow_server, wait_until_it_answers
+    from recur_tune.localhost import free_port_from
+    from recur_tune.tracking.server import mlflow_server, wait_until_it_answers
 
     chosen = free_port_from(port)
     if chosen != port:

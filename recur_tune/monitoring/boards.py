@@ -6,7 +6,7 @@ A query names a measure through `metric`, which refuses a name that nothing expo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from recur_tune.monitoring.measures import MEASURES, PREFIX
@@ -45,7 +45,7 @@ class Board:
     uid: str
     title: str
     several: bool  # whether more than one search can be chosen at a time
-    rows: Sequence[Sequence[dict[str, Any]]] = field(default_factory=tuple)
+    rows: Sequence[Sequence[dict[str, Any]]]
 
     def to_json(self) -> dict[str, Any]:
         """As Grafana reads it."""

@@ -18,6 +18,8 @@ from recur_tune.searching.state import SearchState
 
 TARGETS = ".prometheus"  # in the results folder: a file for each running search, as Prometheus's discovery reads it
 
+_SECONDS_BETWEEN_TELLINGS = 5.0  # Ray hands on what it was told every ten
+
 Ask = Callable[[], Iterable[Sample]]
 
 
@@ -34,12 +36,10 @@ def metered(directory: SearchDirectory, spec: SearchSpec, asks: Iterable[Ask] = 
 class Meter:
     """Tells Ray now and then what there is to say; `asks` add what only others know, such as SLURM's queue."""
 
-    def __init__(
-        self, directory: SearchDirectory, spec: SearchSpec, asks: Iterable[Ask] = (), seconds: float = 5.0
-    ) -> None:
+    def __init__(self, directory: SearchDirectory, spec: SearchSpec, asks: Iterable[Ask]) -> None:
         from ray.util.metrics import Gauge
 
-        self.directory, self.spec, self.asks, self.seconds = directory, spec, tuple(asks), seconds
+        self.directory, self.spec, self.asks = directory, spec, tuple(asks)
         self.gauges = {name: Gauge(PREFIX + name, one.text, one.labels) for name, one in MEASURES.items()}
         self.file = directory.path.parent / TARGETS / f"{directory.name}.json"
         self.targets: list[str] | None = None
@@ -47,7 +47,7 @@ class Meter:
 
     def tell(self, state: SearchState) -> None:
         """Tell all of it, unless that was just done; what is not told again, as of a trial that ended, Ray forgets."""
-        if time.monotonic() - self.last < self.seconds:
+        if time.monotonic() - self.last < _SECONDS_BETWEEN_TELLINGS:
             return
         self.last = time.monotonic()
         for sample in chain(measure(state, self.spec), *(ask() for ask in self.asks)):

@@ -6,22 +6,18 @@ import json
 import os
 import shutil
 import subprocess
-import time
-import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from urllib.error import URLError
 
 import psutil
 
 from recur_tune.errors import UserError
 from recur_tune.files import write_text, writing
+from recur_tune.localhost import comes_up, free_port_from, last_words
 from recur_tune.monitoring.files import PROMETHEUS, PROVISIONING, write_files
-from recur_tune.tracking.server import free_port_from
 
-_PATIENCE = 60.0  # seconds for a server to answer
 _GRAFANA_HOMES = ("/usr/share/grafana", "/opt/grafana", "/opt/homebrew/opt/grafana/share/grafana")
 
 
@@ -132,15 +128,10 @@ class Dashboards:
                 env=os.environ | dict(environment), start_new_session=True,  # it stays when this command ends
             )  # fmt: skip
         server = Server(name, process.pid, psutil.Process(process.pid).create_time(), port)
-        deadline = time.monotonic() + _PATIENCE
-        while process.poll() is None and time.monotonic() < deadline:
-            with suppress(URLError, OSError):
-                urllib.request.urlopen(server.url + ready, timeout=2).close()
-                return server
-            time.sleep(0.1)
-        process.kill()
-        last = (log.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1]
-        raise UserError(f"{name}: it did not start ({last[:200]}); all that it said is in {log}.")
+        if not comes_up(process, server.url + ready):
+            process.kill()
+            raise UserError(f"{name}: it did not start {last_words(log)}.")
+        return server
 
 
 def grafana_program() -> list[str] | None:

@@ -30,7 +30,7 @@ from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.preparation import Prices, check_shapes, make_bases, tokenise, worst_costs
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import SearchState
-from recur_tune.tracking.mlflow import Tracker, Undelivered, tracking_uri, without_password
+from recur_tune.tracking.mlflow import Tracker, Undelivered
 from recur_tune.training.interrupt import stop_requests
 
 if TYPE_CHECKING:
@@ -110,13 +110,8 @@ def _tracked(directory: SearchDirectory, spec: SearchSpec, log: SearchLog, audie
 
 
 def _about(directory: SearchDirectory) -> dict[str, str]:
-    """What Ray's list of jobs says of the search, by the names that it knows and some of ours."""
-    return {
-        "job_name": directory.name,
-        "folder": str(directory.path.absolute()),
-        "runs": without_password(tracking_uri(directory)),
-        "status": f"recur-tune status {directory.name}",
-    }
+    """What Ray's list of jobs calls the search, and where it lies."""
+    return {"job_name": directory.name, "folder": str(directory.path.absolute())}
 
 
 def _tune(

@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
-import time
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from urllib.error import URLError
 
 from recur_tune.errors import UserError
+from recur_tune.localhost import comes_up, last_words
 from recur_tune.tracking.calls import ENVIRONMENT
 from recur_tune.tracking.places import FILES
 
-_MOST_PORTS = 50
 # Its job queue is for evaluating prompts, and would start more processes than the server itself.
 _SETTINGS = {**ENVIRONMENT, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
-
-
-def free_port_from(wanted: int) -> int:
-    """The wanted port or, where somebody listens on it, the next free one."""
-    for port in range(wanted, min(wanted + _MOST_PORTS, 65536)):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise UserError(f"port: {wanted} and the {_MOST_PORTS - 1} after it are taken; give another with --port.")
 
 
 @contextmanager
@@ -58,16 +41,10 @@ def mlflow_server(uri: str, port: int, log: Path) -> Iterator[subprocess.Popen[b
 
 def wait_until_it_answers(server: subprocess.Popen[bytes], port: int, uri: str, log: Path) -> None:
     """Until the server shows its page; one that cannot says why."""
-    while server.poll() is None:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).close()
-            return
-        except (URLError, OSError):
-            time.sleep(0.2)
-    said = log.read_text(errors="replace")
-    if "out-of-date database schema" in said:
+    if comes_up(server, f"http://127.0.0.1:{port}/health"):
+        return
+    if "out-of-date database schema" in log.read_text(errors="replace"):
         raise UserError(
             f"MLflow's database {uri} is of an older version; `mlflow db upgrade {uri}` brings it up to date."
         )
-    last = (said.strip().splitlines() or ["it said nothing"])[-1]
-    raise UserError(f"MLflow's server did not start ({last[:200]}); all that it said is in {log}.")
+    raise UserError(f"MLflow's server did not start {last_words(log)}.")

@@ -50,17 +50,16 @@ Read = tuple[torch.Tensor, torch.Tensor | None]  # a window's last layer in one 
 _WORTH_COMPILING = 10_000_000  # tokens; a trial that reads fewer is done sooner without
 
 
-def chosen_speed(config: TrialConfig, model: RecurrentGPT2, plan: Plan, workers: int) -> Speed:
-    """The fastest way that this trial allows."""
-    speed: Speed = "recorded" if config.speed == "auto" else config.speed
-    on_gpu = next(model.parameters()).device.type == "cuda"
-    if config.speed == "auto" and (not on_gpu or config.tokens < _WORTH_COMPILING):
+def chosen_speed(config: TrialConfig, plan: Plan, device: torch.device, workers: int, disturbed: bool) -> Speed:
+    """The fastest way that a trial allows; `disturbed` says that it trains with dropout."""
+    on_gpu = device.type == "cuda"
+    if config.speed == "auto" and not (on_gpu and config.tokens >= _WORTH_COMPILING):
         return "plain"
+    if config.speed in ("plain", "compiled"):
+        return config.speed
     # A recording throws no dice a second time, and DDP's messages are not part of it.
-    disturbed_again = Dice(model).thrown and plan.kept_windows < config.windows
-    if speed == "recorded" and (not on_gpu or workers > 1 or disturbed_again):
-        return "compiled"
-    return speed
+    thrown_again = disturbed and plan.kept_windows < config.windows
+    return "recorded" if on_gpu and workers == 1 and not thrown_again else "compiled"
 
 
 class Chain(nn.Module):

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
+from recur_tune.localhost import free_port_from
 from recur_tune.tracking.mlflow import Tracker
 from recur_tune.tracking.places import Delivered
 from recur_tune.tracking.plots import draw_front
-from recur_tune.tracking.server import free_port_from, mlflow_server, wait_until_it_answers
+from recur_tune.tracking.server import mlflow_server, wait_until_it_answers
 from recur_tune.tracking.views import FRONT, TRIALS, view_address
 from tests.reporting import few, make
 

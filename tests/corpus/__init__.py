@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
+from recur_tune.corpus.document import Split
+from recur_tune.corpus.sources import open_corpus
 from recur_tune.corpus.tokens import TokenisedSplit
 from recur_tune.corpus.windows import Windowing
 
@@ -55,3 +57,7 @@ def save_merging_tokenizer(folder: Path) -> None:
     )
     tokenizer.train_from_iterator([MULTIBYTE, "the rain falls on the old town and it was A "] * 5, trainer)
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+
+
+def texts(name: str, split: Split) -> list[bytes]:
+    return [document.data for document in open_corpus(name).documents(split)]

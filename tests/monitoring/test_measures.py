@@ -72,7 +72,7 @@ def test_a_running_trial_tells_its_speed_and_an_ended_one_does_not(tmp_path: Pat
     assert said["flops_utilisation", "T0"] == pytest.approx(500.0 * 4 * 4e5 / 1e10)
     assert said["peak_memory_bytes", "T0", "predicted"] == 2.0**25
     ended = told([*running, validated(0, 110, 4000, 60.0, "complete")], tmp_path / "b")
-    assert {name for name, *_ in ended if ended} & {"tokens_per_second", "flops_utilisation", "trial_share"} == set()
+    assert {name for name, *_ in ended} & {"tokens_per_second", "flops_utilisation", "trial_share"} == set()
 
 
 def test_failures_are_counted_by_cause(tmp_path: Path) -> None:

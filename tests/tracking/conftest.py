@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from recur_tune.tracking.server import free_port_from, mlflow_server, wait_until_it_answers
+from recur_tune.localhost import free_port_from
+from recur_tune.tracking.server import mlflow_server, wait_until_it_answers
 
 
 @pytest.fixture(scope="module")

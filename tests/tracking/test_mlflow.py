@@ -16,10 +16,10 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from PIL import Image
 
+from recur_tune.localhost import free_port_from
 from recur_tune.searching.front import front_rows, search_hypervolume
 from recur_tune.tracking import mlflow as tracking
 from recur_tune.tracking.mlflow import Tracker, Undelivered, tracking_uri
-from recur_tune.tracking.server import free_port_from
 from tests.tracking.tracked import OBJECTIVES, Seen, begin, complete, report, rich_search, search, wait_for
 
 

@@ -12,7 +12,8 @@ from torch import nn
 from recur_tune.corpus.batches import WindowBatch
 from recur_tune.corpus.windows import NOT_SCORED, Windowing
 from recur_tune.model import MemorySpec, RecurrentGPT2, loss
-from recur_tune.training.bptt import Chain, Plan, fixed_plan
+from recur_tune.spec import TrialConfig
+from recur_tune.training.bptt import Chain, Plan, chosen_speed, fixed_plan
 from recur_tune.training.memory_tracker import MemoryTracker
 from tests.conftest import small_model
 from tests.model import chain_batch, full_batch
@@ -200,3 +201,22 @@ def test_a_compiled_window_is_one_program_for_all_windows_of_all_batches(by_anot
     chain(MIXED).backward()
     chain(full_batch(WINDOWS, 3, 6)).backward()
     assert len(programs) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "kept", "device", "workers", "disturbed", "speed"),
+    [
+        ({"tokens": 10_000_000}, 1, "cuda", 1, False, "recorded"),
+        ({"tokens": 9_999_999}, 1, "cuda", 1, False, "plain"),
+        ({"tokens": 10_000_000}, 1, "cpu", 1, False, "plain"),
+        ({"tokens": 10_000_000}, 1, "cuda", 2, False, "compiled"),
+        ({"tokens": 10_000_000}, 1, "cuda", 1, True, "compiled"),
+        ({"tokens": 10_000_000}, 4, "cuda", 1, True, "recorded"),
+        ({"speed": "recorded"}, 1, "cpu", 1, False, "compiled"),
+        ({"speed": "compiled"}, 1, "cuda", 1, False, "compiled"),
+        ({"speed": "plain"}, 1, "cuda", 1, False, "plain"),
+    ],
+)
+def test_a_trial_runs_in_the_fastest_way_that_it_allows(fields, kept, device, workers, disturbed, speed):
+    config = TrialConfig(windows=4, **fields)
+    assert chosen_speed(config, Plan(kept), torch.device(device), workers, disturbed) == speed
