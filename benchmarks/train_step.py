@@ -3,9 +3,10 @@
     python benchmarks/train_step.py                                  # small sizes, for a CPU
     python benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --windows 20 --budget 16GiB 80GiB
 
-Every line trains on the same batch of random tokens. "stock" reads one window after another and adds up their
-gradients, with Hugging Face's own model, no recurrence and no recomputation. Utilisation counts a model's own products,
-whatever a line recomputes, over what the device reaches in a product of large matrices.
+Every line trains on the same batch, of random tokens or, with --corpus and --tokenizer, of a text's. "stock" reads one
+window after another and adds up their gradients, with Hugging Face's own model, no recurrence and no recomputation.
+Utilisation counts a model's own products, whatever a line recomputes, over what the device reaches in a product of
+large matrices.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from rich.console import Console
 from rich.table import Table
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from recur_tune.corpus.batches import WindowBatch
+from recur_tune.corpus.batches import TrainingStream, WindowBatch
+from recur_tune.corpus.tokenizers import load_tokenizer
+from recur_tune.corpus.tokens import prepare
 from recur_tune.cost.device import device_flops
 from recur_tune.cost.flops import training_flops_per_token
 from recur_tune.cost.memory import resolve_plan
@@ -51,7 +54,7 @@ def main() -> None:
     console.print(f"torch {torch.__version__}, {name}, {format_count(ceiling)}FLOP/s in products of large matrices")
     for lanes in arguments.batch:
         trial = TrialConfig(base=arguments.base, batch=lanes, window=arguments.window, windows=arguments.windows)
-        batch = random_batch(trial, base.vocab_size).to(device)
+        batch = (text_batch(trial, arguments) if arguments.corpus else random_batch(trial, base.vocab_size)).to(device)
         work = training_flops_per_token(trial, base, Plan(trial.windows))
         title = f"{trial.base}, {lanes} chains of {trial.windows} windows of {trial.window}"
         table = Table(
@@ -79,6 +82,8 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, nargs="+", default=[8])
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--windows", type=int, default=8)
+    parser.add_argument("--corpus", help="text to train on, as `recur-tune data list` names them")
+    parser.add_argument("--tokenizer", default="gpt2", help="for that: a folder, a name on the Hub, or bytes")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=10, help="timed steps, after four that are not")
     parser.add_argument("--budget", nargs="+", default=["40MiB"], help="memory budgets, each a line under `auto`")
@@ -150,6 +155,11 @@ def random_batch(trial: TrialConfig, vocabulary: int) -> WindowBatch:
     count = trial.windows * trial.batch * trial.window
     starts = ("all", *["none"] * (trial.windows - 1))
     return WindowBatch(tokens[..., :-1].contiguous(), tokens[..., 1:].contiguous(), fresh, starts, count, count)
+
+
+def text_batch(trial: TrialConfig, arguments: argparse.Namespace) -> WindowBatch:
+    split = prepare(arguments.corpus, "train", load_tokenizer(arguments.tokenizer))
+    return next(TrainingStream(split, trial.windowing, trial.windows, trial.batch, seed=0))
 
 
 def stock_step(model: Callable[..., Any], optimizer: torch.optim.Optimizer, batch: WindowBatch) -> None:

@@ -32,7 +32,7 @@ from recur_tune.training.evaluate import evaluate
 from recur_tune.training.loop import Report
 from recur_tune.training.precision import default_device
 from recur_tune.trial.run_folder import run_in_folder
-from recur_tune.units import format_count, format_size
+from recur_tune.units import format_count, format_size, parse_count
 
 CONTROLS = {"none": ["own"], "memory": ["own", "none", "other"]}
 Result = dict[str, Any]
@@ -45,7 +45,7 @@ def main() -> None:
     known = {(one["reading"], one["seed"], one["recurrence"]) for one in results}
     for seed in arguments.seeds:
         for reading in arguments.readings:
-            for recurrence in ("none", "memory"):
+            for recurrence in arguments.recurrences:
                 if (reading, seed, recurrence) not in known:
                     results.append(run(arguments, reading, seed, recurrence))
                     write_text(arguments.out, json.dumps(results))
@@ -54,15 +54,19 @@ def main() -> None:
 
 def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", required=True)
-    parser.add_argument("--corpus", required=True)
-    parser.add_argument("--out", type=Path, default=Path("results.json"))
+    parser.add_argument("--base", required=True, help="folder of the GPT-2 that every run starts from")
+    parser.add_argument("--corpus", required=True, help="as `recur-tune data list` names them")
+    parser.add_argument("--out", type=Path, default=Path("results.json"), help="where the numbers go")
     parser.add_argument("--runs", type=Path, default=Path("runs/comparison"), help="where models go")
     parser.add_argument("--readings", nargs="+", default=["300/0"], help="windows and overlaps")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--recurrences", nargs="+", default=["none", "memory"], help="both, or one of them")
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="of both trials")
     parser.add_argument("--set-memory", nargs="*", default=[], metavar="FIELD=VALUE", help="of the recurrent one")
     parser.add_argument("--lanes", type=int, default=64, help="documents scored side by side")
+    parser.add_argument(
+        "--opening", type=parse_count, metavar="TOKENS", help="score no more of each document than this"
+    )
     return parser.parse_args()
 
 
@@ -99,6 +103,8 @@ def scores(arguments: argparse.Namespace, folder: Path, config: TrialConfig, rec
     found: dict[str, Any] = {}
     for split in ("validation", "test"):
         prepared = prepare(arguments.corpus, split, tokenizer)
+        if arguments.opening:
+            prepared = prepared.openings(arguments.opening)
         for state in CONTROLS[recurrence]:
             scored = evaluate(model, prepared, config.windowing, arguments.lanes, given=state)  # type: ignore[arg-type]
             found.setdefault(split, {})[state] = scored.report()

@@ -59,6 +59,9 @@ class MemorySpec(BaseModel):
         "last position, the two before, the four before those, and at last of all the rest",
     )
     embeddings: PositiveInt = Field(1, description="embeddings inserted per layer")
+    skip: bool = Field(
+        False, description="add what the network is given to what it makes, so that a state starts as a layer's output"
+    )
 
 
 def _memory(field: str) -> Any:
@@ -82,6 +85,7 @@ class TrialConfig(BaseModel):
     depth: NonNegativeInt = _memory("depth")
     pooling: Pooling = _memory("pooling")
     embeddings: PositiveInt = _memory("embeddings")
+    skip: bool = _memory("skip")
 
     window: PositiveInt = Field(300, description="tokens that the model reads at a time")
     overlap: NonNegativeInt = Field(0, description="tokens of a window that are read again in the next")

@@ -70,15 +70,16 @@ def search(
     """Search a space for its front of quality against cost.
 
     SPACE is a YAML file, or the name of one that comes with recur-tune: quickstart (the default; nothing is
-    downloaded), wikitext-103, pg19, enwik8-bytes, enwik8-bpe. Trials run on all of this machine, on the cluster at
-    --address, or with --slurm in an allocation that the search waits for in the queue. Ctrl-C once saves the running
-    trials and stops, twice stops at once; `recur-tune resume` goes on.
+    downloaded), wikitext-103, pg19, enwik8-bytes, enwik8-bpe, books (text files of one's own). Trials run on all of
+    this machine, on the cluster at --address, or with --slurm in an allocation that the search waits for in the queue.
+    Ctrl-C once saves the running trials and stops, twice stops at once; `recur-tune resume` goes on.
 
     \b
       recur-tune search
-      recur-tune search search_spaces/pg19.yaml --name books --trials 200 --set budget.tokens=20M
-      recur-tune search pg19 --name books --address auto
-      recur-tune search pg19 --name books --slurm cluster/generic-gpu.yaml --nodes 4 --time 8:00:00
+      recur-tune search books --set space.corpus=text:DIR --set space.tokenizer=DIR_OF_BPE
+      recur-tune search search_spaces/pg19.yaml --name pg19 --trials 200 --set budget.tokens=20M
+      recur-tune search pg19 --name pg19 --address auto
+      recur-tune search pg19 --name pg19 --slurm cluster/generic-gpu.yaml --nodes 4 --time 8:00:00
       recur-tune search pg19 --dry-run > mine.yaml     # a file of one's own to start from
     """
     check_place(address, slurm, nodes, gpus_per_node, follow)

@@ -58,6 +58,19 @@ class TokenisedSplit:
             answers=self.answers[self.answers < limit],
         )
 
+    def openings(self, limit: int) -> TokenisedSplit:
+        """The first `limit` tokens of every document."""
+        lengths = np.minimum(np.diff(self.document_starts), limit)
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        kept = np.concatenate([np.arange(at, at + n) for at, n in zip(self.document_starts, lengths, strict=False)])
+        return TokenisedSplit(
+            tokens=self.tokens[kept],
+            word_starts=self.word_starts[kept],
+            byte_lengths=self.byte_lengths[kept],
+            document_starts=starts,
+            answers=np.flatnonzero(np.isin(kept, self.answers)),
+        )
+
     def summary(self) -> dict[str, int]:
         """What `recur-tune data prepare` prints."""
         return {

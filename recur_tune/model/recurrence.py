@@ -50,6 +50,8 @@ class Memory(nn.Module):
             # the state would start as nearly the same vector for every text.
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
             nn.init.zeros_(module.bias)
+            if self.spec.skip and module is self.network[-1]:
+                module.weight.data *= 0.1  # most of the state is what the layers made, which attention can read
 
     def empty(self, lanes: int) -> torch.Tensor:
         """A state for lanes that have none, which must not be seen."""
@@ -68,9 +70,12 @@ class Memory(nn.Module):
                 seen_BTK[:, begin:end].sum(1) / max(1, end - begin)
                 for begin, end in stretches(seen_BTK.shape[1], self.spec.embeddings)
             ]
-            made_BMX = self.network(torch.stack(means, dim=1) + self.stretch_offsets)
-            return made_BMX.unflatten(-1, (sites, hidden_size)).transpose(1, 2)
-        return self.network(self._pool(seen_BTK)).unflatten(-1, (sites, self.spec.embeddings, hidden_size))
+            pooled_BMK = torch.stack(means, dim=1) + self.stretch_offsets
+            made_BSMK = self.network(pooled_BMK).unflatten(-1, (sites, hidden_size)).transpose(1, 2)
+        else:
+            pooled_BMK = self._pool(seen_BTK)[:, None]
+            made_BSMK = self.network(pooled_BMK[:, 0]).unflatten(-1, (sites, self.spec.embeddings, hidden_size))
+        return made_BSMK + pooled_BMK[:, None] if self.spec.skip else made_BSMK
 
     def embeddings(self, layer: int, state_BSMK: torch.Tensor) -> torch.Tensor | None:
         """What `layer` may attend to beside its own tokens, [B, M, K]."""

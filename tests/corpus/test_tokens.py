@@ -234,6 +234,16 @@ def test_head_is_the_first_tokens_with_the_last_document_cut(lengths: list[int],
     assert np.diff(head.document_starts).tolist() == lengths
 
 
+def test_openings_are_the_first_tokens_of_every_document() -> None:
+    split = numbered_split([5, 2, 4])
+    split = TokenisedSplit(**vars(split) | {"answers": np.array([0, 3, 6, 9])})
+    openings = split.openings(3)
+    assert openings.tokens.tolist() == [1, 2, 3, 6, 7, 8, 9, 10]
+    assert openings.document_starts.tolist() == [0, 3, 5, 8]
+    assert len(openings.word_starts) == len(openings.byte_lengths) == 8
+    assert openings.answers.tolist() == [0, 4, 7]  # the one at 3 lies beyond its document's opening
+
+
 def test_a_head_longer_than_the_split_is_the_split() -> None:
     split = numbered_split([3, 4])
     assert split.head(7) is split and split.head(8) is split

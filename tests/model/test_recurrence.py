@@ -134,6 +134,18 @@ def test_two_texts_leave_clearly_different_states_at_initialisation():
     assert one.norm() > 1
 
 
+@pytest.mark.parametrize("pooling", ["mean", "recent"])
+@torch.no_grad()
+def test_a_skipped_network_adds_to_what_it_is_given(pooling):
+    spec = MemorySpec(pooling=pooling, embeddings=2, l_ins="all", skip=True)
+    model, tokens = small_model(spec), some_tokens(2, 12)
+    state, given = model.read(tokens).state, network_input(model, tokens)
+    given = (given if pooling == "recent" else given[:, None].expand(-1, 2, -1))[:, None].expand(-1, 3, -1, -1)
+    assert 0.01 < (state - given).norm() / given.norm() < 0.3  # at first it is little that the network adds
+    model.recurrence.network[-1].weight.zero_()
+    torch.testing.assert_close(model.read(tokens).state, given)
+
+
 @pytest.mark.parametrize(
     ("positions", "embeddings", "sizes"),
     [

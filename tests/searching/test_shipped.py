@@ -20,11 +20,18 @@ from recur_tune.units import parse_size
 from tests.cli.run import run
 
 NAMES = sorted(file.stem for file in SEARCH_SPACES.glob("*.yaml"))
+NEEDS_FILES = ["books"]  # the user's own
+AS_THEY_ARE = [name for name in NAMES if name not in NEEDS_FILES]
 LARGE = ["enwik8-bpe", "enwik8-bytes", "pg19", "wikitext-103"]
 
 
 def shipped(name: str) -> SearchSpec:
     return parse(SearchSpec, read_yaml(find_space(name)))
+
+
+def with_fields(spec: SearchSpec, **fields: Any) -> SearchSpec:
+    """The same with other values in its space."""
+    return parse(SearchSpec, spec.model_dump() | {"space": spec.space | fields})
 
 
 class Given:
@@ -52,7 +59,7 @@ class Given:
 
 
 def test_all_that_the_help_names_are_there() -> None:
-    assert set(NAMES) == {*LARGE, "quickstart"}
+    assert set(NAMES) == {*LARGE, *NEEDS_FILES, "quickstart"}
     text = run("search", "--help").out
     assert all(name in text for name in NAMES)
     assert (Path(__file__).parents[2] / "search_spaces").resolve() == SEARCH_SPACES.resolve()
@@ -61,8 +68,8 @@ def test_all_that_the_help_names_are_there() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_shipped_space_fits_its_base_and_its_text(name: str) -> None:
     spec = shipped(name)
-    check_shapes(spec)
-    assert spec.parsed_space.fixed["corpus"] in CORPORA
+    check_shapes(with_fields(spec, corpus="stdlib", tokenizer="bytes") if name in NEEDS_FILES else spec)
+    assert spec.parsed_space.fixed["corpus"].partition(":")[0] in CORPORA
     assert {"none", "memory"} == set(spec.parsed_space.parameters["recurrence"].values)
     assert spec.budget.trials and spec.resources.gpus == "auto"
     text = find_space(name).read_text()
@@ -120,7 +127,7 @@ def test_a_preset_is_priced_for_the_tokenizer_that_it_gets() -> None:
     assert bytes_["peak_memory"] < bpe["peak_memory"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", AS_THEY_ARE)
 def test_a_dry_run_prints_a_space_that_can_be_run_again(name: str, tmp_path: Path) -> None:
     outcome = run("search", name, "--dry-run", "--results", tmp_path / "results")
     assert outcome.code == 0, outcome.err
@@ -128,6 +135,27 @@ def test_a_dry_run_prints_a_space_that_can_be_run_again(name: str, tmp_path: Pat
     assert "# begins with the plain baseline" in outcome.out and "# begins with the paper" in outcome.out
     (tmp_path / "again.yaml").write_text(outcome.out)
     assert parse(SearchSpec, read_yaml(tmp_path / "again.yaml")) == shipped(name)
+
+
+def test_a_space_for_files_of_ones_own_says_what_it_needs_and_takes_them(tmp_path: Path) -> None:
+    refused = run("search", "books", "--dry-run", "--results", tmp_path / "results")
+    assert refused.code == 2 and "text:books names no folder; write text:DIR" in refused.err
+    for split in ("train", "validation", "test"):
+        (tmp_path / "my books" / split).mkdir(parents=True)
+        (tmp_path / "my books" / split / "one.txt").write_text("It was a dark and stormy night. " * 50)
+    mine = ["--set", f"space.corpus=text:{tmp_path / 'my books'}", "--set", "space.tokenizer=bytes"]
+    outcome = run("search", "books", "--dry-run", "--results", tmp_path / "results", *mine)
+    assert outcome.code == 0, outcome.err
+    assert "nothing was started" in outcome.err
+
+
+def test_a_step_of_the_books_space_reads_about_as_much_whatever_the_window() -> None:
+    spec = shipped("books")
+    steps = [
+        config.batch * config.windows * config.window for config in map(spec.trial_config, spec.parsed_space.corners())
+    ]
+    assert min(steps) >= 12_000 and max(steps) <= 16_000
+    assert spec.budget.rung_tokens == [1_000_000, 3_000_000, 9_000_000]
 
 
 def test_the_worst_flops_that_count_are_those_of_the_dearest_corner() -> None:

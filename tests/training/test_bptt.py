@@ -23,7 +23,7 @@ MEMORY = MemorySpec(width=20, depth=1)
 PLANS = [Plan(kept) for kept in range(1, WINDOWS)]
 MODELS = {
     "none": None, "memory": MEMORY, "all layers": MemorySpec(l_ins="all", embeddings=2, pooling="attention"),
-    "recent": MemorySpec(l_ins="all", embeddings=3, pooling="recent", width=20, depth=1),
+    "recent": MemorySpec(l_ins="all", embeddings=3, pooling="recent", width=20, depth=1, skip=True),
 }  # fmt: skip
 # Documents that begin at different windows of three lanes, some shorter than a window; the last lane runs dry.
 MIXED = chain_batch(Windowing(6, 2), [[14, 3], [6, 10, 2], [14]], WINDOWS)
