@@ -87,7 +87,9 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--steps", type=int, default=10, help="timed steps, after four that are not")
     parser.add_argument("--budget", nargs="+", default=["40MiB"], help="memory budgets, each a line under `auto`")
-    parser.add_argument("--speed", choices=["plain", "compiled", "recorded"], help="default: the fastest of the device")
+    parser.add_argument(
+        "--speed", choices=["plain", "replayed", "compiled", "recorded"], help="default: the fastest of the device"
+    )
     parser.add_argument("--no-compile", action="store_true", help="leave the compiled stock model out")
     return parser.parse_args()
 

@@ -110,10 +110,10 @@ class TrialConfig(BaseModel):
     checkpointing: Policy = Field("all", description="recompute 'all' windows, 'none', or 'auto' within memory_budget")
     memory_budget: Size | None = Field(None, description="bytes that 'auto' may use, as 16GiB")
     precision: Precision = Field("auto", description="'auto' is bfloat16 on a GPU")
-    speed: Literal["auto", "plain", "compiled", "recorded"] = Field(
+    speed: Literal["auto", "plain", "replayed", "compiled", "recorded"] = Field(
         "auto",
-        description="'compiled' makes a window one program, 'recorded' also a step one CUDA graph, which takes about a "
-        "minute before the first step; 'auto': on a GPU, from 10M tokens on",
+        description="'replayed' makes a step one CUDA graph, 'compiled' a window one program, 'recorded' both, which "
+        "takes about half a minute before the first step; 'auto': that on a GPU from 10M tokens on",
     )
     seed: NonNegativeInt = Field(0, le=2**31 - 1, description="decides initial weights, data order and dropout")
 

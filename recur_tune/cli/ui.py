@@ -52,12 +52,23 @@ def ui(name: str | None, port: int, no_browser: bool, results: Path | None) -> N
 
 
 def _serve(uri: str, port: int, page: str, no_browser: bool) -> None:
+    """On the wanted port or the next that is free, also where somebody is quicker than a server that takes seconds."""
     from recur_tune.localhost import free_port_from
-    from recur_tune.tracking.server import mlflow_server, wait_until_it_answers
+    from recur_tune.tracking.server import PortTaken
 
     chosen = free_port_from(port)
-    if chosen != port:
-        note(f"port {port} is taken; this is {chosen}.")
+    while True:
+        if chosen != port:
+            note(f"port {port} is taken; this is {chosen}.")
+        try:
+            return _serve_at(chosen, uri, page, no_browser)
+        except PortTaken:
+            chosen = free_port_from(chosen + 1)
+
+
+def _serve_at(chosen: int, uri: str, page: str, no_browser: bool) -> None:
+    from recur_tune.tracking.server import mlflow_server, wait_until_it_answers
+
     with tempfile.TemporaryDirectory(prefix="recur-tune-ui-") as folder:
         log = Path(folder) / "mlflow.log"
         with mlflow_server(uri, chosen, log) as server:

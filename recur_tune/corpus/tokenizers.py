@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from recur_tune.errors import UserError
 from recur_tune.hub import hub_message, use_cache_where_offline
 
 BYTES = "bytes"
+_GROUP_BYTES, _GROUP_DOCUMENTS = 8_000_000, 256
 
 
 def load_tokenizer(name: str, field: str = "tokenizer") -> PreTrainedTokenizerBase:
@@ -59,22 +60,39 @@ def fingerprint(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, document: Document) -> tuple[np.ndarray, np.ndarray]:
-    """A document's token ids, and for each token the offset in its bytes where the token ends.
+def encode(
+    tokenizer: PreTrainedTokenizerBase, documents: Iterable[Document]
+) -> Iterator[tuple[Document, np.ndarray, np.ndarray]]:
+    """Each document with its token ids and, for each token, the offset in its bytes where the token ends.
 
     The ends rise to the document's length, so that sums over tokens count every byte once, whatever the
     tokenizer drops (spaces, say) or splits (a character over several tokens).
     """
     if is_bytes(tokenizer):
-        return np.frombuffer(document.data, dtype=np.uint8), np.arange(1, len(document.data) + 1)
-    text = document.data.decode("utf-8", errors="replace")
-    # The backend, not __call__: a book is longer than the model's context on purpose, and that is no warning.
-    encoding = tokenizer.backend_tokenizer.encode(text, add_special_tokens=False)
-    if not encoding.ids:
-        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    end_character = np.maximum.accumulate(np.array([end for _, end in encoding.offsets]))
-    end_character[-1] = len(text)
-    return np.array(encoding.ids), _byte_offsets(text)[end_character]
+        for document in documents:
+            yield document, np.frombuffer(document.data, dtype=np.uint8), np.arange(1, len(document.data) + 1)
+        return
+    for group in _groups(documents):
+        texts = [document.data.decode("utf-8", errors="replace") for document in group]
+        # The backend, not __call__: a book is longer than the model's context on purpose, and that is no warning. All
+        # of a group at once, because the backend has a core work on each.
+        encodings = tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
+        for document, text, encoding in zip(group, texts, encodings, strict=True):
+            end_character = np.maximum.accumulate(np.array([end for _, end in encoding.offsets], dtype=np.int64))
+            end_character[-1:] = len(text)
+            yield document, np.array(encoding.ids, dtype=np.int64), _byte_offsets(text)[end_character]
+
+
+def _groups(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """Documents in their order, as many together as keep some cores busy and fit into memory."""
+    group: list[Document] = []
+    for document in documents:
+        group.append(document)
+        if sum(len(one.data) for one in group) >= _GROUP_BYTES or len(group) == _GROUP_DOCUMENTS:
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 def decode_stream(tokenizer: PreTrainedTokenizerBase, tokens: Iterator[int]) -> Iterator[str]:

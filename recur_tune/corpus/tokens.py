@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +26,7 @@ from recur_tune.errors import UserError
 from recur_tune.files import cache_folder, whole_folder, writing
 
 _FORMAT = 2
+_INTO_A_DOCUMENT = 5_000  # tokens; a state has been passed on a few times by then
 _SPACE = np.frombuffer(b" \t\n\r\x0b\x0c", dtype=np.uint8)
 
 
@@ -70,6 +71,17 @@ class TokenisedSplit:
             document_starts=starts,
             answers=np.flatnonzero(np.isin(kept, self.answers)),
         )
+
+    def pieces(self, length: int) -> TokenisedSplit:
+        """The same tokens, cut so that no document is longer: each piece begins anew."""
+        spans = zip(self.document_starts[:-1].tolist(), self.document_starts[1:].tolist(), strict=True)
+        starts = [at for begin, end in spans for at in (range(begin, end, length) if end > begin else [begin])]
+        return replace(self, document_starts=np.array([*starts, len(self.tokens)], dtype=np.int64))
+
+    def sample(self, limit: int) -> TokenisedSplit:
+        """About `limit` tokens from the openings of documents: of as many as leave each enough to get into."""
+        documents = len(self.document_starts) - 1
+        return self.openings(max(limit // documents, _INTO_A_DOCUMENT)).head(limit) if documents else self
 
     def summary(self) -> dict[str, int]:
         """What `recur-tune data prepare` prints."""
@@ -127,8 +139,7 @@ def _build(
         (partial / "word_starts.bin").open("wb") as words_file,
         (partial / "byte_lengths.bin").open("wb") as bytes_file,
     ):
-        for document in corpus.documents(split):
-            ids, ends = tokenizers.encode(tokenizer, document)
+        for document, ids, ends in tokenizers.encode(tokenizer, corpus.documents(split)):
             ids, ends = ids[:limit], ends[:limit]
             words, lengths, marked = _measure(document, ends)
             tokens_file.write(ids.astype(token_type).tobytes())

@@ -39,11 +39,18 @@ def mlflow_server(uri: str, port: int, log: Path) -> Iterator[subprocess.Popen[b
             server.kill()
 
 
+class PortTaken(UserError):
+    """Somebody else took the server's port while it started."""
+
+
 def wait_until_it_answers(server: subprocess.Popen[bytes], port: int, uri: str, log: Path) -> None:
     """Until the server shows its page; one that cannot says why."""
     if comes_up(server, f"http://127.0.0.1:{port}/health"):
         return
-    if "out-of-date database schema" in log.read_text(errors="replace"):
+    said = log.read_text(errors="replace")
+    if "address already in use" in said.lower():
+        raise PortTaken(f"port: {port} was taken by another program while MLflow's server started; try again.")
+    if "out-of-date database schema" in said:
         raise UserError(
             f"MLflow's database {uri} is of an older version; `mlflow db upgrade {uri}` brings it up to date."
         )

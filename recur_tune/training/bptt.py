@@ -42,8 +42,10 @@ def fixed_plan(policy: Literal["all", "none"], windows: int) -> Plan:
     return Plan(kept_windows=1 if policy == "all" else windows)
 
 
-# plain: operation by operation. compiled: a window is one program. recorded: and all of a step's windows one recording.
-Speed = Literal["plain", "compiled", "recorded"]
+# plain: operation by operation. replayed: the same operations, a step's from one recording. compiled: a window is one
+# program. recorded: and a step one recording of those.
+Speed = Literal["plain", "replayed", "compiled", "recorded"]
+_WITHOUT_RECORDING: dict[Speed, Speed] = {"replayed": "plain", "recorded": "compiled"}
 
 Read = tuple[torch.Tensor, torch.Tensor | None]  # a window's last layer in one row, and the state that it leaves
 
@@ -53,27 +55,28 @@ _WORTH_COMPILING = 10_000_000  # tokens; a trial that reads fewer is done sooner
 def chosen_speed(config: TrialConfig, plan: Plan, device: torch.device, workers: int, disturbed: bool) -> Speed:
     """The fastest way that a trial allows; `disturbed` says that it trains with dropout."""
     on_gpu = device.type == "cuda"
-    if config.speed == "auto" and not (on_gpu and config.tokens >= _WORTH_COMPILING):
-        return "plain"
-    if config.speed in ("plain", "compiled"):
-        return config.speed
+    wanted: Speed = "recorded" if on_gpu and config.tokens >= _WORTH_COMPILING else "plain"
+    if config.speed != "auto":
+        wanted = config.speed
     # A recording throws no dice a second time, and DDP's messages are not part of it.
     thrown_again = disturbed and plan.kept_windows < config.windows
-    return "recorded" if on_gpu and workers == 1 and not thrown_again else "compiled"
+    recordable = on_gpu and workers == 1 and not thrown_again
+    return wanted if recordable else _WITHOUT_RECORDING.get(wanted, wanted)
 
 
 class Chain(nn.Module):
     """A chain of windows as one forward pass, so that DDP synchronises gradients once a step.
 
-    A compiled chain runs every window in the same way, whether documents begin there or not: one shape, one program.
-    What a batch says on the host must not matter to it, since a recording is of one batch and serves all.
+    Unless it is plain, a chain runs every window in the same way, whether documents begin there or not: one shape, one
+    program. What a batch says on the host must not matter to it, since a recording is of one batch and serves all.
     """
 
     def __init__(self, model: RecurrentGPT2, plan: Plan, speed: Speed = "plain") -> None:
         super().__init__()
-        self.model, self.plan, self.compiled = model, plan, speed != "plain"
+        self.model, self.plan = model, plan
+        self.uniform, self.compiled = speed != "plain", speed in ("compiled", "recorded")
         self._run_window = torch.compile(self._run, dynamic=False) if self.compiled else self._run
-        self._recording = Recording(self) if speed == "recorded" else None
+        self._recording = Recording(self) if speed in _WITHOUT_RECORDING else None
 
     def forward(self, batch: WindowBatch) -> torch.Tensor:
         """The sum of negative log-likelihoods over every scored token of the batch."""
@@ -138,16 +141,16 @@ class Chain(nn.Module):
     def _entry(self, batch: WindowBatch, window: int, left: torch.Tensor | None) -> torch.Tensor | None:
         """The state that a window begins with; None where it has none."""
         recurrence = self.model.recurrence
-        if recurrence is None or (batch.starts[window] == "all" and not self.compiled):
+        if recurrence is None or (batch.starts[window] == "all" and not self.uniform):
             return None
         return recurrence.empty(batch.inputs_WBT.shape[1]) if left is None else left.detach()
 
     def _read(self, batch: WindowBatch, window: int, entry: torch.Tensor | None) -> Read:
         if entry is not None and torch.is_grad_enabled():
             entry.requires_grad_()  # where the graph of this window begins
-        masked = entry is not None and (self.compiled or batch.starts[window] == "some")
+        masked = entry is not None and (self.uniform or batch.starts[window] == "some")
         fresh_B = batch.fresh_WB[window] if masked else None
-        leave_state = self.compiled or window < len(batch.starts) - 1
+        leave_state = self.uniform or window < len(batch.starts) - 1
         return self._run_window(batch.inputs_WBT[window], entry, fresh_B, leave_state)
 
     def _run(

@@ -18,6 +18,7 @@ from recur_tune.model import RecurrentGPT2
 from recur_tune.model.loss import likelihoods, padded_weight
 from recur_tune.spec import Precision
 from recur_tune.training.precision import autocast
+from recur_tune.training.recording import RecordedReader
 
 GivenState = Literal["own", "none", "other"]
 DEEPEST = 64  # depths of recurrence from here on are reported together
@@ -38,6 +39,7 @@ class Evaluation:
     loss_by_depth: list[float]  # nats per token in the first, second, ... window of a document
     document_nll: list[float]
     document_words: list[int]
+    document_bytes: list[int]
     seconds: float
 
     def metrics(self) -> dict[str, float]:
@@ -60,6 +62,7 @@ class Evaluation:
             "tokens": self.tokens, "words": self.words, "bytes": self.bytes,
             "documents": len(self.document_nll),
             "document_nll": self.document_nll, "document_words": self.document_words,
+            "document_bytes": self.document_bytes,
             "tokens_per_second": self.tokens / self.seconds,
             "loss_by_position": [None if math.isnan(x) else x for x in self.loss_by_position],
             "loss_by_depth": [None if math.isnan(x) else x for x in self.loss_by_depth],
@@ -90,6 +93,7 @@ def evaluate(
     carry_state = model.recurrence is not None
     places: list[np.ndarray] = []  # in the split, of the tokens that were scored, window by window
     answers: list[tuple[torch.Tensor, torch.Tensor]] = []  # what the model says of them, still on the device
+    read = RecordedReader(model) if device.type == "cuda" else model.read
     with autocast(device, precision):
         head_VK = padded_weight(model.lm_head.weight)
     for batch, table_B5 in evaluation_batches(split, windowing, lanes, carry_state):
@@ -98,10 +102,10 @@ def evaluate(
         rows = torch.from_numpy(lane * windowing.size + place).to(device, non_blocking=True)
         start = batch.starts[0]
         with autocast(device, precision):
-            reading = model.read(
+            reading = read(
                 on_device.inputs_WBT[0],
-                state=None if start == "all" or given == "none" else state,
-                fresh_B=on_device.fresh_WB[0] if start == "some" else None,
+                None if start == "all" or given == "none" else state,
+                on_device.fresh_WB[0] if start == "some" else None,
             )
         state = reading.state if given != "other" else _handed_round(reading.state, state, table_B5)
         # Only what is scored is projected: in an overlapped window that may be a small part.
@@ -148,6 +152,7 @@ def _summarise(
         loss_by_depth=_mean_by(np.minimum(depth[scored], DEEPEST - 1), nll[scored], None),
         document_nll=[float(nll[d].sum(where=scored[d], dtype=np.float64)) for d in documents],
         document_words=[int(words[d].sum(dtype=np.int64)) for d in documents],
+        document_bytes=[int(length[d].sum(dtype=np.int64)) for d in documents],
         seconds=seconds,
     )
 

@@ -23,8 +23,8 @@ def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Tra
     config.check_base(shape)
     check_vocabulary(config.base, shape, len(tokenizer))
     train = prepare(config.corpus, "train", tokenizer)
-    validation = prepare(config.corpus, "validation", tokenizer).head(config.validation_size)
-    nonempty(validation, f"the first {config.validation_size} tokens of the validation split")
+    validation = prepare(config.corpus, "validation", tokenizer).sample(config.validation_size)
+    nonempty(validation, f"a sample of {config.validation_size} tokens of the validation split")
     torch.manual_seed(config.seed)
     model = load_base(config.base, config.memory, config.dropout, vocabulary=len(tokenizer))
     model.config.window, model.config.overlap = config.window, config.overlap

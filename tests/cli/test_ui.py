@@ -10,11 +10,13 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
+from recur_tune.cli import ui
+from recur_tune.localhost import free_port_from
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.tracking.mlflow import Tracker
 from tests.searching.searches import small_spec
@@ -40,9 +42,11 @@ def shown(*words: str, results: Path) -> Iterator[tuple[subprocess.Popen[str], s
     process = subprocess.Popen(
         command(*words, results=results), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
     )
-    assert process.stdout is not None
+    assert process.stdout is not None and process.stderr is not None
     try:
-        yield process, process.stdout.readline().strip()  # which comes when the server answers
+        url = process.stdout.readline().strip()  # which comes when the server answers
+        assert url, process.stderr.read()
+        yield process, url
     finally:
         process.terminate()  # it takes its server along
         process.communicate(timeout=60)
@@ -63,6 +67,19 @@ def test_a_taken_port_gives_the_next_and_ctrl_c_ends_the_server(results: Path) -
             assert f"port {port} is taken" in said
             with pytest.raises(OSError, match="refused"):
                 urllib.request.urlopen(address)
+
+
+def test_a_port_that_is_taken_while_the_server_starts_gives_the_next(
+    results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The probe looks a moment too early: the port is somebody's before MLflow wants it."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        probed = iter([port, free_port_from(port)])
+        monkeypatch.setattr("recur_tune.localhost.free_port_from", lambda wanted: next(probed))
+        monkeypatch.setattr(ui, "stop_requests", lambda: nullcontext(lambda: True))  # as soon as it is shown
+        ui._serve(f"sqlite:///{results / 'mlflow.db'}", port, "", no_browser=True)
+    assert f"port {port} is taken" in capsys.readouterr().err
 
 
 def test_without_a_name_it_shows_the_runs_of_all_searches(results: Path) -> None:

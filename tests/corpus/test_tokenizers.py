@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from recur_tune.corpus import tokenizers
 from recur_tune.corpus.document import Document
 from recur_tune.corpus.tokenizers import byte_tokenizer, decode_stream, encode, fingerprint, load_tokenizer
 from recur_tune.errors import UserError
@@ -18,6 +19,13 @@ from tests.corpus import MULTIBYTE, save_merging_tokenizer
 
 BYTES = byte_tokenizer()
 modest = settings(max_examples=80, deadline=None)
+
+
+def encoded(tokenizer: PreTrainedTokenizerBase, document: Document) -> tuple[np.ndarray, np.ndarray]:
+    """One document's ids and ends."""
+    ((same, ids, ends),) = encode(tokenizer, [document])
+    assert same is document
+    return ids, ends
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +46,7 @@ def reloaded(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizerBas
 @given(st.text())
 def test_a_bytes_id_is_its_value(text: str) -> None:
     data = text.encode()
-    ids, ends = encode(BYTES, Document(data))
+    ids, ends = encoded(BYTES, Document(data))
     assert ids.tolist() == list(data)
     assert ends.tolist() == list(range(1, len(data) + 1))
 
@@ -55,7 +63,7 @@ def test_run_as_a_hugging_face_tokenizer_bytes_gives_the_same_ids_and_the_text_b
 @given(st.text())
 def test_bytes_saved_and_loaded_again_is_the_same_tokenizer(reloaded: PreTrainedTokenizerBase, text: str) -> None:
     assert reloaded(text)["input_ids"] == list(text.encode())
-    assert encode(reloaded, Document(text.encode()))[0].tolist() == list(text.encode())
+    assert encoded(reloaded, Document(text.encode()))[0].tolist() == list(text.encode())
     assert reloaded.decode(list(text.encode())) == text
 
 
@@ -68,7 +76,7 @@ def test_bytes_has_256_tokens_and_keeps_its_fingerprint_on_disk(reloaded: PreTra
 @modest
 @given(st.binary())
 def test_bytes_that_are_no_text_are_kept_as_they_are(data: bytes) -> None:
-    assert bytes(encode(BYTES, Document(data))[0].tolist()) == data
+    assert bytes(encoded(BYTES, Document(data))[0].tolist()) == data
 
 
 def test_another_vocabulary_has_another_fingerprint(merging: PreTrainedTokenizerBase) -> None:
@@ -78,7 +86,7 @@ def test_another_vocabulary_has_another_fingerprint(merging: PreTrainedTokenizer
 @modest
 @given(st.text())
 def test_a_merging_tokenizer_gives_the_ids_that_it_gives_elsewhere(merging: PreTrainedTokenizerBase, text: str) -> None:
-    ids, _ = encode(merging, Document(text.encode()))
+    ids, _ = encoded(merging, Document(text.encode()))
     assert ids.tolist() == merging(text)["input_ids"]
     assert merging.decode(ids) == text
 
@@ -87,7 +95,7 @@ def test_a_merging_tokenizer_gives_the_ids_that_it_gives_elsewhere(merging: PreT
 @given(st.text(min_size=1))
 def test_ends_never_fall_and_reach_the_last_byte(merging: PreTrainedTokenizerBase, text: str) -> None:
     for tokenizer in (BYTES, merging):
-        ids, ends = encode(tokenizer, Document(text.encode()))
+        ids, ends = encoded(tokenizer, Document(text.encode()))
         assert len(ids) == len(ends)
         assert ends[0] >= 1 and (np.diff(ends) >= 0).all()
         assert ends[-1] == len(text.encode())
@@ -96,7 +104,7 @@ def test_ends_never_fall_and_reach_the_last_byte(merging: PreTrainedTokenizerBas
 @modest
 @given(st.lists(st.sampled_from(["the", " rain", "é", " 東", "🌙", "\n", " it was A"]), min_size=1).map("".join))
 def test_ends_lie_where_the_tokens_decoded_so_far_end(merging: PreTrainedTokenizerBase, text: str) -> None:
-    ids, ends = encode(merging, Document(text.encode()))
+    ids, ends = encoded(merging, Document(text.encode()))
     for count, end in enumerate(ends, start=1):
         readable = merging.decode(ids[:count]).rstrip("\N{REPLACEMENT CHARACTER}")
         cut = merging.decode(ids[:count]) != readable  # inside a character, all of which its first token covers
@@ -104,9 +112,23 @@ def test_ends_lie_where_the_tokens_decoded_so_far_end(merging: PreTrainedTokeniz
         assert end == len((readable + character).encode())
 
 
+@pytest.mark.parametrize("group", [{"_GROUP_BYTES": 20}, {"_GROUP_DOCUMENTS": 2}, {}], ids=str)
+def test_documents_encoded_together_are_what_they_are_alone(
+    merging: PreTrainedTokenizerBase, monkeypatch: pytest.MonkeyPatch, group: dict[str, int]
+) -> None:
+    documents = [Document(text.encode()) for text in ("the rain", "", "it was A 東 night" * 3, "é", "town")]
+    alone = [encoded(merging, document) for document in documents]
+    for name, value in group.items():
+        monkeypatch.setattr(tokenizers, name, value)
+    together = list(encode(merging, iter(documents)))
+    assert [document for document, _, _ in together] == documents
+    for (_, *found), expected in zip(together, alone, strict=True):
+        assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))
+
+
 def test_an_empty_document_has_no_tokens(merging: PreTrainedTokenizerBase) -> None:
     for tokenizer in (BYTES, merging):
-        ids, ends = encode(tokenizer, Document(b""))
+        ids, ends = encoded(tokenizer, Document(b""))
         assert len(ids) == len(ends) == 0
 
 
@@ -114,7 +136,7 @@ def test_a_long_document_warns_of_no_context_length(
     merging: PreTrainedTokenizerBase, caplog: pytest.LogCaptureFixture
 ) -> None:
     merging.model_max_length = 8
-    ids, _ = encode(merging, Document(MULTIBYTE.encode() * 10))
+    ids, _ = encoded(merging, Document(MULTIBYTE.encode() * 10))
     assert merging.decode(ids) == MULTIBYTE * 10
     assert not caplog.records
 
@@ -172,4 +194,4 @@ def test_gpt2s_two_files_alone_are_a_tokenizer(tmp_path: Path) -> None:
     whole.backend_tokenizer.model.save(str(tmp_path / "bare"))
     assert {path.name for path in (tmp_path / "bare").iterdir()} == {"vocab.json", "merges.txt"}
     bare, text = load_tokenizer(str(tmp_path / "bare")), Document("the rain falls on the olé town".encode())
-    assert encode(bare, text)[0].tolist() == encode(whole, text)[0].tolist()
+    assert encoded(bare, text)[0].tolist() == encoded(whole, text)[0].tolist()

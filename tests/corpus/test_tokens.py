@@ -244,6 +244,32 @@ def test_openings_are_the_first_tokens_of_every_document() -> None:
     assert openings.answers.tolist() == [0, 4, 7]  # the one at 3 lies beyond its document's opening
 
 
+def test_pieces_are_documents_of_their_own() -> None:
+    split = numbered_split([5, 0, 2, 4])
+    pieces = split.pieces(2)
+    assert np.diff(pieces.document_starts).tolist() == [2, 2, 1, 0, 2, 2, 2]
+    assert pieces.tokens is split.tokens
+    assert equal(split.pieces(5), split)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "limit", "read"),
+    [
+        ([20_000, 40_000, 9_000], 27_000, [9_000, 9_000, 9_000]),  # an equal share of each
+        ([20_000, 40_000, 9_000], 8_000, [5_000, 3_000]),  # not less than a state needs, so of fewer
+        ([100, 200, 300, 400], 550, [100, 200, 250]),  # short ones whole
+        ([20_000], 15_000, [15_000]),
+        ([20_000, 100], 30_000, [15_000, 100]),
+    ],
+)
+def test_a_sample_reads_the_openings_of_documents(lengths: list[int], limit: int, read: list[int]) -> None:
+    split = numbered_split(lengths)
+    sample = split.sample(limit)
+    assert np.diff(sample.document_starts).tolist() == read
+    starts = split.document_starts
+    assert [document[0] for document in documents_of(sample)] == [split.tokens[at] for at in starts[: len(read)]]
+
+
 def test_a_head_longer_than_the_split_is_the_split() -> None:
     split = numbered_split([3, 4])
     assert split.head(7) is split and split.head(8) is split

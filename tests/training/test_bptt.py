@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -187,6 +188,15 @@ def test_a_compiled_chain_gives_the_same(by_another_compiler, memory, plan):
     assert_same(list(torch.autograd.grad(compiled, list(model.parameters()))), expected_gradients, 1e-10)
 
 
+@pytest.mark.parametrize("memory", MODELS.values(), ids=MODELS)
+def test_what_is_recorded_to_be_replayed_is_the_same_and_does_not_depend_on_where_documents_begin(memory):
+    model = small_model(memory, n_layer=2).double().train()
+    expected = loss_and_gradients(model, Plan(2), MIXED)
+    found = Chain(model, Plan(2), "replayed").differentiate_now(replace(MIXED, starts=("none",) * WINDOWS))
+    torch.testing.assert_close(found[0].detach(), expected[0], rtol=1e-10, atol=0)
+    assert_same(found[1], expected[1], 1e-10)
+
+
 def test_a_compiled_window_is_one_program_for_all_windows_of_all_batches(by_another_compiler):
     programs = []
 
@@ -215,6 +225,9 @@ def test_a_compiled_window_is_one_program_for_all_windows_of_all_batches(by_anot
         ({"speed": "recorded"}, 1, "cpu", 1, False, "compiled"),
         ({"speed": "compiled"}, 1, "cuda", 1, False, "compiled"),
         ({"speed": "plain"}, 1, "cuda", 1, False, "plain"),
+        ({"speed": "replayed"}, 1, "cuda", 1, False, "replayed"),
+        ({"speed": "replayed"}, 1, "cuda", 1, True, "plain"),
+        ({"speed": "replayed"}, 1, "cpu", 1, False, "plain"),
     ],
 )
 def test_a_trial_runs_in_the_fastest_way_that_it_allows(fields, kept, device, workers, disturbed, speed):

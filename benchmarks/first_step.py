@@ -1,0 +1,74 @@
+"""How long a trial takes to its first steps: the first of its shape, later ones, and one of another shape.
+
+    python benchmarks/first_step.py                              # without a GPU: the compiler alone
+    python benchmarks/first_step.py --base mini --window 300 --windows 10 --batch 16
+
+Every trial is a process of its own, as on a cluster. They share one folder of compiled programs, as the trials of a
+search do. By the fifth step everything is compiled and recorded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import islice
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+STEPS = 5
+TRIALS: list[tuple[str, dict[str, Any]]] = [
+    ("plain", {"speed": "plain"}),
+    ("replayed", {"speed": "replayed"}),
+    ("recorded, the first of its shape", {}),
+    ("the same shape again", {"seed": 1, "learning_rate": 1e-4}),
+    ("and again", {"seed": 2, "learning_rate": 1e-3}),
+    ("another width", {"width": 96}),
+]
+
+
+def main() -> None:
+    """Print the table; called with a trial, be that trial."""
+    if len(sys.argv) == 3 and sys.argv[1] == "--trial":
+        print(json.dumps(seconds_of(json.loads(sys.argv[2]))))
+        return
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", default="tiny", help="a preset; weights are random, and tokens are bytes")
+    parser.add_argument("--window", type=int, default=64)
+    parser.add_argument("--windows", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=4)
+    arguments = parser.parse_args()
+    shape = vars(arguments) | {"corpus": "stdlib", "tokenizer": "bytes", "speed": "recorded", "tokens": 1_000_000_000}
+    table = Table("trial", "load", "first step", f"{STEPS} steps", "a step after that", box=None)
+    with tempfile.TemporaryDirectory() as compiled:
+        for title, fields in TRIALS:
+            found = subprocess.run(
+                [sys.executable, __file__, "--trial", json.dumps(shape | fields)],
+                env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": compiled}, stdout=subprocess.PIPE, text=True, check=True,
+            )  # fmt: skip
+            load, first, steps, later = json.loads(found.stdout.splitlines()[-1])
+            table.add_row(title, f"{load:.1f} s", f"{first:.1f} s", f"{steps:.1f} s", f"{1000 * later:.0f} ms")
+    Console(width=110).print(table)
+
+
+def seconds_of(fields: dict[str, Any]) -> tuple[float, float, float, float]:
+    """Of loading, of the first step, of the first few, and of one of those that follow."""
+    started = time.perf_counter()
+    from recur_tune.spec import TrialConfig
+    from recur_tune.trial.setup import set_up
+
+    trainer, _ = set_up(TrialConfig(**fields))
+    steps = trainer.run()
+    times = [time.perf_counter(), *(time.perf_counter() for _ in islice(steps, 3 * STEPS))]
+    later = (times[-1] - times[STEPS]) / (len(times) - 1 - STEPS)
+    return times[0] - started, times[1] - times[0], times[STEPS] - times[0], later
+
+
+if __name__ == "__main__":
+    main()
