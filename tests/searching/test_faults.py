@@ -62,6 +62,18 @@ class Night:
         assert self.process is not None
         self.process.send_signal(number)
 
+    def freeze_trials(self) -> None:
+        """Trials do not get any further, nor hear of anything."""
+        assert self.process is not None
+        trials = [
+            child
+            for child in psutil.Process(self.process.pid).children(recursive=True)
+            if f"{self.directory.name}-T" in " ".join(child.cmdline())
+        ]
+        assert trials
+        for trial in trials:
+            trial.suspend()
+
     def wait(self) -> tuple[int, str]:
         """The exit code, and what was printed on stderr."""
         assert self.process is not None
@@ -92,6 +104,7 @@ def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None
 
     night.begin()
     night.until_midway()
+    night.freeze_trials()  # so that they cannot have saved themselves before the second
     night.signal(signal.SIGINT)
     night.until(lambda events: night.directory.stop_requested)  # the first has been heard
     night.signal(signal.SIGINT)  # twice: at once
