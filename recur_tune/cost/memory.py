@@ -6,6 +6,7 @@ import json
 from functools import cache
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import GPT2Config
 
@@ -58,10 +59,11 @@ def resolve_plan(config: TrialConfig, base: GPT2Config, lanes: int | None = None
 def plan_memory(config: TrialConfig, base: GPT2Config, plan: Plan, lanes: int) -> int:
     """The predicted peak under a plan."""
     shape = recurrent_config(base, config.memory, config.dropout).to_json_string(use_diff=False)
-    precision: Precision = "bfloat16" if uses_bfloat16(default_device(), config.precision) else "float32"
+    device = default_device()
+    precision: Precision = "bfloat16" if uses_bfloat16(device, config.precision) else "float32"
 
     def simulated(windows: int, kept: int) -> int:
-        return _simulate(shape, config.window, windows, lanes, precision, Plan(kept))
+        return _simulate(shape, config.window, windows, lanes, precision, Plan(kept), device.type == "cuda")
 
     few, windows, kept = _SIMULATED_WINDOWS, config.windows, plan.kept_windows
     if windows <= few:
@@ -91,10 +93,12 @@ def track_step(chain: Chain, optimizer: torch.optim.Optimizer, batch: WindowBatc
 
 
 @cache
-def _simulate(shape: str, window: int, windows: int, lanes: int, precision: Precision, plan: Plan) -> int:
+def _simulate(shape: str, window: int, windows: int, lanes: int, precision: Precision, plan: Plan, on_gpu: bool) -> int:
     """Only what moves bytes is an argument, so that trials which differ in the rest share an answer."""
     with FakeTensorMode():
         model = RecurrentGPT2(RecurrentGPT2Config.from_dict(json.loads(shape)))
+        if on_gpu:
+            _drop_out_as_a_gpu_does(model)
         optimizer = make_optimizer(model, learning_rate=0.0, weight_decay=0.0)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
@@ -109,3 +113,23 @@ def _simulate(shape: str, window: int, windows: int, lanes: int, precision: Prec
             step_scored=1,
         )
         return track_step(Chain(model, plan), optimizer, batch, precision)
+
+
+class _FusedDropout(nn.Module):
+    """Keeps a byte for each element to know what it dropped; on a CPU torch keeps a number."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.native_dropout(x, self.p, True)[0] if self.p else x
+
+
+def _drop_out_as_a_gpu_does(model: RecurrentGPT2) -> None:
+    for block in model.transformer.h:
+        # Its attention drops out inside the kernel and keeps nothing for it; a CPU's would keep the whole square.
+        block.attn.attn_dropout = nn.Dropout(0.0)
+        block.attn.resid_dropout = _FusedDropout(block.attn.resid_dropout.p)
+        block.mlp.dropout = _FusedDropout(block.mlp.dropout.p)
+    model.transformer.drop = _FusedDropout(model.transformer.drop.p)

@@ -50,6 +50,18 @@ def test_dropout_is_part_of_the_prediction():
     assert real > 1.1 * tracked(config, plan)
 
 
+def test_on_a_gpu_dropout_costs_a_byte_for_each_element_and_nothing_in_attention(monkeypatch):
+    monkeypatch.setattr(memory, "default_device", lambda: torch.device("cuda"))
+    rates = dict.fromkeys(["resid_pdrop", "embd_pdrop", "attn_pdrop"], 0.1)
+    config, size, hidden, layers = config_of(windows=4, window=64, recurrence="none"), 64, 24, 2
+
+    def predicted(**rates: float) -> int:
+        return plan_memory(config, small_config(n_positions=size, n_layer=layers, **rates), Plan(4), LANES)
+
+    dropped = 4 * LANES * size * hidden * (1 + 2 * layers)  # the embeddings, and two sums in each layer
+    assert predicted(**rates) - predicted() == pytest.approx(dropped, rel=0.05)
+
+
 def test_a_window_that_is_recomputed_still_costs_its_tokens_and_its_state():
     base = small_config(n_layer=1)
     few, many = (plan_memory(config_of(windows=n, l_ins=1, embeddings=2), base, Plan(1), LANES) for n in (10, 30))
