@@ -71,9 +71,10 @@ for stage; do
       recur_tune search enwik8-bytes --name enwik8 --results "$out/results" --set "space.base=$out/enwik8-base" \
         --set "space.corpus=enwik8:$enwik8" --set "resources.gpus=$share" --set budget.tokens=9M --set budget.rungs=3 \
         --set budget.trials=48 --set space.checkpointing=none --set space.speed=replayed --set space.validation_tokens=100k \
-        --set 'space.windows={10: {batch: 8}}' --set 'space.recurrence.memory.pooling=[mean, attention, recent]' \
+        --set space.windows=10 --set 'space.window={100: {batch: 24}, 150: {batch: 16}, 300: {batch: 8}, 600: {batch: 4}}' \
+        --set limits.peak_memory=10GiB --set 'space.recurrence.memory.pooling=[mean, attention, recent]' \
         --set 'space.recurrence.memory.embeddings=[1, 2, 4, 8]' --set 'space.recurrence.memory.skip=[false, true]' \
-        --set 'space.recurrence.memory.l_ins=[1, 2, 4, 8, all]' --set 'space.window=[100, 150, 300, 600]' \
+        --set 'space.recurrence.memory.l_ins=[1, 2, 4, 8, all]' \
         ${SEARCH_TIME:+--time $SEARCH_TIME}
       ;;
     *) echo "there is no stage $stage" >&2; exit 2 ;;
