@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.table import Table
 
-from recur_tune.cli.display import note, stderr, stdout
+from recur_tune.cli.display import note, stderr, stdout, table_by_name
 from recur_tune.cli.options import results_option
 from recur_tune.searching.directory import SearchDirectory, results_folder
 
@@ -78,7 +77,7 @@ def compare(names: tuple[str, ...], out: Path | None, png: bool, results: Path |
             write_picture([made.panel], made.title, picture)
     for remark in made.remarks:
         note(remark)
-    table = Table(*made.columns, box=None, pad_edge=False)
+    table = table_by_name(made.columns, [row[0] for row in made.rows])
     for row in made.rows:
         table.add_row(*row)
     stdout.print(table)

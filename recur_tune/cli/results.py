@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.table import Table
 from rich.text import Text
 
-from recur_tune.cli.display import note, stderr, stdout
+from recur_tune.cli.display import note, stderr, stdout, table_by_name
 from recur_tune.cli.options import as_json, command_line, print_json, results_option
 from recur_tune.cli.slurm import follow_search, queue_lines
 from recur_tune.cli.trials import objective_columns, roles, trial_table
@@ -84,7 +83,8 @@ def _tell_all(folder: Path, as_json: bool) -> None:
 
 
 def _print_summaries(summaries: list[dict[str, Any]]) -> None:
-    table = Table("search", "status", "trials", "front", "hypervolume", "time", box=None, pad_edge=False)
+    titles = ["search", "status", "trials", "front", "hypervolume", "time"]
+    table = table_by_name(titles, [one["search"] for one in summaries])
     for one in summaries:
         volume = "-" if one["hypervolume"] is None else f"{one['hypervolume']:.4f}"
         trials = ", ".join(f"{count} {state}" for state, count in one["trials"].items()) or "none yet"
@@ -248,12 +248,13 @@ def print_end(directory: SearchDirectory, state: SearchState) -> None:
     print_front(state, spec.objectives)
     best, uri = front(state.trials.values(), spec.objectives), tracking_uri(directory)
     lines = [f"picture:  {directory.path / 'front.png'}", f"in a browser:  {directory.path / 'front.html'}"]
+    lines.append(f"all of it on one page:  {command_line('report', directory)}")
     lines.append(f"compare runs:  {without_password(uri) if is_server(uri) else command_line('ui', directory)}")
     if best and spec.keep != "none":
         trial = best[0].name
         lines.append(f"take a model:  {command_line('export', directory)} --trial {trial} --to models/{trial}")
     if state.status == "finished":
-        more = 2 * (spec.budget.trials or state.trained)
+        more = 2 * max(spec.budget.trials or 0, state.trained)
         lines.append(f"more trials:  {command_line('resume', directory)} --trials {more}")
     for line in lines:
         stderr.print(line, soft_wrap=True)

@@ -28,6 +28,7 @@ from recur_tune.cluster.ray_cluster import CLIENT, JOBS
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import SPEC, SearchDirectory, default_name, dump_spec, results_folder
 from recur_tune.searching.objectives import OBJECTIVES
+from recur_tune.searching.progress import ended_trials
 from recur_tune.searching.spec import SearchSpec, with_overrides
 from recur_tune.searching.state import SearchState
 from recur_tune.shipped import find_space
@@ -96,10 +97,10 @@ def search(
         else:
             submit_new(folder, chosen, spec, profile, follow)
         return
+    SearchDirectory.check_free(folder, chosen)
     if dry_run:
         _show(file, spec, as_json)
         return
-    SearchDirectory.check_free(folder, chosen)
     if slurm is not None:
         check_here(spec, folder)
         run_here(SearchDirectory.create(folder, chosen, spec))
@@ -136,6 +137,7 @@ def resume(
     fields = read_yaml(directory.path / SPEC)
     spec = parse(SearchSpec, with_overrides(fields, _overrides(trials, length, settings)))
     directory.check_change(spec)
+    _check_more(directory, trials)
     if is_submitted(slurm):
         profile = chosen_profile(slurm, directory, nodes=nodes, gpus_per_node=gpus_per_node, time=time)
         submit_again(directory, spec, profile, follow)
@@ -172,6 +174,13 @@ def stop(name: str, results: Path | None) -> None:
     stderr.print(
         f"stopped; go on with:  {command_line('resume', directory)}{' --slurm' if queued else ''}", soft_wrap=True
     )
+
+
+def _check_more(directory: SearchDirectory, trials: int | None) -> None:
+    """Refuse to give a finished search no more trials than it has had."""
+    state = directory.state()
+    if trials is not None and state.status == "finished" and trials <= (ended := ended_trials(state)):
+        raise UserError(f"trials: {trials} are no more than the {ended} that have ended; {directory.name} is finished.")
 
 
 def _run(directory: SearchDirectory, address: str | None, as_json: bool) -> None:

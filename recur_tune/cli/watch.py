@@ -78,10 +78,11 @@ class Watch(Audience):
         if not stderr.is_terminal:
             stderr.print(text)
 
-    def pretraining(self, report: Report) -> None:
+    def pretraining(self, report: Report, tokens: int) -> None:
         """A base of our own is being made."""
         self._progress(
-            f"pretraining the base, once for all searches: {format_count(report.tokens)} tokens, loss {report.loss:.3f}"
+            f"pretraining the base, once for all searches: {format_count(report.tokens)} of "
+            f"{format_count(tokens)} tokens, loss {report.loss:.3f}"
         )
 
     def tokenising(self, corpus: str, tokens: int) -> None:
@@ -143,10 +144,12 @@ class Watch(Audience):
             f"tokens\nof {format_count(self.spec.budget.tokens)}": [format_count(trial.tokens) for trial in shown],
             **objective_columns(shown, self.spec.objectives),
         }
-        table, _ = trial_table(shown, columns, width)
+        table, left_out = trial_table(shown, columns, width)
         marks = ["● on the front" if self._on_front else "", roles(shown)]
         if len(trials) > rows:
             marks.append(f"{len(trials) - rows} more trials")
+        if left_out:
+            marks.append(f"no room for {', '.join(left_out)}")
         return Group(table, Text(", ".join(filter(None, marks)), "dim"))
 
     def _importance(self, trial: TrialRecord) -> tuple[int, int]:

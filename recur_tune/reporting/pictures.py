@@ -95,19 +95,28 @@ def _draw_trace(axes: Axes, trace: Figure, colours: Figure | None) -> None:
 
 def _draw_marks(axes: Axes, trace: Figure, name: str | None, colours: Figure | None) -> None:
     marker = trace["marker"]
+    if isinstance(marker.get("symbol"), list):  # one for each mark, where matplotlib has one for all
+        for symbol in dict.fromkeys(marker["symbol"]):
+            own_places = [at for at, one in enumerate(marker["symbol"]) if one == symbol]
+            part = {one: [trace[one][at] for at in own_places] for one in ("x", "y")}
+            _draw_marks(axes, {**trace, **part, "marker": {**marker, "symbol": symbol}}, name, colours)
+            name = None  # once in the legend
+        return
     edge = marker.get("line", {})
     symbol = marker.get("symbol", "circle")
-    shape = _MARKERS[(symbol if isinstance(symbol, str) else "circle").removesuffix("-open")]
+    shape, hollow = _MARKERS[symbol.removesuffix("-open")], symbol.endswith("-open")
     own: dict[str, Any] = {"color": marker["color"]} if isinstance(marker["color"], str) else {"c": marker["color"]}
     if colours and "c" in own:
         own |= {"cmap": "viridis", "vmin": colours["cmin"], "vmax": colours["cmax"]}
     x, y = ([] if trace[one] == [None] else trace[one] for one in ("x", "y"))
     if "c" in own and not x:
         own = {"color": GREY}
+    rim = {"edgecolors": edge.get("color", "none"), "linewidths": edge.get("width", 0) * 0.7}
+    if hollow and "color" in own:
+        own, rim = {"facecolors": "none"}, {"edgecolors": own["color"], "linewidths": 0.8}
     axes.scatter(
         x, y, s=(marker["size"] * 0.62) ** 2, marker=shape, alpha=marker.get("opacity", 1), label=name,
-        edgecolors=edge.get("color", "none"), linewidths=edge.get("width", 0) * 0.7,
-        zorder=3 + marker.get("opacity", 1), **own,
+        zorder=3 + marker.get("opacity", 1), **rim, **own,
     )  # fmt: skip
 
 

@@ -14,7 +14,6 @@ from recur_tune.reporting.marks import (
     Panel,
     axis,
     layout,
-    names_with_room,
     plain_axis,
     usual_top,
 )
@@ -24,6 +23,7 @@ from recur_tune.searching.state import TrialRecord
 from recur_tune.units import format_duration
 
 _HEIGHT = 420
+_LINE = 0.05  # of the curves' ends from highest to lowest: a line of text
 _MOST_ROWS = 24
 _MOST_NAMED = 150  # bars; among more, no name would fit into its own
 _UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (120, 60, "minutes"), (0, 1, "seconds"))
@@ -126,10 +126,16 @@ def _curve(search: Reading, trial: TrialRecord, points: Sequence[tuple[int, floa
 
 
 def _ends(search: Reading, curves: dict[int, list[tuple[int, float]]]) -> Figure:
-    """The names, each at its curve's end, as far as there is room."""
-    last = [(trial.name, *curves[trial.number][-1]) for trial in search.best]
+    """The names, each at its curve's end; those without room of their own stand beside the one below."""
+    last = sorted(((trial.name, *curves[trial.number][-1]) for trial in search.best), key=lambda end: end[2])
     x, y = [tokens for _, tokens, _ in last], [value for _, _, value in last]
-    text = names_with_room([f"\u2002{name}" for name, _, _ in last], [0.0] * len(x), y, {})
+    high = y[-1] - y[0] or 1.0
+    text, written = [""] * len(last), 0
+    for place, (name, _, value) in enumerate(last):
+        if place and value - y[written] < _LINE * high:
+            text[written] += f", {name}"
+        else:
+            text[place], written = f"\u2002{name}", place
     return {
         "type": "scatter", "mode": "text", "x": x, "y": y, "text": text, "textposition": "middle right",
         "textfont": {"size": 11}, "hoverinfo": "skip", "showlegend": False, "cliponaxis": False,

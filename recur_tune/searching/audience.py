@@ -14,7 +14,7 @@ class Audience:
     def stage(self, text: str) -> None:
         """What is being prepared."""
 
-    def pretraining(self, report: Report) -> None:
+    def pretraining(self, report: Report, tokens: int) -> None:
         """A base of our own is being made."""
 
     def tokenising(self, corpus: str, tokens: int) -> None:

@@ -15,6 +15,7 @@ leaving/n1       there while trials are asked to leave the node n1
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -31,7 +32,7 @@ import filelock
 import yaml
 
 from recur_tune.errors import UserError
-from recur_tune.files import append_line, reading, whole_folder, write_text
+from recur_tune.files import append_line, reading, whole_folder, write_text, writing
 from recur_tune.searching.spec import SearchSpec, changes_between
 from recur_tune.searching.state import Event, SearchState, replay
 from recur_tune.spec import TrialConfig, parse, read_yaml
@@ -45,7 +46,10 @@ SPEC, IDENTITY, EVENTS, STUDY, STOP, LEAVING, LOCK, MODEL, COMPILED = (
 
 def results_folder(chosen: Path | None = None) -> Path:
     """Where searches lie: as chosen, $RECUR_TUNE_RESULTS, or ./results."""
-    return (chosen or Path(os.environ.get("RECUR_TUNE_RESULTS") or "results")).expanduser().absolute()
+    folder = (chosen or Path(os.environ.get("RECUR_TUNE_RESULTS") or "results")).expanduser().absolute()
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"results: {folder} is a file; give the folder that holds the searches.")
+    return folder
 
 
 def default_name(stem: str) -> str:
@@ -185,13 +189,16 @@ class SearchDirectory:
 
     @property
     def is_running(self) -> bool:
-        """Whether a process holds the lock."""
-        lock = filelock.FileLock(self.path / LOCK)
+        """Whether a process holds the lock. Whoever can read the search may ask, so it is tried by a reader's lock."""
         try:
-            lock.acquire(timeout=0)
-        except filelock.Timeout:
-            return True
-        lock.release()
+            file = (self.path / LOCK).open("rb")
+        except FileNotFoundError:
+            return False
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
         return False
 
     def check_idle(self) -> None:
@@ -207,7 +214,8 @@ class SearchDirectory:
 
     def request_stop(self) -> None:
         """Ask whoever runs the search, on whatever machine, to stop: trials look for this file."""
-        (self.path / STOP).touch()
+        with writing(self.path / STOP):
+            (self.path / STOP).touch()
 
     def withdraw_stop(self) -> None:
         """Forget an earlier request."""

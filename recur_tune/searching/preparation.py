@@ -58,7 +58,7 @@ def check_shapes(spec: SearchSpec) -> None:
             )
 
 
-def make_bases(directory: SearchDirectory, spec: SearchSpec, listen: Callable[[Report], None]) -> None:
+def make_bases(directory: SearchDirectory, spec: SearchSpec, listen: Callable[[Report, int], None]) -> None:
     """Pretrain the presets among the bases, once for all searches, and take a copy into this one's directory."""
     for config in _distinct(spec, "base", "corpus", "tokenizer"):
         own = directory.own_base(config)

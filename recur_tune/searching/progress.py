@@ -5,6 +5,8 @@ from __future__ import annotations
 from recur_tune.searching.spec import Budget
 from recur_tune.searching.state import SearchState
 
+_TELLING = 3  # trials; the first ones waited for the cluster, and say little about the others
+
 
 def ended_trials(state: SearchState) -> int:
     """Trials that took a place in the budget and will not go on."""
@@ -26,6 +28,6 @@ def seconds_left(state: SearchState, budget: Budget) -> float | None:
     limits, ended = [], ended_trials(state)
     if budget.wall_clock is not None:
         limits.append(budget.wall_clock - state.active_seconds)
-    if budget.trials is not None and ended:
+    if budget.trials is not None and ended >= _TELLING:
         limits.append((budget.trials - ended) * state.active_seconds / ended)
     return max(0.0, min(limits)) if limits else None

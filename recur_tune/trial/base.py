@@ -58,9 +58,13 @@ def check_vocabulary(base: str, shape: GPT2Config, tokens: int) -> None:
 
 
 def pretrained_base(
-    preset: str, corpus: str, tokenizer: str | None, listen: Callable[[Report], None] = lambda report: None
-) -> Path:
-    """The folder of a pretrained preset, from the cache or made now; an interrupted pretraining goes on."""
+    preset: str, corpus: str, tokenizer: str | None,
+    listen: Callable[[Report, int], None] = lambda report, tokens: None,
+) -> Path:  # fmt: skip
+    """The folder of a pretrained preset, from the cache or made now; an interrupted pretraining goes on.
+
+    `listen` hears every report, and how many tokens there will be.
+    """
     config = parse(TrialConfig, {**pretraining_fields(preset), "corpus": corpus, "tokenizer": tokenizer})
     key = hashlib.sha256(json.dumps(config.model_dump(), sort_keys=True).encode()).hexdigest()[:12]
     folder = cache_folder() / "bases" / f"{preset}-{key}"
@@ -73,7 +77,7 @@ def pretrained_base(
             if not resume:
                 shutil.rmtree(folder, ignore_errors=True)  # nothing in it to go on from
             try:
-                run_in_folder(config, folder, resume, listen)
+                run_in_folder(config, folder, resume, lambda report: listen(report, config.tokens))
             except Interrupted:  # saved; whoever asks again goes on from there
                 raise KeyboardInterrupt from None
     return folder
