@@ -103,6 +103,13 @@ def test_status_of_all_is_a_line_per_search(results: Path) -> None:
     assert later.split()[:2] == ["later", "new"] and "none yet" in later
 
 
+def test_a_long_name_is_never_cut(results: Path) -> None:
+    name = "quickstart-20261115-151233-with-a-tail"
+    SearchDirectory.create(results, name, search())
+    outcome = run("status")
+    assert any(line.split()[0] == name for line in lines_of(outcome.out)), outcome.out
+
+
 def test_status_without_any_search_says_how_to_make_one(tmp_path: Path) -> None:
     outcome = run("status", "--results", tmp_path)
     assert outcome.code == 0 and "recur-tune search" in outcome.out

@@ -200,6 +200,25 @@ def test_a_name_that_is_taken(space: Path, books: SearchDirectory) -> None:
     assert snapshot(books) == before
 
 
+@pytest.mark.parametrize("name", ["../evil", "a b", ""])
+def test_a_dry_run_refuses_a_name_as_the_search_would(space: Path, name: str) -> None:
+    refused(run("search", space, "--name", name, "--dry-run"), "name", "letters, digits")
+
+
+def test_a_finished_search_is_given_more_trials_and_not_fewer(books: SearchDirectory) -> None:
+    books.record("end", trial=0, state="complete")
+    books.record("search", status="finished")
+    before = snapshot(books)
+    refused(run("resume", "books", "--trials", 1), "trials", "1", "no more than the 1 that have ended")
+    assert snapshot(books) == before
+
+
+@pytest.mark.parametrize("command", [["status"], ["front", "books"], ["report", "books"], ["ui"]], ids=str)
+def test_a_file_is_no_folder_of_searches(command: list[str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused(run(*command, "--results", tmp_path / "file"), "results", "is a file")
+
+
 def test_results_that_cannot_be_written(space: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused(run("search", space, "--name", "x", "--results", tmp_path / "file"), str(tmp_path / "file"))

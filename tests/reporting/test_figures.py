@@ -8,12 +8,14 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
+from matplotlib.figure import Figure
 
 from recur_tune.reporting.figures import best_by_window, front_panel, parallel_panel, windows_panel
 from recur_tune.reporting.importance import importance_panel, importances
 from recur_tune.reporting.marks import Panel, names_with_room, usual_top
 from recur_tune.reporting.page import report_panels
-from recur_tune.reporting.progress import curves_panel, time_unit, timeline_panel, volume_panel
+from recur_tune.reporting.pictures import _draw_trace
+from recur_tune.reporting.progress import _ends, curves_panel, time_unit, timeline_panel, volume_panel
 from recur_tune.reporting.reading import Reading, read_search, train_command
 from recur_tune.searching.front import front_rows
 from recur_tune.spec import TrialConfig, parse
@@ -115,6 +117,33 @@ def test_curves_are_the_front_s_validations_with_rungs_and_stops(books: Reading)
     assert (found["stopped here"]["x"], found["stopped here"]["y"]) == ([1000], [95.0])
     assert panel.figure is not None
     assert [line["x0"] for line in panel.figure["layout"]["shapes"]] == [1000, 2000, 4000]
+
+
+def test_curves_that_end_together_share_a_name(books: Reading) -> None:
+    def ends(values: list[float]) -> list[str]:
+        curves = {trial.number: [(4000, value)] for trial, value in zip(books.best, values, strict=True)}
+        return _ends(books, curves)["text"]
+
+    names = [trial.name for trial in books.best]
+    assert len(names) >= 3
+    apart = [10.0 * place for place in range(len(names))]
+    assert ends(apart) == [f"\u2002{name}" for name in names]
+    close = [apart[0], apart[0] + 0.1, *apart[2:]]
+    assert ends(close) == [f"\u2002{names[0]}, {names[1]}", "", *(f"\u2002{name}" for name in names[2:])]
+
+
+def test_in_a_picture_too_a_trial_without_an_end_has_its_kinds_shape(books: Reading) -> None:
+    trace = {
+        "mode": "markers", "name": "not at full budget", "x": [1, 2, 3], "y": [1, 2, 3],
+        "marker": {"color": "#888888", "size": 7, "symbol": ["circle-open", "triangle-up-open", "circle-open"]},
+    }  # fmt: skip
+    axes = Figure().add_subplot()
+    _draw_trace(axes, trace, None)
+    circles, triangles = axes.collections
+    assert (len(circles.get_offsets()), len(triangles.get_offsets())) == (2, 1)
+    assert len(circles.get_paths()[0]) != len(triangles.get_paths()[0])
+    assert [one.get_label() for one in axes.collections].count("not at full budget") == 1
+    assert len(circles.get_facecolors()) == 0, "hollow"
 
 
 def test_the_timeline_has_a_bar_for_every_span(books: Reading) -> None:

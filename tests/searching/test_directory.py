@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +175,35 @@ def test_one_process_at_a_time_runs_a_search(made: SearchDirectory, holder: subp
     assert not made.is_running
     with made.lock():
         assert made.is_running
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_whoever_can_read_a_search_can_ask_whether_it_runs() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to others
+        Path(folder).chmod(0o755)
+        directory = SearchDirectory.create(Path(folder), "first", search())
+        with directory.lock():
+            assert as_nobody(lambda: directory.is_running) == "True"
+            assert "could not be written" in as_nobody(directory.request_stop)
+        assert as_nobody(lambda: directory.is_running) == "False"
+
+
+def as_nobody(ask: Callable[[], object]) -> str:
+    """What somebody without rights is answered."""
+    receive, send = os.pipe()
+    if os.fork() == 0:
+        try:
+            os.setuid(65534)
+            answer = str(ask())
+        except Exception as error:
+            answer = str(error)
+        os.write(send, answer.encode())
+        os._exit(0)
+    os.close(send)
+    with os.fdopen(receive) as answers:
+        answer = answers.read()
+    os.wait()
+    return answer
 
 
 def test_a_killed_process_leaves_no_lock(made: SearchDirectory, holder: subprocess.Popen[str]) -> None:
