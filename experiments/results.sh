@@ -37,7 +37,7 @@ for stage; do
       ;;
     books-search)
       recur_tune search books --name books --results "$out/results" --set "space.base=$out/books-base" \
-        --set "space.corpus=text:$books" --set "space.tokenizer=$bpe" --set "resources.gpus=$share" ${SEARCH_TIME:+--time $SEARCH_TIME}
+        --set "space.corpus=text:$books" --set "space.tokenizer=$bpe" --set space.speed=replayed --set "resources.gpus=$share" ${SEARCH_TIME:+--time $SEARCH_TIME}
       ;;
     books-comparison)
       scoring="--opening 50k"

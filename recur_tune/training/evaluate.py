@@ -78,11 +78,12 @@ def evaluate(
     precision: Precision = "auto",
     progress: Callable[[int], None] = lambda tokens: None,
     given: GivenState = "own",
+    replay: bool = False,
 ) -> Evaluation:
     """Score a split. `lanes` documents are read side by side; the result does not depend on how many.
 
     To see what the state is worth, every window can be `given` no state, or that of another document's window before
-    instead of its own document's.
+    instead of its own document's. On a GPU `replay` launches a window at once instead of kernel by kernel.
     """
     device, was_training = next(model.parameters()).device, model.training
     model.eval()
@@ -93,7 +94,7 @@ def evaluate(
     carry_state = model.recurrence is not None
     places: list[np.ndarray] = []  # in the split, of the tokens that were scored, window by window
     answers: list[tuple[torch.Tensor, torch.Tensor]] = []  # what the model says of them, still on the device
-    read = RecordedReader(model) if device.type == "cuda" else model.read
+    read = RecordedReader(model) if replay and device.type == "cuda" else model.read
     with autocast(device, precision):
         head_VK = padded_weight(model.lm_head.weight)
     for batch, table_B5 in evaluation_batches(split, windowing, lanes, carry_state):
