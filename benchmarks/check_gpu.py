@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -20,12 +19,10 @@ from train_step import random_batch
 from transformers import GPT2Config
 
 from recur_tune.corpus.batches import WindowBatch
-from recur_tune.corpus.tokens import TokenisedSplit
 from recur_tune.model import RecurrentGPT2
 from recur_tune.model.pretrained import recurrent_config
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, Plan, Speed
-from recur_tune.training.evaluate import GivenState, evaluate
 from recur_tune.training.precision import autocast
 
 SHAPE = {"n_layer": 4, "n_embd": 256, "n_head": 4, "vocab_size": 50257}
@@ -62,7 +59,6 @@ def main() -> None:
     console.print(table)
     for line in dropout_lines(device):
         console.print(line)
-    worst = max(worst, *evaluations(console, device))
     flat = [peak(windows, device) for windows in (2, 20, 100)]
     console.print(
         f"peak memory under 'all' with 2, 20 and 100 windows: {', '.join(f'{one / 2**20:.0f} MiB' for one in flat)}"
@@ -121,28 +117,6 @@ def dropout_lines(device: torch.device) -> Iterator[str]:
         kept, again = (loss_and_gradients(model, speed, windows, batch, "bfloat16") for windows in (6, 1))
         exact = [value.double() for value in kept]
         yield f"dropout 0.1, {speed}: run again against kept, gradients off by {off(again[1:], exact[1:]):.1e}"
-
-
-def evaluations(console: Console, device: torch.device) -> Iterator[float]:
-    """Documents read from recordings and by hand, which must not differ by more than sums in another order do."""
-    lengths = np.array([3000, 700, 2200, 1500])
-    tokens = np.random.default_rng(0).integers(SHAPE["vocab_size"], size=lengths.sum())
-    ones, none = np.ones(len(tokens), dtype=np.uint8), np.array([], dtype=np.int64)
-    split = TokenisedSplit(tokens, ones, ones, np.append(0, lengths.cumsum()), none)
-    given: GivenState
-    for name, fields, given in (
-        ("none", {"recurrence": "none"}, "own"), ("all layers", {"l_ins": "all"}, "own"), ("memory", {}, "none"),
-        ("memory", {"pooling": "recent", "embeddings": 4, "skip": True}, "other"),
-    ):  # fmt: skip
-        trial = TrialConfig(window=96, overlap=16, **fields)
-        model = model_of(trial).to(device)
-        by_hand, recorded = (
-            np.array(evaluate(model, split, trial.windowing, lanes=3, given=given, replay=replay).document_nll)
-            for replay in (False, True)
-        )
-        error = float(np.abs(recorded / by_hand - 1).max())
-        console.print(f"evaluation of {name} given {given} state: recorded against by hand, off by {error:.1e}")
-        yield error / 1e-5
 
 
 def peak(windows: int, device: torch.device) -> int:

@@ -18,7 +18,6 @@ from recur_tune.model import RecurrentGPT2
 from recur_tune.model.loss import likelihoods, padded_weight
 from recur_tune.spec import Precision
 from recur_tune.training.precision import autocast
-from recur_tune.training.recording import RecordedReader
 
 GivenState = Literal["own", "none", "other"]
 DEEPEST = 64  # depths of recurrence from here on are reported together
@@ -78,12 +77,11 @@ def evaluate(
     precision: Precision = "auto",
     progress: Callable[[int], None] = lambda tokens: None,
     given: GivenState = "own",
-    replay: bool = False,
 ) -> Evaluation:
     """Score a split. `lanes` documents are read side by side; the result does not depend on how many.
 
     To see what the state is worth, every window can be `given` no state, or that of another document's window before
-    instead of its own document's. On a GPU `replay` launches a window at once instead of kernel by kernel.
+    instead of its own document's.
     """
     device, was_training = next(model.parameters()).device, model.training
     model.eval()
@@ -94,7 +92,6 @@ def evaluate(
     carry_state = model.recurrence is not None
     places: list[np.ndarray] = []  # in the split, of the tokens that were scored, window by window
     answers: list[tuple[torch.Tensor, torch.Tensor]] = []  # what the model says of them, still on the device
-    read = RecordedReader(model) if replay and device.type == "cuda" else model.read
     with autocast(device, precision):
         head_VK = padded_weight(model.lm_head.weight)
     for batch, table_B5 in evaluation_batches(split, windowing, lanes, carry_state):
@@ -103,10 +100,10 @@ def evaluate(
         rows = torch.from_numpy(lane * windowing.size + place).to(device, non_blocking=True)
         start = batch.starts[0]
         with autocast(device, precision):
-            reading = read(
+            reading = model.read(
                 on_device.inputs_WBT[0],
-                None if start == "all" or given == "none" else state,
-                on_device.fresh_WB[0] if start == "some" else None,
+                state=None if start == "all" or given == "none" else state,
+                fresh_B=on_device.fresh_WB[0] if start == "some" else None,
             )
         state = reading.state if given != "other" else _handed_round(reading.state, state, table_B5)
         # Only what is scored is projected: in an overlapped window that may be a small part.

@@ -1,4 +1,4 @@
-"""A chain's losses and gradients as one CUDA graph, and a window that is only read as another.
+"""A chain's losses and gradients as one CUDA graph.
 
 A step of a small batch is thousands of kernels of a few microseconds each, and to launch them one by one takes longer
 than to run them. Recorded once, the device runs them by itself.
@@ -6,23 +6,17 @@ than to run them. Recorded once, the device runs them by itself.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from recur_tune.corpus.batches import WindowBatch
-from recur_tune.model import RecurrentGPT2
-from recur_tune.model.language_model import Reading
 
 if TYPE_CHECKING:
     from recur_tune.training.bptt import Chain
 
 _UNRECORDED = 2  # steps before the recording: compilers and libraries settle in them
-_READ_BY_HAND = 8  # windows before the recording: fewer are done sooner without
-
-Inputs = tuple[torch.Tensor | None, ...]
 
 
 class Recording:
@@ -70,41 +64,3 @@ class Recording:
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.loss, self.gradients = self.chain.differentiate_now(self.batch)
-
-
-class RecordedReader:
-    """Reads windows of one shape, without gradients; what it gives is overwritten by the next window.
-
-    A window with a state and one without, or one in which some lanes begin a document, are different programs: each
-    kind has a recording of its own.
-    """
-
-    def __init__(self, model: RecurrentGPT2) -> None:
-        self.model = model
-        self.read_so_far: Counter[tuple[bool, ...]] = Counter()
-        self.recordings: dict[tuple[bool, ...], tuple[torch.cuda.CUDAGraph, Inputs, Reading]] = {}
-
-    def __call__(self, tokens_BT: torch.Tensor, state: torch.Tensor | None, fresh_B: torch.Tensor | None) -> Reading:
-        """What `RecurrentGPT2.read` does."""
-        inputs = (tokens_BT, state, fresh_B)
-        kind = tuple(one is not None for one in inputs)
-        self.read_so_far[kind] += 1
-        if self.read_so_far[kind] <= _READ_BY_HAND:
-            return self.model.read(*inputs)
-        if kind not in self.recordings:
-            self.recordings[kind] = self._record(inputs)
-        graph, own_inputs, reading = self.recordings[kind]
-        for own, given in zip(own_inputs, inputs, strict=True):
-            if own is not None and given is not None:
-                own.copy_(given)
-        graph.replay()
-        return reading
-
-    def _record(self, inputs: Inputs) -> tuple[torch.cuda.CUDAGraph, Inputs, Reading]:
-        tokens_BT, state, fresh_B = (None if one is None else one.clone() for one in inputs)
-        assert tokens_BT is not None
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            reading = self.model.read(tokens_BT, state, fresh_B)
-        return graph, (tokens_BT, state, fresh_B), reading
