@@ -89,12 +89,11 @@ def print_table(title: str, rows: dict[str, Any]) -> None:
     stdout.print(table)
 
 
-def table_by_name(titles: Sequence[str], names: Sequence[str]) -> Table:
-    """A table whose first column has names to copy, which are never cut; where it is narrow the others make room."""
+def table_by_name(titles: Sequence[str]) -> Table:
+    """A table whose first column has names to copy, which are not cut: where it is narrow the others make room."""
     table = Table(box=None, pad_edge=False)
     for place, title in enumerate(titles):
-        longest = max(map(len, names), default=0) if place == 0 else None
-        table.add_column(title, overflow="fold", no_wrap=place == 0, min_width=longest)
+        table.add_column(title, overflow="fold", no_wrap=place == 0)
     return table
 
 

@@ -77,7 +77,7 @@ def compare(names: tuple[str, ...], out: Path | None, png: bool, results: Path |
             write_picture([made.panel], made.title, picture)
     for remark in made.remarks:
         note(remark)
-    table = table_by_name(made.columns, [row[0] for row in made.rows])
+    table = table_by_name(made.columns)
     for row in made.rows:
         table.add_row(*row)
     stdout.print(table)

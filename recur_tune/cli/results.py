@@ -83,8 +83,7 @@ def _tell_all(folder: Path, as_json: bool) -> None:
 
 
 def _print_summaries(summaries: list[dict[str, Any]]) -> None:
-    titles = ["search", "status", "trials", "front", "hypervolume", "time"]
-    table = table_by_name(titles, [one["search"] for one in summaries])
+    table = table_by_name(["search", "status", "trials", "front", "hypervolume", "time"])
     for one in summaries:
         volume = "-" if one["hypervolume"] is None else f"{one['hypervolume']:.4f}"
         trials = ", ".join(f"{count} {state}" for state, count in one["trials"].items()) or "none yet"

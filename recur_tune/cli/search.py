@@ -137,7 +137,8 @@ def resume(
     fields = read_yaml(directory.path / SPEC)
     spec = parse(SearchSpec, with_overrides(fields, _overrides(trials, length, settings)))
     directory.check_change(spec)
-    _check_more(directory, trials)
+    if trials is not None:
+        _check_more(directory, trials)
     if is_submitted(slurm):
         profile = chosen_profile(slurm, directory, nodes=nodes, gpus_per_node=gpus_per_node, time=time)
         submit_again(directory, spec, profile, follow)
@@ -176,10 +177,10 @@ def stop(name: str, results: Path | None) -> None:
     )
 
 
-def _check_more(directory: SearchDirectory, trials: int | None) -> None:
+def _check_more(directory: SearchDirectory, trials: int) -> None:
     """Refuse to give a finished search no more trials than it has had."""
     state = directory.state()
-    if trials is not None and state.status == "finished" and trials <= (ended := ended_trials(state)):
+    if state.status == "finished" and trials <= (ended := ended_trials(state)):
         raise UserError(f"trials: {trials} are no more than the {ended} that have ended; {directory.name} is finished.")
 
 

@@ -80,8 +80,8 @@ class TokenisedSplit:
 
     def sample(self, limit: int) -> TokenisedSplit:
         """About `limit` tokens from the openings of documents: of as many as leave each enough to get into."""
-        documents = len(self.document_starts) - 1
-        return self.openings(max(limit // documents, _INTO_A_DOCUMENT)).head(limit) if documents else self
+        share = limit // (len(self.document_starts) - 1)
+        return self.openings(max(share, _INTO_A_DOCUMENT)).head(limit)
 
     def summary(self) -> dict[str, int]:
         """What `recur-tune data prepare` prints."""

@@ -106,7 +106,7 @@ def test_status_of_all_is_a_line_per_search(results: Path) -> None:
 def test_a_long_name_is_never_cut(results: Path) -> None:
     name = "quickstart-20261115-151233-with-a-tail"
     SearchDirectory.create(results, name, search())
-    outcome = run("status")
+    outcome = run("status", width=80)
     assert any(line.split()[0] == name for line in lines_of(outcome.out)), outcome.out
 
 

@@ -132,7 +132,7 @@ def test_curves_that_end_together_share_a_name(books: Reading) -> None:
     assert ends(close) == [f"\u2002{names[0]}, {names[1]}", "", *(f"\u2002{name}" for name in names[2:])]
 
 
-def test_in_a_picture_too_a_trial_without_an_end_has_its_kinds_shape(books: Reading) -> None:
+def test_in_a_picture_too_a_trial_without_an_end_has_its_kinds_shape() -> None:
     trace = {
         "mode": "markers", "name": "not at full budget", "x": [1, 2, 3], "y": [1, 2, 3],
         "marker": {"color": "#888888", "size": 7, "symbol": ["circle-open", "triangle-up-open", "circle-open"]},

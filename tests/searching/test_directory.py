@@ -191,7 +191,8 @@ def test_whoever_can_read_a_search_can_ask_whether_it_runs() -> None:
 def as_nobody(ask: Callable[[], object]) -> str:
     """What somebody without rights is answered."""
     receive, send = os.pipe()
-    if os.fork() == 0:
+    child = os.fork()
+    if child == 0:
         try:
             os.setuid(65534)
             answer = str(ask())
@@ -202,7 +203,7 @@ def as_nobody(ask: Callable[[], object]) -> str:
     os.close(send)
     with os.fdopen(receive) as answers:
         answer = answers.read()
-    os.wait()
+    os.waitpid(child, 0)
     return answer
 
 

@@ -62,11 +62,14 @@ def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary() -> No
     model = small_model()
     torch.nn.init.zeros_(model.transformer.wte.weight)  # and with it the output, which is tied
     split = split_of([90, 40])
-    metrics = evaluate(model, split, Windowing(16, 4)).metrics()
+    evaluation = evaluate(model, split, Windowing(16, 4))
+    metrics = evaluation.metrics()
     assert metrics["token_perplexity"] == pytest.approx(VOCABULARY, rel=1e-5)
     assert metrics["loss"] == pytest.approx(math.log(VOCABULARY), rel=1e-5)
     # 128 of 130 tokens are scored; each is two bytes, and a word begins in every third.
     words = sum(1 for token in range(130) if token % 3 == 0 and token not in (0, 90))
+    assert evaluation.document_bytes == [2 * 89, 2 * 39]
+    assert sum(evaluation.document_words) == words
     assert metrics["bits_per_byte"] == pytest.approx(math.log2(VOCABULARY) / 2, rel=1e-5)
     assert metrics["word_perplexity"] == pytest.approx(VOCABULARY ** (128 / words), rel=1e-4)
 
