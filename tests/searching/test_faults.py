@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,17 +64,20 @@ class Night:
         assert self.process is not None
         self.process.send_signal(number)
 
-    def freeze_trials(self) -> None:
-        """Trials do not get any further, nor hear of anything."""
-        assert self.process is not None
-        trials = [
-            child
-            for child in psutil.Process(self.process.pid).children(recursive=True)
-            if f"{self.directory.name}-T" in " ".join(child.cmdline())
-        ]
-        assert trials
-        for trial in trials:
-            trial.suspend()
+    @contextmanager
+    def frozen_trials(self) -> Iterator[None]:
+        """Trials that have reported do not get any further meanwhile, nor hear of anything."""
+        told = [event["worker"] for event in self.events()[self.seen :] if "worker" in event]
+        workers = [psutil.Process(int(pid)) for pid in {worker.partition(":")[2] for worker in told}]
+        assert workers
+        for worker in workers:
+            worker.suspend()
+        try:
+            yield
+        finally:
+            for worker in workers:
+                with suppress(psutil.NoSuchProcess):  # its cluster took it along
+                    worker.resume()
 
     def wait(self) -> tuple[int, str]:
         """The exit code, and what was printed on stderr."""
@@ -105,11 +109,11 @@ def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None
 
     night.begin()
     night.until_midway()
-    night.freeze_trials()  # so that they cannot have saved themselves before the second
-    night.signal(signal.SIGINT)
-    night.until(lambda events: night.directory.stop_requested)  # the first has been heard
-    night.signal(signal.SIGINT)  # twice: at once
-    code, said = night.wait()
+    with night.frozen_trials():  # so that they cannot have saved themselves before the second
+        night.signal(signal.SIGINT)
+        night.until(lambda events: night.directory.stop_requested)  # the first has been heard
+        night.signal(signal.SIGINT)  # twice: at once
+        code, said = night.wait()
     assert code == 130
     assert "ended at once; go on with:  recur-tune resume night" in said
 
