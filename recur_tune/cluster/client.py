@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recur_tune.cluster.driver import be_driver
 from recur_tune.cluster.ray_cluster import check_reachable
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import SearchDirectory
@@ -22,7 +23,7 @@ def run_search_there(directory: SearchDirectory, address: str, audience: Audienc
     import ray
 
     try:
-        ray.init(address, log_to_driver=False)
+        be_driver(address, log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise UserError(f"address: {address} took no client ({reason[:200]}).") from error

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from recur_tune.cluster.driver import be_driver
 from recur_tune.errors import UserError
 from recur_tune.searching.spec import Resources
 
@@ -71,8 +72,8 @@ def connected(address: str | None, about: Mapping[str, str] = {}) -> Iterator[Cl
     already = ray.is_initialized()
     if not already:
         try:
-            context = ray.init(
-                address=address or "local",
+            context = be_driver(
+                address or "local",
                 include_dashboard=True if address is None else None,
                 dashboard_host="127.0.0.1",
                 log_to_driver=False,

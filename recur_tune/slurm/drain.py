@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Collection
 
+from recur_tune.cluster.driver import be_driver
 from recur_tune.slurm.folder import Head, SlurmFolder
 
 _SECONDS_KEPT_BACK = 20.0  # of the warning time, for Ray to go
@@ -32,7 +33,7 @@ def drain(folder: SlurmFolder, head: Head, nodes: Collection[str], warning: floa
 def _ray_nodes(head: Head, nodes: Collection[str]) -> list[str]:
     import ray
 
-    ray.init(head.address, log_to_driver=False, logging_level="ERROR")
+    be_driver(head.address, log_to_driver=False, logging_level="ERROR")
     try:
         return [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeName"] in nodes]
     finally:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
+from recur_tune.cluster.driver import be_driver
 from recur_tune.errors import UserError
 from recur_tune.slurm.folder import Head, SlurmFolder, tail
 
@@ -78,7 +79,7 @@ class Steps:
         def missing() -> list[str]:
             if not ray.is_initialized():
                 try:
-                    ray.init(head.address, log_to_driver=False, logging_level="ERROR")
+                    be_driver(head.address, log_to_driver=False, logging_level="ERROR")
                 except (ConnectionError, RuntimeError, ValueError):  # this node's own Ray is not ready yet
                     return list(self.running)
             joined = {node["NodeName"] for node in ray.nodes() if node["Alive"]}
