@@ -54,6 +54,7 @@ bench-gpu:
 	$(PYTHON) benchmarks/check_gpu.py
 	$(PYTHON) benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --windows 20 --budget 16GiB 80GiB --steps 5
 	$(PYTHON) benchmarks/first_step.py --base mini --window 300 --windows 10 --batch 16
+	$(PYTHON) benchmarks/shared_gpu.py
 	$(PYTHON) benchmarks/evaluation.py --base gpt2 --window 300 --overlap 30 --documents 20 --length 40000 --lanes 20
 
 clean:

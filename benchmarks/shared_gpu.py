@@ -1,0 +1,64 @@
+"""Small trials that share a GPU: how much sooner a search of them ends.
+
+    python benchmarks/shared_gpu.py [--trials 16] [--shares 1 0.25]
+    python benchmarks/shared_gpu.py --of cpus --shares 2 1        # without a GPU
+
+The same quickstart trials (random sampling, one seed, no early stops) in every row. Counted from the first trial's
+start to the last one's end, so that Ray's own start is left out, but not that of the trials' processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from recur_tune.errors import UserError
+from recur_tune.searching.directory import SearchDirectory
+from recur_tune.searching.run import run_search
+from recur_tune.searching.spec import SearchSpec, with_overrides
+from recur_tune.shipped import find_space
+from recur_tune.spec import parse, read_yaml
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=16)
+    parser.add_argument("--tokens", default="200k", help="of each trial")
+    parser.add_argument("--of", choices=["gpus", "cpus"], default="gpus", help="what is shared")
+    parser.add_argument("--shares", type=float, nargs="+", default=[1.0, 0.25], help="for a trial")
+    arguments = parser.parse_args()
+    table = Table(f"{arguments.of} for a trial", f"{arguments.trials} trials", "sooner", box=None)
+    try:
+        times = [seconds(arguments.trials, arguments.tokens, {arguments.of: share}) for share in arguments.shares]
+    except UserError as error:
+        parser.error(str(error))
+    for share, taken in zip(arguments.shares, times, strict=True):
+        table.add_row(f"{share:g}", f"{taken:.1f} s", f"{times[0] / taken:.2f} x")
+    Console(width=100).print(table)
+
+
+def seconds(trials: int, tokens: str, resources: dict[str, float]) -> float:
+    """Of a search, from the first trial's start to the last one's end."""
+    changes = {
+        "budget.trials": trials, "budget.rungs": 1, "budget.tokens": tokens, "sampler.name": "random",
+        **{f"resources.{name}": share for name, share in resources.items()},
+    }  # fmt: skip
+    spec = parse(SearchSpec, with_overrides(read_yaml(find_space("quickstart")), list(changes.items())))
+    with tempfile.TemporaryDirectory() as folder:
+        directory = SearchDirectory.create(Path(folder), "shared", spec)
+        run_search(directory)
+        events = [event for event, _ in directory.events()]
+    starts = [event["time"] for event in events if event["kind"] == "running"]
+    ends = [event["time"] for event in events if event.get("state") == "complete"]
+    if len(ends) != trials:
+        raise SystemExit(f"{trials - len(ends)} of {trials} trials did not end: recur-tune search quickstart says why.")
+    return max(ends) - min(starts)
+
+
+if __name__ == "__main__":
+    main()
