@@ -1,4 +1,4 @@
-"""Every picture of the README and of these pages, made anew from one real search: the quickstart.
+"""Every picture of the README and of these pages, but for the results, made anew from one real search: the quickstart.
 
     python docs/make_pictures.py
 

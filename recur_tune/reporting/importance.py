@@ -31,9 +31,10 @@ def importance_panel(search: Reading) -> Panel:
     names = sorted({name for one in shares.values() for name in one}, key=lambda name: _total(shares, name))
     rows = [[shares[objective].get(name) for objective in shares] for name in names]
     trace = {
-        "type": "heatmap", "x": [OBJECTIVES[name].title for name in shares], "y": names, "z": rows, "zmin": 0,
-        "zmax": 1, "colorscale": [[0, "#ffffff"], [1, "#3f8fc5"]], "showscale": False, "xgap": 3, "ygap": 3,
-        "hoverinfo": "skip",
+        "type": "heatmap", "x": [OBJECTIVES[name].title for name in shares],
+        "y": [name.replace("_of_", "/") for name in names],  # a share's, as the sampler calls it
+        "z": rows, "zmin": 0, "zmax": 1, "colorscale": [[0, "#ffffff"], [1, "#3f8fc5"]], "showscale": False,
+        "xgap": 3, "ygap": 3, "hoverinfo": "skip",
         "text": [["–" if share is None else f"{share:.0%}" for share in row] for row in rows],
         "texttemplate": "%{text}", "textfont": {"size": 13},
     }  # fmt: skip

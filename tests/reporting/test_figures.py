@@ -171,6 +171,8 @@ def test_importance_finds_what_the_numbers_were_made_of(big: Reading) -> None:
     assert max(shares["flops_per_token"], key=lambda name: shares["flops_per_token"][name]) == "overlap_of_window"
     assert shares["flops_per_token"]["learning_rate"] < 0.05 < shares["perplexity"]["learning_rate"]
     assert {"l_ins", "width"} <= shares["perplexity"].keys(), "parameters that only some have"
+    [trace] = traces(importance_panel(big)).values()
+    assert {"overlap/window", "l_ins"} <= set(trace["y"]), "a share has its field's name, not the sampler's"
 
 
 def test_importance_of_too_few_or_equal_trials_is_a_sentence(tmp_path: Path) -> None:
