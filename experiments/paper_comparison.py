@@ -16,20 +16,15 @@ import json
 import statistics
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from comparison_results import METRICS, STATES, Result, print_tables
+from scoring import Scoring
 
-from recur_tune.corpus.tokens import prepare
 from recur_tune.files import write_text
-from recur_tune.model.pretrained import load_model
 from recur_tune.spec import TrialConfig, parse
-from recur_tune.training.evaluate import evaluate
 from recur_tune.training.loop import Report
-from recur_tune.training.precision import default_device
 from recur_tune.trial.run_folder import run_in_folder
-from recur_tune.units import parse_count
 
 CONTROLS = {"none": ["own"], "memory": list(STATES)}
 
@@ -59,12 +54,8 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--recurrences", nargs="+", default=["none", "memory"], help="both, or one of them")
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="of both trials")
     parser.add_argument("--set-memory", nargs="*", default=[], metavar="FIELD=VALUE", help="of the recurrent one")
-    parser.add_argument("--pieces", type=parse_count, metavar="TOKENS", help="and cut that into pieces to score alone")
     parser.add_argument("--metric", choices=METRICS, default="word_perplexity", help="what is printed")
-    parser.add_argument("--lanes", type=int, default=64, help="documents scored side by side")
-    parser.add_argument(
-        "--opening", type=parse_count, metavar="TOKENS", help="score no more of each document than this"
-    )
+    Scoring.add_arguments(parser)
     return parser.parse_args()
 
 
@@ -81,35 +72,22 @@ def run(arguments: argparse.Namespace, reading: str, seed: int, recurrence: str)
     started = time.perf_counter()
     steps: list[Report] = []
     trained = run_in_folder(config, folder, resume=False, listen=steps.append)
+    seconds = time.perf_counter() - started
+    scores = Scoring.of(arguments).scores(folder, config.corpus, config.windowing, CONTROLS[recurrence])
+    for split, of_split in scores.items():
+        for state, scored in of_split.items():
+            print(f"  {split}, {state} state: {scored[arguments.metric]:.4g}", flush=True)
     result: Result = {
         "reading": reading, "seed": seed, "recurrence": recurrence, "config": config.model_dump(), **trained,
-        "seconds": time.perf_counter() - started,
+        "seconds": seconds,
         "tokens_per_second": statistics.median(step.tokens_per_second for step in steps),
-        "scores": scores(arguments, folder, config, recurrence),
+        "scores": scores,
     }  # fmt: skip
     gc.collect()
     torch._dynamo.reset()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     return result
-
-
-def scores(arguments: argparse.Namespace, folder: Path, config: TrialConfig, recurrence: str) -> dict[str, Any]:
-    """By split and by the state that windows are given."""
-    model, tokenizer = load_model(folder)
-    model = model.to(default_device())
-    found: dict[str, Any] = {}
-    for split in ("validation", "test"):
-        prepared = prepare(arguments.corpus, split, tokenizer)
-        if arguments.opening:
-            prepared = prepared.openings(arguments.opening)
-        if arguments.pieces:
-            prepared = prepared.pieces(arguments.pieces)
-        for state in CONTROLS[recurrence]:
-            scored = evaluate(model, prepared, config.windowing, arguments.lanes, given=state)  # type: ignore[arg-type]
-            found.setdefault(split, {})[state] = scored.report()
-            print(f"  {split}, {state} state: {scored.metrics()[arguments.metric]:.4g}", flush=True)
-    return found
 
 
 if __name__ == "__main__":

@@ -27,6 +27,13 @@ compare() { # NAME BASE CORPUS READINGS SEEDS FIELD=VALUE …: plain and recurre
     > "$out/$name.log" 2>&1
 }
 
+look_at() { # NAME OPTION …: the front of a search on documents that it has not seen, and its report
+  name=$1
+  shift
+  "${PYTHON:-python3}" "$here/front_on_test.py" "$out/results/$name" --out "$out/$name-front.json" "$@"
+  recur_tune report "$name" --results "$out/results" --out "$out/$name-report.html" --png
+}
+
 for stage; do
   [ ! -e "$out/$stage.done" ] || continue
   echo "$(date +%T) $stage"
@@ -37,7 +44,9 @@ for stage; do
       ;;
     books-search)
       recur_tune search books --name books --results "$out/results" --set "space.base=$out/books-base" \
-        --set "space.corpus=text:$books" --set "space.tokenizer=$bpe" --set space.speed=replayed --set "resources.gpus=$share" ${SEARCH_TIME:+--time $SEARCH_TIME}
+        --set "space.corpus=text:$books" --set "space.tokenizer=$bpe" --set space.speed=replayed \
+        --set "resources.gpus=$share" ${SEARCH_TIME:+--time $SEARCH_TIME}
+      look_at books --opening 50k
       ;;
     books-comparison)
       scoring="--opening 50k"
@@ -76,6 +85,7 @@ for stage; do
         --set 'space.recurrence.memory.embeddings=[1, 2, 4, 8]' --set 'space.recurrence.memory.skip=[false, true]' \
         --set 'space.recurrence.memory.l_ins=[1, 2, 4, 8, all]' \
         ${SEARCH_TIME:+--time $SEARCH_TIME}
+      look_at enwik8 --opening 2M --pieces 100k --metric bits_per_byte
       ;;
     *) echo "there is no stage $stage" >&2; exit 2 ;;
   esac

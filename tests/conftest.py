@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from pathlib import Path
 
 # Before anything of ours is imported: no test may find, or leave, anything in the user's own cache.
 os.environ["RECUR_TUNE_CACHE"] = tempfile.mkdtemp(prefix="recur-tune-tests-")
@@ -32,6 +35,18 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def experiment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Runs one of experiments/ in this process, as its command line would."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "experiments"))
+
+    def run(name: str, *words: object) -> None:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, words)])
+        importlib.import_module(name).main()
+
+    return run
 
 
 def small_config(memory: MemorySpec | None = None, **changes: object) -> RecurrentGPT2Config:

@@ -118,11 +118,16 @@ def test_mlflow_alone_gives_the_front_that_the_command_prints(searched: SearchRe
     assert parent.data.metrics["hypervolume"] == pytest.approx(searched.hypervolume)
 
 
-def test_a_model_of_the_front_can_be_exported_and_scored(searched: SearchResult, tmp_path: Path) -> None:
+def test_a_model_of_the_front_can_be_exported_and_scored(
+    searched: SearchResult, tmp_path: Path, experiment: Callable[..., None]
+) -> None:
     results, best = searched.directory.path.parent, searched.front["trial"][0]
     assert command("export", "first", "--trial", best, "--to", tmp_path / "m", "--results", results).code == 0
-    scored = command("eval", tmp_path / "m", "--split", "validation", "--json")
+    scored = command("eval", tmp_path / "m", "--split", "test", "--json")
     assert scored.code == 0
+    experiment("front_on_test", searched.directory.path, "--out", tmp_path / "front.json")
+    [row] = [row for row in json.loads((tmp_path / "front.json").read_text()) if row["trial"] == best]
+    assert row["scores"]["test"]["own"]["loss"] == pytest.approx(json.loads(scored.out)["loss"], rel=1e-5)
 
 
 def test_more_trials_go_on_where_it_ended(both: Searched) -> None:

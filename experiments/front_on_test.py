@@ -1,0 +1,56 @@
+"""Every model on a search's front, scored on documents that the search has not seen.
+
+    python experiments/front_on_test.py results/books --opening 50k --out books-front.json
+
+A search chooses by a sample of the validation split, so the best of many is a little worse than it looks there. The
+test split had no part in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from comparison_results import METRICS, SPLITS, rounded
+from rich.console import Console
+from rich.table import Table
+from scoring import Scoring
+
+from recur_tune.files import write_text
+from recur_tune.searching.directory import MODEL, SearchDirectory
+from recur_tune.searching.front import front_rows
+from recur_tune.units import format_count, format_size
+
+
+def main() -> None:
+    """Score, write and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("search", type=Path, help="its folder, models included")
+    parser.add_argument("--out", type=Path, help="where the numbers go")
+    parser.add_argument("--metric", choices=METRICS, default="word_perplexity", help="what is printed")
+    Scoring.add_arguments(parser)
+    arguments = parser.parse_args()
+    directory, scoring, metric = SearchDirectory(arguments.search), Scoring.of(arguments), METRICS[arguments.metric]
+    space, objectives = directory.spec.parsed_space, directory.spec.objectives
+    table = Table(
+        "trial", "recurrence", "window/overlap", "FLOPs/token", "peak memory", "in the search", *SPLITS,
+        title=metric.title, box=None,
+    )  # fmt: skip
+    rows = front_rows(directory.state(), objectives)
+    for row in rows:
+        config = space.trial_config(row["params"])
+        model = directory.trial(row["number"]) / MODEL
+        row["scores"] = scoring.scores(model, config.corpus, config.windowing)
+        table.add_row(
+            row["trial"], config.recurrence, f"{config.window}/{config.overlap}", format_count(row["flops_per_token"]),
+            format_size(row["peak_memory"]), f"{row[objectives[0]]:.5g}",
+            *(f"{metric.of(row, split):.5g}" for split in SPLITS),
+        )  # fmt: skip
+        if arguments.out:
+            write_text(arguments.out, "[\n" + ",\n".join(json.dumps(rounded(one)) for one in rows) + "\n]\n")
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()

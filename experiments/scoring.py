@@ -1,0 +1,62 @@
+"""A trained model on held-out documents, in the same way for every experiment."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from comparison_results import SPLITS
+
+from recur_tune.corpus.tokens import prepare
+from recur_tune.corpus.windows import Windowing
+from recur_tune.model.pretrained import load_model
+from recur_tune.training.evaluate import evaluate
+from recur_tune.training.precision import default_device
+from recur_tune.units import parse_count
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How much of every document is scored, and how it is cut."""
+
+    opening: int | None
+    pieces: int | None
+    lanes: int
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        """The options that `of` reads."""
+        parser.add_argument(
+            "--opening", type=parse_count, metavar="TOKENS", help="score no more of each document than this"
+        )
+        parser.add_argument(
+            "--pieces", type=parse_count, metavar="TOKENS", help="and cut that into pieces to score alone"
+        )
+        parser.add_argument("--lanes", type=int, default=64, help="documents scored side by side")
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Scoring:
+        """As the command line says."""
+        return cls(arguments.opening, arguments.pieces, arguments.lanes)
+
+    def scores(
+        self, folder: Path, corpus: str, windowing: Windowing, states: Sequence[str] = ("own",)
+    ) -> dict[str, Any]:
+        """What the model in `folder` reaches, by split and by the state that windows are given."""
+        model, tokenizer = load_model(folder)
+        model = model.to(default_device())
+        found: dict[str, Any] = {}
+        for split in SPLITS:
+            prepared = prepare(corpus, split, tokenizer)
+            if self.opening:
+                prepared = prepared.openings(self.opening)
+            if self.pieces:
+                prepared = prepared.pieces(self.pieces)
+            found[split] = {
+                state: evaluate(model, prepared, windowing, self.lanes, given=state).report()  # type: ignore[arg-type]
+                for state in states
+            }
+        return found

@@ -1,0 +1,58 @@
+"""The programs behind docs/results: what they print is what the commands would say."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.run import run as command
+from tests.searching.searches import make_world
+
+
+def test_a_comparison_scores_as_eval_does_and_goes_on_where_it_was(
+    experiment: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_world(tmp_path)
+    out, runs, corpus = tmp_path / "a.json", tmp_path / "runs", f"text:{tmp_path / 'text'}"
+    words = (
+        "--base", tmp_path / "base", "--corpus", corpus, "--out", out, "--runs", runs, "--readings", "16/4",
+        "--set", "tokens=2k", "batch=2", "windows=2", "validation_tokens=500", "warmup_steps=1",
+        "--set-memory", "width=8", "l_ins=1",
+    )  # fmt: skip
+    experiment("paper_comparison", *words, "--recurrences", "none")
+    [plain] = json.loads(out.read_text())
+    experiment("paper_comparison", *words)
+    again, recurrent = json.loads(out.read_text())
+    assert again == plain, "what is known is not trained again"
+    assert [one.name.split("-")[0] for one in sorted(runs.iterdir())] == ["memory", "none"]
+    assert list(plain["scores"]["test"]) == ["own"]
+    [folder] = runs.glob("memory-*")
+    for state in ("own", "none", "other"):
+        said = command("eval", folder, "--split", "validation", "--state", state, "--json")
+        scored = recurrent["scores"]["validation"][state]
+        assert json.loads(said.out)["word_perplexity"] == pytest.approx(scored["word_perplexity"])
+    assert "recurrent against plain" in capsys.readouterr().out
+
+
+def result(recurrence: str, losses: Sequence[float], **more: Any) -> dict[str, Any]:
+    scores = {"document_nll": losses, "document_words": [10, 20, 0], "document_bytes": [100, 100, 1], **more}
+    return {"reading": "300/0", "seed": 0, "recurrence": recurrence, "scores": {"test": {"own": scores}}}
+
+
+@pytest.mark.usefixtures("experiment")
+def test_differences_are_of_the_same_document_by_its_own_length() -> None:
+    from comparison_results import METRICS, pairs
+
+    plain, recurrent = result("none", [50.0, 60.0, 1.0]), result("memory", [40.0, 70.0, 2.0])
+    assert pairs([recurrent, plain]) == [(plain, recurrent)]
+    assert pairs([recurrent]) == []
+    words, bits = METRICS["word_perplexity"], METRICS["bits_per_byte"]
+    assert words.differences(plain, recurrent, "test", "own") == [-1.0, 0.5]  # the third has no words
+    assert bits.differences(plain, recurrent, "test", "own") == pytest.approx(
+        [-0.1 / math.log(2), 0.1 / math.log(2), 1 / math.log(2)]
+    )
