@@ -67,23 +67,20 @@ for stage; do
       ;;
     enwik8-comparison)
       scoring="--opening 2M --pieces 100k --metric bits_per_byte"
-      fields="tokens=30M batch=16 validate_every=30M validation_tokens=50k"
+      fields="tokens=15M batch=16 validate_every=15M validation_tokens=50k"
       # shellcheck disable=SC2086
       {
-        compare enwik8-0 "$out/enwik8-base" "enwik8:$enwik8" "300/0 300/30" 0 $fields &
-        compare enwik8-1 "$out/enwik8-base" "enwik8:$enwik8" "100/0" 0 $fields &
-        compare enwik8-2 "$out/enwik8-base" "enwik8:$enwik8" "300/0 100/0" 1 $fields &
+        compare enwik8-0 "$out/enwik8-base" "enwik8:$enwik8" "300/0" 0 $fields &
+        compare enwik8-1 "$out/enwik8-base" "enwik8:$enwik8" "300/0" 1 $fields &
+        compare enwik8-2 "$out/enwik8-base" "enwik8:$enwik8" "100/0" 0 $fields &
+        compare enwik8-3 "$out/enwik8-base" "enwik8:$enwik8" "100/0" 1 $fields &
+        compare enwik8-4 "$out/enwik8-base" "enwik8:$enwik8" "300/30" 0 $fields &
         wait
       }
       ;;
     enwik8-search)
-      recur_tune search enwik8-bytes --name enwik8 --results "$out/results" --set "space.base=$out/enwik8-base" \
-        --set "space.corpus=enwik8:$enwik8" --set "resources.gpus=$share" --set budget.tokens=9M --set budget.rungs=3 \
-        --set budget.trials=48 --set space.checkpointing=none --set space.speed=replayed --set space.validation_tokens=100k \
-        --set space.windows=10 --set 'space.window={100: {batch: 24}, 150: {batch: 16}, 300: {batch: 8}, 600: {batch: 4}}' \
-        --set limits.peak_memory=10GiB --set 'space.recurrence.memory.pooling=[mean, attention, recent]' \
-        --set 'space.recurrence.memory.embeddings=[1, 2, 4, 8]' --set 'space.recurrence.memory.skip=[false, true]' \
-        --set 'space.recurrence.memory.l_ins=[1, 2, 4, 8, all]' \
+      recur_tune search enwik8-short --name enwik8 --results "$out/results" --set "space.base=$out/enwik8-base" \
+        --set "space.corpus=enwik8:$enwik8" --set space.speed=replayed --set "resources.gpus=$share" \
         ${SEARCH_TIME:+--time $SEARCH_TIME}
       look_at enwik8 --opening 2M --pieces 100k --metric bits_per_byte
       ;;
