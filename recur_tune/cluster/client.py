@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recur_tune.cluster.driver import be_driver
 from recur_tune.cluster.ray_cluster import check_reachable
+from recur_tune.cluster.sigterm import own_sigterm
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.state import SearchState
@@ -23,7 +23,8 @@ def run_search_there(directory: SearchDirectory, address: str, audience: Audienc
     import ray
 
     try:
-        be_driver(address, log_to_driver=False)
+        with own_sigterm():
+            ray.init(address, log_to_driver=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise UserError(f"address: {address} took no client ({reason[:200]}).") from error
@@ -36,7 +37,8 @@ def run_search_there(directory: SearchDirectory, address: str, audience: Audienc
                     directory.request_stop()
         refused = ray.get(task)
     finally:
-        ray.shutdown()
+        with own_sigterm():
+            ray.shutdown()
     if refused:
         raise UserError(refused)
     return directory.state()

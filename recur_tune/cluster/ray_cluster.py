@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from recur_tune.cluster.driver import be_driver
+from recur_tune.cluster.sigterm import own_sigterm
 from recur_tune.errors import UserError
 from recur_tune.searching.spec import Resources
 
@@ -72,16 +72,17 @@ def connected(address: str | None, about: Mapping[str, str] = {}) -> Iterator[Cl
     already = ray.is_initialized()
     if not already:
         try:
-            context = be_driver(
-                address or "local",
-                include_dashboard=True if address is None else None,
-                dashboard_host="127.0.0.1",
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                # A cluster of our own inherits them.
-                runtime_env={"env_vars": {name: os.environ[name] for name in _SETTINGS}} if address else None,
-                job_config=JobConfig(metadata=dict(about)),
-            )  # fmt: skip
+            with own_sigterm():
+                context = ray.init(
+                    address=address or "local",
+                    include_dashboard=True if address is None else None,
+                    dashboard_host="127.0.0.1",
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    # A cluster of our own inherits them.
+                    runtime_env={"env_vars": {name: os.environ[name] for name in _SETTINGS}} if address else None,
+                    job_config=JobConfig(metadata=dict(about)),
+                )
         except (ConnectionError, RuntimeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
             raise UserError(f"address: {address or 'local'} gives no Ray cluster ({reason}).") from error
@@ -94,7 +95,8 @@ def connected(address: str | None, about: Mapping[str, str] = {}) -> Iterator[Cl
         yield Cluster(f"http://{url}" if url else None, _living_nodes())
     finally:
         if not already:
-            ray.shutdown()
+            with own_sigterm():
+                ray.shutdown()
 
 
 def ray_token() -> Path:

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Collection
 
-from recur_tune.cluster.driver import be_driver
+from recur_tune.cluster.sigterm import own_sigterm
 from recur_tune.slurm.folder import Head, SlurmFolder
 
 _SECONDS_KEPT_BACK = 20.0  # of the warning time, for Ray to go
@@ -33,11 +33,13 @@ def drain(folder: SlurmFolder, head: Head, nodes: Collection[str], warning: floa
 def _ray_nodes(head: Head, nodes: Collection[str]) -> list[str]:
     import ray
 
-    be_driver(head.address, log_to_driver=False, logging_level="ERROR")
+    with own_sigterm():
+        ray.init(head.address, log_to_driver=False, logging_level="ERROR")
     try:
         return [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["NodeName"] in nodes]
     finally:
-        ray.shutdown()
+        with own_sigterm():
+            ray.shutdown()
 
 
 def _trials_on(folder: SlurmFolder, nodes: Collection[str]) -> bool:

@@ -32,6 +32,7 @@ from recur_tune.tracking.server import mlflow_server
 
 _FINISHED, _STOPPED = 0, 130  # exit codes of `recur-tune resume`
 _SECONDS_BETWEEN_QUESTIONS = 3.0  # to the queue, which everybody asks
+_SECONDS_TO_SAVE = 4.0  # after SIGTERM; SIGKILL follows in half a minute, or sooner where a site has said so
 
 
 @dataclass
@@ -116,11 +117,26 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
     )
     told = False
     while process.poll() is None:
-        if signals.any and not told:
+        if signals.ended:
+            return _end(process, search)
+        if signals.warned and not told:
             process.send_signal(signal.SIGINT)  # trials save themselves
             told = True
         time.sleep(0.2)
     return process.returncode
+
+
+def _end(process: subprocess.Popen[bytes], search: SearchDirectory) -> int:
+    """SLURM's last word was for every process of the job: what cannot be saved in seconds is left as it is.
+
+    The search must not outlive this job, where the next allocation would find it at work.
+    """
+    search.request_stop()  # not with a signal: the search has had SLURM's, and a second one means at once
+    try:
+        return process.wait(_SECONDS_TO_SAVE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from recur_tune.cluster.driver import be_driver
+from recur_tune.cluster.sigterm import own_sigterm
 from recur_tune.errors import UserError
 from recur_tune.slurm.folder import Head, SlurmFolder, tail
 
@@ -79,7 +79,8 @@ class Steps:
         def missing() -> list[str]:
             if not ray.is_initialized():
                 try:
-                    be_driver(head.address, log_to_driver=False, logging_level="ERROR")
+                    with own_sigterm():
+                        ray.init(head.address, log_to_driver=False, logging_level="ERROR")
                 except (ConnectionError, RuntimeError, ValueError):  # this node's own Ray is not ready yet
                     return list(self.running)
             joined = {node["NodeName"] for node in ray.nodes() if node["Alive"]}
@@ -88,7 +89,8 @@ class Steps:
         try:
             self._wait_for(lambda: not missing() or None, lambda: missing()[0])
         finally:
-            ray.shutdown()
+            with own_sigterm():
+                ray.shutdown()
 
     def _wait_for(self, ask: Callable[[], Something | None], culprit: Callable[[], str]) -> Something:
         deadline = time.monotonic() + self.patience

@@ -163,7 +163,7 @@ def test_an_address_where_nothing_answers(space: Path, results: Path, books: Sea
 def test_no_cluster_to_join(space: Path, results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    def nothing_there(address: str, **settings: Any) -> None:
+    def nothing_there(**settings: Any) -> None:
         raise ConnectionError("Could not find any running Ray instance.")
 
     monkeypatch.setattr(ray, "init", nothing_there)

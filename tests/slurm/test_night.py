@@ -55,5 +55,6 @@ def test_lost_nodes_and_preemption_lose_no_finished_trial(site: Site, slurm: Min
     slurm.run("sbatch", "--partition=urgent", "--nodelist=n1", "--exclusive", "--wrap=sleep 1")
     search.until_finished()
     assert [note["job"] for note in search.notes("begun")] == [search.job] * 2, "SLURM brought it back"
+    assert "SLURM sent SIGTERM" in search.said
     assert_settled(search.directory)
     slurm.ready(60)
