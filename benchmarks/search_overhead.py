@@ -21,11 +21,12 @@ from typing import Any
 
 from ray import tune
 
+import recur_tune
 from recur_tune.cluster.ray_cluster import Allotment, connected
 from recur_tune.monitoring.meter import metered
 from recur_tune.searching.callback import Steward
 from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.run import fit, run_search
+from recur_tune.searching.run import fit
 from recur_tune.searching.sampler import TruthfulSearch
 from recur_tune.searching.spec import SearchSpec, with_overrides
 from recur_tune.shipped import find_space
@@ -61,11 +62,9 @@ def ours(trials: int, workers: int) -> tuple[float, float]:
         "budget.trials": trials, "budget.rungs": 1, "budget.tokens": "20k",
         "resources.workers": workers, "resources.cpus": 2 // workers, "sampler.name": "random",
     }  # fmt: skip
-    spec = parse(SearchSpec, with_overrides(read_yaml(find_space("quickstart")), list(changes.items())))
     with tempfile.TemporaryDirectory() as folder:
-        directory = SearchDirectory.create(Path(folder), "overhead", spec)
-        run_search(directory)
-        lines = [event for event, _ in directory.events()]
+        found = recur_tune.search("quickstart", "overhead", results=folder, settings=changes)
+        lines = [event for event, _ in found.directory.events()]
     started = next(line["time"] for line in lines if line["kind"] == "search")
     ends = [(line["time"], line["training_seconds"]) for line in lines if line.get("state") == "complete"]
     later = [now - before - training for (before, _), (now, training) in itertools.pairwise(ends)]

@@ -11,17 +11,12 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+import recur_tune
 from recur_tune.errors import UserError
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.run import run_search
-from recur_tune.searching.spec import SearchSpec, with_overrides
-from recur_tune.shipped import find_space
-from recur_tune.spec import parse, read_yaml
 
 
 def main() -> None:
@@ -48,11 +43,9 @@ def seconds(trials: int, tokens: str, resources: dict[str, float]) -> float:
         "budget.trials": trials, "budget.rungs": 1, "budget.tokens": tokens, "sampler.name": "random",
         **{f"resources.{name}": share for name, share in resources.items()},
     }  # fmt: skip
-    spec = parse(SearchSpec, with_overrides(read_yaml(find_space("quickstart")), list(changes.items())))
     with tempfile.TemporaryDirectory() as folder:
-        directory = SearchDirectory.create(Path(folder), "shared", spec)
-        run_search(directory)
-        events = [event for event, _ in directory.events()]
+        found = recur_tune.search("quickstart", "shared", results=folder, settings=changes)
+        events = [event for event, _ in found.directory.events()]
     starts = [event["time"] for event in events if event["kind"] == "running"]
     ends = [event["time"] for event in events if event.get("state") == "complete"]
     if len(ends) != trials:

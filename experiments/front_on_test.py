@@ -47,8 +47,8 @@ def main() -> None:
             format_size(row["peak_memory"]), f"{row[objectives[0]]:.5g}",
             *(f"{metric.of(row, split):.5g}" for split in SPLITS),
         )  # fmt: skip
-        if arguments.out:
-            write_text(arguments.out, "[\n" + ",\n".join(json.dumps(rounded(one)) for one in rows) + "\n]\n")
+    if arguments.out:
+        write_text(arguments.out, "[\n" + ",\n".join(json.dumps(rounded(one)) for one in rows) + "\n]\n")
     Console(width=120).print(table)
 
 

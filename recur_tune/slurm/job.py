@@ -131,7 +131,8 @@ def _end(process: subprocess.Popen[bytes], search: SearchDirectory) -> int:
 
     The search must not outlive this job, where the next allocation would find it at work.
     """
-    search.request_stop()  # not with a signal: the search has had SLURM's, and a second one means at once
+    with suppress(UserError):  # a full disk must not keep us here
+        search.request_stop()  # not with a signal: the search has had SLURM's, and a second one means at once
     try:
         return process.wait(_SECONDS_TO_SAVE)
     except subprocess.TimeoutExpired:

@@ -36,11 +36,11 @@ class Night:
     def begin(self) -> None:
         known = self.directory.path.exists()
         self.seen = len(self.events()) if known else 0
-        # Ray's own patience with a cluster that is gone is a minute.
         words = ["resume", "night"] if known else ["search", str(self.space), "--name", "night"]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "recur_tune.cli.main", *words, "--results", str(self.results)],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            # Ray's own patience with a cluster that is gone is a minute.
             env=os.environ | {"OMP_NUM_THREADS": "1", "RAY_gcs_rpc_server_reconnect_timeout_s": "5"},
         )  # fmt: skip
 
