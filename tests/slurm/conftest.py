@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +17,19 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MiniSlurm]:
     """Three nodes, idle when the first test gets them; a test leaves them as it found them."""
     if reason := available():
         pytest.skip(reason)
-    with MiniSlurm(tmp_path_factory.mktemp("shared")) as slurm:
+    with open_to_all(Path(__file__).parents[2]), MiniSlurm(tmp_path_factory.mktemp("shared")) as slurm:
         yield slurm
+
+
+@contextmanager
+def open_to_all(checkout: Path) -> Iterator[None]:
+    """The nodes' other users run this code too, though it may lie in a folder that `mktemp -d` made for one."""
+    mode = checkout.stat().st_mode
+    checkout.chmod(mode | 0o055)
+    try:
+        yield
+    finally:
+        checkout.chmod(mode)
 
 
 @pytest.fixture(scope="session")
