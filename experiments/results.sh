@@ -14,17 +14,25 @@ shift 4
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONPATH="$here/..${PYTHONPATH:+:$PYTHONPATH}" RECUR_TUNE_CACHE="$out/cache" TORCHINDUCTOR_CACHE_DIR="$out/compiled"
 share=${GPU_SHARE:-0.125} # of the GPU for a trial of a search
+comparing=""
 mkdir -p "$out"
 
 recur_tune() { "${PYTHON:-python3}" -m recur_tune.cli.main "$@"; }
-compare() { # NAME BASE CORPUS READINGS SEEDS FIELD=VALUE …: plain and recurrent
+compare() { # NAME BASE CORPUS READINGS SEEDS FIELD=VALUE …: plain and recurrent, in the background
   name=$1 base=$2 corpus=$3 readings=$4 seeds=$5
   shift 5
   # shellcheck disable=SC2086 # lists of words
   "${PYTHON:-python3}" "$here/paper_comparison.py" --base "$base" --corpus "$corpus" --readings $readings --seeds $seeds \
     --out "$out/$name.json" --runs "$out/runs/$name" $scoring --set "$@" windows=10 learning_rate=1e-3 decay=cosine \
     warmup_steps=50 speed=recorded checkpointing=none --set-memory pooling=recent embeddings=8 l_ins=all skip=true \
-    > "$out/$name.log" 2>&1
+    > "$out/$name.log" 2>&1 &
+  comparing="$comparing $!"
+}
+compared() { # Wait for all of them; any that failed fails the stage.
+  failed=0
+  for one in $comparing; do wait "$one" || failed=$?; done
+  comparing=""
+  return $failed
 }
 
 look_at() { # NAME OPTION …: the front of a search on documents that it has not seen, and its report
@@ -52,14 +60,11 @@ for stage; do
       scoring="--opening 50k"
       fields="tokens=30M batch=16 validate_every=30M validation_tokens=20k dropout=0.1"
       # Side by side: compiling one leaves the GPU to the others.
-      # shellcheck disable=SC2086
-      {
-        compare books-0 "$out/books-base" "text:$books" "300/0 300/30" 0 $fields &
-        compare books-1 "$out/books-base" "text:$books" "100/0" "0 1" $fields &
-        compare books-2 "$out/books-base" "text:$books" "300/0" 1 $fields &
-        compare books-3 "$out/books-base" "text:$books" "300/10 300/50" 0 $fields &
-        wait
-      }
+      compare books-0 "$out/books-base" "text:$books" "300/0 300/30" 0 $fields
+      compare books-1 "$out/books-base" "text:$books" "100/0" "0 1" $fields
+      compare books-2 "$out/books-base" "text:$books" "300/0" 1 $fields
+      compare books-3 "$out/books-base" "text:$books" "300/10 300/50" 0 $fields
+      compared
       ;;
     enwik8-base)
       recur_tune pretrain --preset mini --corpus "enwik8:$enwik8" --tokenizer bytes --window 512 --batch 96 --tokens 160M \
@@ -68,15 +73,12 @@ for stage; do
     enwik8-comparison)
       scoring="--opening 2M --pieces 100k --metric bits_per_byte"
       fields="tokens=15M batch=16 validate_every=15M validation_tokens=50k"
-      # shellcheck disable=SC2086
-      {
-        compare enwik8-0 "$out/enwik8-base" "enwik8:$enwik8" "300/0" 0 $fields &
-        compare enwik8-1 "$out/enwik8-base" "enwik8:$enwik8" "300/0" 1 $fields &
-        compare enwik8-2 "$out/enwik8-base" "enwik8:$enwik8" "100/0" 0 $fields &
-        compare enwik8-3 "$out/enwik8-base" "enwik8:$enwik8" "100/0" 1 $fields &
-        compare enwik8-4 "$out/enwik8-base" "enwik8:$enwik8" "300/30" 0 $fields &
-        wait
-      }
+      compare enwik8-0 "$out/enwik8-base" "enwik8:$enwik8" "300/0" 0 $fields
+      compare enwik8-1 "$out/enwik8-base" "enwik8:$enwik8" "300/0" 1 $fields
+      compare enwik8-2 "$out/enwik8-base" "enwik8:$enwik8" "100/0" 0 $fields
+      compare enwik8-3 "$out/enwik8-base" "enwik8:$enwik8" "100/0" 1 $fields
+      compare enwik8-4 "$out/enwik8-base" "enwik8:$enwik8" "300/30" 0 $fields
+      compared
       ;;
     enwik8-search)
       recur_tune search enwik8-short --name enwik8 --results "$out/results" --set "space.base=$out/enwik8-base" \

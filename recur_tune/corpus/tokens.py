@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class TokenisedSplit:
 
     def document_inputs(self) -> Iterator[tuple[int, int]]:
         """For each document the tokens that have a successor in it, as [begin, end)."""
-        for begin, end in zip(self.document_starts[:-1].tolist(), self.document_starts[1:].tolist(), strict=True):
+        for begin, end in self._spans():
             if end - begin > 1:
                 yield begin, end - 1
 
@@ -61,27 +61,43 @@ class TokenisedSplit:
 
     def openings(self, limit: int) -> TokenisedSplit:
         """The first `limit` tokens of every document."""
-        lengths = np.minimum(np.diff(self.document_starts), limit)
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        kept = np.concatenate([np.arange(at, at + n) for at, n in zip(self.document_starts, lengths, strict=False)])
+        return self._stretches((begin, min(limit, end - begin)) for begin, end in self._spans())
+
+    def pieces(self, length: int) -> TokenisedSplit:
+        """The same tokens, cut so that no document is longer: each piece begins anew."""
+        starts = [at for begin, end in self._spans() for at in (range(begin, end, length) if end > begin else [begin])]
+        return replace(self, document_starts=np.array([*starts, len(self.tokens)], dtype=np.int64))
+
+    def sample(self, limit: int) -> TokenisedSplit:
+        """About `limit` tokens: of every document its opening, or of few documents several stretches, each long enough
+        to get into. Stretches are read side by side, which one long document could not be."""
+        documents = len(self.document_starts) - 1
+        each = limit // _INTO_A_DOCUMENT // documents
+        if each == 0:
+            return self.openings(_INTO_A_DOCUMENT).head(limit)
+        length = limit // (each * documents)
+        return self._stretches(
+            (begin + at * (end - begin) // here, min(length, end - begin))
+            for begin, end in self._spans()
+            for here in [max(1, min(each, (end - begin) // length))]
+            for at in range(here)
+        )
+
+    def _stretches(self, spans: Iterable[tuple[int, int]]) -> TokenisedSplit:
+        """Each from its first token on, so many of them, as a document of its own."""
+        begins, lengths = np.array(list(spans), dtype=np.int64).reshape(-1, 2).T
+        kept = np.concatenate([np.arange(at, at + n) for at, n in zip(begins, lengths, strict=True)])
         return TokenisedSplit(
             tokens=self.tokens[kept],
             word_starts=self.word_starts[kept],
             byte_lengths=self.byte_lengths[kept],
-            document_starts=starts,
+            document_starts=np.concatenate([[0], np.cumsum(lengths)]),
             answers=np.flatnonzero(np.isin(kept, self.answers)),
         )
 
-    def pieces(self, length: int) -> TokenisedSplit:
-        """The same tokens, cut so that no document is longer: each piece begins anew."""
-        spans = zip(self.document_starts[:-1].tolist(), self.document_starts[1:].tolist(), strict=True)
-        starts = [at for begin, end in spans for at in (range(begin, end, length) if end > begin else [begin])]
-        return replace(self, document_starts=np.array([*starts, len(self.tokens)], dtype=np.int64))
-
-    def sample(self, limit: int) -> TokenisedSplit:
-        """About `limit` tokens from the openings of documents: of as many as leave each enough to get into."""
-        share = limit // (len(self.document_starts) - 1)
-        return self.openings(max(share, _INTO_A_DOCUMENT)).head(limit)
+    def _spans(self) -> Iterator[tuple[int, int]]:
+        """Every document as [begin, end)."""
+        return zip(self.document_starts[:-1].tolist(), self.document_starts[1:].tolist(), strict=True)
 
     def summary(self) -> dict[str, int]:
         """What `recur-tune data prepare` prints."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,12 +17,13 @@ from recur_tune.errors import UserError
 from recur_tune.model import RecurrentGPT2, RecurrentGPT2Config
 from recur_tune.model.pretrained import recurrent_config
 from recur_tune.spec import Precision, TrialConfig
-from recur_tune.training.bptt import Chain, Plan, fixed_plan
+from recur_tune.training.bptt import Chain, Plan, Read, fixed_plan
 from recur_tune.training.memory_tracker import MemoryTracker
 from recur_tune.training.precision import default_device, uses_bfloat16
 from recur_tune.training.step import make_optimizer, train_step
 
-_SIMULATED_WINDOWS = 4  # a longer chain is priced from one of this length
+_SIMULATED_WINDOWS = 4  # a longer chain is priced from one of this length, of which at most so many are kept:
+_SIMULATED_KEPT = 3
 
 
 def predict_peak_memory(config: TrialConfig, base: GPT2Config, lanes: int | None = None) -> int:
@@ -62,38 +65,43 @@ def plan_memory(config: TrialConfig, base: GPT2Config, plan: Plan, lanes: int) -
     device = default_device()
     precision: Precision = "bfloat16" if uses_bfloat16(device, config.precision) else "float32"
 
-    def simulated(windows: int, kept: int) -> int:
+    def simulated(windows: int, kept: int) -> _Simulation:
         return _simulate(shape, config.window, windows, lanes, precision, Plan(kept), device.type == "cuda")
 
-    few, windows, kept = _SIMULATED_WINDOWS, config.windows, plan.kept_windows
-    if windows <= few:
-        return simulated(windows, kept)
-    # Every further window adds the same bytes: a recomputed one what waits for the backward pass, a kept one its
-    # activations. The first kept window is apart, since recomputing takes as much.
-    waiting = _waiting_bytes(config, base, lanes)
-    if kept == 1:
-        return simulated(few, 1) + (windows - few) * waiting
-    activations = simulated(few, 3) - simulated(few, 2) + waiting
-    return simulated(few, 2) + (kept - 2) * activations + (windows - few - (kept - 2)) * waiting
+    windows, kept = config.windows, plan.kept_windows
+    if windows <= _SIMULATED_WINDOWS:
+        return simulated(windows, kept).peak
+    # Every further window adds the same bytes: its tokens, and if it is kept its activations, otherwise the state that
+    # waits for the backward pass. The first kept window is apart, since recomputing takes as much.
+    tokens = lanes * (2 * 8 * config.window + 1)
+    if kept == windows:
+        short = simulated(_SIMULATED_KEPT, _SIMULATED_KEPT)
+        return short.peak + (windows - _SIMULATED_KEPT) * (tokens + short.activations)
+    short_kept = 1 if kept == 1 else _SIMULATED_KEPT
+    short = simulated(_SIMULATED_WINDOWS, short_kept)
+    further, further_kept = windows - _SIMULATED_WINDOWS, kept - short_kept
+    waiting = lanes * _state_bytes(config, base)
+    return short.peak + further * tokens + further_kept * short.activations + (further - further_kept) * waiting
 
 
-def _waiting_bytes(config: TrialConfig, base: GPT2Config, lanes: int) -> int:
-    """What a recomputed window leaves in memory until the backward pass reaches it: its tokens and its state."""
-    batch = lanes * (2 * 8 * config.window + 1)
+def _state_bytes(config: TrialConfig, base: GPT2Config) -> int:
+    """Of one chain."""
     sites = 0 if config.memory is None else (base.n_layer if config.l_ins == "all" else 1) * config.memory.embeddings
-    return batch + lanes * sites * base.n_embd * 4
+    return sites * base.n_embd * 4
 
 
-def track_step(chain: Chain, optimizer: torch.optim.Optimizer, batch: WindowBatch, precision: Precision) -> int:
-    """The peak of one step, real or fake, of an optimiser that has stepped before."""
-    with MemoryTracker() as tracker:
-        tracker.hold_training(chain.model, optimizer, batch)
-        train_step(chain, optimizer, batch, clip_norm=1.0, precision=precision)
-    return tracker.peak
+@dataclass(frozen=True)
+class _Simulation:
+    """Bytes of a simulated step: its peak, and what a window in the midst of it leaves if it is kept."""
+
+    peak: int
+    activations: int
 
 
 @cache
-def _simulate(shape: str, window: int, windows: int, lanes: int, precision: Precision, plan: Plan, on_gpu: bool) -> int:
+def _simulate(
+    shape: str, window: int, windows: int, lanes: int, precision: Precision, plan: Plan, on_gpu: bool
+) -> _Simulation:
     """Only what moves bytes is an argument, so that trials which differ in the rest share an answer."""
     with FakeTensorMode():
         model = RecurrentGPT2(RecurrentGPT2Config.from_dict(json.loads(shape)))
@@ -112,7 +120,34 @@ def _simulate(shape: str, window: int, windows: int, lanes: int, precision: Prec
             scored=1,
             step_scored=1,
         )
-        return track_step(Chain(model, plan), optimizer, batch, precision)
+        chain, tracker = Chain(model, plan), MemoryTracker()
+        added = _added_by_each_reading(chain, tracker)
+        peak = track_step(tracker, chain, optimizer, batch, precision)
+        return _Simulation(peak, activations=added[windows - 2] if plan.kept_windows > 2 else 0)
+
+
+def track_step(
+    tracker: MemoryTracker, chain: Chain, optimizer: torch.optim.Optimizer, batch: WindowBatch, precision: Precision
+) -> int:
+    """The peak of one step, real or fake, of an optimiser that has stepped before."""
+    with tracker:
+        tracker.hold_training(chain.model, optimizer, batch)
+        train_step(chain, optimizer, batch, clip_norm=1.0, precision=precision)
+    return tracker.peak
+
+
+def _added_by_each_reading(chain: Chain, tracker: MemoryTracker) -> list[int]:
+    """Will have the bytes that each reading of a window leaves behind, in their order."""
+    read, added = chain._run_window, []
+
+    def noted(*inputs: Any) -> Read:
+        before = tracker.live
+        reading = read(*inputs)
+        added.append(tracker.live - before)
+        return reading
+
+    chain._run_window = noted  # type: ignore[assignment]
+    return added
 
 
 class _FusedDropout(nn.Module):

@@ -6,6 +6,7 @@ than to run them. Recorded once, the device runs them by itself.
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -59,6 +60,7 @@ class Recording:
             targets_WBT=batch.targets_WBT.clone(),
             fresh_WB=batch.fresh_WB.clone(),
         )
+        gc.collect()  # an earlier chain's recording, if Python came to destroy it meanwhile, would spoil this one
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # the recording has memory of its own, and what the steps before took is free again
         self.graph = torch.cuda.CUDAGraph()

@@ -258,8 +258,7 @@ def test_pieces_are_documents_of_their_own() -> None:
         ([20_000, 40_000, 9_000], 27_000, [9_000, 9_000, 9_000]),  # an equal share of each
         ([20_000, 40_000, 9_000], 8_000, [5_000, 3_000]),  # not less than a state needs, so of fewer
         ([100, 200, 300, 400], 550, [100, 200, 250]),  # short ones whole
-        ([20_000], 15_000, [15_000]),
-        ([20_000, 100], 30_000, [15_000, 100]),
+        ([20_000, 100], 10_000, [5_000, 100]),
     ],
 )
 def test_a_sample_reads_the_openings_of_documents(lengths: list[int], limit: int, read: list[int]) -> None:
@@ -268,6 +267,23 @@ def test_a_sample_reads_the_openings_of_documents(lengths: list[int], limit: int
     assert np.diff(sample.document_starts).tolist() == read
     starts = split.document_starts
     assert [document[0] for document in documents_of(sample)] == [split.tokens[at] for at in starts[: len(read)]]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "limit", "begins", "read"),
+    [
+        ([60_000], 15_000, [1, 20_001, 40_001], [5_000] * 3),
+        ([60_000], 19_000, [1, 20_001, 40_001], [6_333] * 3),
+        ([12_000, 100, 40_000], 30_000, [1, 6_001, 12_001, 12_101, 32_101], [5_000, 5_000, 100, 5_000, 5_000]),
+    ],
+)
+def test_a_sample_of_few_documents_reads_stretches_spread_over_them(
+    lengths: list[int], limit: int, begins: list[int], read: list[int]
+) -> None:
+    sample = numbered_split(lengths).sample(limit)
+    assert np.diff(sample.document_starts).tolist() == read
+    assert [document[0] for document in documents_of(sample)] == begins
+    assert all((np.diff(document) == 1).all() for document in documents_of(sample))
 
 
 def test_a_head_longer_than_the_split_is_the_split() -> None:
