@@ -93,6 +93,9 @@ class TrialConfig(BaseModel):
     batch: PositiveInt = Field(8, description="chains of windows in a step, over all workers together")
 
     learning_rate: PositiveFloat = Field(3e-4, description="Adam's, after the warm-up")
+    recurrence_rate: PositiveFloat = Field(
+        1.0, description="the recurrence's learning rate over the base's: new weights may have more to learn"
+    )
     warmup_steps: NonNegativeInt = Field(100, description="steps over which the learning rate rises from 0")
     decay: Literal["none", "cosine"] = Field("none", description="how the learning rate falls over the budget")
     weight_decay: NonNegativeFloat = Field(0.0, description="decoupled weight decay; 0 is plain Adam")

@@ -23,8 +23,8 @@ _resume = click.option(
     "--resume", is_flag=True, help="Go on with the interrupted run in --out, under its own settings."
 )
 _FIXED_IN_PRETRAINING = (
-    "base", "recurrence", "l_ins", "width", "depth", "pooling", "embeddings", "windows", "overlap", "decay",
-    "checkpointing", "memory_budget",
+    "base", "recurrence", "l_ins", "width", "depth", "pooling", "embeddings", "skip", "recurrence_rate",
+    "windows", "overlap", "decay", "checkpointing", "memory_budget",
 )  # fmt: skip
 
 

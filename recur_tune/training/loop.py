@@ -22,7 +22,7 @@ from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, Dice, Plan, chosen_speed
 from recur_tune.training.evaluate import evaluate
 from recur_tune.training.memory_tracker import MemoryTracker
-from recur_tune.training.step import make_optimizer, train_step
+from recur_tune.training.step import make_optimizer, set_learning_rate, train_step
 
 
 def worker_count() -> int:
@@ -87,7 +87,7 @@ class Trainer:
         self.chain: nn.Module = Chain(self.model, plan, speed)
         if self.workers > 1:
             self.chain = DistributedDataParallel(self.chain)
-        self.optimizer = make_optimizer(self.model, config.learning_rate, config.weight_decay)
+        self.optimizer = make_optimizer(self.model, config.learning_rate, config.weight_decay, config.recurrence_rate)
         self.stream = TrainingStream(
             train, config.windowing, config.windows, config.batch, config.seed, self.rank, self.workers
         )
@@ -104,8 +104,7 @@ class Trainer:
             started = time.perf_counter()
             batch = next(self.stream).to(self.device)
             rate = self._learning_rate()
-            for group in self.optimizer.param_groups:
-                group["lr"] = rate
+            set_learning_rate(self.optimizer, rate)
 
             with self._measured_memory(batch):
                 loss, norm = train_step(

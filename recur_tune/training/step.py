@@ -13,9 +13,27 @@ from recur_tune.training.bptt import Chain
 from recur_tune.training.precision import autocast
 
 
-def make_optimizer(model: nn.Module, learning_rate: float, weight_decay: float) -> torch.optim.Optimizer:
-    """Adam, fused: one kernel over all parameters and no temporary copies of them."""
-    return torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True)
+def make_optimizer(
+    model: nn.Module, learning_rate: float, weight_decay: float, recurrence_rate: float = 1.0
+) -> torch.optim.Optimizer:
+    """Adam, fused: one kernel over all parameters and no temporary copies of them.
+
+    Every group of parameters has its `rate` over the learning rate: that of a recurrence, `recurrence_rate`.
+    """
+
+    def parameters(of_recurrence: bool) -> list[nn.Parameter]:
+        return [p for name, p in model.named_parameters() if name.startswith("recurrence.") == of_recurrence]
+
+    groups = [{"params": parameters(False), "rate": 1.0}, {"params": parameters(True), "rate": recurrence_rate}]
+    optimizer = torch.optim.AdamW(groups, lr=learning_rate, weight_decay=weight_decay, fused=True)
+    set_learning_rate(optimizer, learning_rate)
+    return optimizer
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """For all groups, each by its own rate over it."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate * group["rate"]
 
 
 def train_step(

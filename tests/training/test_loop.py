@@ -39,6 +39,18 @@ def test_the_learning_rate_rises_linearly_then_stays_or_falls_along_a_cosine() -
         assert report.learning_rate == pytest.approx(3e-3 * (1 + math.cos(math.pi * before.tokens / 1000)) / 2)
 
 
+def test_a_recurrence_learns_at_its_own_rate() -> None:
+    """Adam's first step goes as far as the learning rate, whatever the gradient."""
+    trainer = trainer_of(trial(recurrence_rate=8.0, learning_rate=1e-3, warmup_steps=0, clip_norm=1e9))
+    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+    next(trainer.run())
+    farthest = {"base": 0.0, "recurrence": 0.0}
+    for name, parameter in trainer.model.named_parameters():
+        part = "recurrence" if name.startswith("recurrence.") else "base"
+        farthest[part] = max(farthest[part], float((parameter.detach() - before[name]).abs().max()))
+    assert farthest == pytest.approx({"base": 1e-3, "recurrence": 8e-3}, rel=0.01)
+
+
 def test_validation_comes_every_so_many_tokens_and_at_the_end() -> None:
     reports = list(trainer_of(trial(tokens=1000, validate_every=300)).run())
     crossed = [
