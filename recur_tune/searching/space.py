@@ -32,7 +32,7 @@ _RANGE_KEYS = {"from", "to", "log", "step", "of"}
 
 # Section 5 of the paper, as far as it says: what every search over recurrences should be compared with.
 PAPER = {"recurrence": "memory", "l_ins": 2, "width": 200, "depth": 3, "pooling": "mean", "embeddings": 1,
-         "window": 300, "overlap": 0, "windows": 20}  # fmt: skip
+         "skip": False, "recurrence_rate": 1.0, "window": 300, "overlap": 0, "windows": 20}  # fmt: skip
 
 
 @dataclass(frozen=True)
