@@ -52,8 +52,8 @@ for stage; do
       ;;
     books-search)
       recur_tune search books --name books --results "$out/results" --set "space.base=$out/books-base" \
-        --set "space.corpus=text:$books" --set "space.tokenizer=$bpe" --set space.speed=replayed \
-        --set "resources.gpus=$share" ${SEARCH_TIME:+--time $SEARCH_TIME}
+        --set "space.corpus=text:$books" --set "space.tokenizer=$bpe" --set "resources.gpus=$share" \
+        ${SEARCH_TIME:+--time $SEARCH_TIME}
       look_at books --opening 50k
       ;;
     books-comparison)
@@ -82,8 +82,7 @@ for stage; do
       ;;
     enwik8-search)
       recur_tune search enwik8-short --name enwik8 --results "$out/results" --set "space.base=$out/enwik8-base" \
-        --set "space.corpus=enwik8:$enwik8" --set space.speed=replayed --set "resources.gpus=$share" \
-        ${SEARCH_TIME:+--time $SEARCH_TIME}
+        --set "space.corpus=enwik8:$enwik8" --set "resources.gpus=$share" ${SEARCH_TIME:+--time $SEARCH_TIME}
       look_at enwik8 --opening 2M --pieces 100k --metric bits_per_byte
       ;;
     *) echo "there is no stage $stage" >&2; exit 2 ;;
