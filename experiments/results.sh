@@ -1,4 +1,5 @@
 #!/bin/sh
+# shellcheck disable=SC2086 # lists of words are meant to be split
 # The experiments on books and on enwik8, from nothing, on one machine with a GPU:
 #
 #     sh experiments/results.sh BOOKS BPE ENWIK8 OUT [STAGE ...]
@@ -7,7 +8,7 @@
 # file of 100,000,000 bytes. Stages, in this order unless given: books-base books-search books-comparison enwik8-base
 # enwik8-comparison enwik8-search. A stage that has been done is not done again.
 set -eu
-[ $# -ge 4 ] || { sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 2; }
+[ $# -ge 4 ] || { sed -n '3,9s/^# \{0,1\}//p' "$0"; exit 2; }
 books=$1 bpe=$2 enwik8=$3 out=$4
 shift 4
 [ $# -gt 0 ] || set -- books-base books-search books-comparison enwik8-base enwik8-comparison enwik8-search
@@ -21,7 +22,6 @@ recur_tune() { "${PYTHON:-python3}" -m recur_tune.cli.main "$@"; }
 compare() { # NAME BASE CORPUS READINGS SEEDS FIELD=VALUE …: plain and recurrent, in the background
   name=$1 base=$2 corpus=$3 readings=$4 seeds=$5
   shift 5
-  # shellcheck disable=SC2086 # lists of words
   "${PYTHON:-python3}" "$here/paper_comparison.py" --base "$base" --corpus "$corpus" --readings $readings --seeds $seeds \
     --out "$out/$name.json" --runs "$out/runs/$name" $scoring --set "$@" windows=10 learning_rate=1e-3 decay=cosine \
     warmup_steps=50 speed=recorded checkpointing=none --set-memory pooling=recent embeddings=8 l_ins=all skip=true \
