@@ -48,6 +48,9 @@ def train_in_actor(job: dict[str, Any]) -> None:
     """One worker: train right here, in the actor that Ray Tune uses again."""
     from ray import tune
 
+    # How long Ray waits for a stopped trial's thread to end before it gives up the actor: its own two seconds are too
+    # short for a busy machine.
+    os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")
     torch.set_num_threads(max(1, int(job["cpus"])))
     run_trial(job, lambda message: tune.report({"report": json.dumps(message)}))
 
@@ -120,6 +123,8 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
         elif outcome["state"] == "infeasible":
             write_text(folder / _OUTCOME, json.dumps(outcome))
         raise
+    finally:
+        _forget_the_trial()
 
 
 def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
@@ -128,7 +133,7 @@ def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
     if not _several_workers() and stop():
         yield _ended("paused", "the search was asked to stop")
         return
-    _forget_the_trial_before()
+    _start_clean()
     call_this_process(_name(folder))
     trainer, tokenizer = set_up(config)
     if (folder / RESUME).is_dir():
@@ -235,20 +240,27 @@ def _outcome_of(error: Exception, folder: Path) -> Message:
     return _ended("failed", f"{type(error).__name__}: {error} (see {folder / 'error.txt'})", "error")
 
 
-def _forget_the_trial_before() -> None:
-    """An actor that is used again starts clean: no tensors of the last trial, no peak of its memory.
+def _start_clean() -> None:
+    """What was imported before the first trial stays for good; left out of every later collection, that takes
+    milliseconds instead of a fifth of a second. Only that: what a trial leaves must stay collectable."""
+    if gc.get_freeze_count() == 0:
+        gc.collect()
+        gc.freeze()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
 
-    What was imported before the first trial stays for good; left out of every later collection, that takes
-    milliseconds instead of a fifth of a second. Only that: what a trial leaves must stay collectable.
+
+def _forget_the_trial() -> None:
+    """Leave nothing of it to the next trial in this process, and do so in this thread.
+
+    Ray Tune gives every trial of an actor a thread of its own. Recordings (CUDA graphs) that were destroyed in a later
+    one took the process with them.
     """
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()  # compiled programs hold on to their model; the next trial finds them on disk
     gc.collect()
-    if gc.get_freeze_count() == 0:
-        gc.freeze()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
 
 
 def _several_workers() -> bool:

@@ -1,0 +1,83 @@
+"""What a trial leaves behind in the process that ran it."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recur_tune.searching import trainable
+from recur_tune.searching.trainable import Message, run_trial
+from recur_tune.training.loop import Diverged, Trainer
+from tests.searching.searches import make_world
+
+_TRAINED = {"window": 8, "windows": 2, "batch": 2, "tokens": 400, "validate_every": 100, "validation_tokens": 200}
+
+
+@pytest.fixture
+def no_collections() -> Iterator[None]:
+    """None but those that are asked for."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def listen(message: Message) -> None:
+    """To its end."""
+
+
+def leave(message: Message) -> None:
+    """As Ray Tune leaves a trial that others have beaten."""
+    sys.exit()
+
+
+def diverge(trainer: Trainer) -> Iterator[Any]:
+    raise Diverged("the loss is not a number")
+    yield
+
+
+@pytest.mark.usefixtures("no_collections")
+@pytest.mark.parametrize(("report", "run"), [(listen, None), (leave, None), (listen, diverge)],
+                         ids=["complete", "stopped", "diverged"])  # fmt: skip
+def test_a_trial_is_destroyed_in_the_thread_that_ran_it(
+    report: Callable[[Message], None], run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A recording must be, and Ray Tune gives every trial of an actor a thread of its own."""
+    make_world(tmp_path)
+    left: list[weakref.ref[Trainer]] = []
+    said: list[Message] = []
+    set_up = trainable.set_up
+
+    def remembered(*arguments: Any) -> Any:
+        made = set_up(*arguments)
+        made[0].itself = made[0]  # type: ignore[attr-defined] # what has a cycle waits for a collection
+        left.append(weakref.ref(made[0]))
+        return made
+
+    def told(message: Message) -> None:
+        said.append(message)
+        report(message)
+
+    monkeypatch.setattr(trainable, "set_up", remembered)
+    if run is not None:
+        monkeypatch.setattr(Trainer, "run", run)
+    trial = _TRAINED | {"base": str(tmp_path / "base"), "corpus": f"text:{tmp_path / 'text'}", "l_ins": 1, "width": 4}
+    folder = tmp_path / "search" / "trials" / "0"
+    folder.mkdir(parents=True)
+
+    def trained() -> None:
+        with suppress(SystemExit):
+            run_trial({"folder": str(folder), "trial": trial}, told)
+
+    thread = threading.Thread(target=trained)
+    thread.start()
+    thread.join()
+    assert said, "it came as far as a report"
+    assert [one() for one in left] == [None]
