@@ -19,9 +19,6 @@ import time
 from itertools import islice
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 STEPS = 5
 TRIALS: list[tuple[str, dict[str, Any]]] = [
     ("plain", {"speed": "plain"}),
@@ -45,7 +42,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=4)
     arguments = parser.parse_args()
     shape = vars(arguments) | {"corpus": "stdlib", "tokenizer": "bytes", "speed": "recorded", "tokens": 1_000_000_000}
-    table = Table("trial", "load", "first step", f"{STEPS} steps", "a step after that", box=None)
+    print(f"{'trial':<34}{'load':>8}{'first step':>12}{f'{STEPS} steps':>10}{'a step after that':>19}", flush=True)
     with tempfile.TemporaryDirectory() as compiled:
         for title, fields in TRIALS:
             found = subprocess.run(
@@ -53,8 +50,7 @@ def main() -> None:
                 env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": compiled}, stdout=subprocess.PIPE, text=True, check=True,
             )  # fmt: skip
             load, first, steps, later = json.loads(found.stdout.splitlines()[-1])
-            table.add_row(title, f"{load:.1f} s", f"{first:.1f} s", f"{steps:.1f} s", f"{1000 * later:.0f} ms")
-    Console(width=110).print(table)
+            print(f"{title:<34}{load:>6.1f} s{first:>10.1f} s{steps:>8.1f} s{1000 * later:>16.0f} ms", flush=True)
 
 
 def seconds_of(fields: dict[str, Any]) -> tuple[float, float, float, float]:

@@ -12,9 +12,6 @@ from __future__ import annotations
 import argparse
 import tempfile
 
-from rich.console import Console
-from rich.table import Table
-
 import recur_tune
 from recur_tune.errors import UserError
 
@@ -27,14 +24,15 @@ def main() -> None:
     parser.add_argument("--of", choices=["gpus", "cpus"], default="gpus", help="what is shared")
     parser.add_argument("--shares", type=float, nargs="+", default=[1.0, 0.25], help="for a trial")
     arguments = parser.parse_args()
-    table = Table(f"{arguments.of} for a trial", f"{arguments.trials} trials", "sooner", box=None)
-    try:
-        times = [seconds(arguments.trials, arguments.tokens, {arguments.of: share}) for share in arguments.shares]
-    except UserError as error:
-        parser.error(str(error))
-    for share, taken in zip(arguments.shares, times, strict=True):
-        table.add_row(f"{share:g}", f"{taken:.1f} s", f"{times[0] / taken:.2f} x")
-    Console(width=100).print(table)
+    print(f"{arguments.of + ' for a trial':<18}{f'{arguments.trials} trials':>12}{'sooner':>10}", flush=True)
+    first: float | None = None
+    for share in arguments.shares:
+        try:
+            taken = seconds(arguments.trials, arguments.tokens, {arguments.of: share})
+        except UserError as error:
+            parser.error(str(error))
+        first = first or taken
+        print(f"{share:<18g}{taken:>10.1f} s{first / taken:>8.2f} x", flush=True)
 
 
 def seconds(trials: int, tokens: str, resources: dict[str, float]) -> float:
