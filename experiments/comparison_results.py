@@ -2,7 +2,8 @@
 
     python experiments/comparison_results.py a.json b.json --merged docs/results/books.json --picture books.png
 
-Differences are paired over documents, with the standard error of their mean.
+Differences are paired over documents, with the standard error of their mean. Where a model was trained at several
+learning rates, each side stands with the one that did best on validation documents over all its seeds.
 """
 
 from __future__ import annotations
@@ -68,51 +69,73 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", nargs="+", type=Path, help="what experiments/paper_comparison.py wrote")
     parser.add_argument("--merged", type=Path, help="write all of them as one file")
+    parser.add_argument("--brief", action="store_true", help="leave the loss by position out of that file")
     parser.add_argument("--picture", type=Path, help="draw them, as PNG or PDF")
     parser.add_argument("--metric", choices=METRICS, default="word_perplexity")
     parser.add_argument("--position", default="300/0", help="window/overlap whose loss by position is drawn")
     arguments = parser.parse_args()
     results = [one for path in arguments.results for one in json.loads(path.read_text())]
-    results.sort(key=lambda one: ([*map(int, one["reading"].split("/"))], one["seed"], one["recurrence"] != "none"))
+    results.sort(
+        key=lambda one: ([*map(int, one["reading"].split("/"))], rate(one), one["seed"], one["recurrence"] != "none")
+    )
     metric = METRICS[arguments.metric]
     print_tables(results, metric)
+    if arguments.picture:
+        draw(at_best_rates(results, metric), metric, arguments.position, arguments.picture)
     if arguments.merged:
+        if arguments.brief:
+            for scored in (one for run in results for split in SPLITS for one in run["scores"][split].values()):
+                del scored["loss_by_position"]
         lines = ",\n".join(json.dumps(rounded(one)) for one in results)
         write_text(arguments.merged, f"[\n{lines}\n]\n")
-    if arguments.picture:
-        draw(results, metric, arguments.position, arguments.picture)
 
 
 def print_tables(results: Sequence[Result], metric: Metric) -> None:
     """The runs, and what recurrence changed."""
     console = Console(width=150)
     table = Table(
-        "window/overlap", "seed", "model", "validation", "test", "FLOPs/token", "peak memory", "training", "tokens/s",
-        title=metric.title, box=None,
+        "window/overlap", "seed", "model", "rate", "validation", "test", "FLOPs/token", "peak memory", "training",
+        "tokens/s", title=metric.title, box=None,
     )  # fmt: skip
     for one in results:
         table.add_row(
-            one["reading"], str(one["seed"]), one["recurrence"], *(f"{metric.of(one, split):.5g}" for split in SPLITS),
+            one["reading"], str(one["seed"]), one["recurrence"], f"{rate(one):g}",
+            *(f"{metric.of(one, split):.5g}" for split in SPLITS),
             format_count(one["flops_per_token"]), format_size(one["measured_peak_memory_bytes"] or 0),
             f"{one['seconds']:.0f} s", format_count(one["tokens_per_second"]),
         )  # fmt: skip
     console.print(table)
     table = Table(
-        "window/overlap", "seed", "split", "change", metric.unit, "standard error", "better documents", "no state",
-        "another's state", title="recurrent against plain, paired over documents", box=None,
+        "window/overlap", "seed", "rates", "split", "change", metric.unit, "standard error", "better documents",
+        "no state", "another's state", title="recurrent against plain, paired over documents", box=None,
     )  # fmt: skip
-    for plain, recurrent in pairs(results):
+    for plain, recurrent in pairs(at_best_rates(results, metric)):
         for split in SPLITS:
             rows = {state: metric.differences(plain, recurrent, split, state) for state in STATES}
             own = rows["own"]
             error = statistics.stdev(own) / math.sqrt(len(own)) if len(own) > 1 else math.nan
             table.add_row(
-                plain["reading"], str(plain["seed"]), split,
+                plain["reading"], str(plain["seed"]), f"{rate(plain):g}, {rate(recurrent):g}", split,
                 f"{metric.of(recurrent, split) / metric.of(plain, split) - 1:+.2%}",
                 f"{statistics.mean(own):+.4f}", f"{error:.4f}", f"{sum(one < 0 for one in own)} of {len(own)}",
                 *(f"{statistics.mean(rows[state]):+.4f}" for state in ("none", "other")),
             )  # fmt: skip
     console.print(table)
+
+
+def rate(result: Result) -> float:
+    """That the base's weights learned at."""
+    return result["config"]["learning_rate"]
+
+
+def at_best_rates(results: Sequence[Result], metric: Metric) -> list[Result]:
+    """Of every reading and model the runs at one rate: the one that did best on validation documents."""
+    found: dict[tuple[str, str], dict[float, list[float]]] = {}
+    for one in results:
+        by_rate = found.setdefault((one["reading"], one["recurrence"]), {})
+        by_rate.setdefault(rate(one), []).append(metric.of(one, "validation"))
+    best = {key: min(by_rate, key=lambda each: statistics.mean(by_rate[each])) for key, by_rate in found.items()}
+    return [one for one in results if rate(one) == best[one["reading"], one["recurrence"]]]
 
 
 def pairs(results: Iterable[Result]) -> list[tuple[Result, Result]]:

@@ -5,17 +5,17 @@
 #     sh experiments/results.sh BOOKS BPE ENWIK8 OUT [STAGE ...]
 #
 # BOOKS holds train, validation and test, one text file a book; BPE has GPT-2's vocab.json and merges.txt; ENWIK8 is the
-# file of 100,000,000 bytes. Stages, in this order unless given: books-base books-search books-comparison enwik8-base
-# enwik8-comparison enwik8-search. A stage that has been done is not done again.
+# file of 100,000,000 bytes. Stages, in this order unless given: books-base books-search books-comparison books-rates
+# enwik8-base enwik8-comparison enwik8-search. A stage that has been done is not done again.
 set -eu
 [ $# -ge 4 ] || { sed -n '3,9s/^# \{0,1\}//p' "$0"; exit 2; }
 books=$1 bpe=$2 enwik8=$3 out=$4
 shift 4
-[ $# -gt 0 ] || set -- books-base books-search books-comparison enwik8-base enwik8-comparison enwik8-search
+[ $# -gt 0 ] || set -- books-base books-search books-comparison books-rates enwik8-base enwik8-comparison enwik8-search
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONPATH="$here/..${PYTHONPATH:+:$PYTHONPATH}" RECUR_TUNE_CACHE="$out/cache" TORCHINDUCTOR_CACHE_DIR="$out/compiled"
 share=${GPU_SHARE:-0.125} # of the GPU for a trial of a search
-comparing=""
+comparing="" own_rate=""
 mkdir -p "$out"
 
 recur_tune() { "${PYTHON:-python3}" -m recur_tune.cli.main "$@"; }
@@ -23,9 +23,9 @@ compare() { # NAME BASE CORPUS READINGS SEEDS FIELD=VALUE …: plain and recurre
   name=$1 base=$2 corpus=$3 readings=$4 seeds=$5
   shift 5
   "${PYTHON:-python3}" "$here/paper_comparison.py" --base "$base" --corpus "$corpus" --readings $readings --seeds $seeds \
-    --out "$out/$name.json" --runs "$out/runs/$name" $scoring --set "$@" windows=10 learning_rate=1e-3 decay=cosine \
-    warmup_steps=50 speed=recorded checkpointing=none --set-memory pooling=recent embeddings=8 l_ins=all skip=true \
-    > "$out/$name.log" 2>&1 &
+    --out "$out/$name.json" --runs "$out/runs/$name" $scoring --set windows=10 learning_rate=1e-3 decay=cosine \
+    warmup_steps=50 speed=recorded checkpointing=none "$@" --set-memory pooling=recent embeddings=8 l_ins=all skip=true \
+    $own_rate > "$out/$name.log" 2>&1 &
   comparing="$comparing $!"
 }
 compared() { # Wait for all of them; any that failed fails the stage.
@@ -65,6 +65,18 @@ for stage; do
       compare books-2 "$out/books-base" "text:$books" "300/0" 1 $fields
       compare books-3 "$out/books-base" "text:$books" "300/10 300/50" 0 $fields
       compared
+      ;;
+    books-rates) # Each side at several rates; what the recurrence adds learns at 1e-3 throughout.
+      scoring="--opening 50k"
+      for rate in 3e-5,33.3 1e-4,10 3e-4,3.33 1e-3,1; do
+        own_rate="recurrence_rate=${rate#*,}" rate=${rate%,*}
+        fields="tokens=9M batch=16 validate_every=9M validation_tokens=20k dropout=0.1 learning_rate=$rate"
+        for reading in 300/0 100/0; do
+          compare "rate-$rate-${reading%/*}" "$out/books-base" "text:$books" $reading "0 1" $fields
+        done
+      done
+      compared
+      own_rate=""
       ;;
     enwik8-base)
       recur_tune pretrain --preset mini --corpus "enwik8:$enwik8" --tokenizer bytes --window 512 --batch 96 --tokens 160M \

@@ -45,6 +45,20 @@ def result(recurrence: str, losses: Sequence[float]) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("experiment")
+def test_each_side_stands_with_the_rate_that_validation_likes_best() -> None:
+    from comparison_results import METRICS, at_best_rates
+
+    def run(recurrence: str, rate: float, seed: int, validation: float) -> dict[str, Any]:
+        scores = {"validation": {"own": {"bits_per_byte": validation}}, "test": {"own": {"bits_per_byte": -validation}}}
+        config = {"learning_rate": rate}
+        return {"reading": "300/0", "seed": seed, "recurrence": recurrence, "config": config, "scores": scores}
+
+    low, high = run("none", 1e-4, 0, 2.0), [run("none", 1e-3, 0, 1.0), run("none", 1e-3, 1, 2.5)]
+    recurrent = [run("memory", 1e-4, 0, 1.5), run("memory", 1e-3, 0, 1.2)]
+    assert at_best_rates([low, *high, *recurrent], METRICS["bits_per_byte"]) == [*high, recurrent[1]]
+
+
+@pytest.mark.usefixtures("experiment")
 def test_differences_are_of_the_same_document_by_its_own_length() -> None:
     from comparison_results import METRICS, pairs
 
