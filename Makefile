@@ -49,10 +49,12 @@ bench: install
 	$(BIN)/python benchmarks/search_quality.py
 	$(BIN)/python benchmarks/report_scale.py
 
-# On any machine with CUDA and our packages: first that every fast way is right, then how fast it is.
+# On any machine with CUDA and our packages: first that every fast way is right, then how fast it is. With random tokens,
+# or real ones: make bench-gpu CORPUS=text:BOOKS TOKENIZER=gpt2
 bench-gpu:
 	$(PYTHON) benchmarks/check_gpu.py
-	$(PYTHON) benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --windows 20 --budget 16GiB 80GiB --steps 5
+	$(PYTHON) benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --windows 20 --budget 16GiB 80GiB --steps 5 \
+	  $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
 	$(PYTHON) benchmarks/first_step.py --base mini --window 300 --windows 10 --batch 16
 	$(PYTHON) benchmarks/shared_gpu.py
 	$(PYTHON) benchmarks/evaluation.py --base gpt2 --window 300 --overlap 30 --documents 20 --length 40000 --lanes 20
