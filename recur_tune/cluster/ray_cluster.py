@@ -14,6 +14,7 @@ from pathlib import Path
 
 from recur_tune.cluster.sigterm import own_sigterm
 from recur_tune.errors import UserError
+from recur_tune.files import cache_folder
 from recur_tune.searching.spec import Resources
 
 NODE_NAME = "RECUR_TUNE_NODE"  # a variable: what the node is called by whoever started Ray on it
@@ -64,6 +65,7 @@ def connected(address: str | None, about: Mapping[str, str] = {}) -> Iterator[Cl
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
+    os.environ["RECUR_TUNE_CACHE"] = str(cache_folder().absolute())  # workers have folders of their own
     if address is not None:
         check_reachable(address)
     import ray

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -96,6 +97,12 @@ class SearchSpec(_Section):
     keep: Literal["front", "all", "none"] = Field("front", description="whose models stay on disk")
     tracking: str | None = Field(None, description="MLflow's tracking URI; default: SQLite in the results folder")
 
+    @field_validator("space")
+    @classmethod
+    def _located(cls, space: dict[str, Any]) -> dict[str, Any]:
+        """Trials run in folders of their own, and a search may be resumed from another one."""
+        return {name: located(name, value) if name in _PATHS else value for name, value in space.items()}
+
     @field_validator("limits", "reference", mode="before")
     @classmethod
     def _units(cls, given: Any) -> Any:
@@ -158,6 +165,23 @@ class SearchSpec(_Section):
         return self.parsed_space.trial_config(
             {"tokens": self.budget.tokens, "validate_every": self.budget.rung_tokens[0], **params}
         )
+
+
+_PATHS = ("base", "corpus", "tokenizer")  # fields that may name a file or a folder
+
+
+def located(field: str, value: Any) -> Any:
+    """The value, or all values of a choice, with a file or folder that is there by its absolute path."""
+    if isinstance(value, list):
+        return [located(field, one) for one in value]
+    if isinstance(value, dict):  # what stands below a choice is no path
+        return {located(field, one): below for one, below in value.items()}
+    if not isinstance(value, str):
+        return value
+    kind, colon, path = value.partition(":") if field == "corpus" else ("", "", value)
+    place = Path(path).expanduser()
+    is_there = place.exists() if field == "corpus" else place.is_dir()
+    return f"{kind}{colon}{place.absolute()}" if path and is_there else value
 
 
 def changes_between(before: SearchSpec, after: SearchSpec) -> Iterator[tuple[str, Any, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import dump_spec
-from recur_tune.searching.spec import Budget, SearchSpec, changes_between, with_overrides
+from recur_tune.searching.spec import Budget, SearchSpec, changes_between, located, with_overrides
 from recur_tune.spec import TrialConfig, parse
 from tests.searching import search
 
@@ -140,6 +141,21 @@ def test_a_trial_gets_the_fixed_fields_the_budget_and_its_parameters() -> None:
     spec = search(space={"base": "tiny", "window": [200, 300]}, budget={"trials": 1, "tokens": "4k"})
     expected = TrialConfig(base="tiny", window=200, tokens=4000, validate_every=1000)
     assert spec.trial_config({"window": 200}) == expected
+
+
+def test_a_search_finds_its_files_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("base", "books", "bpe"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "mini").touch()
+    monkeypatch.chdir(tmp_path)
+    spec = search(space={"base": ["base", "gpt2", "mini"], "corpus": "text:books", "tokenizer": {"bpe": None}})
+    base, corpus, tokenizer = (spec.space[field] for field in ("base", "corpus", "tokenizer"))
+    assert base == [str(tmp_path / "base"), "gpt2", "mini"], "a file is no base"
+    assert corpus == f"text:{tmp_path / 'books'}"
+    assert tokenizer == {str(tmp_path / "bpe"): None}
+    monkeypatch.chdir("/")
+    for value in ("recall:lag=2", "stdlib", corpus, "text:", "text:nowhere"):
+        assert located("corpus", value) == value
 
 
 def test_overrides_reach_into_sections_and_make_them_and_leave_their_input_alone() -> None:
