@@ -203,7 +203,8 @@ class Watch(Audience):
             return f"note: {event['text']}"
         if event["kind"] == "running":
             trial = self.state.trials[event["trial"]]
-            return f"{trial.name} {'goes on' if trial.tokens else 'starts'}: {describe_trial(trial)}"
+            after = f" again, after: {event['after']}" if "after" in event else f": {describe_trial(trial)}"
+            return f"{trial.name} {'goes on' if trial.tokens else 'starts'}{after}"
         if "state" not in event:
             return ""
         trial = self.state.trials[event["trial"]]

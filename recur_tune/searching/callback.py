@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from ray.tune import Callback
@@ -38,9 +39,9 @@ class Steward(LivesInDriver, Callback):
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A worker has taken the trial; one that ended and is tried again, since its workers died while they left, has
         nothing more to say."""
-        number = trial.config["number"]
+        number, before = trial.config["number"], _last_failure(trial)
         if self.log.state.trials[number].state not in ENDED:
-            self.log.record("running", trial=number)
+            self.log.record("running", trial=number, **({"after": before} if before else {}))
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Ended or paused."""
@@ -65,3 +66,13 @@ class Steward(LivesInDriver, Callback):
         for trial in contenders:
             if trial not in kept:
                 shutil.rmtree(directory.trial(trial.number) / MODEL, ignore_errors=True)
+
+
+def _last_failure(trial: Trial) -> str:
+    """Why Ray starts a trial again, in a line; empty where it is the first time."""
+    if not trial.num_failures or not trial.error_file or not Path(trial.error_file).exists():
+        return ""
+    said = Path(trial.error_file).read_text().rpartition("Failure # ")[2].partition("\n")[2]
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    # What Python raised stands at a traceback's end; what Ray has to say, at the beginning.
+    return (lines[-1] if "Traceback" in said else lines[0])[:200] if lines else "no reason given"

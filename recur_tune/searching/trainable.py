@@ -48,9 +48,6 @@ def train_in_actor(job: dict[str, Any]) -> None:
     """One worker: train right here, in the actor that Ray Tune uses again."""
     from ray import tune
 
-    # How long Ray waits for a stopped trial's thread to end before it gives up the actor: its own two seconds are too
-    # short for a busy machine.
-    os.environ.setdefault("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")
     torch.set_num_threads(max(1, int(job["cpus"])))
     run_trial(job, lambda message: tune.report({"report": json.dumps(message)}))
 

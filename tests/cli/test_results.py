@@ -253,6 +253,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Console]:
 def test_off_a_terminal_every_event_is_a_line(results: Path, screen: Callable[..., Console]) -> None:
     console = screen(width=60)
     log = results / "books" / EVENTS
+    SearchDirectory.open(results, "books").record("running", trial=4, after="The actor died")
     written = log.read_text()
     log.write_text("")
     with Watch(SearchDirectory.open(results, "books")) as shown:
@@ -265,6 +266,7 @@ def test_off_a_terminal_every_event_is_a_line(results: Path, screen: Callable[..
     [ended] = [line for line in lines if line.startswith("  T1 complete")]
     assert "perplexity per word 40, FLOPs/token 32M, peak memory 11 MiB" in ended and "of 7 trials ended" in ended
     assert any("T6 failed (its worker [rank 0] died)" in line for line in lines)
+    assert "  T4 goes on again, after: The actor died" in lines
     assert any("T5 infeasible (peak_memory 80 MiB is over the limit of 64 MiB)" in line for line in lines)
     assert "  note: MLflow has not got everything" in lines
     assert "\x1b" not in text
