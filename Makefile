@@ -49,8 +49,8 @@ bench: install
 	$(BIN)/python benchmarks/search_quality.py
 	$(BIN)/python benchmarks/report_scale.py
 
-# On any machine with CUDA and our packages: first that every fast way is right, then how fast it is. With random tokens,
-# or real ones: make bench-gpu CORPUS=text:BOOKS TOKENIZER=gpt2
+# On any machine with CUDA and our packages: first that every fast way is right, then how fast it is. Training
+# steps read random tokens, or real ones: make bench-gpu CORPUS=text:BOOKS TOKENIZER=gpt2
 bench-gpu:
 	$(PYTHON) benchmarks/check_gpu.py
 	$(PYTHON) benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --windows 20 --budget 16GiB 80GiB --steps 5 \

@@ -1,9 +1,9 @@
 """Tokens per second of overlapped evaluation: Hugging Face's loop over strided windows, and ours.
 
     python benchmarks/evaluation.py                                            # small sizes, for a CPU
-    python benchmarks/evaluation.py --base gpt2 --window 300 --overlap 30 --documents 20 --length 60000
+    python benchmarks/evaluation.py --base gpt2 --window 300 --overlap 30 --documents 20 --length 40000 --lanes 20
 
-Both score every token of the same documents once, with the same context. Hugging Face's way, as its documentation has
+Both score every token of a document once, with the same context. Hugging Face's way, as its documentation has
 it, reads one window at a time and hides the context from the loss; it is given one document, which is enough of it.
 """
 
