@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -179,9 +179,9 @@ def located(field: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     kind, colon, path = value.partition(":") if field == "corpus" else ("", "", value)
-    place = Path(path).expanduser()
-    is_there = place.exists() if field == "corpus" else place.is_dir()
-    return f"{kind}{colon}{place.absolute()}" if path and is_there else value
+    place = os.path.expanduser(path)  # which, unlike pathlib's, has no objection to a user that there is not
+    is_there = os.path.exists(place) if field == "corpus" else os.path.isdir(place)
+    return f"{kind}{colon}{os.path.abspath(place)}" if path and is_there else value
 
 
 def changes_between(before: SearchSpec, after: SearchSpec) -> Iterator[tuple[str, Any, Any]]:

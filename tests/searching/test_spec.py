@@ -154,7 +154,7 @@ def test_a_search_finds_its_files_from_any_folder(tmp_path: Path, monkeypatch: p
     assert corpus == f"text:{tmp_path / 'books'}"
     assert tokenizer == {str(tmp_path / "bpe"): None}
     monkeypatch.chdir("/")
-    for value in ("recall:lag=2", "stdlib", corpus, "text:", "text:nowhere"):
+    for value in ("recall:lag=2", "stdlib", corpus, "text:", "text:nowhere", "text:~nobody/books"):
         assert located("corpus", value) == value
 
 
