@@ -70,7 +70,7 @@ class Steward(LivesInDriver, Callback):
 
 def _last_failure(trial: Trial) -> str:
     """Why Ray starts a trial again, in a line; empty where it is the first time."""
-    if not trial.num_failures or not trial.error_file or not Path(trial.error_file).exists():
+    if not trial.error_file or not Path(trial.error_file).exists():
         return ""
     said = Path(trial.error_file).read_text().rpartition("Failure # ")[2].partition("\n")[2]
     lines = [line.strip() for line in said.splitlines() if line.strip()]

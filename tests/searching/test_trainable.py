@@ -26,6 +26,7 @@ def no_collections() -> Iterator[None]:
     """None but those that are asked for."""
     gc.disable()
     yield
+    gc.unfreeze()  # a trial had it all set aside
     gc.enable()
 
 
