@@ -72,7 +72,8 @@ def _last_failure(trial: Trial) -> str:
     """Why Ray starts a trial again, in a line; empty where it is the first time."""
     if not trial.error_file or not Path(trial.error_file).exists():
         return ""
-    said = Path(trial.error_file).read_text().rpartition("Failure # ")[2].partition("\n")[2]
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    # What Python raised stands at a traceback's end; what Ray has to say, at the beginning.
-    return (lines[-1] if "Traceback" in said else lines[0])[:200] if lines else "no reason given"
+    lines = Path(trial.error_file).read_text().rpartition("Failure # ")[2].splitlines()[1:]
+    # What Ray has to say stands at the top; what Python raised, below the frames of a traceback, which are indented.
+    frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
+    below = lines[frames[-1] + 1 :] if frames else lines
+    return next((line[:200] for line in below if line.strip() and not line.startswith(" ")), "no reason given")

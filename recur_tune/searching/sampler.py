@@ -77,6 +77,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
                 self.study.enqueue_trial(point, user_attrs={"role": role})
         self.open: dict[int, optuna.Trial] = {}  # in the study, not told yet
         self.unfinished = deque(self._settle())
+        self.again: set[int] = set()  # were handed out a second time
         self.known = [trial.params for trial in log.state.trials.values()]
         self.refused = 0  # proposals in a row
         self.chosen = self.study.sampler
@@ -179,7 +180,11 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         """Tell Optuna how the log says that a trial ended."""
         self.live.discard(trial_id)
         record = self.log.state.trials[self.numbers[trial_id]]
-        if record.state not in ENDED and error:
+        if error and record.state in ("waiting", "paused") and record.number not in self.again:
+            # Its worker died before it began: of the trial before, as a rule, and then Ray does not try another.
+            self.again.add(record.number)
+            self.unfinished.append(record.number)
+        elif error and record.state not in ENDED:
             self.log.record(
                 "end", trial=record.number, state="failed", reason="its worker died again and again", cause="worker"
             )

@@ -14,6 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from recur_tune.errors import UserError
 from recur_tune.files import whole_folder, write_text
 from recur_tune.model.pretrained import save_model
 from recur_tune.searching.directory import COMPILED, LEAVING, MODEL, STOP
+from recur_tune.searching.training_thread import messages_of
 from recur_tune.spec import TrialConfig
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
 from recur_tune.training.loop import Diverged, Report, Trainer
@@ -48,8 +50,13 @@ def train_in_actor(job: dict[str, Any]) -> None:
     """One worker: train right here, in the actor that Ray Tune uses again."""
     from ray import tune
 
-    torch.set_num_threads(max(1, int(job["cpus"])))
-    run_trial(job, lambda message: tune.report({"report": json.dumps(message)}))
+    def train(report: Callable[[Message], None]) -> None:
+        torch.set_num_threads(max(1, int(job["cpus"])))  # of this very thread
+        run_trial(job, report)
+
+    with closing(messages_of(train)) as messages:
+        for message in messages:
+            tune.report({"report": json.dumps(message)})  # leaves by an exception when others have beaten the trial
 
 
 def train_on_workers(job: dict[str, Any]) -> None:
@@ -248,11 +255,7 @@ def _start_clean() -> None:
 
 
 def _forget_the_trial() -> None:
-    """Leave nothing of it to the next trial in this process, and do so in this thread.
-
-    Ray Tune gives every trial of an actor a thread of its own. Recordings (CUDA graphs) that were destroyed in a later
-    one took the process with them.
-    """
+    """Leave nothing of it to the next trial in this process, and do so in the thread that made it."""
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()  # compiled programs hold on to their model; the next trial finds them on disk
     gc.collect()

@@ -152,6 +152,31 @@ def test_an_actor_that_died_for_good_failed(directory: SearchDirectory) -> None:
     assert driver.log.state.trials[0].state == "failed"
 
 
+@pytest.mark.parametrize("left", ["waiting", "paused"])
+def test_a_trial_whose_actor_died_before_it_began_is_handed_out_again(directory: SearchDirectory, left: str) -> None:
+    """Ray gives up on a trial when the actor that it was to take over from another does not live to see it."""
+    driver = Driver(directory)
+    trial = driver.ask()
+    assert trial is not None
+    driver.log.state.trials[0].state = left  # as nothing had told of its start
+    driver.searcher.on_trial_complete(trial.trial_id, error=True)
+    assert driver.states() == [TrialState.RUNNING], "the study waits for it"
+    again = driver.ask()
+    assert again is not None and again.config["number"] == 0
+    assert driver.report(again, 100, 9.0, state="complete") == TrialScheduler.STOP
+    assert driver.states() == [TrialState.COMPLETE]
+
+
+def test_a_trial_that_no_actor_lives_to_begin_fails_in_the_end(directory: SearchDirectory) -> None:
+    driver = Driver(directory)
+    for _ in range(2):
+        trial = driver.ask()
+        assert trial is not None and trial.config["number"] == 0
+        driver.log.state.trials[0].state = "waiting"
+        driver.searcher.on_trial_complete(trial.trial_id, error=True)
+    assert driver.states() == [TrialState.FAIL]
+
+
 def test_out_of_memory_is_infeasible_and_its_actor_is_replaced(directory: SearchDirectory) -> None:
     driver = Driver(directory)
     trial = driver.ask()

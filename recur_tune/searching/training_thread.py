@@ -1,0 +1,68 @@
+"""The one thread of a process in which its trials train, one after the other.
+
+Ray Tune gives every trial of an actor a thread of its own. CUDA minds: what it keeps for a thread (handles and their
+workspaces) would pile up from trial to trial, and a recording that a later thread destroyed took the process with it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import Future, wait
+from functools import cache
+from queue import SimpleQueue
+from typing import TypeVar
+
+Message = TypeVar("Message")
+
+
+def messages_of(work: Callable[[Callable[[Message], None]], None]) -> Generator[Message, None, None]:
+    """What `work` reports from the training thread. It waits at each report until the next is asked for; closing the
+    generator instead ends it there. What it raises is raised here."""
+    messages: SimpleQueue[tuple[Message] | None] = SimpleQueue()
+    asked_to_go_on: SimpleQueue[bool] = SimpleQueue()
+
+    def report(message: Message) -> None:
+        messages.put((message,))
+        if not asked_to_go_on.get():
+            sys.exit()
+
+    ended = _run_in_training_thread(lambda: work(report))
+    ended.add_done_callback(lambda _: messages.put(None))
+    try:
+        while message := messages.get():
+            yield message[0]
+            asked_to_go_on.put(True)
+        ended.result()
+    finally:
+        asked_to_go_on.put(False)
+        wait([ended])  # what comes next in this process finds the thread free and its memory returned
+
+
+def _run_in_training_thread(call: Callable[[], None]) -> Future[None]:
+    ended: Future[None] = Future()
+    _calls().put((call, ended))
+    return ended
+
+
+@cache
+def _calls() -> SimpleQueue[tuple[Callable[[], None], Future[None]]]:
+    """Where the thread takes its work from; started when there is some. It does not keep a process alive."""
+    calls: SimpleQueue[tuple[Callable[[], None], Future[None]]] = SimpleQueue()
+
+    def work() -> None:
+        while True:
+            _run(*calls.get())
+
+    threading.Thread(target=work, name="training", daemon=True).start()
+    return calls
+
+
+def _run(call: Callable[[], None], ended: Future[None]) -> None:
+    try:
+        call()
+    except BaseException as error:
+        ended.set_exception(error)
+    else:
+        ended.set_result(None)
