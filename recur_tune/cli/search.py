@@ -270,6 +270,9 @@ def _check_runnable(spec: SearchSpec, address: str | None) -> None:
         check_runnable(spec, address)
 
 
+_ROLES = {"baseline": "the plain baseline", "paper": "the paper"}
+
+
 def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
     from recur_tune.searching.preparation import Prices, check_shapes, worst_costs
     from recur_tune.searching.sampler import first_points
@@ -284,7 +287,7 @@ def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
     click.echo(f"# {file}, with every default")
     for role, point in first.items():
         fields = ", ".join(f"{name} {value}" for name, value in point.items())
-        click.echo(f"# begins with {'the plain baseline' if role == 'baseline' else 'the paper'}: {fields}")
+        click.echo(f"# begins with {_ROLES.get(role, role)}: {fields}")
     *between, last = (format_count(tokens) for tokens in spec.budget.rung_tokens)
     if between:
         click.echo(f"# trials are compared after {', '.join(between)} tokens, and end at {last}")

@@ -222,7 +222,7 @@ def make_sampler(spec: SearchSpec, already: int) -> optuna.samplers.BaseSampler:
 
 
 def first_points(spec: SearchSpec) -> dict[str, dict[str, Any]]:
-    """The plain baseline and the paper's own configuration, as near as the space comes to them."""
+    """The plain baseline and the paper's own configuration, as near as the space comes to them; then what is given."""
     space = spec.parsed_space
     recurrence = space.parameters.get("recurrence")
     kinds = getattr(recurrence, "values", (space.fixed.get("recurrence", "memory"),))
@@ -231,7 +231,7 @@ def first_points(spec: SearchSpec) -> dict[str, dict[str, Any]]:
         points["baseline"] = space.closest({**PAPER, "recurrence": "none"})
     if "memory" in kinds:
         points["paper"] = space.closest(PAPER)
-    return points
+    return points | {f"given {number}": space.point(given) for number, given in enumerate(spec.first, 1)}
 
 
 class _HeldBySearch:

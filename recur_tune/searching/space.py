@@ -130,21 +130,50 @@ class Space:
     def closest(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """The point of the space nearest to the wanted fields, in the sampler's own names; fields that `wanted` does
         not name are left to the sampler."""
+        return self._nearest(wanted)[0]
+
+    def point(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """The trial with these very fields in the sampler's own names, others left to it; where the space has no such
+        trial, a ValueError with the whole sentence."""
+        parameters: dict[str, Parameter] = {}
+        _collect(self.parameters, parameters)
+        for name in given:
+            if name not in parameters and name not in self.fixed:
+                raise ValueError(f"first: the space has no {name!r}; {nearest(name, [*parameters, *self.fixed])}")
+            whole = getattr(parameters.get(name), "of", None)
+            if whole in parameters and whole not in given:
+                raise ValueError(f"first: {name} {given[name]} is a share of the {whole}; say which.")
+        wanted = {name: _checked(name, value, "first") for name, value in given.items()}
+        point, chosen = self._nearest(wanted)
+        found = {**self.fixed, **self._in_fields(chosen)}
+        for name, value in wanted.items():
+            if name not in found:
+                raise ValueError(f"first: {name} {value} exists only with a choice above it; say which.")
+            same = math.isclose(value, found[name]) if isinstance(value, float) else value == found[name]
+            if not same:
+                raise ValueError(f"first: {name} {value} is not in the space; the nearest is {found[name]}.")
+        return point
+
+    def _nearest(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[Parameter, Any]]]:
+        """A point, and what `_walk` gives there."""
         point: dict[str, Any] = {}
 
         def choose(name: str, parameter: Parameter) -> Any:
             if name not in wanted:
                 return parameter.extremes()[0]  # only to see what exists below it
-            target = wanted[name]
             if isinstance(parameter, Range) and parameter.of is not None:
-                target /= wanted[parameter.of] if parameter.of in wanted else self._fixed_or_default(parameter.of)
-            value = parameter.closest(target)
+                whole = wanted[parameter.of] if parameter.of in wanted else self._fixed_or_default(parameter.of)
+                value = parameter.closest(wanted[name] / whole)
+                above = parameter.closest(value + (parameter.step or 0))
+                if _part(above, whole) == wanted[name]:  # shares are rounded down
+                    value = above
+            else:
+                value = parameter.closest(wanted[name])
             if not isinstance(parameter, Fixed):
                 point[self.label(name, parameter)] = value
             return value
 
-        self._walk(choose)
-        return point
+        return point, self._walk(choose)
 
     def corners(self) -> Iterator[dict[str, Any]]:
         """Fields at every combination of the parameters' ends, where costs have their extremes."""
@@ -203,8 +232,7 @@ class Space:
                     raise ValueError(
                         f"space: {name} is a share of {parameter.of}, which can be {whole!r}; that is no number."
                     )
-                # A share such as 0.29 of 100 must give 29, though 0.29 * 100 is a little less in a float.
-                fields[name] = math.floor(value * whole + 1e-9)
+                fields[name] = _part(value, whole)
         return fields
 
     def _fixed_or_default(self, name: str) -> Any:
@@ -312,6 +340,11 @@ def _check_relations(space: Space) -> None:
         space.trial_config(fields)  # raises a sentence of its own
 
 
+def _part(share: float, whole: float) -> int:
+    """A share such as 0.29 of 100 must give 29, though 0.29 * 100 is a little less in a float."""
+    return math.floor(share * whole + 1e-9)
+
+
 def _choose_from(chosen: Mapping[str, Any]) -> Callable[[str, Parameter], Any]:
     return lambda name, parameter: parameter.value if isinstance(parameter, Fixed) else chosen[name]
 
@@ -334,12 +367,12 @@ def _adapter(name: str) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def _checked(name: str, value: Any) -> Any:
+def _checked(name: str, value: Any, section: str = "space") -> Any:
     """A value as a trial's field would take it."""
     try:
         return _adapter(name).validate_python(value)
     except ValidationError as error:
-        raise ValueError(f"space: {name}: {describe(error.errors()[0])}") from None
+        raise ValueError(f"{section}: {name}: {describe(error.errors()[0])}") from None
 
 
 def _number(name: str, value: Any) -> float:

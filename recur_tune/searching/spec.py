@@ -91,6 +91,7 @@ class SearchSpec(_Section):
     reference: dict[str, float] = Field(
         default_factory=dict, description="by objective, the worst value that counts in the hypervolume"
     )
+    first: tuple[dict[str, Any], ...] = Field((), description="trials to begin with, each by fields that it shall have")
     budget: Budget
     resources: Resources = Resources.model_validate({})
     sampler: Sampler = Sampler.model_validate({})
@@ -102,6 +103,13 @@ class SearchSpec(_Section):
     def _located(cls, space: dict[str, Any]) -> dict[str, Any]:
         """Trials run in folders of their own, and a search may be resumed from another one."""
         return {name: located(name, value) if name in _PATHS else value for name, value in space.items()}
+
+    @field_validator("first", mode="before")
+    @classmethod
+    def _trials(cls, given: Any) -> Any:
+        if not isinstance(given, list | tuple) or not all(isinstance(one, dict) for one in given):
+            raise ValueError("is not a list of trials, each as {window: 300, overlap: 0}")
+        return given
 
     @field_validator("limits", "reference", mode="before")
     @classmethod
@@ -141,6 +149,8 @@ class SearchSpec(_Section):
         if self.sampler.name == "nsga2" and len(self.objectives) > 3:
             raise ValueError("sampler: nsga2 loses its way above three objectives; choose nsga3 or tpe.")
         searched = self.parsed_space.names  # raises where the space makes no sense
+        for given in self.first:
+            self.parsed_space.point(given)  # and where it has no such trial
         if "corpus" in searched:
             raise ValueError("space: corpus is a choice, and numbers from two texts cannot be compared; name one.")
         per_token = [name for name in self.objectives if name in ("token_perplexity", "loss")]

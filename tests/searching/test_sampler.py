@@ -267,6 +267,15 @@ def test_the_baseline_and_the_paper_come_first(directory: SearchDirectory) -> No
     )  # fmt: skip
 
 
+def test_given_trials_come_next(tmp_path: Path) -> None:
+    driver = Driver(changed(tmp_path, first=[{"recurrence": "memory", "width": 33}, {"window": 32}]))
+    trials = [driver.ask() for _ in range(5)]
+    roles = [record.role for record in driver.log.state.trials.values()]
+    assert roles == ["baseline", "paper", "given 1", "given 2", ""]
+    given = [trial.config["trial"] for trial in trials[2:4] if trial]
+    assert (given[0]["recurrence"], given[0]["width"], given[1]["window"]) == ("memory", 33, 32)
+
+
 def test_a_space_without_plain_models_has_no_baseline(tmp_path: Path) -> None:
     space = {**FIELDS["space"], "recurrence": "memory"}
     assert list(first_points(parse(SearchSpec, FIELDS | {"space": space}))) == ["paper"]

@@ -91,6 +91,18 @@ def test_the_first_trials_are_the_baseline_and_the_papers_own_configuration(name
     assert (drawn["paper"].base, drawn["paper"].tokenizer) == (base, tokenizer)
 
 
+def test_short_searches_begin_with_what_was_best_before() -> None:
+    """docs/results/books.md has the comparison, and its rates."""
+    form = {"l_ins": "all", "width": 200, "depth": 3, "pooling": "recent", "embeddings": 8, "skip": True, "overlap": 0}
+    for name in SHORT:
+        spec = shipped(name)
+        recurrent = [given for given in spec.first if given["recurrence"] == "memory"]
+        assert recurrent and all(given.items() >= form.items() for given in recurrent)
+        assert [role for role in first_points(spec) if role.startswith("given")] == [
+            f"given {number}" for number in range(1, len(spec.first) + 1)
+        ]
+
+
 @pytest.mark.parametrize("name", LARGE)
 def test_rungs_and_workers_come_out_even(name: str) -> None:
     spec = shipped(name)

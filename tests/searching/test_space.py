@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -129,8 +130,60 @@ def test_the_closest_point_lies_in_the_space(given: dict[str, Any], wanted: dict
     assert trial.params == point
 
 
+@modest
+@given(spaces, st.integers(0, 1000))
+def test_a_trial_by_its_fields_is_that_trial(given: dict[str, Any], seed: int) -> None:
+    found = search(space=given).parsed_space
+    fields = found.draw(study(optuna.samplers.RandomSampler(seed)).ask())
+    again = found.draw(optuna.trial.FixedTrial(found.point({**found.fixed, **fields})))
+    assert again == pytest.approx(fields)
+
+
 def space(**given: Any) -> Space:
     return read_space(given)
+
+
+_SMALL = space(
+    recurrence={"none": None, "memory": {"l_ins": [1, 2], "width": {"from": 50, "to": 400}}}, depth=3,
+    window={300: {"batch": 4}, 100: {"batch": 12}}, overlap={"from": 0, "to": 0.5, "step": 0.1, "of": "window"},
+    learning_rate={"from": 1e-5, "to": 1e-3, "log": True},
+)  # fmt: skip
+
+
+def test_what_a_given_trial_does_not_say_is_left_to_the_sampler() -> None:
+    assert _SMALL.point({}) == {}
+    assert _SMALL.point({"recurrence": "memory", "width": "64", "depth": 3}) == {"recurrence": "memory", "width": 64}
+    assert _SMALL.point({"window": 300, "batch": 4, "overlap": 30, "learning_rate": "1e-4"}) == {
+        "window": 300, "overlap_of_window": pytest.approx(0.1), "learning_rate": 1e-4,
+    }  # fmt: skip
+
+
+def test_a_share_that_is_rounded_down_to_a_given_number_is_found() -> None:
+    found = space(window=14, overlap={"from": 0, "to": 0.5, "step": 0.1, "of": "window"})
+    assert found.point({"overlap": 2}) == {"overlap_of_window": pytest.approx(0.2)}, "0.2 of 14 are 2.8"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"windw": 3}, "first: the space has no 'windw'; did you mean 'window'?"),
+        ({"dropout": 0.1}, "first: the space has no 'dropout'; "),
+        ({"window": 120}, "first: window 120 is not in the space; the nearest is 100."),
+        ({"window": "wide"}, "first: window: 'wide' is not a valid integer"),
+        ({"depth": 2}, "first: depth 2 is not in the space; the nearest is 3."),
+        ({"window": 100, "batch": 4}, "first: batch 4 is not in the space; the nearest is 12."),
+        ({"learning_rate": 1.0}, "first: learning_rate 1.0 is not in the space; the nearest is 0.001."),
+        ({"overlap": 30}, "first: overlap 30 is a share of the window; say which."),
+        ({"overlap": 35, "window": 300}, "first: overlap 35 is not in the space; the nearest is 30."),
+        ({"l_ins": 2}, "first: l_ins 2 exists only with a choice above it; say which."),
+        ({"l_ins": 2, "recurrence": "none"}, "first: l_ins 2 exists only with a choice above it; say which."),
+    ],
+)  # fmt: skip
+def test_a_given_trial_that_is_not_in_the_space_is_refused_in_one_sentence(
+    given: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        _SMALL.point(given)
 
 
 def test_a_point_of_the_space_is_its_own_closest() -> None:
