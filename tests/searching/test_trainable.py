@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from recur_tune.searching import trainable
-from recur_tune.searching.trainable import Message, run_trial
+from recur_tune.searching.trainable import Message, run_trial, train_in_actor
 from recur_tune.training.loop import Diverged, Trainer
 from tests.searching.searches import make_world
 
@@ -50,7 +50,7 @@ def diverge(trainer: Trainer) -> Iterator[Any]:
 def test_a_trial_is_destroyed_in_the_thread_that_ran_it(
     report: Callable[[Message], None], run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recording must be, and Ray Tune gives every trial of an actor a thread of its own."""
+    """And before the next one begins: a recording must be."""
     make_world(tmp_path)
     left: list[weakref.ref[Trainer]] = []
     said: list[Message] = []
@@ -82,3 +82,13 @@ def test_a_trial_is_destroyed_in_the_thread_that_ran_it(
     thread.join()
     assert said, "it came as far as a report"
     assert [one() for one in left] == [None]
+
+
+def test_trials_of_an_actor_train_in_one_thread_whichever_ray_tune_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained: list[threading.Thread] = []
+    monkeypatch.setattr(trainable, "run_trial", lambda job, report: trained.append(threading.current_thread()))
+    for given in [threading.Thread(target=train_in_actor, args=({"cpus": 1},)) for _ in range(2)]:
+        given.start()
+        given.join()
+    first, second = trained
+    assert first is second
