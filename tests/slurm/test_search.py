@@ -21,7 +21,8 @@ _ATTACK = Path(__file__).parent / "attack.py"
 
 def test_from_submission_to_front_with_a_guest_and_nobody_else(site: Site, slurm: MiniSlurm) -> None:
     tracking = f"sqlite:///{site.shared}/alice.db"
-    space = site.space(budget__tokens=60_000, budget__trials=4, budget__rungs=1, tracking=tracking, resources__gpus=0)
+    # Trials that outlast the start of a worker on the guest: shorter ones are all done before it can take any.
+    space = site.space(budget__tokens=200_000, budget__trials=4, budget__rungs=1, tracking=tracking, resources__gpus=0)
     profile = site.profile(nodes=2, gpus_per_node=1, mlflow=True, dashboard="localhost")
     search = site.submit("a", profile, space, user="alice")
     with site.occupied("--nodelist=n[1-2]", "--nodes=2", "--cpus-per-task=3"):  # so that the guest gets n3
