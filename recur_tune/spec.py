@@ -116,7 +116,8 @@ class TrialConfig(BaseModel):
     speed: Literal["auto", "plain", "replayed", "compiled", "recorded"] = Field(
         "auto",
         description="'replayed' makes a step one CUDA graph, 'compiled' a window one program, 'recorded' both, which "
-        "takes about half a minute before the first step; 'auto': that on a GPU from 10M tokens on",
+        "takes about half a minute before the first step; 'auto' on a GPU: 'recorded' from 10M tokens on, below "
+        "'replayed'",
     )
     seed: NonNegativeInt = Field(0, le=2**31 - 1, description="decides initial weights, data order and dropout")
 

@@ -49,15 +49,19 @@ _WITHOUT_RECORDING: dict[Speed, Speed] = {"replayed": "plain", "recorded": "comp
 
 Read = tuple[torch.Tensor, torch.Tensor | None]  # a window's last layer in one row, and the state that it leaves
 
-_WORTH_COMPILING = 10_000_000  # tokens; a trial that reads fewer is done sooner without
+_WORTH_COMPILING = 10_000_000  # tokens; a trial that reads fewer is done sooner with a recording alone
 
 
 def chosen_speed(config: TrialConfig, plan: Plan, device: torch.device, workers: int, disturbed: bool) -> Speed:
     """The fastest way that a trial allows; `disturbed` says that it trains with dropout."""
     on_gpu = device.type == "cuda"
-    wanted: Speed = "recorded" if on_gpu and config.tokens >= _WORTH_COMPILING else "plain"
+    wanted: Speed
     if config.speed != "auto":
         wanted = config.speed
+    elif on_gpu:
+        wanted = "recorded" if config.tokens >= _WORTH_COMPILING else "replayed"
+    else:
+        wanted = "plain"
     # A recording throws no dice a second time, and DDP's messages are not part of it.
     thrown_again = disturbed and plan.kept_windows < config.windows
     recordable = on_gpu and workers == 1 and not thrown_again

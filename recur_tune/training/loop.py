@@ -162,6 +162,8 @@ class Trainer:
         metrics = evaluate(
             self.model, self.validation, config.windowing, lanes=config.batch, precision=config.precision
         ).metrics()
+        if self.device.type == "cuda":  # a recording has memory of its own: this is for whoever shares the card
+            torch.cuda.empty_cache()
         self._check_finite(metrics["loss"])
         return metrics
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -46,7 +47,7 @@ class Recording:
 
     def _by_hand(self, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """On a stream of its own, as CUDA wants it before a recording."""
-        stream, current = torch.cuda.Stream(), torch.cuda.current_stream()
+        stream, current = _side_stream(torch.cuda.current_device()), torch.cuda.current_stream()
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             result = self.chain.differentiate_now(batch)
@@ -66,3 +67,9 @@ class Recording:
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self.loss, self.gradients = self.chain.differentiate_now(self.batch)
+
+
+@cache
+def _side_stream(device: int) -> torch.cuda.Stream:
+    """One for all recordings of a process: cuBLAS keeps a workspace for every stream that it has ever worked on."""
+    return torch.cuda.Stream(device)

@@ -217,7 +217,8 @@ def test_a_compiled_window_is_one_program_for_all_windows_of_all_batches(by_anot
     ("fields", "kept", "device", "workers", "disturbed", "speed"),
     [
         ({"tokens": 10_000_000}, 1, "cuda", 1, False, "recorded"),
-        ({"tokens": 9_999_999}, 1, "cuda", 1, False, "plain"),
+        ({"tokens": 9_999_999}, 1, "cuda", 1, False, "replayed"),
+        ({"tokens": 9_999_999}, 1, "cuda", 2, False, "plain"),
         ({"tokens": 10_000_000}, 1, "cpu", 1, False, "plain"),
         ({"tokens": 10_000_000}, 1, "cuda", 2, False, "compiled"),
         ({"tokens": 10_000_000}, 1, "cuda", 1, True, "compiled"),
