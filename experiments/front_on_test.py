@@ -20,6 +20,7 @@ from scoring import Scoring
 from recur_tune.files import write_text
 from recur_tune.searching.directory import MODEL, SearchDirectory
 from recur_tune.searching.front import front_rows
+from recur_tune.searching.result import SearchResult
 from recur_tune.units import format_count, format_size
 
 
@@ -28,6 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("search", type=Path, help="its folder, models included")
     parser.add_argument("--out", type=Path, help="where the numbers go")
+    parser.add_argument("--trials", type=Path, help="where a table of all trials goes, however they ended")
     parser.add_argument("--metric", choices=METRICS, default="word_perplexity", help="what is printed")
     Scoring.add_arguments(parser)
     arguments = parser.parse_args()
@@ -49,6 +51,8 @@ def main() -> None:
         )  # fmt: skip
     if arguments.out:
         write_text(arguments.out, "[\n" + ",\n".join(json.dumps(rounded(one)) for one in rows) + "\n]\n")
+    if arguments.trials:
+        write_text(arguments.trials, SearchResult(directory).trials.to_csv(index=False, float_format="%.6g"))
     Console(width=120).print(table)
 
 

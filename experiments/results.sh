@@ -38,7 +38,8 @@ compared() { # Wait for all of them; any that failed fails the stage.
 look_at() { # NAME OPTION …: the front of a search on documents that it has not seen, and its report
   name=$1
   shift
-  "${PYTHON:-python3}" "$here/front_on_test.py" "$out/results/$name" --out "$out/$name-front.json" "$@"
+  "${PYTHON:-python3}" "$here/front_on_test.py" "$out/results/$name" --out "$out/$name-front.json" \
+    --trials "$out/$name-trials.csv" "$@"
   recur_tune report "$name" --results "$out/results" --out "$out/$name-report.html" --png
 }
 

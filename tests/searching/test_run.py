@@ -125,9 +125,11 @@ def test_a_model_of_the_front_can_be_exported_and_scored(
     assert command("export", "first", "--trial", best, "--to", tmp_path / "m", "--results", results).code == 0
     scored = command("eval", tmp_path / "m", "--split", "test", "--json")
     assert scored.code == 0
-    experiment("front_on_test", searched.directory.path, "--out", tmp_path / "front.json")
-    [row] = [row for row in json.loads((tmp_path / "front.json").read_text()) if row["trial"] == best]
+    front, trials = tmp_path / "front.json", tmp_path / "trials.csv"
+    experiment("front_on_test", searched.directory.path, "--out", front, "--trials", trials)
+    [row] = [row for row in json.loads(front.read_text()) if row["trial"] == best]
     assert row["scores"]["test"]["own"]["loss"] == pytest.approx(json.loads(scored.out)["loss"], rel=1e-5)
+    assert [line.split(",")[0] for line in trials.read_text().splitlines()] == ["trial", *searched.trials["trial"]]
 
 
 def test_more_trials_go_on_where_it_ended(both: Searched) -> None:
