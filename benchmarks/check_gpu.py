@@ -8,6 +8,7 @@ itself, run plainly, stands in the first line.
 
 from __future__ import annotations
 
+import argparse
 import gc
 import sys
 from collections.abc import Iterator
@@ -35,6 +36,10 @@ WAYS: list[tuple[Speed, int]] = [
 
 def main() -> None:
     """Print the table; exit with 1 if anything disagrees."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("a CUDA device is needed, and torch sees none.")
     device = torch.device("cuda")
     console, table = Console(width=110), Table("recurrence", "way", "kept", "loss off by", "gradients off by", box=None)
     worst = 0.0
