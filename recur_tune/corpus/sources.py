@@ -177,14 +177,16 @@ class HundredMillionBytes:
     }
 
     def __init__(self, name: str, where: str = "") -> None:
-        self.name, self.where = name, where
+        self.name, self.file = name, Path(where).expanduser() if where else None
+        if self.file and not self.file.is_file():
+            raise UserError(f"corpus: {name}:{where} names no file; give the plain, .gz or .zip file.")
 
     def documents(self, split: Split) -> Iterator[Document]:
         """The split as one document."""
         begin, end = self._EDGES[split]
         data = self._read()
         if len(data) < self._EDGES["test"][1]:
-            raise UserError(f"corpus: {self.where or self.name} holds {len(data)} bytes; {self.name} has 100000000.")
+            raise UserError(f"corpus: {self.file or self.name} holds {len(data)} bytes; {self.name} has 100000000.")
         yield Document(data[begin:end])
 
     def fingerprint(self, split: Split) -> str:
@@ -196,12 +198,7 @@ class HundredMillionBytes:
         return None
 
     def _path(self) -> Path:
-        if not self.where:
-            return _from_home_page(self.name)
-        path = Path(self.where).expanduser()
-        if not path.is_file():
-            raise UserError(f"corpus: {self.name}:{self.where} names no file; give the plain, .gz or .zip file.")
-        return path
+        return self.file or _from_home_page(self.name)
 
     def _read(self) -> bytes:
         path = self._path()

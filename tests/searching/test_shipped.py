@@ -162,6 +162,12 @@ def test_a_space_for_files_of_ones_own_says_what_it_needs_and_takes_them(tmp_pat
     assert "nothing was started" in outcome.err
 
 
+def test_a_dry_run_refuses_a_file_that_is_not_there(tmp_path: Path) -> None:
+    lost = f"enwik8:{tmp_path / 'lost'}"
+    refused = run("search", "enwik8-short", "--dry-run", "--results", tmp_path / "r", "--set", f"space.corpus={lost}")
+    assert refused.code == 2 and f"corpus: {lost} names no file; give the plain, .gz or .zip file." in refused.err
+
+
 @pytest.mark.parametrize("name", SHORT)
 def test_a_step_of_a_short_trial_reads_about_as_much_whatever_the_window(name: str) -> None:
     spec = shipped(name)
