@@ -135,6 +135,10 @@ class WikiText:
 
     def __init__(self, where: str = "") -> None:
         self.root = Path(where).expanduser() if where else None
+        if self.root and not self.root.is_dir():
+            raise UserError(
+                f"corpus: {self.name}:{where} names no folder; write {self.name}:DIR with a .raw file per split."
+            )
 
     def documents(self, split: Split) -> Iterator[Document]:
         """The articles in their order."""

@@ -1,7 +1,7 @@
 """The one thread of a process in which its trials train, one after the other.
 
-Ray Tune gives every trial of an actor a thread of its own. CUDA minds: what it keeps for a thread (handles and their
-workspaces) would pile up from trial to trial, and a recording that a later thread destroyed took the process with it.
+Ray Tune gives every trial of an actor a thread of its own. CUDA minds: a recording that a later thread destroyed took
+the process with it, and trials failed on a GPU, some as the third in their process, that have not since they share one.
 """
 
 from __future__ import annotations

@@ -162,10 +162,11 @@ def test_a_space_for_files_of_ones_own_says_what_it_needs_and_takes_them(tmp_pat
     assert "nothing was started" in outcome.err
 
 
-def test_a_dry_run_refuses_a_file_that_is_not_there(tmp_path: Path) -> None:
-    lost = f"enwik8:{tmp_path / 'lost'}"
-    refused = run("search", "enwik8-short", "--dry-run", "--results", tmp_path / "r", "--set", f"space.corpus={lost}")
-    assert refused.code == 2 and f"corpus: {lost} names no file; give the plain, .gz or .zip file." in refused.err
+@pytest.mark.parametrize(("space", "kind"), [("enwik8-short", "file"), ("wikitext-103", "folder"), ("pg19", "folder")])
+def test_a_dry_run_refuses_a_corpus_that_is_not_there(space: str, kind: str, tmp_path: Path) -> None:
+    lost = f"{space.removesuffix('-short')}:{tmp_path / 'lost'}"
+    refused = run("search", space, "--dry-run", "--results", tmp_path / "r", "--set", f"space.corpus={lost}")
+    assert refused.code == 2 and f"corpus: {lost} names no {kind};" in refused.err
 
 
 @pytest.mark.parametrize("name", SHORT)

@@ -17,7 +17,7 @@ from tests.model import full_batch
 
 @pytest.fixture
 def made_streams(monkeypatch):
-    """Streams that were made; `benchmarks/check_gpu.py` sees on real ones that recordings leave nothing behind."""
+    """Streams that were made; `benchmarks/check_gpu.py` prints what recordings leave behind on real ones."""
     streams: list[Mock] = []
 
     def make(device: int) -> Mock:
