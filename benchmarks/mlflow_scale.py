@@ -20,12 +20,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from playwright.sync_api import Browser, Page, expect
 
-from recur_tune.localhost import free_port_from
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.tracking.mlflow import Tracker
 from recur_tune.tracking.places import Delivered
 from recur_tune.tracking.plots import draw_front
-from recur_tune.tracking.server import mlflow_server, wait_until_it_answers
+from recur_tune.tracking.server import answering_server
 from recur_tune.tracking.views import FRONT, TRIALS, view_address
 from tests.browser import MISSING, find_chromium, running_chromium
 from tests.reporting import make, many
@@ -53,9 +52,7 @@ def delivered(directory: SearchDirectory) -> tuple[Tracker, float, float]:
 
 @contextmanager
 def served(uri: str, folder: Path) -> Iterator[str]:
-    port, log = free_port_from(23_000), folder / "log"
-    with mlflow_server(uri, port, log) as process:
-        wait_until_it_answers(process, port, uri, log)
+    with answering_server(uri, 23_000, folder / "log") as (_, port):
         yield f"http://127.0.0.1:{port}"
 
 

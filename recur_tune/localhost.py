@@ -6,8 +6,11 @@ import socket
 import subprocess
 import time
 import urllib.request
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from recur_tune.errors import UserError
 
@@ -15,28 +18,48 @@ _MOST_PORTS = 50
 _PATIENCE = 120.0  # seconds; a first start may have a database to make
 
 
-def free_port_from(wanted: int) -> int:
-    """The wanted port or, where somebody listens on it, the next free one."""
-    for port in range(wanted, min(wanted + _MOST_PORTS, 65536)):
+def free_ports_from(wanted: int) -> Iterator[int]:
+    """The wanted port and those after it, as far as nobody listens on them when their turn comes."""
+    last = min(wanted + _MOST_PORTS - 1, 65535)
+    for port in range(wanted, last + 1):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return port
-    raise UserError(f"port: {wanted} and the {_MOST_PORTS - 1} after it are taken; give another with --port.")
+        yield port
+    raise UserError(f"port: no port from {wanted} to {last} can be had; give another with --port.")
 
 
-def comes_up(server: subprocess.Popen[bytes], page: str) -> bool:
-    """Wait until a server shows a page; False where it has ended or takes too long."""
+def comes_up(server: subprocess.Popen[bytes], port: int, page: str) -> bool:
+    """Wait until a server shows a page on its port; False where it has ended or takes too long."""
     deadline = time.monotonic() + _PATIENCE
     while server.poll() is None and time.monotonic() < deadline:
         with suppress(OSError):  # urllib's own errors are some
-            urllib.request.urlopen(page, timeout=2).close()
-            return True
+            urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=2).close()
+            if _listens(server, port):  # and not somebody who was quicker
+                return True
         time.sleep(0.1)
     return False
+
+
+def _listens(server: subprocess.Popen[bytes], port: int) -> bool:
+    """Whether the port is the server's, or that of a process which it has started."""
+    try:
+        first = psutil.Process(server.pid)
+        family = [first, *first.children(recursive=True)]
+        connections = [connection for process in family for connection in process.net_connections("tcp")]
+    except psutil.AccessDenied:  # a program with rights of its own, into which we cannot see
+        return True
+    except psutil.NoSuchProcess:
+        return False
+    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in connections)
+
+
+def found_its_port_taken(log: Path) -> bool:
+    """Whether a server gave up for that reason: a port that was free can be another's before a server wants it."""
+    return "address already in use" in log.read_text(errors="replace").lower()
 
 
 def last_words(log: Path) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 import webbrowser
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -51,36 +53,26 @@ def ui(name: str | None, port: int, no_browser: bool, results: Path | None) -> N
     _serve(uri, port, f"{tracker.page}?{TRAINING}" if name else tracker.run_list, no_browser)
 
 
-def _serve(uri: str, port: int, page: str, no_browser: bool) -> None:
-    """On the wanted port or the next that is free, also where somebody is quicker than a server that takes seconds."""
-    from recur_tune.localhost import free_port_from
-    from recur_tune.tracking.server import PortTaken
+def _serve(uri: str, wanted: int, page: str, no_browser: bool) -> None:
+    from recur_tune.localhost import last_words
+    from recur_tune.tracking.server import answering_server
 
-    chosen = free_port_from(port)
-    while True:
-        if chosen != port:
-            note(f"port {port} is taken; this is {chosen}.")
-        try:
-            return _serve_at(chosen, uri, page, no_browser)
-        except PortTaken:
-            chosen = free_port_from(chosen + 1)
-
-
-def _serve_at(chosen: int, uri: str, page: str, no_browser: bool) -> None:
-    from recur_tune.tracking.server import mlflow_server, wait_until_it_answers
-
-    with tempfile.TemporaryDirectory(prefix="recur-tune-ui-") as folder:
-        log = Path(folder) / "mlflow.log"
-        with mlflow_server(uri, chosen, log) as server:
-            with stderr.status("starting MLflow …"):
-                wait_until_it_answers(server, chosen, uri, log)
-            _show(f"http://127.0.0.1:{chosen}/{page}", no_browser)
-            stderr.print("Ctrl-C ends it.")
-            with stop_requests() as asked:  # by SIGTERM as well: the server must not outlive us
-                while not asked():
-                    if server.poll() is not None:
-                        raise UserError("MLflow's server has ended by itself.")
-                    time.sleep(0.5)
+    file, name = tempfile.mkstemp(prefix="recur-tune-ui-", suffix=".log")
+    os.close(file)
+    log = Path(name)
+    with ExitStack() as until_the_end:
+        with stderr.status("starting MLflow …"):
+            server, port = until_the_end.enter_context(answering_server(uri, wanted, log))
+        if port != wanted:
+            note(f"port {wanted} is taken; this is {port}.")
+        _show(f"http://127.0.0.1:{port}/{page}", no_browser)
+        stderr.print("Ctrl-C ends it.")
+        with stop_requests() as asked:  # by SIGTERM as well: the server must not outlive us
+            while not asked():
+                if server.poll() is not None:
+                    raise UserError(f"MLflow's server has ended by itself {last_words(log)}.")
+                time.sleep(0.5)
+    log.unlink()  # of a server that fails it stays: that is what one wants to see
 
 
 def _show(url: str, no_browser: bool) -> None:

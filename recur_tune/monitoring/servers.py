@@ -6,16 +6,17 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from recur_tune.errors import UserError
 from recur_tune.files import write_text, writing
-from recur_tune.localhost import comes_up, free_port_from, last_words
+from recur_tune.localhost import comes_up, found_its_port_taken, free_ports_from, last_words
 from recur_tune.monitoring.files import PROMETHEUS, PROVISIONING, write_files
 
 _GRAFANA_HOMES = ("/usr/share/grafana", "/opt/grafana", "/opt/homebrew/opt/grafana/share/grafana")
@@ -45,6 +46,13 @@ class Server:
         return None
 
 
+class Command(NamedTuple):
+    """How a server is started on a port."""
+
+    words: list[str]
+    environment: dict[str, str] = {}
+
+
 class Dashboards:
     """The two servers of a results folder; what they need and what they know lies in a hidden folder of it."""
 
@@ -70,13 +78,10 @@ class Dashboards:
             self.folder.mkdir(parents=True, exist_ok=True)
         servers = self.running()
         if "prometheus" not in servers:
-            port = free_port_from(prometheus_port)
-            write_files(self.folder, self.results, f"http://127.0.0.1:{port}")
-            servers["prometheus"] = self._start("prometheus", self._prometheus(port), port, "/-/ready")
+            servers["prometheus"] = self._start("prometheus", self._prometheus, prometheus_port, "/-/ready")
             self._remember(servers)
-        if "grafana" not in servers and (program := grafana_program()):
-            port = free_port_from(grafana_port)
-            servers["grafana"] = self._start("grafana", program, port, "/api/health", self._grafana(port))
+        if "grafana" not in servers and grafana_program():
+            servers["grafana"] = self._start("grafana", self._grafana, grafana_port, "/api/health")
             self._remember(servers)
         return servers
 
@@ -94,18 +99,19 @@ class Dashboards:
         (self.folder / "servers.json").unlink(missing_ok=True)
         return servers
 
-    def _prometheus(self, port: int) -> list[str]:
+    def _prometheus(self, port: int) -> Command:
         options = {
             "config.file": self.folder / PROMETHEUS,
             "storage.tsdb.path": self.folder / "prometheus",
             "storage.tsdb.retention.time": "60d",
             "web.listen-address": f"127.0.0.1:{port}",
         }
-        return ["prometheus", *(f"--{name}={value}" for name, value in options.items())]
+        write_files(self.folder, self.results, f"http://127.0.0.1:{port}")
+        return Command(["prometheus", *(f"--{name}={value}" for name, value in options.items())])
 
-    def _grafana(self, port: int) -> dict[str, str]:
+    def _grafana(self, port: int) -> Command:
         """Whoever sees localhost may look, and nobody may change; nothing is asked of the network."""
-        return {
+        settings = {
             "GF_SERVER_HTTP_ADDR": "127.0.0.1",
             "GF_SERVER_HTTP_PORT": str(port),
             "GF_PATHS_DATA": str(self.folder / "grafana"),
@@ -119,19 +125,24 @@ class Dashboards:
             "GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES": "false",
             "GF_NEWS_NEWS_FEED_ENABLED": "false",
         }
+        return Command(grafana_program() or [], settings)
 
-    def _start(self, name: str, words: list[str], port: int, ready: str, environment: Mapping[str, str] = {}) -> Server:
+    def _start(self, name: str, command: Callable[[int], Command], wanted: int, ready: str) -> Server:
         log = self.folder / f"{name}.log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                env=os.environ | dict(environment), start_new_session=True,  # it stays when this command ends
-            )  # fmt: skip
-        server = Server(name, process.pid, psutil.Process(process.pid).create_time(), port)
-        if not comes_up(process, server.url + ready):
+        for port in free_ports_from(wanted):
+            words, environment = command(port)
+            with log.open("wb") as output:
+                process = subprocess.Popen(
+                    words, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                    env=os.environ | environment, start_new_session=True,  # it stays when this command ends
+                )  # fmt: skip
+            server = Server(name, process.pid, psutil.Process(process.pid).create_time(), port)
+            if comes_up(process, port, ready):
+                return server
             process.kill()
-            raise UserError(f"{name}: it did not start {last_words(log)}.")
-        return server
+            if not found_its_port_taken(log):
+                break
+        raise UserError(f"{name}: it did not start {last_words(log)}.")
 
 
 def grafana_program() -> list[str] | None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from recur_tune.errors import UserError
-from recur_tune.localhost import comes_up, last_words
+from recur_tune.localhost import comes_up, found_its_port_taken, free_ports_from, last_words
 from recur_tune.tracking.calls import ENVIRONMENT
 from recur_tune.tracking.places import FILES
 
@@ -24,7 +24,7 @@ def mlflow_server(uri: str, port: int, log: Path) -> Iterator[subprocess.Popen[b
     words = ["server", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
     if uri.startswith("sqlite:///"):  # MLflow would put files that it is sent into the current folder
         words += ["--artifacts-destination", str(Path(uri.removeprefix("sqlite:///")).absolute().parent / FILES)]
-    with log.open("ab") as output:
+    with log.open("wb") as output:
         server = subprocess.Popen(
             [sys.executable, "-m", "mlflow", *words], stdout=output, stderr=subprocess.STDOUT,
             env=os.environ | _SETTINGS, start_new_session=True,  # Ctrl-C is for us, who end it in order
@@ -39,18 +39,17 @@ def mlflow_server(uri: str, port: int, log: Path) -> Iterator[subprocess.Popen[b
             server.kill()
 
 
-class PortTaken(UserError):
-    """Somebody else took the server's port while it started."""
-
-
-def wait_until_it_answers(server: subprocess.Popen[bytes], port: int, uri: str, log: Path) -> None:
-    """Until the server shows its page; one that cannot says why."""
-    if comes_up(server, f"http://127.0.0.1:{port}/health"):
-        return
-    said = log.read_text(errors="replace")
-    if "address already in use" in said.lower():
-        raise PortTaken(f"port: {port} was taken by another program while MLflow's server started; try again.")
-    if "out-of-date database schema" in said:
+@contextmanager
+def answering_server(uri: str, wanted: int, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A server that shows its page, on the wanted port or the next that it can have; one that cannot says why."""
+    for port in free_ports_from(wanted):
+        with mlflow_server(uri, port, log) as server:
+            if comes_up(server, port, "/health"):
+                yield server, port
+                return
+        if not found_its_port_taken(log):
+            break
+    if "out-of-date database schema" in log.read_text(errors="replace"):
         raise UserError(
             f"MLflow's database {uri} is of an older version; `mlflow db upgrade {uri}` brings it up to date."
         )

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, Route, expect
 
-from recur_tune.localhost import free_port_from
 from recur_tune.tracking.mlflow import Tracker
 from recur_tune.tracking.places import Delivered
 from recur_tune.tracking.plots import draw_front
-from recur_tune.tracking.server import mlflow_server, wait_until_it_answers
+from recur_tune.tracking.server import answering_server
 from recur_tune.tracking.views import FRONT, TRIALS, view_address
+from tests.ports import FIRST
 from tests.reporting import few, make
 
 pytestmark = pytest.mark.browser
@@ -56,9 +56,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Deli
     tracker = Tracker(directory)
     tracker.deliver()
     tracker.log_files(draw_front(directory.name, directory.spec, directory.state(), directory.path))
-    port, log = free_port_from(22_000), results / "log"
-    with mlflow_server(tracker.uri, port, log) as process:
-        wait_until_it_answers(process, port, tracker.uri, log)
+    with answering_server(tracker.uri, FIRST, results / "log") as (_, port):
         yield f"http://127.0.0.1:{port}", tracker._delivered
 
 

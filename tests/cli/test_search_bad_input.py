@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import yaml
 
 from recur_tune.searching.directory import FORMAT, IDENTITY, SPEC, SearchDirectory
 from tests.cli.run import Outcome, run
+from tests.ports import free_port
 from tests.searching import search
 
 GOOD: dict[str, Any] = {
@@ -152,8 +152,7 @@ def test_flags_that_make_no_sense(space: Path, results: Path, flags: list[object
 
 @pytest.mark.parametrize("kind", ["{}", "ray://{}", "http://{}"])
 def test_an_address_where_nothing_answers(space: Path, results: Path, books: SearchDirectory, kind: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = kind.format(f"127.0.0.1:{free.getsockname()[1]}")
+    address = kind.format(f"127.0.0.1:{free_port()}")
     before = snapshot(books)
     refused(run("search", space, "--name", "x", "--address", address), "address", address)
     refused(run("resume", "books", "--trials", 9, "--address", address), "address", address)

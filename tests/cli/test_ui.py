@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from recur_tune.cli import ui
-from recur_tune.localhost import free_port_from
+from recur_tune.errors import UserError
+from recur_tune.localhost import free_ports_from
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.tracking.mlflow import Tracker
+from tests.ports import FIRST, taken_port
 from tests.searching.searches import small_spec
 
 
@@ -53,30 +56,27 @@ def shown(*words: str, results: Path) -> Iterator[tuple[subprocess.Popen[str], s
 
 
 def test_a_taken_port_gives_the_next_and_ctrl_c_ends_the_server(results: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with shown("books", "--port", str(port), results=results) as (process, url):
-            address, page = url.removesuffix("?workflowType=machine_learning").split("/#/")
-            assert int(address.rpartition(":")[2]) > port
-            assert page.startswith("experiments/")
-            assert page.endswith(Tracker(SearchDirectory(results / "books"))._delivered.parent)
-            assert b"<html" in urllib.request.urlopen(address).read().lower()
-            process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=30)
-            assert process.returncode == 0
-            assert f"port {port} is taken" in said
-            with pytest.raises(OSError, match="refused"):
-                urllib.request.urlopen(address)
+    with taken_port() as port, shown("books", "--port", str(port), results=results) as (process, url):
+        address, page = url.removesuffix("?workflowType=machine_learning").split("/#/")
+        assert int(address.rpartition(":")[2]) > port
+        assert page.startswith("experiments/")
+        assert page.endswith(Tracker(SearchDirectory(results / "books"))._delivered.parent)
+        assert b"<html" in urllib.request.urlopen(address).read().lower()
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert f"port {port} is taken" in said
+        with pytest.raises(OSError, match="refused"):
+            urllib.request.urlopen(address)
 
 
 def test_a_port_that_is_taken_while_the_server_starts_gives_the_next(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The probe looks a moment too early: the port is somebody's before MLflow wants it."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        probed = iter([port, free_port_from(port)])
-        monkeypatch.setattr("recur_tune.localhost.free_port_from", lambda wanted: next(probed))
+    with taken_port() as port:
+        probed_too_early = chain([port], free_ports_from(port))
+        monkeypatch.setattr("recur_tune.tracking.server.free_ports_from", lambda wanted: probed_too_early)
         monkeypatch.setattr(ui, "stop_requests", lambda: nullcontext(lambda: True))  # as soon as it is shown
         ui._serve(f"sqlite:///{results / 'mlflow.db'}", port, "", no_browser=True)
     assert f"port {port} is taken" in capsys.readouterr().err
@@ -111,3 +111,11 @@ def test_a_database_of_an_older_version_says_how_to_upgrade(results: Path, tmp_p
     assert ran.returncode == 2
     assert "mlflow db upgrade sqlite:///" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+def test_a_server_that_does_not_start_leaves_what_it_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(UserError, match="MLflow's server did not start") as refused:
+        ui._serve("nonsense://", FIRST, "", no_browser=True)
+    [log] = tmp_path.glob("*.log")
+    assert str(log) in str(refused.value) and "nonsense" in log.read_text()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from recur_tune.monitoring.files import write_files
 from recur_tune.monitoring.measures import MEASURES
 from recur_tune.monitoring.servers import Dashboards
 from tests.cli.run import run
+from tests.ports import FIRST, taken_port
 
 SHIPPED = Path(__file__).parents[2] / "dashboards"
 
@@ -64,8 +64,7 @@ def get(url: str) -> str:
 
 
 def test_up_and_down(results: Path, grafana: None) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with taken_port() as port:
         first = run("dashboards", "up", "--port", port, "--grafana-port", port)
     assert first.code == 0 and f"port {port} is taken" in first.err
     addresses = dict(line.split() for line in first.out.splitlines())
@@ -99,7 +98,7 @@ def test_a_process_that_got_an_old_number_is_left_alone(results: Path) -> None:
 def test_without_grafana_the_boards_are_named(results: Path) -> None:
     if shutil.which("grafana") or shutil.which("grafana-server"):
         pytest.skip("here is a Grafana")
-    started = run("dashboards", "up", "--port", 19190)
+    started = run("dashboards", "up", "--port", FIRST)
     assert started.code == 0 and str(results / ".dashboards" / "boards") in started.err.replace("\n", "")
     assert run("dashboards", "down").code == 0
 

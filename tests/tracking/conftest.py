@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from recur_tune.localhost import free_port_from
-from recur_tune.tracking.server import mlflow_server, wait_until_it_answers
+from recur_tune.tracking.server import answering_server
+from tests.ports import FIRST
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,6 @@ def server_folder(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> P
 @pytest.fixture(scope="module")
 def server(server_folder: Path) -> Iterator[str]:
     """A server of its own process."""
-    uri, port, log = f"sqlite:///{server_folder}/mlflow.db", free_port_from(20_000), server_folder / "log"
-    with mlflow_server(uri, port, log) as process:
-        wait_until_it_answers(process, port, uri, log)
+    uri = f"sqlite:///{server_folder}/mlflow.db"
+    with answering_server(uri, FIRST, server_folder / "log") as (_, port):
         yield f"http://127.0.0.1:{port}"

@@ -16,10 +16,10 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from PIL import Image
 
-from recur_tune.localhost import free_port_from
 from recur_tune.searching.front import front_rows, search_hypervolume
 from recur_tune.tracking import mlflow as tracking
 from recur_tune.tracking.mlflow import Tracker, Undelivered, tracking_uri
+from tests.ports import free_port
 from tests.tracking.tracked import OBJECTIVES, Seen, begin, complete, report, rich_search, search, wait_for
 
 
@@ -304,7 +304,7 @@ def test_a_server_takes_the_same(results: Path, server: str, server_folder: Path
 
 
 def test_what_an_unreachable_server_missed_arrives_later(results: Path, server: str) -> None:
-    directory = rich_search(results, name="late", uri=f"http://user:secret@127.0.0.1:{free_port_from(21_000)}")
+    directory = rich_search(results, name="late", uri=f"http://user:secret@127.0.0.1:{free_port()}")
     tracker = Tracker(directory)
     with pytest.raises(Undelivered) as refused:
         tracker.deliver()
@@ -357,7 +357,7 @@ def test_closing_is_bounded_where_nobody_answers(results: Path) -> None:
 
 
 def test_closing_a_refused_delivery_says_so(results: Path) -> None:
-    tracker = Tracker(rich_search(results, uri=f"http://127.0.0.1:{free_port_from(21_000)}"))
+    tracker = Tracker(rich_search(results, uri=f"http://127.0.0.1:{free_port()}"))
     tracker.start()
     assert not tracker.close()
     assert "Connection refused" in str(tracker.problem)
