@@ -65,13 +65,13 @@ def _serve(uri: str, wanted: int, page: str, no_browser: bool) -> None:
             server, port = until_the_end.enter_context(answering_server(uri, wanted, log))
         if port != wanted:
             note(f"port {wanted} is taken; this is {port}.")
+        asked = until_the_end.enter_context(stop_requests())  # by SIGTERM as well: the server must not outlive us
         _show(f"http://127.0.0.1:{port}/{page}", no_browser)
         stderr.print("Ctrl-C ends it.")
-        with stop_requests() as asked:  # by SIGTERM as well: the server must not outlive us
-            while not asked():
-                if server.poll() is not None:
-                    raise UserError(f"MLflow's server has ended by itself {last_words(log)}.")
-                time.sleep(0.5)
+        while not asked():
+            if server.poll() is not None:
+                raise UserError(f"MLflow's server has ended by itself {last_words(log)}.")
+            time.sleep(0.5)
     log.unlink()  # of a server that fails it stays: that is what one wants to see
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -36,7 +37,8 @@ def mlflow_server(uri: str, port: int, log: Path) -> Iterator[subprocess.Popen[b
         try:
             server.wait(10)
         except subprocess.TimeoutExpired:
-            server.kill()
+            os.killpg(server.pid, signal.SIGKILL)  # its workers are in its session
+            server.wait()
 
 
 @contextmanager

@@ -22,7 +22,6 @@ from tests.reporting import few, make
 pytestmark = pytest.mark.browser
 
 Keep = Callable[[Page, str], Path]
-_PATIENCE = 60_000  # milliseconds; MLflow's pages are megabytes of scripts, on cores that others use
 
 
 @dataclass
@@ -63,11 +62,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Deli
 @pytest.fixture
 def visitor(page: Page, served: tuple[str, Delivered]) -> Iterator[Visitor]:
     visitor = Visitor(page, *served)
-    page.set_default_timeout(_PATIENCE)
-    expect.set_options(timeout=_PATIENCE)
     page.route("**/*", visitor.guard)
     yield visitor
-    expect.set_options(timeout=5000)
     assert visitor.asked == [], "a page needs more than its server"
 
 

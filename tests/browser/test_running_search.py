@@ -23,6 +23,7 @@ from recur_tune.cluster.ray_cluster import ray_token
 from recur_tune.monitoring.boards import BOARDS, metric, queries
 from recur_tune.monitoring.servers import Dashboards, Server
 from recur_tune.searching.directory import SearchDirectory
+from tests.ports import FIRST
 from tests.searching.searches import make_world, small_spec, write_space
 
 pytestmark = [pytest.mark.ray, pytest.mark.browser]
@@ -49,7 +50,7 @@ def prometheus(results: Path) -> Iterator[Server]:
         pytest.skip("Prometheus is not installed")
     servers = Dashboards(results)
     try:
-        yield servers.up(prometheus_port=19090, grafana_port=13000)["prometheus"]
+        yield servers.up(prometheus_port=FIRST, grafana_port=FIRST)["prometheus"]
     finally:
         servers.down()
 
@@ -58,19 +59,21 @@ def prometheus(results: Path) -> Iterator[Server]:
 def running(results: Path, prometheus: Server) -> Iterator[SearchDirectory]:
     """A search with more to do than anyone will wait for, from its first validation on."""
     make_world(results / "world")
-    spec = small_spec(results / "world", budget__tokens=60_000, budget__trials=100, budget__rungs=6)
+    spec = small_spec(results / "world", budget__tokens=60_000, budget__trials=400, budget__rungs=6)
     words = ["search", str(write_space(results / "space.yaml", spec)), "--name", "watched", "--results", str(results)]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "recur_tune.cli.main", *words],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+    with (results / "said").open("w") as said:  # a pipe that nobody reads would be full at some time
+        process = subprocess.Popen(
+            [sys.executable, "-m", "recur_tune.cli.main", *words],
+            stdout=said, stderr=said, env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
     directory = SearchDirectory(results / "watched")
     try:
         until(lambda: directory.path.exists() and _has_validated(directory), "the first validation")
         yield directory
-    finally:
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=_LIMIT)
+        process.wait(_LIMIT)
+    finally:
+        process.kill()  # its cluster ends with it
 
 
 def _has_validated(directory: SearchDirectory) -> bool:
@@ -120,12 +123,12 @@ def test_rays_dashboard_names_the_search_and_its_trials(
     page.set_extra_http_headers({"Authorization": f"Bearer {ray_token().read_text().strip()}"})
     address = running.state().links["dashboard"]
     page.goto(f"{address}/#/jobs")
-    expect(page.get_by_role("cell", name="watched", exact=True)).to_be_visible(timeout=30_000)
+    expect(page.get_by_role("cell", name="watched", exact=True)).to_be_visible()
     page.get_by_role("link", name=re.compile("^0")).first.click()
-    expect(page.get_by_text("--name watched").first).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("--name watched").first).to_be_visible()
     keep(page, "ray-job")
     page.goto(f"{address}/#/actors")
-    expect(page.get_by_text("watched-trial").first).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("watched-trial").first).to_be_visible()
     page.goto(f"{address}/#/cluster")
-    expect(page.get_by_text(re.compile(r"^ray::watched-T\d+$")).first).to_be_visible(timeout=30_000)
+    expect(page.get_by_text(re.compile(r"^ray::watched-T\d+$")).first).to_be_visible()
     keep(page, "ray-cluster")

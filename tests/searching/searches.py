@@ -34,6 +34,7 @@ def make_world(folder: Path) -> None:
     model = small_model(vocab_size=256, n_positions=64, n_layer=2, n_embd=16, n_head=2)
     (folder / "base").mkdir(parents=True)
     save_model(model, load_tokenizer("bytes"), folder / "base")
+    MlflowClient(f"sqlite:///{folder}/mlflow.db").search_experiments()  # makes the database, which takes seconds
     for split, documents in (("train", 8), ("validation", 2), ("test", 1)):
         (folder / "text" / split).mkdir(parents=True)
         for number in range(documents):
@@ -58,7 +59,7 @@ def small_fields(folder: Path) -> dict[str, Any]:
         },
         "objectives": ["token_perplexity", "flops_per_token", "peak_memory"],
         "budget": {"tokens": 4000, "trials": 6, "rungs": 2},
-        "tracking": f"sqlite:///{folder}/mlflow.db",  # one for all: to make the database takes seconds
+        "tracking": f"sqlite:///{folder}/mlflow.db",  # one for all
     }
 
 

@@ -9,32 +9,27 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
 
+from recur_tune.localhost import free_ports_from
 from recur_tune.searching.directory import SearchDirectory
+from tests.ports import FIRST
 from tests.searching.searches import assert_settled, small_spec, write_space
 
 pytestmark = pytest.mark.ray
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """A head node as an administrator would start it; its addresses by kind."""
-    gcs, dashboard = _free_ports(2)
+    gcs, dashboard, client = islice(free_ports_from(FIRST), 3)
     # Where a local cluster was started before, Ray wants its token everywhere or nowhere.
     env = os.environ | {"RAY_AUTH_MODE": "disabled", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     process = subprocess.Popen(
-        ["ray", "start", "--head", "--block", "--num-cpus=2", f"--port={gcs}",
+        ["ray", "start", "--head", "--block", "--num-cpus=2", f"--port={gcs}", f"--ray-client-server-port={client}",
          f"--dashboard-port={dashboard}", "--dashboard-host=127.0.0.1", "--include-dashboard=true"],
         env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
@@ -45,7 +40,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 def wait_for(address: str) -> None:
     host, _, port = address.rpartition("/")[2].partition(":")
-    for _ in range(600):
+    for _ in range(1800):
         try:
             socket.create_connection((host, int(port)), timeout=1).close()
             return
@@ -64,7 +59,7 @@ def test_a_search_runs_there(head: dict[str, str], kind: str, world: Path, tmp_p
     env = os.environ | {"RAY_AUTH_MODE": "disabled", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         [*command, "--results", str(tmp_path), "--address", head[kind]],
-        capture_output=True, text=True, timeout=150, env=env,
+        capture_output=True, text=True, timeout=300, env=env,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     directory = SearchDirectory.open(tmp_path, "there")

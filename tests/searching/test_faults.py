@@ -87,11 +87,14 @@ class Night:
 
 
 @pytest.fixture
-def night(world: Path, tmp_path: Path) -> Night:
+def night(world: Path, tmp_path: Path) -> Iterator[Night]:
     # Long enough to be met midway, and without early stops, so that every trial has an end to be lost.
-    spec = small_spec(world, budget__tokens=50_000, budget__trials=4, budget__rungs=3, space__learning_rate=0.004)
+    spec = small_spec(world, budget__tokens=80_000, budget__trials=4, budget__rungs=3, space__learning_rate=0.004)
     spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"reduction": 2})})
-    return Night(tmp_path / "results", write_space(tmp_path / "space.yaml", spec))
+    night = Night(tmp_path / "results", write_space(tmp_path / "space.yaml", spec))
+    yield night
+    if night.process is not None:
+        night.process.kill()  # its cluster ends with it
 
 
 def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None:
@@ -127,8 +130,9 @@ def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None
     night.until_midway()
     assert night.process is not None
     for child in psutil.Process(night.process.pid).children(recursive=True):
-        if child.name() in ("gcs_server", "raylet"):
-            child.kill()  # the cluster is gone under the driver
+        with suppress(psutil.NoSuchProcess):  # the raylet takes its workers along
+            if child.name() in ("gcs_server", "raylet"):
+                child.kill()  # the cluster is gone under the driver
     code, said = night.wait()
     assert code != 0
     assert "Traceback" not in said

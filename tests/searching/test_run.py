@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -195,7 +196,9 @@ def test_a_killed_actor_costs_nothing_but_time(cluster: Cluster, world: Path, tm
     assert len(starts) == 3  # one of the two trials started twice, and went on from its checkpoint
     again = max(starts, key=starts.count)
     reasons = [event.get("after") for event in events_of(directory, "running") if event["trial"] == again]
-    assert reasons[0] is None and "actor died" in str(reasons[1])
+    assert reasons[0] is None
+    # On a busy machine Ray gives up on an actor before it hears of its death.
+    assert re.search("actor died|is unavailable", str(reasons[1]))
     tokens = [event["tokens"] for event in events_of(directory, "report") if event["trial"] == again]
     assert tokens == sorted(tokens)
     assert_settled(directory)

@@ -6,6 +6,8 @@ import sys
 import urllib.error
 import urllib.request
 
+_PATIENCE = 60  # seconds; no answer at all is not a refusal
+
 
 def main() -> None:
     way, address = sys.argv[1:]
@@ -21,22 +23,24 @@ def main() -> None:
 
 def _attack(way: str, address: str) -> None:
     if way == "dashboard":
-        urllib.request.urlopen(f"http://{address}/api/v0/nodes", timeout=10).read()
+        urllib.request.urlopen(f"http://{address}/api/v0/nodes", timeout=_PATIENCE).read()
     elif way == "job":
         body = b'{"entrypoint": "touch /tmp/pwned"}'
         headers = {"Content-Type": "application/json"}
-        urllib.request.urlopen(urllib.request.Request(f"http://{address}/api/jobs/", body, headers), timeout=10).read()
+        urllib.request.urlopen(
+            urllib.request.Request(f"http://{address}/api/jobs/", body, headers), timeout=_PATIENCE
+        ).read()
     elif way == "store":
         from ray._raylet import GcsClient
 
-        print(GcsClient(address=address).internal_kv_keys(b"", None, timeout=10))
+        print(GcsClient(address=address).internal_kv_keys(b"", None, timeout=_PATIENCE))
     elif way == "client":
         import grpc
         from ray.core.generated import ray_client_pb2, ray_client_pb2_grpc
 
         driver = ray_client_pb2_grpc.RayletDriverStub(grpc.insecure_channel(address))
         request = ray_client_pb2.ClusterInfoRequest(type=ray_client_pb2.ClusterInfoType.PING)
-        driver.ClusterInfo(request, timeout=10, metadata=[("client_id", "somebody")])
+        driver.ClusterInfo(request, timeout=_PATIENCE, metadata=[("client_id", "somebody")])
     else:
         raise SystemExit(f"there is no way {way}")
 

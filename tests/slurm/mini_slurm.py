@@ -156,7 +156,7 @@ class MiniSlurm:
         self._outer = None
         shutil.rmtree(self._state)
 
-    def ready(self, timeout: float = 30) -> None:
+    def ready(self, timeout: float = 60) -> None:
         """Waits until every node is up and without a job."""
         self._until(self._all_idle, "not every node became idle", timeout)
 
@@ -238,7 +238,7 @@ class MiniSlurm:
         shown = self.run("sinfo", "--noheader", "--partition=main", "--states=idle", "--format=%D %T", check=False)
         return shown.stdout.split() == [str(len(NODES)), "idle"]
 
-    def _until(self, condition: Callable[[], bool], otherwise: str, timeout: float = 20) -> None:
+    def _until(self, condition: Callable[[], bool], otherwise: str, timeout: float = 60) -> None:
         assert self._outer
         end = time.monotonic() + timeout
         while not condition():

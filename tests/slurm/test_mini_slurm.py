@@ -31,9 +31,9 @@ def test_a_job_runs_on_every_node(slurm: MiniSlurm) -> None:
 
 
 def test_jobs_on_one_node_get_different_gpus(slurm: MiniSlurm) -> None:
-    ask = ("srun", "--nodelist=n2", "--gres=gpu:1", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 1")
+    ask = ("srun", "--nodelist=n2", "--gres=gpu:1", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 4")  # together
     first, second = (slurm.popen(*ask, stdout=subprocess.PIPE) for _ in range(2))
-    assert sorted(job.communicate(timeout=30)[0].strip() for job in (first, second)) == ["0", "1"]
+    assert sorted(job.communicate(timeout=60)[0].strip() for job in (first, second)) == ["0", "1"]
 
 
 def test_names_resolve_as_on_debian(slurm: MiniSlurm) -> None:

@@ -18,13 +18,14 @@ def test_two_searches_share_a_node_and_outlive_their_time_limits(site: Site, slu
         "time": "0:02:00",
         "warning": "45s",
     }  # a signal 45 to 75 s after the start
-    longer, shorter = (site.space(budget__tokens=tokens, budget__rungs=3) for tokens in (100_000, 50_000))
+    longer, shorter = (site.space(budget__tokens=tokens, budget__rungs=3) for tokens in (150_000, 50_000))
     first = site.submit("requeued", site.profile(**limits), longer)
     second = site.submit("succeeded", site.profile(**limits, requeue=False), shorter)
     first.until(lambda: first.folder.head is not None and second.folder.head is not None, "two clusters on one node")
     assert first.head.node == second.head.node == "n1"
     second.until(lambda: bool(second.nodes_at_work()), "at work")
-    slurm.run("scancel", "--batch", "--signal=USR1", str(second.job))  # what SLURM does, sooner
+    # What SLURM does, sooner; on a slow machine it may have done so already, and the job is gone.
+    slurm.run("scancel", "--batch", "--signal=USR1", str(second.job), check=False)
     second.until(lambda: len(second.folder.jobs("begun")) == 2, "its successor")
     successor = second.folder.jobs("begun")[-1]
     slurm.run("scancel", str(successor))
@@ -41,7 +42,7 @@ def test_two_searches_share_a_node_and_outlive_their_time_limits(site: Site, slu
 
 
 def test_lost_nodes_and_preemption_lose_no_finished_trial(site: Site, slurm: MiniSlurm) -> None:
-    space = site.space(budget__tokens=80_000, budget__trials=3, budget__rungs=4)
+    space = site.space(budget__tokens=160_000, budget__trials=3, budget__rungs=4)
     search = site.submit("lossy", site.profile(nodes=3, cpus_per_node=2, partition="preempt"), space)
     search.until(lambda: "n3" in search.nodes_at_work().values(), "a trial on n3")
     trial = next(number for number, node in search.nodes_at_work().items() if node == "n3")
@@ -57,4 +58,4 @@ def test_lost_nodes_and_preemption_lose_no_finished_trial(site: Site, slurm: Min
     assert [note["job"] for note in search.notes("begun")] == [search.job] * 2, "SLURM brought it back"
     assert "SLURM sent SIGTERM" in search.said
     assert_settled(search.directory)
-    slurm.ready(60)
+    slurm.ready()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,8 @@ from mlflow import MlflowClient
 
 from recur_tune.tracking.server import answering_server
 from tests.ports import FIRST
+
+os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "60"  # a delivery that fails is sent again; here it has to arrive at once
 
 
 @pytest.fixture(scope="module")

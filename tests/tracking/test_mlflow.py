@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -351,9 +350,8 @@ def test_closing_is_bounded_where_nobody_answers(results: Path) -> None:
         directory = rich_search(results, uri=f"http://127.0.0.1:{silent.getsockname()[1]}")
         tracker = Tracker(directory)
         tracker.start()
-        before = time.monotonic()
-        assert not tracker.close(timeout=1.0)
-        assert time.monotonic() - before < 5
+        assert not tracker.close(timeout=0.2)
+        assert tracker._thread is not None and tracker._thread.is_alive(), "it waited for an answer"
 
 
 def test_closing_a_refused_delivery_says_so(results: Path) -> None:
