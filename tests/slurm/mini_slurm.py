@@ -26,6 +26,7 @@ USERS = {"alice": 5001, "bob": 5002}  # known to this SLURM only, with homes of 
 
 _SCRIPT = Path(__file__).with_suffix(".sh")
 _ADDRESSES = {node: f"10.77.0.{number}" for number, node in enumerate(NODES, start=1)} | {"ctl": "10.77.0.254"}
+_PATIENCE = 60  # seconds for what a node or a daemon does by itself
 _COVERED = ("/tmp", "/home", "/root")
 _NAMESPACES = ("--net", "--uts", "--ipc", "--pid", "--mount")
 _PATH = f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -156,9 +157,9 @@ class MiniSlurm:
         self._outer = None
         shutil.rmtree(self._state)
 
-    def ready(self, timeout: float = 60) -> None:
+    def ready(self) -> None:
         """Waits until every node is up and without a job."""
-        self._until(self._all_idle, "not every node became idle", timeout)
+        self._until(self._all_idle, "not every node became idle")
 
     def run(
         self, *words: str | Path, user: str | None = None, env: dict[str, str] | None = None, check: bool = True,
@@ -238,9 +239,9 @@ class MiniSlurm:
         shown = self.run("sinfo", "--noheader", "--partition=main", "--states=idle", "--format=%D %T", check=False)
         return shown.stdout.split() == [str(len(NODES)), "idle"]
 
-    def _until(self, condition: Callable[[], bool], otherwise: str, timeout: float = 60) -> None:
+    def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
         assert self._outer
-        end = time.monotonic() + timeout
+        end = time.monotonic() + _PATIENCE
         while not condition():
             if time.monotonic() > end or self._outer.poll() is not None:
                 raise RuntimeError(f"{otherwise}:\n{self.logs()}")
