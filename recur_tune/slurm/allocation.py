@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 import psutil
 
 from recur_tune.errors import UserError
 from recur_tune.slurm import queue
+
+_PORTS = range(20_000, 32_768)  # between those of Ray's workers and those that Linux gives to who asks for any
+_PORTS_OF_A_JOB = 16  # it takes nine on its first node, fewer on others
 
 
 @dataclass(frozen=True)
@@ -102,13 +106,20 @@ def _address_towards(host: str) -> str | None:
         return str(probe.getsockname()[0])
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody on this node listens on; all are held while the next is found, so that they differ."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+def free_ports(count: int, job: int) -> list[int]:
+    """Ports that nobody on this node listens on; all are held while the next is found, so that they differ.
+
+    Between the choice and their use lie seconds, in which Ray's own processes ask the kernel for further ports and
+    another job may start here. So none of the kernel's, and every job has a place of its own to begin.
+    """
+    with ExitStack() as held:
+        ports: list[int] = []
+        for offset in range(len(_PORTS)):
+            port = _PORTS[(job * _PORTS_OF_A_JOB + offset) % len(_PORTS)]
+            one = held.enter_context(socket.socket())
+            with suppress(OSError):
+                one.bind(("", port))
+                ports.append(port)
+            if len(ports) == count:
+                return ports
+    raise UserError(f"ports: this node has no {count} free ones from {_PORTS[0]} to {_PORTS[-1]}.")

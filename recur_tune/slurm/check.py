@@ -92,7 +92,7 @@ def main() -> None:
         return
     allocation = Allocation.current()
     profile = parse(Profile, read_yaml(folder / "profile.yaml"))
-    [port] = free_ports(1)
+    [port] = free_ports(1, allocation.job)
     with socket.create_server(("", port), backlog=len(allocation.nodes)):
         address = f"{own_address(profile.interface, queue.controller())}:{port}"
         program = [sys.executable, "-m", "recur_tune.slurm.check", str(folder)]
@@ -140,9 +140,10 @@ def _scratch(node: str, profile: Profile) -> Finding:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder):
             free = shutil.disk_usage(folder).free
+        ports = free_ports(2, int(os.environ["SLURM_JOB_ID"]))
     except (OSError, UserError) as error:
         return Finding(node, "scratch", False, str(error))
-    return Finding(node, "scratch", True, f"{folder}, {free / 2**30:.0f} GiB free, ports {free_ports(2)} free")
+    return Finding(node, "scratch", True, f"{folder}, {free / 2**30:.0f} GiB free, ports {ports} free")
 
 
 def _gpus(node: str, profile: Profile) -> Finding | None:

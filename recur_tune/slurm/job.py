@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
+from recur_tune.cluster.ray_cluster import check_reachable
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.slurm import queue
@@ -30,7 +31,7 @@ from recur_tune.slurm.steps import EndedEarly, Steps
 from recur_tune.tracking.mlflow import is_server, tracking_uri
 from recur_tune.tracking.server import mlflow_server
 
-_FINISHED, _STOPPED = 0, 130  # exit codes of `recur-tune resume`
+_FINISHED, _FAILED, _STOPPED = 0, 1, 130  # exit codes of `recur-tune resume`
 _SECONDS_BETWEEN_QUESTIONS = 3.0  # to the queue, which everybody asks
 _SECONDS_TO_SAVE = 4.0  # after SIGTERM; SIGKILL follows in half a minute, or sooner where a site has said so
 
@@ -123,7 +124,18 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
             process.send_signal(signal.SIGINT)  # trials save themselves
             told = True
         time.sleep(0.2)
+    if process.returncode == UserError.exit_code and not _is_up(head):
+        say(f"Ray has ended; what it said last is in {folder.ray_logs(head.job, head.node)}")
+        return _FAILED  # through nobody's fault: another allocation may fare better
     return process.returncode
+
+
+def _is_up(head: Head) -> bool:
+    try:
+        check_reachable(head.address)
+    except UserError:
+        return False
+    return True
 
 
 def _end(process: subprocess.Popen[bytes], search: SearchDirectory) -> int:
@@ -147,7 +159,7 @@ def _mlflow(folder: SlurmFolder, head: Head) -> Iterator[None]:
     if not folder.profile.mlflow or is_server(uri):
         yield
         return
-    [port] = free_ports(1)
+    [port] = free_ports(1, head.job)
     with mlflow_server(uri, port, folder.ray_logs(head.job, head.node) / "mlflow.log"):
         folder.publish(replace(head, mlflow=port))
         yield

@@ -128,7 +128,7 @@ def _ray_start(
 ) -> tuple[list[str], Head | None]:
     """The command that starts Ray here and, for a head, where it will be."""
     grant = Grant.from_environment(os.environ)
-    store, client, dashboard, *own = free_ports(3 + len(_PORTS_OF_A_NODE))
+    store, client, dashboard, *own = free_ports(3 + len(_PORTS_OF_A_NODE), job)
     options: dict[str, object] = {
         "node-ip-address": address, "node-name": node, "temp-dir": scratch,
         "num-cpus": grant.cpus, "num-gpus": grant.gpus, "object-store-memory": _OBJECT_STORE,

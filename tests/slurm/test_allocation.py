@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,8 +52,18 @@ def test_times_come_back(seconds: int) -> None:
     assert parse_slurm_time(format_slurm_time(seconds)) == seconds
 
 
-def test_ports_differ() -> None:
-    assert len(set(free_ports(50))) == 50
+@given(st.integers(1, 10**8))
+def test_jobs_that_start_together_on_a_node_take_different_ports(job: int) -> None:
+    ports = [port for near in range(job, job + 4) for port in free_ports(9, near)]
+    assert len(set(ports)) == 36
+    assert min(ports) > 19_999, "Ray's workers listen there"
+    assert max(ports) < 32_768, "Ray's other processes may be given those by Linux before ours are in use"
+
+
+def test_a_taken_port_is_left_out() -> None:
+    first, *_ = free_ports(9, job=7)
+    with socket.create_server(("", first)):
+        assert first not in free_ports(9, job=7)
 
 
 def test_an_interface_that_is_not_there_is_named_with_those_that_are() -> None:

@@ -1,0 +1,38 @@
+"""How a job judges the end of its search, without a SLURM: whose fault it was decides whether the search goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from recur_tune.errors import UserError
+from recur_tune.searching.directory import SearchDirectory
+from recur_tune.slurm.folder import Head, SlurmFolder
+from recur_tune.slurm.job import Signals, _run_search
+from recur_tune.slurm.profile import Profile
+from recur_tune.spec import parse
+from tests.ports import free_port, taken_port
+from tests.searching.searches import small_spec
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SlurmFolder:
+    made = SlurmFolder(SearchDirectory.create(tmp_path / "results", "books", small_spec(tmp_path)))
+    made.create(parse(Profile, {}))
+    return made
+
+
+def test_a_cluster_that_is_gone_is_nobodys_fault(folder: SlurmFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    head = Head(7, "n1", f"127.0.0.1:{free_port()}", client=1, dashboard=None)
+    assert _run_search(folder, head, Signals()) not in (0, 130, UserError.exit_code)
+    said = capfd.readouterr()
+    assert "nothing answers at" in said.err
+    assert f"Ray has ended; what it said last is in {folder.ray_logs(7, 'n1')}" in said.out + said.err
+
+
+def test_a_base_that_is_gone_is_the_users_fault(folder: SlurmFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    with taken_port() as port:
+        head = Head(7, "n1", f"127.0.0.1:{port}", client=1, dashboard=None)
+        assert _run_search(folder, head, Signals()) == UserError.exit_code
+    assert "base" in capfd.readouterr().err
