@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,8 +81,8 @@ class Dashboards:
         if "prometheus" not in servers:
             servers["prometheus"] = self._start("prometheus", self._prometheus, prometheus_port, "/-/ready")
             self._remember(servers)
-        if "grafana" not in servers and grafana_program():
-            servers["grafana"] = self._start("grafana", self._grafana, grafana_port, "/api/health")
+        if "grafana" not in servers and (program := grafana_program()):
+            servers["grafana"] = self._start("grafana", partial(self._grafana, program), grafana_port, "/api/health")
             self._remember(servers)
         return servers
 
@@ -100,16 +101,16 @@ class Dashboards:
         return servers
 
     def _prometheus(self, port: int) -> Command:
+        write_files(self.folder, self.results, f"http://127.0.0.1:{port}")  # Grafana has to know where it is
         options = {
             "config.file": self.folder / PROMETHEUS,
             "storage.tsdb.path": self.folder / "prometheus",
             "storage.tsdb.retention.time": "60d",
             "web.listen-address": f"127.0.0.1:{port}",
         }
-        write_files(self.folder, self.results, f"http://127.0.0.1:{port}")
         return Command(["prometheus", *(f"--{name}={value}" for name, value in options.items())])
 
-    def _grafana(self, port: int) -> Command:
+    def _grafana(self, program: list[str], port: int) -> Command:
         """Whoever sees localhost may look, and nobody may change; nothing is asked of the network."""
         settings = {
             "GF_SERVER_HTTP_ADDR": "127.0.0.1",
@@ -125,7 +126,7 @@ class Dashboards:
             "GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES": "false",
             "GF_NEWS_NEWS_FEED_ENABLED": "false",
         }
-        return Command(grafana_program() or [], settings)
+        return Command(program, settings)
 
     def _start(self, name: str, command: Callable[[int], Command], wanted: int, ready: str) -> Server:
         log = self.folder / f"{name}.log"
