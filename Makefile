@@ -4,9 +4,12 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: search test lint docs pictures bench bench-gpu install packages clean
+.PHONY: help search test test-quick test-unit test-ray test-slurm lint docs pictures bench bench-gpu install packages clean
 
-install: $(VENV)/.installed
+help:  ## what can be made here
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+install: $(VENV)/.installed  ## an environment in .venv with everything in it
 
 # torch first and by its exact version: a range would let pip prefer a build with gigabytes of CUDA libraries.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -17,33 +20,41 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
-# A front from nothing: a small base is pretrained once, and a search adds recurrence to it.
-search: install
+# A small base is pretrained once, and a search adds recurrence to it.
+search: install  ## a front from nothing, in minutes
 	$(BIN)/recur-tune search
 
-# What starts clusters runs alone: a dozen processes of Ray are enough for two cores.
-test: install lint packages
-	$(BIN)/python -m pytest -n auto -m "not ray and not slurm" $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m ray $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m slurm $(PYTEST_ARGS)
+# PYTEST_ARGS goes to each leg's pytest: make test-unit PYTEST_ARGS="-k front"
+test: install lint packages  ## checks and all tests: three legs side by side, and what took the time
+	$(BIN)/python -m tests.legs $(PYTEST_ARGS)
 
-packages:
+test-quick: install  ## while writing: no cluster, server, browser or compiler
+	$(BIN)/python -m tests.legs --only quick $(PYTEST_ARGS)
+
+test-unit: install packages  ## everything without a cluster: models, training, costs, commands, MLflow, pages in a browser
+	$(BIN)/python -m tests.legs --only unit $(PYTEST_ARGS)
+
+test-ray: install packages  ## whole searches on Ray, and what can happen to them
+	$(BIN)/python -m tests.legs --only ray $(PYTEST_ARGS)
+
+test-slurm: install packages  ## searches in a SLURM of three nodes on this machine (Linux, root)
+	$(BIN)/python -m tests.legs --only slurm $(PYTEST_ARGS)
+
+packages:  ## what the tests need beside Python, from Debian's packages
 	@sh tests/packages.sh
 
-lint: install
+lint: install  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# A site in build/site, from docs/ and the README files.
-docs: install
+docs: install  ## a site in build/site, from docs/ and the README files
 	$(BIN)/python -m mkdocs build --strict
 
-# Every picture in them, from a real search; it takes minutes.
-pictures: install packages
+pictures: install packages  ## every picture of the docs, from a real search; it takes minutes
 	$(BIN)/python docs/make_pictures.py
 
-bench: install
+bench: install  ## tables of speed and of search quality, for a CPU
 	$(BIN)/python benchmarks/train_step.py
 	$(BIN)/python benchmarks/search_overhead.py
 	$(BIN)/python benchmarks/search_quality.py
@@ -51,13 +62,14 @@ bench: install
 
 # On any machine with CUDA and our packages: first that every fast way is right, then how fast it is. Training
 # steps read random tokens, or real ones: make bench-gpu CORPUS=text:BOOKS TOKENIZER=gpt2
-bench-gpu:
+bench-gpu:  ## the same for a GPU, after checking that every fast way is right
 	$(PYTHON) benchmarks/check_gpu.py
 	$(PYTHON) benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --windows 20 --budget 16GiB 80GiB --steps 5 \
+	  --micro-batch 64 128 256 \
 	  $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
 	$(PYTHON) benchmarks/first_step.py --base mini --window 300 --windows 10 --batch 16
 	$(PYTHON) benchmarks/shared_gpu.py
 	$(PYTHON) benchmarks/evaluation.py --base gpt2 --window 300 --overlap 30 --documents 20 --length 40000 --lanes 20
 
-clean:
+clean:  ## remove all of that
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

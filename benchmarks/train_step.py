@@ -3,8 +3,10 @@
     python benchmarks/train_step.py                                  # small sizes, for a CPU
     python benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --windows 20 --budget 16GiB 80GiB
 
-Every line trains on the same batch, of random tokens or, with --corpus and --tokenizer, of a text's. "stock" reads one
-window after another and adds up their gradients, with Hugging Face's own model, no recurrence and no recomputation.
+Every line trains on the same batch, of random tokens or, with --corpus and --tokenizer, of a text's. "stock" is Hugging
+Face's own model, no recurrence and no recomputation, its gradients added up over micro-batches: the chains' windows one
+after another or, since its windows do not depend on each other, as many at a time as is fastest. "Of the best stock" is
+over the fastest of all stock lines. Speeds are the median of several rounds, with the slowest and the fastest.
 Utilisation counts a model's own products, whatever a line recomputes, over what the device reaches in a product of
 large matrices.
 """
@@ -13,10 +15,12 @@ from __future__ import annotations
 
 import argparse
 import gc
+import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import chain
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -56,23 +60,26 @@ def main() -> None:
         trial = TrialConfig(base=arguments.base, batch=lanes, window=arguments.window, windows=arguments.windows)
         batch = (text_batch(trial, arguments) if arguments.corpus else random_batch(trial, base.vocab_size)).to(device)
         work = training_flops_per_token(trial, base, Plan(trial.windows))
+        stock = rows_of(stock_lines(base, batch, device, arguments), arguments, batch, device)
+        ours = rows_of(our_lines(trial, base, batch, device, speed, arguments.budget), arguments, batch, device)
+        best = max(row.rate for row in stock)
         title = f"{trial.base}, {lanes} chains of {trial.windows} windows of {trial.window}"
         table = Table(
-            title, "tokens/s", "of stock eager", "compiled", "utilisation", "peak memory", "first step", box=None
+            title,
+            "tokens/s",
+            "slowest, fastest",
+            "of the best stock",
+            "utilisation",
+            "peak memory",
+            "first step",
+            box=None,
         )
-        rates: list[float] = []
-        ways = chain(
-            stock_lines(base, batch, device, arguments.no_compile),
-            our_lines(trial, base, batch, device, speed, arguments.budget),
-        )
-        for line in ways:
-            seconds, first, peak = measured(line, arguments.steps, device)
-            rates.append(batch.scored / seconds)
-            stock = rates[: 1 if arguments.no_compile else 2]
-            against = [f"{rates[-1] / one:.2f} x" for one in stock] + [""] * (2 - len(stock))
-            used = f"{rates[-1] * work / ceiling:.0%}"
-            table.add_row(line.title, format_count(rates[-1]), *against, used, format_size(peak), f"{first:.1f} s")
-            del line  # and its model, before the next one's is made
+        for row in (*stock, *ours):
+            spread = f"{format_count(min(row.rates))}, {format_count(max(row.rates))}"
+            share, used = f"{row.rate / best:.2f} x", f"{row.rate * work / ceiling:.0%}"
+            table.add_row(
+                row.title, format_count(row.rate), spread, share, used, format_size(row.peak), f"{row.first:.1f} s"
+            )
         console.print(table)
 
 
@@ -85,12 +92,20 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--corpus", help="text to train on, as `recur-tune data list` names them")
     parser.add_argument("--tokenizer", default="gpt2", help="for that: a folder, a name on the Hub, or bytes")
     parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--steps", type=int, default=10, help="timed steps, after four that are not")
+    parser.add_argument("--steps", type=int, default=10, help="timed steps in a round, after four that are not timed")
+    parser.add_argument("--rounds", type=int, default=3, help="how often these are timed")
+    parser.add_argument(
+        "--micro-batch",
+        type=int,
+        nargs="+",
+        default=[],
+        help="windows at a time of the compiled stock model, each a line",
+    )
     parser.add_argument("--budget", nargs="+", default=["40MiB"], help="memory budgets, each a line under `auto`")
     parser.add_argument(
         "--speed", choices=["plain", "replayed", "compiled", "recorded"], help="default: the fastest of the device"
     )
-    parser.add_argument("--no-compile", action="store_true", help="leave the compiled stock model out")
+    parser.add_argument("--no-compile", action="store_true", help="leave the compiled stock models out")
     return parser.parse_args()
 
 
@@ -103,19 +118,83 @@ class Line:
     held: Callable[[MemoryTracker], None]  # tells the tracker what is there before the step
 
 
-def stock_lines(base: GPT2Config, batch: WindowBatch, device: torch.device, no_compile: bool) -> Iterator[Line]:
-    """Hugging Face's model, eager and compiled; made one after the other, so that only one is in memory."""
-    for compiled in (False,) if no_compile else (False, True):
+@dataclass(frozen=True)
+class Row:
+    """What was measured of it."""
+
+    title: str
+    rates: list[float]  # tokens per second, of every round
+    peak: int
+    first: float  # seconds of the first step, compilation included
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+
+Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # summed over a micro-batch's windows and their targets
+
+
+def stock_lines(
+    base: GPT2Config, batch: WindowBatch, device: torch.device, arguments: argparse.Namespace
+) -> Iterator[Line]:
+    """Hugging Face's model in all the ways in which somebody without a recurrence would train it.
+
+    They are made one after the other, so that only one is in memory.
+    """
+    lanes, windows = batch.inputs_WBT.shape[1], batch.inputs_WBT[..., 0].numel()
+    ways: list[tuple[str, Callable[[GPT2LMHeadModel], Loss], int]] = [("eager", eager, lanes)]
+    if not arguments.no_compile:
+        sizes = [size for size in arguments.micro_batch if size <= windows]
+        ways += [("compiled", compiled, lanes)]
+        ways += [("compiled with its loss", compiled_with_loss, size) for size in dict.fromkeys((lanes, *sizes))]
+        if find_spec("liger_kernel"):
+            ways += [("compiled, Liger's fused head", compiled_with_liger, size) for size in sizes]
+    for title, way, size in ways:
         model = GPT2LMHeadModel(base).to(device).train()
         optimizer = make_optimizer(model, 1e-4, 0.0)
-        run = torch.compile(model) if compiled else model
+        loss = way(model)
         yield Line(
-            f"stock GPT-2, {'compiled' if compiled else 'eager'}",
-            lambda run=run, optimizer=optimizer: stock_step(run, optimizer, batch),
+            f"stock GPT-2, {title}, {size} windows at a time",
+            lambda loss=loss, optimizer=optimizer, size=size: stock_step(loss, optimizer, batch, size),
             lambda tracker, model=model, optimizer=optimizer: tracker.hold_training(model, optimizer, batch),
         )
-        del model, run, optimizer
+        del model, loss, optimizer
         forget(device)
+
+
+def eager(model: GPT2LMHeadModel) -> Loss:
+    """Operation by operation."""
+    return lambda inputs, targets: summed_loss(model(inputs, use_cache=False).logits, targets)
+
+
+def compiled(model: GPT2LMHeadModel) -> Loss:
+    """The model is one program; its loss is none of it."""
+    run = torch.compile(model)
+    return lambda inputs, targets: summed_loss(run(inputs, use_cache=False).logits, targets)
+
+
+def compiled_with_loss(model: GPT2LMHeadModel) -> Loss:
+    """The model and its loss are one program, in which nobody needs the logits in single precision as a whole."""
+    return torch.compile(eager(model), dynamic=False)
+
+
+def compiled_with_liger(model: GPT2LMHeadModel) -> Loss:
+    """The blocks are one program; vocabulary projection and loss are Liger's, a chunk of rows at a time."""
+    from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+
+    run, head = torch.compile(model.transformer, dynamic=False), LigerFusedLinearCrossEntropyLoss(reduction="sum")
+
+    def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        top = run(inputs, use_cache=False).last_hidden_state.flatten(0, 1)
+        kind = torch.get_autocast_dtype(top.device.type)
+        return head(model.lm_head.weight.to(kind), top.to(kind), targets.flatten())
+
+    return loss
+
+
+def summed_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
 
 
 def our_lines(
@@ -164,19 +243,30 @@ def text_batch(trial: TrialConfig, arguments: argparse.Namespace) -> WindowBatch
     return next(TrainingStream(split, trial.windowing, trial.windows, trial.batch, seed=0))
 
 
-def stock_step(model: Callable[..., Any], optimizer: torch.optim.Optimizer, batch: WindowBatch) -> None:
-    for inputs, targets in zip(batch.inputs_WBT, batch.targets_WBT, strict=True):
+def stock_step(loss: Loss, optimizer: torch.optim.Optimizer, batch: WindowBatch, size: int) -> None:
+    """Micro-batches of so many windows; those of a chain side by side are rows of the batch as it lies."""
+    rows = (batch.inputs_WBT.flatten(0, 1).split(size), batch.targets_WBT.flatten(0, 1).split(size))
+    for inputs, targets in zip(*rows, strict=True):
         with autocast(inputs.device, "auto"):
-            logits = model(inputs, use_cache=False).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), reduction="sum")
-        (loss / batch.scored).backward()
+            summed = loss(inputs, targets)
+        (summed / batch.scored).backward()
     torch.nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], 1.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
 
 
-def measured(line: Line, steps: int, device: torch.device) -> tuple[float, float, int]:
-    """Seconds of a step, seconds of the first, and the peak."""
+def rows_of(
+    lines: Iterator[Line], arguments: argparse.Namespace, batch: WindowBatch, device: torch.device
+) -> list[Row]:
+    rows = []
+    for line in lines:
+        rows.append(measured(line, arguments, batch, device))
+        del line  # and its model, before the next one's is made
+    return rows
+
+
+def measured(line: Line, arguments: argparse.Namespace, batch: WindowBatch, device: torch.device) -> Row:
+    """The first step, the peak of the next three, and then round after round."""
     started = time.perf_counter()
     line.step()
     wait(device)
@@ -187,11 +277,16 @@ def measured(line: Line, steps: int, device: torch.device) -> tuple[float, float
         line.step()
     wait(device)
     peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else tracked_peak(line)
-    started = time.perf_counter()
-    for _ in range(steps):
-        line.step()
-    wait(device)
-    return (time.perf_counter() - started) / steps, first, peak
+    rates = []
+    for _ in range(arguments.rounds):
+        started = time.perf_counter()
+        for _ in range(arguments.steps):
+            line.step()
+        wait(device)
+        rates.append(arguments.steps * batch.scored / (time.perf_counter() - started))
+    row = Row(line.title, rates, peak, first)
+    print(f"{row.title}: {format_count(row.rate)} tokens/s", file=sys.stderr, flush=True)
+    return row
 
 
 def tracked_peak(line: Line) -> int:

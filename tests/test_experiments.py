@@ -13,6 +13,8 @@ import pytest
 from tests.cli.run import run as command
 from tests.searching.searches import make_world
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_comparison_scores_as_eval_does_and_goes_on_where_it_was(
     experiment: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from recur_tune.corpus.tokenizers import load_tokenizer
@@ -11,6 +12,8 @@ from recur_tune.training.bptt import fixed_plan
 from recur_tune.training.evaluate import evaluate
 from recur_tune.training.loop import Trainer
 from tests.conftest import small_model
+
+pytestmark = pytest.mark.slow
 
 CORPUS, VALUES = "recall:lag=2,line=10,values=8", 8
 

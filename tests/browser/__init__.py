@@ -7,10 +7,12 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, sync_playwright
+
+from tests import waiting
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
-PATIENCE = 120_000  # milliseconds; on busy cores a first start from a cold disk has taken thirty seconds
+PATIENCE = 1000 * waiting.PATIENCE  # in milliseconds
 # Chromium's sandbox refuses root; lines by the thousand are drawn by WebGL, which has no GPU here.
 FLAGS = ["--enable-unsafe-swiftshader", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
 MISSING = "a browser test needs Chromium, not found here (`make packages` installs it)"
@@ -28,3 +30,10 @@ def running_chromium(executable: str) -> Iterator[Browser]:
         browser = playwright.chromium.launch(executable_path=executable, args=FLAGS, timeout=PATIENCE)
         yield browser
         browser.close()
+
+
+def desktop(browser: Browser) -> BrowserContext:
+    """Windows of a desktop's size, without anyone's cookies."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(PATIENCE)
+    return context

@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser import MISSING, PATIENCE, find_chromium, running_chromium
-
-_SCREENSHOTS = Path(__file__).parents[2] / "build" / "screenshots"
+from tests.browser import MISSING, PATIENCE, desktop, find_chromium, running_chromium
 
 expect.set_options(timeout=PATIENCE)  # its own five seconds are few where tests share two cores
 
@@ -30,20 +28,17 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """An empty page of a desktop's size, without anyone's cookies."""
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    context.set_default_timeout(PATIENCE)
+    context = desktop(browser)
     yield context.new_page()
     context.close()
 
 
 @pytest.fixture(scope="session")
-def keep() -> Callable[[Page, str], Path]:
-    """Keep a picture of a whole page under a name, for people to look at."""
-    folder = Path(os.environ.get("RECUR_TUNE_SCREENSHOTS") or _SCREENSHOTS)
+def keep() -> Callable[[Page, str], None]:
+    """Keep a picture of a whole page under a name, for people to look at: in $RECUR_TUNE_SCREENSHOTS, if it is set."""
 
-    def keep_as(page: Page, name: str) -> Path:
-        path = folder / f"{name}.png"
-        page.screenshot(path=path, full_page=True)  # makes the folder
-        return path
+    def keep_as(page: Page, name: str) -> None:
+        if folder := os.environ.get("RECUR_TUNE_SCREENSHOTS"):
+            page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)  # makes the folder
 
     return keep_as

@@ -6,22 +6,23 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, Route, expect
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect
 
 from recur_tune.tracking.mlflow import Tracker
 from recur_tune.tracking.places import Delivered
 from recur_tune.tracking.plots import draw_front
 from recur_tune.tracking.server import answering_server
 from recur_tune.tracking.views import FRONT, TRIALS, view_address
+from tests.browser import desktop
+from tests.database import empty_database
 from tests.ports import FIRST
 from tests.reporting import few, make
 
 pytestmark = pytest.mark.browser
 
-Keep = Callable[[Page, str], Path]
+Keep = Callable[[Page, str], None]
 
 
 @dataclass
@@ -51,6 +52,7 @@ class Visitor:
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Delivered]]:
     """A server over a finished search of six trials, three of them on the front."""
     results, now = tmp_path_factory.mktemp("results"), time.time() - 100
+    empty_database(results / "mlflow.db")
     directory = make(results, "books", [event | {"time": event["time"] + now} for event in few()])
     tracker = Tracker(directory)
     tracker.deliver()
@@ -59,11 +61,23 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Deli
         yield f"http://127.0.0.1:{port}", tracker._delivered
 
 
+@pytest.fixture(scope="module")
+def desk(browser: Browser) -> Iterator[BrowserContext]:
+    """One browser profile for all visits, as people have: MLflow's scripts, which are large, are loaded once."""
+    context = desktop(browser)
+    yield context
+    context.close()
+
+
 @pytest.fixture
-def visitor(page: Page, served: tuple[str, Delivered]) -> Iterator[Visitor]:
+def visitor(desk: BrowserContext, served: tuple[str, Delivered]) -> Iterator[Visitor]:
+    page = desk.new_page()
     visitor = Visitor(page, *served)
     page.route("**/*", visitor.guard)
     yield visitor
+    page.evaluate("localStorage.clear()")  # where MLflow remembers what was unfolded
+    for opened in desk.pages:
+        opened.close()
     assert visitor.asked == [], "a page needs more than its server"
 
 

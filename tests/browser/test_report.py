@@ -15,7 +15,7 @@ from recur_tune.reporting.compare import compare_page, comparison
 from recur_tune.reporting.page import report_page
 from recur_tune.reporting.reading import Reading, read_search
 from recur_tune.searching.state import Event
-from tests.browser import PATIENCE
+from tests.browser import PATIENCE, desktop
 from tests.reporting import begun, few, make, many, opening, params_of, validated
 from tests.reporting.test_page import tracked
 
@@ -131,6 +131,17 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reading, Path]:
     return reported(read_search(make(tmp_path_factory.mktemp("big"), events=many(200))))
 
 
+@pytest.fixture(scope="module")
+def read(browser: Browser, big: tuple[Reading, Path]) -> Iterator[Reader]:
+    """Somebody who has read that report to its end, which takes seconds; several tests look at what they see."""
+    context = desktop(browser)
+    reader = Reader.at(context.new_page())
+    assert reader.read(big[1]) == ALL
+    yield reader
+    assert reader.asked == [] and reader.complaints == []
+    context.close()
+
+
 def reported(search: Reading) -> tuple[Reading, Path]:
     file = search.directory.path / "report.html"
     file.write_text(report_page(search))
@@ -138,7 +149,7 @@ def reported(search: Reading) -> tuple[Reading, Path]:
 
 
 def test_every_figure_is_drawn_without_a_network(
-    reader: Reader, books: tuple[Reading, Path], keep: Callable[[Page, str], Path]
+    reader: Reader, books: tuple[Reading, Path], keep: Callable[[Page, str], None]
 ) -> None:
     assert reader.read(books[1]) == ALL
     reader.not_blank(ALL)
@@ -146,18 +157,17 @@ def test_every_figure_is_drawn_without_a_network(
 
 
 def test_two_hundred_trials_are_all_there(
-    reader: Reader, big: tuple[Reading, Path], keep: Callable[[Page, str], Path]
+    read: Reader, big: tuple[Reading, Path], keep: Callable[[Page, str], None]
 ) -> None:
-    search, file = big
-    assert reader.read(file) == ALL
-    reader.not_blank(ALL)
-    expect(reader.page.locator("#front .scatterlayer .point")).to_have_count(len(search.known))
-    expect(reader.page.locator("#timeline .barlayer .point")).to_have_count(len(search.spans))
-    keep(reader.page, "report-of-200")
+    search, _ = big
+    read.not_blank(ALL)
+    expect(read.page.locator("#front .scatterlayer .point")).to_have_count(len(search.known))
+    expect(read.page.locator("#timeline .barlayer .point")).to_have_count(len(search.spans))
+    keep(read.page, "report-of-200")
 
 
 def test_a_point_under_the_pointer_says_all_about_its_trial(
-    reader: Reader, books: tuple[Reading, Path], keep: Callable[[Page, str], Path]
+    reader: Reader, books: tuple[Reading, Path], keep: Callable[[Page, str], None]
 ) -> None:
     reader.open(books[1])
     for figure in ("front", "windows", "curves"):
@@ -191,28 +201,28 @@ def test_a_click_opens_the_trial_s_run_where_it_has_one(page: Page, books: tuple
 
 
 def test_dragging_along_an_axis_keeps_the_trials_that_pass_there(
-    reader: Reader, big: tuple[Reading, Path], keep: Callable[[Page, str], Path]
+    read: Reader, keep: Callable[[Page, str], None]
 ) -> None:
-    reader.read(big[1])
-    names = [dimension["label"] for dimension in reader.data("parallel")[0]["dimensions"]]
+    read.show("parallel")
+    names = [dimension["label"] for dimension in read.data("parallel")[0]["dimensions"]]
     at = names.index("perplexity per word")
-    everything = reader.page.wait_for_function(LINES).json_value()
-    box = reader.page.locator("#parallel .axis-brush .background").nth(at).bounding_box()
+    everything = read.page.wait_for_function(LINES).json_value()
+    box = read.page.locator("#parallel .axis-brush .background").nth(at).bounding_box()
     assert box is not None
     middle, bottom = box["x"] + box["width"] / 2, box["y"] + box["height"]
-    reader.page.mouse.move(middle, bottom - 0.1 * box["height"])
-    reader.page.mouse.down()
-    reader.page.mouse.move(middle, bottom - 0.3 * box["height"], steps=5)
-    reader.page.mouse.up()
+    read.page.mouse.move(middle, bottom - 0.1 * box["height"])
+    read.page.mouse.down()
+    read.page.mouse.move(middle, bottom - 0.3 * box["height"], steps=5)
+    read.page.mouse.up()
     kept = f"document.getElementById('parallel').data[0].dimensions[{at}].constraintrange"
-    low, high = reader.page.wait_for_function(kept).json_value()
-    ends = reader.data("parallel")[0]["dimensions"][at]["range"]
+    low, high = read.page.wait_for_function(kept).json_value()
+    ends = read.data("parallel")[0]["dimensions"][at]["range"]
     shares = [(value - ends[0]) / (ends[1] - ends[0]) for value in (low, high)]
     assert shares == pytest.approx([0.1, 0.3], abs=0.05)
-    reader.page.wait_for_function(f"{LINES} < 0.7 * {everything}")  # the others fade
-    keep(reader.page, "report-brushed")
-    reader.page.mouse.click(middle, bottom - 0.8 * box["height"])
-    reader.page.wait_for_function(f"!{kept}")
+    read.page.wait_for_function(f"{LINES} < 0.7 * {everything}")  # the others fade
+    keep(read.page, "report-brushed")
+    read.page.mouse.click(middle, bottom - 0.8 * box["height"])
+    read.page.wait_for_function(f"!{kept}")
 
 
 @pytest.fixture
@@ -225,7 +235,7 @@ def phone(browser: Browser) -> Iterator[BrowserContext]:
 
 
 def test_a_phone_scrolls_down_only(
-    phone: BrowserContext, big: tuple[Reading, Path], keep: Callable[[Page, str], Path]
+    phone: BrowserContext, big: tuple[Reading, Path], keep: Callable[[Page, str], None]
 ) -> None:
     reader = Reader.at(phone.new_page())
     assert reader.read(big[1]) == ALL
@@ -252,27 +262,27 @@ def test_a_finger_s_first_touch_shows_and_its_second_opens(phone: BrowserContext
 
 
 def test_without_colours_a_plain_model_is_still_told_from_a_recurrent_one(
-    reader: Reader, big: tuple[Reading, Path], keep: Callable[[Page, str], Path]
+    read: Reader, big: tuple[Reading, Path], keep: Callable[[Page, str], None]
 ) -> None:
-    search, file = big
-    reader.read(file)
+    search, _ = big
     kinds = {number: search.kind(trial) for number, trial in search.state.trials.items()}
     for figure in ("front", "windows", "curves"):
         shapes: dict[str, set[str]] = {"none": set(), "memory": set()}
-        for trace in reader.data(figure):
+        for trace in read.data(figure):
             if "customdata" in trace and trace["name"] != "stopped here":  # a cross: not what it was, how it ended
                 symbols = trace["marker"]["symbol"]
                 each = [symbols] * len(trace["customdata"]) if isinstance(symbols, str) else symbols
                 for number, symbol in zip(trace["customdata"], each, strict=True):
                     shapes[kinds[number]].add(symbol.removesuffix("-open"))
         assert shapes == {"none": {"circle"}, "memory": {"triangle-up"}}, figure
-    dashes = {trace["name"]: trace["line"]["dash"] for trace in reader.data("front") if "line" in trace}
+    dashes = {trace["name"]: trace["line"]["dash"] for trace in read.data("front") if "line" in trace}
     assert len(set(dashes.values())) == len(dashes) == 2
-    patterns = [trace["marker"]["pattern"]["shape"] for trace in reader.data("timeline")]
+    patterns = [trace["marker"]["pattern"]["shape"] for trace in read.data("timeline")]
     assert len(set(patterns)) == len(patterns) == 2, "how a trial ended"
-    seeing = reader.page.context.new_cdp_session(reader.page)
+    seeing = read.page.context.new_cdp_session(read.page)
     seeing.send("Emulation.setEmulatedVisionDeficiency", {"type": "achromatopsia"})
-    keep(reader.page, "report-without-colours")
+    keep(read.page, "report-without-colours")
+    seeing.detach()
 
 
 def alone(*last: float) -> list[Event]:
@@ -295,7 +305,7 @@ def alone(*last: float) -> list[Event]:
     ],
 )
 def test_where_little_is_known_stands_a_figure_or_a_sentence(
-    reader: Reader, tmp_path: Path, keep: Callable[[Page, str], Path], name: str, events: list[Event], drawn: list[str]
+    reader: Reader, tmp_path: Path, keep: Callable[[Page, str], None], name: str, events: list[Event], drawn: list[str]
 ) -> None:
     _, file = reported(read_search(make(tmp_path, events=events)))
     assert reader.read(file) == drawn
@@ -314,7 +324,7 @@ def test_a_printed_report_has_every_figure(reader: Reader, books: tuple[Reading,
 
 
 def test_a_comparison_opens_without_a_network(
-    reader: Reader, tmp_path: Path, keep: Callable[[Page, str], Path]
+    reader: Reader, tmp_path: Path, keep: Callable[[Page, str], None]
 ) -> None:
     make(tmp_path, "books", few())
     make(tmp_path, "others", many(40))

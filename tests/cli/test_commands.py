@@ -5,28 +5,30 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
 from tests.cli.run import run
+from tests.command import Command
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a base, a recurrent model and a plain one trained from it."""
     folder = tmp_path_factory.mktemp("tour")
-    assert run("pretrain", "--corpus", "recall", "--window", 64, "--tokens", "12k", "--out", folder / "base").code == 0
+    short = ["--tokens", "4k", "--validate-every", "4k", "--validation-tokens", "2k"]
+    assert run("pretrain", "--corpus", "recall", "--window", 64, *short, "--out", folder / "base").code == 0
     for recurrence in ("memory", "none"):
         arguments = ["--base", folder / "base", "--corpus", "recall", "--recurrence", recurrence, "--width", 16]
-        budget = ["--window", 16, "--overlap", 4, "--windows", 4, "--tokens", "8k", "--validation-tokens", "2k"]
-        result = run("train", *arguments, *budget, "--out", folder / recurrence, "--json")
+        reading = ["--window", 16, "--overlap", 4, "--windows", 4]
+        result = run("train", *arguments, *reading, *short, "--out", folder / recurrence, "--json")
         assert result.code == 0, result.err
         told = json.loads(result.out)  # and nothing but JSON on stdout
-        assert told["tokens"] >= 8000
+        assert told["tokens"] >= 4000
         assert told["peak_memory_bytes"] == pytest.approx(told["measured_peak_memory_bytes"], rel=0.05)
     return folder
 
@@ -72,8 +74,10 @@ def test_generate_streams_past_the_context_and_repeats_itself_under_the_same_see
 
 def test_a_yaml_file_holds_the_same_fields_and_flags_win_over_it(tour: Path, tmp_path: Path) -> None:
     trial = tmp_path / "trial.yaml"
-    trial.write_text(f"base: {tour / 'base'}\ncorpus: recall\nwindow: 16\nwindows: 3\ntokens: 2k\nwidth: 8\n")
-    assert run("train", trial, "--width", 9, "--out", tmp_path / "run").code == 0
+    trial.write_text(
+        f"base: {tour / 'base'}\ncorpus: recall\nwindow: 16\nwindows: 3\ntokens: 2k\nwidth: 8\nvalidate_every: 2k\n"
+    )
+    assert run("train", trial, "--width", 9, "--validate-every", "2k", "--out", tmp_path / "run").code == 0
     stored = (tmp_path / "run" / "trial.yaml").read_text()
     assert "width: 9" in stored and "windows: 3" in stored and "tokens: 2000" in stored
 
@@ -104,19 +108,13 @@ def test_every_command_explains_itself() -> None:
 
 def test_an_interrupted_run_is_saved_and_goes_on_to_the_same_end(tour: Path, tmp_path: Path) -> None:
     arguments = ["train", "--base", tour / "base", "--corpus", "recall", "--window", 16, "--windows", 4, "--width", 8]
-    arguments += ["--tokens", "20k", "--validate-every", "4k", "--validation-tokens", "1k"]
-    command = [sys.executable, "-m", "recur_tune.cli.main", *map(str, arguments), "--out", str(tmp_path / "cut")]
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-    )
-    assert process.stderr is not None
-    for line in process.stderr:  # interrupt it once it has something to lose
-        if "validation" in line:
-            process.send_signal(signal.SIGINT)
-            break
-    rest = process.stderr.read()
-    assert process.wait() == 130
-    assert "--resume" in rest and "Traceback" not in rest
+    arguments += ["--tokens", "6k", "--validate-every", "2k", "--validation-tokens", "500"]
+    env = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+    with Command(*arguments, "--out", tmp_path / "cut", env=env) as training:
+        training.until(lambda: "validation" in training.err, "a validation, so that there is something to lose")
+        training.signal(signal.SIGINT)
+        assert training.wait() == 130
+        assert "--resume" in training.err and "Traceback" not in training.err
 
     assert run("train", "--out", tmp_path / "cut", "--resume").code == 0
     assert run(*arguments, "--out", tmp_path / "whole").code == 0

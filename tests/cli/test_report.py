@@ -160,6 +160,7 @@ def test_the_help_explains_itself(name: str) -> None:
     assert outcome.code == 0 and "NAME" in outcome.out and "--out" in outcome.out
 
 
+@pytest.mark.slow
 def test_reports_need_neither_mlflow_nor_ray(results: Path) -> None:
     code = (
         "import sys; from recur_tune.cli.main import cli; cli.main(['report', 'books'], standalone_mode=False)\n"

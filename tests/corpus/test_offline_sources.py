@@ -23,6 +23,7 @@ from tests.corpus import texts
 # --- stdlib ---
 
 
+@pytest.mark.slow
 def test_the_standard_librarys_text_fills_three_splits() -> None:
     documents = {split: texts("stdlib", split) for split in SPLITS}
     sizes = {split: sum(map(len, documents[split])) for split in SPLITS}
@@ -32,6 +33,7 @@ def test_the_standard_librarys_text_fills_three_splits() -> None:
     assert documents == {split: texts("stdlib", split) for split in SPLITS}
 
 
+@pytest.mark.slow
 def test_no_paragraph_of_the_standard_library_is_in_two_splits() -> None:
     paragraphs = {
         split: {part.strip() for text in texts("stdlib", split) for part in text.split(b"\n\n")} for split in SPLITS
@@ -41,6 +43,7 @@ def test_no_paragraph_of_the_standard_library_is_in_two_splits() -> None:
     assert not paragraphs["validation"] & paragraphs["test"]
 
 
+@pytest.mark.slow
 def test_the_standard_librarys_text_is_the_same_in_every_process() -> None:
     # A few dozen files, so that the two processes do not parse the whole library.
     script = """

@@ -24,6 +24,7 @@ from recur_tune.corpus.tokenizers import byte_tokenizer, load_tokenizer
 from recur_tune.corpus.tokens import TokenisedSplit, prepare
 from recur_tune.errors import UserError
 from tests.corpus import MULTIBYTE, numbered_split, save_merging_tokenizer, text_folder
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module", params=["bytes", "merges"])
@@ -168,7 +169,7 @@ def test_a_build_that_fails_leaves_nothing_and_the_next_one_succeeds(tmp_path: P
 def _prepare_at_once(name: str, everyone_is_here: Barrier, results: Queue) -> None:
     class MeetingLock(filelock.FileLock):
         def __enter__(self) -> filelock.BaseFileLock:
-            everyone_is_here.wait(timeout=60)  # all have seen that there is no entry yet
+            everyone_is_here.wait(timeout=PATIENCE)  # all have seen that there is no entry yet
             return super().__enter__()
 
     tokens.FileLock = MeetingLock
@@ -186,7 +187,7 @@ def test_of_several_processes_at_once_one_builds_and_all_read_the_same(tmp_path:
     ]
     for process in processes:
         process.start()
-    outcomes = [results.get(timeout=60) for _ in processes]
+    outcomes = [results.get(timeout=PATIENCE) for _ in processes]
     for process in processes:
         process.join()
 

@@ -69,6 +69,7 @@ def test_a_window_that_is_recomputed_still_costs_its_tokens_and_its_state():
     assert many - few == 20 * LANES * (tokens + fresh + state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", [Plan(1), Plan(2), Plan(5), Plan(7)], ids=str)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("variant", [{"recurrence": "none"}, {"l_ins": "all", "embeddings": 2}], ids=str)

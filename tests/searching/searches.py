@@ -20,6 +20,7 @@ from recur_tune.searching.state import ENDED
 from recur_tune.spec import parse
 from recur_tune.tracking.mlflow import tracking_uri
 from tests.conftest import small_model
+from tests.database import empty_database
 
 _OPTUNA_HEARS = {
     "complete": TrialState.COMPLETE, "stopped": TrialState.PRUNED,
@@ -34,7 +35,7 @@ def make_world(folder: Path) -> None:
     model = small_model(vocab_size=256, n_positions=64, n_layer=2, n_embd=16, n_head=2)
     (folder / "base").mkdir(parents=True)
     save_model(model, load_tokenizer("bytes"), folder / "base")
-    MlflowClient(f"sqlite:///{folder}/mlflow.db").search_experiments()  # makes the database, which takes seconds
+    empty_database(folder / "mlflow.db")
     for split, documents in (("train", 8), ("validation", 2), ("test", 1)):
         (folder / "text" / split).mkdir(parents=True)
         for number in range(documents):

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -16,8 +15,10 @@ import pytest
 
 from recur_tune.localhost import free_ports_from
 from recur_tune.searching.directory import SearchDirectory
+from tests.command import Command
 from tests.ports import FIRST
 from tests.searching.searches import assert_settled, small_spec, write_space
+from tests.waiting import until
 
 pytestmark = pytest.mark.ray
 
@@ -40,13 +41,15 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 
 def wait_for(address: str) -> None:
     host, _, port = address.rpartition("/")[2].partition(":")
-    for _ in range(1800):
+
+    def answers() -> bool:
         try:
             socket.create_connection((host, int(port)), timeout=1).close()
-            return
         except OSError:
-            time.sleep(0.1)
-    raise AssertionError(f"nothing answers at {address}")
+            return False
+        return True
+
+    until(answers, f"an answer at {address}")
 
 
 # Not ray://: Ray's client server starts a process per client and gives it half a minute, too little on two busy cores.
@@ -54,14 +57,13 @@ def wait_for(address: str) -> None:
 def test_a_search_runs_there(head: dict[str, str], kind: str, world: Path, tmp_path: Path) -> None:
     for address in head.values():
         wait_for(address)
-    space = write_space(tmp_path / "space.yaml", small_spec(world, budget__trials=2))
-    command = [sys.executable, "-m", "recur_tune.cli.main", "search", str(space), "--name", "there"]
+    space = write_space(
+        tmp_path / "space.yaml", small_spec(world, budget__trials=2, resources__cpus=2)
+    )  # one after the other
     env = os.environ | {"RAY_AUTH_MODE": "disabled", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        [*command, "--results", str(tmp_path), "--address", head[kind]],
-        capture_output=True, text=True, timeout=300, env=env,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    words = ["search", space, "--name", "there", "--results", tmp_path, "--address", head[kind]]
+    with Command(*words, env=env) as search:
+        assert search.wait() == 0, search.err
     directory = SearchDirectory.open(tmp_path, "there")
     assert directory.state().status == "finished"
     assert_settled(directory)

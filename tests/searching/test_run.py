@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import threading
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -26,7 +25,6 @@ from recur_tune.cluster.ray_cluster import Allotment, Cluster
 from recur_tune.monitoring.meter import metered
 from recur_tune.searching.callback import Steward
 from recur_tune.searching.directory import MODEL, SearchDirectory
-from recur_tune.searching.front import front_rows
 from recur_tune.searching.preparation import Prices
 from recur_tune.searching.result import SearchResult
 from recur_tune.searching.run import fit, run_search
@@ -36,6 +34,7 @@ from recur_tune.searching.trainable import run_trial, train_in_actor, train_on_w
 from recur_tune.tracking.mlflow import tracking_uri
 from tests.cli.run import run as command
 from tests.searching.searches import assert_settled, events_of, small_fields, small_spec
+from tests.waiting import until
 
 pytestmark = pytest.mark.ray
 
@@ -82,6 +81,15 @@ def test_the_front_is_a_table_with_objectives_and_parameters(searched: SearchRes
     assert front["token_perplexity"].is_monotonic_increasing
     assert len(searched.trials) == len(searched.state.trials)
     assert 0 < (searched.hypervolume or 0) < 1
+
+
+def test_the_front_holds_the_complete_trials_that_no_other_beats(searched: SearchResult) -> None:
+    names = ["token_perplexity", "flops_per_token", "peak_memory"]
+    found = searched.trials[searched.trials["state"] == "complete"].set_index("trial")[names]
+    unbeaten = [
+        name for name, own in found.iterrows() if not ((found <= own).all(axis=1) & (found < own).any(axis=1)).any()
+    ]
+    assert sorted(searched.front["trial"]) == sorted(unbeaten)
 
 
 def test_what_breaks_a_limit_is_never_trained(searched: SearchResult) -> None:
@@ -167,13 +175,12 @@ def test_both_lanes_give_the_same_numbers(cluster: Cluster, world: Path, tmp_pat
 def kill_when(directory: SearchDirectory, ready: Callable[[dict[str, Any]], bool]) -> threading.Thread:
     """Kill the worker of the first report that is ready for it, as a lost machine would."""
 
+    def reported() -> list[dict[str, Any]]:
+        return [event for event in events_of(directory, "report") if ready(event)]
+
     def watch() -> None:
-        while True:
-            for event in events_of(directory, "report"):
-                if ready(event):
-                    os.kill(int(event["worker"].partition(":")[2]), signal.SIGKILL)
-                    return
-            time.sleep(0.02)
+        until(reported, "a report of a worker to kill", pause=0.02)
+        os.kill(int(reported()[0]["worker"].partition(":")[2]), signal.SIGKILL)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
@@ -241,8 +248,3 @@ def test_out_of_memory_ends_one_trial_and_replaces_its_actor(cluster: Cluster, w
     study = optuna.load_study(study_name="memory", storage=study_storage(directory.path))
     assert study.trials[1].state == TrialState.PRUNED
     assert study.trials[1].constraints["trainable"] > 0
-
-
-def test_front_rows_are_what_the_result_shows(searched: SearchResult) -> None:
-    rows = front_rows(searched.state, searched.directory.spec.objectives)
-    assert [row["trial"] for row in rows] == list(searched.front["trial"])

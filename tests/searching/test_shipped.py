@@ -121,6 +121,7 @@ def test_an_objective_fits_its_text() -> None:
         assert shipped(name).objectives == (quality, "flops_per_token", "peak_memory")
 
 
+@pytest.mark.slow
 def test_the_limit_of_a_shipped_space_holds_its_largest_trial() -> None:
     """The other three have GPT-2's shape and take ten seconds a simulation; their largest trial needs 20.7 GiB."""
     spec = shipped("enwik8-bytes")
@@ -133,6 +134,7 @@ def test_the_limit_of_a_shipped_space_holds_its_largest_trial() -> None:
     assert parse_size("2GiB") < costs["peak_memory"] < spec.limits["peak_memory"]
 
 
+@pytest.mark.slow
 def test_a_preset_is_priced_for_the_tokenizer_that_it_gets() -> None:
     config = shipped("enwik8-bytes").trial_config({"window": 150, "batch": 2, "windows": 5})
     bytes_, bpe = Prices(1)(config), Prices(1)(config.model_copy(update={"tokenizer": None}))

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -21,12 +20,13 @@ from typing import Any
 
 import psutil
 
+from tests.waiting import PATIENCE, until
+
 NODES = ("n1", "n2", "n3")
 USERS = {"alice": 5001, "bob": 5002}  # known to this SLURM only, with homes of their own
 
 _SCRIPT = Path(__file__).with_suffix(".sh")
 _ADDRESSES = {node: f"10.77.0.{number}" for number, node in enumerate(NODES, start=1)} | {"ctl": "10.77.0.254"}
-_PATIENCE = 60  # seconds for what a node or a daemon does by itself
 _COVERED = ("/tmp", "/home", "/root")
 _NAMESPACES = ("--net", "--uts", "--ipc", "--pid", "--mount")
 _PATH = f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -132,11 +132,11 @@ class MiniSlurm:
         command = ["unshare", *_NAMESPACES, "--fork", "--kill-child", str(_SCRIPT), str(self._state), "ctl"]
         with (self._state / "ctl.log").open("w") as log:
             self._outer = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=self._environment(None), cwd="/",
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=self.environment(None), cwd="/",
                 start_new_session=True,
             )  # fmt: skip
         try:
-            self._until(self._pid_file("ctl").exists, "the login node did not start")
+            self._until(self._pid_file("ctl").exists, "the login node")
             for node in NODES:
                 self._boot(node)
             self.ready()
@@ -153,17 +153,17 @@ class MiniSlurm:
             os.kill(self.pid("ctl"), signal.SIGKILL)
         except (FileNotFoundError, ProcessLookupError):
             self._outer.kill()
-        self._outer.communicate(timeout=30)
+        self._outer.communicate(timeout=PATIENCE)
         self._outer = None
         shutil.rmtree(self._state)
 
     def ready(self) -> None:
         """Waits until every node is up and without a job."""
-        self._until(self._all_idle, "not every node became idle")
+        self._until(self._all_idle, "every node idle")
 
     def run(
         self, *words: str | Path, user: str | None = None, env: dict[str, str] | None = None, check: bool = True,
-        timeout: float = 60, node: str = "ctl",
+        timeout: float = PATIENCE, node: str = "ctl",
     ) -> subprocess.CompletedProcess[str]:  # fmt: skip
         """Runs a command on the login node, in `shared`, with the environment of a fresh login and `env`."""
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -186,7 +186,7 @@ class MiniSlurm:
         become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"] if user else []
         enter = ["nsenter", f"--target={self.pid(node)}", *_NAMESPACES, *become, "env", f"--chdir={self.shared}"]
         options = {"stdin": subprocess.DEVNULL, "text": True, "start_new_session": True} | options
-        return _Entered([*enter, *map(str, words)], env=self._environment(user, env), **options)
+        return _Entered([*enter, *map(str, words)], env=self.environment(user, env), **options)
 
     def on_node(self, node: str, *words: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
         """Runs a command on a node, past SLURM: as one logged in there would. Options are those of `run`."""
@@ -196,7 +196,7 @@ class MiniSlurm:
         """Ends every process of a node at once, as a crash would; SLURM needs some 17 s to notice."""
         process = Path(f"/proc/{self.pid(node)}")
         os.kill(self.pid(node), signal.SIGKILL)
-        self._until(lambda: not process.exists(), f"{node} did not end")
+        self._until(lambda: not process.exists(), f"the end of {node}")
         self._pid_file(node).unlink()
 
     def revive_node(self, node: str) -> None:
@@ -233,21 +233,19 @@ class MiniSlurm:
         rest = ("unshare", "--uts", "--ipc", "--pid", "--mount", "--fork", _SCRIPT, self._state, node)
         with (self._state / f"{node}.log").open("a") as log:
             self.popen("setsid", "--fork", *network, *rest, stdout=log, stderr=log).wait()
-        self._until(self._pid_file(node).exists, f"{node} did not start")
+        self._until(self._pid_file(node).exists, f"the start of {node}")
 
     def _all_idle(self) -> bool:
         shown = self.run("sinfo", "--noheader", "--partition=main", "--states=idle", "--format=%D %T", check=False)
         return shown.stdout.split() == [str(len(NODES)), "idle"]
 
-    def _until(self, condition: Callable[[], bool], otherwise: str) -> None:
+    def _until(self, condition: Callable[[], bool], what: str) -> None:
         assert self._outer
-        end = time.monotonic() + _PATIENCE
-        while not condition():
-            if time.monotonic() > end or self._outer.poll() is not None:
-                raise RuntimeError(f"{otherwise}:\n{self.logs()}")
-            time.sleep(0.05)
+        outer = self._outer
+        until(condition, what, self.logs, hopeless=lambda: outer.poll() is not None)
 
-    def _environment(self, user: str | None, more: dict[str, str] | None = None) -> dict[str, str]:
+    def environment(self, user: str | None, more: dict[str, str] | None = None) -> dict[str, str]:
+        """That of a fresh login, and more."""
         login = {"USER": user or "root", "HOME": f"/home/{user}" if user else "/root", "PATH": _PATH, "LANG": "C.UTF-8"}
         return login | {"LOGNAME": login["USER"], "SLURM_CONF": f"{self._state}/slurm.conf"} | (more or {})
 

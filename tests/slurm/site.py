@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,10 +16,10 @@ import yaml
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.state import SearchState
 from recur_tune.slurm.folder import Head, SlurmFolder
+from tests.command import CHECKOUT, Command, wait_for_server
 from tests.searching.searches import make_world, small_spec, write_space
 from tests.slurm.mini_slurm import MiniSlurm
-
-_LIMIT = 300.0  # seconds that nothing here should need; what hangs fails instead
+from tests.waiting import until
 
 
 class Site:
@@ -32,6 +33,7 @@ class Site:
         (self.world / "base" / "model.safetensors").chmod(0o644)  # safetensors makes files private
         self.results.mkdir(mode=0o777)
         self.results.chmod(0o1777)
+        self._login = self._log_in()
 
     def profile(self, **fields: Any) -> Path:
         """A profile in a file; every node shares the storage, and nobody takes longer than it must."""
@@ -53,19 +55,26 @@ class Site:
         fields = {"budget__trials": 3, "budget__tokens": 12_000, "budget__rungs": 2} | changes
         return write_space(path, small_spec(self.world, **fields))
 
-    def type(
-        self, *words: str | Path, user: str | None = None, code: int = 0, timeout: float = _LIMIT
-    ) -> subprocess.CompletedProcess[str]:
+    def type(self, *words: str | Path, user: str | None = None, code: int = 0) -> Command:
         """A command of ours on the login node; it has to end with that exit code."""
         env = {
             "RECUR_TUNE_RESULTS": str(self.results),
             "RECUR_TUNE_CACHE": str(self.shared / "cache"),
             "HF_HUB_OFFLINE": "1",
         }
-        ran = self.slurm.run("recur-tune", *words, user=user, env=env, check=False, timeout=timeout)
-        assert ran.returncode == code, f"{words}: {ran.stdout}{ran.stderr}"
-        assert "Traceback" not in ran.stderr
+        environment = self.slurm.environment(user, env)
+        with Command(*words, server=self._login, env=environment, cwd=self.shared, user=user) as ran:
+            assert ran.wait() == code, f"{words}: {ran.out}{ran.err}"
+        assert "Traceback" not in ran.err
         return ran
+
+    def _log_in(self) -> Path:
+        """The process on the login node from which commands are forked, by the socket that it listens on."""
+        place, env = self.shared / "login", {"PYTHONPATH": str(CHECKOUT), "HF_HUB_OFFLINE": "1"}
+        server = self.slurm.popen(sys.executable, "-m", "tests.command", place, env=env, stdin=subprocess.PIPE)
+        wait_for_server(place, lambda: server.poll() is None)
+        self._server = server  # which ends with the pipe to it
+        return place
 
     @contextmanager
     def occupied(self, *words: str) -> Iterator[None]:
@@ -79,7 +88,7 @@ class Site:
     def submit(self, name: str, profile: Path, space: Path, *words: str, user: str | None = None) -> Submitted:
         """A search goes into the queue."""
         ran = self.type("search", space, "--name", name, "--slurm", profile, *words, user=user)
-        return Submitted(self, name, int(ran.stdout))
+        return Submitted(self, name, int(ran.out))
 
 
 class Submitted:
@@ -110,21 +119,16 @@ class Submitted:
         running = self.state.in_state("running")
         return {trial.number: trial.worker.partition(":")[0] for trial in running if trial.worker}
 
-    def until(self, happened: Callable[[], bool], what: str, limit: float = _LIMIT) -> None:
-        """Wait for something to come true."""
-        deadline = time.monotonic() + limit
-        while not happened():
-            queue = self.site.slurm.run("squeue", "--states=all").stdout
-            assert time.monotonic() < deadline, f"{what}: not in {limit:.0f} s\n{queue}{self.said}"
-            if not self.jobs_in_queue():  # nobody is left to make it true, if it is not
-                assert happened(), f"{what}: never\n{queue}{self.said}"
-                return
-            time.sleep(0.3)
+    def until(self, happened: Callable[[], bool], what: str) -> None:
+        """Wait for something that its jobs bring about."""
+        until(happened, what, self._story, hopeless=lambda: not self.jobs_in_queue(), pause=0.3)
+
+    def _story(self) -> str:
+        return self.site.slurm.run("squeue", "--states=all").stdout + self.said
 
     def until_finished(self) -> None:
         """Until the search has spent its budget and no job of it is left."""
-        # A busy machine may train little in each of several allocations.
-        self.until(lambda: self.state.status == "finished", f"{self.name} finished", limit=3 * _LIMIT)
+        self.until(lambda: self.state.status == "finished", f"{self.name} finished")
         self.until(lambda: not self.jobs_in_queue(), f"the jobs of {self.name} ended")
 
     def jobs_in_queue(self) -> list[str]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cli.run import run
 from tests.slurm.mini_slurm import MiniSlurm
 from tests.slurm.site import Site
 
@@ -36,7 +34,7 @@ def test_a_profile_that_this_site_cannot_serve(
     site: Site, slurm: MiniSlurm, fields: dict[str, Any], words: str
 ) -> None:
     refused = site.type("search", site.space(), "--name", "refused", "--slurm", site.profile(**fields), code=2)
-    assert words in " ".join(refused.stderr.split())
+    assert words in " ".join(refused.err.split())
     assert not (site.results / "refused").exists()
     assert not slurm.run("squeue", "--noheader", "--name=recur-tune-refused").stdout
 
@@ -52,7 +50,7 @@ def test_trials_that_no_allocation_has_room_for(site: Site, changes: dict[str, A
     profile = site.profile(nodes=2, gpus_per_node=2, cpus_per_node=2)
     fields = {"resources__gpus": 2} | changes
     refused = site.type("search", site.space(**fields), "--name", "refused", "--slurm", profile, code=2)
-    assert words in refused.stderr
+    assert words in refused.err
     assert not (site.results / "refused").exists()
 
 
@@ -72,20 +70,21 @@ def test_trials_that_no_allocation_has_room_for(site: Site, changes: dict[str, A
 )
 def test_words_that_make_no_sense_together(site: Site, words: list[str], answer: str) -> None:
     refused = site.type(*words, code=2)
-    assert answer in refused.stderr
-    assert refused.stderr.count("\n") == 1
+    assert answer in refused.err
+    assert refused.err.count("\n") == 1
 
 
 def test_a_dry_run_prints_the_script_and_leaves_nothing(site: Site) -> None:
-    shown = site.type("search", site.space(), "--name", "dry", "--slurm", site.profile(nodes=2), "--dry-run").stdout
+    shown = site.type("search", site.space(), "--name", "dry", "--slurm", site.profile(nodes=2), "--dry-run").out
     assert shown.startswith("#!/bin/bash\n#SBATCH --job-name=recur-tune-dry\n")
     assert "#SBATCH --nodes=2\n" in shown
     assert not (site.results / "dry").exists()
 
 
-def test_without_slurm_there_is_a_sentence(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "recur_tune.cli.main", "search", "--slurm", "cpu-only"]
-    refused = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=os.environ | {"PATH": "/nowhere"})
-    assert refused.returncode == 2
-    assert "slurm: there is no sbatch on this machine" in refused.stderr
+def test_without_slurm_there_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/nowhere")
+    refused = run("search", "--slurm", "cpu-only")
+    assert refused.code == 2
+    assert "slurm: there is no sbatch on this machine" in refused.err
     assert not list(tmp_path.iterdir())

@@ -7,13 +7,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.slurm.mini_slurm import NODES, USERS, MiniSlurm
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slurm
 
@@ -33,7 +33,7 @@ def test_a_job_runs_on_every_node(slurm: MiniSlurm) -> None:
 def test_jobs_on_one_node_get_different_gpus(slurm: MiniSlurm) -> None:
     ask = ("srun", "--nodelist=n2", "--gres=gpu:1", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 4")  # together
     first, second = (slurm.popen(*ask, stdout=subprocess.PIPE) for _ in range(2))
-    assert sorted(job.communicate(timeout=60)[0].strip() for job in (first, second)) == ["0", "1"]
+    assert sorted(job.communicate(timeout=PATIENCE)[0].strip() for job in (first, second)) == ["0", "1"]
 
 
 def test_names_resolve_as_on_debian(slurm: MiniSlurm) -> None:
@@ -75,7 +75,7 @@ def test_a_killed_node_loses_its_processes_and_comes_back(slurm: MiniSlurm) -> N
     slurm.on_node("n3", "touch", "/tmp/here")
     with slurm.popen("sleep", "1000", node="n3") as sleeping:
         slurm.kill_node("n3")
-        assert sleeping.wait(timeout=10)
+        assert sleeping.wait(timeout=PATIENCE)
     slurm.revive_node("n3")
     slurm.ready()
     assert slurm.on_node("n3", "ls", "/tmp/here", check=False).returncode
@@ -104,7 +104,7 @@ def test_a_signal_reaches_the_command_and_nothing_waits_to_be_reaped(slurm: Mini
         assert process.stdout and process.stdout.readline() == "up\n"
         process.send_signal(signal.SIGUSR1)
         assert process.stdout.readline() == "asked\n"
-        assert process.wait(timeout=10) == 3
+        assert process.wait(timeout=PATIENCE) == 3
     with pytest.raises(subprocess.TimeoutExpired):
         slurm.on_node("n2", "sleep", "2000", timeout=0.2)
     left = slurm.on_node("n2", "ps", "-eo", "stat=,args=").stdout
@@ -135,7 +135,7 @@ def test_nothing_is_left(slurm: MiniSlurm, tmp_path: Path, how: str) -> None:
             state, processes = _all_of(conf, int(pid))
             os.kill(owner.pid, signal.SIGKILL)
     assert len(processes) > 8
-    assert not psutil.wait_procs(processes, timeout=10)[1]
+    assert not psutil.wait_procs(processes, timeout=PATIENCE)[1]
     shutil.rmtree(state, ignore_errors=True)  # nobody was left to remove it
 
 
@@ -145,7 +145,4 @@ def _all_of(conf: str, ctl: int) -> tuple[Path, list[psutil.Process]]:
 
 
 def _wait_for(slurm: MiniSlurm, job: str, words: str) -> None:
-    end = time.monotonic() + 30
-    while words not in slurm.run("scontrol", "show", "job", job).stdout:
-        assert time.monotonic() < end, slurm.logs()
-        time.sleep(0.2)
+    until(lambda: words in slurm.run("scontrol", "show", "job", job).stdout, f"{words} of job {job}", slurm.logs)

@@ -13,6 +13,7 @@ from recur_tune.searching.front import front_rows
 from tests.searching.searches import assert_settled
 from tests.slurm.mini_slurm import NODES, MiniSlurm
 from tests.slurm.site import Site, Submitted
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.slurm
 
@@ -26,7 +27,7 @@ def test_from_submission_to_front_with_a_guest_and_nobody_else(site: Site, slurm
     profile = site.profile(nodes=2, gpus_per_node=1, mlflow=True, dashboard="localhost")
     search = site.submit("a", profile, space, user="alice")
     with site.occupied("--nodelist=n[1-2]", "--nodes=2", "--cpus-per-task=3"):  # so that the guest gets n3
-        guest = site.type("grow", "a", "--nodes", "1", "--time", "0:05:00", user="alice").stdout.strip()
+        guest = site.type("grow", "a", "--nodes", "1", "--time", "0:05:00", user="alice").out.strip()
         search.until(lambda: bool(search.nodes_at_work()), "a first report")
         watched_from_the_login_node(search, site)
         search.until(lambda: "n3" in search.nodes_at_work().values(), "a trial on the guest")
@@ -35,8 +36,8 @@ def test_from_submission_to_front_with_a_guest_and_nobody_else(site: Site, slurm
         has_what_was_granted(search, slurm)
         its_trial_goes_on_elsewhere(search)
         search.until_finished()
-    assert site.type("logs", "a", user="alice").stdout.count("complete") >= 1
-    assert json.loads(site.type("front", "a", "--json").stdout)["front"] == front_rows(
+    assert site.type("logs", "a", user="alice").out.count("complete") >= 1
+    assert json.loads(site.type("front", "a", "--json").out)["front"] == front_rows(
         search.state, search.directory.spec.objectives
     )
     leaves_no_trace(search, slurm)
@@ -47,11 +48,11 @@ def test_from_submission_to_front_with_a_guest_and_nobody_else(site: Site, slurm
 
 
 def watched_from_the_login_node(search: Submitted, site: Site) -> None:
-    status = site.type("status", "a", user="alice").stdout
+    status = site.type("status", "a", user="alice").out
     assert f"job {search.job} runs on n[1-2]" in status
     head = search.head
     assert head.address.startswith("10.77.0.1:"), "its own name resolves to 127.0.1.1"
-    tunnel = site.type("tunnel", "a", user="alice").stdout
+    tunnel = site.type("tunnel", "a", user="alice").out
     assert f"-L 8265:localhost:{head.dashboard} -L 5000:localhost:{head.mlflow}" in tunnel
     assert "alice@n1" in tunnel
 
@@ -68,7 +69,7 @@ def nobody_else_gets_in(search: Submitted, slurm: MiniSlurm) -> None:
         way: slurm.popen(sys.executable, _ATTACK, way, place, user="bob", node="n1", stdout=-1, stderr=-1)
         for way, place in ways.items()
     }
-    said = {way: attack.communicate(timeout=120)[0] for way, attack in tries.items()}
+    said = {way: attack.communicate(timeout=PATIENCE)[0] for way, attack in tries.items()}
     assert said["dashboard"] == said["job"] == "refused with 401\n"
     for way in ("store", "client"):
         assert said[way].startswith("refused"), said
@@ -128,7 +129,7 @@ def test_an_allocation_held_already_trains_with_ddp_across_its_nodes(site: Site,
         "RECUR_TUNE_CACHE": str(site.shared / "cache"),
         "OMP_NUM_THREADS": "1",
     }
-    slurm.run("salloc", "--nodes=2", "--cpus-per-task=1", "recur-tune", *words, env=env, timeout=200)
+    slurm.run("salloc", "--nodes=2", "--cpus-per-task=1", "recur-tune", *words, env=env, timeout=PATIENCE)
     search = Submitted(site, "held", 0)
     assert search.state.status == "finished"
     assert [trial.state for trial in search.state.trials.values()] == ["complete"]
@@ -152,35 +153,35 @@ def test_a_job_that_fails_says_why(
     name = f"failing-{request.node.callspec.id}"
     search = site.submit(name, site.profile(directives=["--nodelist=n1"], **fields), site.space())
     search.until(lambda: not search.jobs_in_queue(), "its end")
-    assert words in site.type("logs", name).stdout
-    assert f"job {search.job} has ended as FAILED" in site.type("status", name).stdout
+    assert words in site.type("logs", name).out
+    assert f"job {search.job} has ended as FAILED" in site.type("status", name).out
 
 
 def test_storage_that_nodes_do_not_share_is_no_mystery(site: Site) -> None:
     """The profile claims that they do; the job cannot even begin."""
     profile, space = site.profile(storage="/tmp"), site.space()
-    job = site.type("search", space, "--name", "lost", "--slurm", profile, "--results", "/tmp/mine").stdout.strip()
+    job = site.type("search", space, "--name", "lost", "--slurm", profile, "--results", "/tmp/mine").out.strip()
     anywhere = Submitted(site, "lost", int(job))
     anywhere.until(lambda: not anywhere.jobs_in_queue(), "its end")
-    assert f"job {job} has ended as FAILED" in site.type("status", "lost", "--results", "/tmp/mine").stdout
+    assert f"job {job} has ended as FAILED" in site.type("status", "lost", "--results", "/tmp/mine").out
 
 
 def test_stop_takes_a_search_out_of_the_queue(site: Site, slurm: MiniSlurm) -> None:
     with site.occupied("--nodelist=n1", "--exclusive"):
         search = site.submit("waiting", site.profile(directives=["--nodelist=n1"]), site.space())
-        assert "waits in the queue" in site.type("status", "waiting").stdout
-        assert site.type("resume", "waiting", "--slurm", code=2).stderr.count("waits in the queue") == 1
+        assert "waits in the queue" in site.type("status", "waiting").out
+        assert site.type("resume", "waiting", "--slurm", code=2).err.count("waits in the queue") == 1
         site.type("stop", "waiting")
         assert not search.jobs_in_queue()
         site.type("stop", "waiting", code=2)
 
 
 def test_a_site_is_checked_in_a_job(site: Site, slurm: MiniSlurm) -> None:
-    said = site.type("cluster", "check", "--slurm", site.profile(nodes=3, cpus_per_node=2)).stdout
+    said = site.type("cluster", "check", "--slurm", site.profile(nodes=3, cpus_per_node=2)).out
     for node in NODES:
         assert f"ok      {node}" in said
     assert "FAILED" not in said
     private = site.profile(nodes=2, storage="/tmp")
-    unshared = site.type("cluster", "check", "--slurm", private, "--results", "/tmp/private", code=2).stderr
+    unshared = site.type("cluster", "check", "--slurm", private, "--results", "/tmp/private", code=2).err
     assert "do the nodes share that folder?" in unshared
     assert not list(site.results.glob(".check*"))

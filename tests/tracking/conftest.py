@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from mlflow import MlflowClient
 
 from recur_tune.tracking.server import answering_server
+from tests.database import empty_database
 from tests.ports import FIRST
 
 os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "60"  # a delivery that fails is sent again; here it has to arrive at once
 
 
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database; MLflow takes seconds to make one."""
-    path = tmp_path_factory.mktemp("migrated") / "mlflow.db"
-    MlflowClient(f"sqlite:///{path}").search_experiments()
-    return path
-
-
 @pytest.fixture
-def results(tmp_path: Path, migrated: Path) -> Path:
+def results(tmp_path: Path) -> Path:
     """A results folder with a database."""
-    shutil.copy(migrated, tmp_path / "mlflow.db")
+    empty_database(tmp_path / "mlflow.db")
     return tmp_path
 
 
 @pytest.fixture(scope="module")
-def server_folder(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Path:
+def server_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the server has its database."""
-    folder = tmp_path_factory.mktemp("server")
-    shutil.copy(migrated, folder / "mlflow.db")
-    return folder
+    return empty_database(tmp_path_factory.mktemp("server") / "mlflow.db").parent
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,8 +17,11 @@ from PIL import Image
 from recur_tune.searching.front import front_rows, search_hypervolume
 from recur_tune.tracking import mlflow as tracking
 from recur_tune.tracking.mlflow import Tracker, Undelivered, tracking_uri
+from tests.database import empty_database
 from tests.ports import free_port
 from tests.tracking.tracked import OBJECTIVES, Seen, begin, complete, report, rich_search, search, wait_for
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_search_is_a_run_and_its_trials_are_runs_below_it(results: Path) -> None:
@@ -226,11 +228,11 @@ def test_a_run_that_somebody_deleted_keeps_nothing_else_from_arriving(results: P
     assert set(Seen(directory).children()) == Seen(directory).on_front == {"T2"}
 
 
-def test_a_new_database_gets_everything(results: Path, migrated: Path) -> None:
+def test_a_new_database_gets_everything(results: Path) -> None:
     directory = rich_search(results)
     Tracker(directory).deliver()
     other = results / "other.db"
-    shutil.copy(migrated, other)
+    empty_database(other)
     directory.change_spec(directory.spec.model_copy(update={"tracking": f"sqlite:///{other}"}))
     Tracker(directory).deliver()
     seen = Seen(directory)

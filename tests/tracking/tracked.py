@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,13 @@ from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.spec import parse
 from recur_tune.tracking.mlflow import tracking_uri
+from tests.waiting import until
 
 OBJECTIVES = ("perplexity", "flops_per_token")
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.05)
+def wait_for(condition: Callable[[], bool]) -> None:
+    until(condition, "what the tracker does in its own thread")
 
 
 def search(results: Path, name: str = "first", uri: str | None = None, **fields: Any) -> SearchDirectory:

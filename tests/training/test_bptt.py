@@ -177,6 +177,7 @@ def by_another_compiler(monkeypatch):
     torch._dynamo.reset()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", MODELS.values(), ids=MODELS)
 @pytest.mark.parametrize("plan", [Plan(1), Plan(WINDOWS)], ids=str)
 def test_a_compiled_chain_gives_the_same(by_another_compiler, memory, plan):

@@ -13,11 +13,14 @@ from safetensors.torch import load_file, save_file
 
 from recur_tune.errors import UserError
 from tests.training.runs import trainer_of, trial
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.slow
 
 
 def _worker(rank: int, folder: str) -> None:
     torch.set_num_threads(1)
-    patience = timedelta(seconds=120)  # a worker that waits for ever would hide why
+    patience = timedelta(seconds=PATIENCE)  # a worker that waits for ever would hide why
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=patience)
     with pytest.raises(UserError, match="batch: 3 chains cannot be shared evenly by 2 workers"):
         trainer_of(trial(batch=3))

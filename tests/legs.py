@@ -1,0 +1,122 @@
+"""The legs of the suite side by side, and at the end what took the time.
+
+    python -m tests.legs [--only LEG …] [ARGUMENTS OF PYTEST]
+
+Two of them mostly wait, for clusters; the third uses the cores meanwhile. Each is one pytest, whose lines are printed
+as they come, behind the leg's name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+_SLOWEST = 20
+_NO_TESTS = 5  # pytest's exit code where nothing was selected
+_FIRST_PORT = 61_000  # above what Linux gives to who asks for any, up to 60,999
+
+
+@dataclass(frozen=True)
+class Leg:
+    """Tests that one pytest runs, and how."""
+
+    name: str
+    marks: str
+    arguments: tuple[str, ...]
+
+
+# A file's tests stay together, with the fixtures that they share. Where a test takes a minute its name is printed.
+_IN_PROCESSES = ("-n", "auto", "--dist", "loadfile")
+_BY_NAME = ("-vv",)
+LEGS = (
+    Leg("unit", "not ray and not slurm", _IN_PROCESSES),
+    Leg("ray", "ray", _BY_NAME),
+    Leg("slurm", "slurm", _BY_NAME),
+)
+QUICK = Leg("quick", "not ray and not slurm and not browser and not slow", _IN_PROCESSES)
+
+
+@dataclass
+class Run:
+    """A leg under way."""
+
+    leg: Leg
+    process: subprocess.Popen[str]
+    results: Path
+    started: float
+    seconds: float = 0.0
+
+    def follow(self) -> None:
+        """Print its lines until it ends."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            print(f"{self.leg.name:>5} | {line}", end="", flush=True)
+        self.process.wait()
+        self.seconds = time.monotonic() - self.started
+
+    @property
+    def tests(self) -> list[tuple[float, str]]:
+        """Seconds and name of every test that ended, its fixtures included."""
+        if not self.results.exists():
+            return []
+        cases = ElementTree.parse(self.results).iter("testcase")
+        return [(float(case.get("time", 0)), f"{case.get('classname')}.{case.get('name')}") for case in cases]
+
+
+def main() -> int:
+    """Run them; the exit code is that of the worst."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=[leg.name for leg in (*LEGS, QUICK)], help="these legs alone")
+    arguments, for_pytest = parser.parse_known_args()
+    legs = [leg for leg in (*LEGS, QUICK) if leg.name in (arguments.only or [leg.name for leg in LEGS])]
+    with tempfile.TemporaryDirectory(prefix="recur-tune-legs-") as folder:
+        runs = [start(leg, number, Path(folder), for_pytest) for number, leg in enumerate(legs)]
+        followers = [threading.Thread(target=run.follow) for run in runs]
+        for follower in followers:
+            follower.start()
+        try:
+            for follower in followers:
+                follower.join()
+        except KeyboardInterrupt:  # which the legs have heard as well
+            for follower in followers:
+                follower.join()
+        print_times(runs)
+    codes = [run.process.returncode for run in runs]
+    if any(codes) and any(code not in (0, _NO_TESTS) for code in codes):
+        print(f"failed: {', '.join(run.leg.name for run in runs if run.process.returncode not in (0, _NO_TESTS))}")
+        return 1
+    return _NO_TESTS if all(code == _NO_TESTS for code in codes) else 0
+
+
+def start(leg: Leg, number: int, folder: Path, arguments: list[str]) -> Run:
+    """A pytest of its own, with ports that no other leg takes."""
+    results = folder / f"{leg.name}.xml"
+    words = [sys.executable, "-m", "pytest", "-m", leg.marks, *leg.arguments, f"--junitxml={results}", *arguments]
+    env = os.environ | {"RECUR_TUNE_TEST_PORTS": str(_FIRST_PORT + 1000 * number)}
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    return Run(leg, process, results, time.monotonic())
+
+
+def print_times(runs: list[Run]) -> None:
+    """Where the time went, so that who adds a minute sees it."""
+    tests = sorted(((*test, run.leg.name) for run in runs for test in run.tests), reverse=True)
+    print("\nslowest tests, with their fixtures")
+    for seconds, name, leg in tests[:_SLOWEST]:
+        print(f"{seconds:7.1f} s  {leg:<5}  {name}")
+    print("\nlegs")
+    for run in runs:
+        busy = sum(seconds for seconds, _ in run.tests)
+        print(f"{run.seconds:7.1f} s  {run.leg.name:<5}  {len(run.tests)} tests of {busy:.0f} s together")
+    print(f"{max(run.seconds for run in runs):7.1f} s  all, side by side", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
