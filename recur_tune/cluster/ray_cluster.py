@@ -37,6 +37,16 @@ _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
+# Seconds that Ray gives its own processes to come up; its defaults are outrun on a busy node.
+START_UP = {
+    "RAY_gcs_server_port_wait_time_s": "120",
+    "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
+    "RAY_worker_register_timeout_seconds": "300",
+}
+# What it says where it cannot be told: a raylet has half a minute. Another try finds everything in the node's memory.
+TOO_SLOW = "timed out during startup"
+START_UPS = 3
+
 
 @dataclass(frozen=True)
 class Cluster:
@@ -63,34 +73,15 @@ def connected(address: str | None, about: Mapping[str, str] = {}) -> Iterator[Cl
 
     The dashboard's page of this job shows what it is `about`.
     """
-    for name, value in _SETTINGS.items():
+    for name, value in (_SETTINGS | START_UP).items():
         os.environ.setdefault(name, value)
     os.environ["RECUR_TUNE_CACHE"] = str(cache_folder().absolute())  # workers have folders of their own
     if address is not None:
         check_reachable(address)
     import ray
-    from ray.job_config import JobConfig
 
     already = ray.is_initialized()
-    if not already:
-        try:
-            with own_sigterm():
-                context = ray.init(
-                    address=address or "local",
-                    include_dashboard=True if address is None else None,
-                    dashboard_host="127.0.0.1",
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    # A cluster of our own inherits them.
-                    runtime_env={"env_vars": {name: os.environ[name] for name in _SETTINGS}} if address else None,
-                    job_config=JobConfig(metadata=dict(about)),
-                )
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
-            raise UserError(f"address: {address or 'local'} gives no Ray cluster ({reason}).") from error
-        url = context.dashboard_url
-    else:
-        url = None
+    url = None if already else _init(address, about)
     for name in ("ray", "ray.tune", "ray.train", "ray.data"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the search's own log says why a trial failed
     try:
@@ -99,6 +90,35 @@ def connected(address: str | None, about: Mapping[str, str] = {}) -> Iterator[Cl
         if not already:
             with own_sigterm():
                 ray.shutdown()
+
+
+def _init(address: str | None, about: Mapping[str, str]) -> str | None:
+    """Ray's own start; where its dashboard is. One that was too slow is made again."""
+    import ray
+    from ray.job_config import JobConfig
+
+    for attempt in range(1, START_UPS + 1):
+        try:
+            with own_sigterm():
+                return ray.init(
+                    address=address or "local",
+                    include_dashboard=True if address is None else None,
+                    dashboard_host="127.0.0.1",
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    # A cluster of our own inherits them.
+                    runtime_env={"env_vars": {name: os.environ[name] for name in _SETTINGS}} if address else None,
+                    job_config=JobConfig(metadata=dict(about)),
+                ).dashboard_url
+        except Exception as error:  # Ray raises just that where a node is too slow
+            too_slow = TOO_SLOW in str(error)
+            if not too_slow and not isinstance(error, (ConnectionError, RuntimeError, ValueError)):
+                raise
+            if not too_slow or attempt == START_UPS:
+                reason = " ".join(str(error).split())[:200]
+                raise UserError(f"address: {address or 'local'} gives no Ray cluster ({reason}).") from error
+            ray.shutdown()
+    raise AssertionError("unreachable")
 
 
 def ray_token() -> Path:

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from contextlib import suppress
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import psutil
 
-from recur_tune.cluster.ray_cluster import NODE_NAME
+from recur_tune.cluster.ray_cluster import NODE_NAME, START_UP, START_UPS, TOO_SLOW
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.slurm import queue
@@ -30,6 +31,7 @@ from recur_tune.slurm.profile import Profile
 
 _MARK = "RECUR_TUNE_MARK"  # by which our own processes are known, whoever is their parent
 _OBJECT_STORE = 128 * 2**20  # bytes; trials exchange files, hardly any objects
+_SECONDS_TO_LISTEN = 5.0  # for the last words of a process that has ended; its children may hold the pipe open
 _LONGEST_SCRATCH = 40  # characters: Ray's sockets lie below it, and a socket's path ends at 107
 
 _PORTS_OF_A_NODE = (
@@ -41,6 +43,7 @@ _DASHBOARD_HOSTS = {"localhost": "127.0.0.1", "network": "0.0.0.0"}
 # A lost node is noticed in seconds, a cut-off one gives up soon, and nobody lingers when the job ends: SLURM kills
 # half a minute after its first signal.
 _SETTINGS = {
+    **START_UP,
     "RAY_health_check_initial_delay_ms": "2000",
     "RAY_health_check_period_ms": "2000",
     "RAY_health_check_timeout_ms": "2000",
@@ -83,18 +86,47 @@ def run_ray(folder: SlurmFolder, job: int, node: str, place: str) -> int:
             "RAY_enable_metrics_collection": str(int(profile.metrics)),
         }  # fmt: skip
         words, head = _ray_start(profile, job, node, address, place, scratch)
-        process = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL)
-        if head:
-            _wait_for_port(process, head.address)
-            folder.publish(head)
-        while process.poll() is None and not _told_to_leave(0.5):
-            pass
+        for _ in range(START_UPS):
+            process = RayStart(words, environment)
+            if head:
+                _wait_for_port(process, head.address)
+                folder.publish(head)
+            while process.poll() is None and not _told_to_leave(0.5):
+                pass
+            if not process.was_too_slow:
+                break
+            print(f"{node}: Ray has not come up in the time that it gives itself; once more.", flush=True)
+            stop_marked(mark)
         return process.returncode or 0
     finally:
         stop_marked(mark)
         with suppress(OSError):
             shutil.copytree(scratch / "session_latest" / "logs", folder.ray_logs(job, node), dirs_exist_ok=True)
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+class RayStart(subprocess.Popen[str]):
+    """`ray start`, whose errors are passed on and listened to."""
+
+    def __init__(self, words: list[str], environment: dict[str, str]) -> None:
+        super().__init__(words, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self._too_slow = False
+        self._listening = threading.Thread(target=self._listen, daemon=True)
+        self._listening.start()
+
+    def _listen(self) -> None:
+        assert self.stderr is not None
+        for line in self.stderr:
+            print(line, end="", file=sys.stderr, flush=True)
+            self._too_slow |= TOO_SLOW in line
+
+    @property
+    def was_too_slow(self) -> bool:
+        """Whether it has given up for want of time: a busy node is no broken one."""
+        if not self.poll():  # it runs, or has ended well
+            return False
+        self._listening.join(_SECONDS_TO_LISTEN)
+        return self._too_slow
 
 
 def _told_to_leave(seconds: float) -> bool:
@@ -149,7 +181,7 @@ def _ray_start(
     return words + [f"--{name}" if value is None else f"--{name}={value}" for name, value in options.items()], head
 
 
-def _wait_for_port(process: subprocess.Popen[bytes], address: str) -> None:
+def _wait_for_port(process: subprocess.Popen[str], address: str) -> None:
     host, _, port = address.rpartition(":")
     while process.poll() is None:
         try:

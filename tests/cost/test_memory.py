@@ -71,8 +71,11 @@ def test_a_window_that_is_recomputed_still_costs_its_tokens_and_its_state():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", [Plan(1), Plan(2), Plan(5), Plan(7)], ids=str)
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-@pytest.mark.parametrize("variant", [{"recurrence": "none"}, {"l_ins": "all", "embeddings": 2}], ids=str)
+@pytest.mark.parametrize(
+    ("variant", "precision"),
+    [({"recurrence": "none"}, "float32"), ({"l_ins": "all", "embeddings": 2}, "bfloat16")],
+    ids=str,
+)
 def test_a_long_chain_is_priced_from_a_short_one(monkeypatch, variant, precision, plan):
     config, base = config_of(windows=7, precision=precision, **variant), small_config(n_layer=1)
     extrapolated = plan_memory(config, base, plan, LANES)

@@ -39,7 +39,8 @@ class Site:
         """A profile in a file; every node shares the storage, and nobody takes longer than it must."""
         settings = {"RECUR_TUNE_CACHE": str(self.shared / "cache"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
         defaults = {
-            "time": "0:10:00",
+            "time": "1:00:00",  # and nobody is told to hurry, however slow the machine is
+            "join": "0:30:00",
             "cpus_per_node": 1,
             "storage": str(self.shared),
             "mlflow": False,
