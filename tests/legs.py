@@ -2,19 +2,21 @@
 
     python -m tests.legs [--only LEG …] [ARGUMENTS OF PYTEST]
 
-Two of them mostly wait, for clusters; the third uses the cores meanwhile. Each is one pytest, whose lines are printed
-as they come, behind the leg's name.
+Two of them mostly wait, for clusters, which have little time to start in; the third uses what they leave of the cores.
+Each is one pytest, whose lines are printed as they come, behind the leg's name.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -31,13 +33,14 @@ class Leg:
     name: str
     marks: str
     arguments: tuple[str, ...]
+    steps_back: bool = False  # and lets whoever else wants the cores have them
 
 
 # A file's tests stay together, with the fixtures that they share. Where a test takes a minute its name is printed.
 _IN_PROCESSES = ("-n", "auto", "--dist", "loadfile")
 _BY_NAME = ("-vv",)
 LEGS = (
-    Leg("unit", "not ray and not slurm", _IN_PROCESSES),
+    Leg("unit", "not ray and not slurm", _IN_PROCESSES, steps_back=True),
     Leg("ray", "ray", _BY_NAME),
     Leg("slurm", "slurm", _BY_NAME),
 )
@@ -82,12 +85,13 @@ def main() -> int:
         followers = [threading.Thread(target=run.follow) for run in runs]
         for follower in followers:
             follower.start()
-        try:
-            for follower in followers:
-                follower.join()
-        except KeyboardInterrupt:  # which the legs have heard as well
-            for follower in followers:
-                follower.join()
+        for follower in followers:
+            while follower.is_alive():
+                try:
+                    follower.join()
+                except KeyboardInterrupt:  # the legs have sessions of their own, and have not heard it
+                    for run in runs:
+                        run.process.send_signal(signal.SIGINT)
         print_times(runs)
     codes = [run.process.returncode for run in runs]
     if any(codes) and any(code not in (0, _NO_TESTS) for code in codes):
@@ -101,8 +105,18 @@ def start(leg: Leg, number: int, folder: Path, arguments: list[str]) -> Run:
     results = folder / f"{leg.name}.xml"
     words = [sys.executable, "-m", "pytest", "-m", leg.marks, *leg.arguments, f"--junitxml={results}", *arguments]
     env = os.environ | {"RECUR_TUNE_TEST_PORTS": str(_FIRST_PORT + 1000 * number)}
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env)
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env,
+        start_new_session=True, preexec_fn=step_back if leg.steps_back else None,
+    )  # fmt: skip
     return Run(leg, process, results, time.monotonic())
+
+
+def step_back() -> None:
+    """The lowest priority, below Ray's trials, which have a low one themselves."""
+    os.nice(19)
+    with suppress(OSError):  # where Linux shares the cores among sessions first, the session's counts
+        Path("/proc/self/autogroup").write_text("19")
 
 
 def print_times(runs: list[Run]) -> None:
