@@ -175,7 +175,7 @@ def look_of(collection: PathCollection) -> str:
 
 def shape_of(collection: PathCollection) -> str:
     [path] = collection.get_paths()
-    styles = {CIRCLE: MarkerStyle("o"), TRIANGLE: MarkerStyle("^")}
+    styles = {CIRCLE: MarkerStyle("o"), TRIANGLE: MarkerStyle("^"), "x": MarkerStyle("X")}
     outlines = {shape: style.get_path().transformed(style.get_transform()) for shape, style in styles.items()}
     [shape] = [shape for shape, outline in outlines.items() if np.array_equal(outline.vertices, path.vertices)]
     return shape
