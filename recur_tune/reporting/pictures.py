@@ -13,6 +13,7 @@ from recur_tune.reporting.marks import GREY, GRID, Figure, Panel
 
 if TYPE_CHECKING:  # it takes a while to import
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 _MARKERS = {
     "circle": "o", "triangle-up": "^", "square": "s", "diamond": "D", "cross": "P", "star": "*",
@@ -29,14 +30,22 @@ def picture_paths(page: Path, png: bool, pdf: bool) -> list[Path]:
 
 
 def write_picture(panels: Sequence[Panel], title: str, path: Path) -> None:
-    """Draw figures made of points and lines below each other, two in a row but for the first, as PNG or PDF."""
+    """Write figures as one PNG or PDF."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    image = io.BytesIO()
+    FigureCanvasAgg(picture_of(panels, title)).print_figure(image, format=path.suffix[1:])
+    with whole_folder(path.parent) as partial:
+        (partial / path.name).write_bytes(image.getvalue())
+
+
+def picture_of(panels: Sequence[Panel], title: str) -> Canvas:
+    """Draw figures made of points and lines below each other, two in a row but for the first."""
     from matplotlib.figure import Figure as Canvas
 
     rows = 1 + len(panels) // 2
     # Not through pyplot, whose figures are global.
     figure = Canvas(figsize=(10, 5.2 + 3.6 * (rows - 1)), dpi=150, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
     grid = figure.add_gridspec(rows, 2, height_ratios=[1.45, *[1] * (rows - 1)])
     for at, panel in enumerate(panels):
         row, column = (at + 1) // 2, (at + 1) % 2
@@ -44,10 +53,7 @@ def write_picture(panels: Sequence[Panel], title: str, path: Path) -> None:
         place = grid[0, :] if at == 0 else grid[row, :] if last_alone else grid[row, column]
         draw(figure.add_subplot(place), panel)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", parse_math=False)
-    image = io.BytesIO()
-    canvas.print_figure(image, format=path.suffix[1:])
-    with whole_folder(path.parent) as partial:
-        (partial / path.name).write_bytes(image.getvalue())
+    return figure
 
 
 def draw(axes: Axes, panel: Panel) -> None:

@@ -25,7 +25,8 @@ from recur_tune.tracking.places import FIGURE, PICTURE, SMALL_PICTURE
 from recur_tune.tracking.subject import corpus_of
 from recur_tune.units import format_size
 
-if TYPE_CHECKING:  # it takes a while to import, and most commands draw nothing
+if TYPE_CHECKING:  # they take a while to import, and most commands draw nothing
+    import plotly.graph_objects as go
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -106,13 +107,21 @@ def draw_front(name: str, spec: SearchSpec, state: SearchState, folder: Path) ->
 
 
 def front_picture(state: SearchState, objectives: Sequence[str], path: Path, title: str) -> None:
-    """Draw a search's trials and its front as a PNG."""
+    """Write a search's trials and its front as a PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    image = io.BytesIO()
+    FigureCanvasAgg(front_figure(state, objectives, title)).print_png(image)
+    with whole_folder(path.parent) as partial:
+        (partial / path.name).write_bytes(image.getvalue())
+
+
+def front_figure(state: SearchState, objectives: Sequence[str], title: str) -> Figure:
+    """Draw a search's trials and its front."""
     from matplotlib.figure import Figure
 
     # Not through pyplot: its figures are global, and a search that draws again and again would collect them.
     figure = Figure(figsize=(8, 5), dpi=160, layout="constrained")
-    canvas = FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     scene = _scene(state, objectives)
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=14, parse_math=False)
@@ -125,16 +134,13 @@ def front_picture(state: SearchState, objectives: Sequence[str], path: Path, tit
     if scene.shown:
         _draw(figure, axes, scene)
         figure.legend(handles=_legend(scene), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-        canvas.draw()  # only now does everything have its place, and names can go where there is room
+        figure.draw_without_rendering()  # only now does everything have its place, and names can go where there is room
         figure.set_layout_engine("none")
         _write_names(axes, scene)
     else:
         axes.set(xticks=[], yticks=[])
         axes.text(0.5, 0.5, "no trial has values yet", ha="center", color=_GREY, transform=axes.transAxes)
-    image = io.BytesIO()
-    canvas.print_png(image)
-    with whole_folder(path.parent) as partial:
-        (partial / path.name).write_bytes(image.getvalue())
+    return figure
 
 
 def smaller(picture: Path, folder: Path) -> Path:
@@ -147,7 +153,15 @@ def smaller(picture: Path, folder: Path) -> Path:
 
 
 def front_page(state: SearchState, objectives: Sequence[str], path: Path, title: str) -> None:
-    """Write the same as a page that shows a trial's parameters under the pointer and needs no network."""
+    """Write the same as a page that needs no network."""
+    page = interactive_front(state, objectives, title).to_html(
+        include_plotlyjs=True, default_height="95vh", config={"displaylogo": False, "showSendToCloud": False}
+    )
+    write_text(path, page.replace("<head>", f"<head><title>{html.escape(title)}</title>", 1))
+
+
+def interactive_front(state: SearchState, objectives: Sequence[str], title: str) -> go.Figure:
+    """Draw the same with a trial's parameters under the pointer."""
     import plotly.graph_objects as go
 
     scene = _scene(state, objectives)
@@ -190,10 +204,7 @@ def front_page(state: SearchState, objectives: Sequence[str], path: Path, title:
         bar = {"title": scene.colour.title, "ticktext": scale.labels, "tickvals": np.log10(scale.ticks).tolist()}
         span = {"cmin": math.log10(scale.low), "cmax": math.log10(scale.high)}
         figure.update_layout(coloraxis={"colorscale": "Viridis", "colorbar": bar, **span})
-    page = figure.to_html(
-        include_plotlyjs=True, default_height="95vh", config={"displaylogo": False, "showSendToCloud": False}
-    )
-    write_text(path, page.replace("<head>", f"<head><title>{html.escape(title)}</title>", 1))
+    return figure
 
 
 def _scene(state: SearchState, objectives: Sequence[str]) -> _Scene:
@@ -248,10 +259,29 @@ def _draw(figure: Figure, axes: Axes, scene: _Scene) -> None:
                 _values(members, scene.x), _values(members, scene.y), s=size, marker=look.marker, alpha=alpha,
                 edgecolors="black", linewidths=edge, zorder=3 + alpha, **own,
             )  # fmt: skip
-    above = sum(_value(trial, scene.y) > scene.top for trial in scene.complete)
-    if above:
-        text = f"↑ {above} more {'trial lies' if above == 1 else 'trials lie'} above"
+    if text := _left_out(axes, scene):
         axes.annotate(text, (1, 1.01), xycoords="axes fraction", ha="right", va="bottom", fontsize=8, color=_GREY)
+
+
+def _left_out(axes: Axes, scene: _Scene) -> str:
+    """In words, the trials that lie outside of the axes."""
+    more, stopped = (
+        [trial for trial in trials if not _visible(axes, scene, trial)] for trials in (scene.complete, scene.stopped)
+    )
+    words = []
+    if more:
+        above = all(_value(trial, scene.y) > axes.get_ylim()[1] for trial in more)
+        lie, where = "trial lies" if len(more) == 1 else "trials lie", "above" if above else "outside"
+        words.append(f"{'↑ ' if above else ''}{len(more)} more {lie} {where}")
+    if stopped:
+        words.append(f"{len(stopped)} stopped early {'lies' if len(stopped) == 1 else 'lie'} outside")
+    return ", ".join(words)
+
+
+def _visible(axes: Axes, scene: _Scene, trial: TrialRecord) -> bool:
+    """Whether a trial lies within the axes."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    return left <= _value(trial, scene.x) <= right and bottom <= _value(trial, scene.y) <= top
 
 
 def _legend(scene: _Scene) -> list[Any]:
@@ -282,7 +312,7 @@ def _write_names(axes: Axes, scene: _Scene) -> None:
 
     point = axes.figure.dpi / 72
     outlined = {trial.number for kind in scene.kinds for trial in scene.envelope(kind)}
-    visible = [trial for trial in scene.best if _value(trial, scene.y) <= scene.top]
+    visible = [trial for trial in scene.best if _visible(axes, scene, trial)]
     places = {t.number: axes.transData.transform((_value(t, scene.x), _value(t, scene.y))) for t in visible}
     taken = [Bbox.from_bounds(x - 5 * point, y - 5 * point, 10 * point, 10 * point) for x, y in places.values()]
     for trial in sorted(visible, key=lambda trial: trial.number not in outlined):

@@ -8,16 +8,15 @@ from typing import Any
 
 import plotly.graph_objects as go
 import pytest
-from matplotlib.figure import Figure
 
 from recur_tune.reporting.figures import best_by_window, front_panel, parallel_panel, windows_panel
 from recur_tune.reporting.importance import importance_panel, importances
 from recur_tune.reporting.marks import Panel, names_with_room, usual_top
 from recur_tune.reporting.page import report_panels
-from recur_tune.reporting.pictures import _draw_trace
-from recur_tune.reporting.progress import _ends, curves_panel, time_unit, timeline_panel, volume_panel
+from recur_tune.reporting.progress import curves_panel, time_unit, timeline_panel, volume_panel
 from recur_tune.reporting.reading import Reading, read_search, train_command
 from recur_tune.searching.front import front_rows
+from recur_tune.searching.state import TrialRecord
 from recur_tune.spec import TrialConfig, parse
 from tests.reporting import begun, few, make, many, opening, params_of, validated
 
@@ -63,22 +62,35 @@ def test_plotly_knows_every_word_of_every_figure(books: Reading, big: Reading, t
                 assert len(drawn.data) > 0 and panel.height > 0, "no blank figure"
 
 
-def test_the_front_is_the_search_s_own_in_two_shapes(books: Reading, big: Reading) -> None:
+def test_every_trial_with_values_is_a_mark_in_its_place_and_kind(books: Reading, big: Reading) -> None:
     for search in (books, big):
-        found = traces(front_panel(search))
-        on_front = {name: trace for name, trace in found.items() if name.endswith("on the front")}
-        points = [
-            (number, x, y)
-            for trace in on_front.values()
-            for number, x, y in zip(trace["customdata"], trace["x"], trace["y"], strict=True)
+        marks = [
+            (number, (x, y), name)
+            for name, trace in traces(front_panel(search)).items()
+            for number, x, y in zip(trace.get("customdata", ()), trace["x"], trace["y"], strict=False)
         ]
-        rows = front_rows(search.state, search.spec.objectives)
-        assert sorted(points) == sorted((row["number"], row["flops_per_token"], row["perplexity"]) for row in rows)
-        assert len({trace["marker"]["symbol"] for trace in on_front.values()}) == 2
-        behind = [number for name, trace in found.items() if name.endswith("beaten") for number in trace["customdata"]]
-        shown = [number for number, *_ in points] + behind + found["not at full budget"]["customdata"]
-        assert sorted(shown) == [trial.number for trial in search.known], "every trial is there once"
-        assert all(found[name]["marker"]["opacity"] < 0.5 for name in found if name.endswith("beaten"))
+        best = {row["number"] for row in front_rows(search.state, search.spec.objectives)}
+
+        def name(trial: TrialRecord, best: set[int] = best) -> str:
+            kind = {"none": "plain", "memory": "recurrent"}[trial.params["recurrence"]]
+            ending = "on the front" if trial.number in best else "beaten"
+            return f"{kind}, {ending}" if trial.state == "complete" else "not at full budget"
+
+        validated = [trial for trial in search.state.trials.values() if trial.validations]
+        assert sorted(marks) == [
+            (trial.number, (trial.costs["flops_per_token"], trial.metrics["word_perplexity"]), name(trial))
+            for trial in validated
+        ]
+
+
+def test_kinds_differ_in_shape_and_the_front_by_its_edge(books: Reading) -> None:
+    found = {name: trace["marker"] for name, trace in traces(front_panel(books)).items() if "marker" in trace}
+    for kind, symbol in (("plain", "circle"), ("recurrent", "triangle-up")):
+        best = found[f"{kind}, on the front"]
+        assert (best["symbol"], best["line"]["color"]) == (symbol, "black")
+    behind = found["recurrent, beaten"]
+    assert behind["symbol"] == "triangle-up" and behind["line"]["color"] != "black" and behind["opacity"] < 0.5
+    assert found["not at full budget"]["symbol"] == ["triangle-up-open"], "T4 was stopped and is recurrent"
 
 
 def test_one_bad_trial_does_not_flatten_the_others() -> None:
@@ -103,10 +115,13 @@ def test_the_best_by_window_are_the_minima(big: Reading) -> None:
         assert trial.value("perplexity") == min(other.value("perplexity") or 0 for other in rivals)
 
 
-def test_the_hypervolume_s_line_ends_at_the_search_s(books: Reading) -> None:
-    line = traces(volume_panel(books))["hypervolume"]
-    assert line["y"][-1] == pytest.approx(books.hypervolume) and line["x"][-1] == 30.0
-    assert line["line"]["shape"] == "hv"
+def test_the_hypervolume_s_line_has_a_step_for_every_trial_and_ends_at_the_search_s(books: Reading) -> None:
+    found = traces(volume_panel(books))
+    line, marks = found["hypervolume"], found["a trial ends"]
+    assert line["line"]["shape"] == "hv" and line["x"] == [0, 10, 12, 18, 20, 30], "seconds"
+    assert line["y"][:2] == [0, pytest.approx((1 - 60 / 100) * (1 - 4e5 / 1e6) * (1 - 2**25 / 2**27))]
+    assert line["y"][-1] == pytest.approx(books.hypervolume)
+    assert (marks["customdata"], marks["x"], marks["y"]) == ([0, 1, 2, 3], line["x"][1:-1], line["y"][1:-1])
 
 
 def test_curves_are_the_front_s_validations_with_rungs_and_stops(books: Reading) -> None:
@@ -119,31 +134,20 @@ def test_curves_are_the_front_s_validations_with_rungs_and_stops(books: Reading)
     assert [line["x0"] for line in panel.figure["layout"]["shapes"]] == [1000, 2000, 4000]
 
 
-def test_curves_that_end_together_share_a_name(books: Reading) -> None:
-    def ends(values: list[float]) -> list[str]:
-        curves = {trial.number: [(4000, value)] for trial, value in zip(books.best, values, strict=True)}
-        return _ends(books, curves)["text"]
+def test_curves_that_end_together_share_a_name(tmp_path: Path) -> None:
+    def names(*perplexities: float) -> list[str]:
+        """At the ends of curves of trials that cost the less the worse they are, so that all are on the front."""
+        events = opening()
+        for number, perplexity in enumerate(perplexities):
+            events += begun(number, 100, params_of(), 6e5 - 1e5 * number, 2.0**25)
+            events.append(validated(number, 101, 4000, perplexity, "complete"))
+        found = traces(curves_panel(read_search(make(tmp_path / str(perplexities[1]), events=events))))
+        [ends] = [trace for trace in found.values() if trace["mode"] == "text"]
+        assert (ends["x"], ends["y"]) == ([4000] * len(perplexities), list(perplexities))
+        return ends["text"]
 
-    names = [trial.name for trial in books.best]
-    assert len(names) >= 3
-    apart = [10.0 * place for place in range(len(names))]
-    assert ends(apart) == [f"\u2002{name}" for name in names]
-    close = [apart[0], apart[0] + 0.1, *apart[2:]]
-    assert ends(close) == [f"\u2002{names[0]}, {names[1]}", "", *(f"\u2002{name}" for name in names[2:])]
-
-
-def test_in_a_picture_too_a_trial_without_an_end_has_its_kinds_shape() -> None:
-    trace = {
-        "mode": "markers", "name": "not at full budget", "x": [1, 2, 3], "y": [1, 2, 3],
-        "marker": {"color": "#888888", "size": 7, "symbol": ["circle-open", "triangle-up-open", "circle-open"]},
-    }  # fmt: skip
-    axes = Figure().add_subplot()
-    _draw_trace(axes, trace, None)
-    circles, triangles = axes.collections
-    assert (len(circles.get_offsets()), len(triangles.get_offsets())) == (2, 1)
-    assert len(circles.get_paths()[0]) != len(triangles.get_paths()[0])
-    assert [one.get_label() for one in axes.collections].count("not at full budget") == 1
-    assert len(circles.get_facecolors()) == 0, "hollow"
+    assert names(50.0, 60.0, 70.0) == ["\u2002T0", "\u2002T1", "\u2002T2"]
+    assert names(50.0, 50.1, 70.0) == ["\u2002T0, T1", "", "\u2002T2"]
 
 
 def test_the_timeline_has_a_bar_for_every_span(books: Reading) -> None:

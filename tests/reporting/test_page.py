@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from recur_tune.reporting.page import report_page, report_panels
-from recur_tune.reporting.pictures import write_picture
+from recur_tune.reporting.page import report_page
 from recur_tune.reporting.reading import read_search
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.tracking.mlflow import DELIVERED
@@ -55,11 +54,22 @@ def test_it_loads_nothing_and_sends_nothing(tmp_path: Path) -> None:
     assert "showSendToCloud: false" in page
 
 
-def test_five_hundred_trials_stay_small(tmp_path: Path) -> None:
-    page = report_page(read_search(make(tmp_path, events=many(500))))
+def test_five_hundred_trials_are_all_there_and_stay_small(tmp_path: Path) -> None:
+    directory = make(tmp_path, events=many(500))
+    page = report_page(read_search(directory))
     assert len(page.encode()) < 8_000_000
     data = data_of(page)
     assert len(data["trials"]) == 500
+    marks = {
+        number: (x, y)
+        for trace in data["figures"][0]["data"]
+        for number, x, y in zip(trace.get("customdata", ()), trace["x"], trace["y"], strict=False)
+    }
+    trials = directory.state().trials
+    assert marks == {
+        number: (trials[number].costs["flops_per_token"], trials[number].metrics["word_perplexity"])
+        for number in range(500)
+    }
     assert [figure["key"] for figure in data["figures"]] == [
         "front", "windows", "volume", "curves", "importance", "parallel", "timeline",
     ]  # fmt: skip
@@ -91,13 +101,3 @@ def test_a_server_s_runs_are_linked_without_its_password(tmp_path: Path) -> None
     first = "http://mlflow.example:5000/#/experiments/3/runs/run0"
     assert data_of(page)["trials"]["0"]["url"] == first and "url" not in data_of(page)["trials"]["2"]
     assert ("a", first) in addresses(page) and "secret" not in page.split("* plotly.js v")[0]
-
-
-def test_pictures_are_png_and_pdf(tmp_path: Path) -> None:
-    panels = report_panels(read_search(make(tmp_path, events=few())))
-    drawn = [panel for panel in panels if panel.key in ("front", "windows", "volume", "curves")]
-    write_picture(drawn, "a $title_", tmp_path / "new" / "report.png")
-    write_picture(drawn, "a $title_", tmp_path / "new" / "report.pdf")
-    assert (tmp_path / "new" / "report.png").read_bytes().startswith(b"\x89PNG")
-    assert (tmp_path / "new" / "report.pdf").read_bytes().startswith(b"%PDF")
-    assert len(list((tmp_path / "new").iterdir())) == 2, "nothing half-written stays"

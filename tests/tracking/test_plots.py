@@ -1,131 +1,238 @@
-"""The front as a picture and as a page."""
+"""The front as a picture and as a page: what they hold is read back and compared with the trials' own numbers."""
 
 from __future__ import annotations
 
-import math
-import random
+import json
 import re
-import struct
 import subprocess
 import sys
+from collections import Counter
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import plotly.graph_objects as go
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 
-from recur_tune.searching.front import front
+from recur_tune.searching.objectives import OBJECTIVES as KNOWN
 from recur_tune.searching.state import SearchState
-from recur_tune.tracking.plots import front_page, front_picture
+from recur_tune.tracking.plots import front_figure, front_page, front_picture, interactive_front
 from tests.searching import OBJECTIVES, state_of, trial
+from tests.tracking.marks import (
+    CHOICES,
+    CIRCLE,
+    STATES,
+    ended,
+    lines_of_trials,
+    look,
+    look_of,
+    marks_of_page,
+    marks_of_picture,
+    marks_of_trials,
+    one_bad,
+    place,
+    shape_of,
+    shares,
+    with_logarithms,
+)
+
+TITLE = "a $title_{ of its $own"
 
 
-def many(count: int = 40) -> SearchState:
-    """Trials of every kind and state."""
-    dice = random.Random(0)
-    states = ["complete", "complete", "stopped", "failed", "running", "infeasible"]
-    return state_of(
-        *(
-            trial(
-                number, None if state in ("failed", "infeasible") else dice.uniform(20, 40), dice.uniform(1e7, 1e9),
-                dice.uniform(1e9, 4e10), state, {"recurrence": dice.choice(["none", "memory"]), "window": 300 + number},
-            )
-            for number, state in enumerate(dice.choice(states) for _ in range(count))
-        )
-    )  # fmt: skip
+def in_every_case(test: Any) -> Any:
+    """All states of a search, each with all choices of objectives."""
+    choices = pytest.mark.parametrize("objectives", CHOICES, ids="-".join)
+    return choices(pytest.mark.parametrize("name", STATES)(test))
 
 
-def equal() -> SearchState:
-    return state_of(*(trial(number, 30.0, 1e8, 2e9) for number in range(3)))
+@cache
+def drawn(name: str, objectives: tuple[str, ...]) -> Figure:
+    """A picture for all tests that only look at it."""
+    return front_figure(STATES[name], objectives, TITLE)
 
 
-def one_bad() -> SearchState:
-    """Five plain trials, and a recurrent one that is cheap and good for nothing."""
-    plain = (
-        trial(number, 30.0 - number, 1e8 + 1e7 * number, 2e9, params={"recurrence": "none"}) for number in range(5)
+@cache
+def explored(name: str, objectives: tuple[str, ...]) -> go.Figure:
+    """The same as a page has it."""
+    return interactive_front(STATES[name], objectives, TITLE)
+
+
+def words_of(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.axes[0].texts]
+
+
+@in_every_case
+def test_every_trial_stands_where_its_numbers_say_in_its_own_form(name: str, objectives: tuple[str, ...]) -> None:
+    assert marks_of_picture(drawn(name, objectives)) == marks_of_trials(name, objectives)
+
+
+@in_every_case
+def test_a_line_joins_the_best_of_each_kind(name: str, objectives: tuple[str, ...]) -> None:
+    lines = drawn(name, objectives).axes[0].lines
+    found = {line.get_linestyle(): list(zip(*line.get_data(), strict=True)) for line in lines}
+    assert found == lines_of_trials(name, objectives)
+    assert all(line.get_drawstyle() == "steps-post" for line in lines), "nothing is promised between two trials"
+
+
+@in_every_case
+def test_what_lies_outside_of_the_axes_is_said(name: str, objectives: tuple[str, ...]) -> None:
+    figure = drawn(name, objectives)
+    marks = list(marks_of_picture(figure).elements())
+    outside = [
+        ("stopped" if mark.look == "stopped" else "more", up > 1)
+        for mark, (across, up) in zip(marks, shares(figure, marks), strict=True)
+        if not (0 <= across <= 1 and 0 <= up <= 1)
+    ]
+    words = words_of(figure)
+    said = {kind: int(count) for word in words for count, kind in re.findall(r"(\d+) (more|stopped)", word)}
+    assert said == Counter(kind for kind, _ in outside)
+    above = [is_above for kind, is_above in outside if kind == "more"]
+    assert any("above" in word for word in words) == (bool(above) and all(above))
+    assert len(above) <= 0.25 * len(marks), "it is the exception"
+    assert ("no trial has values yet" in words) == (not marks)
+
+
+@in_every_case
+def test_axes_say_what_they_measure_in_numbers_that_differ(name: str, objectives: tuple[str, ...]) -> None:
+    axes, (across, up, _) = drawn(name, objectives).axes[0], CHOICES[objectives]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (KNOWN[across].title, KNOWN[up].title)
+    assert axes.get_title(loc="left") == TITLE
+    for axis, objective in ((axes.xaxis, across), (axes.yaxis, up)):
+        low, high = axis.get_view_interval()
+        wide = low > 0 and high / low > 5 and axis is axes.xaxis  # with the room around its trials
+        assert axis.get_scale() == ("log" if wide else "linear")
+        labels = [label.get_text() for label in axis.get_ticklabels()]
+        assert labels == [KNOWN[objective].format(tick) for tick in axis.get_ticklocs()]
+        assert len(set(labels)) == len(labels)
+        assert len(labels) >= 2 or not ended(name, objectives)
+
+
+@in_every_case
+def test_the_legend_has_an_entry_for_each_thing_that_is_there(name: str, objectives: tuple[str, ...]) -> None:
+    entries = [entry for legend in drawn(name, objectives).legends for entry in legend.legend_handles]
+    found = {entry.get_label(): (entry.get_marker(), entry.get_linestyle()) for entry in entries}
+    titles = {"front": "on the front", "beaten": "complete, but beaten", "stopped": "stopped early"}
+    expected = {titles[mark.look]: ("o", "None") for mark in marks_of_trials(name, objectives)}
+    kinds = {"none": ("plain", "o", "--"), "memory": ("recurrent", "^", "-"), None: ("trial", "o", "-")}
+    for one in ended(name, objectives):
+        if one.state == "complete":
+            title, marker, line = kinds[one.params.get("recurrence")]
+            expected |= {title: (marker, "None"), f"{title}: best for a cost": ("None", line)}
+    assert found == expected
+
+
+@in_every_case
+def test_a_second_cost_has_a_bar_of_colours_and_without_one_kinds_have_their_own(
+    name: str, objectives: tuple[str, ...]
+) -> None:
+    axes, *bars = drawn(name, objectives).axes
+    complete = [collection for collection in axes.collections if look_of(collection) != "stopped"]
+    if CHOICES[objectives][2] and complete:
+        [bar] = bars
+        assert bar.get_ylabel() == "peak memory"
+        for collection in complete:
+            low, high = collection.norm.vmin, collection.norm.vmax
+            assert (low, high) == pytest.approx(bar.get_ylim()) and collection.get_cmap().name == "viridis"
+            assert all(low < colour < high for colour in collection.get_array())
+    else:
+        assert not bars
+        colours = {(shape_of(one), tuple(face[:3])) for one in complete for face in one.get_facecolors()}
+        assert len(colours) == len(dict(colours)) == len({colour for _, colour in colours})
+
+
+@in_every_case
+def test_names_stand_beside_the_front_s_marks(name: str, objectives: tuple[str, ...]) -> None:
+    figure, trials = drawn(name, objectives), ended(name, objectives)
+    axes, lines = figure.axes[0], [point for line in lines_of_trials(name, objectives).values() for point in line]
+    names = {text.get_text(): text for text in axes.texts if re.fullmatch(r"T\d+", text.get_text())}
+    best = {one.name: place(one, objectives) for one in trials if look(one, trials, objectives) == "front"}
+    seen = {one: best[one] for one in best if axes.viewLim.contains(*best[one])}
+    assert {one for one in seen if seen[one] in lines} <= names.keys() <= seen.keys(), "in a crowd some go without"
+    for one, text in names.items():
+        box, mark = text.get_window_extent(), axes.transData.transform(best[one])
+        assert np.abs(mark - np.clip(mark, box.min, box.max)).max() < 40, "pixels, of 1280 and 800"
+
+
+def test_one_bad_trial_does_not_flatten_the_others() -> None:
+    def height(state: SearchState) -> float:
+        """The part of the axis that the plain trials take."""
+        figure = front_figure(state, OBJECTIVES[:2], TITLE)
+        plain = [mark for mark in marks_of_picture(figure) if mark.shape == CIRCLE]
+        return float(np.ptp(shares(figure, plain)[:, 1]))
+
+    good = state_of(*(one for one in one_bad().trials.values() if one.number != 9))
+    assert height(one_bad()) == pytest.approx(height(good)) and height(good) > 0.8
+    assert "↑ 1 more trial lies above" in words_of(drawn("one bad", OBJECTIVES))
+
+
+def test_a_picture_is_a_whole_png_and_replaces_the_one_before(tmp_path: Path) -> None:
+    path, shown = tmp_path / "new" / "front.png", []
+    for name in ("none", "many"):
+        front_picture(STATES[name], OBJECTIVES, path, TITLE)
+        with Image.open(path) as image:
+            assert (image.format, image.size) == ("PNG", (1280, 800))
+            shown.append(image.convert("RGB").tobytes())  # raises where something is missing
+        assert [found.name for found in path.parent.iterdir()] == ["front.png"], "nothing half-written stays"
+    assert shown[0] != shown[1]
+
+
+@in_every_case
+def test_a_page_has_every_trial_where_the_picture_has_it(name: str, objectives: tuple[str, ...]) -> None:
+    figure, axes = explored(name, objectives), drawn(name, objectives).axes[0]
+    assert marks_of_page(figure.data) == with_logarithms(marks_of_trials(name, objectives))
+    lines = {
+        trace.line.dash: list(zip(trace.x, trace.y, strict=True)) for trace in figure.data if trace.mode == "lines"
+    }
+    dashes = {"--": "dash", "-": "solid"}
+    assert lines == {dashes[style]: points for style, points in lines_of_trials(name, objectives).items()}
+    for ours, theirs, ends in (
+        (figure.layout.xaxis, axes.xaxis, axes.get_xlim()),
+        (figure.layout.yaxis, axes.yaxis, axes.get_ylim()),
+    ):
+        if ended(name, objectives):
+            assert ours.type == theirs.get_scale()
+            assert (np.power(10, ours.range) if ours.type == "log" else ours.range) == pytest.approx(ends)
+            assert ours.ticktext == tuple(label.get_text() for label in theirs.get_ticklabels())
+
+
+@in_every_case
+def test_on_a_page_every_mark_has_its_trial_s_name(name: str, objectives: tuple[str, ...]) -> None:
+    traces = [one for one in explored(name, objectives).data if "markers" in one.mode]
+    found = [(hover, (x, y)) for one in traces for hover, x, y in zip(one.hovertext, one.x, one.y, strict=True)]
+    trials = ended(name, objectives)
+    assert sorted((hover.split("<br>")[0], point) for hover, point in found) == sorted(
+        (f"<b>{one.name}</b> {one.state}", place(one, objectives)) for one in trials
     )
-    return state_of(*plain, trial(9, 1e9, 5e7, 2e9, params={"recurrence": "memory"}))
+    written = [(text, (x, y)) for one in traces for text, x, y in zip(one.text or (), one.x, one.y, strict=False)]
+    best = [one for one in trials if look(one, trials, objectives) == "front"]
+    assert sorted(written) == sorted((one.name, place(one, objectives)) for one in best)
 
 
-STATES = {
-    "none": state_of(),
-    "unfinished": state_of(trial(0, None, 1e8, 2e9, "running"), trial(1, 40, 1e8, 2e9, "failed")),
-    "only stopped": state_of(trial(0, 40, 1e8, 2e9, "stopped")),
-    "one": state_of(trial(0, 30, 1e8, 2e9, params={"recurrence": "memory"})),
-    "equal": equal(),
-    "not finite": state_of(trial(0, math.nan, 1e8, 2e9), trial(1, 30, 1e8, 2e9), trial(2, math.inf, 1e8, 2e9)),
-    "one bad": one_bad(),
-    "many": many(),
-}
-CHOICES = [
-    OBJECTIVES, OBJECTIVES[:2], ("peak_memory", "perplexity"), ("perplexity", "token_perplexity"),
-]  # fmt: skip
-
-
-def draw(state: SearchState, path: Path, objectives: tuple[str, ...] = OBJECTIVES) -> Image.Image:
-    front_picture(state, objectives, path, "a $title_ of {its} own")
-    return Image.open(path).convert("RGB")
-
-
-@pytest.mark.parametrize("objectives", CHOICES, ids="-".join)
-@pytest.mark.parametrize("state", STATES.values(), ids=STATES.keys())
-def test_every_search_has_a_picture(tmp_path: Path, state: SearchState, objectives: tuple[str, ...]) -> None:
-    for found in state.trials.values():
-        for validation in found.validations:
-            validation.metrics["token_perplexity"] = validation.metrics["word_perplexity"] / 2
-    path = tmp_path / "new" / "front.png"
-    front_picture(state, objectives, path, "a title")
-    data = path.read_bytes()
-    assert data.startswith(b"\x89PNG\r\n\x1a\n")
-    assert struct.unpack(">II", data[16:24]) == (1280, 800)
-    assert [found.name for found in path.parent.iterdir()] == ["front.png"], "nothing half-written stays"
-
-
-def test_a_picture_replaces_the_one_before_and_shows_something_else(tmp_path: Path) -> None:
-    before = draw(state_of(), tmp_path / "front.png")
-    after = draw(many(), tmp_path / "front.png")
-    assert before.tobytes() != after.tobytes()
-    assert len(after.getcolors(2**20)) > 2 * len(before.getcolors(2**20)), "marks, and a bar of colours"
-
-
-def test_one_bad_trial_does_not_flatten_the_others(tmp_path: Path) -> None:
-    good = state_of(*(found for found in one_bad().trials.values() if found.number != 9))
-
-    def heights(picture: Image.Image) -> int:
-        """The rows that the plain trials' marks take."""
-        blue = (0, 0x72, 0xB2)
-        rows = [y for y in range(picture.height) for x in range(0, 1280, 4) if picture.getpixel((x, y)) == blue]
-        inside = [y for y in rows if y < 640]  # below is the legend
-        return max(inside) - min(inside)
-
-    alone = heights(draw(good, tmp_path / "good.png", OBJECTIVES[:2]))
-    assert heights(draw(one_bad(), tmp_path / "bad.png", OBJECTIVES[:2])) > 0.8 * alone > 200
-
-
-@pytest.mark.parametrize("objectives", CHOICES[:3], ids="-".join)
-@pytest.mark.parametrize("state", STATES.values(), ids=STATES.keys())
-def test_every_search_has_a_page_of_its_own(tmp_path: Path, state: SearchState, objectives: tuple[str, ...]) -> None:
-    path = tmp_path / "front.html"
-    front_page(state, objectives, path, "<b>mine</b>")
-    page = path.read_text()
-    assert not re.search(r"<(script|link|img)[^>]+(src|href)\s*=", page), "it needs no network"
+def test_a_page_is_one_file_that_needs_no_network(tmp_path: Path) -> None:
+    front_page(STATES["many"], OBJECTIVES, tmp_path / "front.html", "<b>mine</b>")
+    assert [found.name for found in tmp_path.iterdir()] == ["front.html"]
+    page = (tmp_path / "front.html").read_text()
+    assert not re.search(r"<(script|link|img)[^>]+(src|href)\s*=", page)
     assert len(page) < 6_000_000
     assert "<title>&lt;b&gt;mine&lt;/b&gt;</title>" in page
-    assert [found.name for found in tmp_path.iterdir()] == ["front.html"]
-    drawn = page[page.rindex("Plotly.newPlot") :]
-    for found in front(state.trials.values(), objectives):
-        assert f'"{found.name}"' in drawn, "its name stands beside its mark"
+    plotted = page[page.index("[", page.rindex("Plotly.newPlot")) :]
+    traces = go.Figure(json.JSONDecoder().raw_decode(plotted)[0]).data
+    assert marks_of_page(traces) == with_logarithms(marks_of_trials("many", OBJECTIVES))
 
 
-def test_a_trial_tells_all_about_itself_under_the_pointer(tmp_path: Path) -> None:
+def test_a_trial_tells_all_about_itself_under_the_pointer() -> None:
     params = {"recurrence": "memory", "learning_rate": 0.000123456, "base": "<i>"}
     seen = state_of(trial(7, 30.5, 1e8, 2**31, params=params), trial(8, 40, 1e8, 2**31, "stopped"))
     seen.trials[7].role = "paper"
-    front_page(seen, OBJECTIVES, tmp_path / "front.html", "title")
-    page = (tmp_path / "front.html").read_text()
-    drawn = page[page.rindex("Plotly.newPlot") :].encode().decode("unicode_escape")
-    assert "<b>T7</b> complete (paper)<br>perplexity per word: 30.5<br>FLOPs/token: 100M<br>peak memory: 2 GiB" in drawn
-    assert "recurrence = memory<br>learning_rate = 0.0001235<br>base = &lt;i&gt;" in drawn
-    assert "<b>T8</b> stopped<br>" in drawn and "stopped early" in drawn
+    stopped, _, best = interactive_front(seen, OBJECTIVES, TITLE).data
+    assert best.hovertext == (
+        "<b>T7</b> complete (paper)<br>perplexity per word: 30.5<br>FLOPs/token: 100M<br>peak memory: 2 GiB<br>"
+        "recurrence = memory<br>learning_rate = 0.0001235<br>base = &lt;i&gt;",
+    )
+    assert stopped.name == "stopped early" and stopped.hovertext[0].startswith("<b>T8</b> stopped<br>")
 
 
 def test_neither_library_is_imported_before_something_is_drawn_nor_are_pictures_global(tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ from mlflow.entities import Run
 from PIL import Image
 
 from recur_tune.errors import UserError
+from recur_tune.searching.directory import SearchDirectory
 from recur_tune.tracking import mlflow as tracking
 from recur_tune.tracking.machine import SWITCH, MachineMetrics
 from recur_tune.tracking.mlflow import NOTE, Tracker, Undelivered
+from recur_tune.tracking.places import DELIVERED, Delivered, tracking_uri
 from tests.tracking.tracked import Seen, begin, complete, report, rich_search, search, wait_for
 
 
@@ -146,15 +148,21 @@ def test_what_is_not_at_hand_keeps_nothing_from_arriving(results: Path) -> None:
     assert seen.on_front == {"T1"}
 
 
+def noted(directory: SearchDirectory) -> Delivered:
+    """What the file beside a search's log says has arrived."""
+    return Delivered.read(directory.path / DELIVERED, tracking_uri(directory))
+
+
 def test_a_running_search_shows_its_front_in_pictures_but_not_too_often(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracking, "PAUSE", 0.01)
+    monkeypatch.setattr(tracking, "FIGURES_APART", 0.0)
     drawn: list[int] = []
 
     def draw(name: str, spec: Any, state: Any, folder: Path) -> list[Path]:
         drawn.append(len(state.trials))
-        Image.new("RGB", (1280, 800)).save(folder / "front.png")
+        Image.new("RGB", (1280, 800), "teal").save(folder / "front.png")
         (folder / "front.html").write_text(f"{len(state.trials)} trials")
         return [folder / "front.png", folder / "front.html"]
 
@@ -163,32 +171,46 @@ def test_a_running_search_shows_its_front_in_pictures_but_not_too_often(
     begin(directory, 1)
     tracker = Tracker(directory)
     tracker.start()
-    wait_for(lambda: bool(tracker._delivered.runs))
+    wait_for(lambda: 1 in noted(directory).runs)
     complete(directory, 2, 50.0)
-    wait_for(lambda: tracker._delivered.figures == [2])
+    wait_for(lambda: noted(directory).figures == [2])
     seen = Seen(directory)
-    files = {file.path for file in seen.client.list_artifacts(seen.parent.info.run_id)}
-    assert files == {"front.json", "front.png", "front-small.png", "front.html"}
+    run, client = seen.parent.info.run_id, seen.client
+    assert {file.path for file in client.list_artifacts(run)} == {
+        "front.json",
+        "front.png",
+        "front-small.png",
+        "front.html",
+    }
+    assert Path(client.download_artifacts(run, "front.html")).read_text() == "2 trials"
+    with Image.open(client.download_artifacts(run, "front-small.png")) as small:
+        assert small.size == (640, 400) and small.getpixel((320, 200)) == (0, 128, 128)
     assert "![The front]" in seen.parent.data.tags[NOTE]
-    complete(directory, 3, 40.0)
-    wait_for(lambda: tracker._delivered.front == [3])
-    assert drawn == [2], "the next are due in minutes"
-    tracker._next_figures = 0.0
-    wait_for(lambda: tracker._delivered.figures == [3])
+    monkeypatch.setattr(tracking, "FIGURES_APART", 300.0)
+    for number, perplexity in ((3, 40.0), (4, 30.0), (5, 20.0)):
+        complete(directory, number, perplexity)
+        wait_for(lambda number=number: noted(directory).front == [number])
+        wait_for(lambda: noted(directory).figures == [3])
     assert tracker.close()
-    assert drawn == [2, 3]
+    assert drawn == [2, 3], "the next are due in minutes"
 
 
 def test_figures_that_cannot_be_sent_keep_no_number_from_arriving(
     results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tracking, "PAUSE", 0.01)
-    monkeypatch.setattr(tracking, "draw_front", lambda *_: [results / "missing.png"])
+    asked = threading.Event()
+
+    def draw(*_: Any) -> list[Path]:
+        asked.set()
+        return [results / "missing.png"]
+
+    monkeypatch.setattr(tracking, "draw_front", draw)
     directory = search(results)
     complete(directory, 1, 50.0)
     tracker = Tracker(directory)
     tracker.start()
-    wait_for(lambda: tracker._next_figures > 0)
+    assert asked.wait(60)
     complete(directory, 2, 40.0)
     assert tracker.close()
     assert Seen(directory).on_front == {"T2"}
@@ -202,7 +224,7 @@ def test_the_machine_is_watched_when_asked(results: Path, monkeypatch: pytest.Mo
     begin(directory, 1)
     tracker = Tracker(directory)
     tracker.start()
-    wait_for(lambda: bool(tracker._delivered.runs))
+    wait_for(lambda: bool(noted(directory).runs))
     wait_for(lambda: any(name.startswith("system/cpu") for name in Seen(directory).parent.data.metrics))
     directory.record("search", status="stopped")
     assert tracker.close()
@@ -217,7 +239,7 @@ def test_nobody_watches_the_machine_unasked(results: Path, monkeypatch: pytest.M
     tracker = Tracker(directory)
     tracker.deliver()
     machine = MachineMetrics(tracker.uri)
-    machine.keep_going(tracker._delivered.parent)
+    machine.keep_going(noted(directory).parent)
     assert not watchers()
     machine.end()
 
