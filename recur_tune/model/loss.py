@@ -6,6 +6,7 @@ Shape suffixes: N positions of a window in one row, K hidden size, V vocabulary,
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 import torch.nn.functional as F
@@ -51,7 +52,7 @@ class Head:
     def __init__(self, weight_VK: torch.Tensor, compiled: bool = False) -> None:
         self.vocabulary, self.weight_VK = len(weight_VK), padded_weight(weight_VK)
         self._gathered_VK = torch.zeros_like(self.weight_VK, dtype=weight_VK.dtype)
-        self._judge = _compiled_judge() if compiled else judge_in_place
+        self._judge = compiled_judge() if compiled else judge_in_place
 
     @torch.no_grad()
     def score(self, top_NK: torch.Tensor, target_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -104,14 +105,12 @@ def judge_by_element(
 
 
 Judge = Callable[[torch.Tensor, torch.Tensor, int], tuple[torch.Tensor, torch.Tensor]]
-_COMPILED: list[Judge] = []
 
 
-def _compiled_judge() -> Judge:
+@cache
+def compiled_judge() -> Judge:
     """One for the process: it is compiled again only for another size."""
-    if not _COMPILED:
-        _COMPILED.append(torch.compile(judge_by_element, dynamic=False))
-    return _COMPILED[0]
+    return torch.compile(judge_by_element, dynamic=False)
 
 
 def _sum_type(values: torch.Tensor) -> torch.dtype:

@@ -157,11 +157,6 @@ def test_a_recomputed_window_leaves_no_more_than_the_papers_two_vectors(size):
     assert 0 < floats_per_lane <= 2 * hidden
 
 
-def test_policies_are_plans():
-    assert fixed_plan("all", 7) == Plan(kept_windows=1)
-    assert fixed_plan("none", 7) == Plan(kept_windows=7)
-
-
 def test_the_loss_is_a_sum_over_scored_tokens():
     model = small_model()
     logits = model(MIXED.inputs_WBT.flatten(0, 1))
@@ -170,17 +165,20 @@ def test_the_loss_is_a_sum_over_scored_tokens():
 
 
 @pytest.fixture
-def by_another_compiler(monkeypatch):
-    """torch's own way through compiled graphs without the code generator, which wants a C++ compiler and minutes."""
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
-    monkeypatch.setattr(loss, "_COMPILED", [])
-    torch._dynamo.reset()
+def compile_by(monkeypatch):
+    """Chooses what makes programs of torch's graphs; its code generator wants a C++ compiler and minutes."""
+    compile = torch.compile
+    torch.compiler.reset()
+    loss.compiled_judge.cache_clear()
+    yield lambda backend: monkeypatch.setattr(torch, "compile", functools.partial(compile, backend=backend))
+    loss.compiled_judge.cache_clear()
 
 
 @pytest.mark.slow
 # What is compiled is a window, whatever the plan.
 @pytest.mark.parametrize(("name", "plan"), [*((name, Plan(1)) for name in MODELS), ("memory", Plan(WINDOWS))], ids=str)
-def test_a_compiled_chain_gives_the_same(by_another_compiler, name, plan):
+def test_a_compiled_chain_gives_the_same(compile_by, name, plan):
+    compile_by("aot_eager")
     model = small_model(MODELS[name], n_layer=2).double().train()
     expected, expected_gradients = loss_and_gradients(model, plan, MIXED)
     torch.manual_seed(5)
@@ -198,20 +196,18 @@ def test_what_is_recorded_to_be_replayed_is_the_same_and_does_not_depend_on_wher
     assert_same(found[1], expected[1], 1e-10)
 
 
-def test_a_compiled_window_is_one_program_for_all_windows_of_all_batches(by_another_compiler):
+def test_a_compiled_window_is_one_program_for_all_windows_of_all_batches(compile_by):
     programs = []
 
     def counting(graph, inputs):
         programs.append(graph)
         return graph.forward
 
-    model = small_model(MEMORY, n_layer=1)
-    chain = Chain(model, Plan(1), "compiled")
-    torch._dynamo.reset()
-    chain._run_window = torch._dynamo.optimize(counting, dynamic=False)(chain._run)
+    compile_by(counting)
+    chain = Chain(small_model(MEMORY, n_layer=2), Plan(1), "compiled")
     chain(MIXED).backward()
     chain(full_batch(WINDOWS, 3, 6)).backward()
-    assert len(programs) == 1
+    assert len(programs) == 2, "a window's, and its loss's"
 
 
 @pytest.mark.parametrize(

@@ -118,3 +118,8 @@ def test_the_measured_peak_is_that_of_a_whole_step() -> None:
     weights = sum(p.numel() * 4 for p in trainer.model.parameters())
     assert trainer.measured_peak_bytes is not None
     assert trainer.measured_peak_bytes > 4 * weights  # weights, gradients, two moments, and activations
+
+
+def test_a_trial_that_asks_for_a_recording_trains_on_a_cpu_without_one() -> None:
+    replayed, plain = (told(list(trainer_of(trial(speed=speed)).run())) for speed in ("replayed", "plain"))
+    assert replayed == plain
