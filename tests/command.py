@@ -20,6 +20,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,7 +43,7 @@ class Command:
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
         asked = {"words": self.words, "env": {**(os.environ if env is None else env)}, "cwd": str(cwd or Path.cwd())}
         self._keeper = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._keeper.connect(str(server or _own_server()))
+        self._keeper.connect(str(server or _own_server().place))
         request = json.dumps(asked | {"user": user}).encode()
         socket.send_fds(self._keeper, [request], [self._out.fileno(), self._err.fileno()])
         self.pid = int(self._keeper.recv(100))
@@ -56,7 +59,8 @@ class Command:
     def signal(self, number: int) -> None:
         """Send a signal, if it has not ended."""
         if self.poll() is None:
-            self._keeper.send(str(int(number)).encode())
+            with suppress(BrokenPipeError, ConnectionResetError):  # it has ended since
+                self._keeper.send(str(int(number)).encode())
 
     def poll(self) -> int | None:
         """The exit code, where there is one yet; a signal's number below nought."""
@@ -96,18 +100,21 @@ def _read(file: int) -> str:
     return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
 
 
-_servers: dict[int, Path] = {}  # by the process that started it; it ends with that
+@dataclass(frozen=True)
+class _Server:
+    place: Path
+    process: subprocess.Popen[bytes]
 
 
-def _own_server() -> Path:
-    if os.getpid() not in _servers:
-        place = Path(tempfile.mkdtemp(prefix="recur-tune-commands-")) / "socket"
-        words = [sys.executable, "-m", "tests.command", str(place)]
-        # Nobody ever writes to it: it ends when the pipe does, which is with this process, however that ends.
-        server = subprocess.Popen(words, stdin=subprocess.PIPE, cwd=CHECKOUT, start_new_session=True)
-        wait_for_server(place, lambda: server.poll() is None)
-        _servers[os.getpid()] = place
-    return _servers[os.getpid()]
+@cache
+def _own_server() -> _Server:
+    """The one of this process, which ends with it."""
+    place = Path(tempfile.mkdtemp(prefix="recur-tune-commands-")) / "socket"
+    words = [sys.executable, "-m", "tests.command", str(place)]
+    # Nobody ever writes to it: it ends when the pipe does, which is with this process, however that ends.
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, cwd=CHECKOUT, start_new_session=True)
+    wait_for_server(place, lambda: process.poll() is None)
+    return _Server(place, process)
 
 
 def wait_for_server(place: Path, alive: Callable[[], bool]) -> None:
