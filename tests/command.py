@@ -187,5 +187,7 @@ if __name__ == "__main__":
     for module in _PRELOADED:
         importlib.import_module(module)
     sys.argv = ["recur-tune", *_be_forked(Path(sys.argv[1]))]
+    if threads := os.environ.get("OMP_NUM_THREADS"):  # which torch reads when it is loaded
+        sys.modules["torch"].set_num_threads(int(threads))
     __package__ = ""  # or `--help` called it after this file
     recur_tune.cli.main.main()
