@@ -43,6 +43,7 @@ def no_network(*_: object, **__: object) -> NoReturn:
     raise urllib.error.URLError("no network in tests")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CORPORA)
 def test_every_corpus_opens_without_a_network_or_says_what_it_needs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("urllib.request.urlopen", no_network)
