@@ -1,22 +1,35 @@
-"""Parameters are counted without building anything, and an estimate is the sum of its parts."""
+"""Parameters are counted without building anything, and an estimate is what a real step takes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from recur_tune.cost.estimate import body_parameters, estimate, recurrence_parameters
-from recur_tune.cost.flops import flops_per_token, training_flops_per_token
-from recur_tune.cost.memory import plan_memory
+from recur_tune.cost.memory import track_step
 from recur_tune.errors import UserError
 from recur_tune.model import RecurrentGPT2, RecurrentGPT2Config
 from recur_tune.model.pretrained import base_config
 from recur_tune.shapes import KNOWN_SHAPES, PRESETS
 from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import Plan
+from recur_tune.training.bptt import Chain, fixed_plan
+from recur_tune.training.memory_tracker import MemoryTracker
+from recur_tune.training.step import make_optimizer, train_step
 from tests.conftest import small_config, small_model
+from tests.model import full_batch
 
-VARIANTS = [{"recurrence": "none"}, {}, {"l_ins": "all", "embeddings": 2, "pooling": "attention", "depth": 0}]
+WINDOWS, SIZE = 3, 8
+SHAPE = {"n_layer": 2, "n_inner": 30}
+VARIANTS = [{"recurrence": "none"}, {}, {"l_ins": "all", "embeddings": 2, "depth": 0}]
+
+
+def trial(**fields: Any) -> TrialConfig:
+    return TrialConfig(window=SIZE, windows=WINDOWS, batch=3, width=20, precision="float32", **fields)
 
 
 @pytest.mark.parametrize("name", [*KNOWN_SHAPES, *PRESETS])
@@ -35,17 +48,45 @@ def test_gpt2_has_124_million_parameters():
     assert body_parameters(base_config("gpt2")) == 124_439_808
 
 
+def operations(run: Callable[[], object]) -> int:
+    """What torch counts of a real run; it knows no fused kernel of the CPU."""
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        run()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("policy", ["all", "none"])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_an_estimate_is_made_of_its_parts(variant):
-    config, plan = TrialConfig(window=8, windows=2, batch=3, width=20, **variant), Plan(1)
-    base = small_config(n_layer=2, n_inner=30)
-    cost, model = estimate(config, base, workers=2), small_model(config.memory, n_layer=2, n_inner=30)
-    assert cost.parameters == model.num_parameters()
-    assert cost.recurrence_parameters == cost.parameters - small_model(n_layer=2, n_inner=30).num_parameters()
-    assert cost.plan == plan
-    assert cost.flops_per_token == flops_per_token(config, base)
-    assert cost.training_flops_per_token == training_flops_per_token(config, base, plan)
-    assert cost.peak_memory_bytes == plan_memory(config, base, plan, lanes=2)  # the busier of two workers
+def test_an_estimate_is_what_a_real_step_of_the_busier_of_two_workers_takes(variant, policy):
+    config = trial(checkpointing=policy, **variant)
+    cost, model = estimate(config, small_config(**SHAPE), workers=2), small_model(config.memory, **SHAPE).train()
+    assert cost.parameters == sum(p.numel() for p in model.parameters())
+    added = [p.numel() for name, p in model.named_parameters() if name.startswith("recurrence.")]
+    assert cost.recurrence_parameters == sum(added) and bool(added) == (config.memory is not None)
+    lanes = 2  # of three chains
+    batch, chain = full_batch(WINDOWS, lanes, SIZE), Chain(model, fixed_plan(policy, WINDOWS))
+    optimizer = make_optimizer(model, 1e-3, 0.0)
+    counted = operations(lambda: train_step(chain, optimizer, batch, clip_norm=1.0, precision="float32"))
+    assert cost.training_flops_per_token == pytest.approx(counted / (lanes * WINDOWS * SIZE), rel=1e-12)
+    # The second step: only now are there the optimiser's moments.
+    assert cost.peak_memory_bytes == pytest.approx(
+        track_step(MemoryTracker(), chain, optimizer, batch, "float32"), rel=0.01
+    )
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_flops_per_token_are_a_real_forward_pass_s_with_attention_to_what_a_token_sees(variant):
+    config = trial(**variant)
+    model, tokens = small_model(config.memory, **SHAPE), torch.zeros((1, SIZE), dtype=torch.long)
+    state = model.read(tokens).state
+    counted = operations(lambda: model.read(tokens, state))
+    for layer in range(SHAPE["n_layer"]):
+        inserted = config.memory.embeddings if config.memory and config.l_ins in ("all", layer + 1) else 0
+        seen, square = sum(inserted + at + 1 for at in range(SIZE)), (inserted + SIZE) ** 2
+        counted -= (square - seen) * 4 * model.config.n_embd  # torch charges for the whole square, products of two
+    assert estimate(config, small_config(**SHAPE), workers=2).flops_per_token == pytest.approx(
+        counted / SIZE, rel=1e-12
+    )
 
 
 def test_what_the_base_cannot_do_is_refused_before_it_is_priced():

@@ -31,8 +31,8 @@ def tracked(config: TrialConfig, plan: Plan, **shape: Any) -> int:
     model = small_model(config.memory, **SHAPE | shape).train()
     optimizer, batch = make_optimizer(model, 1e-3, 0.0), full_batch(config.windows, LANES, SIZE)
     chain = Chain(model, plan)
-    train_step(chain, optimizer, batch, clip_norm=1.0, precision="float32")
-    return track_step(MemoryTracker(), chain, optimizer, batch, "float32")
+    train_step(chain, optimizer, batch, clip_norm=1.0, precision=config.precision)
+    return track_step(MemoryTracker(), chain, optimizer, batch, config.precision)
 
 
 @pytest.mark.parametrize("plan", [Plan(1), Plan(2), Plan(3)], ids=str)
@@ -71,16 +71,12 @@ def test_a_window_that_is_recomputed_still_costs_its_tokens_and_its_state():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("plan", [Plan(1), Plan(2), Plan(5), Plan(7)], ids=str)
-@pytest.mark.parametrize(
-    ("variant", "precision"),
-    [({"recurrence": "none"}, "float32"), ({"l_ins": "all", "embeddings": 2}, "bfloat16")],
-    ids=str,
-)
-def test_a_long_chain_is_priced_from_a_short_one(monkeypatch, variant, precision, plan):
-    config, base = config_of(windows=7, precision=precision, **variant), small_config(n_layer=1)
-    extrapolated = plan_memory(config, base, plan, LANES)
-    monkeypatch.setattr(memory, "_SIMULATED_WINDOWS", 7)
-    assert extrapolated == pytest.approx(plan_memory(config, base, plan, LANES), rel=0.003)
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("variant", [{"recurrence": "none"}, {"l_ins": "all", "embeddings": 2}], ids=str)
+def test_a_long_chain_whose_price_comes_from_a_short_one_needs_that_in_a_real_step(variant, precision, plan):
+    config = config_of(windows=7, precision=precision, **variant)
+    real = tracked(config, plan, n_layer=1)
+    assert plan_memory(config, small_config(n_layer=1), plan, LANES) == pytest.approx(real, rel=0.003)
 
 
 def test_a_fixed_policy_is_priced_as_its_plan():
