@@ -66,7 +66,7 @@ def main() -> None:
             found = loss_and_gradients(model, speed, kept, batch, "bfloat16")
             loss, gradients = (off(one, other) for one, other in ((found[:1], exact[:1]), (found[1:], exact[1:])))
             allowed = allowed or _AS_GOOD_AS_PLAIN * gradients
-            if gradients > allowed:
+            if not gradients <= allowed:  # so that NaN is a fault too
                 faults.append(f"{name}, {speed}, {kept} windows kept: gradients are off by {gradients:.1e}.")
             table.add_row(name, speed, str(kept), f"{loss:.1e}", f"{gradients:.1e}")
     console.print(table)
@@ -82,7 +82,7 @@ def memory_faults(console: Console, device: torch.device) -> Iterator[str]:
     """Print what memory does, and say what it should not."""
     other = off_for_another_shape(device)
     console.print(f"a batch of another shape than the recorded one: gradients off by {other:.1e} from the plain way's")
-    if other > _SAME:
+    if not other <= _SAME:
         yield "A batch of another shape than the recorded one has other gradients than the plain way."
     flat = [peak(windows, device) for windows in (2, 20, 100)]
     console.print(
