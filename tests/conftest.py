@@ -45,6 +45,13 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
+@pytest.fixture(autouse=True)
+def _with_onednn() -> None:
+    """Where a processor has no bfloat16, torch turns oneDNN off for the rest of a process after the first such product:
+    later tests would compute with other kernels, to other bits."""
+    torch.backends.mkldnn.set_flags(True)
+
+
 @pytest.fixture
 def experiment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Runs one of experiments/ in this process, as its command line would."""
