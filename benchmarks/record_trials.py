@@ -64,7 +64,7 @@ def train(job: tuple[dict[str, Any], str]) -> list[dict[str, Any]]:
     cost = estimate(config, trainer.model.config)
     return [
         {**point, "tokens": report.tokens, "token_perplexity": round(report.validation["token_perplexity"], 5),
-         "flops_per_token": round(cost.flops_per_token), "peak_memory": cost.peak_memory_bytes}
+         "flops_per_token": round(cost.flops_per_token), "peak_memory": cost.peak_memory}
         for report in trainer.run() if report.validation is not None
     ]  # fmt: skip
 

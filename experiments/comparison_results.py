@@ -55,7 +55,7 @@ class Metric:
 METRICS = {
     one.name: one
     for one in (
-        Metric("word_perplexity", "perplexity per word", "nats/word", "document_words", 1.0),
+        Metric("perplexity", "perplexity per word", "nats/word", "document_words", 1.0),
         Metric("bits_per_byte", "bits per byte", "bits/byte", "document_bytes", 1 / math.log(2)),
     )
 }
@@ -71,7 +71,7 @@ def main() -> None:
     parser.add_argument("--merged", type=Path, help="write all of them as one file")
     parser.add_argument("--brief", action="store_true", help="leave the loss by position out of that file")
     parser.add_argument("--picture", type=Path, help="draw them, as PNG or PDF")
-    parser.add_argument("--metric", choices=METRICS, default="word_perplexity")
+    parser.add_argument("--metric", choices=METRICS, default="perplexity")
     parser.add_argument("--position", default="300/0", help="window/overlap whose loss by position is drawn")
     arguments = parser.parse_args()
     results = [one for path in arguments.results for one in json.loads(path.read_text())]
@@ -101,7 +101,7 @@ def print_tables(results: Sequence[Result], metric: Metric) -> None:
         table.add_row(
             one["reading"], str(one["seed"]), one["recurrence"], f"{rate(one):g}",
             *(f"{metric.of(one, split):.5g}" for split in SPLITS),
-            format_count(one["flops_per_token"]), format_size(one["measured_peak_memory_bytes"] or 0),
+            format_count(one["flops_per_token"]), format_size(one["measured_peak_memory"] or 0),
             f"{one['seconds']:.0f} s", format_count(one["tokens_per_second"]),
         )  # fmt: skip
     console.print(table)

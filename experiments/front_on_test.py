@@ -30,7 +30,7 @@ def main() -> None:
     parser.add_argument("search", type=Path, help="its folder, models included")
     parser.add_argument("--out", type=Path, help="where the numbers go")
     parser.add_argument("--trials", type=Path, help="where a table of all trials goes, however they ended")
-    parser.add_argument("--metric", choices=METRICS, default="word_perplexity", help="what is printed")
+    parser.add_argument("--metric", choices=METRICS, default="perplexity", help="what is printed")
     Scoring.add_arguments(parser)
     arguments = parser.parse_args()
     directory, scoring, metric = SearchDirectory(arguments.search), Scoring.of(arguments), METRICS[arguments.metric]

@@ -54,7 +54,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--recurrences", nargs="+", default=["none", "memory"], help="both, or one of them")
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="of both trials")
     parser.add_argument("--set-memory", nargs="*", default=[], metavar="FIELD=VALUE", help="of the recurrent one")
-    parser.add_argument("--metric", choices=METRICS, default="word_perplexity", help="what is printed")
+    parser.add_argument("--metric", choices=METRICS, default="perplexity", help="what is printed")
     Scoring.add_arguments(parser)
     return parser.parse_args()
 

@@ -37,7 +37,7 @@ def test_a_comparison_scores_as_eval_does_and_goes_on_where_it_was(
     for state in ("own", "none", "other"):
         said = command("eval", folder, "--split", "validation", "--state", state, "--json")
         scored = recurrent["scores"]["validation"][state]
-        assert json.loads(said.out)["word_perplexity"] == pytest.approx(scored["word_perplexity"])
+        assert json.loads(said.out)["perplexity"] == pytest.approx(scored["perplexity"])
     assert "recurrent against plain" in capsys.readouterr().out
 
 
@@ -67,7 +67,7 @@ def test_differences_are_of_the_same_document_by_its_own_length() -> None:
     plain, recurrent = result("none", [50.0, 60.0, 1.0]), result("memory", [40.0, 70.0, 2.0])
     assert pairs([recurrent, plain]) == [(plain, recurrent)]
     assert pairs([recurrent]) == []
-    words, bits = METRICS["word_perplexity"], METRICS["bits_per_byte"]
+    words, bits = METRICS["perplexity"], METRICS["bits_per_byte"]
     assert words.differences(plain, recurrent, "test", "own") == [-1.0, 0.5]  # the third has no words
     assert bits.differences(plain, recurrent, "test", "own") == pytest.approx(
         [-0.1 / math.log(2), 0.1 / math.log(2), 1 / math.log(2)]

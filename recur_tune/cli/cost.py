@@ -47,7 +47,7 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, as_json: boo
         {
             "FLOPs per token (forward, the paper's count)": format_count(price.flops_per_token),
             "FLOPs per token (training, everything)": format_count(price.training_flops_per_token),
-            "peak memory of a training step": format_size(price.peak_memory_bytes),
+            "peak memory of a training step": format_size(price.peak_memory),
             "parameters": f"{price.parameters:,} ({price.recurrence_parameters:,} of them the recurrence's)",
             "windows kept / recomputed": f"{plan.kept_windows} / {windows - plan.kept_windows}",
         },

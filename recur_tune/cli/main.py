@@ -6,16 +6,19 @@ import sys
 
 import click
 
+from recur_tune.cli.confirm import confirm
 from recur_tune.cli.cost import cost
 from recur_tune.cli.dashboards import dashboards
 from recur_tune.cli.data import data
 from recur_tune.cli.evaluate import evaluate
 from recur_tune.cli.generate import generate
+from recur_tune.cli.manage import remove, rename
 from recur_tune.cli.report import compare, report
 from recur_tune.cli.results import export, front_command, status, track
 from recur_tune.cli.search import resume, search, stop
 from recur_tune.cli.slurm import cluster, grow, logs, tunnel
 from recur_tune.cli.train import pretrain, train
+from recur_tune.cli.trial import add, end, trial
 from recur_tune.cli.ui import ui
 from recur_tune.errors import UserError
 
@@ -44,7 +47,8 @@ def cli() -> None:
 
 
 for command in (
-    search, resume, stop, status, front_command, report, compare, ui, dashboards, export, track,
+    search, resume, stop, status, front_command, confirm, trial, add, end, report, compare, ui, dashboards, export,
+    track, rename, remove,
     grow, logs, tunnel, cluster, pretrain, train, evaluate, generate, cost, data,
 ):  # fmt: skip
     cli.add_command(command)

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
+import yaml
 from pydantic.fields import FieldInfo
 
+from recur_tune.errors import UserError
 from recur_tune.jsonable import finite
 from recur_tune.searching.directory import SearchDirectory, results_folder
 from recur_tune.spec import TrialConfig, read_yaml
@@ -57,6 +59,20 @@ def trial_options(leave_out: Iterable[str] = (), from_preset: Iterable[str] = ()
 def fields_from(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
     """A file's fields with the command line's over them."""
     return (read_yaml(config) if config else {}) | flags
+
+
+def read_settings(settings: Iterable[str]) -> list[tuple[str, Any]]:
+    """What --set was given: names and values, as YAML reads them."""
+    read: list[tuple[str, Any]] = []
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            raise UserError(f"set: {setting!r} is not of the form KEY=VALUE, as budget.tokens=20M.")
+        try:
+            read.append((key, yaml.safe_load(value)))
+        except yaml.YAMLError:
+            raise UserError(f"set: {value!r} is no readable value for {key}.") from None
+    return read
 
 
 def command_line(command: str, directory: SearchDirectory) -> str:

@@ -1,29 +1,36 @@
-"""`recur-tune status`, `front`, `export` and `track`: what a search has found, read from its directory."""
+"""`recur-tune status`, `front`, `trial`, `export` and `track`: what a search has found, read from its directory."""
 
 from __future__ import annotations
 
 import csv
+import math
+import shlex
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.text import Text
 
+from recur_tune.cli.confirm import print_confirmation
 from recur_tune.cli.display import note, stderr, stdout, table_by_name
 from recur_tune.cli.options import as_json, command_line, print_json, results_option
 from recur_tune.cli.slurm import follow_search, queue_lines
-from recur_tune.cli.trials import objective_columns, roles, trial_table
+from recur_tune.cli.trials import find_trial, print_trials, roles
 from recur_tune.cli.watch import Watch
 from recur_tune.errors import UserError
 from recur_tune.files import whole_folder
 from recur_tune.searching.directory import MODEL, SearchDirectory, results_folder, searches_in
-from recur_tune.searching.objectives import OBJECTIVES
+from recur_tune.searching.objectives import COSTS, OBJECTIVES
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import SearchState, TrialRecord
 from recur_tune.spec import nearest, write_yaml
 from recur_tune.units import format_duration
+
+_under = click.option(
+    "--under", metavar="COST=VALUE,...", help="What may be spent, as flops_per_token=55M,peak_memory=10GiB."
+)
 
 
 @click.command()
@@ -34,8 +41,8 @@ from recur_tune.units import format_duration
 def status(name: str | None, follow: bool, results: Path | None, as_json: bool) -> None:
     """Tell how every search is doing, or one and each of its trials.
 
-    A search is running, finished, stopped (by Ctrl-C, `recur-tune stop` or its time) or interrupted (its process is
-    gone); all but the running ones can be resumed.
+    A search is preparing (a base is pretrained, a corpus tokenised), running, finished, paused (by Ctrl-C,
+    `recur-tune stop` or its time) or interrupted (its process is gone); whatever does not run can be resumed.
 
     \b
       recur-tune status
@@ -101,12 +108,17 @@ def _summary(directory: SearchDirectory) -> dict[str, Any]:
     for trial in state.trials.values():
         counts[trial.state] = counts.get(trial.state, 0) + 1
     running = directory.is_running
-    word = "running" if running else "interrupted" if state.status == "started" else state.status
+    at_work = {"preparing": "preparing", "started": "running"}
+    word = at_work.get(state.status, "running") if running else state.status
+    if not running and state.status in at_work:
+        word = "interrupted"
     return {
         "search": directory.name, "folder": str(directory.path), "status": word, "trials": counts,
         "on_front": len(front(state.trials.values(), spec.objectives)),
         "hypervolume": search_hypervolume(state, spec.objectives),
-        "seconds": state.active_seconds, "notices": state.notices, "links": state.links if running else {},
+        "seconds": state.elapsed(time.time()) if running else state.active_seconds,
+        "preparation_seconds": state.preparation_seconds, "notices": state.notices,
+        "links": state.links if running else {},
         "queue": queue_lines(directory),
     }  # fmt: skip
 
@@ -114,27 +126,40 @@ def _summary(directory: SearchDirectory) -> dict[str, Any]:
 @click.command("front")
 @click.argument("name")
 @click.option("--objectives", help=f"Others than the search's own, with commas between: {', '.join(OBJECTIVES)}.")
+@_under
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values on stdout.")
 @results_option
 @as_json
-def front_command(name: str, objectives: str | None, as_csv: bool, results: Path | None, as_json: bool) -> None:
+def front_command(
+    name: str, objectives: str | None, under: str | None, as_csv: bool, results: Path | None, as_json: bool
+) -> None:
     """Print a search's front: the trials at full budget that no other beats in every objective, best quality first.
 
-    The table leaves out what does not fit the screen; --csv and --json have all of it.
+    With --under: the one to take for what you can spend, and what one step more of each cost would buy. The table
+    leaves out what does not fit the screen; --csv and --json have all of it.
 
     \b
       recur-tune front books
+      recur-tune front books --under flops_per_token=55M,peak_memory=10GiB
       recur-tune front books --objectives bits_per_byte,peak_memory --csv > front.csv
     """
+    from recur_tune.searching.confirmation import confirmation
     from recur_tune.searching.front import front_rows
 
     directory = SearchDirectory.open(results_folder(results), name)
     state, chosen = directory.state(), _objectives(directory, objectives)
-    rows = front_rows(state, chosen)
     if as_json and as_csv:
         raise UserError("csv: --json is given too; choose one of them.")
+    if under is not None:
+        if as_csv:
+            raise UserError("csv: --under chooses one trial; leave one of them out, or take --json.")
+        _print_decision(directory, state, chosen, under, as_json)
+        return
+    rows = front_rows(state, chosen)
+    confirmed = confirmation(state, directory.spec)
     if as_json:
-        print_json({"search": name, "objectives": list(chosen), "front": rows})
+        told = {"confirmed": confirmed.rows()} if confirmed else {}
+        print_json({"search": name, "objectives": list(chosen), "front": rows, **told})
     elif as_csv:
         fields = directory.spec.parsed_space.names
         writer = csv.writer(sys.stdout)
@@ -144,6 +169,50 @@ def front_command(name: str, objectives: str | None, as_csv: bool, results: Path
             writer.writerow([row["trial"], *values, row["tokens"], *(row["params"].get(field, "") for field in fields)])
     else:
         print_front(state, chosen)
+        if confirmed:
+            print_confirmation(directory.spec, confirmed)
+
+
+def _print_decision(
+    directory: SearchDirectory, state: SearchState, objectives: tuple[str, ...], under: str, as_json: bool
+) -> None:
+    from recur_tune.searching.confirmation import confirmation
+    from recur_tune.searching.decision import decide, limits_in_words, read_limits, refuse_limits
+    from recur_tune.searching.front import trial_row
+
+    limits = read_limits(under)
+    quality = next(OBJECTIVES[name] for name in objectives if name not in COSTS)
+    trials = list(state.trials.values())
+    found = decide(trials, quality.name, limits)
+    if found is None:
+        raise refuse_limits(trials, limits)
+    if as_json:
+        print_json({
+            "search": directory.name, "under": limits, "best": trial_row(found.best, objectives),
+            "steps": [{"more": step.cost, **trial_row(step.trial, objectives)} for step in found.steps],
+        })  # fmt: skip
+        return
+    shown = list(dict.fromkeys([*objectives, *limits]))
+    stdout.print(f"the best within {limits_in_words(limits)}: {found.best.name}", style="bold")
+    print_trials([found.best], shown)
+    for cost in (OBJECTIVES[name] for name in limits):
+        step = next((step for step in found.steps if step.cost == cost.name), None)
+        if step is None:
+            stdout.print(f"more {cost.title} alone buys nothing that was found.")
+            continue
+        better, was = step.trial.value(quality.name) or math.nan, found.best.value(quality.name) or math.nan
+        stdout.print(
+            f"{cost.title} {cost.format(step.trial.costs[cost.name])} instead of {cost.format(limits[cost.name])} "
+            f"({step.trial.costs[cost.name] / limits[cost.name] - 1:+.1%}) buys {step.trial.name}: {quality.title} "
+            f"{quality.format(better)} instead of {quality.format(was)} ({better / was - 1:+.1%}).",
+            soft_wrap=True,
+        )
+    confirmed = confirmation(state, directory.spec)
+    if confirmed and (point := confirmed.of(found.best)) and point.no_better_than:
+        note(f"{point.no_better_than} costs no more and does as well, as far as {len(point.values)} seeds can tell.")
+    words = shlex.quote(under.replace(" ", ""))
+    where = f"{command_line('export', directory)} --best --under {words} --to models/{directory.name}"
+    stderr.print(f"take it:  {where}", soft_wrap=True)
 
 
 def _objectives(directory: SearchDirectory, chosen: str | None) -> tuple[str, ...]:
@@ -158,24 +227,26 @@ def _objectives(directory: SearchDirectory, chosen: str | None) -> tuple[str, ..
 
 @click.command()
 @click.argument("name")
-@click.option("--trial", required=True, help="Which, as T7 or 7.")
+@click.option("--trial", help="Which, as T7 or 7.")
+@click.option("--best", is_flag=True, help="The one of the best quality, within --under where that is given.")
+@_under
 @click.option("--to", "target", required=True, type=click.Path(path_type=Path), help="A new folder.")
 @results_option
-def export(name: str, trial: str, target: Path, results: Path | None) -> None:
+def export(
+    name: str, trial: str | None, best: bool, under: str | None, target: Path, results: Path | None
+) -> None:  # fmt: skip
     """Copy the trained model of a trial, in Hugging Face's format.
 
     Models are kept of the trials on the front, unless the search says `keep: all` or `keep: none`.
 
     \b
-      recur-tune export books --trial T7 --to models/books
+      recur-tune export books --best --under flops_per_token=55M --to models/books
+      recur-tune export books --trial T7 --to models/T7
       recur-tune eval models/books --split test
     """
     directory = SearchDirectory.open(results_folder(results), name)
     state = directory.state()
-    digits = trial.upper().removeprefix("T")
-    if not digits.isdecimal() or int(digits) not in state.trials:
-        raise UserError(f"trial: {name} has no trial {trial!r}; `recur-tune front {name}` lists the best.")
-    record = state.trials[int(digits)]
+    record = _chosen(directory, state, trial, best, under)
     model = directory.trial(record.number) / MODEL
     if not model.is_dir():
         raise UserError(f"trial: {record.name} {_why_no_model(record, directory.spec)}.")
@@ -185,7 +256,28 @@ def export(name: str, trial: str, target: Path, results: Path | None) -> None:
         for file in model.iterdir():
             shutil.copy(file, partial)
         write_yaml(partial / "trial.yaml", directory.with_own_base(directory.spec.trial_config(record.params)))
+    click.echo(record.name)
     stderr.print(f"next:  recur-tune eval {target} --split test", soft_wrap=True)
+
+
+def _chosen(
+    directory: SearchDirectory, state: SearchState, trial: str | None, best: bool, under: str | None
+) -> TrialRecord:
+    """The trial that is named, or the best within limits."""
+    if (trial is None) == (not best):
+        raise UserError("trial: say which to take, by --trial T7 or by --best; not both.")
+    if trial is not None:
+        if under is not None:
+            raise UserError("under: it goes with --best; --trial has chosen already.")
+        return find_trial(directory, state, trial)
+    from recur_tune.searching.confirmation import quality_of
+    from recur_tune.searching.decision import decide, read_limits, refuse_limits
+
+    limits = read_limits(under) if under is not None else {}
+    found = decide(state.trials.values(), quality_of(directory.spec), limits)
+    if found is None:
+        raise refuse_limits(state.trials.values(), limits)
+    return found.best
 
 
 def _why_no_model(record: TrialRecord, spec: SearchSpec) -> str:
@@ -227,13 +319,9 @@ def print_front(state: SearchState, objectives: tuple[str, ...]) -> None:
     if not best:
         stdout.print("no trial has reached the full budget yet.")
         return
-    names: list[Text | str] = [trial.name for trial in best]
-    table, left_out = trial_table(best, {"trial": names, **objective_columns(best, objectives)}, stdout.width)
-    stdout.print(table)
+    print_trials(best, objectives)
     if words := roles(best):
         stdout.print(words)
-    if left_out:
-        note(f"{', '.join(left_out)} did not fit in here; --csv and --json have all.")
 
 
 def print_end(directory: SearchDirectory, state: SearchState) -> None:

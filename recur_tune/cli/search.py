@@ -11,7 +11,8 @@ import click
 import yaml
 
 from recur_tune.cli.display import note, stderr
-from recur_tune.cli.options import as_json, command_line, print_json, results_option
+from recur_tune.cli.options import as_json, command_line, print_json, read_settings, results_option
+from recur_tune.cli.run import address_option, run_watched, runs_as_job
 from recur_tune.cli.slurm import (
     check_here,
     check_place,
@@ -24,7 +25,6 @@ from recur_tune.cli.slurm import (
     submit_again,
     submit_new,
 )
-from recur_tune.cluster.ray_cluster import CLIENT, JOBS
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import SPEC, SearchDirectory, default_name, dump_spec, results_folder
 from recur_tune.searching.objectives import OBJECTIVES
@@ -46,8 +46,9 @@ def _run_options(command: AnyCommand) -> AnyCommand:
         click.option(
             "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change any field, as budget.tokens=20M."
         ),
-        click.option("--address", help="A Ray cluster: auto, HOST:PORT, ray://HOST:10001 or http://HOST:8265. "
-                                       "[default: one of our own, here]"),
+        address_option,
+        click.option("--detach", is_flag=True, help="Go on by itself when this terminal closes; `recur-tune status` "
+                                                    "tells how it is doing."),
         results_option,
         as_json,
     ]  # fmt: skip
@@ -61,41 +62,52 @@ def _run_options(command: AnyCommand) -> AnyCommand:
 @click.option("--name", help="What to call it. [default: the file's name and the time]")
 @click.option("--dry-run", is_flag=True, help="Check the space, print it with every default (with --slurm: the job "
                                               "script), start nothing.")  # fmt: skip
+@click.option("--from", "earlier", metavar="NAME", help="Begin with what an earlier search found out: its front is "
+                                                       "tried first, and the sampler knows its trials.")  # fmt: skip
 @_run_options
 @slurm_options
 def search(
     space: str | None, name: str | None, dry_run: bool, trials: int | None, time: str | None,
-    settings: tuple[str, ...], address: str | None, results: Path | None, as_json: bool,
-    slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool,
+    settings: tuple[str, ...], address: str | None, detach: bool, results: Path | None, as_json: bool,
+    slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool, earlier: str | None,
 ) -> None:  # fmt: skip
     """Search a space for its front of quality against cost.
 
     SPACE is a YAML file, or the name of one that comes with recur-tune: quickstart (the default; nothing is
     downloaded), wikitext-103, pg19, enwik8-bytes, enwik8-bpe, enwik8-short, books (text files of one's own). Trials run
     on all of this machine, on the cluster at --address, or with --slurm in an allocation that the search waits for in
-    the queue. Ctrl-C once saves the running trials and stops, twice stops at once; `recur-tune resume` goes on.
+    the queue. Ctrl-C once pauses the search, its trials saved, twice ends it at once; `recur-tune resume` goes on.
 
     \b
       recur-tune search
       recur-tune search books --set space.corpus=text:DIR --set space.tokenizer=DIR_OF_BPE
       recur-tune search search_spaces/pg19.yaml --name pg19 --trials 200 --set budget.tokens=20M
       recur-tune search pg19 --name pg19 --address auto
+      recur-tune search pg19 --name wider --from pg19 --set space.window=[300,600,1000] --detach
       recur-tune search pg19 --name pg19 --slurm cluster/generic-gpu.yaml --nodes 4 --time 8:00:00
       recur-tune search pg19 --dry-run > mine.yaml     # a file of one's own to start from
     """
     check_place(address, slurm, nodes, gpus_per_node, follow)
+    _check_detached(detach, slurm, as_json)
     file = find_space("quickstart" if space is None else space)
     length = None if is_submitted(slurm) else time
     spec = parse(SearchSpec, with_overrides(read_yaml(file, "space"), _overrides(trials, length, settings)))
     chosen = default_name(file.stem) if name is None else name
     folder = results_folder(results)
+    knowledge = None
+    if earlier is not None:
+        from recur_tune.searching.knowledge import learn
+
+        knowledge = learn(SearchDirectory.open(folder, earlier), spec)
+        spec = knowledge.spec
+        stderr.print(knowledge.in_words, soft_wrap=True)
     if is_submitted(slurm):
         profile = chosen_profile(slurm, nodes=nodes, gpus_per_node=gpus_per_node, time=time)
         path = SearchDirectory.check_free(folder, chosen)
         if dry_run:
             print_script(path, profile)
         else:
-            submit_new(folder, chosen, spec, profile, follow)
+            submit_new(folder, chosen, spec, profile, follow, knowledge)
         return
     SearchDirectory.check_free(folder, chosen)
     if dry_run:
@@ -103,10 +115,10 @@ def search(
         return
     if slurm is not None:
         check_here(spec, folder)
-        run_here(SearchDirectory.create(folder, chosen, spec))
+        run_here(SearchDirectory.create(folder, chosen, spec, knowledge))
         return
     _check_runnable(spec, address)
-    _run(SearchDirectory.create(folder, chosen, spec), address, as_json)
+    _run(SearchDirectory.create(folder, chosen, spec, knowledge), address, as_json, detach)
 
 
 @click.command()
@@ -115,10 +127,10 @@ def search(
 @slurm_options
 def resume(
     name: str, trials: int | None, time: str | None, settings: tuple[str, ...],
-    address: str | None, results: Path | None, as_json: bool,
+    address: str | None, detach: bool, results: Path | None, as_json: bool,
     slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool,
 ) -> None:  # fmt: skip
-    """Go on with a search that was stopped or lost, or give a finished one more trials.
+    """Go on with a search that was paused or lost, or give a finished one more trials.
 
     Finished trials stay as they are; unfinished ones go on from their last checkpoint. Budget.trials,
     budget.wall_clock, resources, keep and tracking may be changed by the way; anything else would make it another
@@ -131,6 +143,7 @@ def resume(
       recur-tune resume books --slurm
     """
     check_place(address, slurm, nodes, gpus_per_node, follow)
+    _check_detached(detach, slurm, as_json)
     directory = SearchDirectory.open(results_folder(results), name)
     directory.check_idle()
     length = None if is_submitted(slurm) else time
@@ -150,15 +163,15 @@ def resume(
         return
     _check_runnable(spec, address)
     directory.change_spec(spec)
-    _run(directory, address, as_json)
+    _run(directory, address, as_json, detach)
 
 
 @click.command()
 @click.argument("name")
 @results_option
 def stop(name: str, results: Path | None) -> None:
-    """Ask a running search to save its trials and stop, from wherever its directory is seen; take it from SLURM's
-    queue if it waits there.
+    """Pause a running search, its trials saved, from wherever its directory is seen; take it from SLURM's queue if it
+    waits there.
 
     \b
       recur-tune stop books
@@ -173,7 +186,7 @@ def stop(name: str, results: Path | None) -> None:
             while directory.is_running:
                 sleep(0.5)
     stderr.print(
-        f"stopped; go on with:  {command_line('resume', directory)}{' --slurm' if queued else ''}", soft_wrap=True
+        f"paused; go on with:  {command_line('resume', directory)}{' --slurm' if queued else ''}", soft_wrap=True
     )
 
 
@@ -184,59 +197,37 @@ def _check_more(directory: SearchDirectory, trials: int) -> None:
         raise UserError(f"trials: {trials} are no more than the {ended} that have ended; {directory.name} is finished.")
 
 
-def _run(directory: SearchDirectory, address: str | None, as_json: bool) -> None:
+def _check_detached(detach: bool, slurm: str | None, as_json: bool) -> None:
+    if detach and (slurm is not None or as_json):
+        other = "--json" if as_json else "--slurm"
+        raise UserError(f"detach: {other} is given too; choose one of them.")
+
+
+def _run(directory: SearchDirectory, address: str | None, as_json: bool, detach: bool) -> None:
     from recur_tune.cli.results import print_end
 
-    if address and address.startswith(JOBS):
-        from recur_tune.cluster.jobs import run_search_as_job
+    if detach:
+        from recur_tune.cli.detach import run_detached
 
-        # The job is this same command on the cluster, and what it prints arrives here: its end needs no second one.
-        run_search_as_job(directory, address, lambda line: stderr.print(line, soft_wrap=True))
-        if as_json:
-            _print_result(directory, directory.state())
+        run_detached(directory, address)
         return
     try:
-        state = _run_watched(directory, address)
+        state = run_watched(directory, address)
     except KeyboardInterrupt:
         stderr.print(f"ended at once; go on with:  {command_line('resume', directory)}", soft_wrap=True)
         raise
     if as_json:
         _print_result(directory, state)
-    else:
+    elif not runs_as_job(address):  # which has said it all
         print_end(directory, state)
-    if state.status == "finished":
+    if state.status == "finished" or runs_as_job(address):
         return
     limit = directory.spec.budget.wall_clock
     if limit is not None and state.active_seconds >= limit:
         longer = f"--time {format_duration(2 * limit)}"
         stderr.print(f"its time is up; go on with:  {command_line('resume', directory)} {longer}", soft_wrap=True)
         return
-    stderr.print(f"stopped and saved; go on with:  {command_line('resume', directory)}", soft_wrap=True)
-    raise KeyboardInterrupt
-
-
-def _run_watched(directory: SearchDirectory, address: str | None) -> SearchState:
-    from recur_tune.cli.watch import Watch
-
-    with Watch(directory) as watch:
-        watch.stage("loading …")
-        if address and address.startswith(CLIENT):
-            from recur_tune.cluster.client import run_search_there
-
-            return run_search_there(directory, address, watch)
-        from recur_tune.cluster.ray_cluster import ClusterLost
-        from recur_tune.searching.run import run_search
-        from recur_tune.slurm.folder import SlurmFolder
-        from recur_tune.slurm.measures import Allocations
-
-        slurm = SlurmFolder(directory)
-        asks = [Allocations(slurm)] if slurm.exists else []
-        try:
-            return run_search(directory, address, watch, asks)
-        except ClusterLost as lost:
-            raise ClusterLost(
-                f"{lost} Nothing finished is lost; `{command_line('resume', directory)}` goes on."
-            ) from None
+    stderr.print(f"paused, and every trial saved; go on with:  {command_line('resume', directory)}", soft_wrap=True)
 
 
 def _print_result(directory: SearchDirectory, state: SearchState) -> None:
@@ -247,15 +238,7 @@ def _print_result(directory: SearchDirectory, state: SearchState) -> None:
 
 
 def _overrides(trials: int | None, wall_clock: str | None, settings: tuple[str, ...]) -> list[tuple[str, Any]]:
-    overrides: list[tuple[str, Any]] = []
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key:
-            raise UserError(f"set: {setting!r} is not of the form KEY=VALUE, as budget.tokens=20M.")
-        try:
-            overrides.append((key, yaml.safe_load(value)))
-        except yaml.YAMLError:
-            raise UserError(f"set: {value!r} is no readable value for {key}.") from None
+    overrides = read_settings(settings)
     if trials is not None:
         overrides.append(("budget.trials", trials))
     if wall_clock is not None:

@@ -8,12 +8,13 @@ import shlex
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 import click
 
+from recur_tune.cli.detach import LOG
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import command_line, results_option
 from recur_tune.cli.watch import Watch
@@ -24,6 +25,9 @@ from recur_tune.slurm import queue
 from recur_tune.slurm.folder import SlurmFolder
 from recur_tune.slurm.profile import HERE, Profile, read_profile
 from recur_tune.spec import parse
+
+if TYPE_CHECKING:
+    from recur_tune.searching.knowledge import Knowledge
 
 _SECONDS_BETWEEN_QUESTIONS = 3.0  # to the queue, which everybody asks
 
@@ -45,7 +49,9 @@ def slurm_options(command: AnyCommand) -> AnyCommand:
     return command
 
 
-def submit_new(results: Path, name: str, spec: SearchSpec, profile: Profile, follow: bool) -> None:
+def submit_new(
+    results: Path, name: str, spec: SearchSpec, profile: Profile, follow: bool, knowledge: Knowledge | None = None
+) -> None:
     """A new search goes into the queue."""
     from recur_tune.searching.preparation import check_shapes
     from recur_tune.slurm import submit
@@ -54,12 +60,14 @@ def submit_new(results: Path, name: str, spec: SearchSpec, profile: Profile, fol
         submit.check_site(profile, results)
         submit.check_trials_fit(spec.resources, profile)
         check_shapes(spec)
-    directory, job = submit.submit_new(results, name, spec, profile)
+    directory, job = submit.submit_new(results, name, spec, profile, knowledge)
     _tell_submitted(directory, job, follow)
 
 
-def submit_again(directory: SearchDirectory, spec: SearchSpec, profile: Profile, follow: bool) -> None:
-    """A search that was begun, here or there, goes on in the queue."""
+def submit_again(
+    directory: SearchDirectory, spec: SearchSpec, profile: Profile, follow: bool, command: Sequence[str] = ("resume",)
+) -> None:
+    """A search that was begun, here or there, goes on in the queue; `command` is what its allocations run."""
     from recur_tune.slurm import submit
 
     check_not_queued(directory)
@@ -67,7 +75,7 @@ def submit_again(directory: SearchDirectory, spec: SearchSpec, profile: Profile,
         submit.check_site(profile, directory.path.parent)
         submit.check_trials_fit(spec.resources, profile)
     directory.change_spec(spec)
-    _tell_submitted(directory, submit.submit(directory, profile), follow)
+    _tell_submitted(directory, submit.submit(directory, profile, command), follow)
 
 
 def chosen_profile(given: str, directory: SearchDirectory | None = None, **changes: Any) -> Profile:
@@ -220,12 +228,16 @@ def grow(name: str, nodes: int, length: str | None, gpus_per_node: int | None, r
 @click.option("--follow", is_flag=True, help="Go on printing until the search has no job any more.")
 @results_option
 def logs(name: str, follow: bool, results: Path | None) -> None:
-    """Print what the jobs of a search have said, the oldest first.
+    """Print what the jobs of a search in SLURM have said, the oldest first; or what a detached search has.
 
     \b
       recur-tune logs books --follow
     """
-    folder = _folder(SearchDirectory.open(results_folder(results), name))
+    directory = SearchDirectory.open(results_folder(results), name)
+    if (directory.path / LOG).exists() and not SlurmFolder(directory).exists:
+        _print_detached(directory, follow)
+        return
+    folder = _folder(directory)
     shown: dict[int, int] = {}
     while True:
         alive = follow and any(folder.living_jobs())
@@ -241,6 +253,18 @@ def logs(name: str, follow: bool, results: Path | None) -> None:
             return
         sys.stdout.flush()
         time.sleep(1)
+
+
+def _print_detached(directory: SearchDirectory, follow: bool) -> None:
+    """What a search that runs by itself has said."""
+    with (directory.path / LOG).open(errors="replace") as file:
+        while True:
+            alive = follow and directory.is_running
+            click.echo(file.read(), nl=False)
+            if not alive:
+                return
+            sys.stdout.flush()
+            time.sleep(1)
 
 
 @click.command()
@@ -303,7 +327,7 @@ def _folder(directory: SearchDirectory) -> SlurmFolder:
     folder = SlurmFolder(directory)
     if not folder.exists:
         raise UserError(
-            f"name: {directory.name} was never submitted to SLURM; "
+            f"name: {directory.name} was never submitted to SLURM, nor detached; "
             f"`recur-tune resume {directory.name} --slurm PROFILE` does that."
         )
     return folder

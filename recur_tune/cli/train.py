@@ -105,7 +105,7 @@ def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: boo
 def _print_result(out: Path, config: TrialConfig, result: dict[str, Any]) -> None:
     if result["validation"] is None:
         raise UserError(f"out: {out} holds a result without a validation.")
-    measured = result["measured_peak_memory_bytes"]
+    measured = result["measured_peak_memory"]
     print_table(
         f"{out}: {config.base} with {config.recurrence}, window {config.window}, overlap {config.overlap}",
         {
@@ -113,7 +113,7 @@ def _print_result(out: Path, config: TrialConfig, result: dict[str, Any]) -> Non
             **{f"validation {name}": f"{value:.5g}" for name, value in result["validation"].items()},
             "FLOPs per token (forward, the paper's count)": format_count(result["flops_per_token"]),
             "FLOPs per token (training, everything)": format_count(result["training_flops_per_token"]),
-            "peak memory predicted": format_size(result["peak_memory_bytes"]),
+            "peak memory predicted": format_size(result["peak_memory"]),
             "peak memory measured": format_size(measured) if measured else "not measured (too few steps)",
         },
     )

@@ -9,8 +9,11 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from recur_tune.cli.display import note, stdout
+from recur_tune.errors import UserError
+from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import OBJECTIVES
-from recur_tune.searching.state import TrialRecord
+from recur_tune.searching.state import SearchState, TrialRecord
 
 # What tells configurations apart comes first; where a screen is narrow, the last are left out.
 _ORDER = ("recurrence", "window", "overlap", "windows", "l_ins", "width", "depth", "learning_rate")
@@ -51,6 +54,25 @@ def trial_table(
         cells_of_row: tuple[RenderableType, ...] = row
         table.add_row(*cells_of_row)
     return table, left_out
+
+
+def print_trials(trials: Sequence[TrialRecord], objectives: Iterable[str]) -> None:
+    """Trials side by side, what they reached first."""
+    names: list[Text | str] = [trial.name for trial in trials]
+    table, left_out = trial_table(trials, {"trial": names, **objective_columns(trials, objectives)}, stdout.width)
+    stdout.print(table)
+    if left_out:
+        note(f"{', '.join(left_out)} did not fit in here; --csv and --json have all.")
+
+
+def find_trial(directory: SearchDirectory, state: SearchState, given: str) -> TrialRecord:
+    """A trial by its name or number."""
+    digits = given.upper().removeprefix("T")
+    if not digits.isdecimal() or int(digits) not in {**state.trials, **state.repeats}:
+        raise UserError(
+            f"trial: {directory.name} has no trial {given!r}; `recur-tune front {directory.name}` lists the best."
+        )
+    return state.record(int(digits))
 
 
 def roles(trials: Iterable[TrialRecord]) -> str:

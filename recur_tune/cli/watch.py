@@ -22,14 +22,14 @@ from recur_tune.searching.audience import Audience
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.progress import ended_trials, seconds_left
-from recur_tune.searching.state import Event, SearchState, TrialRecord
+from recur_tune.searching.state import ENDED, Event, SearchState, TrialRecord
 from recur_tune.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from recur_tune.training.loop import Report
 
 _STYLES = {
-    "running": "bold cyan", "complete": "green", "stopped": "dim", "failed": "red", "infeasible": "yellow",
+    "running": "bold cyan", "complete": "green", "pruned": "dim", "failed": "red", "infeasible": "yellow",
     "paused": "magenta", "waiting": "dim",
 }  # fmt: skip
 _SECONDS_BETWEEN_LINES = 10.0
@@ -120,6 +120,9 @@ class Watch(Audience):
     def headline(self) -> str:
         """The search in one line."""
         self._judge()
+        if self.state.repeats and any(one.state not in ENDED for one in self.state.repeats.values()):
+            done = sum(one.state in ENDED for one in self.state.repeats.values())
+            return f"confirming the front: {done} of {len(self.state.repeats)} trainings ended"
         ended = ended_trials(self.state)
         total = f" of {self.spec.budget.trials}" if self.spec.budget.trials else ""
         parts = [f"{ended}{total} trials ended", f"{len(self._on_front)} on the front"]
@@ -135,7 +138,7 @@ class Watch(Audience):
     def table(self, rows: int, width: int) -> RenderableType:
         """Running trials, then the front, then the rest, the newest first; as many as there is room for."""
         self._judge()
-        trials = sorted(self.state.trials.values(), key=self._importance)
+        trials = sorted([*self.state.trials.values(), *self.state.repeats.values()], key=self._importance)
         shown = trials[:rows]
         columns: dict[str, list[Text | str]] = {
             "": [Text("●", "bold green") if trial.number in self._on_front else "" for trial in shown],
@@ -158,7 +161,8 @@ class Watch(Audience):
 
     def _render(self) -> RenderableType:
         self.catch_up()
-        elapsed = format_duration(time.monotonic() - self._started)
+        at_work = self.state.status == "started"
+        elapsed = format_duration(self.state.elapsed(time.time()) if at_work else time.monotonic() - self._started)
         self._spinner.update(text=Text(f" {self.directory.name}  {elapsed}  {self._stage}"))
         if not self.state.trials:
             return self._spinner
@@ -202,12 +206,12 @@ class Watch(Audience):
         if event["kind"] == "notice":
             return f"note: {event['text']}"
         if event["kind"] == "running":
-            trial = self.state.trials[event["trial"]]
+            trial = self.state.record(event["trial"])
             after = f" again, after: {event['after']}" if "after" in event else f": {describe_trial(trial)}"
             return f"{trial.name} {'goes on' if trial.tokens else 'starts'}{after}"
         if "state" not in event:
             return ""
-        trial = self.state.trials[event["trial"]]
+        trial = self.state.record(event["trial"])
         values = [(OBJECTIVES[name], trial.value(name)) for name in self.spec.objectives]
         known = ", ".join(
             f"{objective.title} {objective.format(value)}" for objective, value in values if value is not None

@@ -14,9 +14,10 @@ from recur_tune.training.interrupt import stop_requests
 
 if TYPE_CHECKING:
     from recur_tune.searching.audience import Audience
+    from recur_tune.searching.confirmation import Again
 
 
-def run_search_there(directory: SearchDirectory, address: str, audience: Audience) -> SearchState:
+def run_search_there(directory: SearchDirectory, address: str, again: Again | None, audience: Audience) -> SearchState:
     """Run a search as a task of the cluster at ray://HOST:PORT; both sides have to see the search directory."""
     check_reachable(address)
     audience.stage(f"connecting to {address} …")
@@ -29,7 +30,7 @@ def run_search_there(directory: SearchDirectory, address: str, audience: Audienc
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise UserError(f"address: {address} took no client ({reason[:200]}).") from error
     try:
-        task = ray.remote(num_cpus=0, max_retries=0)(_search_here).remote(str(directory.path))
+        task = ray.remote(num_cpus=0, max_retries=0)(_search_here).remote(str(directory.path), again)
         audience.searching()
         with stop_requests() as interrupted:
             while not ray.wait([task], timeout=0.5)[0]:
@@ -44,7 +45,7 @@ def run_search_there(directory: SearchDirectory, address: str, audience: Audienc
     return directory.state()
 
 
-def _search_here(path: str) -> str | None:
+def _search_here(path: str, again: Again | None) -> str | None:
     """In a worker of the cluster; a user's mistake comes back as its sentence."""
     from recur_tune.searching.run import run_search
 
@@ -52,7 +53,7 @@ def _search_here(path: str) -> str | None:
     if not directory.path.is_dir():
         return f"results: the cluster does not see {path}; give --results on storage that both sides share."
     try:
-        run_search(directory, address="auto")
+        run_search(directory, address="auto", again=again)
     except UserError as error:
         return str(error)
     return None

@@ -14,8 +14,12 @@ from recur_tune.searching.directory import SearchDirectory
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
+    from recur_tune.searching.confirmation import Again
 
-def run_search_as_job(directory: SearchDirectory, address: str, say: Callable[[str], None]) -> None:
+
+def run_search_as_job(
+    directory: SearchDirectory, address: str, again: Again | None, say: Callable[[str], None]
+) -> None:
     """Submit and follow until the job ends; Ctrl-C leaves it running. The cluster has to see the search directory."""
     check_reachable(address)
     from ray.job_submission import JobStatus, JobSubmissionClient
@@ -23,7 +27,7 @@ def run_search_as_job(directory: SearchDirectory, address: str, say: Callable[[s
     try:
         client = JobSubmissionClient(address)
         job = client.submit_job(
-            entrypoint=_entrypoint(directory),
+            entrypoint=_entrypoint(directory, again),
             metadata={"job_name": f"recur-tune {directory.name}"},
             entrypoint_num_cpus=0,
         )
@@ -40,10 +44,11 @@ def run_search_as_job(directory: SearchDirectory, address: str, say: Callable[[s
         raise UserError(f"address: the job on {address} ended as {info.status} ({info.message}).")
 
 
-def _entrypoint(directory: SearchDirectory) -> str:
+def _entrypoint(directory: SearchDirectory, again: Again | None) -> str:
     """A new search and one to go on with are resumed alike: the directory has all of it."""
-    words = ["recur-tune", "resume", directory.name, "--results", str(directory.path.parent), "--address", "auto"]
-    return shlex.join(words)
+    words = ["resume"] if again is None else again.command
+    where = ["--results", str(directory.path.parent), "--address", "auto"]
+    return shlex.join(["recur-tune", *words, directory.name, *where])
 
 
 async def _follow(client: JobSubmissionClient, job: str, say: Callable[[str], None]) -> None:

@@ -19,7 +19,7 @@ class Cost:
 
     flops_per_token: float
     training_flops_per_token: float
-    peak_memory_bytes: int
+    peak_memory: int
     parameters: int
     recurrence_parameters: int
     plan: Plan
@@ -34,7 +34,7 @@ def estimate(config: TrialConfig, base: GPT2Config, workers: int = 1) -> Cost:
     return Cost(
         flops_per_token=flops_per_token(config, base),
         training_flops_per_token=training_flops_per_token(config, base, plan),
-        peak_memory_bytes=plan_memory(config, base, plan, lanes),
+        peak_memory=plan_memory(config, base, plan, lanes),
         parameters=body_parameters(base) + recurrence,
         recurrence_parameters=recurrence,
         plan=plan,

@@ -50,9 +50,10 @@ def volumes(events: Iterable[Event], objectives: Sequence[str], reference: Mappi
     point = reference_point(reference, objectives)
     found, clock, best = [Volume(0.0, None, 0.0)], 0.0, np.empty((0, len(objectives)))
     for clock, event, state in _timed(events):
-        if event.get("state") == "complete":
+        trial = state.trials.get(event.get("trial", -1))  # none where a repetition confirms one
+        if trial is not None and event.get("state") == "complete":
             value = found[-1].value
-            newcomer = np.array(state.trials[event["trial"]].values(objectives) or [np.nan], dtype=float)
+            newcomer = np.array(trial.values(objectives) or [np.nan], dtype=float)
             # In a long search most newcomers are beaten, and leave everything as it was.
             if np.isfinite(newcomer).all() and not (best <= newcomer).all(axis=1).any():
                 best = np.vstack([best[~(newcomer <= best).all(axis=1)], newcomer])

@@ -29,7 +29,7 @@ _MOST_NAMED = 150  # bars; among more, no name would fit into its own
 _UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (120, 60, "minutes"), (0, 1, "seconds"))
 # How the spans of a timeline look by their ends: colour and a pattern.
 _ENDS = {
-    "complete": ("full budget", "#0072b2", ""), "stopped": ("stopped early", "#e69f00", "/"),
+    "complete": ("full budget", "#0072b2", ""), "pruned": ("pruned", "#e69f00", "/"),
     "failed": ("failed", "#d55e00", "x"), "moved": ("moved to another worker", "#56b4e9", "\\"),
     "paused": ("paused", "#999999", "."), "interrupted": ("interrupted", "#cccccc", "-"),
     "running": ("running", "#009e73", ""), "infeasible": ("infeasible", "#cc79a7", "+"),
@@ -77,28 +77,28 @@ def volume_panel(search: Reading) -> Panel:
 
 
 def curves_panel(search: Reading) -> Panel:
-    """Validations on the way of the trials on the front, and where others were stopped."""
+    """Validations on the way of the trials on the front, and where others were pruned."""
     key, title = "curves", f"Learning curves of the front: {search.quality.title} by tokens"
     if not search.best:
         return Panel.of_words(key, title, "No trial is on the front yet.")
     curves = {trial.number: curve(search, trial) for trial in search.best}
     traces = [_curve(search, trial, curves[trial.number]) for trial in search.best]
-    stopped = [trial for trial in search.known if trial.state == "stopped"]
+    pruned = [trial for trial in search.known if trial.state == "pruned"]
     mark = {"symbol": "x", "size": 7, "color": GREY, "opacity": 0.6}
     traces.append({
-        "type": "scatter", "mode": "markers", "name": "stopped here", "marker": mark,
-        "x": [trial.tokens for trial in stopped], "y": values_of(stopped, search.quality),
-        "customdata": [trial.number for trial in stopped],
+        "type": "scatter", "mode": "markers", "name": "pruned here", "marker": mark,
+        "x": [trial.tokens for trial in pruned], "y": values_of(pruned, search.quality),
+        "customdata": [trial.number for trial in pruned],
     })  # fmt: skip
     traces += [_ends(search, curves), *_legend(search)]
-    drawn = [value for points in curves.values() for _, value in points] + values_of(stopped, search.quality)
+    drawn = [value for points in curves.values() for _, value in points] + values_of(pruned, search.quality)
     top = usual_top(drawn)
     y_axis = axis(search.quality, [value for value in drawn if value <= top], log=False)
     rungs = search.spec.budget.rung_tokens
     longest = max([*rungs, *(tokens for points in curves.values() for tokens, _ in points)])
     x_axis = plain_axis("tokens of training", tickformat="~s", range=[0, 1.06 * longest])
     lines, words = _rungs(rungs)
-    crosses = f", and crosses mark the {len(stopped)} that others had beaten at their cost" if stopped else ""
+    crosses = f", and crosses mark the {len(pruned)} that others had beaten at their cost" if pruned else ""
     caption = (
         "Validations of every trial on the front, plain ones dashed with circles, recurrent ones with triangles; "
         f"dotted lines are the rungs, where trials are compared{crosses}."
@@ -109,7 +109,7 @@ def curves_panel(search: Reading) -> Panel:
 
 def curve(search: Reading, trial: TrialRecord) -> list[tuple[int, float]]:
     """A trial's quality at each of its validations, those without a number left out."""
-    found = ((one.tokens, one.metrics.get(search.quality.source, math.nan)) for one in trial.validations)
+    found = ((one.tokens, one.metrics.get(search.quality.name, math.nan)) for one in trial.validations)
     return [(tokens, value) for tokens, value in found if math.isfinite(value)]
 
 

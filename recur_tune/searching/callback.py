@@ -12,12 +12,16 @@ from ray.tune.experiment import Trial
 
 from recur_tune.cluster.ray_cluster import Lifeline
 from recur_tune.monitoring.meter import Meter
-from recur_tune.searching.directory import MODEL, SearchLog
+from recur_tune.searching.directory import MODEL, STOP, SearchLog
 from recur_tune.searching.front import front
 from recur_tune.searching.live import LivesInDriver
+from recur_tune.searching.requests import take_ends
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED
+from recur_tune.throttle import Throttled
 from recur_tune.trial.run_folder import RESUME
+
+_SECONDS_BETWEEN_LOOKS = 0.5  # at requests, which lie on a file system
 
 
 class Steward(LivesInDriver, Callback):
@@ -28,10 +32,13 @@ class Steward(LivesInDriver, Callback):
         self.spec, self.log, self.wants_to_stop, self.meter = spec, log, wants_to_stop, meter
         self.front = front(log.state.trials.values(), spec.objectives)
         self.lifeline = Lifeline()
+        self.due = Throttled(lambda: True, _SECONDS_BETWEEN_LOOKS)
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Trials look for the request in the search directory, on whatever machine they run."""
         self.lifeline.check()
+        for number in take_ends(self.log.directory) if self.due() else ():
+            self._end(number)
         if self.wants_to_stop() and not self.log.directory.stop_requested:
             self.log.directory.request_stop()
         self.meter.tell(self.log.state)
@@ -40,7 +47,7 @@ class Steward(LivesInDriver, Callback):
         """A worker has taken the trial; one that ended and is tried again, since its workers died while they left, has
         nothing more to say."""
         number, before = trial.config["number"], _last_failure(trial)
-        if self.log.state.trials[number].state not in ENDED:
+        if self.log.state.record(number).state not in ENDED:
             self.log.record("running", trial=number, **({"after": before} if before else {}))
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
@@ -51,13 +58,23 @@ class Steward(LivesInDriver, Callback):
         """Ended with its actor."""
         self._clear_up(trial.config["number"])
 
+    def _end(self, number: int) -> None:
+        """Somebody has seen enough of a trial; its worker leaves when it sees the file."""
+        if number in self.log.state.trials and self.log.state.record(number).state not in ENDED:
+            end_by_hand(self.log, number)
+            self.log.directory.trial(number).mkdir(parents=True, exist_ok=True)
+            (self.log.directory.trial(number) / STOP).touch()
+
     def _clear_up(self, number: int) -> None:
         """A checkpoint is for going on, and a model for who is on the front: hundreds of both fill a disk."""
-        record, directory = self.log.state.trials[number], self.log.directory
+        record, directory = self.log.state.record(number), self.log.directory
         if record.state not in ENDED:
             return
         shutil.rmtree(directory.trial(number) / RESUME, ignore_errors=True)
         if record.state != "complete" or self.spec.keep == "all":
+            return
+        if record.repeats is not None:  # it was trained for its number
+            shutil.rmtree(directory.trial(number) / MODEL, ignore_errors=True)
             return
         # Whoever is beaten by a beaten trial is beaten by the front too: the old front and the newcomer are enough.
         contenders = [*self.front, record]
@@ -66,6 +83,12 @@ class Steward(LivesInDriver, Callback):
         for trial in contenders:
             if trial not in kept:
                 shutil.rmtree(directory.trial(trial.number) / MODEL, ignore_errors=True)
+
+
+def end_by_hand(log: SearchLog, number: int) -> None:
+    """Write down that a trial ends because somebody says so."""
+    tokens = log.state.record(number).tokens
+    log.record("end", trial=number, state="pruned", reason=f"ended by hand after {tokens} tokens")
 
 
 def _last_failure(trial: Trial) -> str:

@@ -4,11 +4,14 @@ search.yaml      the search as it was asked for, every default written out
 search.json      the directory's format, the search's identity, the code's version
 events.jsonl     everything that happened, one line each; never rewritten
 study.journal    Optuna's study
+knowledge.json   what an earlier search found out, where this one began with it
 trials/7/        a trial's checkpoint while it runs, its model while it is on the front
 base/            the pretrained base, where the search made its own
 compiled/        programs that trials on GPUs have compiled, for those after them
 front.*          the front as table and picture
+confirmed.*      the same of what further seeds say of it
 mlflow.json      what the tracker has delivered
+requests/        trials that somebody asked for, or wants ended
 stop             there while somebody asks the search to stop
 leaving/n1       there while trials are asked to leave the node n1
 """
@@ -19,13 +22,14 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import filelock
@@ -34,13 +38,17 @@ import yaml
 from recur_tune.errors import UserError
 from recur_tune.files import append_line, reading, whole_folder, write_text, writing
 from recur_tune.searching.spec import SearchSpec, changes_between
-from recur_tune.searching.state import Event, SearchState, replay
+from recur_tune.searching.state import Event, SearchState, in_todays_words, replay
 from recur_tune.spec import TrialConfig, parse, read_yaml
 from recur_tune.trial.base import is_preset
 
-FORMAT = 1
-SPEC, IDENTITY, EVENTS, STUDY, STOP, LEAVING, LOCK, MODEL, COMPILED = (
-    "search.yaml", "search.json", "events.jsonl", "study.journal", "stop", "leaving", "lock", "model", "compiled",
+if TYPE_CHECKING:
+    from recur_tune.searching.knowledge import Knowledge
+
+FORMAT = 2  # 1 has other words for some states, and is read and gone on with
+SPEC, IDENTITY, EVENTS, STUDY, KNOWLEDGE, STOP, LEAVING, LOCK, MODEL, COMPILED = (
+    "search.yaml", "search.json", "events.jsonl", "study.journal", "knowledge.json", "stop", "leaving", "lock", "model",
+    "compiled",
 )  # fmt: skip
 
 
@@ -64,8 +72,8 @@ class SearchDirectory:
     path: Path
 
     @classmethod
-    def create(cls, results: Path, name: str, spec: SearchSpec) -> SearchDirectory:
-        """A new search; a name that is taken is refused."""
+    def create(cls, results: Path, name: str, spec: SearchSpec, knowledge: Knowledge | None = None) -> SearchDirectory:
+        """A new search, with what an earlier one found out; a name that is taken is refused."""
         path = cls.check_free(results, name)
         identity = {"format": FORMAT, "id": uuid.uuid4().hex, "created": time.time(), "version": code_version()}
         with whole_folder(path) as partial:
@@ -73,6 +81,8 @@ class SearchDirectory:
             (partial / IDENTITY).write_text(json.dumps(identity, indent=2) + "\n")
             (partial / EVENTS).touch()
             (partial / "trials").mkdir()
+            if knowledge is not None:
+                (partial / KNOWLEDGE).write_text(knowledge.as_json())
         return cls(path)
 
     @staticmethod
@@ -133,6 +143,20 @@ class SearchDirectory:
         self.check_change(spec)
         write_text(self.path / SPEC, dump_spec(spec))
 
+    def rename(self, name: str) -> SearchDirectory:
+        """The same search under another name, which has to be free."""
+        path = self.check_free(self.path.parent, name)
+        with self.lock(), writing(path):
+            self.path.rename(path)
+        return SearchDirectory(path)
+
+    def remove(self) -> None:
+        """Delete it: first out of sight under a name that nobody reads, so that nothing half-deleted is ever seen."""
+        hidden = self.path.with_name(f".removed-{self.path.name}-{uuid.uuid4().hex[:8]}")
+        with self.lock(), writing(self.path):
+            self.path.rename(hidden)
+        shutil.rmtree(hidden, ignore_errors=True)
+
     def trial(self, number: int) -> Path:
         """A trial's own folder."""
         return self.path / "trials" / str(number)
@@ -155,7 +179,7 @@ class SearchDirectory:
                 if not line.endswith(b"\n"):
                     return
                 offset += len(line)
-                yield json.loads(line), offset
+                yield in_todays_words(json.loads(line)), offset
 
     def state(self) -> SearchState:
         """What the log leads to."""

@@ -60,13 +60,15 @@ def _finite(trial: TrialRecord, objectives: Sequence[str]) -> bool:
 
 def front_rows(state: SearchState, objectives: Sequence[str]) -> list[dict[str, Any]]:
     """The front as a table, best quality first: which trial, what it was, how far it went and what it reached."""
-    return [
-        {
-            "trial": trial.name,
-            "number": trial.number,
-            "params": trial.params,
-            "tokens": trial.tokens,
-            **{objective: trial.value(objective) for objective in objectives},
-        }
-        for trial in front(state.trials.values(), objectives)
-    ]
+    return [trial_row(trial, objectives) for trial in front(state.trials.values(), objectives)]
+
+
+def trial_row(trial: TrialRecord, objectives: Sequence[str]) -> dict[str, Any]:
+    """A trial as plain values."""
+    return {
+        "trial": trial.name,
+        "number": trial.number,
+        "params": trial.params,
+        "tokens": trial.tokens,
+        **{objective: trial.value(objective) for objective in objectives},
+    }

@@ -11,12 +11,11 @@ from recur_tune.units import format_count, format_size
 
 @dataclass(frozen=True)
 class Objective:
-    """One number of a trial, the smaller the better."""
+    """One number of a trial, the smaller the better; a validation's metrics, or a `Cost`, have it under its name."""
 
     name: str
     title: str  # for tables and axes
     kind: Literal["quality", "cost"]
-    source: str  # the key in a validation's metrics, or the attribute of a `Cost`
     format: Callable[[float], str]
 
 
@@ -27,14 +26,14 @@ def _plain(value: float) -> str:
 OBJECTIVES: dict[str, Objective] = {
     objective.name: objective
     for objective in (
-        Objective("perplexity", "perplexity per word", "quality", "word_perplexity", _plain),
-        Objective("token_perplexity", "perplexity per token", "quality", "token_perplexity", _plain),
-        Objective("bits_per_byte", "bits per byte", "quality", "bits_per_byte", _plain),
-        Objective("loss", "nats per token", "quality", "loss", _plain),
-        Objective("flops_per_token", "FLOPs/token", "cost", "flops_per_token", format_count),
-        Objective("training_flops_per_token", "training FLOPs/token", "cost", "training_flops_per_token", format_count),
-        Objective("peak_memory", "peak memory", "cost", "peak_memory_bytes", format_size),
-        Objective("parameters", "parameters", "cost", "parameters", format_count),
+        Objective("perplexity", "perplexity per word", "quality", _plain),
+        Objective("token_perplexity", "perplexity per token", "quality", _plain),
+        Objective("bits_per_byte", "bits per byte", "quality", _plain),
+        Objective("loss", "nats per token", "quality", _plain),
+        Objective("flops_per_token", "FLOPs/token", "cost", format_count),
+        Objective("training_flops_per_token", "training FLOPs/token", "cost", format_count),
+        Objective("peak_memory", "peak memory", "cost", format_size),
+        Objective("parameters", "parameters", "cost", format_count),
     )
 }
 COSTS = {name: objective for name, objective in OBJECTIVES.items() if objective.kind == "cost"}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -30,7 +30,7 @@ class Prices:
         from recur_tune.cost.estimate import estimate
 
         cost = estimate(config, _shape_of(config.base, config.tokenizer), self.workers)
-        return {name: float(getattr(cost, objective.source)) for name, objective in COSTS.items()}
+        return {name: float(getattr(cost, name)) for name in COSTS}
 
     def flops(self, config: TrialConfig) -> float:
         """FLOPs per token alone, at once."""
@@ -70,7 +70,9 @@ def make_bases(directory: SearchDirectory, spec: SearchSpec, listen: Callable[[R
                         shutil.copy(file, partial)
 
 
-def tokenise(directory: SearchDirectory, spec: SearchSpec, progress: Callable[[str, int], None]) -> None:
+def tokenise(
+    directory: SearchDirectory, spec: SearchSpec, splits: Iterable[str], progress: Callable[[str, int], None]
+) -> None:
     """Prepare every corpus of the space, so that no worker waits for it."""
     from recur_tune.corpus.tokenizers import load_tokenizer
     from recur_tune.corpus.tokens import prepare
@@ -80,9 +82,9 @@ def tokenise(directory: SearchDirectory, spec: SearchSpec, progress: Callable[[s
         named = "base" if config.tokenizer is None else "tokenizer"
         name = base_tokenizer(directory.with_own_base(config).base, config.tokenizer)
         tokenizer = load_tokenizer(name, field=named)
-        for split in ("train", "validation"):
+        for split in splits:
             title = f"{config.corpus} {split}"
-            prepare(config.corpus, split, tokenizer, lambda tokens, title=title: progress(title, tokens))  # type: ignore[misc]
+            prepare(config.corpus, split, tokenizer, lambda tokens, title=title: progress(title, tokens))  # type: ignore[arg-type,misc]
 
 
 def worst_costs(spec: SearchSpec, prices: Prices, own_base: Callable[[TrialConfig], TrialConfig]) -> dict[str, float]:

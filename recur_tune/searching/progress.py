@@ -10,7 +10,7 @@ _TELLING = 3  # trials; the first ones waited for the cluster, and say little ab
 
 def ended_trials(state: SearchState) -> int:
     """Trials that took a place in the budget and will not go on."""
-    return sum(1 for _ in state.in_state("complete", "stopped", "failed"))
+    return sum(1 for _ in state.in_state("complete", "pruned", "failed"))
 
 
 def share_done(state: SearchState, budget: Budget) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -22,15 +23,19 @@ from recur_tune.cluster.ray_cluster import (
     runs_elsewhere,
 )
 from recur_tune.files import write_text
+from recur_tune.jsonable import finite
 from recur_tune.monitoring.meter import Ask, Meter, metered
 from recur_tune.searching.audience import Audience
+from recur_tune.searching.confirmation import Again, confirmation, splits_needed
 from recur_tune.searching.directory import SearchDirectory, SearchLog
 from recur_tune.searching.front import front_rows
 from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.preparation import Prices, check_shapes, make_bases, tokenise, worst_costs
+from recur_tune.searching.requests import trials_wait
 from recur_tune.searching.spec import SearchSpec
-from recur_tune.searching.state import SearchState
+from recur_tune.searching.state import ENDED, SearchState
 from recur_tune.tracking.mlflow import Tracker, Undelivered
+from recur_tune.tracking.subject import corpus_of
 from recur_tune.training.interrupt import stop_requests
 
 if TYPE_CHECKING:
@@ -59,21 +64,24 @@ def check_runnable(spec: SearchSpec, address: str | None) -> None:
 
 
 def run_search(
-    directory: SearchDirectory, address: str | None = None, audience: Audience | None = None, asks: Iterable[Ask] = ()
-) -> SearchState:
+    directory: SearchDirectory, address: str | None = None, audience: Audience | None = None, asks: Iterable[Ask] = (),
+    again: Again | None = None,
+) -> SearchState:  # fmt: skip
     """Run a new search, or go on with one: both begin with what the log says.
 
     Ctrl-C or SIGTERM once lets the trials save themselves; twice ends at once. Either way, and after a crash, running
-    it again loses no finished trial. `asks` are further questions whose answers belong on the search's boards.
+    it again loses no finished trial. `asks` are further questions whose answers belong on the search's boards. With
+    `again` nothing new is tried, and the front is trained once more with other seeds.
     """
     audience = audience or Audience()
     spec = directory.spec
     with directory.lock():
         log = directory.open_log()
+        log.record("search", status="preparing")
         audience.stage("loading torch …")
         check_shapes(spec)
         make_bases(directory, spec, audience.pretraining)
-        tokenise(directory, spec, audience.tokenising)
+        tokenise(directory, spec, splits_needed(log.state, again), audience.tokenising)
         audience.stage("starting Ray …" if address is None else f"connecting to {address} …")
         with stop_requests() as interrupted, connected(address, _about(directory)) as cluster:
             allotment = allot(spec.resources, cluster)
@@ -83,7 +91,9 @@ def run_search(
             _fix_worst_costs(directory, spec, log)
             audience.searching()
             with _tracked(directory, spec, log, audience), metered(directory, spec, asks) as meter:
-                _tune(spec, log, allotment, interrupted, meter)
+                _tune(spec, log, allotment, interrupted, meter, again)
+                while trials_wait(directory) and not (again or interrupted() or directory.stop_requested):
+                    _tune(spec, log, allotment, interrupted, meter)  # somebody added a trial when all were out
     return log.state
 
 
@@ -95,7 +105,7 @@ def _tracked(directory: SearchDirectory, spec: SearchSpec, log: SearchLog, audie
     try:
         yield
     finally:
-        log.record("search", status="finished" if _is_done(spec, log) else "stopped")
+        log.record("search", status="finished" if _is_done(spec, log) else "paused")
         audience.stage("writing the front …")
         files = _write_front(directory, spec, log.state)
         try:
@@ -115,17 +125,22 @@ def _about(directory: SearchDirectory) -> dict[str, str]:
 
 
 def _tune(
-    spec: SearchSpec, log: SearchLog, allotment: Allotment, interrupted: Callable[[], bool], meter: Meter
-) -> None:
+    spec: SearchSpec, log: SearchLog, allotment: Allotment, interrupted: Callable[[], bool], meter: Meter,
+    again: Again | None = None,
+) -> None:  # fmt: skip
     from recur_tune.searching.callback import Steward
     from recur_tune.searching.sampler import TruthfulSearch
     from recur_tune.searching.trainable import train_in_actor, train_on_workers
 
-    deadline = _deadline(spec, log)
+    deadline = _deadline(spec, log) if again is None else math.inf
     nested = allotment.workers > 1
     # One more than there is room for: it waits with its price known, and no actor waits for it.
     room = Room(spec.resources, spare=not nested)
-    searcher = TruthfulSearch(spec, log, Prices(allotment.workers), lambda: time.time() > deadline, room)
+    prices = Prices(allotment.workers)
+    searcher = TruthfulSearch(spec, log, prices, lambda: time.time() > deadline, room, proposes=again is None)
+    if again is not None:
+        for trial, seed in again.missing(log.state, spec):
+            searcher.repeat(trial, seed, again.split)
     train = train_on_workers if nested else train_in_actor
     steward = Steward(spec, log, lambda: interrupted() or time.time() > deadline, meter)
     fit(spec, log, allotment, searcher, train, nested, steward)
@@ -184,7 +199,7 @@ class _Name:
 
 def _deadline(spec: SearchSpec, log: SearchLog) -> float:
     if spec.budget.wall_clock is None:
-        return float("inf")
+        return math.inf
     return time.time() + spec.budget.wall_clock - log.state.active_seconds
 
 
@@ -198,15 +213,23 @@ def _fix_worst_costs(directory: SearchDirectory, spec: SearchSpec, log: SearchLo
 def _is_done(spec: SearchSpec, log: SearchLog) -> bool:
     """Whether nothing is left that a resume would do."""
     state = log.state
-    if any(state.in_state("waiting", "running", "paused")):
+    if any(trial.state not in ENDED for trial in (*state.trials.values(), *state.repeats.values())):
         return False
     return spec.budget.trials is None or state.trained >= spec.budget.trials or state.exhausted
 
 
 def _write_front(directory: SearchDirectory, spec: SearchSpec, state: SearchState) -> list[Path]:
-    """The front as a table, a picture and a page."""
+    """The front as a table, a picture and a page; once it is confirmed, what further seeds say of it too."""
     from recur_tune.tracking.plots import draw_front
 
     table = directory.path / "front.json"
     write_text(table, json.dumps(front_rows(state, spec.objectives), indent=2) + "\n")
-    return [table, *draw_front(directory.name, spec, state, directory.path)]
+    files = [table, *draw_front(directory.name, spec, state, directory.path)]
+    if found := confirmation(state, spec):
+        from recur_tune.tracking.confirmed_plot import draw_confirmation
+
+        table = directory.path / "confirmed.json"
+        write_text(table, json.dumps(finite(found.rows()), indent=2) + "\n")
+        title = f"{directory.name}: {corpus_of(spec)}, confirmed"
+        files += [table, draw_confirmation(title, spec, found, directory.path / "confirmed.png")]
+    return files

@@ -1,6 +1,6 @@
 """Successive halving over several objectives: who goes on at a rung, decided from what the others had there.
 
-Costs are known exactly before a trial runs, so the only question at a rung is quality. A trial is stopped only by
+Costs are known exactly before a trial runs, so the only question at a rung is quality. A trial is pruned only by
 peers that are better at no more cost: a cheap configuration is never measured against an expensive one.
 """
 

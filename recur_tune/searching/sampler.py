@@ -1,6 +1,6 @@
 """Optuna, told the truth.
 
-A trial at full budget is COMPLETE, one stopped early PRUNED, an error or a loss that is no number FAIL, and one whose
+A trial at full budget is COMPLETE, one pruned PRUNED, an error or a loss that is no number FAIL, and one whose
 predicted cost breaks a limit is infeasible, decided here without taking a worker. Ray's own adapter calls nearly all
 of these COMPLETE, with whatever values came last, and the sampler learns from them.
 """
@@ -23,8 +23,10 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 from recur_tune.errors import UserError
-from recur_tune.searching.directory import STUDY, SearchLog
+from recur_tune.searching.directory import KNOWLEDGE, STUDY, SearchLog
+from recur_tune.searching.knowledge import read_knowledge
 from recur_tune.searching.live import LivesInDriver
+from recur_tune.searching.requests import take_trials
 from recur_tune.searching.space import PAPER
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED, TrialRecord
@@ -36,7 +38,7 @@ warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning
 _MOST_TRIES = 200  # proposals in a row that are infeasible or known already, before the space counts as exhausted
 _PATIENCE = 10  # of them before chance takes over from the sampler
 _TOLD = {
-    "complete": TrialState.COMPLETE, "stopped": TrialState.PRUNED,
+    "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED,
     "infeasible": TrialState.PRUNED, "failed": TrialState.FAIL,
 }  # fmt: skip
 
@@ -60,24 +62,29 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         price: Callable[[TrialConfig], dict[str, float]],
         finished: Callable[[], bool] = lambda: False,
         room: Callable[[], int] | None = None,
+        proposes: bool = True,
     ) -> None:
         self.spec, self.log, self.price, self.finished, self.room = spec, log, price, finished, room
+        self.proposes = proposes  # or only goes on with what is there
         self.numbers: dict[str, int] = {}  # by Ray's names for the trials
         self.live: set[str] = set()  # of those, not completed yet
+        storage = study_storage(log.directory.path)
         super().__init__(
             space=spec.parsed_space.draw,
             metric=list(spec.objectives),
             mode=["min"] * len(spec.objectives),
             sampler=make_sampler(spec, already=len(log.state.trials)),
-            storage=study_storage(log.directory.path),
-            study_name=log.directory.name,
+            storage=storage,
+            study_name=_study_name(storage, log.directory.name),
         )
         if not self.study.get_trials(deepcopy=False):
+            self._tell_knowledge()
             for role, point in first_points(spec).items():
                 self.study.enqueue_trial(point, user_attrs={"role": role})
         self.open: dict[int, optuna.Trial] = {}  # in the study, not told yet
         self.unfinished = deque(self._settle())
         self.again: set[int] = set()  # were handed out a second time
+        self.added = sum("added" in trial.user_attrs for trial in self._of_study(TrialState.WAITING))  # and not asked
         self.known = [trial.params for trial in log.state.trials.values()]
         self.refused = 0  # proposals in a row
         self.chosen = self.study.sampler
@@ -91,10 +98,19 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         study: Any = self._ot_study
         return study
 
+    def _tell_knowledge(self) -> None:
+        """Let the sampler know an earlier search's trials; they take numbers, but are none of this search's trials."""
+        file = self.log.directory.path / KNOWLEDGE
+        for told in read_knowledge(file.read_text()) if file.exists() else ():
+            self.study.enqueue_trial(told.point, user_attrs={"earlier": told.name})
+            trial = self.study.ask()
+            self.spec.parsed_space.draw(trial)
+            self.study.tell(trial, told.values, state=_TOLD[told.state])
+
     def _settle(self) -> list[int]:
         """Bring the study up to the log after a crash; gives the trials to go on with."""
-        unfinished = []
-        for trial in self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        unfinished = [one.number for one in self.log.state.repeats.values() if one.state not in ENDED]
+        for trial in self._of_study(TrialState.RUNNING):
             self.open[trial.number] = optuna.Trial(self.study, trial._trial_id)
             record = self.log.state.trials.get(trial.number)
             if record is None:  # asked for and never logged, so never trained
@@ -105,6 +121,20 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
                 unfinished.append(trial.number)
         return unfinished
 
+    def _of_study(self, *states: TrialState) -> list[optuna.trial.FrozenTrial]:
+        return self.study.get_trials(deepcopy=False, states=states)
+
+    def repeat(self, trial: TrialRecord, seed: int, split: str) -> None:
+        """Train a trial once more with another seed, and score it on a split. In the study it only takes a number: the
+        sampler has nothing to learn from a configuration that it knows."""
+        self.study.add_trial(optuna.trial.create_trial(state=TrialState.FAIL, user_attrs={"repeats": trial.number}))
+        number = self._of_study(TrialState.FAIL)[-1].number
+        self.log.record(
+            "trial", trial=number, params=trial.params, costs=trial.costs, role=f"seed {seed} of {trial.name}",
+            repeats=trial.number, seed=seed, split=split,
+        )  # fmt: skip
+        self.unfinished.append(number)
+
     def suggest(self, trial_id: str) -> Any:
         """What Ray shall run next, first what an earlier run left unfinished; None while its price is being found,
         so that nobody who reports has to wait for it."""
@@ -112,12 +142,22 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             return Searcher.FINISHED
         if self.room is not None and len(self.live) >= self.room():
             return None
-        if self.unfinished:
-            return self._job(trial_id, self.unfinished.popleft())
-        if self.spec.budget.trials is not None and self.log.state.trained >= self.spec.budget.trials:
+        while self.unfinished:
+            number = self.unfinished.popleft()
+            if self.log.state.record(number).state not in ENDED:  # somebody may have ended it meanwhile
+                return self._job(trial_id, number)
+            self._tell(self.log.state.record(number))
+        for point in take_trials(self.log.directory) if self.proposes else ():
+            self.study.enqueue_trial(point, user_attrs={"role": "added", "added": True})
+            self.added += 1
+        trials = self.spec.budget.trials
+        spent = not self.proposes or (trials is not None and self.log.state.trained >= trials)
+        if spent and not (self.proposal or self.added):
             return Searcher.FINISHED
         if self.proposal is None:
             self.proposal = self._propose()
+        if self.proposal is None and self.refused < _MOST_TRIES:
+            return None
         if self.proposal is None:
             text = f"{_MOST_TRIES} proposals in a row were known already or over a limit; there are no more."
             self.log.record("notice", text=text, exhausted=True)
@@ -132,21 +172,31 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         self.live.add(trial_id)
         folder = self.log.directory.trial(number)
         folder.mkdir(parents=True, exist_ok=True)
-        config = self._config(self.log.state.trials[number].params)
-        return {"number": number, "folder": str(folder), "trial": config.model_dump(mode="json")}
+        record = self.log.state.record(number)
+        config = self._config(record.params, record.seed)
+        return {
+            "number": number, "folder": str(folder), "trial": config.model_dump(mode="json"), "split": record.split,
+        }  # fmt: skip
 
     def _propose(self) -> Proposal | None:
-        """Ask until a proposal is new, and send for its price; None when the space seems exhausted."""
+        """Ask until a proposal is new, and send for its price; None when the space seems exhausted, or when somebody
+        has added a trial that is there."""
         while self.refused < _MOST_TRIES:
             # A sampler in love with one corner of a small space proposes it again and again; chance finds the rest.
             self.study.sampler = self.chance if self.refused >= _PATIENCE else self.chosen
             trial = self.study.ask()
             params = self.spec.parsed_space.draw(trial)
+            if added := "added" in trial.user_attrs:
+                self.added -= 1
             if params not in self.known:
                 self.known.append(params)
                 return Proposal(trial, params, self.pricing.submit(self.price, self._config(params)))
             self.study.tell(trial, state=TrialState.FAIL)
             self.refused += 1
+            if added:
+                same = next(one.name for one in self.log.state.trials.values() if one.params == params)
+                self.log.record("notice", text=f"the trial that was added is {same} already, and not trained again.")
+                return None
         return None
 
     def _accept(self, proposal: Proposal) -> bool:
@@ -170,8 +220,8 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         self.refused = self.refused + 1 if refusals else 0
         return not refusals
 
-    def _config(self, params: dict[str, Any]) -> TrialConfig:
-        return self.log.directory.with_own_base(self.spec.trial_config(params))
+    def _config(self, params: dict[str, Any], seed: int | None = None) -> TrialConfig:
+        return self.log.directory.with_own_base(self.spec.trial_config(params, seed))
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Optuna takes no intermediate values of several objectives; the log has them."""
@@ -179,7 +229,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Tell Optuna how the log says that a trial ended."""
         self.live.discard(trial_id)
-        record = self.log.state.trials[self.numbers[trial_id]]
+        record = self.log.state.record(self.numbers[trial_id])
         if error and record.state in ("waiting", "paused") and record.number not in self.again:
             # Its worker died before it began: of the trial before, as a rule, and then Ray does not try another.
             self.again.add(record.number)
@@ -192,6 +242,8 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             self._tell(record)
 
     def _tell(self, record: TrialRecord) -> None:
+        if record.repeats is not None:
+            return
         trial, state = self.open.pop(record.number), _TOLD[record.state]
         if record.state == "infeasible" and all(value <= 0 for value in trial.constraints.values()):
             trial.set_constraint("trainable", 1.0)  # no limit of the search's, but it cannot be done
@@ -244,6 +296,11 @@ class _HeldBySearch:
 
     def release(self) -> None:
         """Kept."""
+
+
+def _study_name(storage: JournalStorage, name: str) -> str:
+    """What the search's study is called: as the search was when it began, which may have another name today."""
+    return next(iter(optuna.get_all_study_names(storage)), name)
 
 
 def study_storage(folder: Path) -> JournalStorage:

@@ -38,14 +38,14 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
         if result.get("done") or "report" not in result:
             return TrialScheduler.CONTINUE  # Ray repeats the last report when a function returns
         report, number = json.loads(result["report"]), trial.config["number"]
-        if self.log.state.trials[number].state in ENDED:
+        if self.log.state.record(number).state in ENDED:
             return TrialScheduler.CONTINUE  # its workers have not noticed yet
         if report.get("moved"):
             trial.max_failures += 1  # the trainable raises next, and that is no failure
             self.log.record("moved", trial=number)
             return TrialScheduler.CONTINUE
         self.log.record("report", trial=number, **report)
-        record = self.log.state.trials[number]
+        record = self.log.state.record(number)
         if record.state != "running":
             if report.get("replace_actor"):
                 # The trainable raises next, and Ray replaces an actor in which something raised. It shall not try
@@ -53,24 +53,24 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
                 trial.max_failures = 0
                 return TrialScheduler.CONTINUE
             return self._let_go(trial)
-        if not report.get("validation"):
+        if not report.get("validation") or record.repeats is not None:  # a repetition is to be seen to its end
             return TrialScheduler.CONTINUE
         validation = record.validations[-1]
         self._fix_reference(record, validation)
         if self.rungs.reach(number, validation.tokens, self._values(record, validation)):
             return TrialScheduler.CONTINUE
         self.log.record(
-            "end", trial=number, state="stopped", reason=f"others were better at its cost after {record.tokens} tokens"
+            "end", trial=number, state="pruned", reason=f"others were better at its cost after {record.tokens} tokens"
         )
         return self._let_go(trial)
 
     def _let_go(self, trial: Trial) -> str:
         """End a trial's work. An actor is taken from it at once; the workers of Ray Train leave by themselves, those of
-        a stopped trial when they see the file, because killing what holds them can leave their cores taken for good."""
+        a pruned trial when they see the file, because killing what holds them can leave their cores taken for good."""
         if not trial.config.get("nested"):
             return TrialScheduler.STOP
         number = trial.config["number"]
-        if self.log.state.trials[number].state == "stopped":
+        if self.log.state.record(number).state == "pruned":
             (self.log.directory.trial(number) / STOP).touch()
         return TrialScheduler.CONTINUE
 

@@ -132,27 +132,33 @@ class Space:
         not name are left to the sampler."""
         return self._nearest(wanted)[0]
 
-    def point(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def point(self, given: Mapping[str, Any], named: str = "first") -> dict[str, Any]:
         """The trial with these very fields in the sampler's own names, others left to it; where the space has no such
-        trial, a ValueError with the whole sentence."""
+        trial, a ValueError with the whole sentence, which begins with how the fields were `named`."""
         parameters: dict[str, Parameter] = {}
         _collect(self.parameters, parameters)
         for name in given:
             if name not in parameters and name not in self.fixed:
-                raise ValueError(f"first: the space has no {name!r}; {nearest(name, [*parameters, *self.fixed])}")
+                raise ValueError(f"{named}: the space has no {name!r}; {nearest(name, [*parameters, *self.fixed])}")
             whole = getattr(parameters.get(name), "of", None)
             if whole in parameters and whole not in given:
-                raise ValueError(f"first: {name} {given[name]} is a share of the {whole}; say which.")
-        wanted = {name: _checked(name, value, "first") for name, value in given.items()}
+                raise ValueError(f"{named}: {name} {given[name]} is a share of the {whole}; say which.")
+        wanted = {name: _checked(name, value, named) for name, value in given.items()}
         point, chosen = self._nearest(wanted)
         found = {**self.fixed, **self._in_fields(chosen)}
         for name, value in wanted.items():
             if name not in found:
-                raise ValueError(f"first: {name} {value} exists only with a choice above it; say which.")
+                raise ValueError(f"{named}: {name} {value} exists only with a choice above it; say which.")
             same = math.isclose(value, found[name]) if isinstance(value, float) else value == found[name]
             if not same:
-                raise ValueError(f"first: {name} {value} is not in the space; the nearest is {found[name]}.")
+                raise ValueError(f"{named}: {name} {value} is not in the space; the nearest is {found[name]}.")
         return point
+
+    def fields_at(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """A point in the sampler's own names as a trial's fields; what it does not name is left out."""
+        chosen = self._walk(lambda name, parameter: point.get(self.label(name, parameter), parameter.extremes()[0]))
+        named = {name for name, (parameter, _) in chosen.items() if self.label(name, parameter) in point}
+        return {name: value for name, value in self._in_fields(chosen).items() if name in named}
 
     def _nearest(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[Parameter, Any]]]:
         """A point, and what `_walk` gives there."""

@@ -116,7 +116,7 @@ class SearchSpec(_Section):
     def _units(cls, given: Any) -> Any:
         if not isinstance(given, dict):
             raise ValueError("is not a list of `objective: value`")
-        return {name: _in_units(name, value) for name, value in given.items()}
+        return {name: in_units(name, value) for name, value in given.items()}
 
     @model_validator(mode="after")
     def _consistent(self) -> SearchSpec:
@@ -170,11 +170,12 @@ class SearchSpec(_Section):
         """Trials at the ends of every parameter: what fits them fits all, and costs have their extremes there."""
         return [self.trial_config(fields) for fields in self.parsed_space.corners()]
 
-    def trial_config(self, params: dict[str, Any]) -> TrialConfig:
-        """The trial that the space's fixed values and these parameters make."""
-        return self.parsed_space.trial_config(
+    def trial_config(self, params: dict[str, Any], seed: int | None = None) -> TrialConfig:
+        """The trial that the space's fixed values and these parameters make, with another seed where one is given."""
+        config = self.parsed_space.trial_config(
             {"tokens": self.budget.tokens, "validate_every": self.budget.rung_tokens[0], **params}
         )
+        return config if seed is None else config.model_copy(update={"seed": seed})
 
 
 _PATHS = ("base", "corpus", "tokenizer")  # fields that may name a file or a folder
@@ -239,7 +240,7 @@ def _flat(fields: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _in_units(name: str, value: Any) -> float:
+def in_units(name: str, value: Any) -> float:
     """A bound as people write it: 40GiB of memory, 200M FLOPs, a perplexity of 25.5."""
     if name not in OBJECTIVES:
         return math.nan  # its name is refused later, which says more than its value would

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from recur_tune.searching.objectives import OBJECTIVES
+from recur_tune.searching.objectives import COSTS
 
-TrialState = Literal["waiting", "running", "paused", "complete", "stopped", "failed", "infeasible"]
-ENDED: frozenset[TrialState] = frozenset({"complete", "stopped", "failed", "infeasible"})
+TrialState = Literal["waiting", "running", "paused", "complete", "pruned", "failed", "infeasible"]
+ENDED: frozenset[TrialState] = frozenset({"complete", "pruned", "failed", "infeasible"})
 
 Event = dict[str, Any]
 
@@ -33,9 +33,12 @@ class TrialRecord:
     params: dict[str, Any]  # what the search decided, by the names of TrialConfig's fields
     costs: dict[str, float]  # by the names of the cost objectives
     role: str = ""  # "baseline" and "paper" mark the points that every search begins with
+    repeats: int | None = None  # the trial that it trains once more, with another seed
+    seed: int | None = None  # where it is not the search's own
+    split: str = ""  # on which its model is scored at its end
     state: TrialState = "waiting"
-    reason: str = ""  # why it failed, was stopped or is infeasible
-    cause: str = ""  # the same in a word, for counting; none where it was stopped
+    reason: str = ""  # why it failed, was pruned or is infeasible
+    cause: str = ""  # the same in a word, for counting; none where it was pruned
     tokens: int = 0
     loss: float | None = None
     tokens_per_second: float | None = None
@@ -43,6 +46,7 @@ class TrialRecord:
     device_flops: float | None = None  # what its device can multiply in a second
     worker: str = ""  # host and process that trains it
     validations: list[Validation] = field(default_factory=list)
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)  # metrics of its model on whole splits, by split
     started: float | None = None  # seconds since the epoch, of the first start
     ended: float | None = None
 
@@ -58,15 +62,15 @@ class TrialRecord:
 
     def value(self, objective: str) -> float | None:
         """The latest value of an objective, None where nothing is known yet."""
-        known = OBJECTIVES[objective]
-        return self.costs.get(objective) if known.kind == "cost" else self.metrics.get(known.source)
+        return (self.costs if objective in COSTS else self.metrics).get(objective)
+
+    def costs_of(self, names: Iterable[str]) -> list[float]:
+        """Some of its costs, in that order."""
+        return [self.costs[name] for name in names]
 
     def values_at(self, validation: Validation, objectives: Iterable[str]) -> list[float]:
         """The objectives as one of its validations saw them; a cost is the same at all of them."""
-        return [
-            self.costs[name] if OBJECTIVES[name].kind == "cost" else validation.metrics[OBJECTIVES[name].source]
-            for name in objectives
-        ]
+        return [self.costs[name] if name in COSTS else validation.metrics[name] for name in objectives]
 
     def values(self, objectives: Iterable[str]) -> list[float] | None:
         """All of them, None while one is missing."""
@@ -79,23 +83,41 @@ class SearchState:
     """Every trial of a search, built by applying its events in order."""
 
     trials: dict[int, TrialRecord] = field(default_factory=dict)
+    repeats: dict[int, TrialRecord] = field(default_factory=dict)  # of those trials; no candidates of their own
     reference: dict[str, float] = field(default_factory=dict)  # by objective: the worst that still counts
-    status: str = "new"  # then started, and at last stopped or finished
-    started: float | None = None
+    status: str = "new"  # then preparing, started, and at last paused or finished
+    started: float | None = None  # trials first did
     updated: float | None = None
-    active_seconds: float = 0.0  # somebody was running it, over all its runs
+    active_seconds: float = 0.0  # trials were being run, over all its runs: *the* time of a search, wherever it is told
+    preparation_seconds: float = 0.0  # a base was pretrained, a corpus tokenised, Ray started
     exhausted: bool = False  # the sampler finds nothing new
     notices: list[str] = field(default_factory=list)  # what a person watching should know
     links: dict[str, str] = field(default_factory=dict)  # dashboard, MLflow
 
     def apply(self, event: Event) -> None:
         """Take one line of the log into account; lines of a kind that a later version added change nothing."""
-        if self.updated is not None and (event["kind"], event.get("status")) != ("search", "started"):
-            self.active_seconds += event["time"] - self.updated  # what lies before a start was nobody's work
+        passed = event["time"] - (event["time"] if self.updated is None else self.updated)
+        begins = event["kind"] == "search" and event["status"] in ("preparing", "started")
+        if self.status == "preparing" and not (begins and event["status"] == "preparing"):
+            self.preparation_seconds += passed
+        elif not begins:  # what lies before a beginning was nobody's work
+            self.active_seconds += passed
         self.updated = event["time"]
         handler = getattr(self, f"_on_{event['kind']}", None)
         if handler is not None:
             handler(event)
+
+    def record(self, number: int) -> TrialRecord:
+        """The trial, or repetition of one, with that number."""
+        return self.trials[number] if number in self.trials else self.repeats[number]
+
+    def repeats_of(self, trial: TrialRecord) -> list[TrialRecord]:
+        """Its repetitions with other seeds, however far they are."""
+        return [one for one in self.repeats.values() if one.repeats == trial.number]
+
+    def elapsed(self, now: float) -> float:
+        """Its time until now, while it runs."""
+        return self.active_seconds + (max(0.0, now - (self.updated or now)) if self.status == "started" else 0.0)
 
     def in_state(self, *states: TrialState) -> Iterator[TrialRecord]:
         """The trials in one of the given states, in the order of their numbers."""
@@ -108,7 +130,7 @@ class SearchState:
 
     def _on_search(self, event: Event) -> None:
         self.status = event["status"]
-        if self.started is None:
+        if self.started is None and self.status == "started":
             self.started = event["time"]
         self.links |= event.get("links", {})
 
@@ -120,19 +142,21 @@ class SearchState:
         self.reference |= event["values"]
 
     def _on_trial(self, event: Event) -> None:
-        number = event["trial"]
-        self.trials[number] = TrialRecord(number, event["params"], event["costs"], event.get("role", ""))
+        number, repeats = event["trial"], event.get("repeats")
+        told = {name: event[name] for name in ("role", "repeats", "seed", "split") if name in event}
+        made = TrialRecord(number, event["params"], event["costs"], **told)
+        (self.trials if repeats is None else self.repeats)[number] = made
 
     def _on_running(self, event: Event) -> None:
-        trial = self.trials[event["trial"]]
+        trial = self.record(event["trial"])
         trial.state, trial.reason, trial.ended = "running", "", None  # it may have been paused, or failed, before
         trial.started = trial.started or event["time"]
 
     def _on_moved(self, event: Event) -> None:
-        self.trials[event["trial"]].worker = ""  # until it reports from elsewhere
+        self.record(event["trial"]).worker = ""  # until it reports from elsewhere
 
     def _on_report(self, event: Event) -> None:
-        trial = self.trials[event["trial"]]
+        trial = self.record(event["trial"])
         trial.tokens, trial.loss = event.get("tokens", trial.tokens), event.get("loss", trial.loss)
         trial.tokens_per_second = event.get("tokens_per_second")
         trial.worker = event.get("worker", trial.worker)
@@ -142,14 +166,29 @@ class SearchState:
             # A trial that went on from a checkpoint says some things a second time.
             trial.validations = [v for v in trial.validations if v.tokens < event["tokens"]]
             trial.validations.append(Validation(event["tokens"], event["validation"]))
+        trial.scores |= event.get("scores", {})
         if event.get("state"):  # the last word of a trial and its end are one line, which a crash cannot part
             self._on_end(event)
 
+    def _on_scores(self, event: Event) -> None:
+        self.record(event["trial"]).scores |= event["scores"]
+
     def _on_end(self, event: Event) -> None:
-        trial = self.trials[event["trial"]]
+        trial = self.record(event["trial"])
         trial.state, trial.reason = event["state"], event.get("reason", "")
         trial.cause = event.get("cause", "")
         trial.ended = event["time"] if trial.state in ENDED else None
+
+
+def in_todays_words(event: Event) -> Event:
+    """An event as it would be written today; earlier versions called a pruned trial and a paused search stopped."""
+    if event.get("status") == "stopped":
+        event["status"] = "paused"
+    elif event.get("state") == "stopped":
+        event["state"] = "pruned"
+    if (validation := event.get("validation")) and "word_perplexity" in validation:
+        validation["perplexity"] = validation.pop("word_perplexity")
+    return event
 
 
 def replay(events: Iterable[Event]) -> SearchState:

@@ -20,9 +20,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from transformers import PreTrainedTokenizerBase
 
 from recur_tune.cluster.names import call_this_process
 from recur_tune.cluster.ray_cluster import NODE_NAME, WAITING_CPU
+from recur_tune.corpus.tokens import prepare
 from recur_tune.cost.device import device_flops
 from recur_tune.errors import UserError
 from recur_tune.files import whole_folder, write_text
@@ -30,7 +32,9 @@ from recur_tune.model.pretrained import save_model
 from recur_tune.searching.directory import COMPILED, LEAVING, MODEL, STOP
 from recur_tune.searching.training_thread import messages_of
 from recur_tune.spec import TrialConfig
+from recur_tune.throttle import Throttled
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
+from recur_tune.training.evaluate import evaluate
 from recur_tune.training.loop import Diverged, Report, Trainer
 from recur_tune.trial.run_folder import RESUME
 from recur_tune.trial.setup import set_up
@@ -112,7 +116,7 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
     # What one trial has compiled serves every other of its shape, on whatever node.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder.parent.parent / COMPILED)
     try:
-        for message in _train(config, folder):
+        for message in _train(config, folder, job.get("split", "")):
             report(message)
     except Moved:
         report({"moved": True})
@@ -131,7 +135,7 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
         _forget_the_trial()
 
 
-def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
+def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Message]:
     stop = Throttled(lambda: (folder.parent.parent / STOP).exists(), _SECONDS_BETWEEN_LOOKS)
     over = Throttled(lambda: (folder / STOP).exists(), _SECONDS_BETWEEN_LOOKS)
     if not _several_workers() and stop():
@@ -165,7 +169,8 @@ def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
         if telling or stopping or step.last or step.validation is not None:
             message = _message(step, trainer) | {"training_seconds": round(stopwatch.seconds, 3)}
             if step.last:
-                message |= {"state": "complete"}
+                scores = {split: _score(trainer, tokenizer, split)} if split else {}
+                message |= {"state": "complete", "scores": scores}
             elif stopping:
                 message |= {"state": "paused", "reason": "the search was asked to stop"}
             yield message
@@ -173,6 +178,13 @@ def _train(config: TrialConfig, folder: Path) -> Iterator[Message]:
             return
         if moving and not step.last:
             raise Moved(node)
+
+
+def _score(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, split: str) -> dict[str, float]:
+    """The metrics of the trained model on a whole split, read as in training."""
+    config = trainer.config
+    documents = prepare(config.corpus, split, tokenizer)  # type: ignore[arg-type]
+    return evaluate(trainer.model, documents, config.windowing, config.batch, config.precision).metrics()
 
 
 class Stopwatch:
@@ -188,21 +200,6 @@ class Stopwatch:
             self.seconds += time.perf_counter() - started
             yield step
             started = time.perf_counter()
-
-
-class Throttled:
-    """A question that is asked at most once in a while; in between the answer is no."""
-
-    def __init__(self, ask: Callable[[], bool], seconds: float) -> None:
-        self.ask, self.seconds, self.asked = ask, seconds, -seconds
-
-    def __call__(self) -> bool:
-        """The answer, or no while it is too early to ask again."""
-        now = time.monotonic()
-        if now - self.asked < self.seconds:
-            return False
-        self.asked = now
-        return self.ask()
 
 
 def _agree(trainer: Trainer, *answers: bool) -> list[bool]:

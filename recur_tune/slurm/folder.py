@@ -15,7 +15,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -115,14 +115,22 @@ class SlurmFolder:
         """The numbers of jobs of these kinds, the latest last."""
         return list(dict.fromkeys(note["job"] for note in self.notes() if note["kind"] in kinds))
 
-    def note_submitted(self, job: int, nodes: int) -> None:
+    def note_submitted(self, job: int, nodes: int, command: Sequence[str] = ("resume",)) -> None:
         """A user has asked for the search, here: what its space names by a relative path is seen from here."""
-        self.note(job, "search", by="user", nodes=nodes, cwd=os.getcwd())
+        self.note(job, "search", by="user", nodes=nodes, cwd=os.getcwd(), command=list(command))
 
     @property
     def working_directory(self) -> str:
         """Where the user was who last asked for the search."""
-        return next((note["cwd"] for note in reversed(list(self.notes())) if "cwd" in note), "/")
+        return self._asked("cwd", "/")
+
+    @property
+    def command(self) -> list[str]:
+        """What an allocation shall run, to be followed by the search's name."""
+        return self._asked("command", ["resume"])
+
+    def _asked(self, what: str, default: Any) -> Any:
+        return next((note[what] for note in reversed(list(self.notes())) if what in note), default)
 
     @property
     def allocations_used(self) -> int:

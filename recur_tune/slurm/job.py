@@ -31,7 +31,7 @@ from recur_tune.slurm.steps import EndedEarly, Steps
 from recur_tune.tracking.mlflow import is_server, tracking_uri
 from recur_tune.tracking.server import mlflow_server
 
-_FINISHED, _FAILED, _STOPPED = 0, 1, 130  # exit codes of `recur-tune resume`
+_ENDED, _FAILED, _INTERRUPTED = 0, 1, 130  # exit codes of `recur-tune resume`: finished or paused, a fault, at once
 _SECONDS_BETWEEN_QUESTIONS = 3.0  # to the queue, which everybody asks
 _SECONDS_TO_SAVE = 4.0  # after SIGTERM; SIGKILL follows in half a minute, or sooner where a site has said so
 
@@ -82,6 +82,7 @@ def host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_go_o
     say(f"job {allocation.job} on {', '.join(allocation.nodes)}")
     folder.note(allocation.job, "begun", nodes=list(allocation.nodes))
     folder.withdraw()
+    code: int | None
     try:
         with Steps(folder, allocation.job, lambda: signals.any) as steps:
             steps.start(allocation.first, "head")
@@ -95,7 +96,7 @@ def host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_go_o
             folder.withdraw()  # before the nodes go: who looks for the cluster must not find a dying one
     except EndedEarly:
         say("the allocation ends before all nodes are up")
-        code = _STOPPED
+        code = None
     except UserError:
         folder.note(allocation.job, "over")
         raise
@@ -103,8 +104,9 @@ def host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_go_o
         folder.withdraw()
     if signals.ended:
         return  # SLURM knows whether it comes back
-    by_somebody = code == _STOPPED and not signals.warned
-    if by_somebody or code in (_FINISHED, UserError.exit_code) or folder.search.state().status == "finished":
+    by_somebody = code in (_ENDED, _INTERRUPTED) and not signals.warned
+    done = code is not None and folder.search.state().status == "finished"
+    if by_somebody or done or code == UserError.exit_code:
         folder.note(allocation.job, "over")
         sys.exit(UserError.exit_code if code == UserError.exit_code else 0)
     _go_on(folder, allocation.job, may_go_on)
@@ -112,7 +114,7 @@ def host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_go_o
 
 def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
     search = folder.search
-    words = ["resume", search.name, "--results", str(search.path.parent), "--address", head.address]
+    words = [*folder.command, search.name, "--results", str(search.path.parent), "--address", head.address]
     process = subprocess.Popen(
         [sys.executable, "-m", "recur_tune.cli.main", *words], stdin=subprocess.DEVNULL, cwd=folder.working_directory
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -16,6 +18,9 @@ from recur_tune.slurm.folder import SlurmFolder
 from recur_tune.slurm.job_script import render
 from recur_tune.slurm.profile import Profile, format_slurm_time
 from recur_tune.units import format_duration
+
+if TYPE_CHECKING:
+    from recur_tune.searching.knowledge import Knowledge
 
 _IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
 
@@ -74,9 +79,11 @@ def check_trials_fit(resources: Resources, profile: Profile) -> None:
     allot(resources, Cluster(None, nodes, "an allocation of this profile"))
 
 
-def submit_new(results: Path, name: str, spec: SearchSpec, profile: Profile) -> tuple[SearchDirectory, int]:
+def submit_new(
+    results: Path, name: str, spec: SearchSpec, profile: Profile, knowledge: Knowledge | None = None
+) -> tuple[SearchDirectory, int]:
     """A new search in the queue; where sbatch refuses it nothing of it stays."""
-    directory = SearchDirectory.create(results, name, spec)
+    directory = SearchDirectory.create(results, name, spec, knowledge)
     try:
         return directory, submit(directory, profile)
     except BaseException:
@@ -84,14 +91,14 @@ def submit_new(results: Path, name: str, spec: SearchSpec, profile: Profile) -> 
         raise
 
 
-def submit(directory: SearchDirectory, profile: Profile) -> int:
+def submit(directory: SearchDirectory, profile: Profile, command: Sequence[str] = ("resume",)) -> int:
     """A search, new or to go on with, in the queue; gives the job's number."""
     folder = SlurmFolder(directory)
     folder.create(profile)
     script = folder.path / "job.sh"
     script.write_text(job_script(directory.path, profile))
     job = queue.submit(script)
-    folder.note_submitted(job, profile.nodes)
+    folder.note_submitted(job, profile.nodes, command)
     return job
 
 

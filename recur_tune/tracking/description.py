@@ -22,7 +22,7 @@ from recur_tune.units import format_count, format_duration
 _MOST_OF_A_NOTE = 8000  # characters: MLflow cuts longer ones off
 _MOST_OF_A_REASON = 240  # the log has the rest
 _MOST_COMPARED = 20  # runs side by side; more do not fit on a screen
-_STATUS = {"new": "It has not begun", "started": "Running", "stopped": "Stopped", "finished": "Finished"}
+_STATUS = {"new": "It has not begun", "started": "Running", "paused": "Paused", "finished": "Finished"}
 
 
 def search_note(directory: SearchDirectory, spec: SearchSpec, state: SearchState, delivered: Delivered) -> str:

@@ -229,7 +229,9 @@ class Tracker:
             "recur_tune.search_id": self._identity["id"],
             "recur_tune.version": self._identity["version"],
         }
-        return client.create_run(experiment, milliseconds(self._identity["created"]), tags, self.directory.name)
+        # Pretraining and tokenising are not the search's time, here as elsewhere.
+        begun = self.directory.state().started or self._identity["created"]
+        return client.create_run(experiment, milliseconds(begun), tags, self.directory.name)
 
     def _run_tags(self) -> dict[str, str]:
         """What MLflow's run list shows of every run, and finds it by."""
@@ -253,7 +255,7 @@ class Tracker:
         for number in set(best) ^ set(self._delivered.front):
             news.trials.setdefault(number, RunNews())
         for number, trial_news in news.trials.items():
-            self._deliver_trial(client, news.state.trials[number], trial_news, number in best)
+            self._deliver_trial(client, news.state.record(number), trial_news, number in best)
         note = self._note(news.state)
         log_run(client, self._delivered.parent, news.search.points, tags=note if note != self._note_there else {})
         self._note_there = note
@@ -280,7 +282,7 @@ class Tracker:
             "recur_tune.folder": str(self.directory.trial(trial.number)),
             NOTE: trial_note(self.directory, self._spec, trial, on_front, self.page),
         }
-        params = self._spec.trial_config(trial.params).model_dump() if news.begins else {}
+        params = self._spec.trial_config(trial.params, trial.seed).model_dump() if news.begins else {}
         try:
             log_run(client, run, news.points, params, tags)
             if news.begins:

@@ -8,15 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from recur_tune.searching.front import front, search_hypervolume
-from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.state import ENDED, Event, SearchState, TrialRecord
 
 # A trial that waits has no run yet: a run's start cannot be changed once it is made.
 TRIAL_STATUS = {
     "running": "RUNNING", "paused": "KILLED", "complete": "FINISHED",
-    "stopped": "FINISHED", "failed": "FAILED", "infeasible": "KILLED",
+    "pruned": "FINISHED", "failed": "FAILED", "infeasible": "KILLED",
 }  # fmt: skip
-SEARCH_STATUS = {"started": "RUNNING", "stopped": "KILLED", "finished": "FINISHED"}
+SEARCH_STATUS = {"started": "RUNNING", "paused": "KILLED", "finished": "FINISHED"}
 
 
 class Point(NamedTuple):
@@ -65,7 +64,7 @@ class News:
         if event["kind"] == "search":
             self.search.change(SEARCH_STATUS.get(event["status"]), event)
         elif event["kind"] in {"running", "report", "end"}:
-            trial = self.state.trials[event["trial"]]
+            trial = self.state.record(event["trial"])
             self._take_trial(event, trial, self.trials.setdefault(trial.number, RunNews()))
 
     @property
@@ -84,7 +83,7 @@ class News:
             news.add(trial.costs, event, step=0)
         if not (begins and trial.state == "running"):  # MLflow makes runs that are running
             news.change(TRIAL_STATUS[trial.state], event)
-        if trial.state == "complete":
+        if trial.state == "complete" and trial.repeats is None:
             self._measure_front(event)
 
     def _measure_front(self, event: Event) -> None:
@@ -93,11 +92,10 @@ class News:
 
 
 def _reported(event: Event) -> dict[str, Any]:
-    """A report's metrics; validated qualities go by their objectives' names, so `loss` is never the training's."""
+    """A report's metrics; `loss` is the validation's, as the objective of that name is."""
     validation = event.get("validation") or {}
     measured = {name: event.get(name) for name in ("tokens_per_second", "measured_peak_memory")}
-    qualities = {name: validation.get(known.source) for name, known in OBJECTIVES.items() if known.kind == "quality"}
-    return {"training_loss": event.get("loss"), **measured, **validation, **qualities}
+    return {"training_loss": event.get("loss"), **measured, **validation}
 
 
 def milliseconds(seconds: float) -> int:

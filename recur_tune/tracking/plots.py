@@ -31,11 +31,11 @@ if TYPE_CHECKING:  # they take a while to import, and most commands draw nothing
     from matplotlib.figure import Figure
 
 _LOG_FROM = 4  # an axis whose ends are further apart than this factor is logarithmic
-_GREY = "#8c8c8c"
+GREY = "#8c8c8c"
 
 
 @dataclass(frozen=True)
-class _Kind:
+class Kind:
     """How the trials of one kind of recurrence are drawn."""
 
     title: str
@@ -45,10 +45,10 @@ class _Kind:
     colour: str  # where no second cost gives one; two that everybody can tell apart
 
 
-_KINDS = {
-    "none": _Kind("plain", "o", "circle", True, "#0072b2"),
-    "memory": _Kind("recurrent", "^", "triangle-up", False, "#d55e00"),
-    None: _Kind("trial", "o", "circle", False, "#0072b2"),  # the search does not decide it: all are of one kind
+KINDS = {
+    "none": Kind("plain", "o", "circle", True, "#0072b2"),
+    "memory": Kind("recurrent", "^", "triangle-up", False, "#d55e00"),
+    None: Kind("trial", "o", "circle", False, "#0072b2"),  # the search does not decide it: all are of one kind
 }
 
 
@@ -72,7 +72,7 @@ class _Scene:
     colour: Objective | None
     best: list[TrialRecord]
     beaten: list[TrialRecord]
-    stopped: list[TrialRecord]
+    pruned: list[TrialRecord]
     top: float  # what lies above would flatten the rest
 
     @property
@@ -83,16 +83,16 @@ class _Scene:
     @property
     def shown(self) -> list[TrialRecord]:
         """The trials that the axes have to make room for."""
-        return [trial for trial in self.complete if _value(trial, self.y) <= self.top] or self.stopped
+        return [trial for trial in self.complete if _value(trial, self.y) <= self.top] or self.pruned
 
     @property
     def kinds(self) -> list[str | None]:
         """The kinds of recurrence among the trials at full budget."""
-        return [kind for kind in _KINDS if any(_kind(trial) == kind for trial in self.complete)]
+        return [kind for kind in KINDS if any(kind_of(trial) == kind for trial in self.complete)]
 
     def envelope(self, kind: str | None) -> list[TrialRecord]:
         """The trials of a kind that no other of that kind beats in the two axes, from cheap to good."""
-        own = [trial for trial in self.complete if _kind(trial) == kind]
+        own = [trial for trial in self.complete if kind_of(trial) == kind]
         places = np.column_stack([_values(own, self.x), _values(own, self.y)])
         chosen = [trial for trial, best in zip(own, non_dominated(places), strict=True) if best]
         return sorted(chosen, key=lambda trial: (_value(trial, self.x), _value(trial, self.y)))
@@ -130,7 +130,7 @@ def front_figure(state: SearchState, objectives: Sequence[str], title: str) -> F
     axes.grid(True, color="#e8e8e8", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(_GREY)
+    axes.spines[["left", "bottom"]].set_color(GREY)
     if scene.shown:
         _draw(figure, axes, scene)
         figure.legend(handles=_legend(scene), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
@@ -139,7 +139,7 @@ def front_figure(state: SearchState, objectives: Sequence[str], title: str) -> F
         _write_names(axes, scene)
     else:
         axes.set(xticks=[], yticks=[])
-        axes.text(0.5, 0.5, "no trial has values yet", ha="center", color=_GREY, transform=axes.transAxes)
+        axes.text(0.5, 0.5, "no trial has values yet", ha="center", color=GREY, transform=axes.transAxes)
     return figure
 
 
@@ -173,14 +173,14 @@ def interactive_front(state: SearchState, objectives: Sequence[str], title: str)
             x, y = (_values(trials, objective).tolist() for objective in (scene.x, scene.y))
             figure.add_scatter(x=x, y=y, name=name, **hover | look)
 
-    add(scene.stopped, "stopped early", mode="markers", marker={"color": _GREY, "size": 4})
+    add(scene.pruned, "pruned", mode="markers", marker={"color": GREY, "size": 4})
     for kind in scene.kinds:
-        look = _KINDS[kind]
+        look = KINDS[kind]
         line = {"shape": "hv", "dash": "dash" if look.dashed else "solid", "color": "#444444", "width": 1}
         add(scene.envelope(kind), f"{look.title}: best for a cost", mode="lines", line=line, hoverinfo="skip")
     for trials, name in ((scene.beaten, "beaten"), (scene.best, "on the front")):
-        for kind, look in _KINDS.items():
-            members = [trial for trial in trials if _kind(trial) == kind]
+        for kind, look in KINDS.items():
+            members = [trial for trial in trials if kind_of(trial) == kind]
             marker: dict[str, Any] = {"symbol": look.symbol, "size": 9, "opacity": 0.4, "color": look.colour}
             extra: dict[str, Any] = {"mode": "markers"}
             if scene.colour:  # plotly has no logarithmic colours
@@ -195,12 +195,12 @@ def interactive_front(state: SearchState, objectives: Sequence[str], title: str)
     )  # fmt: skip
     for axis, objective, log in (("xaxis", scene.x, None), ("yaxis", scene.y, False)):
         if scene.shown:
-            scale = _scale(objective, _values(scene.shown, objective), log)
+            scale = axis_scale(objective, _values(scene.shown, objective), log)
             ends = [math.log10(scale.low), math.log10(scale.high)] if scale.log else [scale.low, scale.high]
             ticks = {"tickvals": scale.ticks, "ticktext": scale.labels}
             figure.update_layout({axis: {"type": "log" if scale.log else "linear", "range": ends, **ticks}})
     if scene.colour and scene.complete:
-        scale = _scale(scene.colour, _values(scene.complete, scene.colour), log=True)
+        scale = axis_scale(scene.colour, _values(scene.complete, scene.colour), log=True)
         bar = {"title": scene.colour.title, "ticktext": scale.labels, "tickvals": np.log10(scale.ticks).tolist()}
         span = {"cmin": math.log10(scale.low), "cmax": math.log10(scale.high)}
         figure.update_layout(coloraxis={"colorscale": "Viridis", "colorbar": bar, **span})
@@ -216,14 +216,14 @@ def _scene(state: SearchState, objectives: Sequence[str]) -> _Scene:
     best = front(known, objectives)
     on_front = {trial.number for trial in best}
     beaten = [trial for trial in known if trial.state == "complete" and trial.number not in on_front]
-    stopped = [trial for trial in known if trial.state == "stopped"]
+    pruned = [trial for trial in known if trial.state == "pruned"]
     top = math.inf
     if best:
         # One trial that went wrong must not press all others into a line; up to twice the best, all is worth seeing.
         qualities = _values(best + beaten, y)
         lowest, usual = qualities.min(), np.quantile(qualities, 0.75, method="lower")
         top = float(max(usual + 3 * (usual - lowest), 2 * lowest))
-    return _Scene(costs[0], y, costs[1] if len(costs) > 1 else None, best, beaten, stopped, top)
+    return _Scene(costs[0], y, costs[1] if len(costs) > 1 else None, best, beaten, pruned, top)
 
 
 def _draw(figure: Figure, axes: Axes, scene: _Scene) -> None:
@@ -231,15 +231,18 @@ def _draw(figure: Figure, axes: Axes, scene: _Scene) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LogNorm, Normalize
 
-    x, y = (_scale(scene.x, _values(scene.shown, scene.x)), _scale(scene.y, _values(scene.shown, scene.y), log=False))
+    x, y = (
+        axis_scale(scene.x, _values(scene.shown, scene.x)),
+        axis_scale(scene.y, _values(scene.shown, scene.y), log=False),
+    )
     axes.set(xscale="log" if x.log else "linear", xlim=(x.low, x.high), ylim=(y.low, y.high))
     axes.xaxis.set_ticks(x.ticks, x.labels)
     axes.yaxis.set_ticks(y.ticks, y.labels)
     axes.minorticks_off()
-    axes.scatter(_values(scene.stopped, scene.x), _values(scene.stopped, scene.y), s=6, color=_GREY, linewidths=0)
+    axes.scatter(_values(scene.pruned, scene.x), _values(scene.pruned, scene.y), s=6, color=GREY, linewidths=0)
     colours: dict[str, Any] = {}
     if scene.colour and scene.complete:
-        scale = _scale(scene.colour, _values(scene.complete, scene.colour))
+        scale = axis_scale(scene.colour, _values(scene.complete, scene.colour))
         norm = LogNorm(scale.low, scale.high) if scale.log else Normalize(scale.low, scale.high)
         bar = figure.colorbar(ScalarMappable(norm, "viridis"), ax=axes, label=scene.colour.title, pad=0.02, aspect=30)
         bar.outline.set_visible(False)
@@ -247,34 +250,34 @@ def _draw(figure: Figure, axes: Axes, scene: _Scene) -> None:
         bar.ax.minorticks_off()
         colours = {"cmap": "viridis", "norm": norm}
     for kind in scene.kinds:
-        look, line = _KINDS[kind], scene.envelope(kind)
+        look, line = KINDS[kind], scene.envelope(kind)
         axes.plot(
             _values(line, scene.x), _values(line, scene.y), drawstyle="steps-post", color="#444444", linewidth=1,
             linestyle="--" if look.dashed else "-", zorder=2,
         )  # fmt: skip
         for trials, size, alpha, edge in ((scene.beaten, 38, 0.4, 0.0), (scene.best, 105, 1.0, 1.3)):
-            members = [trial for trial in trials if _kind(trial) == kind]
+            members = [trial for trial in trials if kind_of(trial) == kind]
             own = {"c": _values(members, scene.colour), **colours} if scene.colour else {"color": look.colour}
             axes.scatter(
                 _values(members, scene.x), _values(members, scene.y), s=size, marker=look.marker, alpha=alpha,
                 edgecolors="black", linewidths=edge, zorder=3 + alpha, **own,
             )  # fmt: skip
     if text := _left_out(axes, scene):
-        axes.annotate(text, (1, 1.01), xycoords="axes fraction", ha="right", va="bottom", fontsize=8, color=_GREY)
+        axes.annotate(text, (1, 1.01), xycoords="axes fraction", ha="right", va="bottom", fontsize=8, color=GREY)
 
 
 def _left_out(axes: Axes, scene: _Scene) -> str:
     """In words, the trials that lie outside of the axes."""
-    more, stopped = (
-        [trial for trial in trials if not _visible(axes, scene, trial)] for trials in (scene.complete, scene.stopped)
+    more, pruned = (
+        [trial for trial in trials if not _visible(axes, scene, trial)] for trials in (scene.complete, scene.pruned)
     )
     words = []
     if more:
         above = all(_value(trial, scene.y) > axes.get_ylim()[1] for trial in more)
         lie, where = "trial lies" if len(more) == 1 else "trials lie", "above" if above else "outside"
         words.append(f"{'↑ ' if above else ''}{len(more)} more {lie} {where}")
-    if stopped:
-        words.append(f"{len(stopped)} stopped early {'lies' if len(stopped) == 1 else 'lie'} outside")
+    if pruned:
+        words.append(f"{len(pruned)} pruned {'lies' if len(pruned) == 1 else 'lie'} outside")
     return ", ".join(words)
 
 
@@ -293,15 +296,15 @@ def _legend(scene: _Scene) -> list[Any]:
     def add(label: str, **look: Any) -> None:
         entries.append(Line2D([], [], label=label, **{"linestyle": "", "color": "#777777", **look}))
 
-    for look in (_KINDS[kind] for kind in scene.kinds):
+    for look in (KINDS[kind] for kind in scene.kinds):
         add(look.title, marker=look.marker, markersize=7, **({} if scene.colour else {"color": look.colour}))
         add(f"{look.title}: best for a cost", linestyle="--" if look.dashed else "-", linewidth=1, color="#444444")
     if scene.best:
         add("on the front", marker="o", markersize=10, color="#dddddd", markeredgecolor="black", markeredgewidth=1.3)
     if scene.beaten:
         add("complete, but beaten", marker="o", markersize=6, alpha=0.4, markeredgewidth=0)
-    if scene.stopped:
-        add("stopped early", marker="o", markersize=3, color=_GREY, markeredgewidth=0)
+    if scene.pruned:
+        add("pruned", marker="o", markersize=3, color=GREY, markeredgewidth=0)
     return entries
 
 
@@ -334,7 +337,7 @@ def _write_names(axes: Axes, scene: _Scene) -> None:
             text.set_path_effects([withStroke(linewidth=2, foreground="white")])
 
 
-def _scale(objective: Objective, values: np.ndarray, log: bool | None = None) -> _Scale:
+def axis_scale(objective: Objective, values: np.ndarray, log: bool | None = None) -> _Scale:
     """An axis for these values with some room around them; logarithmic, unless told, where they lie far apart."""
     low, high = float(values.min()), float(values.max())
     if log is None:
@@ -380,9 +383,10 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _kind(trial: TrialRecord) -> str | None:
+def kind_of(trial: TrialRecord) -> str | None:
+    """Its recurrence where the search decides that; None where all trials are of one kind."""
     kind = trial.params.get("recurrence")
-    return kind if kind in _KINDS else None
+    return kind if kind in KINDS else None
 
 
 def _value(trial: TrialRecord, objective: Objective) -> float:

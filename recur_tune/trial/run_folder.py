@@ -69,7 +69,7 @@ def run_in_folder(config: TrialConfig, folder: Path, resume: bool, listen: Calla
         "best_validation_loss": trainer.progress.best_loss,
         "validation": report.validation,
         **asdict(cost),
-        "measured_peak_memory_bytes": trainer.measured_peak_bytes,
+        "measured_peak_memory": trainer.measured_peak_bytes,
     }
     write_text(folder / RESULT, json.dumps(result, indent=2) + "\n")
     return result

@@ -269,7 +269,7 @@ def test_without_colours_a_plain_model_is_still_told_from_a_recurrent_one(
     for figure in ("front", "windows", "curves"):
         shapes: dict[str, set[str]] = {"none": set(), "memory": set()}
         for trace in read.data(figure):
-            if "customdata" in trace and trace["name"] != "stopped here":  # a cross: not what it was, how it ended
+            if "customdata" in trace and trace["name"] != "pruned here":  # a cross: not what it was, how it ended
                 symbols = trace["marker"]["symbol"]
                 each = [symbols] * len(trace["customdata"]) if isinstance(symbols, str) else symbols
                 for number, symbol in zip(trace["customdata"], each, strict=True):

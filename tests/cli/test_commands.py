@@ -29,7 +29,7 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert result.code == 0, result.err
         told = json.loads(result.out)  # and nothing but JSON on stdout
         assert told["tokens"] >= 4000
-        assert told["peak_memory_bytes"] == pytest.approx(told["measured_peak_memory_bytes"], rel=0.05)
+        assert told["peak_memory"] == pytest.approx(told["measured_peak_memory"], rel=0.05)
     return folder
 
 
@@ -46,10 +46,10 @@ def test_a_run_leaves_a_hugging_face_folder_and_its_own_records(tour: Path) -> N
 def test_eval_prints_the_same_numbers_as_json_and_as_a_table(tour: Path) -> None:
     told = json.loads(run("eval", tour / "memory", "--split", "test", "--json").out)
     assert (told["window"], told["overlap"], told["corpus"]) == (16, 4, "recall")
-    assert {"word_perplexity", "token_perplexity", "bits_per_byte", "accuracy", "tokens_per_second"} <= told.keys()
+    assert {"perplexity", "token_perplexity", "bits_per_byte", "accuracy", "tokens_per_second"} <= told.keys()
     assert len(told["loss_by_position"]) == 16
     table = run("eval", tour / "memory", "--split", "test").out
-    assert f"{told['word_perplexity']:.5g}" in table and f"{told['bits_per_byte']:.5g}" in table
+    assert f"{told['perplexity']:.5g}" in table and f"{told['bits_per_byte']:.5g}" in table
 
 
 def test_a_recurrent_model_warns_about_another_overlap_and_a_plain_one_does_not(tour: Path) -> None:
@@ -84,9 +84,9 @@ def test_a_yaml_file_holds_the_same_fields_and_flags_win_over_it(tour: Path, tmp
 
 def test_cost_answers_offline_for_a_published_shape() -> None:
     told = json.loads(run("cost", "--base", "distilgpt2", "--window", 64, "--windows", 2, "--batch", 1, "--json").out)
-    assert {"flops_per_token", "training_flops_per_token", "peak_memory_bytes", "parameters"} <= told.keys()
+    assert {"flops_per_token", "training_flops_per_token", "peak_memory", "parameters"} <= told.keys()
     assert told["parameters"] - told["recurrence_parameters"] == 81_912_576
-    assert told["peak_memory_bytes"] > 16 * told["parameters"]  # weights, gradients, two moments
+    assert told["peak_memory"] > 16 * told["parameters"]  # weights, gradients, two moments
 
 
 def test_data_list_and_prepare(tmp_path: Path) -> None:

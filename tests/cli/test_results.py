@@ -42,7 +42,7 @@ def record_trial(directory: SearchDirectory, number: int, role: str = "", **para
 
 def record_report(directory: SearchDirectory, number: int, tokens: int, perplexity: float, state: str = "") -> None:
     ending = {"state": state} if state else {}
-    metrics = {"word_perplexity": perplexity, "bits_per_byte": perplexity / 10}
+    metrics = {"perplexity": perplexity, "bits_per_byte": perplexity / 10}
     directory.record("report", trial=number, tokens=tokens, loss=2.5, validation=metrics, **ending)
 
 
@@ -69,7 +69,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     record_report(books, 0, 80_000, 50.0, "complete")
     record_report(books, 1, 80_000, 40.0, "complete")
     record_report(books, 2, 80_000, 45.0, "complete")  # the paper's point beats it in everything
-    record_report(books, 3, 20_000, 70.0, "stopped")
+    record_report(books, 3, 20_000, 70.0, "pruned")
     record_report(books, 4, 20_000, 60.0)
     books.record("end", trial=5, state="infeasible", reason="peak_memory 80 MiB is over the limit of 64 MiB")
     books.record("end", trial=6, state="failed", reason="its worker [rank 0] died")
@@ -122,7 +122,7 @@ def test_status_of_one_shows_every_trial_the_running_and_the_front_first(results
     assert names[:7] == ["T4", "T1", "T0", "T6", "T5", "T3", "T2"]
     marked = [row[1] for row in rows if row[0] == "●" and row[1].startswith("T")]
     assert marked == ["T1", "T0"]
-    for word in ("running", "complete", "stopped", "failed", "infeasible"):
+    for word in ("running", "complete", "pruned", "failed", "infeasible"):
         assert word in outcome.out
     assert outcome.err == "note: MLflow has not got everything\n"
 
@@ -130,7 +130,7 @@ def test_status_of_one_shows_every_trial_the_running_and_the_front_first(results
 def test_status_as_json(results: Path) -> None:
     one = json.loads(run("status", "books", "--json").out)
     assert one["status"] == "interrupted" and one["on_front"] == 2 and 0 < one["hypervolume"] < 1
-    assert one["trials"] == {"complete": 3, "stopped": 1, "running": 1, "infeasible": 1, "failed": 1}
+    assert one["trials"] == {"complete": 3, "pruned": 1, "running": 1, "infeasible": 1, "failed": 1}
     assert one["links"] == {}, "the dashboard went with the process"
     every = json.loads(run("status", "--json").out)
     assert every["searches"] == [one] and every["results"] == str(results) and every["unreadable"] == []
@@ -212,7 +212,7 @@ def test_export_copies_the_model_and_says_what_it_is(results: Path, tmp_path: Pa
     ("trial", "words"),
     [
         ("T2", ["T2 is not on the front", "keep: all"]),
-        ("T3", ["T3 is stopped"]),
+        ("T3", ["T3 is pruned"]),
         ("T4", ["T4 is running"]),
         ("T5", ["T5 is infeasible"]),
         ("T99", ["'T99'", "recur-tune front books"]),

@@ -51,7 +51,7 @@ def books(results: Path) -> SearchDirectory:
     made.record("search", status="started")
     made.record("trial", trial=0, params={"window": 16}, costs={"flops_per_token": 1.0, "peak_memory": 1.0})
     made.record("end", trial=0, state="paused")
-    made.record("search", status="stopped")
+    made.record("search", status="paused")
     return made
 
 

@@ -42,8 +42,8 @@ def test_a_search_in_numbers(tmp_path: Path) -> None:
     events = few()
     said = told(events, tmp_path, budget={"tokens": 4000, "trials": 12, "rungs": 3})
     state = replay(events)
-    counts = {name: said["trials", name] for name in ("complete", "stopped", "failed", "running", "waiting")}
-    assert counts == {"complete": 4, "stopped": 1, "failed": 1, "running": 0, "waiting": 0}
+    counts = {name: said["trials", name] for name in ("complete", "pruned", "failed", "running", "waiting")}
+    assert counts == {"complete": 4, "pruned": 1, "failed": 1, "running": 0, "waiting": 0}
     assert said["budget_share",] == 6 / 12
     assert said["tokens",] == sum(trial.tokens for trial in state.trials.values())
     assert said["hypervolume",] == search_hypervolume(state, ("perplexity", "flops_per_token", "peak_memory"))
@@ -52,16 +52,16 @@ def test_a_search_in_numbers(tmp_path: Path) -> None:
     assert said["quality", "T1", "perplexity"] == 50.0
 
 
-def test_rungs_count_who_was_stopped_there_and_who_went_on(tmp_path: Path) -> None:
+def test_rungs_count_who_was_pruned_there_and_who_went_on(tmp_path: Path) -> None:
     said = told(few(), tmp_path)
     state = replay(few())
     first, second, _ = RUNGS
-    stopped = next(state.in_state("stopped"))
-    assert stopped.tokens == first
+    pruned = next(state.in_state("pruned"))
+    assert pruned.tokens == first
     reached = sum(bool(trial.validations) for trial in state.trials.values())
-    assert said["rung_decisions", str(first), "stopped"] == 1
+    assert said["rung_decisions", str(first), "pruned"] == 1
     assert said["rung_decisions", str(first), "went on"] == reached - 1
-    assert said["rung_decisions", str(second), "stopped"] == 0
+    assert said["rung_decisions", str(second), "pruned"] == 0
 
 
 def test_a_running_trial_tells_its_speed_and_an_ended_one_does_not(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def validated(number: int, time: float, tokens: int, perplexity: float, state: s
     """A trial reports a validation, which may be its last."""
     positive = math.isfinite(perplexity) and perplexity > 0
     bits = math.log2(perplexity) if positive else math.nan
-    metrics = {"word_perplexity": perplexity, "token_perplexity": perplexity / 3, "bits_per_byte": bits}
+    metrics = {"perplexity": perplexity, "token_perplexity": perplexity / 3, "bits_per_byte": bits}
     ending = {"state": state} if state else {}
     return {
         "time": time, "kind": "report", "trial": number, "tokens": tokens, "loss": 2.5, "validation": metrics,
@@ -67,7 +67,7 @@ def opening(reference: dict[str, float] | None = None) -> list[Event]:
 
 
 def few() -> list[Event]:
-    """Six trials on two workers: a front of three, one beaten, one stopped at the first rung, one failed."""
+    """Six trials on two workers: a front of three, one beaten, one pruned at the first rung, one failed."""
     return [
         *opening(),
         *begun(0, 100, params_of("none", 64), 4e5, 2.0**25, "baseline"),
@@ -81,7 +81,7 @@ def few() -> list[Event]:
         *begun(4, 118, params_of("memory", 16), 3e5, 2.0**24),
         validated(3, 120, 4000, 55.0, "complete", "n1:2"),
         validated(4, 122, 1000, 95.0),
-        {"time": 122.0, "kind": "end", "trial": 4, "state": "stopped", "reason": "others were better at its cost"},
+        {"time": 122.0, "kind": "end", "trial": 4, "state": "pruned", "reason": "others were better at its cost"},
         *begun(5, 122, params_of("memory", 16, 4), 4e5, 2.0**24),
         {"time": 124.0, "kind": "end", "trial": 5, "state": "failed", "reason": "its worker <died>"},
         {"time": 130.0, "kind": "search", "status": "finished"},
@@ -89,7 +89,7 @@ def few() -> list[Event]:
 
 
 def many(count: int) -> list[Event]:
-    """A long search: four workers on two hosts, half of the trials stopped on their way."""
+    """A long search: four workers on two hosts, half of the trials pruned on their way."""
     dice = random.Random(0)
     events, free = opening(), {f"n{1 + worker // 2}:{worker}": 100.0 for worker in range(4)}
     for number in range(count):
@@ -106,6 +106,6 @@ def many(count: int) -> list[Event]:
         last = dice.choice([*RUNGS, RUNGS[-1]])
         for tokens in RUNGS[: RUNGS.index(last) + 1]:
             free[worker] += dice.uniform(20, 60)
-            state = "" if tokens < last else "complete" if last == RUNGS[-1] else "stopped"
+            state = "" if tokens < last else "complete" if last == RUNGS[-1] else "pruned"
             events.append(validated(number, free[worker], tokens, quality + 8000 / tokens, state, worker))
     return sorted(events, key=lambda event: event["time"])

@@ -46,7 +46,7 @@ def cases(tmp_path: Path) -> dict[str, Reading]:
     lone = [validated(0, 101, 1000, 80.0), validated(0, 102, 4000, 70.0, "complete")]
     logs = {
         "waiting": [], "running": [validated(0, 101, 1000, 80.0)], "nan": nan, "one": lone,
-        "stopped": [validated(0, 101, 1000, 80.0, "stopped")],
+        "pruned": [validated(0, 101, 1000, 80.0, "pruned")],
         "nan on the way": [validated(0, 101, 1000, math.nan), *lone[1:]],
         "beyond the reference": [validated(0, 101, 4000, 1000.0, "complete")],
     }  # fmt: skip
@@ -78,7 +78,7 @@ def test_every_trial_with_values_is_a_mark_in_its_place_and_kind(books: Reading,
 
         validated = [trial for trial in search.state.trials.values() if trial.validations]
         assert sorted(marks) == [
-            (trial.number, (trial.costs["flops_per_token"], trial.metrics["word_perplexity"]), name(trial))
+            (trial.number, (trial.costs["flops_per_token"], trial.metrics["perplexity"]), name(trial))
             for trial in validated
         ]
 
@@ -90,7 +90,7 @@ def test_kinds_differ_in_shape_and_the_front_by_its_edge(books: Reading) -> None
         assert (best["symbol"], best["line"]["color"]) == (symbol, "black")
     behind = found["recurrent, beaten"]
     assert behind["symbol"] == "triangle-up" and behind["line"]["color"] != "black" and behind["opacity"] < 0.5
-    assert found["not at full budget"]["symbol"] == ["triangle-up-open"], "T4 was stopped and is recurrent"
+    assert found["not at full budget"]["symbol"] == ["triangle-up-open"], "T4 was pruned and is recurrent"
 
 
 def test_one_bad_trial_does_not_flatten_the_others() -> None:
@@ -129,7 +129,7 @@ def test_curves_are_the_front_s_validations_with_rungs_and_stops(books: Reading)
     found = traces(panel)
     assert (found["T0"]["x"], found["T0"]["y"]) == ([1000, 4000], [90.0, 60.0])
     assert "T3" not in found, "it is not on the front"
-    assert (found["stopped here"]["x"], found["stopped here"]["y"]) == ([1000], [95.0])
+    assert (found["pruned here"]["x"], found["pruned here"]["y"]) == ([1000], [95.0])
     assert panel.figure is not None
     assert [line["x0"] for line in panel.figure["layout"]["shapes"]] == [1000, 2000, 4000]
 
@@ -191,7 +191,7 @@ def test_importance_of_too_few_or_equal_trials_is_a_sentence(tmp_path: Path) -> 
 def test_where_nothing_can_be_drawn_stands_why(tmp_path: Path) -> None:
     words = {name: {p.key for p in report_panels(one) if p.figure is None} for name, one in cases(tmp_path).items()}
     everything = {"front", "windows", "volume", "curves", "importance", "parallel"}
-    assert words["waiting"] == words["running"] == words["nan"] == words["stopped"] == everything
+    assert words["waiting"] == words["running"] == words["nan"] == words["pruned"] == everything
     assert words["one"] == words["nan on the way"] == {"windows", "importance", "parallel"}
     assert words["beyond the reference"] == {"windows", "importance", "parallel", "volume"}
 

@@ -49,7 +49,7 @@ def test_without_a_reference_there_is_no_volume() -> None:
 def test_spans_are_the_workers_time() -> None:
     assert spans(few()) == [
         Span(0, "n1:1", 0, 10, "complete"), Span(1, "n1:2", 0, 12, "complete"), Span(2, "n1:1", 10, 18, "complete"),
-        Span(3, "n1:2", 12, 20, "complete"), Span(4, "n1:1", 18, 22, "stopped"), Span(5, "", 22, 24, "failed"),
+        Span(3, "n1:2", 12, 20, "complete"), Span(4, "n1:1", 18, 22, "pruned"), Span(5, "", 22, 24, "failed"),
     ]  # fmt: skip
 
 
@@ -59,7 +59,7 @@ def test_a_trial_that_moves_or_is_interrupted_has_a_span_on_each_worker_and_nigh
         *opening(), *begun(0, 100, params, 4e5, 2.0**25), validated(0, 105, 1000, 90.0, worker="n1:1"),
         {"time": 106.0, "kind": "moved", "trial": 0}, validated(0, 110, 2000, 80.0, worker="n2:7"),
         {"time": 111.0, "kind": "end", "trial": 0, "state": "paused"},
-        {"time": 112.0, "kind": "search", "status": "stopped"},
+        {"time": 112.0, "kind": "search", "status": "paused"},
         {"time": 50_112.0, "kind": "search", "status": "started"},
         {"time": 50_113.0, "kind": "running", "trial": 0}, validated(0, 50_115, 3000, 80.0, worker="n2:9"),
         {"time": 90_000.0, "kind": "search", "status": "started"},

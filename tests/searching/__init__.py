@@ -26,7 +26,7 @@ def trial(
     params: Mapping[str, Any] | None = None,
 ) -> TrialRecord:
     """A trial that came so far; without a perplexity it has not been validated yet."""
-    validations = [] if perplexity is None else [Validation(1000, {"word_perplexity": perplexity})]
+    validations = [] if perplexity is None else [Validation(1000, {"perplexity": perplexity})]
     costs = {"flops_per_token": flops, "peak_memory": memory}
     return TrialRecord(number, dict(params or {}), costs, state=state, validations=validations)
 

@@ -23,7 +23,7 @@ from tests.conftest import small_model
 from tests.database import empty_database
 
 _OPTUNA_HEARS = {
-    "complete": TrialState.COMPLETE, "stopped": TrialState.PRUNED,
+    "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED,
     "infeasible": TrialState.PRUNED, "failed": TrialState.FAIL,
 }  # fmt: skip
 _TEXT = "The state of a window is a small vector, and the next window reads it before anything else. "

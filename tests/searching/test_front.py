@@ -71,7 +71,7 @@ def test_more_points_never_dominate_less_and_their_order_does_not_matter(
 def test_only_finite_trials_at_full_budget_are_on_the_front() -> None:
     good = trial(0, 30, 100, 100)
     ignored = [
-        trial(1, 20, 10, 10, state="stopped"), trial(2, 20, 10, 10, state="running"), trial(3, None, 10, 10),
+        trial(1, 20, 10, 10, state="pruned"), trial(2, 20, 10, 10, state="running"), trial(3, None, 10, 10),
         trial(4, math.nan, 10, 10), trial(5, math.inf, 10, 10), trial(6, 20, math.nan, 10),
         trial(7, 20, 10, 10, state="failed"),
     ]  # fmt: skip
@@ -92,7 +92,7 @@ def test_the_best_quality_is_first_whatever_the_order_of_objectives_and_equal_tr
 
 
 def test_a_search_has_a_volume_once_its_reference_is_known() -> None:
-    state = state_of(trial(0, 20, 50, 25), trial(1, 20, 10, 10, state="stopped"))
+    state = state_of(trial(0, 20, 50, 25), trial(1, 20, 10, 10, state="pruned"))
     state.reference = {"perplexity": 40, "flops_per_token": 100}
     assert search_hypervolume(state, OBJECTIVES) is None
     state.reference["peak_memory"] = 100

@@ -67,7 +67,7 @@ def test_a_search_trains_its_budget_and_ends(searched: SearchResult) -> None:
     state = searched.state
     assert state.status == "finished"
     assert state.trained == 8
-    assert {"complete"} <= {trial.state for trial in state.trials.values()} <= {"complete", "stopped", "infeasible"}
+    assert {"complete"} <= {trial.state for trial in state.trials.values()} <= {"complete", "pruned", "infeasible"}
     assert {trial.role for trial in state.trials.values()} == {"baseline", "paper", ""}
     assert_settled(searched.directory)
 
@@ -198,7 +198,7 @@ def test_a_killed_actor_costs_nothing_but_time(cluster: Cluster, world: Path, tm
     state = run_search(directory)
     killer.join()
     assert state.status == "finished"
-    assert {trial.state for trial in state.trials.values()} <= {"complete", "stopped"}
+    assert {trial.state for trial in state.trials.values()} <= {"complete", "pruned"}
     starts = [event["trial"] for event in events_of(directory, "running")]
     assert len(starts) == 3  # one of the two trials started twice, and went on from its checkpoint
     again = max(starts, key=starts.count)

@@ -17,13 +17,13 @@ def test_the_first_to_arrive_goes_on() -> None:
     assert Rungs([10, 20], reduction=2).reach(0, 10, [9.0, 9.0])
 
 
-def test_worse_at_the_same_cost_is_stopped() -> None:
+def test_worse_at_the_same_cost_is_pruned() -> None:
     rungs = Rungs([10, 20], reduction=2)
     assert rungs.reach(0, 10, [5.0, 1.0])
     assert not rungs.reach(1, 10, [6.0, 1.0])
 
 
-def test_a_cheap_trial_is_not_stopped_by_an_expensive_one() -> None:
+def test_a_cheap_trial_is_not_pruned_by_an_expensive_one() -> None:
     rungs = Rungs([10, 20], reduction=4)
     for trial in range(20):
         assert rungs.reach(trial, 10, [5.0 - trial / 10, 100.0 + trial])  # each better and dearer than the one before
@@ -68,7 +68,7 @@ vectors = st.lists(st.tuples(*[st.integers(0, 6).map(float)] * 3).map(list), min
 
 
 @given(vectors, st.floats(1.5, 5))
-def test_only_dominated_trials_are_stopped_and_the_front_never(values: list[list[float]], reduction: float) -> None:
+def test_only_dominated_trials_are_pruned_and_the_front_never(values: list[list[float]], reduction: float) -> None:
     rungs = Rungs([1, 2], reduction)
     for trial, vector in enumerate(values):
         goes_on = rungs.reach(trial, 1, vector)

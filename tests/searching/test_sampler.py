@@ -105,7 +105,7 @@ def test_full_budget_is_complete_with_its_values(directory: SearchDirectory) -> 
     assert told.values == [8.0, driver.log.state.trials[0].costs["flops_per_token"]]
 
 
-def test_stopped_early_is_pruned_without_values(directory: SearchDirectory) -> None:
+def test_pruned_trials_have_no_values(directory: SearchDirectory) -> None:
     driver = Driver(directory)
     good, bad = driver.ask(), driver.ask()
     assert good and bad
@@ -114,7 +114,7 @@ def test_stopped_early_is_pruned_without_values(directory: SearchDirectory) -> N
     assert driver.report(bad, 50, 6.0) == TrialScheduler.STOP
     told = driver.told()[bad.config["number"]]
     assert (told.state, told.values) == (TrialState.PRUNED, None)
-    assert driver.log.state.trials[told.number].state == "stopped"
+    assert driver.log.state.trials[told.number].state == "pruned"
 
 
 def test_several_workers_are_asked_to_leave(directory: SearchDirectory) -> None:

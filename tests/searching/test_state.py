@@ -24,7 +24,7 @@ def running(number: int) -> dict[str, Any]:
 
 
 def report(number: int, tokens: int, perplexity: float | None = None, **fields: Any) -> dict[str, Any]:
-    validation = None if perplexity is None else {"word_perplexity": perplexity}
+    validation = None if perplexity is None else {"perplexity": perplexity}
     return {"kind": "report", "trial": number, "tokens": tokens, "loss": 3.5, "validation": validation, **fields}
 
 
@@ -66,7 +66,7 @@ def test_values_are_none_until_all_are_known() -> None:
 def test_a_trial_that_went_on_from_a_checkpoint_replaces_what_it_said_after_it() -> None:
     first = [made(0), running(0), report(0, 10, 50), report(0, 20, 40), report(0, 30, 35)]
     trial = log(*first, end(0, "paused", reason="stop"), running(0), report(0, 20, 41)).trials[0]
-    assert [(v.tokens, v.metrics["word_perplexity"]) for v in trial.validations] == [(10, 50), (20, 41)]
+    assert [(v.tokens, v.metrics["perplexity"]) for v in trial.validations] == [(10, 50), (20, 41)]
     assert (trial.tokens, trial.value("perplexity"), trial.started) == (20, 41, 101)
 
 

@@ -46,7 +46,7 @@ def diverge(trainer: Trainer) -> Iterator[Any]:
 
 @pytest.mark.usefixtures("no_collections")
 @pytest.mark.parametrize(("report", "run"), [(listen, None), (leave, None), (listen, diverge)],
-                         ids=["complete", "stopped", "diverged"])  # fmt: skip
+                         ids=["complete", "pruned", "diverged"])  # fmt: skip
 def test_a_trial_is_destroyed_in_the_thread_that_ran_it(
     report: Callable[[Message], None], run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

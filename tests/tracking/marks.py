@@ -24,7 +24,7 @@ CIRCLE, TRIANGLE = "circle", "triangle-up"  # plotly's names
 def many(count: int = 40) -> SearchState:
     """Trials of every kind and state."""
     dice = random.Random(0)
-    states = ["complete", "complete", "stopped", "failed", "running", "infeasible"]
+    states = ["complete", "complete", "pruned", "failed", "running", "infeasible"]
     return state_of(
         *(
             trial(
@@ -48,11 +48,11 @@ def one_bad() -> SearchState:
     return state_of(*plain, trial(9, 1e9, 5e7, 2e9, params={"recurrence": "memory"}))
 
 
-def stopped_far_off() -> SearchState:
-    """Two at full budget between four that were stopped: far above, far dearer, far cheaper, and in their midst."""
+def pruned_far_off() -> SearchState:
+    """Two at full budget between four that were pruned: far above, far dearer, far cheaper, and in their midst."""
     far = ((90.0, 1.5e8, 3e9), (31.0, 9e9, 9e10), (32.0, 1e6, 1e8), (30.5, 1.5e8, 3e9))
-    stopped = (trial(number, *values, "stopped") for number, values in enumerate(far))
-    return state_of(*stopped, trial(8, 30.0, 2e8, 4e9), trial(9, 31.0, 1e8, 2e9))
+    pruned = (trial(number, *values, "pruned") for number, values in enumerate(far))
+    return state_of(*pruned, trial(8, 30.0, 2e8, 4e9), trial(9, 31.0, 1e8, 2e9))
 
 
 def hardly_too_high() -> SearchState:
@@ -64,12 +64,12 @@ def hardly_too_high() -> SearchState:
 STATES = {
     "none": state_of(),
     "unfinished": state_of(trial(0, None, 1e8, 2e9, "running"), trial(1, 40, 1e8, 2e9, "failed")),
-    "only stopped": state_of(trial(0, 40, 1e8, 2e9, "stopped")),
+    "only pruned": state_of(trial(0, 40, 1e8, 2e9, "pruned")),
     "one": state_of(trial(0, 30, 1e8, 2e9, params={"recurrence": "memory"})),
     "equal": equal(),
     "not finite": state_of(trial(0, math.nan, 1e8, 2e9), trial(1, 30, 1e8, 2e9), trial(2, math.inf, 1e8, 2e9)),
     "one bad": one_bad(),
-    "stopped far off": stopped_far_off(),
+    "pruned far off": pruned_far_off(),
     "hardly too high": hardly_too_high(),
     "many": many(),
 }
@@ -89,14 +89,14 @@ class Mark(NamedTuple):
     """A trial as a picture shows it."""
 
     place: tuple[float, float]
-    look: str  # front, beaten or stopped
+    look: str  # front, beaten or pruned
     shape: str
     colour: float | None  # the number that its colour stands for
 
 
 def ended(name: str, objectives: Sequence[str]) -> list[TrialRecord]:
-    """The trials that a picture is of: at full budget or stopped before, and all their values are numbers."""
-    found = (one for one in STATES[name].trials.values() if one.state in ("complete", "stopped"))
+    """The trials that a picture is of: at full budget or pruned before, and all their values are numbers."""
+    found = (one for one in STATES[name].trials.values() if one.state in ("complete", "pruned"))
     return [one for one in found if np.isfinite([value(one, objective) for objective in objectives]).all()]
 
 
@@ -113,7 +113,7 @@ def beaten(one: TrialRecord, others: Sequence[TrialRecord], objectives: Sequence
 
 
 def look(one: TrialRecord, others: Sequence[TrialRecord], objectives: Sequence[str]) -> str:
-    return "stopped" if one.state == "stopped" else "beaten" if beaten(one, others, objectives) else "front"
+    return "pruned" if one.state == "pruned" else "beaten" if beaten(one, others, objectives) else "front"
 
 
 def place(one: TrialRecord, objectives: tuple[str, ...]) -> tuple[float, float]:
@@ -127,7 +127,7 @@ def marks_of_trials(name: str, objectives: tuple[str, ...]) -> Counter[Mark]:
     for one in trials:
         recurrent = one.params.get("recurrence") == "memory"
         shape, colour_value = TRIANGLE if recurrent else CIRCLE, value(one, colour) if colour else None
-        if one.state == "stopped":
+        if one.state == "pruned":
             shape, colour_value = CIRCLE, None
         marks[Mark(place(one, objectives), look(one, trials, objectives), shape, colour_value)] += 1
     return marks
@@ -168,7 +168,7 @@ def look_of(collection: PathCollection) -> str:
     assert not edged or all(tuple(edge) == (0, 0, 0, 1) for edge in collection.get_edgecolors()), "an edge is black"
     grey = collection.get_array() is None and all(tuple(one[:3]) == to_rgb(GREY) for one in collection.get_facecolors())
     faint = collection.get_alpha() == 0.4
-    return {(True, False, False): "front", (False, True, False): "beaten", (False, False, True): "stopped"}[
+    return {(True, False, False): "front", (False, True, False): "beaten", (False, False, True): "pruned"}[
         (edged, faint, grey)
     ]
 
@@ -193,8 +193,8 @@ def marks_of_page(traces: Iterable[Any]) -> Counter[Mark]:
     marks = Counter[Mark]()
     for trace in (one for one in traces if "markers" in one.mode):
         marker = trace.marker
-        look = "front" if marker.line.color == "black" else "beaten" if marker.opacity == 0.4 else "stopped"
-        assert (marker.color == GREY) == (look == "stopped")
+        look = "front" if marker.line.color == "black" else "beaten" if marker.opacity == 0.4 else "pruned"
+        assert (marker.color == GREY) == (look == "pruned")
         colours = [None] * len(trace.x) if isinstance(marker.color, str) else [round(one, 9) for one in marker.color]
         for x, y, colour in zip(trace.x, trace.y, colours, strict=True):
             marks[Mark((x, y), look, marker.symbol or CIRCLE, colour)] += 1

@@ -34,7 +34,7 @@ def test_it_says_what_is_searched_how_far_it_is_and_what_to_type(tmp_path: Path)
     text = note(directory)
     assert "A search for perplexity per word, FLOPs/token and peak memory over window, batch, overlap" in text
     assert ": `tiny` on `stdlib`, 4k tokens a trial, 500 trials." in text
-    assert "Finished: 6 of 500 trials (4 complete, 1 stopped, 1 failed), 17k tokens trained on, hypervolume 0." in text
+    assert "Finished: 6 of 500 trials (4 complete, 1 pruned, 1 failed), 17k tokens trained on, hypervolume 0." in text
     commands = [line for line in text.splitlines() if line.startswith("recur-tune ")]
     assert [shlex.split(line)[:5] for line in commands] == [
         ["recur-tune", command, "books", "--results", str(tmp_path / "my results")]
@@ -82,12 +82,12 @@ def test_a_front_of_hundreds_is_cut_to_what_mlflow_takes(tmp_path: Path) -> None
 
 def test_a_trial_says_what_it_is_and_how_it_ended(tmp_path: Path) -> None:
     directory = make(tmp_path, events=few())
-    first, stopped, failed = (trial_words(directory, number) for number in (0, 4, 5))
+    first, pruned, failed = (trial_words(directory, number) for number in (0, 4, 5))
     assert first.startswith("Trial T0 (baseline) of [books](#/parent): recurrence none, window 64, batch 8, overlap 0,")
     assert "Complete: 4k tokens, perplexity per word 60, FLOPs/token 400k, peak memory 32 MiB." in first
-    assert "Stopped (`others were better at its cost`): 1k tokens" in stopped
+    assert "Pruned (`others were better at its cost`): 1k tokens" in pruned
     assert "Failed (`its worker <died>`): FLOPs/token" in failed
-    assert not any("recur-tune train" in text for text in (first, stopped, failed))
+    assert not any("recur-tune train" in text for text in (first, pruned, failed))
 
 
 def test_a_trial_on_the_front_says_how_to_have_it(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_a_search_is_a_run_and_its_trials_are_runs_below_it(results: Path) -> No
     }  # fmt: skip
     assert wanted.items() <= parent.data.params.items()
     assert {name: (run.info.status, run.data.tags["recur_tune.state"]) for name, run in children.items()} == {
-        "T1": ("FINISHED", "complete"), "T2": ("FINISHED", "complete"), "T3": ("FINISHED", "stopped"),
+        "T1": ("FINISHED", "complete"), "T2": ("FINISHED", "complete"), "T3": ("FINISHED", "pruned"),
         "T4": ("FAILED", "failed"), "T5": ("KILLED", "infeasible"), "T6": ("FINISHED", "complete"),
     }  # fmt: skip
     assert children["T1"].data.tags["recur_tune.role"] == "baseline"
@@ -60,9 +60,9 @@ def test_a_trial_has_all_its_parameters_and_its_metrics_by_tokens(results: Path)
     assert seen.history(trial, "training_loss") == [(500, 5.0), (1000, 5.0)]
     assert seen.history(trial, "measured_peak_memory") == [(500, 1 << 20), (1000, 1 << 20)]
     assert "tokens_per_second" not in trial.data.metrics, "it was not a number"
-    validated = {name: seen.history(trial, name) for name in ("perplexity", "word_perplexity", "bits_per_byte", "loss")}
+    validated = {name: seen.history(trial, name) for name in ("perplexity", "bits_per_byte", "loss")}
     assert validated == {
-        "perplexity": [(1000, 30.0)], "word_perplexity": [(1000, 30.0)], "bits_per_byte": [(1000, 2.5)],
+        "perplexity": [(1000, 30.0)], "bits_per_byte": [(1000, 2.5)],
         "loss": [(1000, 4.5)],
     }  # fmt: skip
     record = directory.state().trials[2]
@@ -169,7 +169,7 @@ def test_a_paused_trial_runs_on_in_the_same_run(results: Path) -> None:
     tracker.deliver()
     [running] = Seen(directory).children().values()
     directory.record("report", trial=1, state="paused", reason="the search was asked to stop")
-    directory.record("search", status="stopped")
+    directory.record("search", status="paused")
     tracker.deliver()
     [paused] = Seen(directory).children().values()
     stopped = Seen(directory).parent

@@ -82,12 +82,12 @@ def test_what_lies_outside_of_the_axes_is_said(name: str, objectives: tuple[str,
     figure = drawn(name, objectives)
     marks = list(marks_of_picture(figure).elements())
     outside = [
-        ("stopped" if mark.look == "stopped" else "more", up > 1)
+        ("pruned" if mark.look == "pruned" else "more", up > 1)
         for mark, (across, up) in zip(marks, shares(figure, marks), strict=True)
         if not (0 <= across <= 1 and 0 <= up <= 1)
     ]
     words = words_of(figure)
-    said = {kind: int(count) for word in words for count, kind in re.findall(r"(\d+) (more|stopped)", word)}
+    said = {kind: int(count) for word in words for count, kind in re.findall(r"(\d+) (more|pruned)", word)}
     assert said == Counter(kind for kind, _ in outside)
     above = [is_above for kind, is_above in outside if kind == "more"]
     assert any("above" in word for word in words) == (bool(above) and all(above))
@@ -114,7 +114,7 @@ def test_axes_say_what_they_measure_in_numbers_that_differ(name: str, objectives
 def test_the_legend_has_an_entry_for_each_thing_that_is_there(name: str, objectives: tuple[str, ...]) -> None:
     entries = [entry for legend in drawn(name, objectives).legends for entry in legend.legend_handles]
     found = {entry.get_label(): (entry.get_marker(), entry.get_linestyle()) for entry in entries}
-    titles = {"front": "on the front", "beaten": "complete, but beaten", "stopped": "stopped early"}
+    titles = {"front": "on the front", "beaten": "complete, but beaten", "pruned": "pruned"}
     expected = {titles[mark.look]: ("o", "None") for mark in marks_of_trials(name, objectives)}
     kinds = {"none": ("plain", "o", "--"), "memory": ("recurrent", "^", "-"), None: ("trial", "o", "-")}
     for one in ended(name, objectives):
@@ -129,7 +129,7 @@ def test_a_second_cost_has_a_bar_of_colours_and_without_one_kinds_have_their_own
     name: str, objectives: tuple[str, ...]
 ) -> None:
     axes, *bars = drawn(name, objectives).axes
-    complete = [collection for collection in axes.collections if look_of(collection) != "stopped"]
+    complete = [collection for collection in axes.collections if look_of(collection) != "pruned"]
     if CHOICES[objectives][2] and complete:
         [bar] = bars
         assert bar.get_ylabel() == "peak memory"
@@ -225,14 +225,14 @@ def test_a_page_is_one_file_that_needs_no_network(tmp_path: Path) -> None:
 
 def test_a_trial_tells_all_about_itself_under_the_pointer() -> None:
     params = {"recurrence": "memory", "learning_rate": 0.000123456, "base": "<i>"}
-    seen = state_of(trial(7, 30.5, 1e8, 2**31, params=params), trial(8, 40, 1e8, 2**31, "stopped"))
+    seen = state_of(trial(7, 30.5, 1e8, 2**31, params=params), trial(8, 40, 1e8, 2**31, "pruned"))
     seen.trials[7].role = "paper"
-    stopped, _, best = interactive_front(seen, OBJECTIVES, TITLE).data
+    pruned, _, best = interactive_front(seen, OBJECTIVES, TITLE).data
     assert best.hovertext == (
         "<b>T7</b> complete (paper)<br>perplexity per word: 30.5<br>FLOPs/token: 100M<br>peak memory: 2 GiB<br>"
         "recurrence = memory<br>learning_rate = 0.0001235<br>base = &lt;i&gt;",
     )
-    assert stopped.name == "stopped early" and stopped.hovertext[0].startswith("<b>T8</b> stopped<br>")
+    assert pruned.name == "pruned" and pruned.hovertext[0].startswith("<b>T8</b> pruned<br>")
 
 
 def test_neither_library_is_imported_before_something_is_drawn_nor_are_pictures_global(tmp_path: Path) -> None:

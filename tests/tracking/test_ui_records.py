@@ -226,7 +226,7 @@ def test_the_machine_is_watched_when_asked(results: Path, monkeypatch: pytest.Mo
     tracker.start()
     wait_for(lambda: bool(noted(directory).runs))
     wait_for(lambda: any(name.startswith("system/cpu") for name in Seen(directory).parent.data.metrics))
-    directory.record("search", status="stopped")
+    directory.record("search", status="paused")
     assert tracker.close()
     assert Seen(directory).parent.info.status == "KILLED"
     assert not watchers()

@@ -45,7 +45,7 @@ def begin(directory: SearchDirectory, number: int, flops: float = 500.0, **field
 def report(
     directory: SearchDirectory, number: int, tokens: int, perplexity: float | None = None, **end: Any
 ) -> None:  # fmt: skip
-    validation = perplexity and {"word_perplexity": perplexity, "bits_per_byte": 2.5, "loss": 4.5}
+    validation = perplexity and {"perplexity": perplexity, "bits_per_byte": 2.5, "loss": 4.5}
     directory.record(
         "report", trial=number, tokens=tokens, loss=5.0, tokens_per_second=float("nan"), measured_peak_memory=1 << 20,
         validation=validation, **end,
@@ -113,7 +113,7 @@ def rich_search(results: Path, **fields: Any) -> SearchDirectory:
     complete(directory, 2, perplexity=30.0, flops=800.0)
     begin(directory, 3)
     report(directory, 3, 500, perplexity=90.0)
-    directory.record("end", trial=3, state="stopped", reason="it was behind at 500 tokens")
+    directory.record("end", trial=3, state="pruned", reason="it was behind at 500 tokens")
     begin(directory, 4)
     directory.record("end", trial=4, state="failed", reason="the loss is not finite" + 9000 * "!")
     directory.record("trial", trial=5, params={"window": 64}, costs={"flops_per_token": 2e6})

@@ -71,7 +71,7 @@ def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary() -> No
     assert evaluation.document_bytes == [2 * 89, 2 * 39]
     assert sum(evaluation.document_words) == words
     assert metrics["bits_per_byte"] == pytest.approx(math.log2(VOCABULARY) / 2, rel=1e-5)
-    assert metrics["word_perplexity"] == pytest.approx(VOCABULARY ** (128 / words), rel=1e-4)
+    assert metrics["perplexity"] == pytest.approx(VOCABULARY ** (128 / words), rel=1e-4)
 
 
 def test_loss_by_position_and_by_depth_are_means_over_what_was_scored_there() -> None:

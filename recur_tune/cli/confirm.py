@@ -1,0 +1,114 @@
+"""`recur-tune confirm`: the front again, with other seeds and on unseen documents."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from recur_tune.cli.display import note, stderr, stdout, table_by_name
+from recur_tune.cli.options import as_json, command_line, print_json, results_option
+from recur_tune.cli.run import address_option, run_watched
+from recur_tune.cli.slurm import check_place, chosen_profile, is_submitted, slurm_options, submit_again
+from recur_tune.corpus.document import SPLITS
+from recur_tune.errors import UserError
+from recur_tune.searching.directory import SearchDirectory, results_folder
+from recur_tune.searching.objectives import COSTS, OBJECTIVES
+from recur_tune.searching.spec import SearchSpec
+
+if TYPE_CHECKING:  # the front's own arithmetic takes a second to import
+    from recur_tune.searching.confirmation import Confirmation
+
+
+@click.command()
+@click.argument("name")
+@click.option(
+    "--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Further seeds for each point."
+)
+@click.option("--split", type=click.Choice(SPLITS), default="test", show_default=True, help="What to score them on.")
+@address_option
+@results_option
+@as_json
+@slurm_options
+def confirm(
+    name: str, seeds: int, split: str, address: str | None, results: Path | None, as_json: bool,
+    slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool,
+) -> None:  # fmt: skip
+    """Train the front again with other seeds, and tell which of its points are chance.
+
+    Each point of the front, and the best plain trial at the cost of each recurrent one, is trained to its full budget
+    with further seeds and scored on documents that the search has never seen. You get means with standard errors, and
+    which points stand within noise of a cheaper one. A point's own number is left out of its mean: it was chosen for
+    being good, and so it flatters. What is there already is not trained twice; Ctrl-C pauses, and the same command goes
+    on.
+
+    \b
+      recur-tune confirm books --seeds 3
+      recur-tune confirm books --seeds 5 --slurm
+    """
+    from recur_tune.searching.confirmation import Again, confirmation, points_to_confirm
+
+    check_place(address, slurm, nodes, gpus_per_node, follow)
+    directory = SearchDirectory.open(results_folder(results), name)
+    directory.check_idle()
+    state, spec, order = directory.state(), directory.spec, Again(seeds, split)
+    points = points_to_confirm(state, spec)
+    if not points:
+        raise UserError(f"name: {name} has no trial at its full budget yet, so there is no front to confirm.")
+    missing = order.missing(state, spec)
+    stderr.print(
+        f"{len(points)} points ({', '.join(trial.name for trial in points)}), {seeds} seeds each: "
+        f"{len(missing)} trainings to do."
+    )
+    if is_submitted(slurm):
+        profile = chosen_profile(slurm, directory, nodes=nodes, gpus_per_node=gpus_per_node)
+        submit_again(directory, spec, profile, follow, order.command)
+        return
+    if slurm is not None:
+        raise UserError("slurm: 'here' is for a search; give a profile, or none in an allocation that you hold.")
+    if missing or any(one.state not in ("complete", "failed") for one in state.repeats.values()):
+        from recur_tune.searching.run import check_runnable
+
+        with stderr.status("checking …"):
+            check_runnable(spec, address)
+        state = run_watched(directory, address, order)
+    found = confirmation(state, spec, split)
+    if as_json:
+        told = {"seeds": seeds, "split": split, "spread": found.spread} if found else {}
+        print_json({"search": name, **told, "points": found.rows() if found else []})
+    elif found is None:
+        note("no training has reached its end yet.")
+    else:
+        print_confirmation(spec, found)
+    if order.missing(state, spec) or any(one.state == "paused" for one in state.repeats.values()):
+        stderr.print(f"paused; go on with:  {command_line('confirm', directory)} --seeds {seeds}", soft_wrap=True)
+    elif not as_json:
+        stderr.print(f"picture:  {directory.path / 'confirmed.png'}", soft_wrap=True)
+
+
+def print_confirmation(spec: SearchSpec, found: Confirmation) -> None:
+    """Means and standard errors as a table, and what they say of the front."""
+    quality = OBJECTIVES[found.quality]
+    costs = [OBJECTIVES[name] for name in spec.objectives if name in COSTS]
+    title = f"{quality.title}, {found.split} split"
+    table = table_by_name(["trial", "kind", title, "seeds", "as found", *(cost.title for cost in costs), "verdict"])
+    for point in found.points:
+        kind = "plain" if spec.trial_config(point.trial.params).recurrence == "none" else "recurrent"
+        error = "" if math.isnan(point.standard_error) else f" ± {point.standard_error:.2g}"
+        as_found = point.trial.value(found.quality)
+        table.add_row(
+            point.trial.name, kind, f"{quality.format(point.mean)}{error}", str(len(point.values)),
+            "-" if as_found is None else quality.format(as_found),
+            *(cost.format(point.trial.costs[cost.name]) for cost in costs), point.verdict,
+        )  # fmt: skip
+    stdout.print(table)
+    if math.isnan(found.spread):
+        note("one seed each has no standard error; `--seeds 3` has one.")
+    else:
+        stdout.print(
+            f"± is the standard error of a mean; seeds differ by {found.spread:.2g} (standard deviation, pooled over "
+            f"{len(found.points)} points, {found.freedom} degrees of freedom).",
+            soft_wrap=True,
+        )

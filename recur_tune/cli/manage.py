@@ -1,0 +1,75 @@
+"""`recur-tune remove` and `rename`: searches as one keeps house with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from recur_tune.cli.display import note, stderr
+from recur_tune.cli.options import results_option
+from recur_tune.cli.slurm import check_not_queued
+from recur_tune.errors import UserError
+from recur_tune.searching.directory import SearchDirectory, results_folder
+from recur_tune.units import format_size
+
+
+@click.command()
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@results_option
+def remove(name: str, yes: bool, results: Path | None) -> None:
+    """Delete a search with its models and its runs in MLflow, which `mlflow` itself can still restore.
+
+    \b
+      recur-tune remove books
+    """
+    directory = _idle(name, results)
+    trials, size = len(directory.state().trials), _size(directory.path)
+    if not yes:
+        click.confirm(f"remove {name} with {trials} trials and {format_size(size)} for good?", abort=True, err=True)
+    from recur_tune.tracking.housekeeping import remove_runs
+    from recur_tune.tracking.mlflow import Undelivered
+
+    try:
+        with stderr.status("removing its runs from MLflow …"):
+            remove_runs(directory)
+    except Undelivered as error:
+        note(f"its runs stay in MLflow: {error}")
+    directory.remove()
+    stderr.print(f"removed {name}.")
+
+
+@click.command()
+@click.argument("name")
+@click.argument("new_name")
+@results_option
+def rename(name: str, new_name: str, results: Path | None) -> None:
+    """Give a search another name, in MLflow too.
+
+    \b
+      recur-tune rename books-20261116-101500 books
+    """
+    directory = _idle(name, results)
+    renamed = directory.rename(new_name)
+    from recur_tune.tracking.housekeeping import rename_runs
+    from recur_tune.tracking.mlflow import Undelivered
+
+    try:
+        with stderr.status("renaming its runs in MLflow …"):
+            rename_runs(renamed)
+    except Undelivered as error:
+        note(f"in MLflow it keeps its old name: {error}")
+    stderr.print(f"{name} is {new_name} now.")
+
+
+def _idle(name: str, results: Path | None) -> SearchDirectory:
+    directory = SearchDirectory.open(results_folder(results), name)
+    if directory.is_running:
+        raise UserError(f"name: {name} is running; `recur-tune stop {name}` pauses it.")
+    check_not_queued(directory)
+    return directory
+
+
+def _size(folder: Path) -> int:
+    return sum(file.lstat().st_size for file in folder.rglob("*") if file.is_file())

@@ -1,0 +1,56 @@
+"""Running a search and watching it, in this process or on a cluster elsewhere: what `search` and `confirm` share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeGuard
+
+import click
+
+from recur_tune.cli.display import stderr
+from recur_tune.cli.options import command_line
+from recur_tune.cluster.ray_cluster import CLIENT, JOBS
+from recur_tune.searching.directory import SearchDirectory
+from recur_tune.searching.state import SearchState
+
+if TYPE_CHECKING:
+    from recur_tune.searching.confirmation import Again
+
+address_option = click.option(
+    "--address",
+    help="A Ray cluster: auto, HOST:PORT, ray://HOST:10001 or http://HOST:8265. [default: one of our own, here]",
+)
+
+
+def run_watched(directory: SearchDirectory, address: str | None, again: Again | None = None) -> SearchState:
+    """Run a search, or train its front again, until it ends or is paused; all that happens is shown."""
+    if runs_as_job(address):
+        from recur_tune.cluster.jobs import run_search_as_job
+
+        # The job is this same command on the cluster, and what it prints arrives here.
+        run_search_as_job(directory, address, again, lambda line: stderr.print(line, soft_wrap=True))
+        return directory.state()
+    from recur_tune.cli.watch import Watch
+
+    with Watch(directory) as watch:
+        watch.stage("loading …")
+        if address and address.startswith(CLIENT):
+            from recur_tune.cluster.client import run_search_there
+
+            return run_search_there(directory, address, again, watch)
+        from recur_tune.cluster.ray_cluster import ClusterLost
+        from recur_tune.searching.run import run_search
+        from recur_tune.slurm.folder import SlurmFolder
+        from recur_tune.slurm.measures import Allocations
+
+        slurm = SlurmFolder(directory)
+        asks = [Allocations(slurm)] if slurm.exists else []
+        try:
+            return run_search(directory, address, watch, asks, again)
+        except ClusterLost as lost:
+            command = command_line("resume" if again is None else "confirm", directory)
+            raise ClusterLost(f"{lost} Nothing finished is lost; `{command}` goes on.") from None
+
+
+def runs_as_job(address: str | None) -> TypeGuard[str]:
+    """Whether a search is handed to a cluster's own queue of jobs, whose output arrives here as it is."""
+    return address is not None and address.startswith(JOBS)
