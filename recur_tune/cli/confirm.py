@@ -22,6 +22,9 @@ if TYPE_CHECKING:  # the front's own arithmetic takes a second to import
     from recur_tune.searching.confirmation import Confirmation
 
 
+_PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"  # a mean and its error stay on one line
+
+
 @click.command()
 @click.argument("name")
 @click.option(
@@ -51,6 +54,8 @@ def confirm(
     from recur_tune.searching.confirmation import Again, confirmation, points_to_confirm
 
     check_place(address, slurm, nodes, gpus_per_node, follow)
+    if slurm is not None and not is_submitted(slurm):
+        raise UserError("slurm: 'here' is for a search; give a profile, or none in an allocation that you hold.")
     directory = SearchDirectory.open(results_folder(results), name)
     directory.check_idle()
     state, spec, order = directory.state(), directory.spec, Again(seeds, split)
@@ -66,8 +71,6 @@ def confirm(
         profile = chosen_profile(slurm, directory, nodes=nodes, gpus_per_node=gpus_per_node)
         submit_again(directory, spec, profile, follow, order.command)
         return
-    if slurm is not None:
-        raise UserError("slurm: 'here' is for a search; give a profile, or none in an allocation that you hold.")
     if missing or any(one.state not in ("complete", "failed") for one in state.repeats.values()):
         from recur_tune.searching.run import check_runnable
 
@@ -93,14 +96,19 @@ def print_confirmation(spec: SearchSpec, found: Confirmation) -> None:
     quality = OBJECTIVES[found.quality]
     costs = [OBJECTIVES[name] for name in spec.objectives if name in COSTS]
     title = f"{quality.title}, {found.split} split"
-    table = table_by_name(["trial", "kind", title, "seeds", "as found", *(cost.title for cost in costs), "verdict"])
+    heads = ["trial", "kind", title, "seeds", "validation: found, again", *(cost.title for cost in costs), "verdict"]
+    table = table_by_name(heads)
     for point in found.points:
         kind = "plain" if spec.trial_config(point.trial.params).recurrence == "none" else "recurrent"
-        error = "" if math.isnan(point.standard_error) else f" ± {point.standard_error:.2g}"
-        as_found = point.trial.value(found.quality)
+        error = (
+            ""
+            if math.isnan(point.standard_error)
+            else f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{point.standard_error:.2g}"
+        )
+        seen = [point.trial.value(found.quality), point.validation]
         table.add_row(
             point.trial.name, kind, f"{quality.format(point.mean)}{error}", str(len(point.values)),
-            "-" if as_found is None else quality.format(as_found),
+            ", ".join("-" if value is None else quality.format(value) for value in seen),
             *(cost.format(point.trial.costs[cost.name]) for cost in costs), point.verdict,
         )  # fmt: skip
     stdout.print(table)

@@ -85,7 +85,8 @@ def print_table(title: str, rows: dict[str, Any]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in rows.items():
         table.add_row(name, str(value))
-    stdout.print(title, style="bold")
+    if title:
+        stdout.print(title, style="bold")
     stdout.print(table)
 
 

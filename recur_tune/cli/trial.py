@@ -182,7 +182,7 @@ def end(name: str, trial: str, results: Path | None) -> None:
     \b
       recur-tune end books T9
     """
-    from recur_tune.searching.requests import ask_to_end
+    from recur_tune.searching.requests import ask_to_end, end_by_hand
 
     directory = SearchDirectory.open(results_folder(results), name)
     record = find_trial(directory, directory.state(), trial)
@@ -195,8 +195,6 @@ def end(name: str, trial: str, results: Path | None) -> None:
                 time.sleep(0.5)
                 record = directory.state().record(record.number)
     else:
-        from recur_tune.searching.callback import end_by_hand
-
         with directory.lock():
             end_by_hand(directory.open_log(), record.number)
         record = directory.state().record(record.number)

@@ -15,7 +15,7 @@ from recur_tune.monitoring.meter import Meter
 from recur_tune.searching.directory import MODEL, STOP, SearchLog
 from recur_tune.searching.front import front
 from recur_tune.searching.live import LivesInDriver
-from recur_tune.searching.requests import take_ends
+from recur_tune.searching.requests import end_by_hand, take_ends
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED
 from recur_tune.throttle import Throttled
@@ -83,12 +83,6 @@ class Steward(LivesInDriver, Callback):
         for trial in contenders:
             if trial not in kept:
                 shutil.rmtree(directory.trial(trial.number) / MODEL, ignore_errors=True)
-
-
-def end_by_hand(log: SearchLog, number: int) -> None:
-    """Write down that a trial ends because somebody says so."""
-    tokens = log.state.record(number).tokens
-    log.record("end", trial=number, state="pruned", reason=f"ended by hand after {tokens} tokens")
 
 
 def _last_failure(trial: Trial) -> str:

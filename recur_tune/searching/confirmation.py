@@ -50,7 +50,8 @@ class Confirmed:
     """A trial as its further seeds see it."""
 
     trial: TrialRecord
-    values: tuple[float, ...]  # the quality, one for each seed
+    values: tuple[float, ...]  # the quality on the split, one for each seed
+    validation: float  # its mean over the same seeds as the search itself measures it: luck shows beside what was found
     standard_error: float  # of their mean; NaN where no point has two seeds
     on_front: bool  # of the means
     no_better_than: str  # a trial that costs no more and whose mean is not worse beyond noise, if there is one
@@ -89,9 +90,9 @@ class Confirmation:
         return [
             {
                 "trial": point.trial.name, "params": point.trial.params, "found": point.trial.value(self.quality),
-                "mean": point.mean, "standard_error": point.standard_error, "seeds": len(point.values),
-                "values": list(point.values), **point.trial.costs, "on_front": point.on_front,
-                "no_better_than": point.no_better_than,
+                "validation": point.validation, "mean": point.mean, "standard_error": point.standard_error,
+                "seeds": len(point.values), "values": list(point.values), **point.trial.costs,
+                "on_front": point.on_front, "no_better_than": point.no_better_than,
             }
             for point in self.points
         ]  # fmt: skip
@@ -161,12 +162,21 @@ def confirmation(state: SearchState, spec: SearchSpec, split: str = "test") -> C
     trials = [state.trials[number] for number in values]
     means = [sum(values[trial.number]) / len(values[trial.number]) for trial in trials]
     table = np.array([[mean, *trial.costs_of(costs)] for mean, trial in zip(means, trials, strict=True)])
+    validations = {trial.number: _mean_validation(state, trial, quality) for trial in trials}
     points = []
     for trial, best in zip(trials, non_dominated(table), strict=True):
         equal = _no_worse_and_cheaper(trial, trials, values, costs, spread, freedom)
         error = spread / math.sqrt(len(values[trial.number]))
-        points.append(Confirmed(trial, tuple(values[trial.number]), error, bool(best), equal))
+        points.append(
+            Confirmed(trial, tuple(values[trial.number]), validations[trial.number], error, bool(best), equal)
+        )
     return Confirmation(quality, split, sorted(points, key=lambda point: point.mean), spread, freedom)
+
+
+def _mean_validation(state: SearchState, trial: TrialRecord, quality: str) -> float:
+    known = [one.value(quality) for one in state.repeats_of(trial) if one.state == "complete"]
+    values = [value for value in known if value is not None]
+    return sum(values) / len(values) if values else math.nan
 
 
 def pooled_spread(groups: Sequence[Sequence[float]]) -> tuple[float, int]:

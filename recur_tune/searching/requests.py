@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from recur_tune.files import write_text, writing
-from recur_tune.searching.directory import SearchDirectory
+from recur_tune.searching.directory import SearchDirectory, SearchLog
 
 REQUESTS = "requests"
 
@@ -42,6 +42,12 @@ def take_ends(directory: SearchDirectory) -> Iterator[int]:
 def trials_wait(directory: SearchDirectory) -> bool:
     """Whether somebody asked for a trial that nobody has taken on."""
     return any(_files(directory, "add"))
+
+
+def end_by_hand(log: SearchLog, number: int) -> None:
+    """Write down that a trial ends because somebody says so."""
+    tokens = log.state.record(number).tokens
+    log.record("end", trial=number, state="pruned", reason=f"ended by hand after {tokens} tokens")
 
 
 def _ask(directory: SearchDirectory, kind: str, what: Any) -> None:

@@ -69,9 +69,7 @@ def test_an_estimate_is_what_a_real_step_of_the_busier_of_two_workers_takes(vari
     counted = operations(lambda: train_step(chain, optimizer, batch, clip_norm=1.0, precision="float32"))
     assert cost.training_flops_per_token == pytest.approx(counted / (lanes * WINDOWS * SIZE), rel=1e-12)
     # The second step: only now are there the optimiser's moments.
-    assert cost.peak_memory == pytest.approx(
-        track_step(MemoryTracker(), chain, optimizer, batch, "float32"), rel=0.01
-    )
+    assert cost.peak_memory == pytest.approx(track_step(MemoryTracker(), chain, optimizer, batch, "float32"), rel=0.01)
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)

@@ -67,8 +67,7 @@ def test_five_hundred_trials_are_all_there_and_stay_small(tmp_path: Path) -> Non
     }
     trials = directory.state().trials
     assert marks == {
-        number: (trials[number].costs["flops_per_token"], trials[number].metrics["perplexity"])
-        for number in range(500)
+        number: (trials[number].costs["flops_per_token"], trials[number].metrics["perplexity"]) for number in range(500)
     }
     assert [figure["key"] for figure in data["figures"]] == [
         "front", "windows", "volume", "curves", "importance", "parallel", "timeline",

@@ -84,7 +84,8 @@ def write_space(path: Path, spec: SearchSpec) -> Path:
 def assert_settled(directory: SearchDirectory) -> None:
     """Nothing is left open anywhere, nothing was done twice, and every book tells the same."""
     state = directory.state()
-    assert not list(state.in_state("waiting", "running", "paused"))
+    everything = [*state.trials.values(), *state.repeats.values()]
+    assert all(trial.state in ENDED for trial in everything)
     study = optuna.load_study(study_name=directory.name, storage=study_storage(directory.path))
     told = {trial.number: trial.state for trial in study.get_trials() if trial.state != TrialState.WAITING}
     assert TrialState.RUNNING not in told.values()
@@ -97,6 +98,7 @@ def assert_settled(directory: SearchDirectory) -> None:
             if event.get("state") in ENDED:
                 ended.add(event["trial"])
     assert len({json.dumps(trial.params, sort_keys=True) for trial in state.trials.values()}) == len(state.trials)
+    assert len({(trial.repeats, trial.seed) for trial in state.repeats.values()}) == len(state.repeats)
     client = MlflowClient(tracking_uri(directory))
     experiment = client.get_experiment_by_name("recur-tune")
     assert experiment is not None
@@ -108,4 +110,6 @@ def assert_settled(directory: SearchDirectory) -> None:
         [experiment.experiment_id], f"tags.`mlflow.parentRunId` = '{parents[0].info.run_id}'", max_results=1000
     )
     assert "RUNNING" not in {run.info.status for run in children}
-    assert sorted(int(run.data.tags["recur_tune.trial"]) for run in children) == sorted(state.trials)
+    assert sorted(int(run.data.tags["recur_tune.trial"]) for run in children) == sorted(
+        trial.number for trial in everything
+    )

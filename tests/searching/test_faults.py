@@ -17,6 +17,7 @@ from recur_tune.searching.directory import SearchDirectory
 from tests.cli.run import run
 from tests.command import Command
 from tests.searching.searches import assert_settled, events_of, small_spec, write_space
+from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.ray
 
@@ -47,9 +48,13 @@ class Night:
         assert self.process is not None
         self.process.until(lambda: self.directory.path.exists() and happened(self.events()[self.seen :]), what)
 
-    def until_midway(self) -> None:
+    def is_midway(self) -> bool:
         """Some trial has a checkpoint and is still training."""
-        self.until(lambda events: any(e.get("validation") and "state" not in e for e in events), "a validation midway")
+        return any(event.get("validation") and "state" not in event for event in self.events()[self.seen :])
+
+    def until_midway(self) -> None:
+        """Wait for that."""
+        self.until(lambda _: self.is_midway(), "a validation midway")
 
     @contextmanager
     def frozen_trials(self) -> Iterator[None]:
@@ -125,13 +130,17 @@ def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None
     assert_settled(night.directory)
 
 
-def test_stop_from_elsewhere_saves_and_frees_the_search(night: Night) -> None:
-    search = night.begin()
-    night.until_midway()
+def test_a_detached_search_goes_on_by_itself_until_it_is_stopped_from_elsewhere(night: Night) -> None:
+    begun = run("search", night.space, "--name", "night", "--results", night.results, "--detach")
+    assert begun.code == 0 and "this terminal may be closed" in begun.err, begun.err
+    process = psutil.Process(int(begun.err.partition("as process ")[2].partition(";")[0]))
+    assert os.getsid(process.pid) == process.pid, "a hang-up of this terminal is not for it"
+    until(night.is_midway, "a validation midway", hopeless=lambda: not night.directory.is_running)
     stopped = run("stop", "night", "--results", night.results)
     assert stopped.code == 0, stopped.err
     assert "recur-tune resume night" in stopped.err
-    assert search.wait() == 0
+    process.wait(PATIENCE)  # its last words come after the search is free
+    assert "paused, and every trial saved" in run("logs", "night", "--results", night.results).out
     assert list(night.directory.state().in_state("paused"))
     assert not night.directory.is_running
     assert run("stop", "night", "--results", night.results).code == 2

@@ -32,6 +32,7 @@ from recur_tune.searching.sampler import TruthfulSearch, study_storage
 from recur_tune.searching.state import SearchState
 from recur_tune.searching.trainable import run_trial, train_in_actor, train_on_workers
 from recur_tune.tracking.mlflow import tracking_uri
+from tests.cli.run import Outcome
 from tests.cli.run import run as command
 from tests.searching.searches import assert_settled, events_of, small_fields, small_spec
 from tests.waiting import until
@@ -144,7 +145,65 @@ def test_a_model_of_the_front_can_be_exported_and_scored(
 def test_more_trials_go_on_where_it_ended(both: Searched) -> None:
     assert (both.half.status, both.half.trained) == ("finished", 4)
     assert {number: both.result.state.trials[number] for number in both.half.trials} == both.half.trials
-    assert [event["status"] for event in events_of(both.result.directory, "search")] == ["started", "finished"] * 2
+    statuses = [event["status"] for event in events_of(both.result.directory, "search")]
+    assert statuses == ["preparing", "started", "finished"] * 2
+
+
+def test_a_front_is_confirmed_by_other_seeds_on_unseen_text(both: Searched) -> None:
+    directory, front = both.result.directory, set(both.result.front["trial"])
+    words = ["confirm", "first", "--seeds", 2, "--results", directory.path.parent]
+    confirmed = command(*words, "--json")
+    assert confirmed.code == 0, confirmed.err
+    points = {point["trial"]: point for point in json.loads(confirmed.out)["points"]}
+    assert front <= set(points)
+    for point in points.values():
+        assert point["seeds"] == 2 and point["values"][0] != point["values"][1]
+        assert point["standard_error"] > 0
+    state = directory.state()
+    assert (state.status, state.trained) == ("finished", 8), "repetitions are nothing that a budget pays for"
+    assert {one.state for one in state.repeats.values()} == {"complete"}, "none is pruned"
+    assert {row["trial"] for row in json.loads((directory.path / "front.json").read_text())} == front
+    assert (directory.path / "confirmed.png").exists() and (directory.path / "confirmed.json").exists()
+    assert not [one for one in state.repeats if (directory.trial(one) / MODEL).exists()]
+    assert_settled(directory)
+
+    begun = len(events_of(directory, "running"))
+    again = command(*words)
+    assert again.code == 0 and "0 trainings to do" in again.err
+    assert len(events_of(directory, "running")) == begun, "what is there is not trained twice"
+
+
+def test_a_trial_of_ones_own_is_trained_beyond_the_budget(both: Searched) -> None:
+    directory = both.result.directory
+    fixed = ["--set", "window=16", "--set", "overlap=0", "--set", "recurrence=none", "--set", "learning_rate=0.0042"]
+    for _ in range(2):  # the second is the first over again
+        assert command("add", "first", *fixed, "--results", directory.path.parent).code == 0
+    before = directory.state().trained
+    state = run_search(directory)
+    added = [trial for trial in state.trials.values() if trial.role == "added"]
+    assert [(trial.params["window"], trial.params["learning_rate"]) for trial in added] == [(16, 0.0042)]
+    assert state.trained == before + 1 and state.status == "finished"
+    assert any(f"is {added[0].name} already" in notice for notice in state.notices)
+    assert_settled(directory)
+
+
+def test_a_trial_is_ended_by_hand_and_the_search_goes_on(cluster: Cluster, world: Path, tmp_path: Path) -> None:
+    spec = small_spec(world, budget__trials=2, budget__tokens=40_000, space__learning_rate=0.004, resources__cpus=2)
+    directory = SearchDirectory.create(tmp_path, "ended", spec)
+    said: list[Outcome] = []
+
+    def end_the_first() -> None:
+        until(lambda: events_of(directory, "report"), "a report of the first trial", pause=0.02)
+        said.append(command("end", "ended", "T0", "--results", tmp_path))
+
+    thread = threading.Thread(target=end_the_first, daemon=True)
+    thread.start()
+    state = run_search(directory)
+    thread.join()
+    assert (state.trials[0].state, state.trials[1].state) == ("pruned", "complete")
+    assert "ended by hand" in state.trials[0].reason and state.trials[0].tokens < 40_000
+    assert said[0].code == 0 and "T0 is pruned." in said[0].err
+    assert_settled(directory)
 
 
 def reports_of(directory: SearchDirectory, number: int) -> list[tuple[int, dict[str, float] | None]]:
