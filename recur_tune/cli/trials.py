@@ -15,8 +15,12 @@ from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.state import SearchState, TrialRecord
 
-# What tells configurations apart comes first; where a screen is narrow, the last are left out.
-_ORDER = ("recurrence", "window", "overlap", "windows", "l_ins", "width", "depth", "learning_rate")
+# What is being searched comes first, in this order; where a screen is narrow, the last are left out.
+_ORDER = ("recurrence", "window", "overlap", "windows", "l_ins", "width", "learning_rate", "depth")
+_IN_TWO_LINES = {
+    "recurrence": "recur-\nrence", "window": "win-\ndow", "overlap": "over-\nlap", "windows": "win-\ndows",
+    "pooling": "pool-\ning", "embeddings": "embed-\ndings",
+}  # fmt: skip
 
 
 def describe_trial(trial: TrialRecord) -> str:
@@ -43,7 +47,7 @@ def trial_table(
     left_out: list[str] = []
     for name in _fields(trials):
         cells = [_text(trial, name) for trial in trials]
-        title = name.replace("_", "\n") if len(name) > 8 else name
+        title = _IN_TWO_LINES.get(name) or (name.replace("_", "\n") if len(name) > 8 else name)
         width -= _width(title, cells) + 1
         if width < -1 or left_out:
             left_out.append(name)
@@ -93,9 +97,12 @@ def objective_columns(trials: Iterable[TrialRecord], objectives: Iterable[str]) 
 
 
 def _fields(trials: Iterable[TrialRecord]) -> list[str]:
-    """Every field that the search decided for one of them."""
+    """Every field that the search decided for one of them; those in which all agree come last."""
+    trials = list(trials)
     found = dict.fromkeys(name for trial in trials for name in trial.params)
-    return [name for name in _ORDER if name in found] + [name for name in found if name not in _ORDER]
+    ordered = [name for name in _ORDER if name in found] + [name for name in found if name not in _ORDER]
+    agreed = {name for name in found if len({_text(trial, name) for trial in trials}) == 1 < len(trials)}
+    return sorted(ordered, key=agreed.__contains__)
 
 
 def _text(trial: TrialRecord, field: str) -> str:

@@ -168,13 +168,19 @@ class Watch(Audience):
             return self._spinner
         headline = " ".join(filter(None, [self.headline(), self._sparkline()]))
         lines: list[RenderableType] = [self._spinner, Text(", ".join(filter(None, [headline, self.time_left()])))]
-        if self.state.links.get("dashboard"):
-            lines.append(Text(f"Ray dashboard {self.state.links['dashboard']}", "dim"))
+        if dashboard := self._dashboard():
+            lines.append(Text(dashboard, "dim"))
         lines += [Text(f"note: {notice}", "yellow") for notice in self.state.notices[-2:]]
         failed = sorted(self.state.in_state("failed"), key=lambda trial: trial.ended or 0.0)
         for trial in failed[-_FAILURES_SHOWN:]:
             lines.append(Text(f"{trial.name} failed: {trial.reason}", "red", overflow="ellipsis", no_wrap=True))
         return Group(*lines, self.table(max(4, stderr.height - _LINES_AROUND_THE_TABLE), stderr.width))
+
+    def _dashboard(self) -> str:
+        from recur_tune.cluster.ray_cluster import ray_token
+
+        link = self.state.links.get("dashboard")
+        return f"Ray dashboard {link} (it asks for the token in {ray_token()})" if link else ""
 
     def _sparkline(self) -> str:
         complete = sum(1 for _ in self.state.in_state("complete"))
@@ -205,6 +211,8 @@ class Watch(Audience):
     def _line(self, event: Event) -> str:
         if event["kind"] == "notice":
             return f"note: {event['text']}"
+        if event["kind"] == "search":
+            return self._dashboard() if event["status"] == "started" else ""
         if event["kind"] == "running":
             trial = self.state.record(event["trial"])
             after = f" again, after: {event['after']}" if "after" in event else f": {describe_trial(trial)}"

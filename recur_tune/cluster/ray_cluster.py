@@ -48,6 +48,9 @@ TOO_SLOW = "timed out during startup"
 START_UPS = 3
 
 
+_HOST_PORT = r"([A-Za-z0-9._-]+):(\d+)"
+
+
 @dataclass(frozen=True)
 class Cluster:
     """A cluster that this process is connected to."""
@@ -78,6 +81,7 @@ def connected(address: str | None, about: Mapping[str, str] = {}) -> Iterator[Cl
     os.environ["RECUR_TUNE_CACHE"] = str(cache_folder().absolute())  # workers have folders of their own
     if address is not None:
         check_reachable(address)
+        _check_speaks_grpc(address)
     import ray
 
     already = ray.is_initialized()
@@ -245,9 +249,24 @@ def runs_elsewhere(address: str) -> bool:
     return address.startswith((CLIENT, *JOBS))
 
 
+def _check_speaks_grpc(address: str) -> None:
+    """Refuse a port behind which there is no Ray: Ray itself would ask it for minutes, and say so line by line."""
+    if not re.fullmatch(_HOST_PORT, address):
+        return  # 'auto': Ray knows where
+    import grpc  # which comes with Ray's dashboard
+
+    with grpc.insecure_channel(address) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(timeout=10)
+        except grpc.FutureTimeoutError:
+            raise UserError(
+                f"address: what answers at {address} is no Ray cluster; its own port is 6379 as a rule."
+            ) from None
+
+
 def check_reachable(address: str) -> None:
     """A wrong address fails after minutes inside Ray; a socket knows in seconds."""
-    match = re.fullmatch(r"(?:ray://|https?://)?([A-Za-z0-9._-]+):(\d+)", address)
+    match = re.fullmatch(rf"(?:ray://|https?://)?{_HOST_PORT}", address)
     if match:
         try:
             socket.create_connection((match[1], int(match[2])), timeout=5).close()

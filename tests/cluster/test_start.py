@@ -11,6 +11,7 @@ import ray
 from recur_tune.cluster import ray_cluster
 from recur_tune.cluster.ray_cluster import connected
 from recur_tune.errors import UserError
+from tests.ports import taken_port
 
 TOO_SLOW = Exception("The current node timed out during startup. This could happen because some of the raylet failed")
 
@@ -46,3 +47,15 @@ def test_what_cannot_be_joined_is_a_sentence_at_once_and_a_bug_stays_one(init: m
     with pytest.raises(KeyError), connected(None):
         pass
     assert init.call_count == 2
+
+
+def test_a_port_of_something_else_is_told_from_a_cluster(capfd: pytest.CaptureFixture[str]) -> None:
+    with taken_port() as port:
+        address = f"127.0.0.1:{port}"
+        with (
+            pytest.raises(UserError, match=f"address: what answers at {address} is no Ray cluster"),
+            connected(address),
+        ):
+            pass
+    said = capfd.readouterr()
+    assert (said.out, said.err) == ("", ""), "Ray has nothing to say before our sentence"
