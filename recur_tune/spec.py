@@ -198,10 +198,15 @@ def parse(kind: type[AnyModel], fields: Mapping[str, Any]) -> AnyModel:
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """A hint for a name that does not exist."""
-    names = list(known)
-    near = difflib.get_close_matches(str(name), names, n=1)
+    """A hint for a name that does not exist: one that begins with it or has it inside, else one spelled like it."""
+    names, typed = list(known), str(name)
+    longer = [one for one in names if len(typed) >= _SHORTEST_PART and typed in one]
+    near = sorted(longer, key=lambda one: (not one.startswith(typed), len(one)))
+    near = near or difflib.get_close_matches(typed, names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
+
+
+_SHORTEST_PART = 3  # letters; fewer are inside of too many names
 
 
 def describe(error: Mapping[str, Any]) -> str:

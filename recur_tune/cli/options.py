@@ -88,6 +88,8 @@ def _metavar(field: FieldInfo) -> str:
     if choices:
         return "|".join(choices)
     kinds = [field.annotation, *get_args(field.annotation)]
+    if bool in kinds:
+        return "true|false"
     if float in kinds:
         return "NUMBER"
     return "TEXT" if str in kinds else "INTEGER"

@@ -78,7 +78,7 @@ def search(
     \b
       recur-tune search
       recur-tune search books --set space.corpus=text:DIR --set space.tokenizer=DIR_OF_BPE
-      recur-tune search search_spaces/pg19.yaml --name pg19 --trials 200 --set budget.tokens=20M
+      recur-tune search pg19 --name pg19 --trials 200 --set budget.tokens=20M
       recur-tune search pg19 --name pg19 --address auto
       recur-tune search pg19 --name pg19 --slurm cluster/generic-gpu.yaml --nodes 4 --time 8:00:00
       recur-tune search pg19 --dry-run > mine.yaml     # a file of one's own to start from

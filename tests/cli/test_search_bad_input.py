@@ -73,6 +73,7 @@ def snapshot(directory: SearchDirectory) -> dict[str, str]:
         (["limits.peak_memry=1GiB"], ["'peak_memry'", "did you mean 'peak_memory'?"]),
         (["objectives=[perplexty, parameters]"], ["'perplexty'", "did you mean 'perplexity'?"]),
         (["reference.perplexty=1"], ["'perplexty'", "objectives"]),
+        (["objectives=[perplexity, flops]"], ["'flops'", "did you mean 'flops_per_token'?"]),
         (["space.corpus=stdlb"], ["'stdlb'", "did you mean 'stdlib'?"]),
         (["budget.1=2"], ["budget.1"]),
         # values
