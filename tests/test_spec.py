@@ -19,7 +19,7 @@ from recur_tune.spec import MemorySpec, TrialConfig, nearest, parse, read_yaml, 
 def test_the_defaults_are_the_papers() -> None:
     config = TrialConfig()
     assert config.memory == MemorySpec(l_ins=2, width=200, depth=3, pooling="mean", embeddings=1)
-    assert (config.windowing, config.windows, config.warmup_steps) == (Windowing(300, 0), 20, 100)
+    assert (config.windowing, config.windows, config.step_tokens) == (Windowing(300, 0), 20, 48_000)
     assert TrialConfig(recurrence="none").memory is None
 
 

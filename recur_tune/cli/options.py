@@ -74,7 +74,7 @@ def print_json(value: dict[str, Any]) -> None:
 def _help(field: FieldInfo, from_preset: bool) -> str:
     text = f"{field.description}"
     if from_preset:
-        return f"{text}. [default: the preset's]"
+        return f"{text.partition('; default:')[0]}. [default: the preset's]"
     if field.default is None:
         return f"{text}."
     default = (
