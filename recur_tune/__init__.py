@@ -2,7 +2,7 @@
 
 import recur_tune
 
-result = recur_tune.search("search_spaces/quickstart.yaml", name="first")
+result = recur_tune.search("quickstart", name="first")
 result.front  # a pandas DataFrame
 """
 

@@ -96,7 +96,10 @@ class TrialConfig(BaseModel):
     recurrence_rate: PositiveFloat = Field(
         1.0, description="the recurrence's learning rate over the base's: new weights may have more to learn"
     )
-    warmup_steps: NonNegativeInt = Field(100, description="steps over which the learning rate rises from 0")
+    warmup_steps: NonNegativeInt | None = Field(
+        None,
+        description="steps over which the learning rate rises from 0; default: a twentieth of the run's, at most 100",
+    )
     decay: Literal["none", "cosine"] = Field("none", description="how the learning rate falls over the budget")
     weight_decay: NonNegativeFloat = Field(0.0, description="decoupled weight decay; 0 is plain Adam")
     clip_norm: PositiveFloat = Field(1.0, description="largest norm of a step's gradient")
@@ -138,6 +141,25 @@ class TrialConfig(BaseModel):
     def windowing(self) -> Windowing:
         """Window size and overlap as one value."""
         return Windowing(self.window, self.overlap)
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens that a full step scores; where documents end it scores fewer."""
+        return self.batch * self.windowing.span(self.windows)
+
+    @property
+    def steps(self) -> int:
+        """Full steps in the budget, the last of which may go beyond it."""
+        return self.steps_of(self.tokens)
+
+    def steps_of(self, tokens: int) -> int:
+        """Full steps after which so many tokens have been scored."""
+        return -(-tokens // self.step_tokens)
+
+    @property
+    def warmup(self) -> int:
+        """Steps over which the learning rate rises: by default a share, so that a short run has some left."""
+        return min(self.steps // 20, 100) if self.warmup_steps is None else self.warmup_steps
 
     @property
     def memory(self) -> MemorySpec | None:
@@ -198,10 +220,15 @@ def parse(kind: type[AnyModel], fields: Mapping[str, Any]) -> AnyModel:
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """A hint for a name that does not exist."""
-    names = list(known)
-    near = difflib.get_close_matches(str(name), names, n=1)
+    """A hint for a name that does not exist: one that begins with it or has it inside, else one spelled like it."""
+    names, typed = list(known), str(name)
+    longer = [one for one in names if len(typed) >= _SHORTEST_PART and typed in one]
+    near = sorted(longer, key=lambda one: (not one.startswith(typed), len(one)))
+    near = near or difflib.get_close_matches(typed, names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
+
+
+_SHORTEST_PART = 3  # letters; fewer are inside of too many names
 
 
 def describe(error: Mapping[str, Any]) -> str:

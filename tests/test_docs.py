@@ -10,13 +10,21 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import click
 import pytest
 
+import recur_tune
 from recur_tune.cli.main import cli
+from recur_tune.corpus.tokenizers import byte_tokenizer
+from recur_tune.model import MemorySpec
+from recur_tune.model.pretrained import save_model
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.spec import SearchSpec
+from recur_tune.shipped import SEARCH_SPACES, find_space
+from tests.conftest import small_model
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -100,6 +108,29 @@ def test_a_command_that_is_none_would_be_found(wrong: str) -> None:
 def test_every_command_of_a_line_is_looked_at() -> None:
     line = "  recur-tune status [books] [--follow]     recur-tune eval a ; recur-tune front b [--json | --csv] > f  # x"
     assert [*commands(line)] == [["status", "books", "--follow"], ["eval", "a"], ["front", "b", "--json", "--csv"]]
+
+
+def test_the_readmes_python_can_be_pasted_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = small_model(MemorySpec(width=8, depth=1), vocab_size=256)
+    model.config.window, model.config.overlap = 16, 4
+    save_model(model, byte_tokenizer(), tmp_path / "runs" / "a")
+    searched = []
+
+    def search(space: str, name: str) -> SimpleNamespace:
+        searched.append(find_space(space))
+        return SimpleNamespace(front=name)
+
+    monkeypatch.setattr(recur_tune, "search", search)
+    monkeypatch.chdir(tmp_path)
+    pasted: dict[str, Any] = {}
+    for block in _FENCED.finditer((ROOT / "README.md").read_text()):
+        if block["language"] == "python":
+            exec(block["text"], pasted)
+    assert searched == [SEARCH_SPACES / "quickstart.yaml"]
+    assert pasted["logits"].shape == (1, len("open for "), 256)
+    assert len(capsys.readouterr().out) > 1
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)

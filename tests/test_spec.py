@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,14 @@ from hypothesis import strategies as st
 from recur_tune.corpus.windows import Windowing
 from recur_tune.errors import UserError
 from recur_tune.model.pretrained import base_config
-from recur_tune.spec import MemorySpec, TrialConfig, parse, read_yaml, write_yaml
+from recur_tune.searching.objectives import OBJECTIVES
+from recur_tune.spec import MemorySpec, TrialConfig, nearest, parse, read_yaml, write_yaml
 
 
 def test_the_defaults_are_the_papers() -> None:
     config = TrialConfig()
     assert config.memory == MemorySpec(l_ins=2, width=200, depth=3, pooling="mean", embeddings=1)
-    assert (config.windowing, config.windows, config.warmup_steps) == (Windowing(300, 0), 20, 100)
+    assert (config.windowing, config.windows, config.step_tokens) == (Windowing(300, 0), 20, 48_000)
     assert TrialConfig(recurrence="none").memory is None
 
 
@@ -67,6 +69,28 @@ def test_what_is_wrong_is_said_in_one_sentence(fields: dict[str, object], senten
     with pytest.raises(UserError) as refusal:
         parse(TrialConfig, fields)
     assert str(refusal.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("typed", "known", "meant"),
+    [
+        ("flops", OBJECTIVES, "flops_per_token"),  # which begins so, where training_flops_per_token has it inside
+        ("memory", OBJECTIVES, "peak_memory"),
+        ("los", OBJECTIVES, "loss"),
+        ("warmup", TrialConfig.model_fields, "warmup_steps"),
+        ("token", TrialConfig.model_fields, "tokens"),  # the shorter of two
+        ("rate", TrialConfig.model_fields, "learning_rate"),
+        ("windwo", TrialConfig.model_fields, "window"),
+    ],
+)
+def test_a_hint_is_a_name_with_the_typed_one_in_it_before_one_spelled_like_it(
+    typed: str, known: Iterable[str], meant: str
+) -> None:
+    assert nearest(typed, known) == f"did you mean {meant!r}?"
+
+
+def test_two_letters_are_in_too_many_names_for_a_hint() -> None:
+    assert nearest("to", OBJECTIVES).startswith("known: perplexity, token_perplexity")
 
 
 def test_a_trial_is_checked_against_the_bases_shape() -> None:

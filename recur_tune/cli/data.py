@@ -44,9 +44,11 @@ def prepare(name: str, tokenizer: str, as_json: bool) -> None:
       recur-tune data prepare text:books --tokenizer runs/base
     """
     with stderr.status("loading …"):
+        from recur_tune.corpus.sources import check_corpus
         from recur_tune.corpus.tokenizers import load_tokenizer
         from recur_tune.corpus.tokens import prepare as tokenise
 
+        check_corpus(name, SPLITS)
         loaded = load_tokenizer(tokenizer)
     summaries = {}
     for split in SPLITS:

@@ -90,7 +90,7 @@ def print_json(value: dict[str, Any]) -> None:
 def _help(field: FieldInfo, from_preset: bool) -> str:
     text = f"{field.description}"
     if from_preset:
-        return f"{text}. [default: the preset's]"
+        return f"{text.partition('; default:')[0]}. [default: the preset's]"
     if field.default is None:
         return f"{text}."
     default = (
@@ -104,6 +104,8 @@ def _metavar(field: FieldInfo) -> str:
     if choices:
         return "|".join(choices)
     kinds = [field.annotation, *get_args(field.annotation)]
+    if bool in kinds:
+        return "true|false"
     if float in kinds:
         return "NUMBER"
     return "TEXT" if str in kinds else "INTEGER"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from time import sleep
 from typing import Any, TypeVar
@@ -81,7 +82,7 @@ def search(
     \b
       recur-tune search
       recur-tune search books --set space.corpus=text:DIR --set space.tokenizer=DIR_OF_BPE
-      recur-tune search search_spaces/pg19.yaml --name pg19 --trials 200 --set budget.tokens=20M
+      recur-tune search pg19 --name pg19 --trials 200 --set budget.tokens=20M
       recur-tune search pg19 --name pg19 --address auto
       recur-tune search pg19 --name wider --from pg19 --set space.window=[300,600,1000] --detach
       recur-tune search pg19 --name pg19 --slurm cluster/generic-gpu.yaml --nodes 4 --time 8:00:00
@@ -105,6 +106,7 @@ def search(
         profile = chosen_profile(slurm, nodes=nodes, gpus_per_node=gpus_per_node, time=time)
         path = SearchDirectory.check_free(folder, chosen)
         if dry_run:
+            _check_shapes(spec)
             print_script(path, profile)
         else:
             submit_new(folder, chosen, spec, profile, follow, knowledge)
@@ -118,6 +120,7 @@ def search(
         run_here(SearchDirectory.create(folder, chosen, spec, knowledge))
         return
     _check_runnable(spec, address)
+    _note_misfit(spec)
     _run(SearchDirectory.create(folder, chosen, spec, knowledge), address, as_json, detach)
 
 
@@ -253,27 +256,47 @@ def _check_runnable(spec: SearchSpec, address: str | None) -> None:
         check_runnable(spec, address)
 
 
+def _check_shapes(spec: SearchSpec) -> None:
+    with stderr.status("checking the space …"):
+        from recur_tune.searching.preparation import check_shapes
+
+        check_shapes(spec)
+    _note_misfit(spec)
+
+
+def _note_misfit(spec: SearchSpec) -> None:
+    from recur_tune.searching.steps import search_misfit
+
+    if remark := search_misfit(spec):
+        note(remark)
+
+
 _ROLES = {"baseline": "the plain baseline", "paper": "the paper"}
 
 
 def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
-    from recur_tune.searching.preparation import Prices, check_shapes, worst_costs
+    from recur_tune.searching.preparation import Prices, seen_corpus, worst_costs
     from recur_tune.searching.sampler import first_points
+    from recur_tune.searching.steps import describe_steps, in_steps
 
+    _check_shapes(spec)
     with stderr.status("pricing the corners of the space …"):
-        check_shapes(spec)
         worst = worst_costs(spec, Prices(spec.resources.workers), lambda config: config)
-    first = first_points(spec)
+    first, corpus = first_points(spec), seen_corpus(spec)
     if as_json:
-        print_json({"spec": yaml.safe_load(dump_spec(spec)), "first": first, "worst": worst})
+        seen = {"corpus": {split: asdict(extent) for split, extent in corpus.items()}, "steps": in_steps(spec)}
+        print_json({"spec": yaml.safe_load(dump_spec(spec)), "first": first, "worst": worst, **seen})
         return
     click.echo(f"# {file}, with every default")
     for role, point in first.items():
         fields = ", ".join(f"{name} {value}" for name, value in point.items())
         click.echo(f"# begins with {_ROLES.get(role, role)}: {fields}")
+    if corpus:
+        click.echo(f"# reads {', '.join(f'{split} from {extent}' for split, extent in corpus.items())}")
     *between, last = (format_count(tokens) for tokens in spec.budget.rung_tokens)
     if between:
         click.echo(f"# trials are compared after {', '.join(between)} tokens, and end at {last}")
+    click.echo(f"# {describe_steps(spec)}")
     for name, value in worst.items():
         click.echo(f"# the hypervolume counts {OBJECTIVES[name].title} below {OBJECTIVES[name].format(value)}")
     click.echo(dump_spec(spec), nl=False)

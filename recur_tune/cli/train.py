@@ -8,12 +8,13 @@ from typing import Any
 
 import click
 
-from recur_tune.cli.display import TokenProgress, print_table, stderr
+from recur_tune.cli.display import TokenProgress, note, print_table, stderr
 from recur_tune.cli.options import as_json, fields_from, print_json, trial_options
 from recur_tune.errors import UserError
 from recur_tune.shapes import PRESETS, PRETRAINING
 from recur_tune.spec import TrialConfig, parse
 from recur_tune.trial.base import pretraining_fields
+from recur_tune.trial.schedule import misfit
 from recur_tune.units import format_count, format_size
 
 _out = click.option(
@@ -83,12 +84,14 @@ def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: boo
         from recur_tune.trial.run_folder import Interrupted, run_in_folder, stored_config
 
     config = config or stored_config(out, changes)
+    if remark := misfit(config):
+        note(remark)
 
     def listen(report: Report) -> None:
-        note = f"loss {report.loss:.3f}"
+        text = f"loss {report.loss:.3f}"
         if report.validation is not None:
-            note += f"  validation {report.validation['loss']:.4f}{'  (best so far)' if report.best else ''}"
-        progress.update(report.tokens, note, important=report.validation is not None)
+            text += f"  validation {report.validation['loss']:.4f}{'  (best so far)' if report.best else ''}"
+        progress.update(report.tokens, text, important=report.validation is not None)
 
     try:
         with TokenProgress(f"training {out}", config.tokens) as progress:

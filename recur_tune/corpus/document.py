@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
+from recur_tune.units import format_size
+
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 
@@ -18,10 +20,26 @@ class Document:
     answers: tuple[tuple[int, int], ...] = ()
 
 
+@dataclass(frozen=True)
+class Extent:
+    """What is seen of a split without reading it."""
+
+    files: int
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.files} file{'s' if self.files > 1 else ''} ({format_size(self.bytes)})"
+
+
 class Corpus(Protocol):
     """Documents in splits."""
 
     name: str
+
+    def look(self, split: Split) -> Extent | None:
+        """Refuse a split that is not there or has no text, by a glance at its files: nothing is fetched and no text
+        is read. None where there are no files to glance at."""
+        ...
 
     def documents(self, split: Split) -> Iterator[Document]:
         """The documents of a split, in an order that never changes."""

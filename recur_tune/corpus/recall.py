@@ -58,6 +58,9 @@ class RecallCorpus:
             chosen[field] = int(value)
         return cls(**chosen)
 
+    def look(self, split: Split) -> None:
+        """Made on the spot."""
+
     def documents(self, split: Split) -> Iterator[Document]:
         """Documents drawn from a seed of the split's own, with every answer's place marked."""
         random = np.random.default_rng([SPLITS.index(split), self.lag, self.line, self.values, self.facts])

@@ -6,7 +6,6 @@ come from the Hub through `datasets`, or from their home page; with it they are 
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import hashlib
 import http.client
@@ -14,25 +13,29 @@ import re
 import shutil
 import urllib.request
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from recur_tune.corpus.document import Corpus, Document, Split
+from recur_tune.corpus.document import Corpus, Document, Extent, Split
 from recur_tune.corpus.recall import RecallCorpus
 from recur_tune.corpus.stdlib import StdlibCorpus
+from recur_tune.corpus.text_files import look_at, read_bytes, read_texts
 from recur_tune.errors import UserError
 from recur_tune.files import cache_folder, reading, whole_folder
 from recur_tune.hub import use_cache_where_offline
+from recur_tune.spec import nearest
 
 _FOLDER_NAMES: dict[Split, tuple[str, ...]] = {
     "train": ("train",),
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test",),
 }
+TRAINED_ON: tuple[Split, ...] = ("train", "validation")
 PG19_TRAINING_BOOKS = 1250
 PG19_VALIDATION_TOKENS = 15_000
+_ZIP, _GZIP = b"PK", b"\x1f\x8b"  # how such a file begins
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,16 @@ def open_corpus(name: str) -> Corpus:
     """The corpus that a user named; a sentence with the nearest known name where there is none."""
     kind, _, where = name.partition(":")
     if kind not in CORPORA:
-        near = difflib.get_close_matches(kind, CORPORA, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(CORPORA)}."
-        raise UserError(f"corpus: there is no corpus {kind!r}; {hint}")
+        raise UserError(f"corpus: there is no corpus {kind!r}; {nearest(kind, CORPORA)}")
     return CORPORA[kind].open(where)
+
+
+def check_corpus(name: str, splits: Sequence[Split] = TRAINED_ON) -> dict[Split, Extent]:
+    """Refuse a corpus of which a split is missing, empty or no text, before anything is made of it; and how large the
+    splits are, as far as they lie in files here."""
+    corpus = open_corpus(name)
+    seen = {split: corpus.look(split) for split in splits}
+    return {split: extent for split, extent in seen.items() if extent is not None}
 
 
 class TextFolder:
@@ -75,13 +84,17 @@ class TextFolder:
                 return [self.root / f"{name}.txt"]
         raise UserError(f"corpus: {self.root} has no {split} split; it needs a folder or a .txt file called {split}.")
 
+    def look(self, split: Split) -> Extent:
+        """At the files of the split."""
+        return look_at(self.files(split), f"the {split} split of {self.name}:{self.root}")
+
     def documents(self, split: Split) -> Iterator[Document]:
         """One document per file."""
-        return (Document(_read(path)) for path in self.files(split))
+        return map(Document, read_texts(self.files(split)))
 
     def fingerprint(self, split: Split) -> str:
         """A digest of the files' contents in order."""
-        return _digest(map(_read, self.files(split)))
+        return _digest(map(read_bytes, self.files(split)))
 
     def token_limit(self, split: Split) -> int | None:
         """As the corpus prescribes."""
@@ -109,6 +122,9 @@ class Pg19Hub:
     def __init__(self, rows: Callable[[Split], Any] | None = None) -> None:
         # A Parquet mirror: the original is a loading script, which `datasets` no longer runs.
         self._rows = rows or (lambda split: _from_hub("pg19", "emozilla/pg19", None, split))
+
+    def look(self, split: Split) -> None:
+        """It lies on the Hub."""
 
     def documents(self, split: Split) -> Iterator[Document]:
         """Books in the order of their file names, `10.txt` before `9.txt`, as the paper's listing was."""
@@ -140,6 +156,12 @@ class WikiText:
                 f"corpus: {self.name}:{where} names no folder; write {self.name}:DIR with a .raw file per split."
             )
 
+    def look(self, split: Split) -> Extent | None:
+        """At the split's file, where it is a local one."""
+        if self.root is None:
+            return None
+        return look_at([self._file(split)], f"the {split} split of {self.name}:{self.root}")
+
     def documents(self, split: Split) -> Iterator[Document]:
         """The articles in their order."""
         return (Document(text.encode()) for text in split_articles(self._lines(split)))
@@ -148,7 +170,7 @@ class WikiText:
         """The Hub's own, or a digest of the file."""
         if self.root is None:
             return self._from_hub(split)._fingerprint
-        return _digest([_read(self._file(split))])
+        return _digest([read_bytes(self._file(split))])
 
     def token_limit(self, split: Split) -> int | None:
         """All of every article."""
@@ -157,8 +179,8 @@ class WikiText:
     def _lines(self, split: Split) -> Iterator[str]:
         if self.root is None:
             return iter(self._from_hub(split)["text"])
-        with reading(self._file(split)):
-            return iter(_read(self._file(split)).decode().splitlines(keepends=True))
+        (text,) = read_texts([self._file(split)])
+        return iter(text.decode().splitlines(keepends=True))
 
     def _from_hub(self, split: Split) -> Any:
         return _from_hub(self.name, "Salesforce/wikitext", "wikitext-103-raw-v1", split)
@@ -185,17 +207,34 @@ class HundredMillionBytes:
         if self.file and not self.file.is_file():
             raise UserError(f"corpus: {name}:{where} names no file; give the plain, .gz or .zip file.")
 
+    def look(self, split: Split) -> Extent | None:
+        """At the size of the file, where it is a local one; what a .gz file holds is seen only on reading."""
+        if self.file is None:
+            return None
+        with reading(self.file), self.file.open("rb") as file:
+            packed_as = file.read(2)
+            if packed_as == _ZIP:
+                with zipfile.ZipFile(self.file) as archive:
+                    self._check_length(archive.infolist()[0].file_size)
+            elif packed_as != _GZIP:
+                self._check_length(self.file.stat().st_size)
+        begin, end = self._EDGES[split]
+        return Extent(files=1, bytes=end - begin)
+
     def documents(self, split: Split) -> Iterator[Document]:
         """The split as one document."""
         begin, end = self._EDGES[split]
         data = self._read()
-        if len(data) < self._EDGES["test"][1]:
-            raise UserError(f"corpus: {self.file or self.name} holds {len(data)} bytes; {self.name} has 100000000.")
+        self._check_length(len(data))
         yield Document(data[begin:end])
+
+    def _check_length(self, length: int) -> None:
+        if length < self._EDGES["test"][1]:
+            raise UserError(f"corpus: {self.file or self.name} holds {length} bytes; {self.name} has 100000000.")
 
     def fingerprint(self, split: Split) -> str:
         """A digest of the file as it lies on disk."""
-        return _digest([_read(self._path())])
+        return _digest([read_bytes(self._path())])
 
     def token_limit(self, split: Split) -> int | None:
         """All of the stream."""
@@ -206,12 +245,12 @@ class HundredMillionBytes:
 
     def _read(self) -> bytes:
         path = self._path()
-        data = _read(path)
+        data = read_bytes(path)
         with reading(path):
-            if data[:2] == b"PK":
+            if data[:2] == _ZIP:
                 with zipfile.ZipFile(path) as archive:
                     return archive.read(archive.namelist()[0])
-            return gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+            return gzip.decompress(data) if data[:2] == _GZIP else data
 
 
 def split_articles(lines: Iterator[str]) -> Iterator[str]:
@@ -261,11 +300,6 @@ def _unreachable(name: str, where: str, local: str, error: Exception) -> UserErr
         f"corpus: {name} could not be fetched from {where} ({reason[:160]}); check the network, or give local "
         f"files as {name}:{local}."
     )
-
-
-def _read(path: Path) -> bytes:
-    with reading(path):
-        return path.read_bytes()
 
 
 def _digest(parts: Iterable[bytes]) -> str:

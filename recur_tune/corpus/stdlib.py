@@ -30,6 +30,9 @@ class StdlibCorpus:
 
     name = "stdlib"
 
+    def look(self, split: Split) -> None:
+        """Made on the spot."""
+
     def documents(self, split: Split) -> Iterator[Document]:
         """The documents of a split, by name."""
         for name, text in sorted(_texts().items()):

@@ -25,7 +25,7 @@ from recur_tune.corpus.sources import open_corpus
 from recur_tune.errors import UserError
 from recur_tune.files import cache_folder, whole_folder, writing
 
-_FORMAT = 2
+_FORMAT = 3  # 2 had files in it that are no text
 _INTO_A_DOCUMENT = 5_000  # tokens; a state has been passed on a few times by then
 _SPACE = np.frombuffer(b" \t\n\r\x0b\x0c", dtype=np.uint8)
 

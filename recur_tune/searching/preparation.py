@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import TYPE_CHECKING
 
+from recur_tune.corpus.document import Extent, Split
 from recur_tune.errors import UserError
 from recur_tune.files import whole_folder
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.spec import SearchSpec
+from recur_tune.searching.steps import check_rungs
 from recur_tune.spec import TrialConfig
 from recur_tune.trial.base import base_shape, is_preset, pretrained_base
 
@@ -43,12 +45,10 @@ _shape_of = cache(base_shape)
 
 
 def check_shapes(spec: SearchSpec) -> None:
-    """Every corner of the space has to fit its base, be that a folder, a name or a preset; and there has to be such a
-    corpus."""
-    from recur_tune.corpus.sources import open_corpus
-
-    for config in _distinct(spec, "corpus"):
-        open_corpus(config.corpus)
+    """Every corner of the space has to fit its base, be that a folder, a name or a preset, and the budget's first rung;
+    and there has to be such a corpus, with text to train on and to validate with."""
+    seen_corpus(spec)
+    check_rungs(spec)
     for config in spec.corners:
         config.check_base(_shape_of(config.base, config.tokenizer))
         if config.batch % spec.resources.workers:
@@ -56,6 +56,13 @@ def check_shapes(spec: SearchSpec) -> None:
                 f"space: batch {config.batch} cannot be shared evenly by {spec.resources.workers} workers; "
                 "choose a multiple."
             )
+
+
+def seen_corpus(spec: SearchSpec) -> dict[Split, Extent]:
+    """What can be seen of the splits that a search reads; one that it cannot read is refused."""
+    from recur_tune.corpus.sources import check_corpus
+
+    return check_corpus(spec.corners[0].corpus)  # the same in all of them
 
 
 def make_bases(directory: SearchDirectory, spec: SearchSpec, listen: Callable[[Report, int], None]) -> None:

@@ -148,7 +148,7 @@ class Trainer:
 
     def _learning_rate(self) -> float:
         config = self.config
-        rate = config.learning_rate * min(1.0, (self.progress.step + 1) / max(1, config.warmup_steps))
+        rate = config.learning_rate * min(1.0, (self.progress.step + 1) / max(1, config.warmup))
         if config.decay == "cosine":
             rate *= 0.5 + 0.5 * math.cos(math.pi * min(1.0, self.progress.tokens / config.tokens))
         return rate

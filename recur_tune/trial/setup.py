@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from recur_tune.corpus.sources import check_corpus
 from recur_tune.corpus.tokenizers import load_tokenizer
 from recur_tune.corpus.tokens import nonempty, prepare
 from recur_tune.cost.memory import resolve_plan
@@ -22,6 +23,7 @@ def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Tra
     shape = base_config(config.base, vocabulary=len(tokenizer))
     config.check_base(shape)
     check_vocabulary(config.base, shape, len(tokenizer))
+    check_corpus(config.corpus)
     train = prepare(config.corpus, "train", tokenizer)
     validation = prepare(config.corpus, "validation", tokenizer).sample(config.validation_size)
     nonempty(validation, f"a sample of {config.validation_size} tokens of the validation split")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.run import Outcome, run
+from tests.corpus import text_folder
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +71,32 @@ def test_an_empty_split_is_named(base: Path, tmp_path: Path) -> None:
     refused(
         run("train", "--base", base, "--window", 64, "--corpus", f"text:{tmp_path}", "--out", out), "validation split"
     )
+
+
+@pytest.mark.parametrize("command", ["train", "data prepare"])
+def test_a_corpus_without_a_split_or_with_a_program_in_it_is_refused_before_any_of_it_is_tokenised(
+    base: Path, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RECUR_TUNE_CACHE", str(tmp_path / "cache"))
+    name = text_folder(tmp_path / "text", train=["words enough to train on"], test=["text"])
+    words: list[object] = ["data", "prepare", name]
+    if command == "train":
+        words = ["train", "--base", base, "--window", 64, "--corpus", name, "--out", tmp_path / "run"]
+    refused(run(*words), "has no validation split")
+    text_folder(tmp_path / "text", validation=["some text", b"GIF89a\0"])
+    refused(run(*words), "1 of 2 files", str(tmp_path / "text" / "validation"), "001.txt (a NUL byte at offset 6)")
+    assert not (tmp_path / "run").exists() and not (tmp_path / "cache").exists()
+
+
+def test_a_schedule_that_does_not_fit_its_budget_is_told_and_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recur_tune.trial.run_folder.run_in_folder", lambda *_: {"trained": True})
+    words = ["train", "--window", 64, "--windows", 8, "--tokens", "500k", "--out", tmp_path / "run", "--json"]
+    for given, told in ([], False), (["--warmup-steps", 62], True), (["--tokens", "4k"], True):
+        outcome = run(*words, *given)
+        assert outcome.code == 0 and "trained" in outcome.out
+        assert ("note: " in outcome.err) == told
 
 
 def test_an_unknown_key_in_yaml_names_the_nearest(base: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import yaml
 
 from recur_tune.searching.directory import FORMAT, IDENTITY, SPEC, SearchDirectory
 from tests.cli.run import Outcome, run
+from tests.corpus import text_folder
 from tests.ports import free_port
 from tests.searching import search
 
@@ -73,6 +74,7 @@ def snapshot(directory: SearchDirectory) -> dict[str, str]:
         (["limits.peak_memry=1GiB"], ["'peak_memry'", "did you mean 'peak_memory'?"]),
         (["objectives=[perplexty, parameters]"], ["'perplexty'", "did you mean 'perplexity'?"]),
         (["reference.perplexty=1"], ["'perplexty'", "objectives"]),
+        (["objectives=[perplexity, flops]"], ["'flops'", "did you mean 'flops_per_token'?"]),
         (["space.corpus=stdlb"], ["'stdlb'", "did you mean 'stdlib'?"]),
         (["budget.1=2"], ["budget.1"]),
         # values
@@ -100,6 +102,7 @@ def snapshot(directory: SearchDirectory) -> dict[str, str]:
         (["budget.wall_clock=soon"], ["wall_clock", "'soon'", "30m"]),
         (["budget.reduction=1"], ["reduction", "1"]),
         (["budget.rungs=30"], ["30 rungs"]),
+        (["budget.tokens=2k"], ["budget", "500 tokens", "1.92k (batch 3, windows 20, window 32)"]),
         (["limits.peak_memory=huge"], ["peak_memory", "'huge'", "16GiB"]),
         (["objectives=perplexity"], ["objectives", "'perplexity'"]),
         (["objectives=[perplexity]"], ["'perplexity' alone"]),
@@ -126,6 +129,31 @@ def snapshot(directory: SearchDirectory) -> dict[str, str]:
 def test_a_search_that_makes_no_sense(space: Path, results: Path, settings: list[str], words: list[str]) -> None:
     flags = [word for setting in settings for word in ("--set", setting)]
     refused(run("search", space, *flags, "--name", "x"), *words)
+    assert not results.exists()
+
+
+@pytest.mark.parametrize(
+    "dry", [[], ["--dry-run"], ["--dry-run", "--slurm", "cpu-only"]], ids=["search", "dry run", "dry run in SLURM"]
+)
+@pytest.mark.parametrize(
+    ("splits", "words"),
+    [
+        ({}, ["has no train split"]),
+        ({"train": ["some text"]}, ["has no validation split"]),
+        ({"train": ["some text"], "validation": ["", ""]}, ["validation split", "its 2 files"]),
+        (
+            {"train": ["some text", b"\x7fELF\0"], "validation": ["text"]},
+            ["1 of 2 files", "001.txt", "NUL", "offset 4"],
+        ),
+    ],
+    ids=["nothing", "one split", "empty files", "a program"],
+)
+def test_a_corpus_that_cannot_be_read(
+    space: Path, results: Path, tmp_path: Path, splits: dict[str, Any], words: list[str], dry: list[str]
+) -> None:
+    (tmp_path / "books").mkdir()
+    name = text_folder(tmp_path / "books", **splits)
+    refused(run("search", space, "--set", f"space.corpus={name}", "--name", "x", *dry), "corpus", "books", *words)
     assert not results.exists()
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
-import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from unittest import mock
 
 import filelock
 import numpy as np
@@ -17,7 +19,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from recur_tune.corpus import tokens
-from recur_tune.corpus.document import SPLITS
+from recur_tune.corpus.document import SPLITS, Document, Split
 from recur_tune.corpus.recall import RecallCorpus
 from recur_tune.corpus.sources import PG19_VALIDATION_TOKENS
 from recur_tune.corpus.tokenizers import byte_tokenizer, load_tokenizer
@@ -83,14 +85,34 @@ def test_merges_make_fewer_tokens_than_bytes(tmp_path: Path, cache: Path) -> Non
     assert split.tokens.max() > 255, "ids beyond a byte survive the file"
 
 
+@dataclass
+class Bytes:
+    """Any bytes as a corpus."""
+
+    data: list[bytes]
+    name = "bytes"
+
+    def look(self, split: Split) -> None:
+        pass
+
+    def documents(self, split: Split) -> Iterator[Document]:
+        return map(Document, self.data)
+
+    def fingerprint(self, split: Split) -> str:
+        return repr(self.data)
+
+    def token_limit(self, split: Split) -> None:
+        pass
+
+
 @settings(max_examples=40, deadline=None)
 @given(documents=st.lists(st.text().map(str.encode) | st.binary(), max_size=3))
 def test_no_byte_and_no_word_of_any_content_is_lost_or_counted_twice(
     tokenizer: PreTrainedTokenizerBase, documents: list[bytes]
 ) -> None:
     documents = [*documents, b"a b"]
-    with tempfile.TemporaryDirectory() as folder:
-        split = prepare(text_folder(Path(folder), train=documents), "train", tokenizer)
+    with mock.patch.object(tokens, "open_corpus", lambda name: Bytes(documents)):  # a folder has to hold text
+        split = prepare("bytes", "train", tokenizer)
     for data, begin, end in zip(documents, split.document_starts[:-1], split.document_starts[1:], strict=True):
         assert split.byte_lengths[begin:end].sum(dtype=int) == len(data)
         assert split.word_starts[begin:end].sum(dtype=int) == len(data.split())

@@ -14,6 +14,7 @@ from recur_tune.searching.preparation import Prices, check_shapes, worst_costs
 from recur_tune.searching.sampler import first_points
 from recur_tune.searching.space import PAPER
 from recur_tune.searching.spec import SearchSpec
+from recur_tune.searching.steps import describe_steps
 from recur_tune.shipped import SEARCH_SPACES, find_space
 from recur_tune.spec import parse, read_yaml
 from recur_tune.units import parse_size
@@ -111,7 +112,7 @@ def test_rungs_and_workers_come_out_even(name: str) -> None:
         config = spec.trial_config(corner)
         step = config.batch * config.windows * (config.window - config.overlap)
         assert config.batch * config.windows == 80
-        assert spec.budget.rung_tokens[0] / step > config.warmup_steps, "compared when the learning rate is up"
+        assert spec.budget.rung_tokens[0] / step > config.warmup, "compared when the learning rate is up"
     check_shapes(spec.model_copy(update={"resources": spec.resources.model_copy(update={"workers": 2})}))
 
 
@@ -148,6 +149,7 @@ def test_a_dry_run_prints_a_space_that_can_be_run_again(name: str, tmp_path: Pat
     assert outcome.code == 0, outcome.err
     assert "nothing was started" in outcome.err and not (tmp_path / "results").exists()
     assert "# begins with the plain baseline" in outcome.out and "# begins with the paper" in outcome.out
+    assert f"# {describe_steps(shipped(name))}\n" in outcome.out and "note: warmup_steps" not in outcome.err
     (tmp_path / "again.yaml").write_text(outcome.out)
     assert parse(SearchSpec, read_yaml(tmp_path / "again.yaml")) == shipped(name)
 
@@ -162,6 +164,7 @@ def test_a_space_for_files_of_ones_own_says_what_it_needs_and_takes_them(tmp_pat
     outcome = run("search", "books", "--dry-run", "--results", tmp_path / "results", *mine)
     assert outcome.code == 0, outcome.err
     assert "nothing was started" in outcome.err
+    assert "\n# reads train from 1 file (1.56 KiB), validation from 1 file (1.56 KiB)\n" in outcome.out
 
 
 @pytest.mark.parametrize(("space", "kind"), [("enwik8-short", "file"), ("wikitext-103", "folder"), ("pg19", "folder")])

@@ -39,6 +39,11 @@ def test_the_learning_rate_rises_linearly_then_stays_or_falls_along_a_cosine() -
         assert report.learning_rate == pytest.approx(3e-3 * (1 + math.cos(math.pi * before.tokens / 1000)) / 2)
 
 
+def test_a_short_run_has_its_full_learning_rate_from_the_first_step_on() -> None:
+    reports = list(trainer_of(trial(warmup_steps=None)).run())
+    assert 12 <= len(reports) < 20 and {report.learning_rate for report in reports} == {3e-3}
+
+
 def test_a_recurrence_learns_at_its_own_rate() -> None:
     """Adam's first step goes as far as the learning rate, whatever the gradient."""
     trainer = trainer_of(trial(recurrence_rate=8.0, learning_rate=1e-3, warmup_steps=0, clip_norm=1e9))

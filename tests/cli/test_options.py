@@ -1,0 +1,27 @@
+"""What the help says of a trial's flags."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.cli.run import run
+
+
+@pytest.mark.parametrize(
+    ("flag", "values"),
+    [
+        ("skip", "true|false"), ("warmup-steps", "INTEGER"), ("dropout", "NUMBER"), ("base", "TEXT"),
+        ("recurrence", "none|memory"), ("tokens", "INTEGER"),
+    ],
+)  # fmt: skip
+def test_the_help_says_what_a_flag_takes(flag: str, values: str) -> None:
+    assert re.search(rf"--{flag} {re.escape(values)}\s", run("train", "--help").out)
+
+
+def test_a_flag_has_one_default() -> None:
+    for command, default in (("train", "a twentieth of the run's, at most 100."), ("pretrain", "the preset's]")):
+        text = " ".join(run(command, "--help").out.split())
+        told = re.search(r"--warmup-steps INTEGER (.*?) --", text)
+        assert told and told[1].count("default") == 1 and told[1].endswith(f"default: {default}")
