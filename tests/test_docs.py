@@ -25,6 +25,7 @@ from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.shipped import SEARCH_SPACES, find_space
 from tests.conftest import small_model
+from tests.tracking.tracked import rich_search
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -133,6 +134,38 @@ def test_the_readmes_python_can_be_pasted_anywhere(
     assert len(capsys.readouterr().out) > 1
 
 
+def test_the_script_for_wandb_logs_what_the_log_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """wandb is not among our packages: a stand-in keeps what it is told."""
+    directory, told = rich_search(tmp_path / "results", name="books"), []
+
+    class Run:
+        def __init__(self, **about: Any) -> None:
+            self.about, self.logged, self.summary, self.finished = about, [], {}, False
+            told.append(self)
+
+        def log(self, metrics: dict[str, float], step: int) -> None:
+            self.logged.append((step, metrics))
+
+        def finish(self) -> None:
+            self.finished = True
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=Run))
+    monkeypatch.chdir(tmp_path)
+    [script] = [
+        block["text"]
+        for block in _FENCED.finditer((ROOT / "docs" / "other-tools.md").read_text())
+        if block["language"] == "python"
+    ]
+    exec(script, {})
+    trials = directory.state().trials.values()
+    assert [run.about["name"] for run in told] == [trial.name for trial in trials]
+    assert len({run.about["id"] for run in told}) == len(told) and {run.about["group"] for run in told} == {"books"}
+    for run, trial in zip(told, trials, strict=True):
+        assert (run.about["config"], run.about["tags"]) == (trial.params, [trial.state])
+        assert run.logged == [(one.tokens, one.metrics) for one in trial.validations]
+        assert run.summary == trial.costs and run.finished
+
+
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
 def test_a_picture_is_shown_and_small(picture: Path) -> None:
     assert picture.resolve() in {target.resolve() for page in PAGES for target in links(page)}
@@ -157,6 +190,6 @@ def test_the_site_is_built_without_a_warning_and_needs_no_other_server(tmp_path:
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
     pages = {page.stem: page.read_text() for page in tmp_path.glob("*.html")}
-    assert {"index", "spaces", "watching", "slurm", "dashboards", "benchmarks"} <= pages.keys()
+    assert {"index", "spaces", "watching", "other-tools", "slurm", "dashboards", "benchmarks"} <= pages.keys()
     for text in pages.values():
         assert re.findall(r"<(?:script|link|img|iframe)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*", text) == []
