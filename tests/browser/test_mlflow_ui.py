@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect
 
 from recur_tune.tracking.mlflow import Tracker
-from recur_tune.tracking.places import Delivered
+from recur_tune.tracking.places import DELIVERED, Delivered
 from recur_tune.tracking.plots import draw_front
 from recur_tune.tracking.server import answering_server
 from recur_tune.tracking.views import FRONT, TRIALS, view_address
@@ -58,7 +58,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Deli
     tracker.deliver()
     tracker.log_files(draw_front(directory.name, directory.spec, directory.state(), directory.path))
     with answering_server(tracker.uri, FIRST, results / "log") as (_, port):
-        yield f"http://127.0.0.1:{port}", tracker._delivered
+        yield f"http://127.0.0.1:{port}", Delivered.read(directory.path / DELIVERED, tracker.uri)
 
 
 @pytest.fixture(scope="module")

@@ -218,7 +218,7 @@ def test_on_a_terminal_there_is_a_table_with_states_and_front(results: Path, scr
     directory = SearchDirectory.open(results, "books")
     with Watch(directory) as shown:
         shown.searching()
-        console.print(shown._render())
+        console.print(shown)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     for words in ("books", "searching …", "5 of 7 trials ended", "2 on the front", "hypervolume 0.", "of 80k"):
         assert words in text, words
