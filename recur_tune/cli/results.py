@@ -337,9 +337,10 @@ def print_end(directory: SearchDirectory, state: SearchState) -> None:
     lines = [f"picture:  {directory.path / 'front.png'}", f"in a browser:  {directory.path / 'front.html'}"]
     lines.append(f"all of it on one page:  {command_line('report', directory)}")
     lines.append(f"compare runs:  {without_password(uri) if is_server(uri) else command_line('ui', directory)}")
+    if best:
+        lines.append(f"which points are chance:  {command_line('confirm', directory)}")
     if best and spec.keep != "none":
-        trial = best[0].name
-        lines.append(f"take a model:  {command_line('export', directory)} --trial {trial} --to models/{trial}")
+        lines.append(f"take the best model:  {command_line('export', directory)} --best --to models/{directory.name}")
     if state.status == "finished":
         more = 2 * max(spec.budget.trials or 0, state.trained)
         lines.append(f"more trials:  {command_line('resume', directory)} --trials {more}")
