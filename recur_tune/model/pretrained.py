@@ -71,7 +71,7 @@ def load_base(
         raise UserError(hub_message("base", base, error, _suggestions())) from error
     with torch.device("meta"):
         model = RecurrentGPT2(ours)
-    model.recurrence = Memory(memory, ours.n_embd, ours.n_layer) if memory else None
+    model.recurrence = Memory(ours.n_embd, ours.n_layer, **memory.model_dump()) if memory else None
     model.load_state_dict(weights, strict=False, assign=True)
     model.tie_weights()
     return model
