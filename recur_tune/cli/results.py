@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -184,8 +185,18 @@ def export(name: str, trial: str, target: Path, results: Path | None) -> None:
     with whole_folder(target) as partial:
         for file in model.iterdir():
             shutil.copy(file, partial)
+        _add_code(partial)
         write_yaml(partial / "trial.yaml", directory.with_own_base(directory.spec.trial_config(record.params)))
     stderr.print(f"next:  recur-tune eval {target} --split test", soft_wrap=True)
+
+
+def _add_code(model: Path) -> None:
+    """A recurrent model that was saved without its code gets it, so that it opens where recur-tune is not installed."""
+    settings = json.loads((model / "config.json").read_text())
+    if settings.get("recurrence") and "auto_map" not in settings:
+        from recur_tune.model.portable import write_code
+
+        write_code(model)
 
 
 def _why_no_model(record: TrialRecord, spec: SearchSpec) -> str:
