@@ -96,8 +96,13 @@ def _reported(event: Event) -> dict[str, Any]:
     """A report's metrics; validated qualities go by their objectives' names, so `loss` is never the training's."""
     validation = event.get("validation") or {}
     measured = {name: event.get(name) for name in ("tokens_per_second", "measured_peak_memory")}
-    qualities = {name: validation.get(known.source) for name, known in OBJECTIVES.items() if known.kind == "quality"}
-    return {"training_loss": event.get("loss"), **measured, **validation, **qualities}
+    return {"training_loss": event.get("loss"), **measured, **validated(validation)}
+
+
+def validated(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """A validation's metrics, its qualities by their objectives' names too."""
+    qualities = {name: metrics.get(known.source) for name, known in OBJECTIVES.items() if known.kind == "quality"}
+    return {**metrics, **qualities}
 
 
 def milliseconds(seconds: float) -> int:
