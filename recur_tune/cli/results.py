@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import shlex
 import shutil
@@ -255,6 +256,7 @@ def export(
     with whole_folder(target) as partial:
         for file in model.iterdir():
             shutil.copy(file, partial)
+        _add_code(partial)
         write_yaml(partial / "trial.yaml", directory.with_own_base(directory.spec.trial_config(record.params)))
     click.echo(record.name)
     stderr.print(f"next:  recur-tune eval {target} --split test", soft_wrap=True)
@@ -278,6 +280,15 @@ def _chosen(
     if found is None:
         raise refuse_limits(state.trials.values(), limits)
     return found.best
+
+
+def _add_code(model: Path) -> None:
+    """A recurrent model that was saved without its code gets it, so that it opens where recur-tune is not installed."""
+    settings = json.loads((model / "config.json").read_text())
+    if settings.get("recurrence") and "auto_map" not in settings:
+        from recur_tune.model.portable import write_code
+
+        write_code(model)
 
 
 def _why_no_model(record: TrialRecord, spec: SearchSpec) -> str:

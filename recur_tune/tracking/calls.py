@@ -63,13 +63,17 @@ def log_run(
     points: Iterable[Point] = (),
     params: Mapping[str, Any] = {},
     tags: Mapping[str, str] = {},
+    model: str | None = None,
 ) -> None:
-    """Send a run's values in as few calls as possible; what is None or empty says nothing."""
+    """Send a run's values in as few calls as possible; what is None or empty says nothing.
+
+    With a logged `model` the metrics are the model's too.
+    """
     from mlflow.entities import Metric, Param, RunTag
 
     client.log_batch(
         run,
-        [Metric(*point) for point in points],
+        [Metric(*point, model) for point in points],
         [Param(name, str(value)) for name, value in params.items() if value is not None],
         [RunTag(name, value) for name, value in tags.items() if value],
         synchronous=True,

@@ -30,10 +30,12 @@ from recur_tune.tracking.calls import children, is_active, log_run, quiet_client
 from recur_tune.tracking.datasets import dataset_inputs, digests
 from recur_tune.tracking.description import search_note, trial_note
 from recur_tune.tracking.machine import MachineMetrics
+from recur_tune.tracking.models import FrontModels
 from recur_tune.tracking.news import News, RunNews, milliseconds
 from recur_tune.tracking.places import (
     DELIVERED,
     FILES,
+    NOTE,
     PICTURE,
     SMALL_PICTURE,
     Delivered,
@@ -52,7 +54,6 @@ if TYPE_CHECKING:  # importing MLflow takes seconds
 EXPERIMENT = "recur-tune"
 # MLflow would guess what kind it is, and ask.
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
-NOTE = "mlflow.note.content"
 FRONT_TABLE = "front.json"
 EVENTS_PER_PASS = 500
 PAUSE, LONGEST_PAUSE = 2.0, 60.0  # seconds between deliveries, and the most after failures
@@ -123,9 +124,22 @@ class Tracker:
             return True
 
     def log_files(self, paths: list[Path]) -> None:
-        """Put files beside the search's run."""
+        """Put the files of a search that has ended beside its run, and log the models of its front."""
         with self._turn, self._one_sentence_on_failure():
-            self._log_files(self._connect(), paths)
+            client = self._connect()
+            self._log_files(client, paths)
+            self._log_models(client)
+
+    def _log_models(self, client: MlflowClient) -> None:
+        from mlflow.exceptions import MlflowException
+
+        models = FrontModels(client, self.directory, self._spec, self._delivered)
+        try:
+            models.deliver(self.directory.state())
+        except MlflowException as error:
+            if error.error_code != "ENDPOINT_NOT_FOUND":
+                raise
+            # A server before MLflow 3 knows no models but in its registry.
 
     def _log_files(self, client: MlflowClient, paths: Iterable[Path]) -> None:
         for path in paths:

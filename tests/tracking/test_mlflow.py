@@ -15,6 +15,7 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from PIL import Image
 
+from recur_tune.searching.directory import MODEL
 from recur_tune.searching.front import front_rows, search_hypervolume
 from recur_tune.tracking import mlflow as tracking
 from recur_tune.tracking.mlflow import Tracker, Undelivered, tracking_uri
@@ -303,6 +304,11 @@ def test_a_server_takes_the_same(results: Path, server: str, server_folder: Path
     (directory.path / "mlflow.json").unlink()
     Tracker(directory).deliver()
     assert seen.everything() == before
+    (directory.trial(2) / MODEL).mkdir(parents=True)
+    Tracker(directory).log_files([])
+    [model] = seen.client.search_logged_models([seen.experiment])
+    assert (model.name, model.status, model.params["window"]) == ("remote-T2", "READY", "42")
+    assert {metric.key: metric.value for metric in model.metrics}["perplexity"] == 30.0
 
 
 def test_what_an_unreachable_server_missed_arrives_later(results: Path, server: str) -> None:
