@@ -29,6 +29,8 @@ from recur_tune.searching.state import SearchState, TrialRecord
 from recur_tune.spec import nearest, write_yaml
 from recur_tune.units import format_duration
 
+_WORTH_A_WORD = 10.0  # seconds
+
 _under = click.option(
     "--under", metavar="COST=VALUE,...", help="What may be spent, as flops_per_token=55M,peak_memory=10GiB."
 )
@@ -96,9 +98,19 @@ def _print_summaries(summaries: list[dict[str, Any]]) -> None:
         volume = "-" if one["hypervolume"] is None else f"{one['hypervolume']:.4f}"
         trials = ", ".join(f"{count} {state}" for state, count in one["trials"].items()) or "none yet"
         table.add_row(
-            one["search"], one["status"], trials, str(one["on_front"]), volume, format_duration(one["seconds"])
+            one["search"],
+            one["status"],
+            trials,
+            str(one["on_front"]),
+            volume,
+            f"{format_duration(one['seconds'])}{_preparation(one['preparation_seconds'])}",
         )
     stdout.print(table)
+
+
+def _preparation(seconds: float) -> str:
+    """What a base, a corpus and Ray took besides, where that is worth a word."""
+    return f" (and {format_duration(seconds)} to prepare)" if seconds >= _WORTH_A_WORD else ""
 
 
 def _summary(directory: SearchDirectory) -> dict[str, Any]:
@@ -342,7 +354,8 @@ def print_end(directory: SearchDirectory, state: SearchState) -> None:
 
     spec = directory.spec
     watch = Watch(directory)
-    stdout.print(f"{directory.name}: {watch.headline()}, {format_duration(state.active_seconds)}", style="bold")
+    took = format_duration(state.active_seconds)
+    stdout.print(f"{directory.name}: {watch.headline()}, {took}{_preparation(state.preparation_seconds)}", style="bold")
     print_front(state, spec.objectives)
     best, uri = front(state.trials.values(), spec.objectives), tracking_uri(directory)
     lines = [f"picture:  {directory.path / 'front.png'}", f"in a browser:  {directory.path / 'front.html'}"]
