@@ -216,7 +216,7 @@ def test_a_search_tells_one_time_and_its_preparation_apart(results: Path) -> Non
     told = json.loads(run("status", "timed", "--json").out)
     assert (told["seconds"], told["preparation_seconds"], told["status"]) == (40.0, 65.0, "finished")
     row = next(line for line in lines_of(run("status").out) if line.startswith("timed"))
-    assert row.endswith("40s (and 1m05s to prepare)")
+    assert row.endswith("40s (and 1m5s to prepare)")
 
 
 def test_a_log_in_earlier_words_is_read_in_todays(results: Path) -> None:
