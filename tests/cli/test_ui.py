@@ -63,7 +63,9 @@ def test_all_searches_are_shown_on_the_next_port_where_one_is_taken_while_the_se
         shown = run("ui", "--no-browser", "--port", port, "--results", results)
     assert shown.code == 0 and f"port {port} is taken" in shown.err
     experiment = Tracker(SearchDirectory(results / "books"))._delivered.experiment
-    assert shown.out.endswith(f"/#/experiments/{experiment}/runs?workflowType=machine_learning\n")
+    assert shown.out.endswith(
+        f"/#/experiments/{experiment}/runs?workflowType=machine_learning&viewStateShareKey=searches\n"
+    )
 
 
 def test_a_search_with_a_server_of_its_own_needs_no_other(tmp_path: Path) -> None:
