@@ -24,6 +24,7 @@ from recur_tune.errors import UserError
 from recur_tune.files import write_text
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.front import front_rows
+from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import Event, SearchState, TrialRecord, replay
 from recur_tune.tracking.calls import children, is_active, log_run, quiet_client, reason, set_status
@@ -45,7 +46,9 @@ from recur_tune.tracking.places import (
 )
 from recur_tune.tracking.plots import draw_front, smaller
 from recur_tune.tracking.subject import bases_of, corpus_of, shape_params
-from recur_tune.tracking.views import view_tags
+from recur_tune.tracking.units import rounded
+from recur_tune.tracking.views import SEARCHES, view_address, view_tags
+from recur_tune.trial.fields import own_fields
 
 if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow import MlflowClient
@@ -94,7 +97,7 @@ class Tracker:
     @property
     def run_list(self) -> str:
         """Where the runs of all searches are shown below MLflow's own address; its front page likewise."""
-        return self._delivered.run_list if self._delivered.parent else ""
+        return view_address(self._delivered, SEARCHES) if self._delivered.parent else ""
 
     def start(self, after: float = 0.0) -> None:
         """Deliver in the background, beginning after so many seconds."""
@@ -209,6 +212,7 @@ class Tracker:
         self._state: SearchState | None = None
         self._note_there: dict[str, str] = {}
         self._children_known = False
+        self._params_there: dict[str, set[str]] = {}  # by run, where another tracker had made it
 
     def _save(self) -> None:
         write_text(self.directory.path / DELIVERED, json.dumps(asdict(self._delivered)) + "\n")
@@ -289,14 +293,16 @@ class Tracker:
 
         run = self._find_or_create_child(client, trial, news)
         tags = {
+            "state": trial.state,  # to MLflow a trial that others beat has finished like any other
             "pareto": str(on_front).lower(),
-            "recur_tune.state": trial.state,
             "recur_tune.role": trial.role,
             "recur_tune.reason": trial.reason,
             "recur_tune.folder": str(self.directory.trial(trial.number)),
             NOTE: trial_note(self.directory, self._spec, trial, on_front, self.page),
         }
-        params = self._spec.trial_config(trial.params, trial.seed).model_dump() if news.begins else {}
+        params = _trial_params(self._spec, trial) if news.begins else {}
+        # MLflow's parameters keep their first value, which an earlier version may have written in another way.
+        params = {name: value for name, value in params.items() if name not in self._params_there.get(run, ())}
         try:
             log_run(client, run, news.points, params, tags)
             if news.begins:
@@ -311,7 +317,9 @@ class Tracker:
         """A trial's run. One that is not noted can exist only where this tracker has not made all runs itself."""
         runs = self._delivered.runs
         if trial.number not in runs and not self._children_known:
-            runs |= children(client, self._delivered.experiment, self._delivered.parent)
+            found = children(client, self._delivered.experiment, self._delivered.parent)
+            runs |= {number: run.info.run_id for number, run in found.items()}
+            self._params_there = {run.info.run_id: set(run.data.params) for run in found.values()}
             self._children_known = True
         if trial.number not in runs:
             start = milliseconds(trial.started or news.changed)  # what is infeasible ends without a start
@@ -331,10 +339,17 @@ class Tracker:
 
 def _search_params(spec: SearchSpec) -> dict[str, Any]:
     """What a person compares searches by."""
-    sections = spec.model_dump(include={"budget", "sampler", "resources", "limits"})
+    sections = spec.model_dump(include={"budget", "sampler", "resources"})
     flat = {f"{section}.{name}": value for section, fields in sections.items() for name, value in fields.items()}
+    limits = {f"limits.{name}": OBJECTIVES[name].format(limit) for name, limit in spec.limits.items()}
     subject = {"corpus": corpus_of(spec), "base": ", ".join(bases_of(spec)), **shape_params(spec)}
-    return {"objectives": ", ".join(spec.objectives), **subject, **flat}
+    return {"objectives": ", ".join(spec.objectives), **subject, **flat, **limits}
+
+
+def _trial_params(spec: SearchSpec, trial: TrialRecord) -> dict[str, Any]:
+    """What a person compares trials by: the fields that this one has."""
+    fields = own_fields(spec.trial_config(trial.params, trial.seed))
+    return {name: rounded(value) if isinstance(value, float) else value for name, value in fields.items()}
 
 
 def _user() -> str:

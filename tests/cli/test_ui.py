@@ -67,7 +67,10 @@ def test_all_searches_are_shown_on_the_next_port_where_one_is_taken_while_the_se
         monkeypatch.setattr(ui, "stop_requests", lambda: nullcontext(lambda: True))  # as soon as it is shown
         shown = run("ui", "--no-browser", "--port", port, "--results", results)
     assert shown.code == 0 and f"port {port} is taken" in shown.err
-    assert shown.out.endswith(f"/#/experiments/{delivered(results).experiment}/runs?workflowType=machine_learning\n")
+    experiment = delivered(results).experiment
+    assert shown.out.endswith(
+        f"/#/experiments/{experiment}/runs?workflowType=machine_learning&viewStateShareKey=searches\n"
+    )
 
 
 def test_a_search_with_a_server_of_its_own_needs_no_other(tmp_path: Path) -> None:
