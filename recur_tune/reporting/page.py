@@ -13,6 +13,7 @@ from typing import Any
 from recur_tune.errors import UserError
 from recur_tune.files import write_text
 from recur_tune.jsonable import finite
+from recur_tune.reporting.confirmed import confirmed_panel
 from recur_tune.reporting.figures import front_panel, parallel_panel, windows_panel
 from recur_tune.reporting.importance import importance_panel
 from recur_tune.reporting.marks import Panel
@@ -29,7 +30,8 @@ _WIDE = {"front", "parallel", "timeline", "fronts"}
 def report_panels(search: Reading) -> list[Panel]:
     """Every figure of a report, what people look for first at the top."""
     makers = (
-        front_panel, windows_panel, volume_panel, curves_panel, importance_panel, parallel_panel, timeline_panel,
+        front_panel, confirmed_panel, windows_panel, volume_panel, curves_panel, importance_panel, parallel_panel,
+        timeline_panel,
     )  # fmt: skip
     return [make(search) for make in makers]
 
@@ -37,7 +39,7 @@ def report_panels(search: Reading) -> list[Panel]:
 def report_page(search: Reading, panels: Sequence[Panel] | None = None) -> str:
     """A search's report."""
     chosen = report_panels(search) if panels is None else panels
-    known = {number: _known(search, number) for number in search.state.trials}
+    known = {number: _known(search, number) for number in (*search.state.trials, *search.state.repeats)}
     first, *rest = chosen
     body = [
         f"<h1>{html.escape(search.name)}</h1>",
@@ -153,7 +155,7 @@ def _linked(search: Reading, number: int) -> str:
 
 def _known(search: Reading, number: int) -> dict[str, str]:
     """What the page knows of a trial: its words, and its page in MLflow where it has one."""
-    words = {"text": search.about(search.state.trials[number])}
+    words = {"text": search.about(search.state.record(number))}
     return words | {"url": search.links[number]} if number in search.links else words
 
 

@@ -45,10 +45,8 @@ from recur_tune.tracking.places import (
     without_password,
 )
 from recur_tune.tracking.plots import draw_front, smaller
-from recur_tune.tracking.subject import bases_of, corpus_of, shape_params
-from recur_tune.tracking.units import rounded
+from recur_tune.tracking.subject import bases_of, corpus_of, shape_params, trial_params
 from recur_tune.tracking.views import SEARCHES, view_address, view_tags
-from recur_tune.trial.fields import own_fields
 
 if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow import MlflowClient
@@ -300,7 +298,7 @@ class Tracker:
             "recur_tune.folder": str(self.directory.trial(trial.number)),
             NOTE: trial_note(self.directory, self._spec, trial, on_front, self.page),
         }
-        params = _trial_params(self._spec, trial) if news.begins else {}
+        params = trial_params(self._spec, trial) if news.begins else {}
         # MLflow's parameters keep their first value, which an earlier version may have written in another way.
         params = {name: value for name, value in params.items() if name not in self._params_there.get(run, ())}
         try:
@@ -344,12 +342,6 @@ def _search_params(spec: SearchSpec) -> dict[str, Any]:
     limits = {f"limits.{name}": OBJECTIVES[name].format(limit) for name, limit in spec.limits.items()}
     subject = {"corpus": corpus_of(spec), "base": ", ".join(bases_of(spec)), **shape_params(spec)}
     return {"objectives": ", ".join(spec.objectives), **subject, **flat, **limits}
-
-
-def _trial_params(spec: SearchSpec, trial: TrialRecord) -> dict[str, Any]:
-    """What a person compares trials by: the fields that this one has."""
-    fields = own_fields(spec.trial_config(trial.params, trial.seed))
-    return {name: rounded(value) if isinstance(value, float) else value for name, value in fields.items()}
 
 
 def _user() -> str:

@@ -17,6 +17,7 @@ from recur_tune.tracking.calls import is_active, log_run
 from recur_tune.tracking.description import trial_note
 from recur_tune.tracking.news import RunNews
 from recur_tune.tracking.places import NOTE, Delivered
+from recur_tune.tracking.subject import trial_params
 
 if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow import MlflowClient
@@ -87,7 +88,7 @@ class FrontModels:
             name=_NOT_IN_A_NAME.sub("-", f"{self.directory.name}-{trial.name}"),
             source_run_id=run,
             tags=tags,
-            params={name: str(value) for name, value in config.model_dump().items() if value is not None},
+            params={name: str(value) for name, value in trial_params(self.spec, trial).items() if value is not None},
             model_type="plain GPT-2" if config.memory is None else "recurrent GPT-2",
         )
 

@@ -96,7 +96,9 @@ def _reported(event: Event) -> dict[str, Any]:
     """A report's metrics; `loss` is the validation's, as the objective of that name is."""
     validation = event.get("validation") or {}
     measured = {name: event.get(name) for name in ("tokens_per_second", "measured_peak_memory")}
-    return {"training_loss": event.get("loss"), **measured, **validation}
+    scored = {f"{split}_{name}": value for split, metrics in event.get("scores", {}).items()
+              for name, value in metrics.items()}  # fmt: skip
+    return {"training_loss": event.get("loss"), **measured, **validation, **scored}
 
 
 def milliseconds(seconds: float) -> int:

@@ -130,7 +130,7 @@ def test_parameters_that_an_earlier_version_wrote_in_another_way_stay(
 ) -> None:
     directory = rich_search(results)
     with monkeypatch.context() as earlier:
-        earlier.setattr(tracking, "_trial_params", lambda spec, trial: {"learning_rate": "3.00000000001e-4"})
+        earlier.setattr(tracking, "trial_params", lambda spec, trial: {"learning_rate": "3.00000000001e-4"})
         Tracker(directory).deliver()
     (directory.path / "mlflow.json").unlink()
     assert Tracker(directory).deliver()

@@ -70,7 +70,7 @@ def test_every_model_of_the_front_is_logged_with_its_run_its_parameters_and_its_
         assert [output.model_id for output in run.outputs.model_outputs] == [model.model_id]
         assert model.params == run.data.params
         metrics = {metric.key: metric.value for metric in model.metrics}
-        same = {"perplexity", "word_perplexity", "bits_per_byte", "loss", "flops_per_token"}
+        same = {"perplexity", "bits_per_byte", "loss", "MFLOPs_per_token"}
         assert metrics == {key: value for key, value in run.data.metrics.items() if key in same}
         folder = directory.trial(int(name[1:])) / MODEL
         assert (model.tags["pareto"], model.tags["recur_tune.folder"]) == ("true", str(folder))
