@@ -13,6 +13,7 @@ from recur_tune.cli.display import note, stderr, stdout
 from recur_tune.cli.options import as_json, command_line, print_json, results_option
 from recur_tune.cli.run import address_option, run_watched
 from recur_tune.cli.slurm import check_place, chosen_profile, is_submitted, slurm_options, submit_again
+from recur_tune.cli.trials import in_two_lines
 from recur_tune.corpus.document import SPLITS
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import SearchDirectory, results_folder
@@ -97,9 +98,9 @@ def print_confirmation(spec: SearchSpec, found: Confirmation) -> None:
     quality = OBJECTIVES[found.quality]
     costs = [OBJECTIVES[name] for name in spec.objectives if name in COSTS]
     table = Table(box=None, pad_edge=False, header_style="bold")
-    heads = [f"{found.split} split\n{quality.title}", "\nseeds", "validation\nfound", "\nagain"]
-    for place, title in enumerate(["\ntrial", "\nkind", *heads, *(f"\n{cost.title}" for cost in costs)]):
-        table.add_column(title, no_wrap=True, justify="left" if place < 2 else "right")
+    heads = [f"{in_two_lines(quality.title)}\n{found.split}", "seeds", "valid.\nfound", "valid.\nagain"]
+    for place, title in enumerate(["trial", "kind", *heads, *(in_two_lines(cost.title) for cost in costs)]):
+        table.add_column(title, no_wrap=True, justify="left" if place < 2 else "right", vertical="bottom")
     for point in found.points:
         kind = "plain" if spec.trial_config(point.trial.params).recurrence == "none" else "recurrent"
         error = "" if math.isnan(point.standard_error) else f" ± {point.standard_error:.2g}"
