@@ -74,8 +74,7 @@ def _figure(shares: Mapping[str, Shares], labels: Sequence[str], height: int) ->
             OBJECTIVES[name].title, side="top", range=[0, _LONG], domain=[left, left + wide], tickvals=[0, 1],
             ticktext=["0", "100 %"], tickangle=0, tickfont={"size": 10}, fixedrange=True,
         )  # fmt: skip
-        array = [error or None for error in errors]
-        whiskers = {"type": "data", "array": array, "color": _WHISKER, "thickness": 1.2, "width": 3}
+        whiskers = {"type": "data", "array": errors, "color": _WHISKER, "thickness": 1.5, "width": 0}
         place = {"y": rows, "xaxis": f"x{number}", "hoverinfo": "skip"}
         traces.append({
             "type": "bar", "orientation": "h", "name": OBJECTIVES[name].title, "x": means, "marker": {"color": _BAR},

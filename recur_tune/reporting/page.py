@@ -14,9 +14,10 @@ from recur_tune.errors import UserError
 from recur_tune.files import write_text
 from recur_tune.jsonable import finite
 from recur_tune.reporting.confirmed import confirmed_panel
-from recur_tune.reporting.figures import front_panel, parallel_panel, windows_panel
+from recur_tune.reporting.figures import front_panel, windows_panel
 from recur_tune.reporting.importance import importance_panel
 from recur_tune.reporting.marks import Panel
+from recur_tune.reporting.parallel import parallel_panel
 from recur_tune.reporting.progress import curves_panel, timeline_panel, volume_panel
 from recur_tune.reporting.reading import Reading, values_of
 from recur_tune.reporting.template import SCRIPT, STYLE
@@ -58,7 +59,7 @@ def page(title: str, body: Iterable[str], panels: Iterable[Panel], trials: Mappi
     """A page around its body, with the figures' data and the library that draws them."""
     from plotly.offline import get_plotlyjs
 
-    figures = [{"key": panel.key, **panel.figure} for panel in panels if panel.figure]
+    figures = [{"key": panel.key, "printed": panel.printed, **panel.figure} for panel in panels if panel.figure]
     # A `<` in the data could end the script that it lies in.
     data = json.dumps(finite({"figures": figures, "trials": trials}), separators=(",", ":"))
     data = data.replace("<", "\\u003c")
@@ -101,6 +102,7 @@ def section(panel: Panel) -> str:
         size = f"height: {panel.height}px; min-width: {panel.min_width}px"
         text = f"<p class=caption>{html.escape(panel.caption)}</p>"
         text += f'<div class=scroll><div id="{panel.key}" style="{size}"></div></div>'
+        text += f'<div class=printed id="{panel.key}-printed" style="height: {panel.height}px"></div>'
     return f"<section{wide}><h2>{html.escape(panel.title)}</h2>{text}</section>"
 
 
