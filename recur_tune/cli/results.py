@@ -313,18 +313,28 @@ def _why_no_model(record: TrialRecord, spec: SearchSpec) -> str:
 
 @click.command()
 @click.argument("name")
+@click.option(
+    "--tensorboard", metavar="FOLDER", type=click.Path(path_type=Path),
+    help="Write TensorBoard's event files there instead, also of a running search.",
+)  # fmt: skip
 @results_option
-def track(name: str, results: Path | None) -> None:
+def track(name: str, tensorboard: Path | None, results: Path | None) -> None:
     """Deliver to MLflow what it has not got yet, say after its server was away.
 
     A running search delivers by itself, and what could not be delivered is never lost: the search's own log has it.
 
     \b
       recur-tune track books
+      recur-tune track books --tensorboard runs/tensorboard
     """
     from recur_tune.tracking.mlflow import Tracker
+    from recur_tune.tracking.tensorboard import write_event_files
 
     directory = SearchDirectory.open(results_folder(results), name)
+    if tensorboard is not None:
+        click.echo(write_event_files(directory, tensorboard))
+        stderr.print(f"next:  tensorboard --logdir {shlex.quote(str(tensorboard))}", soft_wrap=True)
+        return
     if directory.is_running:
         raise UserError(f"name: {name} is running, and delivers by itself.")
     with directory.lock(), stderr.status("delivering …"):  # two who deliver at once would make runs twice

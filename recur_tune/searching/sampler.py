@@ -77,6 +77,8 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             storage=storage,
             study_name=_study_name(storage, log.directory.name),
         )
+        if self.study.metric_names is None:  # its other tools would number the objectives
+            self.study.set_metric_names(list(spec.objectives))
         if not self.study.get_trials(deepcopy=False):
             self._tell_knowledge()
             for role, point in first_points(spec).items():

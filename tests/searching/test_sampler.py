@@ -10,12 +10,14 @@ from typing import Any
 
 import optuna
 import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from recur_tune.errors import UserError
-from recur_tune.searching.directory import STOP, SearchDirectory
+from recur_tune.searching.directory import STOP, STUDY, SearchDirectory
 from recur_tune.searching.sampler import TruthfulSearch, first_points, make_sampler, study_storage
 from recur_tune.searching.scheduler import ParetoHalving
 from recur_tune.searching.spec import SearchSpec
@@ -404,10 +406,54 @@ def test_one_trial_at_a_time_reproduces_with_its_seed(tmp_path: Path) -> None:
     assert rates("a") == rates("b")
 
 
-def test_the_study_can_be_read_by_optuna_alone(directory: SearchDirectory) -> None:
+def opened_by_optuna_alone(directory: SearchDirectory) -> optuna.Study:
+    """The study as any tool of Optuna's opens it: by nothing but the journal's path."""
+    storage = JournalStorage(JournalFileBackend(str(directory.path / STUDY)))
+    [name] = optuna.get_all_study_names(storage)
+    return optuna.load_study(study_name=name, storage=storage)
+
+
+def test_the_study_can_be_read_by_optuna_alone(tmp_path: Path) -> None:
+    directory = changed(tmp_path, limits={"peak_memory": 40_000})  # the baseline's window of 64 is over it
+    driver = Driver(directory)
+    good, bad = driver.ask(), driver.ask()
+    assert good and bad
+    driver.log.state.trials[bad.config["number"]].costs["flops_per_token"] = 1e9
+    driver.report(good, 50, 9.0)
+    driver.report(bad, 50, 9.5)  # pruned
+    driver.report(good, 100, 8.0, state="complete")
+    study = opened_by_optuna_alone(directory)
+    assert study.metric_names == ["token_perplexity", "flops_per_token"]
+    seen = {trial.number: trial for trial in study.get_trials() if trial.state != TrialState.WAITING}
+    assert seen.keys() == driver.log.state.trials.keys()
+    ends = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "infeasible": TrialState.PRUNED}
+    for number, record in driver.log.state.trials.items():
+        complete = record.state == "complete"
+        assert seen[number].state == ends[record.state]
+        assert seen[number].values == ([8.0, record.costs["flops_per_token"]] if complete else None)
+        assert seen[number].params["window"] == record.params["window"]
+        assert (max(seen[number].constraints.values()) > 0) == (record.state == "infeasible")
+    assert {record.state for record in driver.log.state.trials.values()} == ends.keys()
+
+
+def test_a_renamed_search_keeps_its_study(directory: SearchDirectory) -> None:
     driver = Driver(directory)
     trial = driver.ask()
     assert trial is not None
-    driver.report(trial, 100, 5.0, state="complete")
-    study = optuna.load_study(study_name="s", storage=study_storage(directory.path))
-    assert study.get_trials()[0].state == TrialState.COMPLETE
+    driver.report(trial, 100, 8.0, state="complete")
+    again = Driver(directory.rename("other"))
+    another = again.ask()
+    assert another is not None and another.config["number"] == 1
+    study = opened_by_optuna_alone(SearchDirectory(directory.path.with_name("other")))
+    assert study.study_name == "s"
+    assert [told.state for told in study.get_trials()] == [TrialState.COMPLETE, TrialState.RUNNING]
+
+
+def test_objectives_get_their_names_when_an_older_search_goes_on(directory: SearchDirectory) -> None:
+    storage = study_storage(directory.path)
+    optuna.create_study(study_name="s", storage=storage, directions=["minimize", "minimize"])
+    Driver(directory)
+    assert opened_by_optuna_alone(directory).metric_names == ["token_perplexity", "flops_per_token"]
+    before = (directory.path / STUDY).read_text().count("metric_names")
+    Driver(directory)
+    assert (directory.path / STUDY).read_text().count("metric_names") == before == 1
