@@ -28,7 +28,7 @@ def importance_panel(search: Reading) -> Panel:
     labels.sort(key=lambda label: sum(one.mean.get(label, 0.0) for one in shares.values()))
     caption = f"Each column shares out 100 %. {_in_words(shares)}{f' Not here: {missing}.' if missing else ''}"
     height = 100 + 30 * len(labels)
-    return Panel(key, title, caption, _figure(shares, labels, height), height, min_width=140 + 110 * len(shares))
+    return Panel(key, title, caption, _figure(shares, labels, height), height, min_width=130 + 130 * len(shares))
 
 
 def importances(search: Reading) -> dict[str, Shares | str]:
@@ -70,10 +70,12 @@ def _figure(shares: Mapping[str, Shares], labels: Sequence[str], height: int) ->
         number = "" if at == 0 else str(at + 1)
         means, errors = ([by.get(label, 0.0) for label in labels] for by in (one.mean, one.error))
         left = at * (wide + _GAP)
-        look[f"xaxis{number}"] = plain_axis(
+        x_axis = plain_axis(
             OBJECTIVES[name].title, side="top", range=[0, _LONG], domain=[left, left + wide], tickvals=[0, 1],
             ticktext=["0", "100 %"], tickangle=0, tickfont={"size": 10}, fixedrange=True,
         )  # fmt: skip
+        x_axis["title"]["font"] = {"size": 12}  # two of them have to fit beside each other
+        look[f"xaxis{number}"] = x_axis
         whiskers = {"type": "data", "array": errors, "color": _WHISKER, "thickness": 1.5, "width": 0}
         place = {"y": rows, "xaxis": f"x{number}", "hoverinfo": "skip"}
         traces.append({
