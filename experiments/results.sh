@@ -52,7 +52,7 @@ for stage; do
         --dropout 0.1 --out "$out/books-base" --json > "$out/$stage.json"
       ;;
     books-search)
-      recur_tune search books --name books --results "$out/results" --set "space.base=$out/books-base" \
+      recur_tune search texts --name books --results "$out/results" --set "space.base=$out/books-base" \
         --set "space.corpus=text:$books" --set "space.tokenizer=$bpe" --set "resources.gpus=$share" \
         ${SEARCH_TIME:+--time $SEARCH_TIME}
       look_at books --opening 50k

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from rich.table import Table
 
-from recur_tune.cli.display import note, stderr, stdout, table_by_name
+from recur_tune.cli.display import note, stderr, stdout
 from recur_tune.cli.options import as_json, command_line, print_json, results_option
 from recur_tune.cli.run import address_option, run_watched
 from recur_tune.cli.slurm import check_place, chosen_profile, is_submitted, slurm_options, submit_again
+from recur_tune.cli.trials import in_two_lines
 from recur_tune.corpus.document import SPLITS
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import SearchDirectory, results_folder
@@ -95,23 +97,23 @@ def print_confirmation(spec: SearchSpec, found: Confirmation) -> None:
     """Means and standard errors as a table, and what they say of the front."""
     quality = OBJECTIVES[found.quality]
     costs = [OBJECTIVES[name] for name in spec.objectives if name in COSTS]
-    title = f"{quality.title}, {found.split} split"
-    heads = ["trial", "kind", title, "seeds", "validation: found, again", *(cost.title for cost in costs), "verdict"]
-    table = table_by_name(heads)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    heads = [f"{in_two_lines(quality.title)}\n{found.split}", "seeds", "valid.\nfound", "valid.\nagain"]
+    for place, title in enumerate(["trial", "kind", *heads, *(in_two_lines(cost.title) for cost in costs)]):
+        table.add_column(title, no_wrap=True, justify="left" if place < 2 else "right", vertical="bottom")
     for point in found.points:
         kind = "plain" if spec.trial_config(point.trial.params).recurrence == "none" else "recurrent"
-        error = (
-            ""
-            if math.isnan(point.standard_error)
-            else f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{point.standard_error:.2g}"
-        )
-        seen = [point.trial.value(found.quality), point.validation]
+        error = "" if math.isnan(point.standard_error) else f" ± {point.standard_error:.2g}"
+        seen = (point.trial.value(found.quality), point.validation)
         table.add_row(
             point.trial.name, kind, f"{quality.format(point.mean)}{error}", str(len(point.values)),
-            ", ".join("-" if value is None else quality.format(value) for value in seen),
-            *(cost.format(point.trial.costs[cost.name]) for cost in costs), point.verdict,
+            *("-" if value is None else quality.format(value) for value in seen),
+            *(cost.format(point.trial.costs[cost.name]) for cost in costs),
         )  # fmt: skip
     stdout.print(table)
+    for point in found.points:
+        if point.no_better_than:
+            stdout.print(f"{point.trial.name}: {point.verdict}.", soft_wrap=True)
     if math.isnan(found.spread):
         note("one seed each has no standard error; `--seeds 3` has one.")
     else:

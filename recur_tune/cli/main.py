@@ -34,7 +34,8 @@ def cli() -> None:
     A front of quality against compute and memory, offline, in about three minutes:
       recur-tune search
       recur-tune status
-      recur-tune front NAME
+      recur-tune front NAME --under flops_per_token=500k
+      recur-tune confirm NAME --seeds 3
 
     \b
     One trial at a time:

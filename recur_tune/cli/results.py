@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
 import shlex
 import shutil
@@ -27,6 +28,8 @@ from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import SearchState, TrialRecord
 from recur_tune.spec import nearest, write_yaml
 from recur_tune.units import format_duration
+
+_WORTH_A_WORD = 10.0  # seconds
 
 _under = click.option(
     "--under", metavar="COST=VALUE,...", help="What may be spent, as flops_per_token=55M,peak_memory=10GiB."
@@ -95,9 +98,19 @@ def _print_summaries(summaries: list[dict[str, Any]]) -> None:
         volume = "-" if one["hypervolume"] is None else f"{one['hypervolume']:.4f}"
         trials = ", ".join(f"{count} {state}" for state, count in one["trials"].items()) or "none yet"
         table.add_row(
-            one["search"], one["status"], trials, str(one["on_front"]), volume, format_duration(one["seconds"])
+            one["search"],
+            one["status"],
+            trials,
+            str(one["on_front"]),
+            volume,
+            f"{format_duration(one['seconds'])}{_preparation(one['preparation_seconds'])}",
         )
     stdout.print(table)
+
+
+def _preparation(seconds: float) -> str:
+    """What a base, a corpus and Ray took besides, where that is worth a word."""
+    return f" (and {format_duration(seconds)} to prepare)" if seconds >= _WORTH_A_WORD else ""
 
 
 def _summary(directory: SearchDirectory) -> dict[str, Any]:
@@ -255,6 +268,7 @@ def export(
     with whole_folder(target) as partial:
         for file in model.iterdir():
             shutil.copy(file, partial)
+        _add_code(partial)
         write_yaml(partial / "trial.yaml", directory.with_own_base(directory.spec.trial_config(record.params)))
     click.echo(record.name)
     stderr.print(f"next:  recur-tune eval {target} --split test", soft_wrap=True)
@@ -278,6 +292,15 @@ def _chosen(
     if found is None:
         raise refuse_limits(state.trials.values(), limits)
     return found.best
+
+
+def _add_code(model: Path) -> None:
+    """A recurrent model that was saved without its code gets it, so that it opens where recur-tune is not installed."""
+    settings = json.loads((model / "config.json").read_text())
+    if settings.get("recurrence") and "auto_map" not in settings:
+        from recur_tune.model.portable import write_code
+
+        write_code(model)
 
 
 def _why_no_model(record: TrialRecord, spec: SearchSpec) -> str:
@@ -341,15 +364,17 @@ def print_end(directory: SearchDirectory, state: SearchState) -> None:
 
     spec = directory.spec
     watch = Watch(directory)
-    stdout.print(f"{directory.name}: {watch.headline()}, {format_duration(state.active_seconds)}", style="bold")
+    took = format_duration(state.active_seconds)
+    stdout.print(f"{directory.name}: {watch.headline()}, {took}{_preparation(state.preparation_seconds)}", style="bold")
     print_front(state, spec.objectives)
     best, uri = front(state.trials.values(), spec.objectives), tracking_uri(directory)
     lines = [f"picture:  {directory.path / 'front.png'}", f"in a browser:  {directory.path / 'front.html'}"]
     lines.append(f"all of it on one page:  {command_line('report', directory)}")
     lines.append(f"compare runs:  {without_password(uri) if is_server(uri) else command_line('ui', directory)}")
+    if best:
+        lines.append(f"which points are chance:  {command_line('confirm', directory)}")
     if best and spec.keep != "none":
-        trial = best[0].name
-        lines.append(f"take a model:  {command_line('export', directory)} --trial {trial} --to models/{trial}")
+        lines.append(f"take the best model:  {command_line('export', directory)} --best --to models/{directory.name}")
     if state.status == "finished":
         more = 2 * max(spec.budget.trials or 0, state.trained)
         lines.append(f"more trials:  {command_line('resume', directory)} --trials {more}")

@@ -75,17 +75,17 @@ def search(
     """Search a space for its front of quality against cost.
 
     SPACE is a YAML file, or the name of one that comes with recur-tune: quickstart (the default; nothing is
-    downloaded), wikitext-103, pg19, enwik8-bytes, enwik8-bpe, enwik8-short, books (text files of one's own). Trials run
+    downloaded), wikitext-103, pg19, enwik8-bytes, enwik8-bpe, enwik8-short, texts (text files of one's own). Trials run
     on all of this machine, on the cluster at --address, or with --slurm in an allocation that the search waits for in
     the queue. Ctrl-C once pauses the search, its trials saved, twice ends it at once; `recur-tune resume` goes on.
 
     \b
       recur-tune search
-      recur-tune search books --set space.corpus=text:DIR --set space.tokenizer=DIR_OF_BPE
+      recur-tune search texts --set space.corpus=text:DIR --set space.tokenizer=DIR_OF_BPE
       recur-tune search pg19 --name pg19 --trials 200 --set budget.tokens=20M
       recur-tune search pg19 --name pg19 --address auto
       recur-tune search pg19 --name wider --from pg19 --set space.window=[300,600,1000] --detach
-      recur-tune search pg19 --name pg19 --slurm cluster/generic-gpu.yaml --nodes 4 --time 8:00:00
+      recur-tune search pg19 --name pg19 --slurm generic-gpu --nodes 4 --time 8:00:00
       recur-tune search pg19 --dry-run > mine.yaml     # a file of one's own to start from
     """
     check_place(address, slurm, nodes, gpus_per_node, follow)

@@ -38,7 +38,7 @@ def slurm_options(command: AnyCommand) -> AnyCommand:
     """For commands that can send a search into the queue."""
     options = [
         click.option("--slurm", is_flag=False, flag_value="", metavar="PROFILE",
-                     help="Run in a SLURM allocation: a site's profile, as cluster/generic-gpu.yaml, or 'here' for the "
+                     help="Run in a SLURM allocation: a site's profile, as generic-gpu, or 'here' for the "
                           "allocation that you are in."),
         click.option("--nodes", type=click.IntRange(min=1), help="With --slurm: nodes, instead of the profile's."),
         click.option("--gpus-per-node", type=click.IntRange(min=0), help="With --slurm: GPUs, likewise."),
@@ -84,7 +84,7 @@ def chosen_profile(given: str, directory: SearchDirectory | None = None, **chang
         return read_profile(given, **changes)
     folder = SlurmFolder(directory) if directory else None
     if folder is None or not folder.exists:
-        raise UserError("slurm: it needs a profile of your site, as `--slurm cluster/generic-gpu.yaml`.")
+        raise UserError("slurm: it needs a profile of your site, as `--slurm generic-gpu`.")
     return read_profile(str(folder.path / "profile.yaml"), **changes)
 
 
@@ -307,7 +307,7 @@ def check(slurm: str, nodes: int | None, results: Path | None) -> None:
     """Try a site in a job of a minute: do the nodes see each other, their GPUs and the storage?
 
     \b
-      recur-tune cluster check --slurm cluster/generic-gpu.yaml
+      recur-tune cluster check --slurm generic-gpu
     """
     from recur_tune.slurm.check import look_at
     from recur_tune.slurm.submit import check_site

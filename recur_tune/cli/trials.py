@@ -91,9 +91,13 @@ def objective_columns(trials: Iterable[TrialRecord], objectives: Iterable[str]) 
     for name in objectives:
         objective = OBJECTIVES[name]
         values = [trial.value(name) for trial in trials]
-        title = objective.title.replace(" ", "\n", 1) if " " in objective.title else objective.title.replace("/", "\n/")
-        columns[title] = ["-" if value is None else objective.format(value) for value in values]
+        columns[in_two_lines(objective.title)] = ["-" if value is None else objective.format(value) for value in values]
     return columns
+
+
+def in_two_lines(title: str) -> str:
+    """An objective's title for a narrow column."""
+    return title.replace(" ", "\n", 1) if " " in title else title.replace("/", "\n/")
 
 
 def _fields(trials: Iterable[TrialRecord]) -> list[str]:

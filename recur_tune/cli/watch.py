@@ -54,7 +54,7 @@ class Watch(Audience):
         self._spinner = Spinner("dots")
         self._teller = threading.Thread(target=self._tell_lines, daemon=True)
         self.catch_up()  # what happened before is known, and only what is new told
-        self._live = Live(get_renderable=self._render, console=stderr, refresh_per_second=4, transient=True)
+        self._live = Live(get_renderable=self.__rich__, console=stderr, refresh_per_second=4, transient=True)
 
     def __enter__(self) -> Self:
         if stderr.is_terminal:
@@ -159,7 +159,7 @@ class Watch(Audience):
         group = 0 if trial.state in ("running", "paused") else 1 if trial.number in self._on_front else 2
         return group, -trial.number
 
-    def _render(self) -> RenderableType:
+    def __rich__(self) -> RenderableType:
         self.catch_up()
         at_work = self.state.status == "started"
         elapsed = format_duration(self.state.elapsed(time.time()) if at_work else time.monotonic() - self._started)

@@ -41,7 +41,7 @@ class StdlibCorpus:
 
     def fingerprint(self, split: Split) -> str:
         """Which files the text would be read from, without reading them."""
-        listing = [f"{path} {path.stat().st_size}" for path in _source_files()]
+        listing = [f"{path} {path.stat().st_size}" for path in source_files()]
         return hashlib.sha256("\n".join([f"{sys.version} without repeats", *listing]).encode()).hexdigest()
 
     def token_limit(self, split: Split) -> int | None:
@@ -55,7 +55,7 @@ def _split_of(name: str) -> Split:
 
 
 @cache
-def _source_files() -> list[Path]:
+def source_files() -> list[Path]:
     """Once a process: every trial of a search asks, and a library does not change under a running Python."""
     found = []
     for folder, subfolders, files in os.walk(sysconfig.get_paths()["stdlib"]):
@@ -69,7 +69,7 @@ def _texts() -> dict[str, str]:
     """Every document by name; parsing the library takes seconds, so once a process."""
     texts = {f"topic {name}": text for name, text in topics.topics.items()}
     root = Path(sysconfig.get_paths()["stdlib"])
-    for path in _source_files():
+    for path in source_files():
         module = path.relative_to(root).parts[0].removesuffix(".py")
         texts[f"module {module}"] = texts.get(f"module {module}", "") + _docstrings(path)
     texts = _without_repeats(texts)

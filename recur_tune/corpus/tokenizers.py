@@ -24,7 +24,9 @@ def load_tokenizer(name: str, field: str = "tokenizer") -> PreTrainedTokenizerBa
         return byte_tokenizer()
     use_cache_where_offline()
     try:
-        tokenizer = (GPT2TokenizerFast if _is_bare_bpe(name) else AutoTokenizer).from_pretrained(name)
+        # A recurrent model's folder has code beside it, of which a tokenizer needs nothing.
+        kind = GPT2TokenizerFast if _is_bare_bpe(name) else AutoTokenizer
+        tokenizer = kind.from_pretrained(name, trust_remote_code=False)
     except Exception as error:  # transformers raises OSError, ValueError or a Hub error for the same mistake
         raise UserError(hub_message(field, name, error, "'bytes'" if field == "tokenizer" else "a preset")) from error
     if not tokenizer.is_fast:

@@ -52,4 +52,4 @@ def recurrence_parameters(config: TrialConfig, base: GPT2Config) -> int:
     """Weights that the recurrence adds."""
     if config.memory is None:
         return 0
-    return sum(p.numel() for p in Memory(config.memory, base.n_embd, base.n_layer).parameters())
+    return sum(p.numel() for p in Memory(base.n_embd, base.n_layer, **config.memory.model_dump()).parameters())

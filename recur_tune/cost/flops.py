@@ -8,12 +8,14 @@ M embeddings inserted per site, S sites.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from transformers import GPT2Config
-
-from recur_tune.model.loss import padded
 from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import Plan
+
+if TYPE_CHECKING:  # importing torch takes seconds, and a report counts without it
+    from transformers import GPT2Config
+
+    from recur_tune.training.bptt import Plan
 
 
 def flops_per_token(config: TrialConfig, base: GPT2Config) -> float:
@@ -29,6 +31,8 @@ def flops_per_token(config: TrialConfig, base: GPT2Config) -> float:
 def training_flops_per_token(config: TrialConfig, base: GPT2Config, plan: Plan) -> float:
     """Everything that a training step multiplies, per scored token: forward, backward, whatever the plan runs again,
     the vocabulary projection, and attention over the whole square that kernels are charged for."""
+    from recur_tune.model.loss import padded
+
     windows, tokens = config.windows, config.window
     body = tokens * _blocks_per_position(base, attended=tokens)
     head = tokens * 2 * base.n_embd * padded(base.vocab_size)

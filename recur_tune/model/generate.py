@@ -1,7 +1,8 @@
 """Text without end: when a window is full, its state goes into the next one.
 
 A window is read exactly as evaluation reads it, so the probability of a generated text is the one that
-evaluation would give it.
+evaluation would give it. Hugging Face's `model.generate` reads the same way; here windows may be others than the
+model's own, a text need not end, and every token comes with its probability.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Iterator
 import torch
 
 from recur_tune.corpus.windows import Windowing
-from recur_tune.model.language_model import Cache, RecurrentGPT2, State
+from recur_tune.model.cache import TextCache
+from recur_tune.model.language_model import RecurrentGPT2
 
 
 @torch.no_grad()
@@ -33,40 +35,14 @@ def generate(
         top_k: Sample among so many of the likeliest only.
         generator: Where the randomness comes from.
     """
-    reader = _Reader(model, windowing)
-    for token in prompt[:-1]:
-        reader.read(token)
-    token = prompt[-1]
+    device, cache = next(model.parameters()).device, TextCache(windowing)
+    new = prompt
     while True:
-        log_p_V = reader.read(token).float().log_softmax(-1)
+        top_TK = model.read_text(torch.tensor([new], device=device), cache)[0]
+        log_p_V = model.logits(top_TK[-1]).float().log_softmax(-1)
         token = _choose(log_p_V, temperature, top_k, generator)
         yield token, float(log_p_V[token])
-
-
-class _Reader:
-    """Reads one token after another; knows where windows end."""
-
-    def __init__(self, model: RecurrentGPT2, windowing: Windowing) -> None:
-        self.model, self.windowing = model, windowing
-        self.device = next(model.parameters()).device
-        self.state: State | None = None
-        self.cache, self.tokens = Cache(), []  # type: tuple[Cache, list[int]]
-        self.left_by_this_window: State | None = None
-
-    def read(self, token: int) -> torch.Tensor:
-        """The logits that follow `token`."""
-        if len(self.tokens) == self.windowing.size:
-            self.state = self.left_by_this_window
-            repeated = self.tokens[self.windowing.stride :]
-            self.cache, self.tokens = Cache(), []
-            return self._advance([*repeated, token])
-        return self._advance([token])
-
-    def _advance(self, tokens: list[int]) -> torch.Tensor:
-        reading = self.model.read(torch.tensor([tokens], device=self.device), self.state, cache=self.cache)
-        self.tokens += tokens
-        self.left_by_this_window = reading.state
-        return self.model.logits(reading.top_BTK[0, -1])
+        new = [token]
 
 
 def _choose(log_p_V: torch.Tensor, temperature: float, top_k: int | None, generator: torch.Generator | None) -> int:

@@ -8,38 +8,38 @@ Shape suffixes: B lanes, T positions, M inserted embeddings, K hidden size, H he
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import AutoConfig, AutoModelForCausalLM, GPT2Config, GPT2Model, GPT2PreTrainedModel
+from transformers import GenerationMixin, GPT2Config, GPT2Model, GPT2PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
+from transformers.utils.generic import can_return_tuple
 
+from recur_tune.corpus.windows import NOT_SCORED, Windowing
+from recur_tune.model.cache import Cache, State, TextCache
 from recur_tune.model.recurrence import Memory
-from recur_tune.spec import MemorySpec
-
-State = torch.Tensor  # whose shape only the recurrence understands
 
 
 class RecurrentGPT2Config(GPT2Config):
-    """GPT-2's configuration and, under `recurrence`, a MemorySpec as a dict; None is the plain model."""
+    """GPT-2's configuration and, under `recurrence`, the fields of a MemorySpec; None is the plain model."""
 
     model_type = "recurrent_gpt2"
     recurrence: dict[str, Any] | None = None
-    # How the model was trained to read, so that evaluation can warn when it is read otherwise.
+    # How the model was trained to read: a text of any length is read so, and evaluation warns when it reads otherwise.
     window: int | None = None
     overlap: int | None = None
 
-
-@dataclass
-class Cache:
-    """The part of a window that was already read, for reading on token by token."""
-
-    keys_values: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
-    seen: torch.Tensor | None = None
-    length: int = 0
+    @property
+    def windowing(self) -> Windowing:
+        """The windows in which a text is read."""
+        size = self.window or self.n_positions
+        if size > self.n_positions:
+            raise ValueError(f"window: {size} is more than the {self.n_positions} positions of this model.")
+        return Windowing(size, self.overlap or 0)
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,17 @@ class Reading:
     state: State | None
 
 
-class RecurrentGPT2(GPT2PreTrainedModel):
-    """A pretrained GPT-2 and the recurrence that connects its windows."""
+class RecurrentGPT2(GPT2PreTrainedModel, GenerationMixin):
+    """A pretrained GPT-2 and the recurrence that connects its windows.
+
+    `read` runs one window. Called as a model, and in Hugging Face's `generate`, it reads a text of any length in the
+    windows of its configuration.
+    """
 
     config_class = RecurrentGPT2Config
     _tied_weights_keys = {"lm_head.weight": "transformer.wte.weight"}
+    _is_stateful = True  # a window that is over cannot be gone back to, so no other model may guess tokens ahead
+    accepts_loss_kwargs = False  # Hugging Face's Trainer would take **unknown for a place to put its own
 
     def __init__(self, config: RecurrentGPT2Config) -> None:
         super().__init__(config)
@@ -62,7 +68,7 @@ class RecurrentGPT2(GPT2PreTrainedModel):
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         self.recurrence: Memory | None = None
         if config.recurrence is not None:
-            self.recurrence = Memory(MemorySpec(**config.recurrence), config.n_embd, config.n_layer)
+            self.recurrence = Memory(config.n_embd, config.n_layer, **config.recurrence)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -116,9 +122,65 @@ class RecurrentGPT2(GPT2PreTrainedModel):
         """Scores over the vocabulary."""
         return self.lm_head(top_BTK)
 
-    def forward(self, input_ids: torch.Tensor, state: State | None = None) -> torch.Tensor:
-        """Logits of one window."""
-        return self.logits(self.read(input_ids, state, leave_state=False).top_BTK)
+    def read_text(self, tokens_BT: torch.Tensor, cache: TextCache) -> torch.Tensor:
+        """Run the next tokens of a text, however many windows they are; the last layer's output at each, [B, T, K].
+
+        Windows lie as evaluation lays them, counted from where the cache began.
+        """
+        if not tokens_BT.shape[1]:
+            raise ValueError("input_ids: there is no token to read; give at least one.")
+        if cache.recent_BT is not None and len(cache.recent_BT) != len(tokens_BT):
+            raise ValueError(
+                f"input_ids: {len(tokens_BT)} texts cannot go on from the past of {len(cache.recent_BT)}; give as many."
+            )
+        tops, rest_BT = [], tokens_BT
+        while rest_BT.shape[1]:
+            state, again_BT = (None, None) if cache.room else cache.next_window()
+            repeated = 0 if again_BT is None else again_BT.shape[1]
+            new_BT, rest_BT = rest_BT.tensor_split([cache.room - repeated], dim=1)
+            part_BT = new_BT if again_BT is None else torch.cat([again_BT, new_BT], dim=1)
+            reading = self.read(part_BT, state, cache=cache.window)  # within a window the cache has what it sees
+            cache.note(new_BT, reading.state)
+            tops.append(reading.top_BTK[:, repeated:])
+        return torch.cat(tops, dim=1)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: TextCache | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        **unknown: object,
+    ) -> CausalLMOutputWithPast:
+        """Logits, and with `labels` the loss, of texts of any length: Hugging Face's interface.
+
+        Args:
+            input_ids: As many tokens of every text; with `past_key_values` the next ones.
+            attention_mask: Ones alone. Texts of several lengths are padded on their right, where nothing before it
+                sees the padding, and told so by labels of -100.
+            past_key_values: What an earlier call returned.
+            labels: The same tokens again; each is predicted from those before it, and -100 is not scored.
+            use_cache: Whether to return what reading on needs; default: the configuration's.
+            logits_to_keep: So many of the last positions alone; 0 keeps all.
+            unknown: What other models take; refused.
+        """
+        _refuse(unknown, attention_mask, past_key_values)
+        cache = TextCache(self.config.windowing) if past_key_values is None else past_key_values
+        logits_BTV = self.logits(self.read_text(input_ids, cache)[:, -logits_to_keep:])
+        loss = None
+        if labels is not None:
+            scores_NV, target_N = logits_BTV[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+            loss = F.cross_entropy(scores_NV.float(), target_N, ignore_index=NOT_SCORED)
+        keep = self.config.use_cache if use_cache is None else use_cache
+        return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=cache if keep else None)
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        """Hugging Face asks before it makes a cache; ours is made by the first reading."""
+        return False
 
     def get_output_embeddings(self) -> nn.Module:
         """For Hugging Face's weight tying."""
@@ -151,10 +213,9 @@ def _attention(
 ) -> torch.Tensor:
     attn = block.attn
     q, k, v = (_heads(t, attn.num_heads) for t in attn.c_attn(block.ln_1(x_BTK)).split(attn.split_size, dim=2))
-    inserted, past = 0, cache is not None and layer in cache.keys_values
-    if past:
-        assert cache is not None and q.shape[2] == 1, "a window is read on one token at a time"
-        k, v = (torch.cat([old, new], dim=2) for old, new in zip(cache.keys_values[layer], (k, v), strict=True))
+    inserted, past = 0, cache.keys_values.get(layer) if cache is not None else None
+    if past is not None:
+        k, v = (torch.cat([old, new], dim=2) for old, new in zip(past, (k, v), strict=True))
     elif inserted_BMK is not None:
         inserted = inserted_BMK.shape[1]
         # A key and a value, never a query: only that part of the projection is needed.
@@ -174,11 +235,13 @@ def _attention(
             fresh_B[:, None, None, None] & (torch.arange(length, device=q.device) < inserted)
         )
         mask[:, :, :inserted] = True  # placeholder rows are dropped, but a row with no key at all would be NaN
+    elif past is not None and q.shape[2] > 1:  # one token alone sees everything
+        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(k.shape[2] - q.shape[2])
     out = F.scaled_dot_product_attention(
         q, k, v,
         attn_mask=mask,
         dropout_p=attn.attn_dropout.p if attn.training else 0.0,
-        is_causal=mask is None and not past,
+        is_causal=mask is None and past is None,
         scale=attn.scaling if hasattr(attn, "scaling") else None,
     )  # fmt: skip
     out_BTK = out[:, :, inserted:].transpose(1, 2).flatten(2)
@@ -193,5 +256,15 @@ def _is_tanh_gelu(block: GPT2Block) -> bool:
     return type(block.mlp.act).__name__ in ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")
 
 
-AutoConfig.register("recurrent_gpt2", RecurrentGPT2Config)
-AutoModelForCausalLM.register(RecurrentGPT2Config, RecurrentGPT2)
+def _refuse(unknown: dict[str, object], attention_mask: torch.Tensor | None, past: object) -> None:
+    """One sentence for what Hugging Face's interface allows and reading in windows does not."""
+    for name, value in unknown.items():
+        if value is not None and value is not False:
+            raise ValueError(f"{name}: a model that is read in windows takes tokens alone (input_ids); leave it out.")
+    if attention_mask is not None and not attention_mask.all():
+        raise ValueError(
+            "attention_mask: it hides some tokens, but windows are counted from a text's first token; give texts of "
+            "one length, or to score them pad on the right and leave the mask out."
+        )
+    if not isinstance(past, TextCache | None):
+        raise ValueError(f"past_key_values: a {type(past).__name__} knows no windows; give what this model returned.")

@@ -13,6 +13,7 @@ from recur_tune.corpus.tokenizers import load_tokenizer
 from recur_tune.errors import UserError
 from recur_tune.hub import hub_message, use_cache_where_offline
 from recur_tune.model.language_model import RecurrentGPT2, RecurrentGPT2Config
+from recur_tune.model.portable import write_code
 from recur_tune.model.recurrence import Memory
 from recur_tune.shapes import DROPOUTS, KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
 from recur_tune.spec import MemorySpec
@@ -71,7 +72,7 @@ def load_base(
         raise UserError(hub_message("base", base, error, _suggestions())) from error
     with torch.device("meta"):
         model = RecurrentGPT2(ours)
-    model.recurrence = Memory(memory, ours.n_embd, ours.n_layer) if memory else None
+    model.recurrence = Memory(ours.n_embd, ours.n_layer, **memory.model_dump()) if memory else None
     model.load_state_dict(weights, strict=False, assign=True)
     model.tie_weights()
     return model
@@ -79,15 +80,17 @@ def load_base(
 
 def save_model(model: RecurrentGPT2, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write the model in Hugging Face's format. Without a recurrence the folder is a plain GPT-2, which any
-    tool opens; with one, `import recur_tune.model` teaches `AutoModelForCausalLM` the type, and
-    `GPT2LMHeadModel` still finds the fine-tuned body."""
+    tool opens. With one it holds the model's code too: transformers opens it where recur-tune is not installed when
+    it is told to trust that code, after `import recur_tune.model` without, and `GPT2LMHeadModel` finds the body."""
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    if model.recurrence is None:
-        ours = {"recurrence", "window", "overlap"}
-        settings = {key: value for key, value in model.config.to_dict().items() if key not in ours}
-        settings |= {"model_type": GPT2Config.model_type, "architectures": [GPT2LMHeadModel.__name__]}
-        (folder / "config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
+    if model.recurrence is not None:
+        write_code(folder)
+        return
+    ours = {"recurrence", "window", "overlap"}
+    settings = {key: value for key, value in model.config.to_dict().items() if key not in ours}
+    settings |= {"model_type": GPT2Config.model_type, "architectures": [GPT2LMHeadModel.__name__]}
+    (folder / "config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
 def load_model(folder: Path) -> tuple[RecurrentGPT2, PreTrainedTokenizerBase]:

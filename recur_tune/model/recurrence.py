@@ -10,27 +10,40 @@ Shape suffixes: B lanes, T positions, K hidden size, S insertion sites (layers),
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import nn
 
-from recur_tune.spec import MemorySpec
-
 
 class Memory(nn.Module):
-    """Pool the window, pass it through a small network, insert the result as extra keys and values."""
+    """Pool the window, pass it through a small network, insert the result as extra keys and values.
 
-    def __init__(self, spec: MemorySpec, hidden_size: int, layers: int) -> None:
+    The fields of a MemorySpec, one by one: this code also runs beside a saved model, where nothing is installed that
+    could check them.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        layers: int,
+        l_ins: int | Literal["all"] = 2,
+        width: int = 200,
+        depth: int = 3,
+        pooling: str = "mean",
+        embeddings: int = 1,
+        skip: bool = False,
+    ) -> None:
         super().__init__()
-        self.spec, self.hidden_size = spec, hidden_size
-        self.sites = list(range(layers)) if spec.l_ins == "all" else [spec.l_ins - 1]
+        self.hidden_size, self.pooling, self.inserted, self.skip = hidden_size, pooling, embeddings, skip
+        self.sites = list(range(layers)) if l_ins == "all" else [l_ins - 1]
         self.layer_logits = nn.Parameter(torch.zeros(layers))  # all layers weigh the same at first
-        self.pooling_key = nn.Parameter(torch.zeros(hidden_size)) if spec.pooling == "attention" else None
+        self.pooling_key = nn.Parameter(torch.zeros(hidden_size)) if pooling == "attention" else None
         # With 'recent' each embedding is made from a vector of its own, told apart by what is added to it.
-        by_stretch = spec.pooling == "recent"
-        self.stretch_offsets = nn.Parameter(torch.zeros(spec.embeddings, hidden_size)) if by_stretch else None
-        made_at_once = 1 if by_stretch else spec.embeddings
-        sizes = [hidden_size, *[spec.width] * spec.depth, len(self.sites) * made_at_once * hidden_size]
+        by_stretch = pooling == "recent"
+        self.stretch_offsets = nn.Parameter(torch.zeros(embeddings, hidden_size)) if by_stretch else None
+        made_at_once = 1 if by_stretch else embeddings
+        sizes = [hidden_size, *[width] * depth, len(self.sites) * made_at_once * hidden_size]
         self.network = nn.Sequential()
         for number, (fan_in, fan_out) in enumerate(pairwise(sizes)):
             if number:
@@ -50,12 +63,12 @@ class Memory(nn.Module):
             # the state would start as nearly the same vector for every text.
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
             nn.init.zeros_(module.bias)
-            if self.spec.skip and module is self.network[-1]:
+            if self.skip and module is self.network[-1]:
                 module.weight.data *= 0.1  # most of the state is what the layers made, which attention can read
 
     def empty(self, lanes: int) -> torch.Tensor:
         """A state for lanes that have none, which must not be seen."""
-        return self.layer_logits.new_zeros(lanes, len(self.sites), self.spec.embeddings, self.hidden_size)
+        return self.layer_logits.new_zeros(lanes, len(self.sites), self.inserted, self.hidden_size)
 
     def observe(self, layer: int, output_BTK: torch.Tensor, seen_BTK: torch.Tensor | None) -> torch.Tensor:
         """Add a layer's output to the running mixture, weighted by a softmax over layers."""
@@ -68,21 +81,21 @@ class Memory(nn.Module):
         if self.stretch_offsets is not None:
             means = [
                 seen_BTK[:, begin:end].sum(1) / max(1, end - begin)
-                for begin, end in stretches(seen_BTK.shape[1], self.spec.embeddings)
+                for begin, end in stretches(seen_BTK.shape[1], self.inserted)
             ]
             pooled_BMK = torch.stack(means, dim=1) + self.stretch_offsets
             made_BSMK = self.network(pooled_BMK).unflatten(-1, (sites, hidden_size)).transpose(1, 2)
         else:
             pooled_BMK = self._pool(seen_BTK)[:, None]
-            made_BSMK = self.network(pooled_BMK[:, 0]).unflatten(-1, (sites, self.spec.embeddings, hidden_size))
-        return made_BSMK + pooled_BMK[:, None] if self.spec.skip else made_BSMK
+            made_BSMK = self.network(pooled_BMK[:, 0]).unflatten(-1, (sites, self.inserted, hidden_size))
+        return made_BSMK + pooled_BMK[:, None] if self.skip else made_BSMK
 
     def embeddings(self, layer: int, state_BSMK: torch.Tensor) -> torch.Tensor | None:
         """What `layer` may attend to beside its own tokens, [B, M, K]."""
         return state_BSMK[:, self.sites.index(layer)] if layer in self.sites else None
 
     def _pool(self, seen_BTK: torch.Tensor) -> torch.Tensor:
-        if self.spec.pooling == "max":
+        if self.pooling == "max":
             return seen_BTK.amax(1)
         if self.pooling_key is None:
             return seen_BTK.mean(1)

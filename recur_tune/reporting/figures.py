@@ -1,8 +1,7 @@
-"""What was found: the front, quality by window size, and all parameters and objectives side by side."""
+"""What was found: the front, and quality by window size."""
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,19 +19,15 @@ from recur_tune.reporting.marks import (
     layout,
     names_with_room,
     plain_axis,
-    span,
-    ticks,
     usual_top,
 )
-from recur_tune.reporting.reading import Reading, short, values_of
+from recur_tune.reporting.reading import Reading, values_of
 from recur_tune.searching.front import non_dominated
 from recur_tune.searching.objectives import OBJECTIVES, Objective
-from recur_tune.searching.space import Range
 from recur_tune.searching.state import TrialRecord
 
-_FRONT_HEIGHT, _HEIGHT, _PARALLEL_HEIGHT = 540, 420, 460
+_FRONT_HEIGHT, _HEIGHT = 540, 420
 _EDGE = {"width": 0.8, "color": "#555555"}  # yellow on white would be lost without it
-_FEW_VALUES = 8  # numbers that take no more than so many values stand evenly spaced, as choices
 
 
 def front_panel(search: Reading) -> Panel:
@@ -43,7 +38,10 @@ def front_panel(search: Reading) -> Panel:
     cost, quality = search.costs[0], search.quality
     colour = search.costs[1] if len(search.costs) > 1 else None
     top = usual_top(values_of(search.complete, quality))
-    shown = [trial for trial in search.complete if (trial.value(quality.name) or 0) <= top]
+    reached = [value for value in values_of(search.complete, quality) if value <= top]
+    if room := max(reached) - min(reached):  # those on their way are worse, and may take as much above the others
+        top = max(reached) + room
+    shown = [trial for trial in search.known if values_of([trial], quality)[0] <= top]
     x_axis, y_axis = axis(cost, values_of(shown, cost)), axis(quality, values_of(shown, quality), log=False)
     look = layout(_FRONT_HEIGHT, 60 if colour else 32, xaxis=x_axis, yaxis=y_axis)
     figure: Figure = {"data": [_unfinished(search)], "layout": look}
@@ -56,7 +54,7 @@ def front_panel(search: Reading) -> Panel:
     figure["data"] += [_best(search, kind, colour, x_axis) for kind in KINDS]
     figure["data"] = [trace for trace in figure["data"] if trace["x"]]
     coloured = f" Colour is {colour.title}, dark for little." if colour else ""
-    above = len(search.complete) - len(shown)
+    above = len(search.known) - len(shown)
     more = f" {above} more {'lies' if above == 1 else 'lie'} above; a double click shows all." if above else ""
     caption = (
         "Lower and further left is better: circles are plain models, triangles recurrent ones, and those with a black "
@@ -195,82 +193,6 @@ def _thinned(sizes: Sequence[int], log: bool) -> list[int]:
         if places[at] - places[shown[-1]] >= room:
             shown.append(at)
     return [sizes[at] for at in shown]
-
-
-def parallel_panel(search: Reading) -> Panel:
-    """A line for every trial at full budget through all its parameters and objectives."""
-    key, title = "parallel", "Parameters and objectives, side by side"
-    if len(search.complete) < 2:
-        return Panel.of_words(key, title, "It takes two trials at full budget to compare their parameters.")
-    dimensions = [_parameter_dimension(search, name) for name in decided(search)]
-    dimensions += [_objective_dimension(search, OBJECTIVES[name]) for name in search.spec.objectives]
-    varied = [dimension for dimension in dimensions if len(set(dimension["values"])) > 1]
-    quality = np.argsort(np.argsort(values_of(search.complete, search.quality))).tolist()
-    # By rank: one trial far off would otherwise leave all others the same colour.
-    line = {"color": quality, "colorscale": "Viridis", "showscale": False}
-    trace = {
-        "type": "parcoords", "dimensions": varied, "line": line, "labelfont": {"size": 11}, "tickfont": {"size": 11},
-        "rangefont": {"size": 1, "color": "white"}, "unselected": {"line": {"color": "#dddddd", "opacity": 0.3}},
-    }  # fmt: skip
-    caption = (
-        f"Drag along an axis to keep only the trials that pass there, and click it to let go; dark lines have the "
-        f"better {search.quality.title}. A dash (–) means that the trial has no such parameter."
-    )
-    figure = {"data": [trace], "layout": layout(_PARALLEL_HEIGHT, margin={"l": 60, "r": 60, "t": 56, "b": 24})}
-    return Panel(key, title, caption, figure, _PARALLEL_HEIGHT, min_width=95 * len(varied))
-
-
-def decided(search: Reading) -> list[str]:
-    """The fields that the sampler decided for some trial; what comes with another's value says nothing of its own."""
-    space = search.spec.parsed_space
-    labels = {label for trial in search.complete for label in space.closest(trial.params)}
-    return [name for name in space.names if name in labels or any(label.startswith(f"{name}_of_") for label in labels)]
-
-
-def _objective_dimension(search: Reading, objective: Objective) -> Figure:
-    values = values_of(search.complete, objective)
-    low, high, log = span(values)
-    places = np.log10(values).tolist() if log else values
-    ends = [math.log10(low), math.log10(high)] if log else [low, high]
-    marks = ticks(objective, low, high, log)
-    if log:
-        marks["tickvals"] = [math.log10(value) for value in marks["tickvals"]]
-    return {
-        "label": objective.title,
-        "values": places,
-        "range": ends,
-        **{k: v for k, v in marks.items() if k != "nticks"},
-    }
-
-
-def _parameter_dimension(search: Reading, name: str) -> Figure:
-    """An axis for a parameter; trials that do not have it pass below its lowest value."""
-    values = [trial.params.get(name) for trial in search.complete]
-    there = {value for value in values if value is not None}
-    if len(there) > _FEW_VALUES and all(isinstance(value, int | float) for value in there):
-        return _number_dimension(search, name, values)
-    order: list[Any] = sorted(there, key=lambda value: (isinstance(value, str), value))
-    order = [None, *order] if None in values else order
-    labels = ["–" if value is None else html.escape(short(value)) for value in order]
-    places = [order.index(value) for value in values]
-    return {"label": name, "values": places, "tickvals": list(range(len(order))), "ticktext": labels}
-
-
-def _number_dimension(search: Reading, name: str, values: Sequence[Any]) -> Figure:
-    parameter = search.spec.parsed_space.field(name)
-    there = [value for value in values if value is not None]
-    log = min(there) > 0 and (
-        getattr(parameter, "log", False) if isinstance(parameter, Range) else max(there) / min(there) > 8
-    )
-    place = (lambda value: math.log10(value)) if log else float
-    low, high = place(min(there)), place(max(there))
-    marks = np.linspace(low, high, 5).tolist()
-    labels = [f"{10**mark if log else mark:.3g}" for mark in marks]
-    missing = low - 0.15 * (high - low)
-    if None in values:
-        marks, labels = [missing, *marks], ["–", *labels]
-    places = [missing if value is None else place(value) for value in values]
-    return {"label": name, "values": places, "tickvals": marks, "ticktext": labels}
 
 
 def _listed(objectives: Sequence[str]) -> str:

@@ -2,98 +2,99 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from recur_tune.reporting.marks import Panel, layout, plain_axis
-from recur_tune.reporting.reading import Reading, values_of
+from recur_tune.reporting.marks import Figure, Panel, layout, plain_axis
+from recur_tune.reporting.reading import Reading
+from recur_tune.reporting.shares import Shares, shares_of
 from recur_tune.searching.objectives import OBJECTIVES
-from recur_tune.searching.state import TrialRecord
+from recur_tune.searching.space import Fixed
 
-_FEWEST = 4  # trials at full budget; from fewer, chance alone would speak
-_A_HINT = 30  # below it the figure says so
-_TOP = 5  # trials that PED-ANOVA should have among the good ones, by Optuna's advice
+_BAR, _WHISKER = "#7fb3d5", "#1f2328"
+_LONG = 1.8  # of an axis, in units of its 100 %: at its end stand the numbers
+_GAP = 0.03  # between two columns, of the figure's width
 
 
 def importance_panel(search: Reading) -> Panel:
-    """The share of each parameter in what made trials good, for each objective."""
+    """The share of each parameter in each objective, and how sure that is."""
     key, title = "importance", "What mattered"
-    trials = search.complete
-    if len(trials) < _FEWEST:
-        words = f"Importance needs at least {_FEWEST} trials at full budget, and there {_are(len(trials))}."
-        return Panel.of_words(key, title, words)
-    shares = importances(search)
-    if not shares or not any(shares.values()):
-        return Panel.of_words(
-            key, title, "The trials at full budget do not differ in anything that could have mattered."
-        )
-    names = sorted({name for one in shares.values() for name in one}, key=lambda name: _total(shares, name))
-    rows = [[shares[objective].get(name) for objective in shares] for name in names]
-    trace = {
-        "type": "heatmap", "x": [OBJECTIVES[name].title for name in shares],
-        "y": [name.replace("_of_", "/") for name in names],  # a share's, as the sampler calls it
-        "z": rows, "zmin": 0, "zmax": 1, "colorscale": [[0, "#ffffff"], [1, "#3f8fc5"]], "showscale": False,
-        "xgap": 3, "ygap": 3, "hoverinfo": "skip",
-        "text": [["–" if share is None else f"{share:.0%}" for share in row] for row in rows],
-        "texttemplate": "%{text}", "textfont": {"size": 13},
-    }  # fmt: skip
-    x_axis = plain_axis("", side="top", showgrid=False, linecolor="white", fixedrange=True)
-    y_axis = plain_axis("", showgrid=False, linecolor="white", fixedrange=True)
-    caption = (
-        "Each column shares out 100 %: how much a parameter told the best trials in that objective from the rest "
-        "(PED-ANOVA, which knows parameters that only some trials have)."
-    )
-    if len(trials) < _A_HINT:
-        caption += f" From {len(trials)} trials this is a hint, no more."
-    height = 110 + 34 * len(names)
-    figure = {"data": [trace], "layout": layout(height, xaxis=x_axis, yaxis=y_axis)}
-    return Panel(key, title, caption, figure, height)
-
-
-def importances(search: Reading) -> dict[str, dict[str, float]]:
-    """By objective, each parameter's share; empty for an objective in which all trials are equal."""
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    points = [_in_sampler_names(search, trial) for trial in search.complete]
-    found: dict[str, dict[str, float]] = {}
-    for name in search.spec.objectives:
-        values = values_of(search.complete, OBJECTIVES[name])
-        found[name] = _shares(points, values) if len(set(values)) > 1 else {}
-    return found
-
-
-def _in_sampler_names(search: Reading, trial: TrialRecord) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The point that the sampler chose and what it chose from, conditional parameters only where they exist."""
-    import optuna
-
+    found = importances(search)
+    shares = {name: one for name, one in found.items() if isinstance(one, Shares)}
+    missing = "; ".join(one for one in found.values() if isinstance(one, str))
+    if not shares:
+        return Panel.of_words(key, title, f"Nothing can be said yet: {missing}.")
     space = search.spec.parsed_space
-    chosen = optuna.trial.FixedTrial(space.closest(trial.params))
-    space.draw(chosen)
-    return chosen.params, chosen.distributions
+    labels = [space.label(name, one) for name, one in space.all_parameters.items() if not isinstance(one, Fixed)]
+    labels.sort(key=lambda label: sum(one.mean.get(label, 0.0) for one in shares.values()))
+    caption = f"Each column shares out 100 %. {_in_words(shares)}{f' Not here: {missing}.' if missing else ''}"
+    height = 100 + 30 * len(labels)
+    return Panel(key, title, caption, _figure(shares, labels, height), height, min_width=130 + 130 * len(shares))
 
 
-def _shares(points: Sequence[tuple[dict[str, Any], dict[str, Any]]], values: Sequence[float]) -> dict[str, float]:
-    import optuna
-
-    study = optuna.create_study()
-    for (params, distributions), value in zip(points, values, strict=True):
-        study.add_trial(optuna.create_trial(params=params, distributions=distributions, value=value))
-    top = max(0.1, min(0.5, _TOP / len(values)))
-    evaluator = optuna.importance.PedAnovaImportanceEvaluator(target_quantile=top)
-    with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", optuna.exceptions.ExperimentalWarning
-        )  # `normalize`, whose zeros would be shares
-        raw = optuna.importance.get_param_importances(study, evaluator=evaluator, normalize=False)
-    whole = sum(raw.values())
-    return {name: float(share / whole) for name, share in raw.items()} if whole > 0 else {}
+def importances(search: Reading) -> dict[str, Shares | str]:
+    """By objective, each parameter's share; or why there is none, as part of a sentence."""
+    return {name: shares_of(search, OBJECTIVES[name]) for name in search.spec.objectives}
 
 
-def _total(shares: dict[str, dict[str, float]], name: str) -> float:
-    return sum(one.get(name, 0.0) for one in shares.values())
+def _in_words(shares: Mapping[str, Shares]) -> str:
+    """Where the numbers come from, and how sure they are."""
+    sources = "; ".join(one.source for one in shares.values())
+    words = [f"It is the objective's variance over the space (Sobol's total effects): {sources}."]
+    words += [
+        _verdict(OBJECTIVES[name].title, one)
+        for name, one in shares.items()
+        if OBJECTIVES[name].kind == "quality" and len(one.mean) > 1
+    ]
+    if not all(one.is_computed for one in shares.values()):
+        words.append("Whiskers and ± are a standard deviation over bootstrap resamples of the trials.")
+    return " ".join(words)
 
 
-def _are(count: int) -> str:
-    return "is one" if count == 1 else f"are {count or 'none'}"
+def _verdict(title: str, shares: Shares) -> str:
+    """Whether one parameter stands out from the next by more than both are unsure."""
+    first, second, *_ = sorted(shares.mean, key=lambda label: -shares.mean[label])
+    gap = shares.mean[first] - shares.mean[second]
+    if gap > shares.error[first] + shares.error[second]:
+        return f"For {title} {_shown(first)} stands out."
+    return f"For {title} {_shown(first)} and {_shown(second)} cannot be told apart yet."
+
+
+def _figure(shares: Mapping[str, Shares], labels: Sequence[str], height: int) -> Figure:
+    """A column of bars for each objective, over the same rows."""
+    wide = (1 + _GAP) / len(shares) - _GAP
+    rows = [_shown(label) for label in labels]
+    y_axis = plain_axis("", type="category", categoryarray=rows, categoryorder="array", showgrid=False, fixedrange=True)
+    look = layout(height, 56, yaxis=y_axis, showlegend=False, bargap=0.35)
+    traces: list[Figure] = []
+    for at, (name, one) in enumerate(shares.items()):
+        number = "" if at == 0 else str(at + 1)
+        means, errors = ([by.get(label, 0.0) for label in labels] for by in (one.mean, one.error))
+        left = at * (wide + _GAP)
+        x_axis = plain_axis(
+            OBJECTIVES[name].title, side="top", range=[0, _LONG], domain=[left, left + wide], tickvals=[0, 1],
+            ticktext=["0", "100 %"], tickangle=0, tickfont={"size": 10}, fixedrange=True,
+        )  # fmt: skip
+        x_axis["title"]["font"] = {"size": 12}  # two of them have to fit beside each other
+        look[f"xaxis{number}"] = x_axis
+        whiskers = {"type": "data", "array": errors, "color": _WHISKER, "thickness": 1.5, "width": 0}
+        place = {"y": rows, "xaxis": f"x{number}", "hoverinfo": "skip"}
+        traces.append({
+            "type": "bar", "orientation": "h", "name": OBJECTIVES[name].title, "x": means, "marker": {"color": _BAR},
+            **place, **({} if one.is_computed else {"error_x": whiskers}),
+        })  # fmt: skip
+        traces.append({
+            "type": "scatter", "mode": "text", "x": [_LONG] * len(rows), "textposition": "middle left",
+            "textfont": {"size": 11}, **place,
+            "text": [_percent(mean, error) for mean, error in zip(means, errors, strict=True)],
+        })  # fmt: skip
+    return {"data": traces, "layout": look}
+
+
+def _percent(mean: float, error: float) -> str:
+    """A share as people read it; one that is not quite nothing does not look like it."""
+    share = "0 %" if mean == 0 else "< 1 %" if mean < 0.005 else f"{100 * mean:.0f} %"
+    return f"{share[:-2]} ± {max(1.0, 100 * error):.0f} %" if error else share
+
+
+def _shown(label: str) -> str:
+    return label.replace("_of_", "/")  # a share's, as the sampler calls it

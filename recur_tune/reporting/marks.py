@@ -33,6 +33,7 @@ class Panel:
     figure: Figure | None
     height: int = 0  # pixels
     min_width: int = 0  # below it the reader scrolls
+    printed: Figure | None = None  # what stands for it on paper, where it cannot be printed itself
 
     @classmethod
     def of_words(cls, key: str, title: str, words: str) -> Panel:
@@ -126,7 +127,7 @@ def ticks(objective: Objective, low: float, high: float, log: bool) -> Figure:
     if objective.format is not format_size and not log:
         return {"tickformat": "~s" if high >= 1e4 else "", "nticks": 8}
     if log:
-        powers = _powers(low, high, 2 if objective.format is format_size else 10)
+        powers = round_powers(low, high, 2 if objective.format is format_size else 10)
     else:
         from matplotlib.ticker import MaxNLocator
 
@@ -136,7 +137,7 @@ def ticks(objective: Objective, low: float, high: float, log: bool) -> Figure:
     return {"tickvals": shown, "ticktext": [objective.format(value) for value in shown]}
 
 
-def _powers(low: float, high: float, base: int) -> list[float]:
+def round_powers(low: float, high: float, base: int) -> list[float]:
     """At most eight powers of the base; of ten also 2 and 5 times them while there are few."""
     exponents = range(math.floor(math.log(low, base)), math.ceil(math.log(high, base)) + 1)
     if base == 10 and len(exponents) <= 4:

@@ -13,9 +13,11 @@ from typing import Any
 from recur_tune.errors import UserError
 from recur_tune.files import write_text
 from recur_tune.jsonable import finite
-from recur_tune.reporting.figures import front_panel, parallel_panel, windows_panel
+from recur_tune.reporting.confirmed import confirmed_panel
+from recur_tune.reporting.figures import front_panel, windows_panel
 from recur_tune.reporting.importance import importance_panel
 from recur_tune.reporting.marks import Panel
+from recur_tune.reporting.parallel import parallel_panel
 from recur_tune.reporting.progress import curves_panel, timeline_panel, volume_panel
 from recur_tune.reporting.reading import Reading, values_of
 from recur_tune.reporting.template import SCRIPT, STYLE
@@ -29,7 +31,8 @@ _WIDE = {"front", "parallel", "timeline", "fronts"}
 def report_panels(search: Reading) -> list[Panel]:
     """Every figure of a report, what people look for first at the top."""
     makers = (
-        front_panel, windows_panel, volume_panel, curves_panel, importance_panel, parallel_panel, timeline_panel,
+        front_panel, confirmed_panel, windows_panel, volume_panel, curves_panel, importance_panel, parallel_panel,
+        timeline_panel,
     )  # fmt: skip
     return [make(search) for make in makers]
 
@@ -37,7 +40,7 @@ def report_panels(search: Reading) -> list[Panel]:
 def report_page(search: Reading, panels: Sequence[Panel] | None = None) -> str:
     """A search's report."""
     chosen = report_panels(search) if panels is None else panels
-    known = {number: _known(search, number) for number in search.state.trials}
+    known = {number: _known(search, number) for number in (*search.state.trials, *search.state.repeats)}
     first, *rest = chosen
     body = [
         f"<h1>{html.escape(search.name)}</h1>",
@@ -56,7 +59,7 @@ def page(title: str, body: Iterable[str], panels: Iterable[Panel], trials: Mappi
     """A page around its body, with the figures' data and the library that draws them."""
     from plotly.offline import get_plotlyjs
 
-    figures = [{"key": panel.key, **panel.figure} for panel in panels if panel.figure]
+    figures = [{"key": panel.key, "printed": panel.printed, **panel.figure} for panel in panels if panel.figure]
     # A `<` in the data could end the script that it lies in.
     data = json.dumps(finite({"figures": figures, "trials": trials}), separators=(",", ":"))
     data = data.replace("<", "\\u003c")
@@ -99,6 +102,7 @@ def section(panel: Panel) -> str:
         size = f"height: {panel.height}px; min-width: {panel.min_width}px"
         text = f"<p class=caption>{html.escape(panel.caption)}</p>"
         text += f'<div class=scroll><div id="{panel.key}" style="{size}"></div></div>'
+        text += f'<div class=printed id="{panel.key}-printed" style="height: {panel.height}px"></div>'
     return f"<section{wide}><h2>{html.escape(panel.title)}</h2>{text}</section>"
 
 
@@ -153,7 +157,7 @@ def _linked(search: Reading, number: int) -> str:
 
 def _known(search: Reading, number: int) -> dict[str, str]:
     """What the page knows of a trial: its words, and its page in MLflow where it has one."""
-    words = {"text": search.about(search.state.trials[number])}
+    words = {"text": search.about(search.state.record(number))}
     return words | {"url": search.links[number]} if number in search.links else words
 
 

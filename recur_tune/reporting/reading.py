@@ -23,6 +23,7 @@ from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import SearchState, TrialRecord, replay
 from recur_tune.spec import TrialConfig
 from recur_tune.tracking.mlflow import DELIVERED, Delivered, is_server, tracking_uri, without_password
+from recur_tune.trial.fields import own, own_fields
 from recur_tune.units import format_count
 
 _MOST_OF_A_REASON = 240  # characters; the log has the rest
@@ -46,8 +47,9 @@ class Reading:
 
     @cached_property
     def configs(self) -> dict[int, TrialConfig]:
-        """Every trial with all its fields, those that the space fixes too."""
-        return {number: self.spec.trial_config(trial.params) for number, trial in self.state.trials.items()}
+        """Every trial and repetition with all its fields, those that the space fixes too."""
+        everything = {**self.state.trials, **self.state.repeats}
+        return {number: self.spec.trial_config(one.params, one.seed) for number, one in everything.items()}
 
     @cached_property
     def quality(self) -> Objective:
@@ -91,6 +93,10 @@ class Reading:
         """Its recurrence, whether the search decided it or the space fixes it."""
         return self.configs[trial.number].recurrence
 
+    def params(self, trial: TrialRecord) -> dict[str, Any]:
+        """What the search decided for a trial, as far as the trial has it."""
+        return own(self.kind(trial), trial.params)
+
     def command(self, trial: TrialRecord) -> str:
         """What to type to train a trial again."""
         config = self.directory.with_own_base(self.configs[trial.number])
@@ -103,7 +109,7 @@ class Reading:
         for objective in (OBJECTIVES[name] for name in self.spec.objectives):
             if (value := trial.value(objective.name)) is not None:
                 lines.append(f"{objective.title}: {objective.format(value)}")
-        lines += [f"{name} = {html.escape(short(value))}" for name, value in trial.params.items()]
+        lines += [f"{name} = {html.escape(short(value))}" for name, value in self.params(trial).items()]
         reason = trial.reason[:_MOST_OF_A_REASON]
         return "<br>".join(lines + [f"<i>{html.escape(line)}</i>" for line in textwrap.wrap(reason, 60)])
 
@@ -133,9 +139,8 @@ def run_links(directory: SearchDirectory) -> dict[int, str]:
 def train_command(config: TrialConfig, out: Path) -> str:
     """The command that trains a configuration; what is as the command has it anyway goes without saying."""
     words = ["recur-tune", "train"]
-    for name, field in TrialConfig.model_fields.items():
-        value = getattr(config, name)
-        if value != field.default:
+    for name, value in own_fields(config).items():
+        if value != TrialConfig.model_fields[name].default:
             words += [f"--{name.replace('_', '-')}", str(value)]
     return shlex.join([*words, "--out", str(out)])
 

@@ -43,7 +43,21 @@ footer { margin-top: 48px; color: #4b535d; font-size: 0.85rem; }
   dl { grid-template-columns: repeat(2, 1fr); gap: 12px 16px; }
   dd { font-size: 1.2rem; }
 }
-@media print { section { break-inside: avoid; } }
+.printed { position: absolute; left: -9999px; width: 875px; visibility: hidden; }
+@page { size: A4; margin: 14mm 12mm; }
+@media print {
+  body { font-size: 13px; print-color-adjust: exact; }
+  main { max-width: none; padding: 0; }
+  .panels { display: block; }
+  section { break-inside: avoid; margin-bottom: 28px; }
+  section:has(table) { break-inside: auto; }
+  h2, .caption { break-after: avoid; }
+  tr { break-inside: avoid; }
+  tr:has(+ tr > .command) { break-after: avoid; }
+  .scroll { overflow: visible; }
+  .scroll:has(+ .printed) { display: none; }
+  .printed { position: static; visibility: visible; zoom: 0.8; }
+}
 """
 
 SCRIPT = """
@@ -100,5 +114,12 @@ const watch = new IntersectionObserver(seen => seen.filter(one => one.isIntersec
   turn = turn.finally(() => draw(one.target));
 }), {rootMargin: "500px"});
 waiting.forEach((figure, place) => watch.observe(place));
-addEventListener("beforeprint", () => [...waiting.keys()].forEach(draw));
+
+// Paper has a width of its own, and all figures have to be on it at once: they are drawn for it a second time.
+const paper = figure => document.getElementById(`${figure.key}-printed`);
+addEventListener("beforeprint", () => page.figures.forEach(figure => {
+  const {data, layout} = figure.printed || figure, place = paper(figure);
+  Plotly.newPlot(place, data, {...layout, width: place.clientWidth, height: place.clientHeight}, {staticPlot: true});
+}));
+addEventListener("afterprint", () => page.figures.forEach(figure => Plotly.purge(paper(figure))));
 """

@@ -53,7 +53,7 @@ def learn(earlier: SearchDirectory, spec: SearchSpec) -> Knowledge:
     state, before, space = earlier.state(), earlier.spec, spec.parsed_space
     firsts = [*spec.first]
     for trial in front(state.trials.values(), before.objectives):
-        fields = space.fields_at(space.closest(before.trial_config(trial.params).model_dump()))
+        fields = space.fields_of(space.closest(before.trial_config(trial.params).model_dump()))
         if fields not in firsts:
             firsts.append(fields)
     begins = spec.model_copy(update={"first": tuple(firsts)})

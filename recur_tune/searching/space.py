@@ -154,7 +154,7 @@ class Space:
                 raise ValueError(f"{named}: {name} {value} is not in the space; the nearest is {found[name]}.")
         return point
 
-    def fields_at(self, point: Mapping[str, Any]) -> dict[str, Any]:
+    def fields_of(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """A point in the sampler's own names as a trial's fields; what it does not name is left out."""
         chosen = self._walk(lambda name, parameter: point.get(self.label(name, parameter), parameter.extremes()[0]))
         named = {name for name, (parameter, _) in chosen.items() if self.label(name, parameter) in point}
@@ -183,14 +183,12 @@ class Space:
 
     def corners(self) -> Iterator[dict[str, Any]]:
         """Fields at every combination of the parameters' ends, where costs have their extremes."""
-        seen: dict[str, Parameter] = {}
-        _collect(self.parameters, seen)
+        seen = self.all_parameters
         names = list(seen)
         made = set()
         combinations = itertools.product(*(dict.fromkeys(seen[name].extremes()) for name in names))
         for ends in itertools.islice(combinations, _MOST_CORNERS):
-            chosen = dict(zip(names, ends, strict=True))
-            fields = self._in_fields(self._walk(_choose_from(chosen)))
+            fields = self.fields_at(dict(zip(names, ends, strict=True)))
             key = tuple(sorted(fields.items(), key=lambda item: item[0]))
             if key not in made:
                 made.add(key)
@@ -207,9 +205,19 @@ class Space:
     @property
     def names(self) -> list[str]:
         """Every field that the search decides, conditional ones included."""
+        return list(self.all_parameters)
+
+    @property
+    def all_parameters(self) -> dict[str, Parameter]:
+        """Every parameter by its field, conditional ones included."""
         seen: dict[str, Parameter] = {}
         _collect(self.parameters, seen)
-        return list(seen)
+        return seen
+
+    def fields_at(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields where every parameter has the value that is chosen for it; those that do not exist there have
+        none."""
+        return self._in_fields(self._walk(_choose_from(chosen)))
 
     @staticmethod
     def label(name: str, parameter: Parameter) -> str:

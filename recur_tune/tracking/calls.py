@@ -12,6 +12,7 @@ from recur_tune.tracking.places import without_password
 
 if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 # Only where the user has not decided otherwise. MLflow's own patience is minutes, ours is the next delivery.
 ENVIRONMENT = {
@@ -33,13 +34,13 @@ def quiet_client(uri: str) -> MlflowClient:
     return MlflowClient(uri)
 
 
-def children(client: MlflowClient, experiment: str, parent: str) -> dict[int, str]:
-    """The run ids of the trials that the server has, by the trials' numbers."""
-    runs: dict[int, str] = {}
+def children(client: MlflowClient, experiment: str, parent: str) -> dict[int, Run]:
+    """The runs of the trials that the server has, by the trials' numbers."""
+    runs: dict[int, Run] = {}
     token = None
     while True:
         page = client.search_runs([experiment], f"tags.mlflow.parentRunId = '{parent}'", page_token=token)
-        runs |= {int(run.data.tags["recur_tune.trial"]): run.info.run_id for run in page}
+        runs |= {int(run.data.tags["recur_tune.trial"]): run for run in page}
         if not page.token:
             return runs
         token = page.token
@@ -63,13 +64,17 @@ def log_run(
     points: Iterable[Point] = (),
     params: Mapping[str, Any] = {},
     tags: Mapping[str, str] = {},
+    model: str | None = None,
 ) -> None:
-    """Send a run's values in as few calls as possible; what is None or empty says nothing."""
+    """Send a run's values in as few calls as possible; what is None or empty says nothing.
+
+    With a logged `model` the metrics are the model's too.
+    """
     from mlflow.entities import Metric, Param, RunTag
 
     client.log_batch(
         run,
-        [Metric(*point) for point in points],
+        [Metric(*point, model) for point in points],
         [Param(name, str(value)) for name, value in params.items() if value is not None],
         [RunTag(name, value) for name, value in tags.items() if value],
         synchronous=True,

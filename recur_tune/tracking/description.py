@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from recur_tune.searching.directory import SearchDirectory
@@ -17,6 +18,7 @@ from recur_tune.searching.state import SearchState, TrialRecord
 from recur_tune.tracking.places import FIGURE, SMALL_PICTURE, Delivered
 from recur_tune.tracking.subject import bases_of, corpus_of
 from recur_tune.tracking.views import FRONT, TRIALS, view_address
+from recur_tune.trial.fields import own
 from recur_tune.units import format_count, format_duration
 
 _MOST_OF_A_NOTE = 8000  # characters: MLflow cuts longer ones off
@@ -41,7 +43,7 @@ def search_note(directory: SearchDirectory, spec: SearchSpec, state: SearchState
 
 def trial_note(directory: SearchDirectory, spec: SearchSpec, trial: TrialRecord, best: bool, parent: str) -> str:
     """What a trial is, how it ended and, where it is on the front, how to have it."""
-    chosen = _chosen(trial, trial.params)
+    chosen = _chosen(_params(spec, trial))
     lines = [f"Trial {trial.name}{_role(trial)} of [{directory.name}]({parent}){f': {chosen}' if chosen else ''}."]
     reason = " ".join(trial.reason.split())[:_MOST_OF_A_REASON]
     reached = _reached(trial, spec.objectives)
@@ -90,12 +92,14 @@ def _progress(spec: SearchSpec, state: SearchState) -> str:
 
 def _table(spec: SearchSpec, best: Sequence[TrialRecord], delivered: Delivered, room: int) -> str:
     """The front, as much of it as there is room for; best quality first."""
-    telling = _telling_apart(best)
+    params = [_params(spec, trial) for trial in best]
+    telling = _telling_apart(params)
     titles = ["trial", *(OBJECTIVES[name].title for name in spec.objectives), "chosen"]
     lines = [f"| {' | '.join(titles)} |", f"|---|{'---:|' * len(spec.objectives)}---|"]
     room -= len("\n".join(lines)) + 100  # for the words about what is left out
     for at, trial in enumerate(best):
-        line = f"| {' | '.join([*_row(spec, trial, delivered), _chosen(trial, telling)])} |"
+        chosen = {name: value for name, value in params[at].items() if name in telling}
+        line = f"| {' | '.join([*_row(spec, trial, delivered), _chosen(chosen)])} |"
         room -= len(line) + 1
         if room < 0:
             return "\n".join([*lines, f"\n… and {len(best) - at} more on the front."])
@@ -147,15 +151,20 @@ def _reached(trial: TrialRecord, objectives: Iterable[str]) -> str:
     return ", ".join(words)
 
 
-def _telling_apart(trials: Sequence[TrialRecord]) -> list[str]:
+def _params(spec: SearchSpec, trial: TrialRecord) -> dict[str, Any]:
+    """What the search decided for a trial and the trial has."""
+    return own(trial.params.get("recurrence", spec.parsed_space.field("recurrence")), trial.params)
+
+
+def _telling_apart(params: Sequence[Mapping[str, Any]]) -> set[str]:
     """The parameters in which trials differ; of one alone, all."""
-    names = dict.fromkeys(name for trial in trials for name in trial.params)
-    return [name for name in names if len(trials) == 1 or len({str(t.params.get(name)) for t in trials}) > 1]
+    names = {name for one in params for name in one}
+    return {name for name in names if len(params) == 1 or len({str(one.get(name)) for one in params}) > 1}
 
 
-def _chosen(trial: TrialRecord, names: Iterable[str]) -> str:
-    """What the search decided for a trial, in a line."""
-    return ", ".join(f"{name} {_plain(trial.params[name])}" for name in names if name in trial.params)
+def _chosen(params: Mapping[str, Any]) -> str:
+    """Parameters in a line."""
+    return ", ".join(f"{name} {_plain(value)}" for name, value in params.items())
 
 
 def _role(trial: TrialRecord) -> str:

@@ -24,16 +24,19 @@ from recur_tune.errors import UserError
 from recur_tune.files import write_text
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.front import front_rows
+from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import Event, SearchState, TrialRecord, replay
 from recur_tune.tracking.calls import children, is_active, log_run, quiet_client, reason, set_status
 from recur_tune.tracking.datasets import dataset_inputs, digests
 from recur_tune.tracking.description import search_note, trial_note
 from recur_tune.tracking.machine import MachineMetrics
+from recur_tune.tracking.models import FrontModels
 from recur_tune.tracking.news import News, RunNews, milliseconds
 from recur_tune.tracking.places import (
     DELIVERED,
     FILES,
+    NOTE,
     PICTURE,
     SMALL_PICTURE,
     Delivered,
@@ -42,8 +45,8 @@ from recur_tune.tracking.places import (
     without_password,
 )
 from recur_tune.tracking.plots import draw_front, smaller
-from recur_tune.tracking.subject import bases_of, corpus_of, shape_params
-from recur_tune.tracking.views import view_tags
+from recur_tune.tracking.subject import bases_of, corpus_of, shape_params, trial_params
+from recur_tune.tracking.views import SEARCHES, view_address, view_tags
 
 if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow import MlflowClient
@@ -52,7 +55,6 @@ if TYPE_CHECKING:  # importing MLflow takes seconds
 EXPERIMENT = "recur-tune"
 # MLflow would guess what kind it is, and ask.
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
-NOTE = "mlflow.note.content"
 FRONT_TABLE = "front.json"
 EVENTS_PER_PASS = 500
 PAUSE, LONGEST_PAUSE = 2.0, 60.0  # seconds between deliveries, and the most after failures
@@ -93,7 +95,7 @@ class Tracker:
     @property
     def run_list(self) -> str:
         """Where the runs of all searches are shown below MLflow's own address; its front page likewise."""
-        return self._delivered.run_list if self._delivered.parent else ""
+        return view_address(self._delivered, SEARCHES) if self._delivered.parent else ""
 
     def start(self, after: float = 0.0) -> None:
         """Deliver in the background, beginning after so many seconds."""
@@ -123,9 +125,22 @@ class Tracker:
             return True
 
     def log_files(self, paths: list[Path]) -> None:
-        """Put files beside the search's run."""
+        """Put the files of a search that has ended beside its run, and log the models of its front."""
         with self._turn, self._one_sentence_on_failure():
-            self._log_files(self._connect(), paths)
+            client = self._connect()
+            self._log_files(client, paths)
+            self._log_models(client)
+
+    def _log_models(self, client: MlflowClient) -> None:
+        from mlflow.exceptions import MlflowException
+
+        models = FrontModels(client, self.directory, self._spec, self._delivered)
+        try:
+            models.deliver(self.directory.state())
+        except MlflowException as error:
+            if error.error_code != "ENDPOINT_NOT_FOUND":
+                raise
+            # A server before MLflow 3 knows no models but in its registry.
 
     def _log_files(self, client: MlflowClient, paths: Iterable[Path]) -> None:
         for path in paths:
@@ -195,6 +210,7 @@ class Tracker:
         self._state: SearchState | None = None
         self._note_there: dict[str, str] = {}
         self._children_known = False
+        self._params_there: dict[str, set[str]] = {}  # by run, where another tracker had made it
 
     def _save(self) -> None:
         write_text(self.directory.path / DELIVERED, json.dumps(asdict(self._delivered)) + "\n")
@@ -275,14 +291,16 @@ class Tracker:
 
         run = self._find_or_create_child(client, trial, news)
         tags = {
+            "state": trial.state,  # to MLflow a trial that others beat has finished like any other
             "pareto": str(on_front).lower(),
-            "recur_tune.state": trial.state,
             "recur_tune.role": trial.role,
             "recur_tune.reason": trial.reason,
             "recur_tune.folder": str(self.directory.trial(trial.number)),
             NOTE: trial_note(self.directory, self._spec, trial, on_front, self.page),
         }
-        params = self._spec.trial_config(trial.params, trial.seed).model_dump() if news.begins else {}
+        params = trial_params(self._spec, trial) if news.begins else {}
+        # MLflow's parameters keep their first value, which an earlier version may have written in another way.
+        params = {name: value for name, value in params.items() if name not in self._params_there.get(run, ())}
         try:
             log_run(client, run, news.points, params, tags)
             if news.begins:
@@ -297,7 +315,9 @@ class Tracker:
         """A trial's run. One that is not noted can exist only where this tracker has not made all runs itself."""
         runs = self._delivered.runs
         if trial.number not in runs and not self._children_known:
-            runs |= children(client, self._delivered.experiment, self._delivered.parent)
+            found = children(client, self._delivered.experiment, self._delivered.parent)
+            runs |= {number: run.info.run_id for number, run in found.items()}
+            self._params_there = {run.info.run_id: set(run.data.params) for run in found.values()}
             self._children_known = True
         if trial.number not in runs:
             start = milliseconds(trial.started or news.changed)  # what is infeasible ends without a start
@@ -317,10 +337,11 @@ class Tracker:
 
 def _search_params(spec: SearchSpec) -> dict[str, Any]:
     """What a person compares searches by."""
-    sections = spec.model_dump(include={"budget", "sampler", "resources", "limits"})
+    sections = spec.model_dump(include={"budget", "sampler", "resources"})
     flat = {f"{section}.{name}": value for section, fields in sections.items() for name, value in fields.items()}
+    limits = {f"limits.{name}": OBJECTIVES[name].format(limit) for name, limit in spec.limits.items()}
     subject = {"corpus": corpus_of(spec), "base": ", ".join(bases_of(spec)), **shape_params(spec)}
-    return {"objectives": ", ".join(spec.objectives), **subject, **flat}
+    return {"objectives": ", ".join(spec.objectives), **subject, **flat, **limits}
 
 
 def _user() -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from recur_tune.searching.front import front, search_hypervolume
 from recur_tune.searching.state import ENDED, Event, SearchState, TrialRecord
+from recur_tune.tracking.units import metric_name, metric_value
 
 # A trial that waits has no run yet: a run's start cannot be changed once it is made.
 TRIAL_STATUS = {
@@ -37,9 +38,9 @@ class RunNews:
     changed: float = 0.0  # when it did
 
     def add(self, values: Mapping[str, Any], event: Event, step: int) -> None:
-        """Take values at an event's time, as far as they are finite numbers."""
+        """Take values at an event's time in MLflow's units, as far as they are finite numbers."""
         self.points += [
-            Point(name, float(value), milliseconds(event["time"]), step)
+            Point(metric_name(name), metric_value(name, value), milliseconds(event["time"]), step)
             for name, value in values.items()
             if isinstance(value, int | float) and math.isfinite(value)
         ]
@@ -83,7 +84,7 @@ class News:
             news.add(trial.costs, event, step=0)
         if not (begins and trial.state == "running"):  # MLflow makes runs that are running
             news.change(TRIAL_STATUS[trial.state], event)
-        if trial.state == "complete" and trial.repeats is None:
+        if trial.state in ENDED and trial.repeats is None:
             self._measure_front(event)
 
     def _measure_front(self, event: Event) -> None:
@@ -95,7 +96,9 @@ def _reported(event: Event) -> dict[str, Any]:
     """A report's metrics; `loss` is the validation's, as the objective of that name is."""
     validation = event.get("validation") or {}
     measured = {name: event.get(name) for name in ("tokens_per_second", "measured_peak_memory")}
-    return {"training_loss": event.get("loss"), **measured, **validation}
+    scored = {f"{split}_{name}": value for split, metrics in event.get("scores", {}).items()
+              for name, value in metrics.items()}  # fmt: skip
+    return {"training_loss": event.get("loss"), **measured, **validation, **scored}
 
 
 def milliseconds(seconds: float) -> int:

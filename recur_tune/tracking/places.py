@@ -14,6 +14,7 @@ from recur_tune.searching.directory import SearchDirectory
 DELIVERED = "mlflow.json"
 FILES = "mlartifacts"  # beside a database, which has no place for them
 TRAINING = "workflowType=machine_learning"  # MLflow's pages are for chat applications unless told otherwise
+NOTE = "mlflow.note.content"  # the tag that holds a page's words
 PICTURE, SMALL_PICTURE, FIGURE = "front.png", "front-small.png", "front.html"  # files beside a search's run
 
 

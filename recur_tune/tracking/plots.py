@@ -23,6 +23,7 @@ from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import SearchState, TrialRecord
 from recur_tune.tracking.places import FIGURE, PICTURE, SMALL_PICTURE
 from recur_tune.tracking.subject import corpus_of
+from recur_tune.trial.fields import own
 from recur_tune.units import format_size
 
 if TYPE_CHECKING:  # they take a while to import, and most commands draw nothing
@@ -375,7 +376,8 @@ def _hover(trial: TrialRecord, objectives: Sequence[str]) -> str:
     lines = [f"<b>{trial.name}</b> {trial.state}{f' ({trial.role})' if trial.role else ''}"]
     for objective in (OBJECTIVES[name] for name in objectives):
         lines.append(f"{objective.title}: {objective.format(_value(trial, objective))}")
-    lines += [f"{html.escape(name)} = {html.escape(_short(value))}" for name, value in trial.params.items()]
+    params = own(trial.params.get("recurrence"), trial.params)
+    lines += [f"{html.escape(name)} = {html.escape(_short(value))}" for name, value in params.items()]
     return "<br>".join(lines)
 
 

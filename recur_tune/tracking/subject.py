@@ -6,7 +6,10 @@ from typing import Any
 
 from recur_tune.searching.space import Choice
 from recur_tune.searching.spec import SearchSpec
+from recur_tune.searching.state import TrialRecord
 from recur_tune.spec import TrialConfig
+from recur_tune.tracking.units import rounded
+from recur_tune.trial.fields import own_fields
 
 
 def corpus_of(spec: SearchSpec) -> str:
@@ -36,3 +39,9 @@ def shape_params(spec: SearchSpec) -> dict[str, Any]:
         "vocabulary": [shape.vocab_size for shape in shapes], "parameters": [body_parameters(one) for one in shapes],
     }  # fmt: skip
     return {f"base.{name}": ", ".join(map(str, values)) for name, values in sizes.items()}
+
+
+def trial_params(spec: SearchSpec, trial: TrialRecord) -> dict[str, Any]:
+    """What a person compares trials by: the fields that this one has."""
+    fields = own_fields(spec.trial_config(trial.params, trial.seed))
+    return {name: rounded(value) if isinstance(value, float) else value for name, value in fields.items()}

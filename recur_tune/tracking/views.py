@@ -6,49 +6,52 @@ MLflow keeps a view that somebody shares as a tag of the experiment, and opens i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.tracking.places import Delivered
+from recur_tune.tracking.units import metric_name
 
 _VIEW_TAG = "mlflow.sharedViewState."
-TRIALS, FRONT = "trials", "front"
+TRIALS, FRONT, SEARCHES = "trials", "front", "searches"
 # Which MLflow always shows; the boxes to tick have no name, and a number by how often a list was drawn.
 _FIRST_COLUMNS = (*map(str, range(10)), "attributes.`Run Name`", "runDateAndNestInfo", "duration")
+_STATE, _ON_FRONT = "tags.`state`", "tags.`pareto`"
 
 
 def view_address(delivered: Delivered, view: str) -> str:
-    """Where a search's view is shown below MLflow's own address."""
-    return f"{delivered.run_list}&viewStateShareKey={view}-{delivered.parent}"
+    """Where a view is shown below MLflow's own address."""
+    return f"{delivered.run_list}&viewStateShareKey={_key(view, delivered)}"
 
 
 def view_tags(spec: SearchSpec, delivered: Delivered) -> dict[str, str]:
-    """The experiment's tags that hold a search's views."""
+    """The experiment's tags that hold a search's views, and the one of all searches."""
     own = f"tags.`mlflow.parentRunId` = '{delivered.parent}'"
-    conditions = {TRIALS: own, FRONT: f"tags.pareto = 'true' and {own}"}
-    return {
-        f"{_VIEW_TAG}{view}-{delivered.parent}": json.dumps(_view(spec, condition))
-        for view, condition in conditions.items()
-    }
-
-
-def _view(spec: SearchSpec, condition: str) -> Mapping[str, Any]:
     quality = next(name for name in spec.objectives if OBJECTIVES[name].kind == "quality")
-    columns = list(_columns(spec))
+    objectives = [f"metrics.`{metric_name(name)}`" for name in spec.objectives]
+    chosen = [f"params.`{name}`" for name in spec.parsed_space.names]
+    # What a person decides by: how the trial ended, the objectives, and what the search chose.
+    of_trials = [_STATE, *objectives, _ON_FRONT, *chosen]
+    of_searches = [_STATE, "metrics.`hypervolume`", *objectives, _ON_FRONT, "params.`base`", "params.`corpus`"]
+    best_first = {"orderByKey": f"metrics.`{metric_name(quality)}`", "orderByAsc": True}
+    views = {
+        TRIALS: _view(own, of_trials) | best_first,
+        FRONT: _view(f"tags.pareto = 'true' and {own}", of_trials) | best_first,
+        SEARCHES: _view("", of_searches) | {"orderByKey": "attributes.start_time", "orderByAsc": False},
+    }
+    return {f"{_VIEW_TAG}{_key(view, delivered)}": json.dumps(state) for view, state in views.items()}
+
+
+def _key(view: str, delivered: Delivered) -> str:
+    return view if view == SEARCHES else f"{view}-{delivered.parent}"
+
+
+def _view(condition: str, columns: Sequence[str]) -> dict[str, Any]:
     return {
         "searchFilter": condition,
-        "orderByKey": f"metrics.`{quality}`",
-        "orderByAsc": True,
         "selectedColumns": columns,
         "columnOrder": [*_FIRST_COLUMNS, *columns],
         "runsHiddenMode": "SHOW_ALL",
     }
-
-
-def _columns(spec: SearchSpec) -> Iterator[str]:
-    """What a person decides by: the objectives, what the search chose, and how the trial ended."""
-    yield from (f"metrics.`{name}`" for name in spec.objectives)
-    yield from (f"params.`{name}`" for name in spec.parsed_space.names)
-    yield from (f"tags.`{name}`" for name in ("pareto", "recur_tune.state"))

@@ -31,7 +31,7 @@ def reading_of(
     """
     trial = parse(TrialConfig, read_yaml(run / TRIAL)) if (run / TRIAL).exists() else None
     saved = model.config
-    trained = trial.windowing if trial else Windowing(saved.window or saved.n_positions, saved.overlap or 0)
+    trained = trial.windowing if trial else saved.windowing
     size = trained.size if window is None else window
     shared = min(trained.overlap, size - 1) if overlap is None else overlap
     if size > saved.n_positions:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect
 
+from recur_tune.searching.state import replay
 from recur_tune.tracking.mlflow import Tracker
-from recur_tune.tracking.places import Delivered
+from recur_tune.tracking.places import DELIVERED, Delivered
 from recur_tune.tracking.plots import draw_front
 from recur_tune.tracking.server import answering_server
-from recur_tune.tracking.views import FRONT, TRIALS, view_address
+from recur_tune.tracking.views import FRONT, SEARCHES, TRIALS, view_address
 from tests.browser import desktop
 from tests.database import empty_database
 from tests.ports import FIRST
@@ -58,7 +59,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Deli
     tracker.deliver()
     tracker.log_files(draw_front(directory.name, directory.spec, directory.state(), directory.path))
     with answering_server(tracker.uri, FIRST, results / "log") as (_, port):
-        yield f"http://127.0.0.1:{port}", tracker._delivered
+        yield f"http://127.0.0.1:{port}", Delivered.read(directory.path / DELIVERED, tracker.uri)
 
 
 @pytest.fixture(scope="module")
@@ -86,26 +87,33 @@ def names(page: Page) -> Locator:
     return page.locator(".ag-row [col-id='attributes.`Run Name`'] a")
 
 
+def cells(page: Page, column: str) -> Locator:
+    """A column of the list."""
+    return page.locator(f".ag-row [col-id='{column}']")
+
+
 def unfold(page: Page) -> None:
     """Show a search's trials."""
     page.locator(".ag-row", has_text="books").get_by_role("button").first.click()
 
 
 def test_the_run_list_has_the_search_with_its_trials_below(visitor: Visitor, keep: Keep) -> None:
-    page = visitor.open(visitor.delivered.run_list)
+    page = visitor.open(view_address(visitor.delivered, SEARCHES))
     expect(names(page)).to_have_text(["books"])
-    expect(
-        page.locator("[col-id='attributes.`Dataset`'] a, [col-id='attributes.`Dataset`'] button").first
-    ).to_contain_text("stdlib")
+    expect(cells(page, "metrics.`hypervolume`")).to_have_text([re.compile(r"^0\.\d{1,5}$")])
     unfold(page)
     expect(names(page)).to_have_count(7)
-    assert {*names(page).all_inner_texts()} == {"books", *(f"T{number}" for number in range(6))}
+    listed = dict(zip(names(page).all_inner_texts(), cells(page, "tags.`state`").all_inner_texts(), strict=True))
+    assert listed == {"books": "-"} | {trial.name: trial.state for trial in replay(few()).trials.values()}
     keep(page, "mlflow-run-list")
 
 
 def test_a_filter_leaves_exactly_the_front(visitor: Visitor, keep: Keep) -> None:
     page = visitor.open(visitor.delivered.run_list)
     expect(names(page)).to_have_text(["books"])
+    expect(
+        page.locator("[col-id='attributes.`Dataset`'] a, [col-id='attributes.`Dataset`'] button").first
+    ).to_contain_text("stdlib")
     box = page.get_by_placeholder("metrics.rmse")
     box.fill("tags.pareto = 'true'")
     box.press("Enter")
@@ -126,9 +134,11 @@ def test_a_view_shows_what_matters_first(visitor: Visitor, keep: Keep, view: str
         """cells => cells.map(cell => [cell.getBoundingClientRect().x, cell.getAttribute("col-id")])"""
     )
     assert [column for _, column in sorted(columns)][1:8] == [
-        "attributes.`Run Name`", "runDateAndNestInfo", "duration", "metrics.`perplexity`",
-        "metrics.`flops_per_token`", "metrics.`peak_memory`", "params.`window`",
+        "attributes.`Run Name`", "runDateAndNestInfo", "duration", "tags.`state`", "metrics.`perplexity`",
+        "metrics.`MFLOPs_per_token`", "metrics.`peak_memory_MiB`",
     ]  # fmt: skip
+    expect(cells(page, "metrics.`peak_memory_MiB`").first).to_have_text("64")
+    expect(cells(page, "tags.`state`").first).to_have_text("complete")
     keep(page, f"mlflow-view-{view}")
 
 

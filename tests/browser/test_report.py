@@ -12,10 +12,11 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
 
 from recur_tune.reporting.compare import compare_page, comparison
-from recur_tune.reporting.page import report_page
+from recur_tune.reporting.page import report_page, report_panels
 from recur_tune.reporting.reading import Reading, read_search
 from recur_tune.searching.state import Event
 from tests.browser import PATIENCE, desktop
+from tests.browser.pdf import sheets
 from tests.reporting import begun, few, make, many, opening, params_of, validated
 from tests.reporting.test_page import tracked
 
@@ -25,8 +26,10 @@ ALL = ["front", "windows", "volume", "curves", "importance", "parallel", "timeli
 RUN = "http://mlflow.example:5000/#/experiments/3/runs/run0"
 PHONE = {"width": 390, "height": 844}
 A_MOMENT = 1000  # milliseconds, or two clicks were a double click
+A4 = (595, 842)  # points
+PAPER = 703  # CSS pixels between its margins
 # What plotly draws for a trial; axes, words and bars of colours are none of them.
-MARKS = ".scatterlayer .point, .scatterlayer .js-line, .barlayer .point path, .heatmaplayer image"
+MARKS = ".scatterlayer .point, .scatterlayer .js-line, .barlayer .point path"
 # How many pixels of the parallel lines are coloured: they are no elements, but painted.
 LINES = """(() => {
     const painted = document.querySelector("#parallel .gl-canvas-focus");
@@ -298,10 +301,10 @@ def alone(*last: float) -> list[Event]:
 @pytest.mark.parametrize(
     ("name", "events", "drawn"),
     [
-        ("one-trial", alone(70.0), ["front", "volume", "curves", "timeline"]),
-        ("no-number", alone(math.nan, math.nan), ["timeline"]),
-        ("one-number", alone(70.0, math.nan, math.nan), ["front", "volume", "curves", "timeline"]),
-        ("unfinished", alone(70.0)[:-1], ["timeline"]),
+        ("one-trial", alone(70.0), ["front", "volume", "curves", "importance", "timeline"]),
+        ("no-number", alone(math.nan, math.nan), ["importance", "timeline"]),
+        ("one-number", alone(70.0, math.nan, math.nan), ["front", "volume", "curves", "importance", "timeline"]),
+        ("unfinished", alone(70.0)[:-1], ["importance", "timeline"]),
     ],
 )
 def test_where_little_is_known_stands_a_figure_or_a_sentence(
@@ -316,11 +319,38 @@ def test_where_little_is_known_stands_a_figure_or_a_sentence(
     keep(reader.page, f"report-{name}")
 
 
-def test_a_printed_report_has_every_figure(reader: Reader, books: tuple[Reading, Path], tmp_path: Path) -> None:
+def test_a_report_is_whole_on_paper(reader: Reader, books: tuple[Reading, Path], tmp_path: Path) -> None:
     reader.open(books[1])
     expect(reader.page.locator("#timeline .main-svg")).to_have_count(0)  # too far down to be drawn yet
-    reader.page.pdf(path=tmp_path / "printed.pdf")
-    reader.not_blank([figure for figure in ALL if figure != "parallel"])
+    reader.page.pdf(path=tmp_path / "printed.pdf", prefer_css_page_size=True)
+    printed = sheets(tmp_path / "printed.pdf")
+    assert {sheet.size for sheet in printed} == {A4} and len(printed) < 8
+    for panel in report_panels(books[0]):
+        assert panel.figure is not None
+        [words] = [set(sheet.words) for sheet in printed if panel.title in sheet.words]
+        assert words_of(panel.printed or panel.figure) <= words, f"{panel.key} is on the sheet with its title"
+    expect(reader.page.locator(".printed svg")).to_have_count(0)  # the screen's are as they were
+
+
+def words_of(figure: dict[str, Any]) -> set[str]:
+    """What stands at the axes of a figure."""
+    layout = figure["layout"]
+    titles = [axis["title"]["text"] for name, axis in layout.items() if "axis" in name and "title" in axis]
+    notes = [note["text"] for note in layout.get("annotations", ())]
+    return {line for words in [*titles, *notes] for line in words.split("<br>") if line}
+
+
+def test_nothing_is_wider_than_the_paper(reader: Reader, books: tuple[Reading, Path]) -> None:
+    reader.open(books[1])
+    reader.show("front")
+    reader.page.emulate_media(media="print")
+    reader.page.set_viewport_size({"width": PAPER, "height": 1000})
+    reader.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    expect(reader.page.locator(".printed .main-svg:visible")).not_to_have_count(0)
+    ends = reader.page.locator("main *:visible").evaluate_all(
+        "parts => parts.map(part => part.getBoundingClientRect()).map(box => [box.left, box.right])"
+    )
+    assert round(min(left for left, _ in ends)) >= 0 and round(max(right for _, right in ends)) <= PAPER
 
 
 def test_a_comparison_opens_without_a_network(

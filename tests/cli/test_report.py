@@ -65,7 +65,7 @@ def test_a_search_of_one_trial_has_a_report(results: Path, tmp_path: Path, last:
     )
     outcome = run("report", "one", "--png")
     assert outcome.code == 0 and "Traceback" not in outcome.err
-    assert "at least 4 trials" in (results / "one" / "report.html").read_text().split("<script")[0]
+    assert "takes 20 trials at full budget" in (results / "one" / "report.html").read_text().split("<script")[0]
 
 
 def test_what_cannot_be_reported_is_a_sentence(results: Path, tmp_path: Path) -> None:
@@ -161,9 +161,9 @@ def test_the_help_explains_itself(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_reports_need_neither_mlflow_nor_ray(results: Path) -> None:
+def test_reports_need_neither_mlflow_nor_ray_nor_optuna(results: Path) -> None:
     code = (
         "import sys; from recur_tune.cli.main import cli; cli.main(['report', 'books'], standalone_mode=False)\n"
-        "assert not {'mlflow', 'ray', 'torch'} & sys.modules.keys(), sys.modules.keys()"
+        "assert not {'mlflow', 'ray', 'torch', 'optuna'} & sys.modules.keys(), sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -18,8 +18,9 @@ from rich.console import Console
 from recur_tune.cli import display, watch
 from recur_tune.cli.main import cli
 from recur_tune.cli.watch import Watch
+from recur_tune.model.portable import AUTO_MAP
 from recur_tune.reporting.history import Volume, volumes
-from recur_tune.searching.directory import EVENTS, IDENTITY, SearchDirectory
+from recur_tune.searching.directory import EVENTS, IDENTITY, MODEL, SearchDirectory
 from recur_tune.spec import TrialConfig, parse
 from tests.cli.books import lines_of, record_report, refused
 from tests.cli.run import run
@@ -149,6 +150,15 @@ def test_export_copies_the_model_and_says_what_it_is(results: Path, tmp_path: Pa
     refused(run("export", "books", "--trial", trial, "--to", target), "to:", str(target))
 
 
+def test_a_recurrent_model_that_was_saved_without_its_code_is_exported_with_it(results: Path, tmp_path: Path) -> None:
+    settings = {"model_type": "recurrent_gpt2", "recurrence": {"l_ins": 2}}
+    (SearchDirectory.open(results, "books").trial(1) / MODEL / "config.json").write_text(json.dumps(settings))
+    assert run("export", "books", "--trial", "T1", "--to", tmp_path / "one").code == 0
+    written = json.loads((tmp_path / "one" / "config.json").read_text())
+    assert written == settings | {"auto_map": AUTO_MAP}
+    assert all((tmp_path / "one" / f"{place.partition('.')[0]}.py").is_file() for place in AUTO_MAP.values())
+
+
 @pytest.mark.parametrize(
     ("trial", "words"),
     [
@@ -218,7 +228,7 @@ def test_on_a_terminal_there_is_a_table_with_states_and_front(results: Path, scr
     directory = SearchDirectory.open(results, "books")
     with Watch(directory) as shown:
         shown.searching()
-        console.print(shown._render())
+        console.print(shown)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     for words in ("books", "searching …", "5 of 7 trials ended", "2 on the front", "hypervolume 0.", "of 80k"):
         assert words in text, words

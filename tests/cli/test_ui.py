@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from recur_tune.cli import ui
-from recur_tune.errors import UserError
 from recur_tune.localhost import free_ports_from
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.tracking.mlflow import Tracker
+from recur_tune.tracking.places import DELIVERED, Delivered, tracking_uri
 from tests.cli.run import run
 from tests.command import Command
 from tests.database import empty_database
@@ -36,6 +36,11 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def delivered(results: Path) -> Delivered:
+    directory = SearchDirectory(results / "books")
+    return Delivered.read(directory.path / DELIVERED, tracking_uri(directory))
+
+
 def test_a_taken_port_gives_the_next_and_ctrl_c_ends_the_server(results: Path) -> None:
     words = ["ui", "books", "--no-browser", "--results", results]
     with taken_port() as port, Command(*words, "--port", port) as shown:
@@ -43,7 +48,7 @@ def test_a_taken_port_gives_the_next_and_ctrl_c_ends_the_server(results: Path) -
         address, page = shown.out.strip().removesuffix("?workflowType=machine_learning").split("/#/")
         assert int(address.rpartition(":")[2]) > port
         assert page.startswith("experiments/")
-        assert page.endswith(Tracker(SearchDirectory(results / "books"))._delivered.parent)
+        assert page.endswith(delivered(results).parent)
         assert b"<html" in urllib.request.urlopen(address).read().lower()
         shown.signal(signal.SIGINT)
         assert shown.wait() == 0
@@ -62,8 +67,10 @@ def test_all_searches_are_shown_on_the_next_port_where_one_is_taken_while_the_se
         monkeypatch.setattr(ui, "stop_requests", lambda: nullcontext(lambda: True))  # as soon as it is shown
         shown = run("ui", "--no-browser", "--port", port, "--results", results)
     assert shown.code == 0 and f"port {port} is taken" in shown.err
-    experiment = Tracker(SearchDirectory(results / "books"))._delivered.experiment
-    assert shown.out.endswith(f"/#/experiments/{experiment}/runs?workflowType=machine_learning\n")
+    experiment = delivered(results).experiment
+    assert shown.out.endswith(
+        f"/#/experiments/{experiment}/runs?workflowType=machine_learning&viewStateShareKey=searches\n"
+    )
 
 
 def test_a_search_with_a_server_of_its_own_needs_no_other(tmp_path: Path) -> None:
@@ -91,7 +98,9 @@ def test_a_database_of_an_older_version_says_how_to_upgrade(results: Path, tmp_p
 
 def test_a_server_that_does_not_start_leaves_what_it_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(UserError, match="MLflow's server did not start") as refused:
-        ui._serve("nonsense://", FIRST, "", no_browser=True)
+    spec = small_spec(tmp_path).model_copy(update={"tracking": "nonsense://"})
+    SearchDirectory.create(tmp_path, "books", spec)
+    refused = run("ui", "books", "--no-browser", "--port", FIRST, "--results", tmp_path)
     [log] = tmp_path.glob("*.log")
-    assert str(log) in str(refused.value) and "nonsense" in log.read_text()
+    assert refused.code == 2 and "MLflow's server did not start" in refused.err
+    assert str(log) in refused.err and "nonsense" in log.read_text()

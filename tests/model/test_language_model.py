@@ -35,8 +35,8 @@ def some_state(model: RecurrentGPT2, lanes: int) -> State:
 def test_without_a_state_the_model_is_hugging_faces(memory, shape):
     model, tokens = double_model(memory, **shape), some_tokens(2, 20)
     theirs = hugging_face(model)(tokens).logits
-    torch.testing.assert_close(model(tokens), theirs, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(model.float()(tokens), theirs.float(), rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(model(tokens).logits, theirs, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(model.float()(tokens).logits, theirs.float(), rtol=1e-3, atol=1e-3)
 
 
 @torch.no_grad()
@@ -91,20 +91,20 @@ def test_a_fresh_lane_is_the_unmodified_model_and_its_neighbour_sees_the_state(l
         torch.testing.assert_close(mixed.state[lane], expected.state[lane], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("first", [1, 5])
+@pytest.mark.parametrize("parts", [[1] * 12, [5] + [1] * 7, [1, 4, 7], [6, 6]], ids=str)
 @pytest.mark.parametrize("with_state", [False, True])
 @pytest.mark.parametrize(
     "memory", [None, MemorySpec(), MemorySpec(l_ins="all", embeddings=2, pooling="max")], ids=["none", "one", "all"]
 )
 @torch.no_grad()
-def test_reading_token_by_token_is_reading_the_window_at_once(memory, with_state, first):
+def test_reading_in_parts_is_reading_the_window_at_once(memory, with_state, parts):
     model, tokens = double_model(memory), some_tokens(2, 12)
     state = some_state(model, 2) if memory and with_state else None
     whole, cache = model.read(tokens, state), Cache()
-    parts = [model.read(part, state, cache=cache) for part in tokens.split([first] + [1] * (12 - first), dim=1)]
-    top = torch.cat([part.top_BTK for part in parts], dim=1)
+    readings = [model.read(part, state, cache=cache) for part in tokens.split(parts, dim=1)]
+    top = torch.cat([reading.top_BTK for reading in readings], dim=1)
     torch.testing.assert_close(top, whole.top_BTK, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(parts[-1].state, whole.state, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(readings[-1].state, whole.state, rtol=1e-9, atol=1e-9)
     assert cache.length == 12
 
 

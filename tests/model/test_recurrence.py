@@ -78,7 +78,7 @@ def test_the_pooling_key_learns():
 
 @torch.no_grad()
 def test_the_network_has_the_papers_shape_and_rectifiers_between_its_layers():
-    network = Memory(MemorySpec(), hidden_size=24, layers=3).network
+    network = Memory(hidden_size=24, layers=3).network
     assert [(m.in_features, m.out_features) for m in network if isinstance(m, nn.Linear)] == [
         (24, 200), (200, 200), (200, 200), (200, 24),
     ]  # fmt: skip
@@ -104,7 +104,7 @@ def test_the_state_is_the_networks_output_for_every_site_and_embedding(l_ins, em
 
 @torch.no_grad()
 def test_at_all_layers_every_layer_sees_its_own_embeddings():
-    memory = Memory(MemorySpec(l_ins="all", embeddings=2), hidden_size=24, layers=3)
+    memory = Memory(hidden_size=24, layers=3, l_ins="all", embeddings=2)
     state = memory.state(torch.randn(2, 12, 24))
     for layer in range(3):
         assert torch.equal(memory.embeddings(layer, state), state[:, layer])
@@ -113,7 +113,7 @@ def test_at_all_layers_every_layer_sees_its_own_embeddings():
 
 @torch.no_grad()
 def test_only_the_chosen_layer_sees_the_state():
-    memory = Memory(MemorySpec(l_ins=2), hidden_size=24, layers=3)
+    memory = Memory(hidden_size=24, layers=3, l_ins=2)
     state = memory.state(torch.randn(2, 12, 24))
     assert [memory.embeddings(layer, state) is None for layer in range(3)] == [True, False, True]
 

@@ -9,8 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from recur_tune.reporting.figures import best_by_window, front_panel, parallel_panel, windows_panel
-from recur_tune.reporting.importance import importance_panel, importances
+from recur_tune.reporting.figures import best_by_window, front_panel, windows_panel
 from recur_tune.reporting.marks import Panel, names_with_room, usual_top
 from recur_tune.reporting.page import report_panels
 from recur_tune.reporting.progress import curves_panel, time_unit, timeline_panel, volume_panel
@@ -58,8 +57,9 @@ def test_plotly_knows_every_word_of_every_figure(books: Reading, big: Reading, t
         for panel in report_panels(search):
             assert panel.caption and panel.title
             if panel.figure is not None:
-                drawn = go.Figure(panel.figure)  # raises on a property that does not exist
-                assert len(drawn.data) > 0 and panel.height > 0, "no blank figure"
+                for figure in (panel.figure, panel.printed or panel.figure):
+                    drawn = go.Figure(figure)  # raises on a property that does not exist
+                    assert len(drawn.data) > 0 and panel.height > 0, "no blank figure"
 
 
 def test_every_trial_with_values_is_a_mark_in_its_place_and_kind(books: Reading, big: Reading) -> None:
@@ -91,6 +91,34 @@ def test_kinds_differ_in_shape_and_the_front_by_its_edge(books: Reading) -> None
     behind = found["recurrent, beaten"]
     assert behind["symbol"] == "triangle-up" and behind["line"]["color"] != "black" and behind["opacity"] < 0.5
     assert found["not at full budget"]["symbol"] == ["triangle-up-open"], "T4 was pruned and is recurrent"
+
+
+def test_trials_on_their_way_are_in_sight_and_counted_where_they_are_not(books: Reading, tmp_path: Path) -> None:
+    def ends(search: Reading) -> tuple[float, float]:
+        panel = front_panel(search)
+        assert panel.figure is not None
+        return tuple(panel.figure["layout"]["yaxis"]["range"])
+
+    assert books.state.trials[4].metrics["perplexity"] == 95, "from 50 to 70 the others reach"
+    assert ends(books)[1] < 90 and "1 more lies above" in front_panel(books).caption
+    events = few()
+    for event in events:
+        if event.get("trial") == 4 and "validation" in event:
+            event["validation"]["perplexity"] = 85.0
+    near = read_search(make(tmp_path / "near", events=events))
+    assert ends(near)[1] > 85 and "lies above" not in front_panel(near).caption
+
+
+def test_a_plain_trial_tells_nothing_of_a_recurrence(tmp_path: Path) -> None:
+    events = opening()
+    for number, kind in enumerate(("none", "memory")):
+        events += begun(number, 100, {"recurrence": kind, "width": 77, "window": 16}, 4e5, 2.0**25)
+    space = {"base": "tiny", "recurrence": ["none", "memory"], "width": [77, 99], "window": [16, 32], "l_ins": 1}
+    search = read_search(make(tmp_path, events=events, space=space))
+    plain, recurrent = search.state.trials.values()
+    assert "width" not in search.about(plain) and "width = 77" in search.about(recurrent)
+    assert "--width" not in search.command(plain) and "--l-ins" not in search.command(plain)
+    assert "--l-ins 1 --width 77" in search.command(recurrent)
 
 
 def test_one_bad_trial_does_not_flatten_the_others() -> None:
@@ -159,41 +187,12 @@ def test_the_timeline_has_a_bar_for_every_span(books: Reading) -> None:
     assert "Of 44s of work, 86% on trials that ended as “full budget”, 9%" in timeline_panel(books).caption
 
 
-def test_parallel_lines_pass_every_parameter_and_objective(books: Reading) -> None:
-    [trace] = traces(parallel_panel(books)).values()
-    axes = {axis["label"]: axis for axis in trace["dimensions"]}
-    assert {"recurrence", "window", "overlap", "perplexity per word", "FLOPs/token", "peak memory"} <= axes.keys()
-    assert "batch" not in axes and "learning_rate" not in axes, "neither was free"
-    assert all(len(axis["values"]) == len(books.complete) for axis in axes.values())
-    assert axes["window"]["ticktext"] == ["16", "32", "64"] and axes["window"]["values"] == [2, 2, 0, 1]
-
-
-def test_importance_finds_what_the_numbers_were_made_of(big: Reading) -> None:
-    shares = importances(big)
-    for share in shares.values():
-        assert sum(share.values()) == pytest.approx(1.0)
-    assert max(shares["flops_per_token"], key=lambda name: shares["flops_per_token"][name]) == "overlap_of_window"
-    assert shares["flops_per_token"]["learning_rate"] < 0.05 < shares["perplexity"]["learning_rate"]
-    assert {"l_ins", "width"} <= shares["perplexity"].keys(), "parameters that only some have"
-    [trace] = traces(importance_panel(big)).values()
-    assert {"overlap/window", "l_ins"} <= set(trace["y"]), "a share has its field's name, not the sampler's"
-
-
-def test_importance_of_too_few_or_equal_trials_is_a_sentence(tmp_path: Path) -> None:
-    one = cases(tmp_path)["one"]
-    assert importance_panel(one).caption == "Importance needs at least 4 trials at full budget, and there is one."
-    same = opening()
-    for number in range(5):
-        same += begun(number, 100, params_of(), 4e5, 2.0**25) + [validated(number, 101, 4000, 50.0, "complete")]
-    assert importance_panel(read_search(make(tmp_path / "same", events=same))).figure is None
-
-
 def test_where_nothing_can_be_drawn_stands_why(tmp_path: Path) -> None:
     words = {name: {p.key for p in report_panels(one) if p.figure is None} for name, one in cases(tmp_path).items()}
-    everything = {"front", "windows", "volume", "curves", "importance", "parallel"}
+    everything = {"front", "confirmed", "windows", "volume", "curves", "parallel"}
     assert words["waiting"] == words["running"] == words["nan"] == words["pruned"] == everything
-    assert words["one"] == words["nan on the way"] == {"windows", "importance", "parallel"}
-    assert words["beyond the reference"] == {"windows", "importance", "parallel", "volume"}
+    assert words["one"] == words["nan on the way"] == {"confirmed", "windows", "parallel"}
+    assert words["beyond the reference"] == {"confirmed", "windows", "parallel", "volume"}
 
 
 def test_the_command_trains_the_same_trial_again(books: Reading) -> None:

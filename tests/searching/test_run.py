@@ -126,6 +126,9 @@ def test_mlflow_alone_gives_the_front_that_the_command_prints(searched: SearchRe
     names = {file.path for file in client.list_artifacts(parent.info.run_id)}
     assert {"front.json", "front.png", "front.html"} <= names
     assert parent.data.metrics["hypervolume"] == pytest.approx(searched.hypervolume)
+    models = client.search_logged_models([experiment.experiment_id], "tags.pareto = 'true' and tags.search = 'first'")
+    assert {model.source_run_id for model in models} == {run.info.run_id for run in runs}
+    assert all(Path(model.tags["recur_tune.folder"], "config.json").is_file() for model in models)
 
 
 def test_a_model_of_the_front_can_be_exported_and_scored(

@@ -21,10 +21,10 @@ from recur_tune.units import parse_size
 from tests.cli.run import run
 
 NAMES = sorted(file.stem for file in SEARCH_SPACES.glob("*.yaml"))
-NEEDS_FILES = ["books"]  # the user's own
+NEEDS_FILES = ["texts"]  # the user's own
 AS_THEY_ARE = [name for name in NAMES if name not in NEEDS_FILES]
 LARGE = ["enwik8-bpe", "enwik8-bytes", "pg19", "wikitext-103"]
-SHORT = {"books": 48_000, "enwik8-short": 24_000}  # trials of minutes, several on one GPU; tokens in a step
+SHORT = {"texts": 48_000, "enwik8-short": 24_000}  # trials of minutes, several on one GPU; tokens in a step
 
 
 def shipped(name: str) -> SearchSpec:
@@ -155,13 +155,13 @@ def test_a_dry_run_prints_a_space_that_can_be_run_again(name: str, tmp_path: Pat
 
 
 def test_a_space_for_files_of_ones_own_says_what_it_needs_and_takes_them(tmp_path: Path) -> None:
-    refused = run("search", "books", "--dry-run", "--results", tmp_path / "results")
+    refused = run("search", "texts", "--dry-run", "--results", tmp_path / "results")
     assert refused.code == 2 and "text:books names no folder; write text:DIR" in refused.err
     for split in ("train", "validation", "test"):
         (tmp_path / "my books" / split).mkdir(parents=True)
         (tmp_path / "my books" / split / "one.txt").write_text("It was a dark and stormy night. " * 50)
     mine = ["--set", f"space.corpus=text:{tmp_path / 'my books'}", "--set", "space.tokenizer=bytes"]
-    outcome = run("search", "books", "--dry-run", "--results", tmp_path / "results", *mine)
+    outcome = run("search", "texts", "--dry-run", "--results", tmp_path / "results", *mine)
     assert outcome.code == 0, outcome.err
     assert "nothing was started" in outcome.err
     assert "\n# reads train from 1 file (1.56 KiB), validation from 1 file (1.56 KiB)\n" in outcome.out

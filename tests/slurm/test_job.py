@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from recur_tune.errors import UserError
+from recur_tune.searching.confirmation import Again
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.slurm.folder import Head, SlurmFolder
 from recur_tune.slurm.job import Signals, _run_search
@@ -36,3 +37,13 @@ def test_a_base_that_is_gone_is_the_users_fault(folder: SlurmFolder, capfd: pyte
         head = Head(7, "n1", f"127.0.0.1:{port}", client=1, dashboard=None)
         assert _run_search(folder, head, Signals()) == UserError.exit_code
     assert "base" in capfd.readouterr().err
+
+
+def test_an_allocation_runs_what_was_asked_for(folder: SlurmFolder, capfd: pytest.CaptureFixture[str]) -> None:
+    folder.note_submitted(7, 1, Again(2).command)
+    with taken_port() as port:
+        head = Head(7, "n1", f"127.0.0.1:{port}", client=1, dashboard=None)
+        assert _run_search(folder, head, Signals()) == UserError.exit_code
+    assert "there is no front to confirm" in capfd.readouterr().err
+    folder.note_submitted(8, 1)
+    assert folder.command == ["resume"], "who asks next for the search itself gets that"

@@ -6,14 +6,17 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from PIL import Image
 
+from recur_tune.searching.directory import MODEL
 from recur_tune.searching.front import front_rows, search_hypervolume
 from recur_tune.tracking import mlflow as tracking
 from recur_tune.tracking.mlflow import Tracker, Undelivered, tracking_uri
@@ -22,6 +25,11 @@ from tests.ports import free_port
 from tests.tracking.tracked import OBJECTIVES, Seen, begin, complete, report, rich_search, search, wait_for
 
 pytestmark = pytest.mark.slow
+
+
+def parsed(value: str) -> Any:
+    """A parameter, which MLflow keeps as a word."""
+    return yaml.safe_load(value)
 
 
 def test_a_search_is_a_run_and_its_trials_are_runs_below_it(results: Path) -> None:
@@ -35,10 +43,10 @@ def test_a_search_is_a_run_and_its_trials_are_runs_below_it(results: Path) -> No
     assert parent.data.tags["recur_tune.version"] == directory.identity["version"]
     wanted = {
         "objectives": "perplexity, flops_per_token", "budget.tokens": "1000", "budget.trials": "5",
-        "sampler.name": "tpe", "resources.workers": "1", "limits.flops_per_token": "1000000.0",
+        "sampler.name": "tpe", "resources.workers": "1", "limits.flops_per_token": "1M",
     }  # fmt: skip
     assert wanted.items() <= parent.data.params.items()
-    assert {name: (run.info.status, run.data.tags["recur_tune.state"]) for name, run in children.items()} == {
+    assert {name: (run.info.status, run.data.tags["state"]) for name, run in children.items()} == {
         "T1": ("FINISHED", "complete"), "T2": ("FINISHED", "complete"), "T3": ("FINISHED", "pruned"),
         "T4": ("FAILED", "failed"), "T5": ("KILLED", "infeasible"), "T6": ("FINISHED", "complete"),
     }  # fmt: skip
@@ -55,10 +63,12 @@ def test_a_trial_has_all_its_parameters_and_its_metrics_by_tokens(results: Path)
     seen = Seen(directory)
     trial = seen.children()["T2"]
     config = directory.spec.trial_config({"window": 42})
-    assert trial.data.params == {k: str(v) for k, v in config.model_dump().items() if v is not None}
-    assert seen.history(trial, "flops_per_token") == [(0, 800.0)]
+    assert {name: parsed(value) for name, value in trial.data.params.items()} == {
+        name: value for name, value in config.model_dump().items() if value is not None
+    }
+    assert seen.history(trial, "MFLOPs_per_token") == [(0, 0.0008)]
     assert seen.history(trial, "training_loss") == [(500, 5.0), (1000, 5.0)]
-    assert seen.history(trial, "measured_peak_memory") == [(500, 1 << 20), (1000, 1 << 20)]
+    assert seen.history(trial, "measured_peak_memory_MiB") == [(500, 1.0), (1000, 1.0)]
     assert "tokens_per_second" not in trial.data.metrics, "it was not a number"
     validated = {name: seen.history(trial, name) for name in ("perplexity", "bits_per_byte", "loss")}
     assert validated == {
@@ -87,8 +97,45 @@ def test_tags_metrics_and_table_follow_the_front(results: Path) -> None:
         assert seen.table == front_rows(directory.state(), OBJECTIVES)
         volumes.append((number, search_hypervolume(directory.state(), OBJECTIVES)))
     assert {row["trial"] for row in seen.table} == seen.on_front
-    assert seen.history(seen.parent, "hypervolume") == volumes
+    assert dict(seen.history(seen.parent, "hypervolume")) == pytest.approx(dict(volumes))
     assert seen.history(seen.parent, "front_size") == [(1, 1), (2, 2), (3, 2), (4, 2)]
+
+
+def test_the_front_is_measured_whenever_a_trial_has_ended(results: Path) -> None:
+    directory = rich_search(results)
+    Tracker(directory).deliver()
+    seen = Seen(directory)
+    assert seen.history(seen.parent, "front_size") == [(1, 1), (2, 2), (3, 2), (4, 2), (5, 2), (6, 2)]
+    # 1 - perplexity / 100 and 1 - FLOPs / 1000, of the first trial, of two, and of two of which one is better
+    first, second, third = 0.5 * 0.5, 0.5 * 0.5 + 0.2 * 0.2, 0.6 * 0.5 + 0.1 * 0.2
+    assert dict(seen.history(seen.parent, "hypervolume")) == pytest.approx(
+        {1: first, 2: second, 3: second, 4: second, 5: second, 6: third}
+    )
+
+
+def test_a_trial_has_only_the_parameters_that_it_has(results: Path) -> None:
+    space = {"base": "tiny", "window": [32, 64], "recurrence": {"none": None, "memory": {"width": [20, 30]}}}
+    directory = search(results, space=space)
+    for number, fields in enumerate([{"recurrence": "none"}, {"recurrence": "memory", "width": 20}]):
+        directory.record("trial", trial=number, params={"window": 32, **fields}, costs={"flops_per_token": 1.0})
+        directory.record("running", trial=number)
+    Tracker(directory).deliver()
+    plain, recurrent = (Seen(directory).children()[name].data.params for name in ("T0", "T1"))
+    of_recurrence = {"l_ins", "width", "depth", "pooling", "embeddings", "skip", "recurrence_rate"}
+    assert recurrent.keys() - plain.keys() == of_recurrence and plain.keys() <= recurrent.keys()
+
+
+def test_parameters_that_an_earlier_version_wrote_in_another_way_stay(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = rich_search(results)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(tracking, "trial_params", lambda spec, trial: {"learning_rate": "3.00000000001e-4"})
+        Tracker(directory).deliver()
+    (directory.path / "mlflow.json").unlink()
+    assert Tracker(directory).deliver()
+    params = Seen(directory).children()["T2"].data.params
+    assert (params["learning_rate"], params["window"]) == ("3.00000000001e-4", "42")
 
 
 def test_one_delivery_says_the_same_as_many(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +233,7 @@ def test_a_paused_trial_runs_on_in_the_same_run(results: Path) -> None:
 
     runs = [running, paused, again, ended]
     assert [run.info.status for run in runs] == ["RUNNING", "KILLED", "RUNNING", "FINISHED"]
-    assert [run.data.tags["recur_tune.state"] for run in runs] == ["running", "paused", "running", "complete"]
+    assert [run.data.tags["state"] for run in runs] == ["running", "paused", "running", "complete"]
     assert len({(run.info.run_id, run.info.start_time) for run in runs}) == 1
     assert stopped.info.status == "KILLED"
     assert Seen(directory).history(ended, "training_loss") == [(500, 5.0), (1000, 5.0)]
@@ -201,7 +248,7 @@ def test_a_trial_that_waits_has_no_run_yet(results: Path) -> None:
     directory.record("running", trial=1)
     tracker.deliver()
     [trial] = Seen(directory).children().values()
-    assert trial.data.metrics == {"flops_per_token": 1.0}
+    assert trial.data.metrics == {"MFLOPs_per_token": 1e-6}
     assert trial.data.params["window"] == "40"
     assert trial.data.tags["pareto"] == "false"
 
@@ -302,6 +349,11 @@ def test_a_server_takes_the_same(results: Path, server: str, server_folder: Path
     (directory.path / "mlflow.json").unlink()
     Tracker(directory).deliver()
     assert seen.everything() == before
+    (directory.trial(2) / MODEL).mkdir(parents=True)
+    Tracker(directory).log_files([])
+    [model] = seen.client.search_logged_models([seen.experiment])
+    assert (model.name, model.status, model.params["window"]) == ("remote-T2", "READY", "42")
+    assert {metric.key: metric.value for metric in model.metrics}["perplexity"] == 30.0
 
 
 def test_what_an_unreachable_server_missed_arrives_later(results: Path, server: str) -> None:
@@ -353,7 +405,7 @@ def test_closing_is_bounded_where_nobody_answers(results: Path) -> None:
         tracker = Tracker(directory)
         tracker.start()
         assert not tracker.close(timeout=0.2)
-        assert tracker._thread is not None and tracker._thread.is_alive(), "it waited for an answer"
+        assert "mlflow" in {thread.name for thread in threading.enumerate()}, "it waited for an answer"
 
 
 def test_closing_a_refused_delivery_says_so(results: Path) -> None:

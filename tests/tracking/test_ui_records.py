@@ -99,7 +99,8 @@ def test_a_view_has_columns_that_its_runs_fill_and_finds_what_it_says(results: P
         f"{kind}.`{name}`" for kind in ("metrics", "params", "tags") for name in getattr(found[0].data, kind)
     }  # fmt: skip
     assert set(shared["selectedColumns"]) <= values
-    assert {"metrics.`perplexity`", "metrics.`flops_per_token`", "params.`window`"} <= set(shared["selectedColumns"])
+    assert {"metrics.`perplexity`", "metrics.`MFLOPs_per_token`", "params.`window`"} <= set(shared["selectedColumns"])
+    assert shared["selectedColumns"][0] == "tags.`state`", "what tells a trial that others beat from a complete one"
     assert f"viewStateShareKey={view}-{seen.parent.info.run_id}" in seen.parent.data.tags[NOTE]
 
 

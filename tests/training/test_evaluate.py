@@ -93,7 +93,7 @@ def test_more_overlap_gives_a_plain_model_more_context() -> None:
     model = small_model()
     split = split_of([200])
     seen = torch.tensor(split.tokens[None, 100:132])
-    full = F.cross_entropy(model(seen)[0, -1], torch.tensor(split.tokens[132])).item()
+    full = F.cross_entropy(model(seen).logits[0, -1], torch.tensor(split.tokens[132])).item()
     evaluation = evaluate(model, split.head(133), Windowing(32, 31))
     short = evaluate(model, split.head(132), Windowing(32, 31))
     assert evaluation.nll - short.nll == pytest.approx(full, rel=1e-3)

@@ -1,0 +1,73 @@
+"""What is kept of a text that is read on: the keys and values of its window, and the state that the window leaves.
+
+Shape suffixes: B lanes, T positions, K hidden size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from recur_tune.corpus.windows import Windowing
+
+State = torch.Tensor  # whose shape only the recurrence understands
+
+
+@dataclass
+class Cache:
+    """The part of a window that was already read, for reading on token by token."""
+
+    keys_values: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    seen: torch.Tensor | None = None
+    length: int = 0
+
+    def reorder(self, lane_B: torch.Tensor) -> None:
+        """Put other lanes in the lanes' places."""
+        self.keys_values = {layer: (k[lane_B], v[lane_B]) for layer, (k, v) in self.keys_values.items()}
+        self.seen = None if self.seen is None else self.seen[lane_B]
+
+
+@dataclass
+class TextCache:
+    """The past of a text without end: what Hugging Face calls `past_key_values`.
+
+    It holds one window, however long the text: when the window is full, its state and the tokens of the overlap are all
+    that the next one has of it.
+    """
+
+    windowing: Windowing
+    window: Cache = field(default_factory=Cache)
+    state: State | None = None  # what the window leaves, as far as it is read
+    recent_BT: torch.Tensor | None = None  # the last tokens, as many as overlap
+    length: int = 0  # of the text so far
+
+    # Hugging Face asks: neither has this cache a fixed shape, nor can it go back to the window before.
+    is_compileable = False
+    is_croppable = False
+
+    @property
+    def room(self) -> int:
+        """Tokens that the window still takes."""
+        return self.windowing.size - self.window.length
+
+    def next_window(self) -> tuple[State | None, torch.Tensor | None]:
+        """Begin a window: the state that it sees, and the tokens that it reads again."""
+        self.window = Cache()
+        return self.state, self.recent_BT
+
+    def note(self, tokens_BT: torch.Tensor, state: State | None) -> None:
+        """Remember what was read of the text, and the state that it leaves."""
+        text_BT = tokens_BT if self.recent_BT is None else torch.cat([self.recent_BT, tokens_BT], dim=1)
+        self.recent_BT = text_BT[:, max(0, text_BT.shape[1] - self.windowing.overlap) :]
+        self.state, self.length = state, self.length + tokens_BT.shape[1]
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Tokens of the text so far, by Hugging Face's name: what is given beyond them is new."""
+        return self.length
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Put other lanes in the lanes' places, by Hugging Face's name: beam search goes on with the best ones."""
+        self.window.reorder(beam_idx)
+        self.state = None if self.state is None else self.state[beam_idx]
+        self.recent_BT = None if self.recent_BT is None else self.recent_BT[beam_idx]

@@ -1,0 +1,53 @@
+"""Which fields enter a cost, against what the cost is when each of them changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from recur_tune.cost.estimate import body_parameters, recurrence_parameters
+from recur_tune.cost.fields import ENTERING
+from recur_tune.cost.flops import flops_per_token, training_flops_per_token
+from recur_tune.cost.memory import predict_peak_memory, resolve_plan
+from recur_tune.searching.objectives import COSTS
+from recur_tune.spec import TrialConfig
+from tests.conftest import small_config
+
+BASE = small_config(n_layer=2)
+FIRST = {"window": 8, "windows": 3, "batch": 2, "width": 20, "depth": 2, "precision": "float32", "dropout": 0.0}
+# Another value for every field, but for those that only stand for a base's shape.
+OTHERS: dict[str, Any] = {
+    "recurrence": "none", "l_ins": "all", "width": 30, "depth": 1, "pooling": "attention", "embeddings": 2,
+    "skip": True, "window": 16, "overlap": 2, "windows": 4, "batch": 3, "learning_rate": 1e-2, "recurrence_rate": 3.0,
+    "warmup_steps": 7, "decay": "cosine", "weight_decay": 0.1, "clip_norm": 0.5, "dropout": 0.1, "tokens": 5000,
+    "validate_every": 77, "validation_tokens": 99, "patience": 2, "checkpointing": "none", "memory_budget": 2**30,
+    "precision": "bfloat16", "speed": "plain", "seed": 5,
+}  # fmt: skip
+SHAPE = {"base", "corpus", "tokenizer"}
+BY_PLAN = {"batch", "dropout", "precision", "memory_budget", "skip"}  # change the work only by what 'auto' keeps
+
+
+def closed_costs(config: TrialConfig) -> dict[str, float]:
+    return {
+        "flops_per_token": flops_per_token(config, BASE),
+        "training_flops_per_token": training_flops_per_token(config, BASE, resolve_plan(config, BASE)),
+        "parameters": body_parameters(BASE) + recurrence_parameters(config, BASE),
+    }
+
+
+def test_every_cost_and_every_field_is_told() -> None:
+    assert OTHERS.keys() | SHAPE == TrialConfig.model_fields.keys()
+    assert ENTERING.keys() == COSTS.keys()
+
+
+@pytest.mark.parametrize("field", OTHERS)
+def test_a_cost_changes_with_the_fields_that_enter_it_and_with_no_other(field: str) -> None:
+    before, after = TrialConfig(**FIRST), TrialConfig(**FIRST | {field: OTHERS[field]})
+    known, changed = closed_costs(before), closed_costs(after)
+    by_plan = {"training_flops_per_token"} if field in BY_PLAN else set()
+    assert {name for name in known if changed[name] != known[name]} == {
+        name for name in known if field in ENTERING[name] and name not in by_plan
+    }
+    if field not in ENTERING["peak_memory"]:
+        assert predict_peak_memory(after, BASE) == predict_peak_memory(before, BASE)
