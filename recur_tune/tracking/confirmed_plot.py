@@ -61,10 +61,7 @@ def confirmed_figure(title: str, spec: SearchSpec, found: Confirmation) -> Figur
         axes.annotate(point.trial.name, place, xytext=(7, 5), textcoords="offset points", fontsize=8, zorder=4)
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=14, parse_math=False)
     axes.set_xlabel(cost.title)
-    seeds = sorted({len(point.values) for point in found.points})
-    axes.set_ylabel(
-        f"{quality.title}, {found.split} split, mean of {' to '.join(map(str, seeds[:: len(seeds)]))} seeds"
-    )
+    axes.set_ylabel(f"{quality.title} of the {found.split} split, mean of {_seeds(found)} seeds")
     axes.grid(True, color="#e8e8e8", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
