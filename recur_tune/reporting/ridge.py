@@ -1,4 +1,4 @@
-"""A model of an objective, fitted to the trials that have it: quadratic in the logarithms of a trial's numbers.
+"""Ridge regression of an objective on the fields of the trials that have it: quadratic in the logarithms of numbers.
 
 Objectives are products more than sums, and a learning rate has its best somewhere in the middle.
 """
