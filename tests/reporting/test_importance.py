@@ -15,8 +15,8 @@ from recur_tune.cost.fields import ENTERING
 from recur_tune.reporting.grid import Grid, axes_of
 from recur_tune.reporting.importance import importance_panel, importances
 from recur_tune.reporting.marks import Panel
-from recur_tune.reporting.ridge import Columns, fitted, left_out
 from recur_tune.reporting.reading import Reading, read_search
+from recur_tune.reporting.ridge import Columns, fitted, left_out
 from recur_tune.reporting.shares import Shares
 from recur_tune.searching.space import read_space
 from recur_tune.spec import TrialConfig
