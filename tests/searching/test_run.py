@@ -116,16 +116,19 @@ def test_mlflow_alone_gives_the_front_that_the_command_prints(searched: SearchRe
     [parent] = client.search_runs([experiment.experiment_id], "run_name = 'first'")
     below = f"tags.pareto = 'true' and tags.`mlflow.parentRunId` = '{parent.info.run_id}'"
     runs = client.search_runs([experiment.experiment_id], below)
-    found = {
-        run.info.run_name: {name: run.data.metrics[name] for name in directory.spec.objectives} for run in runs
-    }  # fmt: skip
-    assert found == {row["trial"]: {name: row[name] for name in directory.spec.objectives} for row in rows}
+    units = {"token_perplexity": ("token_perplexity", 1), "flops_per_token": ("MFLOPs_per_token", 1e6),
+             "peak_memory": ("peak_memory_MiB", 2**20)}  # fmt: skip
+    assert {run.info.run_name for run in runs} == {row["trial"] for row in rows}
     for run in runs:
         row = next(row for row in rows if row["trial"] == run.info.run_name)
-        assert {name: run.data.params[name] for name in row["params"]} == {k: str(v) for k, v in row["params"].items()}
+        for name, (metric, unit) in units.items():
+            assert run.data.metrics[metric] * unit == pytest.approx(row[name], rel=1e-4), "five digits"
+        for name, value in row["params"].items():
+            told = run.data.params[name]
+            assert float(told) == pytest.approx(value, rel=1e-4) if isinstance(value, float) else told == str(value)
     names = {file.path for file in client.list_artifacts(parent.info.run_id)}
     assert {"front.json", "front.png", "front.html"} <= names
-    assert parent.data.metrics["hypervolume"] == pytest.approx(searched.hypervolume)
+    assert parent.data.metrics["hypervolume"] == pytest.approx(searched.hypervolume, rel=1e-4)
     models = client.search_logged_models([experiment.experiment_id], "tags.pareto = 'true' and tags.search = 'first'")
     assert {model.source_run_id for model in models} == {run.info.run_id for run in runs}
     assert all(Path(model.tags["recur_tune.folder"], "config.json").is_file() for model in models)
