@@ -75,7 +75,7 @@ class News:
 
     def _take_trial(self, event: Event, trial: TrialRecord, news: RunNews) -> None:
         if event["kind"] == "report":
-            news.add(_reported(event), event, step=trial.tokens)
+            news.add(reported(event), event, step=trial.tokens)
             if "state" not in event:
                 return
         begins = event["kind"] != "report" and trial.started in {None, event["time"]}  # or it ended without a start
@@ -92,7 +92,7 @@ class News:
         self.search.add(measures, event, step=sum(1 for _ in self.state.in_state(*ENDED)))
 
 
-def _reported(event: Event) -> dict[str, Any]:
+def reported(event: Event) -> dict[str, Any]:
     """A report's metrics; `loss` is the validation's, as the objective of that name is."""
     validation = event.get("validation") or {}
     measured = {name: event.get(name) for name in ("tokens_per_second", "measured_peak_memory")}

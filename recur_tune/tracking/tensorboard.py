@@ -1,14 +1,17 @@
 """TensorBoard's event files of a search: a run for each trial, and one for the search itself.
 
-They hold the numbers that MLflow's runs do, and are made from the log alone. As the log grows, so do they: what is
-written later begins with what was written before, and a TensorBoard that runs takes up the rest.
+They hold the log's own numbers, in its units. As the log grows, so do they: what is written later begins with what was
+written before, and a TensorBoard that runs takes up the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 from tensorboardX.proto.event_pb2 import Event as Record
 from tensorboardX.proto.event_pb2 import SessionLog
@@ -18,12 +21,22 @@ from tensorboardX.summary import hparams, scalar
 from recur_tune.errors import UserError
 from recur_tune.files import whole_folder, writing
 from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.state import ENDED, SearchState, TrialRecord
-from recur_tune.tracking.news import News, Point
+from recur_tune.searching.front import front, search_hypervolume
+from recur_tune.searching.state import ENDED, Event, SearchState, TrialRecord
+from recur_tune.tracking.news import reported
 
 EVENT_FILE = "events.out.tfevents.recur-tune"  # TensorBoard looks for the middle of it; the end makes it ours
 SEARCH = "search"  # the search's own run, among T0, T1 and so on
 _VERSION = "brain.Event:2"  # what every event file begins with
+
+
+class Value(NamedTuple):
+    """One value of a curve."""
+
+    name: str
+    value: float
+    time: float | None  # in seconds since the epoch
+    step: int
 
 
 def write_event_files(directory: SearchDirectory, folder: Path) -> Path:
@@ -31,31 +44,55 @@ def write_event_files(directory: SearchDirectory, folder: Path) -> Path:
     place = folder / directory.name
     if place.resolve() == directory.path.resolve():
         raise UserError(f"tensorboard: {folder} is where the search itself lies; give another folder.")
-    news = News(SearchState(), directory.spec.objectives)
-    for event, _ in directory.events():
-        news.take(event)
-    if not news.trials:
+    state, values = _read(directory)
+    begun = [trial for trial in (*state.trials.values(), *state.repeats.values()) if trial.started or trial.ended]
+    if not begun:
         raise UserError(f"name: no trial of {directory.name} has begun yet, so TensorBoard has nothing to show.")
-    written = {_write(place / SEARCH, _curves(news.state.started, news.search.points))}
-    for number, trial_news in news.trials.items():
-        trial = news.state.record(number)
-        curves = _curves(trial.started or trial.ended, trial_news.points)  # what is infeasible ends without a start
-        written.add(_write(place / trial.name, [*curves, *_session(trial)]))
+    written = {_write(place / SEARCH, _curves(state.started, values[SEARCH]))}
+    for trial in begun:
+        time = trial.started or trial.ended  # what is infeasible ends without a start
+        costs = [Value(name, cost, time, 0) for name, cost in trial.costs.items()]
+        records = [*_curves(time, costs + values[trial.name]), *_session(trial)]
+        written.add(_write(place / trial.name, records))
     with writing(place):
         for other in set(place.glob(f"*/{EVENT_FILE}")) - written:  # of an earlier search that had this name
             other.unlink()
     return place
 
 
-def _curves(begun: float | None, points: Iterable[Point]) -> Iterator[Record]:
+def _read(directory: SearchDirectory) -> tuple[SearchState, dict[str, list[Value]]]:
+    """A search, and all that was measured on its way: by runs, in the order of the log."""
+    state, values = SearchState(), defaultdict[str, list[Value]](list)
+    for event, _ in directory.events():
+        state.apply(event)
+        if event["kind"] == "report":
+            trial = state.record(event["trial"])
+            values[trial.name] += _finite(reported(event), event, trial.tokens)
+        if event.get("state") in ENDED and event["trial"] in state.trials:
+            objectives = directory.spec.objectives
+            best = front(state.trials.values(), objectives)
+            measures = {"hypervolume": search_hypervolume(state, objectives), "front_size": len(best)}
+            values[SEARCH] += _finite(measures, event, sum(1 for _ in state.in_state(*ENDED)))
+    return state, values
+
+
+def _finite(values: Mapping[str, Any], event: Event, step: int) -> list[Value]:
+    return [
+        Value(name, value, event["time"], step)
+        for name, value in values.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    ]
+
+
+def _curves(begun: float | None, values: Iterable[Value]) -> Iterator[Record]:
     """All values in the order of the log. A trial that went on from a checkpoint says some things a second time:
     a start at that step is TensorBoard's word for forgetting what came after it."""
     yield Record(wall_time=begun, file_version=_VERSION)
     latest = 0
-    for name, value, milliseconds, step in points:
-        if 0 < step < latest:  # costs, which stand at step 0, void nothing
-            yield Record(wall_time=milliseconds / 1000, step=step, session_log=SessionLog(status=SessionLog.START))
-        yield Record(wall_time=milliseconds / 1000, step=step, summary=scalar(name, value))
+    for name, value, time, step in values:
+        if 0 < step < latest:  # at step 0 stand the costs, which nothing voids
+            yield Record(wall_time=time, step=step, session_log=SessionLog(status=SessionLog.START))
+        yield Record(wall_time=time, step=step, summary=scalar(name, value))
         latest = step or latest
 
 

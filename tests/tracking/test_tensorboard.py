@@ -82,7 +82,7 @@ def test_the_files_say_what_the_log_says(tmp_path: Path) -> None:
             {"role": trial.role} if trial.role else {}
         )
     assert "tokens_per_second" not in curves(place / "T1"), "no number in the log"
-    assert curves(place / "search")["front_size"] == [(1, 1), (2, 2), (6, 2)]  # by trials that have ended
+    assert curves(place / "search")["front_size"] == [(1, 1), (2, 2), (3, 2), (4, 2), (5, 2), (6, 2)]
 
 
 def test_every_record_has_its_event_s_time(tmp_path: Path) -> None:
@@ -111,17 +111,25 @@ def test_what_a_resumed_trial_says_again_counts_once(tmp_path: Path) -> None:
     assert curves(place / "T0")["flops_per_token"] == [(0, 500.0)]
 
 
-def test_a_trial_that_ends_in_the_moment_of_its_start_keeps_what_it_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("recur_tune.searching.directory.time", SimpleNamespace(time=lambda: 1e9))
+def test_costs_outlive_a_beginning_from_nothing(tmp_path: Path) -> None:
     directory = search(tmp_path / "results")
     begin(directory, 0)
     report(directory, 0, 500, 80.0)
-    directory.record("end", trial=0, state="pruned")
+    directory.record("running", trial=0)
+    report(directory, 0, 0)
+    report(directory, 0, 250, 90.0)
     place = write_event_files(directory, tmp_path / "tb")
-    assert curves(place / "T0")["perplexity"] == [(500, 80.0)]
-    assert set(curves(place / "T0")["flops_per_token"]) == {(0, 500.0)}
+    assert curves(place / "T0")["flops_per_token"] == [(0, 500.0)]
+    assert curves(place / "T0")["perplexity"] == [(250, 90.0)]
+
+
+def test_no_number_is_rounded_or_in_another_unit(tmp_path: Path) -> None:
+    directory = search(tmp_path / "results")
+    complete(directory, 0, perplexity=12.345678, flops=351_524.5)
+    place = write_event_files(directory, tmp_path / "tb")
+    assert curves(place / "T0")["perplexity"] == [(1000, np.float32(12.345678))]
+    assert curves(place / "T0")["flops_per_token"] == [(0, 351_524.5)]
+    assert curves(place / "T0")["measured_peak_memory"] == [(500, 1 << 20), (1000, 1 << 20)]
 
 
 def test_repetitions_are_runs_with_their_seeds(tmp_path: Path) -> None:
@@ -130,6 +138,7 @@ def test_repetitions_are_runs_with_their_seeds(tmp_path: Path) -> None:
     complete(directory, 1, perplexity=51.0, role="seed 7 of T0", repeats=0, seed=7, split="test")
     place = write_event_files(directory, tmp_path / "tb")
     assert hyperparameters(place / "T1") == {"window": 41, "seed": 7, "role": "seed 7 of T0", "state": "complete"}
+    assert curves(place / "search")["front_size"] == [(1, 1)], "it is no candidate of its own"
 
 
 def test_a_running_search_s_files_grow(tmp_path: Path) -> None:
