@@ -80,6 +80,12 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         if self.study.metric_names is None:  # its other tools would number the objectives
             self.study.set_metric_names(list(spec.objectives))
         if not self.study.get_trials(deepcopy=False):
+            if log.state.trials:
+                name = log.directory.name
+                raise UserError(
+                    f"name: {log.directory.path / STUDY} has lost the trials of {name}, which would be numbered anew; "
+                    f"`recur-tune search … --from {name}` begins another with what is known."
+                )
             self._tell_knowledge()
             for role, point in first_points(spec).items():
                 self.study.enqueue_trial(point, user_attrs={"role": role})

@@ -457,3 +457,11 @@ def test_objectives_get_their_names_when_an_older_search_goes_on(directory: Sear
     before = (directory.path / STUDY).read_text().count("metric_names")
     Driver(directory)
     assert (directory.path / STUDY).read_text().count("metric_names") == before == 1
+
+
+def test_a_study_that_has_lost_its_trials_is_not_gone_on_with(directory: SearchDirectory) -> None:
+    driver = Driver(directory)
+    assert driver.ask()
+    (directory.path / STUDY).unlink()
+    with pytest.raises(UserError, match=r"has lost the trials of .*--from"):
+        Driver(directory)
