@@ -199,6 +199,6 @@ def test_a_file_wins_over_a_shipped_name_and_an_unknown_name_lists_them(
     Path("pg19").write_text("mine")
     assert find_space("pg19") == Path("pg19")
     with pytest.raises(
-        UserError, match=r"pg20.*enwik8-bpe, enwik8-bytes, enwik8-short, pg19, quickstart, wikitext-103"
+        UserError, match=r"pg20.*enwik8-bpe, enwik8-bytes, enwik8-short, pg19, quickstart, texts, wikitext-103"
     ):
         find_space("pg20")
