@@ -26,8 +26,9 @@ def remove(name: str, yes: bool, results: Path | None) -> None:
     """
     directory = _idle(name, results)
     trials, size = len(directory.state().trials), _size(directory.path)
-    if not yes:
-        click.confirm(f"remove {name} with {trials} trials and {format_size(size)} for good?", abort=True, err=True)
+    if not yes and not _agreed(f"remove {name} with {trials} trials and {format_size(size)} for good?"):
+        stderr.print("nothing was removed.")
+        return
     from recur_tune.tracking.housekeeping import remove_runs
     from recur_tune.tracking.mlflow import Undelivered
 
@@ -61,6 +62,13 @@ def rename(name: str, new_name: str, results: Path | None) -> None:
     except Undelivered as error:
         note(f"in MLflow it keeps its old name: {error}")
     stderr.print(f"{name} is {new_name} now.")
+
+
+def _agreed(question: str) -> bool:
+    try:
+        return click.confirm(question, err=True)
+    except click.Abort:
+        raise UserError("yes: nobody is there to answer; --yes removes without a question.") from None
 
 
 def _idle(name: str, results: Path | None) -> SearchDirectory:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import shlex
 import shutil
 import sys
 import time
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from recur_tune.errors import UserError
 from recur_tune.files import whole_folder
 from recur_tune.searching.directory import MODEL, SearchDirectory, results_folder, searches_in
 from recur_tune.searching.objectives import COSTS, OBJECTIVES
+from recur_tune.searching.requests import trials_wait
 from recur_tune.searching.spec import SearchSpec
-from recur_tune.searching.state import SearchState, TrialRecord
+from recur_tune.searching.state import ENDED, SearchState, TrialRecord
 from recur_tune.spec import nearest, write_yaml
 from recur_tune.units import format_duration
 
@@ -67,6 +69,8 @@ def status(name: str | None, follow: bool, results: Path | None, as_json: bool) 
     _print_summaries([summary])
     for line in summary["queue"]:
         stdout.print(line, soft_wrap=True)
+    for line in _besides(summary):
+        stdout.print(line, soft_wrap=True)
     for notice in summary["notices"]:
         note(notice)
     watch = Watch(directory)
@@ -103,9 +107,21 @@ def _print_summaries(summaries: list[dict[str, Any]]) -> None:
             trials,
             str(one["on_front"]),
             volume,
-            f"{format_duration(one['seconds'])}{_preparation(one['preparation_seconds'])}",
+            format_duration(one["seconds"]),
         )
     stdout.print(table)
+
+
+def _besides(summary: dict[str, Any]) -> Iterator[str]:
+    """What a search did besides searching, and what waits for it."""
+    if summary["preparation_seconds"] >= _WORTH_A_WORD:
+        yield f"preparation (base, corpus, Ray): {format_duration(summary['preparation_seconds'])}"
+    if repeats := summary["repeats"]:
+        ended = sum(count for state, count in repeats.items() if state in ENDED)
+        took = format_duration(summary["confirmation_seconds"])
+        yield f"confirmation: {ended} of {sum(repeats.values())} trainings ended, {took}"
+    if summary["asked_for"] and summary["status"] != "running":
+        yield "a trial that was added waits for `recur-tune resume`"
 
 
 def _preparation(seconds: float) -> str:
@@ -130,7 +146,9 @@ def _summary(directory: SearchDirectory) -> dict[str, Any]:
         "on_front": len(front(state.trials.values(), spec.objectives)),
         "hypervolume": search_hypervolume(state, spec.objectives),
         "seconds": state.elapsed(time.time()) if running else state.active_seconds,
-        "preparation_seconds": state.preparation_seconds, "notices": state.notices,
+        "preparation_seconds": state.preparation_seconds, "confirmation_seconds": state.confirmation_seconds,
+        "repeats": Counter(one.state for one in state.repeats.values()), "asked_for": trials_wait(directory),
+        "notices": state.notices,
         "links": state.links if running else {},
         "queue": queue_lines(directory),
     }  # fmt: skip
@@ -190,19 +208,22 @@ def _print_decision(
     directory: SearchDirectory, state: SearchState, objectives: tuple[str, ...], under: str, as_json: bool
 ) -> None:
     from recur_tune.searching.confirmation import confirmation
-    from recur_tune.searching.decision import decide, limits_in_words, read_limits, refuse_limits
+    from recur_tune.searching.decision import decide, limits_in_words, qualities, read_limits, refuse_limits
     from recur_tune.searching.front import trial_row
 
     limits = read_limits(under)
     quality = next(OBJECTIVES[name] for name in objectives if name not in COSTS)
-    trials = list(state.trials.values())
-    found = decide(trials, quality.name, limits)
+    trials, confirmed = list(state.trials.values()), confirmation(state, directory.spec)
+    known = qualities(trials, quality.name, confirmed)
+    found = decide(trials, known, limits)
     if found is None:
         raise refuse_limits(trials, limits)
     if as_json:
+        chosen = {trial.name: known[trial.number] for trial in [found.best, *(step.trial for step in found.steps)]}
         print_json({
             "search": directory.name, "under": limits, "best": trial_row(found.best, objectives),
             "steps": [{"more": step.cost, **trial_row(step.trial, objectives)} for step in found.steps],
+            "chosen_by": chosen, "confirmed": confirmed is not None,
         })  # fmt: skip
         return
     shown = list(dict.fromkeys([*objectives, *limits]))
@@ -213,14 +234,19 @@ def _print_decision(
         if step is None:
             stdout.print(f"more {cost.title} alone buys nothing that was found.")
             continue
-        better, was = step.trial.value(quality.name) or math.nan, found.best.value(quality.name) or math.nan
+        better, was = known[step.trial.number], known[found.best.number]
         stdout.print(
             f"{cost.title} {cost.format(step.trial.costs[cost.name])} instead of {cost.format(limits[cost.name])} "
             f"({step.trial.costs[cost.name] / limits[cost.name] - 1:+.1%}) buys {step.trial.name}: {quality.title} "
             f"{quality.format(better)} instead of {quality.format(was)} ({better / was - 1:+.1%}).",
             soft_wrap=True,
         )
-    confirmed = confirmation(state, directory.spec)
+    if confirmed:
+        stdout.print(
+            f"chosen among the confirmed points, by means of the {confirmed.split} split: "
+            f"{found.best.name} has {quality.format(known[found.best.number])}.",
+            soft_wrap=True,
+        )
     if confirmed and (point := confirmed.of(found.best)) and point.no_better_than:
         note(f"{point.no_better_than} costs no more and does as well, as far as {len(point.values)} seeds can tell.")
     words = shlex.quote(under.replace(" ", ""))
@@ -284,11 +310,12 @@ def _chosen(
         if under is not None:
             raise UserError("under: it goes with --best; --trial has chosen already.")
         return find_trial(directory, state, trial)
-    from recur_tune.searching.confirmation import quality_of
-    from recur_tune.searching.decision import decide, read_limits, refuse_limits
+    from recur_tune.searching.confirmation import confirmation, quality_of
+    from recur_tune.searching.decision import decide, qualities, read_limits, refuse_limits
 
     limits = read_limits(under) if under is not None else {}
-    found = decide(state.trials.values(), quality_of(directory.spec), limits)
+    trials, confirmed = list(state.trials.values()), confirmation(state, directory.spec)
+    found = decide(trials, qualities(trials, quality_of(directory.spec), confirmed), limits)
     if found is None:
         raise refuse_limits(state.trials.values(), limits)
     return found.best

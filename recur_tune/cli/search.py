@@ -30,6 +30,7 @@ from recur_tune.errors import UserError
 from recur_tune.searching.directory import SPEC, SearchDirectory, default_name, dump_spec, results_folder
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.progress import ended_trials
+from recur_tune.searching.requests import trials_wait
 from recur_tune.searching.spec import SearchSpec, with_overrides
 from recur_tune.searching.state import SearchState
 from recur_tune.shipped import find_space
@@ -155,6 +156,11 @@ def resume(
     directory.check_change(spec)
     if trials is not None:
         _check_more(directory, trials)
+    if _is_done(directory, spec):
+        note(f"{name} is finished, and nothing waits; --trials N gives it more.")
+        if as_json:
+            _print_result(directory, directory.state())
+        return
     if is_submitted(slurm):
         profile = chosen_profile(slurm, directory, nodes=nodes, gpus_per_node=gpus_per_node, time=time)
         submit_again(directory, spec, profile, follow)
@@ -191,6 +197,11 @@ def stop(name: str, results: Path | None) -> None:
     stderr.print(
         f"paused; go on with:  {command_line('resume', directory)}{' --slurm' if queued else ''}", soft_wrap=True
     )
+
+
+def _is_done(directory: SearchDirectory, spec: SearchSpec) -> bool:
+    """Whether going on would do nothing."""
+    return spec == directory.spec and directory.state().status == "finished" and not trials_wait(directory)
 
 
 def _check_more(directory: SearchDirectory, trials: int) -> None:
@@ -265,10 +276,16 @@ def _check_shapes(spec: SearchSpec) -> None:
 
 
 def _note_misfit(spec: SearchSpec) -> None:
+    from recur_tune.corpus.sources import open_corpus
     from recur_tune.searching.steps import search_misfit
+    from recur_tune.tracking.subject import corpus_of
 
     if remark := search_misfit(spec):
         note(remark)
+    try:
+        open_corpus(corpus_of(spec)).look("test")
+    except UserError as error:
+        note(f"{error} Only `recur-tune confirm` needs it.")
 
 
 _ROLES = {"baseline": "the plain baseline", "paper": "the paper"}

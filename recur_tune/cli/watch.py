@@ -124,7 +124,8 @@ class Watch(Audience):
             done = sum(one.state in ENDED for one in self.state.repeats.values())
             return f"confirming the front: {done} of {len(self.state.repeats)} trainings ended"
         ended = ended_trials(self.state)
-        total = f" of {self.spec.budget.trials}" if self.spec.budget.trials else ""
+        budget = self.spec.budget.trials
+        total = f" of {budget}" if budget and ended <= budget else ""  # who adds trials goes beyond it
         parts = [f"{ended}{total} trials ended", f"{len(self._on_front)} on the front"]
         if self._hypervolume is not None:
             parts.append(f"hypervolume {self._hypervolume:.4f}")

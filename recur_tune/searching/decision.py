@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from recur_tune.errors import UserError
+from recur_tune.searching.confirmation import Confirmation
 from recur_tune.searching.objectives import COSTS, OBJECTIVES
 from recur_tune.searching.spec import in_units
 from recur_tune.searching.state import TrialRecord
@@ -28,14 +29,23 @@ class Decision:
     steps: list[Step]  # one for each limited cost of which more would help
 
 
-def decide(trials: Iterable[TrialRecord], quality: str, limits: Mapping[str, float]) -> Decision | None:
-    """The best trial at full budget within the limits, and the next steps; None where no trial is within them."""
-    known = [trial for trial in trials if trial.state == "complete" and trial.value(quality) is not None]
+def qualities(trials: Iterable[TrialRecord], quality: str, confirmed: Confirmation | None) -> dict[int, float]:
+    """What trials are chosen by: of a confirmed front the means over further seeds, which do not flatter; else what
+    the search itself has found of every trial at full budget."""
+    if confirmed is not None and confirmed.quality == quality:
+        return {point.trial.number: point.mean for point in confirmed.points}
+    found = {trial.number: trial.value(quality) for trial in trials if trial.state == "complete"}
+    return {number: value for number, value in found.items() if value is not None}
+
+
+def decide(
+    trials: Iterable[TrialRecord], known_qualities: Mapping[int, float], limits: Mapping[str, float]
+) -> Decision | None:
+    """The best trial within the limits, and the next steps; None where no trial is within them."""
+    known = [trial for trial in trials if trial.number in known_qualities]
 
     def value(trial: TrialRecord) -> float:
-        found = trial.value(quality)
-        assert found is not None
-        return found
+        return known_qualities[trial.number]
 
     best = min(
         (trial for trial in known if _within(trial, limits)),
@@ -88,8 +98,9 @@ def refuse_limits(trials: Iterable[TrialRecord], limits: Mapping[str, float]) ->
     least = {name: min(trial.costs[name] for trial in complete) for name in limits}
     short = {name: value for name, value in least.items() if value > limits[name]}
     if short:
+        least_of_all = limits_in_words(short)
         return UserError(
-            f"under: no trial is within {limits_in_words(limits)}; the least of all is {limits_in_words(short)}."
+            f"under: no trial is within {limits_in_words(limits)}; the least at full budget is {least_of_all}."
         )
     return UserError(f"under: no trial is within {limits_in_words(limits)} at once; allow more of one of them.")
 

@@ -22,6 +22,7 @@ from recur_tune.cluster.ray_cluster import (
     connected,
     runs_elsewhere,
 )
+from recur_tune.errors import UserError
 from recur_tune.files import write_text
 from recur_tune.jsonable import finite
 from recur_tune.monitoring.meter import Ask, Meter, metered
@@ -77,17 +78,17 @@ def run_search(
     spec = directory.spec
     with directory.lock():
         log = directory.open_log()
-        log.record("search", status="preparing")
-        audience.stage("loading torch …")
-        check_shapes(spec)
-        make_bases(directory, spec, audience.pretraining)
-        tokenise(directory, spec, splits_needed(log.state, again), audience.tokenising)
+        with _preparing(log):
+            audience.stage("loading torch …")
+            check_shapes(spec)
+            make_bases(directory, spec, audience.pretraining)
+            tokenise(directory, spec, splits_needed(log.state, again), audience.tokenising)
         audience.stage("starting Ray …" if address is None else f"connecting to {address} …")
         with stop_requests() as interrupted, connected(address, _about(directory)) as cluster:
             allotment = allot(spec.resources, cluster)
             shutil.rmtree(directory.path / "ray", ignore_errors=True)  # Ray's notes on an earlier run
             links = {"dashboard": cluster.dashboard} if cluster.dashboard else {}
-            log.record("search", status="started", links=links)
+            log.record("search", status="started", links=links, confirming=again is not None)
             _fix_worst_costs(directory, spec, log)
             audience.searching()
             with _tracked(directory, spec, log, audience), metered(directory, spec, asks) as meter:
@@ -95,6 +96,18 @@ def run_search(
                 while trials_wait(directory) and not (again or interrupted() or directory.stop_requested):
                     _tune(spec, log, allotment, interrupted, meter)  # somebody added a trial when all were out
     return log.state
+
+
+@contextmanager
+def _preparing(log: SearchLog) -> Iterator[None]:
+    """Say that the search is being prepared; where that is refused, it is again what it was."""
+    before = log.state.status
+    log.record("search", status="preparing")
+    try:
+        yield
+    except UserError:
+        log.record("search", status="paused" if before in ("new", "started", "preparing") else before)
+        raise
 
 
 @contextmanager

@@ -158,9 +158,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         for point in take_trials(self.log.directory) if self.proposes else ():
             self.study.enqueue_trial(point, user_attrs={"role": "added", "added": True})
             self.added += 1
-        trials = self.spec.budget.trials
-        spent = not self.proposes or (trials is not None and self.log.state.trained >= trials)
-        if spent and not (self.proposal or self.added):
+        if self._is_spent and not (self.proposal or self.added):
             return Searcher.FINISHED
         if self.proposal is None:
             self.proposal = self._propose()
@@ -174,6 +172,12 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             return None
         proposal, self.proposal = self.proposal, None
         return self._job(trial_id, proposal.trial.number) if self._accept(proposal) else None
+
+    @property
+    def _is_spent(self) -> bool:
+        """Whether the budget has no trial left, but for those that somebody adds."""
+        trials = self.spec.budget.trials
+        return not self.proposes or (trials is not None and self.log.state.trained >= trials)
 
     def _job(self, trial_id: str, number: int) -> dict[str, Any]:
         self.numbers[trial_id] = number
@@ -193,6 +197,9 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             # A sampler in love with one corner of a small space proposes it again and again; chance finds the rest.
             self.study.sampler = self.chance if self.refused >= _PATIENCE else self.chosen
             trial = self.study.ask()
+            if self._is_spent and "added" not in trial.user_attrs:  # it waits for a larger budget
+                self._put_back(trial)
+                continue
             params = self.spec.parsed_space.draw(trial)
             if added := "added" in trial.user_attrs:
                 self.added -= 1
@@ -206,6 +213,12 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
                 self.log.record("notice", text=f"the trial that was added is {same} already, and not trained again.")
                 return None
         return None
+
+    def _put_back(self, trial: optuna.Trial) -> None:
+        """Let a trial that was waiting wait on, behind the others."""
+        [waited] = [one for one in self._of_study(TrialState.RUNNING) if one.number == trial.number]
+        self.study.enqueue_trial(waited.system_attrs["fixed_params"], user_attrs=trial.user_attrs)
+        self.study.tell(trial, state=TrialState.FAIL)
 
     def _accept(self, proposal: Proposal) -> bool:
         """Log a priced proposal; one that breaks a limit, or has no price because it cannot be trained at all, ends

@@ -89,6 +89,8 @@ class SearchState:
     started: float | None = None  # trials first did
     updated: float | None = None
     active_seconds: float = 0.0  # trials were being run, over all its runs: *the* time of a search, wherever it is told
+    confirmation_seconds: float = 0.0  # its front was trained again with other seeds
+    confirming: bool = False  # that is what the last run does, or did
     preparation_seconds: float = 0.0  # a base was pretrained, a corpus tokenised, Ray started
     exhausted: bool = False  # the sampler finds nothing new
     notices: list[str] = field(default_factory=list)  # what a person watching should know
@@ -100,6 +102,8 @@ class SearchState:
         begins = event["kind"] == "search" and event["status"] in ("preparing", "started")
         if self.status == "preparing" and not (begins and event["status"] == "preparing"):
             self.preparation_seconds += passed
+        elif not begins and self.confirming:
+            self.confirmation_seconds += passed
         elif not begins:  # what lies before a beginning was nobody's work
             self.active_seconds += passed
         self.updated = event["time"]
@@ -117,7 +121,8 @@ class SearchState:
 
     def elapsed(self, now: float) -> float:
         """Its time until now, while it runs."""
-        return self.active_seconds + (max(0.0, now - (self.updated or now)) if self.status == "started" else 0.0)
+        searching = self.status == "started" and not self.confirming
+        return self.active_seconds + (max(0.0, now - (self.updated or now)) if searching else 0.0)
 
     def in_state(self, *states: TrialState) -> Iterator[TrialRecord]:
         """The trials in one of the given states, in the order of their numbers."""
@@ -130,6 +135,7 @@ class SearchState:
 
     def _on_search(self, event: Event) -> None:
         self.status = event["status"]
+        self.confirming = event.get("confirming", self.confirming and self.status != "preparing")
         if self.started is None and self.status == "started":
             self.started = event["time"]
         self.links |= event.get("links", {})

@@ -94,7 +94,17 @@ def test_a_confirmed_front_is_told_with_its_noise(books: SearchDirectory) -> Non
     assert [(one["trial"], one["mean"], one["seeds"]) for one in told["confirmed"]] == [("T1", 49.75, 2), ("T0", 50, 2)]
     assert {row["trial"] for row in told["front"]} == {"T0", "T1"}, "a repetition is no candidate"
     under = run("front", "books", "--under", "peak_memory=1GiB")
+    assert "by means of the test split: T1 has 49.75." in under.out
     assert "T0 costs no more and does as well, as far as 2 seeds can tell" in under.err
+
+
+def test_a_confirmed_front_is_chosen_from_by_its_means(books: SearchDirectory, tmp_path: Path) -> None:
+    assert run("export", "books", "--best", "--to", tmp_path / "found").out == "T1\n"
+    confirm_by_hand(books, 0, [39.0, 39.5])
+    confirm_by_hand(books, 1, [48.0, 48.5])  # its own 40 was luck
+    assert run("export", "books", "--best", "--to", tmp_path / "confirmed").out == "T0\n"
+    told = json.loads(run("front", "books", "--under", "peak_memory=1GiB", "--json").out)
+    assert (told["best"]["trial"], told["chosen_by"], told["confirmed"]) == ("T0", {"T0": 39.25}, True)
 
 
 def test_there_has_to_be_a_front_to_confirm(tmp_path: Path, books: SearchDirectory) -> None:
@@ -188,7 +198,10 @@ def test_a_search_is_removed_with_its_runs_when_that_is_meant(
     tracker = Tracker(books)
     tracker.deliver()
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-    assert run("remove", "books").code != 0 and books.path.exists(), "nobody has said yes"
+    assert "nothing was removed" in run("remove", "books").err and books.path.exists()
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    nobody = run("remove", "books")
+    assert nobody.code == 2 and "--yes" in nobody.err and books.path.exists()
     assert run("remove", "books", "--yes").code == 0
     assert not books.path.exists() and not list(books.path.parent.glob(".removed*"))
     from mlflow import MlflowClient
@@ -210,15 +223,19 @@ def test_a_search_tells_one_time_and_its_preparation_apart(results: Path) -> Non
         (1000.0, "search", {"status": "preparing"}), (1060.0, "search", {"status": "started"}),
         (1090.0, "search", {"status": "paused"}), (9000.0, "search", {"status": "preparing"}),
         (9005.0, "search", {"status": "started"}), (9015.0, "search", {"status": "finished"}),
+        (9500.0, "search", {"status": "preparing"}), (9501.0, "search", {"status": "started", "confirming": True}),
+        (9508.0, "search", {"status": "finished"}),
     ]  # fmt: skip
     made = SearchDirectory.create(results, "timed", SearchDirectory(results / "books").spec)
     with (made.path / "events.jsonl").open("w") as file:
         for time, kind, fields in times:
             file.write(json.dumps({"time": time, "kind": kind, **fields}) + "\n")
     told = json.loads(run("status", "timed", "--json").out)
-    assert (told["seconds"], told["preparation_seconds"], told["status"]) == (40.0, 65.0, "finished")
+    assert (told["seconds"], told["preparation_seconds"], told["status"]) == (40.0, 66.0, "finished")
+    assert told["confirmation_seconds"] == 7.0, "that is no time of the search"
     row = next(line for line in lines_of(run("status").out) if line.startswith("timed"))
-    assert row.endswith("40s (and 1m5s to prepare)")
+    assert row.split()[-1] == "40s"
+    assert "preparation (base, corpus, Ray): 1m6s" in run("status", "timed").out
 
 
 def test_a_log_in_earlier_words_is_read_in_todays(results: Path) -> None:

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 
 from recur_tune.errors import UserError
-from recur_tune.searching.decision import decide, read_limits, refuse_limits
+from recur_tune.searching.decision import decide, qualities, read_limits, refuse_limits
 from tests.searching import trial
 
 TRIALS = [
@@ -17,10 +17,11 @@ TRIALS = [
 
 
 def test_limits_choose_and_steps_say_what_more_would_buy() -> None:
-    found = decide(TRIALS, "perplexity", {"flops_per_token": 3e6, "peak_memory": 5e9})
+    known = qualities(TRIALS, "perplexity", None)
+    found = decide(TRIALS, known, {"flops_per_token": 3e6, "peak_memory": 5e9})
     assert found is not None and found.best.name == "T1"
     assert [(step.cost, step.trial.name) for step in found.steps] == [("peak_memory", "T2")]
-    assert decide(TRIALS, "perplexity", {"flops_per_token": 1.0}) is None
+    assert decide(TRIALS, known, {"flops_per_token": 1.0}) is None
 
 
 sides = st.integers(1, 6)
@@ -31,7 +32,8 @@ def test_a_decision_is_what_a_look_at_all_trials_finds(
     values: list[tuple[int, int, int]], flops: int, ram: int
 ) -> None:
     trials = [trial(number, *value) for number, value in enumerate(values)]
-    found = decide(trials, "perplexity", {"flops_per_token": flops, "peak_memory": ram})
+    known = qualities(trials, "perplexity", None)
+    found = decide(trials, known, {"flops_per_token": flops, "peak_memory": ram})
     within = [value for value in values if value[1] <= flops and value[2] <= ram]
     assert (found is None) == (not within)
     if found is None:
@@ -69,9 +71,9 @@ def test_limits_that_make_no_sense_are_refused(given: str, said: str) -> None:
 
 
 def test_a_refusal_says_the_least_that_is_needed() -> None:
-    assert "the least of all is FLOPs/token 1M" in str(refuse_limits(TRIALS, {"flops_per_token": 10.0}))
+    assert "the least at full budget is FLOPs/token 1M" in str(refuse_limits(TRIALS, {"flops_per_token": 10.0}))
     both = {"flops_per_token": 1e6, "peak_memory": 1e9}
-    assert "the least of all is peak memory" in str(refuse_limits(TRIALS, both))
+    assert "the least at full budget is peak memory" in str(refuse_limits(TRIALS, both))
     apart = [trial(0, 1, 1e6, 4e9), trial(1, 1, 4e6, 1e9)]
     assert "at once" in str(refuse_limits(apart, both))
     assert "no trial has reached" in str(refuse_limits([], both))

@@ -18,6 +18,7 @@ from ray.tune.search import Searcher
 
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import STOP, STUDY, SearchDirectory
+from recur_tune.searching.requests import ask_for_trial
 from recur_tune.searching.sampler import TruthfulSearch, first_points, make_sampler, study_storage
 from recur_tune.searching.scheduler import ParetoHalving
 from recur_tune.searching.spec import SearchSpec
@@ -465,3 +466,18 @@ def test_a_study_that_has_lost_its_trials_is_not_gone_on_with(directory: SearchD
     (directory.path / STUDY).unlink()
     with pytest.raises(UserError, match=r"has lost the trials of .*--from"):
         Driver(directory)
+
+
+def test_an_added_trial_takes_no_other_beyond_the_budget(tmp_path: Path) -> None:
+    first = [{"window": 16}, {"window": 32}, {"window": 64}]
+    directory = changed(tmp_path, first=first, budget={"tokens": 100, "trials": 2, "rungs": 2})
+    driver = Driver(directory)
+    while trial := driver.ask():
+        driver.report(trial, 100, 5.0, state="complete")
+    ask_for_trial(directory, {"learning_rate": 0.005, "recurrence": "none", "window": 64, "overlap_of_window": 0.0})
+    again = Driver(directory)
+    mine = again.ask()
+    assert mine and again.log.state.trials[mine.config["number"]].role == "added"
+    again.report(mine, 100, 4.0, state="complete")
+    assert not again.ask(), "those that the search would have begun with wait for a larger budget"
+    assert again.log.state.trained == 3
