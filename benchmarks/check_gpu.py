@@ -133,7 +133,6 @@ def loss_and_gradients(
     model: RecurrentGPT2, speed: Speed, kept: int, batch: WindowBatch, precision: str, steps: int = 4
 ) -> list[torch.Tensor]:
     """The last of some steps without an update: by then a recording of another batch has been made, and is replayed."""
-    torch._dynamo.reset()
     chain = Chain(model, Plan(kept), speed)
     for step in range(steps if speed in ("replayed", "recorded") else 1, 0, -1):
         current = batch if step == 1 else another(batch)

@@ -19,6 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from recur_tune.corpus.batches import WindowBatch
 from recur_tune.model import RecurrentGPT2
+from recur_tune.model.gathered import Gathered
 from recur_tune.model.loss import Head
 from recur_tune.spec import TrialConfig
 from recur_tune.training.recording import Recording
@@ -42,8 +43,8 @@ def fixed_plan(policy: Literal["all", "none"], windows: int) -> Plan:
     return Plan(kept_windows=1 if policy == "all" else windows)
 
 
-# plain: operation by operation. replayed: the same operations, a step's from one recording. compiled: a window is one
-# program. recorded: and a step one recording of those.
+# plain: operation by operation. replayed: the same, a step from one recording. compiled: what lies between two products
+# is one kernel. recorded: both.
 Speed = Literal["plain", "replayed", "compiled", "recorded"]
 _WITHOUT_RECORDING: dict[Speed, Speed] = {"replayed": "plain", "recorded": "compiled"}
 
@@ -78,8 +79,7 @@ class Chain(nn.Module):
     def __init__(self, model: RecurrentGPT2, plan: Plan, speed: Speed = "plain") -> None:
         super().__init__()
         self.model, self.plan = model, plan
-        self.uniform, self.compiled = speed != "plain", speed in ("compiled", "recorded")
-        self._run_window = torch.compile(self._run, dynamic=False) if self.compiled else self._run
+        self.uniform, self.fused = speed != "plain", speed in ("compiled", "recorded")
         self._recording = Recording(self) if speed in _WITHOUT_RECORDING else None
 
     def forward(self, batch: WindowBatch) -> torch.Tensor:
@@ -98,32 +98,36 @@ class Chain(nn.Module):
     @torch.enable_grad()
     def differentiate_now(self, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """That, operation by operation."""
-        trained, head = self.trained, Head(self.model.lm_head.weight, self.compiled)
+        trained, head = self.trained, Head(self.model.lm_head.weight, self.fused)
         gradients = [torch.zeros_like(parameter) for parameter in trained]
+        step = Gathered(dict(zip(trained, gradients, strict=True)), self.fused)
         losses: list[torch.Tensor] = []
-        entries, readings, dice = self._read_for_states(batch)
+        entries, readings, dice = self._read_for_states(batch, step)
         by_state: torch.Tensor | None = None  # what the windows behind say about the state that one leaves
         for window in reversed(range(len(entries))):
             entry, reading = entries.pop(), readings.pop(window, None)
             if reading is None:
                 with dice.as_before(window):
-                    reading = self._read(batch, window, entry)
+                    reading = self._read(batch, window, entry, step)
             top_NK, left = reading
             loss, by_top_NK = head.score(top_NK, batch.targets_WBT[window].flatten())
             losses.append(loss)
             outputs, by_outputs = [top_NK], [by_top_NK]
             if left is not None and by_state is not None:
                 outputs, by_outputs = [top_NK, left], [by_top_NK, by_state]
-            wanted = trained if entry is None else [entry, *trained]
+            # Autograd hands out what the step does not gather by itself: the recurrence's.
+            wanted = [step.anchor, *([] if entry is None else [entry]), *trained]
             found = torch.autograd.grad(outputs, wanted, by_outputs, allow_unused=True)
-            by_state = None if entry is None else found[0]
+            by_state = None if entry is None else found[1]
             _add(gradients, found[-len(trained) :])
             del reading, top_NK, left, outputs, found  # before another window's activations are made
         at_head = next(at for at, parameter in enumerate(trained) if parameter is self.model.lm_head.weight)
         gradients[at_head] += head.gradient
         return torch.stack(losses).sum(), gradients
 
-    def _read_for_states(self, batch: WindowBatch) -> tuple[list[torch.Tensor | None], dict[int, Read], Dice]:
+    def _read_for_states(
+        self, batch: WindowBatch, step: Gathered
+    ) -> tuple[list[torch.Tensor | None], dict[int, Read], Dice]:
         """The state that each window begins with, the readings that are kept, and the dice that were thrown."""
         windows = len(batch.starts)
         dice = Dice(self.model)
@@ -134,9 +138,8 @@ class Chain(nn.Module):
             entries.append(self._entry(batch, window, left))
             dice.remember(window)
             kept = window >= windows - self.plan.kept_windows
-            # A compiled window throws its dice differently where nothing is to be differentiated.
-            with torch.set_grad_enabled(kept or self.compiled):
-                reading = self._read(batch, window, entries[-1])
+            with torch.set_grad_enabled(kept):
+                reading = self._read(batch, window, entries[-1], step)
             left = reading[1]
             if kept:
                 readings[window] = reading
@@ -149,18 +152,13 @@ class Chain(nn.Module):
             return None
         return recurrence.empty(batch.inputs_WBT.shape[1]) if left is None else left.detach()
 
-    def _read(self, batch: WindowBatch, window: int, entry: torch.Tensor | None) -> Read:
+    def _read(self, batch: WindowBatch, window: int, entry: torch.Tensor | None, step: Gathered) -> Read:
         if entry is not None and torch.is_grad_enabled():
             entry.requires_grad_()  # where the graph of this window begins
         masked = entry is not None and (self.uniform or batch.starts[window] == "some")
         fresh_B = batch.fresh_WB[window] if masked else None
         leave_state = self.uniform or window < len(batch.starts) - 1
-        return self._run_window(batch.inputs_WBT[window], entry, fresh_B, leave_state)
-
-    def _run(
-        self, tokens_BT: torch.Tensor, entry: torch.Tensor | None, fresh_B: torch.Tensor | None, leave_state: bool
-    ) -> Read:
-        reading = self.model.read(tokens_BT, entry, fresh_B, leave_state=leave_state)
+        reading = self.model.read(batch.inputs_WBT[window], entry, fresh_B, leave_state=leave_state, arithmetic=step)
         return reading.top_BTK.flatten(0, 1), reading.state
 
 
@@ -211,4 +209,5 @@ class Dice:
 def _add(gradients: Sequence[torch.Tensor], found: Sequence[torch.Tensor | None]) -> None:
     """Add what was found; a window without a state says nothing about the recurrence."""
     pairs = [(total, one) for total, one in zip(gradients, found, strict=True) if one is not None]
-    torch._foreach_add_([total for total, _ in pairs], [one for _, one in pairs])
+    if pairs:
+        torch._foreach_add_([total for total, _ in pairs], [one for _, one in pairs])
