@@ -146,7 +146,7 @@ def _added_by_each_reading(chain: Chain, tracker: MemoryTracker) -> list[int]:
         added.append(tracker.live - before)
         return reading
 
-    chain._read = noted  # type: ignore[method-assign]
+    chain._read = noted  # type: ignore[method-assign,assignment]
     return added
 
 

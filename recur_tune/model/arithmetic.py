@@ -1,7 +1,7 @@
 """A transformer block's operations, by autograd.
 
-A block is written against these few, so that training can run them in another way (`gathered.py`). What a matrix product
-made goes from one of them to another, and only they know what it is.
+A block is written against these few, so that training can run them in another way (`gathered.py`). What a matrix
+product made goes from one of them to another, and only they know what it is.
 
 Shape suffixes: B lanes, T positions, K hidden size.
 """
@@ -52,7 +52,7 @@ class Arithmetic:
         """The same, but the norm projected to the columns from `begin` on; and the stream's mean over positions,
         [B, 1, K], if it is wanted."""
         x_BTK, normed_BTK = self.norm(x_BTK, added, norm)
-        value = F.linear(normed_BTK, product.weight[:, begin:].t(), product.bias[begin:])
+        value = product(normed_BTK) if begin == 0 else _columns(normed_BTK, product, begin)
         return x_BTK, value, x_BTK.mean(1, keepdim=True) if with_mean else None
 
     def norm_mlp(
@@ -79,6 +79,10 @@ class Arithmetic:
     def dropout(self, product: Product, dropout: nn.Dropout) -> Product:
         """Dropout on what a product made."""
         return dropout(product)
+
+
+def _columns(x_BTK: torch.Tensor, product: Conv1D, begin: int) -> torch.Tensor:
+    return F.linear(x_BTK, product.weight[:, begin:].t(), product.bias[begin:])
 
 
 def is_tanh_gelu(mlp: GPT2MLP) -> bool:

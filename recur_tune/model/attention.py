@@ -3,7 +3,8 @@
 What is inserted stands before the window, as keys and values alone. Lanes that begin a document must not see it: for
 them it stands behind the window, where causal attention sees nothing. So one kernel, the fastest, serves all lanes.
 
-Shape suffixes: B lanes, T positions, M inserted embeddings, S both together, K hidden size, H heads, D head size, C any.
+Shape suffixes: B lanes, T positions, M inserted embeddings, S both together, K hidden size, H heads, D head size,
+C columns.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def attend(
 
 
 class _Packed(torch.autograd.Function):
-    """What is inserted and the window's own, in one. Placeholder queries make it square, as causal attention wants it."""
+    """What is inserted and the window's own, in one; placeholder queries make it square, as causal attention wants."""
 
     @staticmethod
     def forward(

@@ -1,9 +1,9 @@
 """A training step's arithmetic: weights are cast once, and their gradients are summed over windows where they lie.
 
-The backward pass is written out here rather than left to autograd, for three reasons. Only what a matrix product made is
-kept; what lies between two products (layer norm, GELU) is made once more, in the pass over memory that differentiates
-it. A weight's gradient is added to the step's sum by the product that makes it. And the passes between products are few
-and the same in all layers, so that their kernels serve every model of a hidden size.
+The backward pass is written out here rather than left to autograd, for three reasons. Only what a matrix product made
+is kept; what lies between two products (layer norm, GELU) is made once more, in the pass over memory that
+differentiates it. A weight's gradient is added to the step's sum by the product that makes it. And the passes between
+products are few and the same in all layers, so that their kernels serve every model of a hidden size.
 
 Shape suffixes: B lanes, T positions, K hidden size, N rows (lanes times positions).
 """
@@ -42,14 +42,14 @@ class Gathered(Arithmetic):
     """The arithmetic of one step.
 
     Attributes:
-        anchor: What every window's graph begins with. Autograd runs backward only as far as somebody asks for a gradient,
-            and nobody asks it for those of the weights.
+        anchor: What every window's graph begins with. Autograd runs backward only as far as somebody asks for a
+            gradient, and nobody asks it for those of the weights.
     """
 
     def __init__(self, totals: Mapping[nn.Parameter, torch.Tensor], fused: bool = False) -> None:
         """`totals` has a sum for each parameter that is trained; `fused` takes a GPU's kernels for the passes."""
         self.totals = totals
-        self.fused, self.passes = fused, passes.passes_for(fused)
+        self.passes = passes.passes_for(fused)
         self.anchor = torch.zeros((), requires_grad=True)
         self._cast: dict[nn.Parameter, torch.Tensor] = {}
 
@@ -65,9 +65,11 @@ class Gathered(Arithmetic):
         return None if total is None else total[..., begin:]
 
     def embed(self, tokens_BT: torch.Tensor, begin: int, wte: nn.Embedding, wpe: nn.Embedding) -> torch.Tensor:
+        """Keeps nothing but the tokens."""
         return _Embed.apply(self.anchor, self, tokens_BT, begin, wte.weight, wpe.weight)
 
     def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: nn.LayerNorm) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keeps the sum."""
         x_BTK, normed_BTK, _ = _NormProject.apply(x_BTK, *_parts(added), self, norm, None, 0, False)
         return x_BTK, normed_BTK
 
@@ -80,6 +82,7 @@ class Gathered(Arithmetic):
         begin: int = 0,
         with_mean: bool = False,
     ) -> tuple[torch.Tensor, Product, torch.Tensor | None]:
+        """Keeps the sum."""
         if x_BTK.dtype != norm.weight.dtype:  # a state that autocast's products made
             x_BTK = x_BTK.to(norm.weight.dtype)
         x_BTK, value, mean_B1K = _NormProject.apply(x_BTK, *_parts(added), self, norm, product, begin, with_mean)
@@ -88,35 +91,29 @@ class Gathered(Arithmetic):
     def norm_mlp(
         self, x_BTK: torch.Tensor, added: Product | None, norm: nn.LayerNorm, mlp: GPT2MLP
     ) -> tuple[torch.Tensor, Product]:
-        if self.fused and is_tanh_gelu(mlp) and not torch.is_grad_enabled():
-            return self._norm_mlp_forward(x_BTK, added, norm, mlp)
+        """Keeps the sum, and what GELU is given."""
         x_BTK, hidden, _ = self.norm_project(x_BTK, added, norm, mlp.c_fc)
         if not is_tanh_gelu(mlp):
             return x_BTK, self.project(mlp.act(self.value(hidden)), mlp.c_proj)
         value = _ActivateProject.apply(hidden.value, hidden.by_bias, self, mlp.c_proj)
         return x_BTK, Product(value, self.total(mlp.c_proj.bias))
 
-    def _norm_mlp_forward(
-        self, x_BTK: torch.Tensor, added: Product | None, norm: nn.LayerNorm, mlp: GPT2MLP
-    ) -> tuple[torch.Tensor, Product]:
-        """Where no backward pass will ask what GELU was given, the product before it applies it at once."""
-        weight, bias = self.cast(mlp.c_fc.weight), self.cast(mlp.c_fc.bias)
-        x_BTK, normed_BTK, _, _ = self.passes.add_norm(x_BTK, _parts(added)[0], norm, weight.dtype, False)
-        active = torch._addmm_activation(bias, normed_BTK.flatten(0, 1), weight, use_gelu=True)
-        return x_BTK, self.project(active.unflatten(0, x_BTK.shape[:2]), mlp.c_proj)
-
     def project(self, x_BTK: torch.Tensor, product: Conv1D) -> Product:
+        """Keeps what is multiplied."""
         return Product(_Project.apply(x_BTK, self, product), self.total(product.bias))
 
     def value(self, product: Product) -> torch.Tensor:
+        """With a graph that takes care of the bias."""
         return product.value if product.by_bias is None else _Biased.apply(product.value, product.by_bias)
 
     def heads(self, product: Product | torch.Tensor, heads: int) -> tuple[torch.Tensor, ...]:
+        """Views, which attention keeps."""
         if isinstance(product, torch.Tensor):
             product = Product(product, None)
         return _Heads.apply(product.value, product.by_bias, self, heads)
 
     def dropout(self, product: Product, dropout: nn.Dropout) -> Product:
+        """By autograd, where there is any."""
         if not (dropout.training and dropout.p):
             return product
         return Product(dropout(self.value(product)), None)
@@ -159,7 +156,7 @@ class _Embed(torch.autograd.Function):
 
 
 class _NormProject(torch.autograd.Function):
-    """Add, normalise and, with a product, project. Keeps the sum alone."""
+    """Add, normalise and, with a product, project."""
 
     @staticmethod
     def forward(
@@ -213,7 +210,7 @@ class _Project(torch.autograd.Function):
 
 
 class _ActivateProject(torch.autograd.Function):
-    """GELU and a product. Keeps what GELU is given."""
+    """GELU and a product."""
 
     @staticmethod
     def forward(

@@ -1,11 +1,15 @@
 """The passes of `passes.py` as Triton kernels, each of which goes over memory once.
 
-A training step on a GPU spends as long between its matrix products as in them. A kernel is compiled for a hidden size and
-types of numbers, in about half a second, whatever the number of layers and whatever the recurrence; Triton keeps it on
-disk. Arithmetic is in single precision. Sums over rows end in atomic additions, whose order is nobody's.
+Without them a training step on a GPU spends as long between its matrix products as in them. A kernel is compiled for a
+hidden size and types of numbers, in about half a second, whatever the number of layers and the recurrence; Triton keeps
+it on disk. Arithmetic is in single precision. The forward pass always gives the same bits; gradients of vectors are
+sums over rows that end in atomic additions, whose order is not fixed.
 
 Shape suffixes: B lanes, T positions, K hidden size, C columns, N rows, V vocabulary, padded.
 """
+
+# mypy: allow-untyped-defs
+# (Triton reads a kernel's annotations, and has none for a place in memory.)
 
 from __future__ import annotations
 
@@ -20,9 +24,10 @@ from recur_tune.model.passes import Total, add_columns
 __all__ = ["add_columns", "add_norm", "add_norm_backward", "cross_entropy", "gelu", "gelu_backward", "join", "move"]
 
 # Shapes of blocks, as they were fastest on an H200 for a hidden size of 768.
-_ROWS = 4  # of layer norms
+_ROWS = 4  # of layer norms; where sums over rows are wanted too,
+_ROWS_TO_SUM = 8
 _PROGRAMS = 264  # that share a layer norm's rows: two for each processor
-_TALL, _WIDE = 32, 128  # of sums over rows
+_TALL, _TALLER, _WIDE = 32, 64, 64  # of sums over rows
 _LOGITS = 2048
 
 
@@ -35,19 +40,21 @@ def add_norm(
     x_BTK = x_BTK.contiguous()
     total_BTK = x_BTK if added_BTK is None else torch.empty_like(x_BTK)
     normed_BTK = torch.empty_like(x_BTK, dtype=kind)
-    mean_B1K = x_BTK.new_zeros(lanes, 1, size) if with_mean else None
     moments_2BT = x_BTK.new_empty(2, lanes, positions, dtype=torch.float32)
-    _add_norm[(lanes, triton.cdiv(positions, _ROWS))](
+    rows = _ROWS_TO_SUM if with_mean else _ROWS
+    blocks = triton.cdiv(positions, rows)
+    means_BPK = x_BTK.new_empty(lanes, blocks if with_mean else 0, size)  # each block's part
+    _add_norm[(lanes, blocks)](
         x_BTK, x_BTK if added_BTK is None else added_BTK.contiguous(), norm.weight, norm.bias, total_BTK, normed_BTK,
-        x_BTK if mean_B1K is None else mean_B1K, moments_2BT, positions, size, norm.eps,
-        HAS_ADDED=added_BTK is not None, HAS_MEAN=with_mean, ROWS=_ROWS, BLOCK=triton.next_power_of_2(size),
+        means_BPK, moments_2BT, positions, size, norm.eps,
+        HAS_ADDED=added_BTK is not None, HAS_MEAN=with_mean, ROWS=rows, BLOCK=triton.next_power_of_2(size),
     )  # fmt: skip
-    return total_BTK, normed_BTK, mean_B1K, moments_2BT
+    return total_BTK, normed_BTK, means_BPK.sum(1, keepdim=True) if with_mean else None, moments_2BT
 
 
 @triton.jit
 def _add_norm(
-    x_at, added_at, weight_at, bias_at, total_at, normed_at, mean_at, moments_at, positions, size, eps,
+    x_at, added_at, weight_at, bias_at, total_at, normed_at, means_at, moments_at, positions, size, eps,
     HAS_ADDED: tl.constexpr, HAS_MEAN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     lane, position = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -60,7 +67,8 @@ def _add_norm(
         x += tl.load(added_at + at, mask=inside, other=0.0).to(tl.float32)
         tl.store(total_at + at, x, mask=inside)
     if HAS_MEAN:
-        tl.atomic_add(mean_at + lane * size + column, tl.sum(x, 0) / positions, mask=column < size, sem="relaxed")
+        block = lane * tl.num_programs(1) + tl.program_id(1)
+        tl.store(means_at + block * size + column, tl.sum(x, 0) / positions, mask=column < size)
     mean = tl.sum(x, 1) / size
     centred = tl.where(inside, x - mean[:, None], 0.0)
     scale = 1 / tl.sqrt(tl.sum(centred * centred, 1) / size + eps)
@@ -180,7 +188,7 @@ def gelu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -
     gradient, active = torch.empty_like(hidden), torch.empty_like(hidden)
     _gelu_backward[(triton.cdiv(size, _WIDE), triton.cdiv(rows, _TALL))](
         hidden, by_active, gradient, active, hidden if total is None else total, rows, size,
-        HAS_TOTAL=total is not None, TALL=_TALL, WIDE=_WIDE,
+        HAS_TOTAL=total is not None, TALL=_TALL, WIDE=_WIDE, num_warps=2,
     )  # fmt: skip
     return gradient, active
 
@@ -209,9 +217,9 @@ def join(parts: tuple[torch.Tensor, ...], total: Total) -> torch.Tensor:
     first, second, third = (part.contiguous() for part in parts)
     rows, size = _shape(first)
     joined = first.new_empty(*first.shape[:-1], 3 * size)
-    _join[(triton.cdiv(size, _WIDE), 3, triton.cdiv(rows, _TALL))](
+    _join[(triton.cdiv(size, _WIDE), 3, triton.cdiv(rows, _TALLER))](
         first, second, third, joined, first if total is None else total, rows, size,
-        HAS_TOTAL=total is not None, TALL=_TALL, WIDE=_WIDE,
+        HAS_TOTAL=total is not None, TALL=_TALLER, WIDE=_WIDE, num_warps=2,
     )  # fmt: skip
     return joined
 

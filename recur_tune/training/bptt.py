@@ -50,30 +50,26 @@ _WITHOUT_RECORDING: dict[Speed, Speed] = {"replayed": "plain", "recorded": "comp
 
 Read = tuple[torch.Tensor, torch.Tensor | None]  # a window's last layer in one row, and the state that it leaves
 
-_WORTH_COMPILING = 10_000_000  # tokens; a trial that reads fewer is done sooner with a recording alone
+_WORTH_COMPILING = 2_000_000  # tokens; a trial that reads fewer is done sooner with a recording alone
 
 
 def chosen_speed(config: TrialConfig, plan: Plan, device: torch.device, workers: int, disturbed: bool) -> Speed:
     """The fastest way that a trial allows; `disturbed` says that it trains with dropout."""
-    on_gpu = device.type == "cuda"
-    wanted: Speed
-    if config.speed != "auto":
-        wanted = config.speed
-    elif on_gpu:
-        wanted = "recorded" if config.tokens >= _WORTH_COMPILING else "replayed"
-    else:
-        wanted = "plain"
+    if device.type != "cuda":  # kernels and recordings are a GPU's
+        return "plain"
+    fastest: Speed = "recorded" if config.tokens >= _WORTH_COMPILING else "replayed"
+    wanted = fastest if config.speed == "auto" else config.speed
     # A recording throws no dice a second time, and DDP's messages are not part of it.
     thrown_again = disturbed and plan.kept_windows < config.windows
-    recordable = on_gpu and workers == 1 and not thrown_again
+    recordable = workers == 1 and not thrown_again
     return wanted if recordable else _WITHOUT_RECORDING.get(wanted, wanted)
 
 
 class Chain(nn.Module):
     """A chain of windows as one forward pass, so that DDP synchronises gradients once a step.
 
-    Unless it is plain, a chain runs every window in the same way, whether documents begin there or not: one shape, one
-    program. What a batch says on the host must not matter to it, since a recording is of one batch and serves all.
+    Unless it is plain, a chain runs every window in the same way, whether documents begin there or not: what a batch
+    says on the host must not matter, since a recording is of one batch and serves all.
     """
 
     def __init__(self, model: RecurrentGPT2, plan: Plan, speed: Speed = "plain") -> None:
