@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from recur_tune.model.passes import passes_for, sum_type
 from recur_tune.model.products import add_product, product_type
 
-_ROWS = 8192  # positions whose logits exist at the same time, at most;
+_ROWS = 5120  # positions whose logits exist at the same time, at most;
 _ROWS_IN_SINGLE_PRECISION = 4096  # and where evaluation wants them exact
 _ALIGNED = 128  # matrix units are at their best with multiples of it, and far from it with an odd vocabulary
 
