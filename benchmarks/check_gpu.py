@@ -163,7 +163,7 @@ def dropout_faults(console: Console, device: torch.device) -> Iterator[str]:
     trial = TrialConfig(window=96, windows=6, batch=8)
     batch = random_batch(trial, SHAPE["vocab_size"]).to(device)
     model = model_of(trial, dropout=0.1).to(device).train()
-    for speed in ("plain", "compiled"):
+    for speed in ("plain", "compiled", "recorded"):
         kept, again = (loss_and_gradients(model, speed, windows, batch, "bfloat16") for windows in (6, 1))
         error = off(again[1:], [value.double() for value in kept[1:]])
         console.print(f"dropout 0.1, {speed}: run again against kept, gradients off by {error:.1e}")

@@ -8,8 +8,7 @@ from the first reading instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,6 +21,7 @@ from recur_tune.model import RecurrentGPT2
 from recur_tune.model.gathered import Gathered
 from recur_tune.model.loss import Head
 from recur_tune.spec import TrialConfig
+from recur_tune.training.dice import Dice
 from recur_tune.training.recording import Recording
 
 
@@ -46,23 +46,18 @@ def fixed_plan(policy: Literal["all", "none"], windows: int) -> Plan:
 # plain: operation by operation. replayed: the same, a step from one recording. compiled: what lies between two products
 # is one kernel. recorded: both.
 Speed = Literal["plain", "replayed", "compiled", "recorded"]
-_WITHOUT_RECORDING: dict[Speed, Speed] = {"replayed": "plain", "recorded": "compiled"}
 
 Read = tuple[torch.Tensor, torch.Tensor | None]  # a window's last layer in one row, and the state that it leaves
 
 _WORTH_COMPILING = 2_000_000  # tokens; a trial that reads fewer is done sooner with a recording alone
 
 
-def chosen_speed(config: TrialConfig, plan: Plan, device: torch.device, workers: int, disturbed: bool) -> Speed:
-    """The fastest way that a trial allows; `disturbed` says that it trains with dropout."""
+def chosen_speed(config: TrialConfig, device: torch.device) -> Speed:
+    """The fastest way that a trial allows."""
     if device.type != "cuda":  # kernels and recordings are a GPU's
         return "plain"
     fastest: Speed = "recorded" if config.tokens >= _WORTH_COMPILING else "replayed"
-    wanted = fastest if config.speed == "auto" else config.speed
-    # A recording throws no dice a second time, and DDP's messages are not part of it.
-    thrown_again = disturbed and plan.kept_windows < config.windows
-    recordable = workers == 1 and not thrown_again
-    return wanted if recordable else _WITHOUT_RECORDING.get(wanted, wanted)
+    return fastest if config.speed == "auto" else config.speed
 
 
 class Chain(nn.Module):
@@ -76,7 +71,7 @@ class Chain(nn.Module):
         super().__init__()
         self.model, self.plan = model, plan
         self.uniform, self.fused = speed != "plain", speed in ("compiled", "recorded")
-        self._recording = Recording(self) if speed in _WITHOUT_RECORDING else None
+        self._recording = Recording(self) if speed in ("replayed", "recorded") else None
 
     def forward(self, batch: WindowBatch) -> torch.Tensor:
         """The sum of negative log-likelihoods over every scored token of the batch."""
@@ -92,18 +87,21 @@ class Chain(nn.Module):
         return self._recording.differentiate(batch) if self._recording else self.differentiate_now(batch)
 
     @torch.enable_grad()
-    def differentiate_now(self, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """That, operation by operation."""
+    def differentiate_now(
+        self, batch: WindowBatch, dice: Dice | None = None
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """That, operation by operation; dropout throws `dice`."""
+        dice = dice or Dice(self.model)
         trained, head = self.trained, Head(self.model.lm_head.weight, self.fused)
         gradients = [torch.zeros_like(parameter) for parameter in trained]
         step = Gathered(dict(zip(trained, gradients, strict=True)), self.fused)
         losses: list[torch.Tensor] = []
-        entries, readings, dice = self._read_for_states(batch, step)
+        entries, readings = self._read_for_states(batch, step, dice)
         by_state: torch.Tensor | None = None  # what the windows behind say about the state that one leaves
         for window in reversed(range(len(entries))):
             entry, reading = entries.pop(), readings.pop(window, None)
             if reading is None:
-                with dice.as_before(window):
+                with dice.again(window):
                     reading = self._read(batch, window, entry, step)
             top_NK, left = reading
             loss, by_top_NK = head.score(top_NK, batch.targets_WBT[window].flatten())
@@ -122,24 +120,22 @@ class Chain(nn.Module):
         return torch.stack(losses).sum(), gradients
 
     def _read_for_states(
-        self, batch: WindowBatch, step: Gathered
-    ) -> tuple[list[torch.Tensor | None], dict[int, Read], Dice]:
-        """The state that each window begins with, the readings that are kept, and the dice that were thrown."""
+        self, batch: WindowBatch, step: Gathered, dice: Dice
+    ) -> tuple[list[torch.Tensor | None], dict[int, Read]]:
+        """The state that each window begins with, and the readings that are kept."""
         windows = len(batch.starts)
-        dice = Dice(self.model)
         entries: list[torch.Tensor | None] = []
         readings: dict[int, Read] = {}
         left: torch.Tensor | None = None
         for window in range(windows):
             entries.append(self._entry(batch, window, left))
-            dice.remember(window)
             kept = window >= windows - self.plan.kept_windows
-            with torch.set_grad_enabled(kept):
+            with torch.set_grad_enabled(kept), dice.first(window):
                 reading = self._read(batch, window, entries[-1], step)
             left = reading[1]
             if kept:
                 readings[window] = reading
-        return entries, readings, dice
+        return entries, readings
 
     def _entry(self, batch: WindowBatch, window: int, left: torch.Tensor | None) -> torch.Tensor | None:
         """The state that a window begins with; None where it has none."""
@@ -172,34 +168,6 @@ class _Differentiated(torch.autograd.Function):
         gradients, ctx.gradients = ctx.gradients, None  # autograd takes over what nobody else holds
         torch._foreach_mul_(gradients, by_loss)
         return None, None, *gradients
-
-
-class Dice:
-    """What dropout throws, so that a window which is run again is disturbed as the first time."""
-
-    def __init__(self, model: RecurrentGPT2) -> None:
-        rates = (module.p for module in model.modules() if isinstance(module, nn.Dropout))
-        self.thrown = model.training and any(rates)
-        self.devices = [device] if (device := next(model.parameters()).device).type == "cuda" else []
-        self.before: dict[int, tuple[torch.Tensor, ...]] = {}
-
-    def remember(self, window: int) -> None:
-        """Before a window is run for the first time."""
-        if self.thrown:
-            self.before[window] = (torch.get_rng_state(), *map(torch.cuda.get_rng_state, self.devices))
-
-    @contextmanager
-    def as_before(self, window: int) -> Iterator[None]:
-        """Throw as then; afterwards chance goes on where it was."""
-        if not self.thrown:
-            yield
-            return
-        with torch.random.fork_rng(self.devices):
-            on_cpu, *on_devices = self.before.pop(window)
-            torch.set_rng_state(on_cpu)
-            for state, device in zip(on_devices, self.devices, strict=True):
-                torch.cuda.set_rng_state(state, device)
-            yield
 
 
 def _add(gradients: Sequence[torch.Tensor], found: Sequence[torch.Tensor | None]) -> None:
