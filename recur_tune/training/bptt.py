@@ -46,18 +46,21 @@ def fixed_plan(policy: Literal["all", "none"], windows: int) -> Plan:
 # plain: operation by operation. replayed: the same, a step from one recording. compiled: what lies between two products
 # is one kernel. recorded: both.
 Speed = Literal["plain", "replayed", "compiled", "recorded"]
+_WITHOUT_RECORDING: dict[Speed, Speed] = {"replayed": "plain", "recorded": "compiled"}
 
 Read = tuple[torch.Tensor, torch.Tensor | None]  # a window's last layer in one row, and the state that it leaves
 
 _WORTH_COMPILING = 2_000_000  # tokens; a trial that reads fewer is done sooner with a recording alone
 
 
-def chosen_speed(config: TrialConfig, device: torch.device) -> Speed:
+def chosen_speed(config: TrialConfig, device: torch.device, workers: int) -> Speed:
     """The fastest way that a trial allows."""
     if device.type != "cuda":  # kernels and recordings are a GPU's
         return "plain"
     fastest: Speed = "recorded" if config.tokens >= _WORTH_COMPILING else "replayed"
-    return fastest if config.speed == "auto" else config.speed
+    wanted = fastest if config.speed == "auto" else config.speed
+    # DDP ties gradients to the default stream, which cannot be recorded.
+    return wanted if workers == 1 else _WITHOUT_RECORDING.get(wanted, wanted)
 
 
 class Chain(nn.Module):
@@ -71,7 +74,7 @@ class Chain(nn.Module):
         super().__init__()
         self.model, self.plan = model, plan
         self.uniform, self.fused = speed != "plain", speed in ("compiled", "recorded")
-        self._recording = Recording(self) if speed in ("replayed", "recorded") else None
+        self._recording = Recording(self) if speed in _WITHOUT_RECORDING else None
 
     def forward(self, batch: WindowBatch) -> torch.Tensor:
         """The sum of negative log-likelihoods over every scored token of the batch."""

@@ -67,7 +67,7 @@ class Recording:
         torch.cuda.empty_cache()  # the recording has memory of its own, and what the steps before took is free again
         self.graph = torch.cuda.CUDAGraph()
         dice = RecordedDice(self.chain.model, len(batch.starts), self.graph)
-        # Only of this thread's doings must none spoil the recording: NCCL has a thread that asks after its messages.
+        # What other threads of this process ask the device meanwhile spoils nothing.
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             self.loss, self.gradients = self.chain.differentiate_now(self.batch, dice)
 

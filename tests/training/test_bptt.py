@@ -173,19 +173,21 @@ def test_what_is_recorded_to_be_replayed_is_the_same_and_does_not_depend_on_wher
 
 
 @pytest.mark.parametrize(
-    ("fields", "device", "speed"),
+    ("fields", "device", "workers", "speed"),
     [
-        ({"tokens": 2_000_000}, "cuda", "recorded"),
-        ({"tokens": 1_999_999}, "cuda", "replayed"),
-        ({"speed": "recorded", "tokens": 1_000}, "cuda", "recorded"),
-        ({"speed": "compiled"}, "cuda", "compiled"),
-        ({"speed": "plain"}, "cuda", "plain"),
-        ({"speed": "replayed"}, "cuda", "replayed"),
-        ({"tokens": 2_000_000}, "cpu", "plain"),
-        ({"speed": "recorded"}, "cpu", "plain"),
-        ({"speed": "compiled"}, "cpu", "plain"),
-        ({"speed": "replayed"}, "cpu", "plain"),
+        ({"tokens": 2_000_000}, "cuda", 1, "recorded"),
+        ({"tokens": 1_999_999}, "cuda", 1, "replayed"),
+        ({"tokens": 2_000_000}, "cuda", 2, "compiled"),
+        ({"tokens": 1_999_999}, "cuda", 2, "plain"),
+        ({"speed": "recorded", "tokens": 1_000}, "cuda", 1, "recorded"),
+        ({"speed": "compiled"}, "cuda", 1, "compiled"),
+        ({"speed": "plain"}, "cuda", 1, "plain"),
+        ({"speed": "replayed"}, "cuda", 1, "replayed"),
+        ({"tokens": 2_000_000}, "cpu", 1, "plain"),
+        ({"speed": "recorded"}, "cpu", 1, "plain"),
+        ({"speed": "compiled"}, "cpu", 2, "plain"),
+        ({"speed": "replayed"}, "cpu", 1, "plain"),
     ],
 )
-def test_a_trial_runs_in_the_fastest_way_that_it_allows(fields, device, speed):
-    assert chosen_speed(TrialConfig(**fields), torch.device(device)) == speed
+def test_a_trial_runs_in_the_fastest_way_that_it_allows(fields, device, workers, speed):
+    assert chosen_speed(TrialConfig(**fields), torch.device(device), workers) == speed
