@@ -59,7 +59,7 @@ def chosen_speed(config: TrialConfig, device: torch.device, workers: int) -> Spe
         return "plain"
     fastest: Speed = "recorded" if config.tokens >= _WORTH_COMPILING else "replayed"
     wanted = fastest if config.speed == "auto" else config.speed
-    # DDP ties gradients to the default stream, which cannot be recorded.
+    # CUDA refuses a recording under DDP, whose gradients belong to the default stream.
     return wanted if workers == 1 else _WITHOUT_RECORDING.get(wanted, wanted)
 
 
