@@ -3,9 +3,10 @@
     python benchmarks/check_gpu.py
 
 The yardstick is the plain way in float64. Each way's error is the distance from it over its size; that of bfloat16
-itself, run plainly, stands in the first line. Memory under `all` must not grow with the windows, a chain with a CUDA
-graph must serve a batch of another shape as well, and leave nothing behind for those after it in the same process. What
-does not hold is said in a sentence at the end, and the exit code is 1.
+itself, run plainly, stands in the first line. Every kernel must do what the operations do that it stands for. A window
+that is run again with dropout must be what it was. Memory under `all` must not grow with the windows, a chain with a
+CUDA graph must serve a batch of another shape as well, and leave nothing behind for those after it in the same process.
+What does not hold is said in a sentence at the end, and the exit code is 1.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import gc
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -23,7 +25,8 @@ from train_step import random_batch
 from transformers import GPT2Config
 
 from recur_tune.corpus.batches import WindowBatch
-from recur_tune.model import RecurrentGPT2
+from recur_tune.corpus.windows import NOT_SCORED
+from recur_tune.model import RecurrentGPT2, passes
 from recur_tune.model.pretrained import recurrent_config
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, Plan, Speed
@@ -32,6 +35,7 @@ from recur_tune.training.precision import autocast
 SHAPE = {"n_layer": 4, "n_embd": 256, "n_head": 4, "vocab_size": 50257}
 _AS_GOOD_AS_PLAIN = 1.5  # times the error of bfloat16 run plainly
 _SAME = 1e-2  # of the gradients' size; the order of bfloat16's sums may differ
+_ORDER_OF_SUMS = 1e-5  # the same where sums are in single precision
 _FLAT = 1.01
 _NOTHING_LEFT = 2**20  # bytes; cuBLAS keeps 32 MiB on a Hopper card, 8 on others, for every stream it ever worked on
 WAYS: list[tuple[Speed, int]] = [
@@ -70,9 +74,7 @@ def main() -> None:
                 faults.append(f"{name}, {speed}, {kept} windows kept: gradients are off by {gradients:.1e}.")
             table.add_row(name, speed, str(kept), f"{loss:.1e}", f"{gradients:.1e}")
     console.print(table)
-    for line in dropout_lines(device):
-        console.print(line)
-    faults += list(memory_faults(console, device))
+    faults += [*kernel_faults(console, device), *dropout_faults(console, device), *memory_faults(console, device)]
     for fault in faults:
         console.print(fault, style="bold")
     sys.exit(bool(faults))
@@ -133,7 +135,6 @@ def loss_and_gradients(
     model: RecurrentGPT2, speed: Speed, kept: int, batch: WindowBatch, precision: str, steps: int = 4
 ) -> list[torch.Tensor]:
     """The last of some steps without an update: by then a recording of another batch has been made, and is replayed."""
-    torch._dynamo.reset()
     chain = Chain(model, Plan(kept), speed)
     for step in range(steps if speed in ("replayed", "recorded") else 1, 0, -1):
         current = batch if step == 1 else another(batch)
@@ -157,15 +158,62 @@ def off(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
     return (distance / sum(float(other.square().sum()) for other in exact)) ** 0.5
 
 
-def dropout_lines(device: torch.device) -> Iterator[str]:
+def dropout_faults(console: Console, device: torch.device) -> Iterator[str]:
     """With dropout a window that is run again must be disturbed as before: keeping everything is the yardstick."""
     trial = TrialConfig(window=96, windows=6, batch=8)
     batch = random_batch(trial, SHAPE["vocab_size"]).to(device)
     model = model_of(trial, dropout=0.1).to(device).train()
-    for speed in ("plain", "compiled"):
+    for speed in ("plain", "compiled", "recorded"):
         kept, again = (loss_and_gradients(model, speed, windows, batch, "bfloat16") for windows in (6, 1))
-        exact = [value.double() for value in kept]
-        yield f"dropout 0.1, {speed}: run again against kept, gradients off by {off(again[1:], exact[1:]):.1e}"
+        error = off(again[1:], [value.double() for value in kept[1:]])
+        console.print(f"dropout 0.1, {speed}: run again against kept, gradients off by {error:.1e}")
+        if not error <= _ORDER_OF_SUMS:
+            yield f"A {speed} window that is run again with dropout is not what it was."
+
+
+def kernel_faults(console: Console, device: torch.device) -> Iterator[str]:
+    """Each kernel beside the operations that it stands for, at hidden sizes that fill its blocks and do not."""
+    from recur_tune.model import kernels  # needs Triton
+
+    for hidden in (256, 768, 1600):
+        ours, theirs = (dict(passed(module, hidden, device)) for module in (kernels, passes))
+        errors = {name: off(one, [value.double() for value in theirs[name]]) for name, one in ours.items()}
+        console.print(f"kernels at {hidden}: " + ", ".join(f"{name} {error:.0e}" for name, error in errors.items()))
+        yield from (
+            f"The kernel {name} differs from its operations at a hidden size of {hidden}."
+            for name, error in errors.items()
+            if not error <= _SAME
+        )
+
+
+def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """What each pass makes of the same random numbers, the totals that it adds to among them."""
+    torch.manual_seed(0)
+    lanes, positions, low = 5, 77, torch.bfloat16
+
+    def some(columns: int, kind: torch.dtype = low, rows: int = positions) -> torch.Tensor:
+        return torch.randn(lanes, rows, columns, device=device).to(kind)
+
+    norm = torch.nn.LayerNorm(hidden, device=device).requires_grad_(False)
+    norm.weight.normal_()
+    norm.bias.normal_()
+    x, added = some(hidden, torch.float32), some(hidden)
+    total, normed, mean, moments = module.add_norm(x, added, norm, low, True)
+    yield "add_norm", [total, normed, mean, moments.flatten()]
+    totals = tuple(torch.ones(hidden, device=device) for _ in range(3))
+    by_x, by_mean = some(hidden, torch.float32), some(hidden, torch.float32, rows=1)
+    made = module.add_norm_backward(added, by_x, by_mean, total, moments, norm, low, low, totals)
+    yield "add_norm_backward", [*made, *totals]
+    given, total = some(4 * hidden), torch.ones(4 * hidden, device=device)
+    yield "gelu", [module.gelu(given)]
+    yield "gelu_backward", [*module.gelu_backward(given, some(4 * hidden), total), total]
+    total = torch.ones(3 * hidden, device=device)
+    yield "join", [module.join((some(hidden), some(hidden), some(hidden)), total), total]
+    fresh = torch.tensor([True, False, True, False, False], device=device)
+    yield "move", [module.move(x, fresh, positions + 2, 2, 0), module.move(x, fresh, positions - 2, -2, 0)]
+    logits, target = torch.randn(300, 50304, device=device).to(low), torch.randint(50257, (300,), device=device)
+    target[::7] = NOT_SCORED
+    yield "cross_entropy", [module.cross_entropy(logits, target, 50257), logits]
 
 
 def peak(windows: int, device: torch.device) -> int:

@@ -1,10 +1,11 @@
 """How long a trial takes to its first steps: the first of its shape, later ones, and one of another shape.
 
-    python benchmarks/first_step.py                              # without a GPU: the compiler alone
+    python benchmarks/first_step.py
     python benchmarks/first_step.py --base mini --window 300 --windows 10 --batch 16
 
-Every trial is a process of its own, as on a cluster. They share one folder of compiled programs, as the trials of a
-search do. By the fifth step everything is compiled and recorded.
+Every trial is a process of its own, as on a cluster. They share one folder of compiled kernels, as the trials of a
+node do. By the fifth step everything is compiled and recorded. Kernels and recordings are a GPU's: elsewhere all lines
+are the plain way.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ TRIALS: list[tuple[str, dict[str, Any]]] = [
     ("the same shape again", {"seed": 1, "learning_rate": 1e-4}),
     ("and again", {"seed": 2, "learning_rate": 1e-3}),
     ("another width", {"width": 96}),
+    ("another layer", {"l_ins": 1}),
 ]
 
 
@@ -47,7 +49,7 @@ def main() -> None:
         for title, fields in TRIALS:
             found = subprocess.run(
                 [sys.executable, __file__, "--trial", json.dumps(shape | fields)],
-                env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": compiled}, stdout=subprocess.PIPE, text=True, check=True,
+                env=os.environ | {"TRITON_CACHE_DIR": compiled}, stdout=subprocess.PIPE, text=True, check=True,
             )  # fmt: skip
             load, first, steps, later = json.loads(found.stdout.splitlines()[-1])
             print(f"{title:<34}{load:>6.1f} s{first:>10.1f} s{steps:>8.1f} s{1000 * later:>16.0f} ms", flush=True)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 import statistics
 import sys
 import time
@@ -57,12 +58,14 @@ def main() -> None:
     console = Console(width=120)
     console.print(f"torch {torch.__version__}, {name}, {format_count(ceiling)}FLOP/s in products of large matrices")
     for lanes in arguments.batch:
-        trial = TrialConfig(base=arguments.base, batch=lanes, window=arguments.window, windows=arguments.windows)
+        trial = TrialConfig(
+            base=arguments.base, batch=lanes, window=arguments.window, windows=arguments.windows, width=arguments.width
+        )
         batch = (text_batch(trial, arguments) if arguments.corpus else random_batch(trial, base.vocab_size)).to(device)
         work = training_flops_per_token(trial, base, Plan(trial.windows))
         stock = rows_of(stock_lines(base, batch, device, arguments), arguments, batch, device)
         ours = rows_of(our_lines(trial, base, batch, device, speed, arguments.budget), arguments, batch, device)
-        best = max(row.rate for row in stock)
+        best = max((row.rate for row in stock), default=math.nan)
         title = f"{trial.base}, {lanes} chains of {trial.windows} windows of {trial.window}"
         table = Table(
             title,
@@ -105,7 +108,13 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--speed", choices=["plain", "replayed", "compiled", "recorded"], help="default: the fastest of the device"
     )
-    parser.add_argument("--no-compile", action="store_true", help="leave the compiled stock models out")
+    parser.add_argument(
+        "--stock",
+        choices=["all", "best", "eager", "none"],
+        default="all",
+        help="lines of the stock model: 'best' is compiled with its loss, at the sizes of --micro-batch",
+    )
+    parser.add_argument("--width", type=int, default=TrialConfig().width, help="of the recurrence's network")
     return parser.parse_args()
 
 
@@ -143,13 +152,16 @@ def stock_lines(
     They are made one after the other, so that only one is in memory.
     """
     lanes, windows = batch.inputs_WBT.shape[1], batch.inputs_WBT[..., 0].numel()
-    ways: list[tuple[str, Callable[[GPT2LMHeadModel], Loss], int]] = [("eager", eager, lanes)]
-    if not arguments.no_compile:
-        sizes = [size for size in arguments.micro_batch if size <= windows]
-        ways += [("compiled", compiled, lanes)]
-        ways += [("compiled with its loss", compiled_with_loss, size) for size in dict.fromkeys((lanes, *sizes))]
-        if find_spec("liger_kernel"):
-            ways += [("compiled, Liger's fused head", compiled_with_liger, size) for size in sizes]
+    wanted, sizes = arguments.stock, [size for size in arguments.micro_batch if size <= windows]
+    ways: list[tuple[str, Callable[[GPT2LMHeadModel], Loss], int]] = []
+    if wanted in ("all", "eager"):
+        ways += [("eager", eager, lanes)]
+    if wanted == "all":
+        ways += [("compiled", compiled, lanes), ("compiled with its loss", compiled_with_loss, lanes)]
+    if wanted in ("all", "best"):
+        ways += [("compiled with its loss", compiled_with_loss, size) for size in sizes if size != lanes]
+    if wanted == "all" and find_spec("liger_kernel"):
+        ways += [("compiled, Liger's fused head", compiled_with_liger, size) for size in sizes]
     for title, way, size in ways:
         model = GPT2LMHeadModel(base).to(device).train()
         optimizer = make_optimizer(model, 1e-4, 0.0)
@@ -222,7 +234,8 @@ def our_lines(
 def forget(device: torch.device) -> None:
     """A line's model is gone before the next one's is made."""
     gc.collect()
-    torch._dynamo.reset()
+    if "torch._dynamo" in sys.modules:
+        torch._dynamo.reset()
     if device.type == "cuda":
         torch.cuda.empty_cache()
 

@@ -118,9 +118,9 @@ class TrialConfig(BaseModel):
     precision: Precision = Field("auto", description="'auto' is bfloat16 on a GPU")
     speed: Literal["auto", "plain", "replayed", "compiled", "recorded"] = Field(
         "auto",
-        description="'replayed' makes a step one CUDA graph, 'compiled' a window one program, 'recorded' both, which "
-        "takes about half a minute before the first step; 'auto' on a GPU: 'recorded' from 10M tokens on, below "
-        "'replayed'",
+        description="'replayed' makes a step one CUDA graph, 'compiled' has kernels for what lies between two matrix "
+        "products, 'recorded' does both, which takes some seconds before the first step; 'auto' on a GPU: 'recorded' "
+        "from 2M tokens on, below 'replayed'",
     )
     seed: NonNegativeInt = Field(0, le=2**31 - 1, description="decides initial weights, data order and dropout")
 

@@ -138,7 +138,7 @@ def track_step(
 
 def _added_by_each_reading(chain: Chain, tracker: MemoryTracker) -> list[int]:
     """Will have the bytes that each reading of a window leaves behind, in their order."""
-    read, added = chain._run_window, []
+    read, added = chain._read, []
 
     def noted(*inputs: Any) -> Read:
         before = tracker.live
@@ -146,7 +146,7 @@ def _added_by_each_reading(chain: Chain, tracker: MemoryTracker) -> list[int]:
         added.append(tracker.live - before)
         return reading
 
-    chain._run_window = noted  # type: ignore[assignment]
+    chain._read = noted  # type: ignore[method-assign,assignment]
     return added
 
 

@@ -3,7 +3,7 @@
 The weights live in Hugging Face's own modules, so any GPT-2 loads and saves as it is; only the way through
 the blocks is written here, because the state enters a block's attention as keys and values alone.
 
-Shape suffixes: B lanes, T positions, M inserted embeddings, K hidden size, H heads, D head size, V vocabulary.
+Shape suffixes: B lanes, T positions, M inserted embeddings, K hidden size.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import torch.nn.functional as F
 from torch import nn
 from transformers import GenerationMixin, GPT2Config, GPT2Model, GPT2PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
-from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from transformers.utils.generic import can_return_tuple
 
 from recur_tune.corpus.windows import NOT_SCORED, Windowing
+from recur_tune.model.arithmetic import Arithmetic, Product
+from recur_tune.model.attention import attend
 from recur_tune.model.cache import Cache, State, TextCache
 from recur_tune.model.recurrence import Memory
+
+_BY_AUTOGRAD = Arithmetic()
 
 
 class RecurrentGPT2Config(GPT2Config):
@@ -85,6 +88,7 @@ class RecurrentGPT2(GPT2PreTrainedModel, GenerationMixin):
         fresh_B: torch.Tensor | None = None,
         cache: Cache | None = None,
         leave_state: bool = True,
+        arithmetic: Arithmetic = _BY_AUTOGRAD,
     ) -> Reading:
         """Run one window.
 
@@ -94,29 +98,41 @@ class RecurrentGPT2(GPT2PreTrainedModel, GenerationMixin):
             fresh_B: Lanes that begin a document and must not see the state; None means that all may see it.
             cache: The window's earlier part, updated in place.
             leave_state: False spares making the state where nobody reads on.
+            arithmetic: How the blocks' operations are run.
         """
-        body, past = self.transformer, cache.length if cache else 0
-        position_T = torch.arange(past, past + tokens_BT.shape[1], device=tokens_BT.device)
-        x_BTK = body.drop(body.wte(tokens_BT) + body.wpe(position_T))
-        seen_BTK = cache.seen if cache else None
+        body, begin = self.transformer, cache.length if cache else 0
         watcher = self.recurrence if leave_state else None
-        mixed_BTK: torch.Tensor | None = None
+        mixture = watcher.mixture(position_by_position=cache is not None) if watcher is not None else None
+        x_BTK = body.drop(arithmetic.embed(tokens_BT, begin, body.wte, body.wpe))
+        added: Product | None = None  # to the residual stream, by the block before
         for layer, block in enumerate(body.h):
             inserted_BMK = None
             if self.recurrence is not None and state is not None:
                 inserted_BMK = self.recurrence.embeddings(layer, state)
-            x_BTK = _block(block, x_BTK, inserted_BMK, fresh_B, cache, layer)
-            if layer == len(body.h) - 1:  # as Hugging Face counts hidden states: the last one is normalised
-                x_BTK = body.ln_f(x_BTK)
-            if watcher is not None:
-                mixed_BTK = watcher.observe(layer, x_BTK, mixed_BTK)
-        next_state = None
-        if watcher is not None and mixed_BTK is not None:
+            watched = mixture if layer else None
+            x_BTK, qkv, mean_B1K = arithmetic.norm_project(
+                x_BTK, added, block.ln_1, block.attn.c_attn, with_mean=watched is not None and watched.of_means
+            )
+            if watched is not None:  # the sum is the output of the block before
+                watched.observe(x_BTK if mean_B1K is None else mean_B1K)
+            past = cache.keys_values.get(layer) if cache else None
+            attended_BTK, keys_values = attend(arithmetic, block, qkv, inserted_BMK, fresh_B, past)
+            if cache is not None:
+                cache.keys_values[layer] = keys_values
+            added = arithmetic.dropout(arithmetic.project(attended_BTK, block.attn.c_proj), block.attn.resid_dropout)
+            x_BTK, added = arithmetic.norm_mlp(x_BTK, added, block.ln_2, block.mlp)
+            added = arithmetic.dropout(added, block.mlp.dropout)
+        _, top_BTK = arithmetic.norm(x_BTK, added, body.ln_f)
+        next_state, seen_BTK = None, cache.seen if cache else None
+        if watcher is not None and mixture is not None:
+            # As Hugging Face counts hidden states, the last one is normalised.
+            mixture.observe(top_BTK.mean(1, keepdim=True) if mixture.of_means else top_BTK)
+            mixed_BTK = mixture.total()
             seen_BTK = mixed_BTK if seen_BTK is None else torch.cat([seen_BTK, mixed_BTK], dim=1)
             next_state = watcher.state(seen_BTK)
         if cache is not None:
-            cache.seen, cache.length = seen_BTK, past + tokens_BT.shape[1]
-        return Reading(x_BTK, next_state)
+            cache.seen, cache.length = seen_BTK, begin + tokens_BT.shape[1]
+        return Reading(top_BTK, next_state)
 
     def logits(self, top_BTK: torch.Tensor) -> torch.Tensor:
         """Scores over the vocabulary."""
@@ -185,75 +201,6 @@ class RecurrentGPT2(GPT2PreTrainedModel, GenerationMixin):
     def get_output_embeddings(self) -> nn.Module:
         """For Hugging Face's weight tying."""
         return self.lm_head
-
-
-def _block(
-    block: GPT2Block,
-    x_BTK: torch.Tensor,
-    inserted_BMK: torch.Tensor | None,
-    fresh_B: torch.Tensor | None,
-    cache: Cache | None,
-    layer: int,
-) -> torch.Tensor:
-    x_BTK = x_BTK + _attention(block, x_BTK, inserted_BMK, fresh_B, cache, layer)
-    mlp = block.mlp
-    hidden = mlp.c_fc(block.ln_2(x_BTK))
-    # Hugging Face spells gelu_new as eight separate operations; torch's kernel is the same function.
-    hidden = F.gelu(hidden, approximate="tanh") if _is_tanh_gelu(block) else mlp.act(hidden)
-    return x_BTK + mlp.dropout(mlp.c_proj(hidden))
-
-
-def _attention(
-    block: GPT2Block,
-    x_BTK: torch.Tensor,
-    inserted_BMK: torch.Tensor | None,
-    fresh_B: torch.Tensor | None,
-    cache: Cache | None,
-    layer: int,
-) -> torch.Tensor:
-    attn = block.attn
-    q, k, v = (_heads(t, attn.num_heads) for t in attn.c_attn(block.ln_1(x_BTK)).split(attn.split_size, dim=2))
-    inserted, past = 0, cache.keys_values.get(layer) if cache is not None else None
-    if past is not None:
-        k, v = (torch.cat([old, new], dim=2) for old, new in zip(past, (k, v), strict=True))
-    elif inserted_BMK is not None:
-        inserted = inserted_BMK.shape[1]
-        # A key and a value, never a query: only that part of the projection is needed.
-        weight, bias = attn.c_attn.weight[:, attn.split_size :], attn.c_attn.bias[attn.split_size :]
-        extra = F.linear(block.ln_1(inserted_BMK), weight.t(), bias)
-        extra_k, extra_v = (_heads(t, attn.num_heads) for t in extra.split(attn.split_size, dim=2))
-        k, v = torch.cat([extra_k, k], dim=2), torch.cat([extra_v, v], dim=2)
-        # Placeholder queries make the call square, so that plain causal attention (and its fast kernels) lets
-        # every token see the state; their outputs are dropped below.
-        q = F.pad(q, (0, 0, inserted, 0))
-    if cache is not None:
-        cache.keys_values[layer] = (k, v)
-    mask = None
-    if inserted and fresh_B is not None:
-        length = q.shape[2]
-        mask = torch.ones(length, length, dtype=torch.bool, device=q.device).tril() & ~(
-            fresh_B[:, None, None, None] & (torch.arange(length, device=q.device) < inserted)
-        )
-        mask[:, :, :inserted] = True  # placeholder rows are dropped, but a row with no key at all would be NaN
-    elif past is not None and q.shape[2] > 1:  # one token alone sees everything
-        mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril(k.shape[2] - q.shape[2])
-    out = F.scaled_dot_product_attention(
-        q, k, v,
-        attn_mask=mask,
-        dropout_p=attn.attn_dropout.p if attn.training else 0.0,
-        is_causal=mask is None and past is None,
-        scale=attn.scaling if hasattr(attn, "scaling") else None,
-    )  # fmt: skip
-    out_BTK = out[:, :, inserted:].transpose(1, 2).flatten(2)
-    return attn.resid_dropout(attn.c_proj(out_BTK))
-
-
-def _heads(x_BTK: torch.Tensor, heads: int) -> torch.Tensor:
-    return x_BTK.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def _is_tanh_gelu(block: GPT2Block) -> bool:
-    return type(block.mlp.act).__name__ in ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")
 
 
 def _refuse(unknown: dict[str, object], attention_mask: torch.Tensor | None, past: object) -> None:

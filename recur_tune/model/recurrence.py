@@ -1,6 +1,6 @@
 """The state that one window leaves for the next: how it is made and where it goes in.
 
-A recurrence watches a window's layer outputs (`observe`), makes a state from them (`state`) and, in the next
+A recurrence mixes a window's layer outputs (`mixture`), makes a state from them (`state`) and, in the next
 window, gives the embeddings that a layer may attend to beside its own tokens (`embeddings`). The language
 model treats the state as opaque, so another mechanism has these three methods to write and nothing else.
 
@@ -14,6 +14,39 @@ from typing import Literal
 
 import torch
 from torch import nn
+
+
+class Mixture:
+    """The sum of a window's layer outputs, weighted by a softmax over layers.
+
+    A mean over positions of the sum is the sum of the layers' means. Where nothing else is asked for, these are mixed.
+
+    Attributes:
+        of_means: Whether a layer's mean over its positions, [B, 1, K], is to be observed rather than its output.
+    """
+
+    def __init__(self, weight_L: torch.Tensor, of_means: bool) -> None:
+        self.of_means = of_means
+        self._weight_L = weight_L
+        self._weights = iter(weight_L.unbind())
+        self._means: list[torch.Tensor] = []
+        self._sum_BTK: torch.Tensor | None = None
+
+    def observe(self, output: torch.Tensor) -> None:
+        """The next layer's."""
+        if self.of_means:
+            self._means.append(output)
+        elif self._sum_BTK is None:
+            self._sum_BTK = output * next(self._weights)
+        else:
+            self._sum_BTK = torch.addcmul(self._sum_BTK, output, next(self._weights))
+
+    def total(self) -> torch.Tensor:
+        """After the last layer: [B, T, K] or, of means, [B, 1, K]."""
+        if self.of_means:
+            return (self._weight_L[:, None, None, None] * torch.stack(self._means)).sum(0)
+        assert self._sum_BTK is not None
+        return self._sum_BTK
 
 
 class Memory(nn.Module):
@@ -70,13 +103,12 @@ class Memory(nn.Module):
         """A state for lanes that have none, which must not be seen."""
         return self.layer_logits.new_zeros(lanes, len(self.sites), self.inserted, self.hidden_size)
 
-    def observe(self, layer: int, output_BTK: torch.Tensor, seen_BTK: torch.Tensor | None) -> torch.Tensor:
-        """Add a layer's output to the running mixture, weighted by a softmax over layers."""
-        weighted = self.layer_logits.softmax(0)[layer] * output_BTK
-        return weighted if seen_BTK is None else seen_BTK + weighted
+    def mixture(self, position_by_position: bool) -> Mixture:
+        """Of a window's layers; `position_by_position` where a mean over positions is not all that is asked of it."""
+        return Mixture(self.layer_logits.softmax(0), of_means=self.pooling == "mean" and not position_by_position)
 
     def state(self, seen_BTK: torch.Tensor) -> torch.Tensor:
-        """The state [B, S, M, K] from the mixture of a whole window's layers."""
+        """The state [B, S, M, K] from the mixture of a whole window's layers, or from its mean alone."""
         sites, hidden_size = len(self.sites), seen_BTK.shape[-1]
         if self.stretch_offsets is not None:
             means = [

@@ -7,7 +7,7 @@ study.journal    Optuna's study
 knowledge.json   what an earlier search found out, where this one began with it
 trials/7/        a trial's checkpoint while it runs, its model while it is on the front
 base/            the pretrained base, where the search made its own
-compiled/        programs that trials on GPUs have compiled, for those after them
+compiled/        kernels that trials on GPUs have compiled, for those after them
 front.*          the front as table and picture
 confirmed.*      the same of what further seeds say of it
 mlflow.json      what the tracker has delivered

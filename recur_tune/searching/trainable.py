@@ -10,7 +10,6 @@ import gc
 import json
 import os
 import socket
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -113,8 +112,8 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
         report(json.loads((folder / _OUTCOME).read_text()))
         return
     config = TrialConfig(**job["trial"])
-    # What one trial has compiled serves every other of its shape, on whatever node.
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder.parent.parent / COMPILED)
+    # What one trial has compiled serves every other of its hidden size, on whatever node.
+    os.environ["TRITON_CACHE_DIR"] = str(folder.parent.parent / COMPILED)
     try:
         for message in _train(config, folder, job.get("split", "")):
             report(message)
@@ -253,8 +252,6 @@ def _start_clean() -> None:
 
 def _forget_the_trial() -> None:
     """Leave nothing of it to the next trial in this process, and do so in the thread that made it."""
-    if "torch._dynamo" in sys.modules:
-        torch._dynamo.reset()  # compiled programs hold on to their model; the next trial finds them on disk
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -8,8 +8,7 @@ from the first reading instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,8 +18,10 @@ from torch.autograd.function import once_differentiable
 
 from recur_tune.corpus.batches import WindowBatch
 from recur_tune.model import RecurrentGPT2
+from recur_tune.model.gathered import Gathered
 from recur_tune.model.loss import Head
 from recur_tune.spec import TrialConfig
+from recur_tune.training.dice import Dice
 from recur_tune.training.recording import Recording
 
 
@@ -42,44 +43,37 @@ def fixed_plan(policy: Literal["all", "none"], windows: int) -> Plan:
     return Plan(kept_windows=1 if policy == "all" else windows)
 
 
-# plain: operation by operation. replayed: the same operations, a step's from one recording. compiled: a window is one
-# program. recorded: and a step one recording of those.
+# plain: operation by operation. replayed: the same, a step from one recording. compiled: what lies between two products
+# is one kernel. recorded: both.
 Speed = Literal["plain", "replayed", "compiled", "recorded"]
 _WITHOUT_RECORDING: dict[Speed, Speed] = {"replayed": "plain", "recorded": "compiled"}
 
 Read = tuple[torch.Tensor, torch.Tensor | None]  # a window's last layer in one row, and the state that it leaves
 
-_WORTH_COMPILING = 10_000_000  # tokens; a trial that reads fewer is done sooner with a recording alone
+_WORTH_COMPILING = 2_000_000  # tokens; a trial that reads fewer is done sooner with a recording alone
 
 
-def chosen_speed(config: TrialConfig, plan: Plan, device: torch.device, workers: int, disturbed: bool) -> Speed:
-    """The fastest way that a trial allows; `disturbed` says that it trains with dropout."""
-    on_gpu = device.type == "cuda"
-    wanted: Speed
-    if config.speed != "auto":
-        wanted = config.speed
-    elif on_gpu:
-        wanted = "recorded" if config.tokens >= _WORTH_COMPILING else "replayed"
-    else:
-        wanted = "plain"
-    # A recording throws no dice a second time, and DDP's messages are not part of it.
-    thrown_again = disturbed and plan.kept_windows < config.windows
-    recordable = on_gpu and workers == 1 and not thrown_again
-    return wanted if recordable else _WITHOUT_RECORDING.get(wanted, wanted)
+def chosen_speed(config: TrialConfig, device: torch.device, workers: int) -> Speed:
+    """The fastest way that a trial allows."""
+    if device.type != "cuda":  # kernels and recordings are a GPU's
+        return "plain"
+    fastest: Speed = "recorded" if config.tokens >= _WORTH_COMPILING else "replayed"
+    wanted = fastest if config.speed == "auto" else config.speed
+    # CUDA refuses a recording under DDP, whose gradients belong to the default stream.
+    return wanted if workers == 1 else _WITHOUT_RECORDING.get(wanted, wanted)
 
 
 class Chain(nn.Module):
     """A chain of windows as one forward pass, so that DDP synchronises gradients once a step.
 
-    Unless it is plain, a chain runs every window in the same way, whether documents begin there or not: one shape, one
-    program. What a batch says on the host must not matter to it, since a recording is of one batch and serves all.
+    Unless it is plain, a chain runs every window in the same way, whether documents begin there or not: what a batch
+    says on the host must not matter, since a recording is of one batch and serves all.
     """
 
     def __init__(self, model: RecurrentGPT2, plan: Plan, speed: Speed = "plain") -> None:
         super().__init__()
         self.model, self.plan = model, plan
-        self.uniform, self.compiled = speed != "plain", speed in ("compiled", "recorded")
-        self._run_window = torch.compile(self._run, dynamic=False) if self.compiled else self._run
+        self.uniform, self.fused = speed != "plain", speed in ("compiled", "recorded")
         self._recording = Recording(self) if speed in _WITHOUT_RECORDING else None
 
     def forward(self, batch: WindowBatch) -> torch.Tensor:
@@ -96,51 +90,55 @@ class Chain(nn.Module):
         return self._recording.differentiate(batch) if self._recording else self.differentiate_now(batch)
 
     @torch.enable_grad()
-    def differentiate_now(self, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """That, operation by operation."""
-        trained, head = self.trained, Head(self.model.lm_head.weight, self.compiled)
+    def differentiate_now(
+        self, batch: WindowBatch, dice: Dice | None = None
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """That, operation by operation; dropout throws `dice`."""
+        dice = dice or Dice(self.model)
+        trained, head = self.trained, Head(self.model.lm_head.weight, self.fused)
         gradients = [torch.zeros_like(parameter) for parameter in trained]
+        step = Gathered(dict(zip(trained, gradients, strict=True)), self.fused)
         losses: list[torch.Tensor] = []
-        entries, readings, dice = self._read_for_states(batch)
+        entries, readings = self._read_for_states(batch, step, dice)
         by_state: torch.Tensor | None = None  # what the windows behind say about the state that one leaves
         for window in reversed(range(len(entries))):
             entry, reading = entries.pop(), readings.pop(window, None)
             if reading is None:
-                with dice.as_before(window):
-                    reading = self._read(batch, window, entry)
+                with dice.again(window):
+                    reading = self._read(batch, window, entry, step)
             top_NK, left = reading
             loss, by_top_NK = head.score(top_NK, batch.targets_WBT[window].flatten())
             losses.append(loss)
             outputs, by_outputs = [top_NK], [by_top_NK]
             if left is not None and by_state is not None:
                 outputs, by_outputs = [top_NK, left], [by_top_NK, by_state]
-            wanted = trained if entry is None else [entry, *trained]
+            # Autograd hands out what the step does not gather by itself: the recurrence's.
+            wanted = [step.anchor, *([] if entry is None else [entry]), *trained]
             found = torch.autograd.grad(outputs, wanted, by_outputs, allow_unused=True)
-            by_state = None if entry is None else found[0]
+            by_state = None if entry is None else found[1]
             _add(gradients, found[-len(trained) :])
             del reading, top_NK, left, outputs, found  # before another window's activations are made
         at_head = next(at for at, parameter in enumerate(trained) if parameter is self.model.lm_head.weight)
         gradients[at_head] += head.gradient
         return torch.stack(losses).sum(), gradients
 
-    def _read_for_states(self, batch: WindowBatch) -> tuple[list[torch.Tensor | None], dict[int, Read], Dice]:
-        """The state that each window begins with, the readings that are kept, and the dice that were thrown."""
+    def _read_for_states(
+        self, batch: WindowBatch, step: Gathered, dice: Dice
+    ) -> tuple[list[torch.Tensor | None], dict[int, Read]]:
+        """The state that each window begins with, and the readings that are kept."""
         windows = len(batch.starts)
-        dice = Dice(self.model)
         entries: list[torch.Tensor | None] = []
         readings: dict[int, Read] = {}
         left: torch.Tensor | None = None
         for window in range(windows):
             entries.append(self._entry(batch, window, left))
-            dice.remember(window)
             kept = window >= windows - self.plan.kept_windows
-            # A compiled window throws its dice differently where nothing is to be differentiated.
-            with torch.set_grad_enabled(kept or self.compiled):
-                reading = self._read(batch, window, entries[-1])
+            with torch.set_grad_enabled(kept), dice.first(window):
+                reading = self._read(batch, window, entries[-1], step)
             left = reading[1]
             if kept:
                 readings[window] = reading
-        return entries, readings, dice
+        return entries, readings
 
     def _entry(self, batch: WindowBatch, window: int, left: torch.Tensor | None) -> torch.Tensor | None:
         """The state that a window begins with; None where it has none."""
@@ -149,18 +147,13 @@ class Chain(nn.Module):
             return None
         return recurrence.empty(batch.inputs_WBT.shape[1]) if left is None else left.detach()
 
-    def _read(self, batch: WindowBatch, window: int, entry: torch.Tensor | None) -> Read:
+    def _read(self, batch: WindowBatch, window: int, entry: torch.Tensor | None, step: Gathered) -> Read:
         if entry is not None and torch.is_grad_enabled():
             entry.requires_grad_()  # where the graph of this window begins
         masked = entry is not None and (self.uniform or batch.starts[window] == "some")
         fresh_B = batch.fresh_WB[window] if masked else None
         leave_state = self.uniform or window < len(batch.starts) - 1
-        return self._run_window(batch.inputs_WBT[window], entry, fresh_B, leave_state)
-
-    def _run(
-        self, tokens_BT: torch.Tensor, entry: torch.Tensor | None, fresh_B: torch.Tensor | None, leave_state: bool
-    ) -> Read:
-        reading = self.model.read(tokens_BT, entry, fresh_B, leave_state=leave_state)
+        reading = self.model.read(batch.inputs_WBT[window], entry, fresh_B, leave_state=leave_state, arithmetic=step)
         return reading.top_BTK.flatten(0, 1), reading.state
 
 
@@ -180,35 +173,8 @@ class _Differentiated(torch.autograd.Function):
         return None, None, *gradients
 
 
-class Dice:
-    """What dropout throws, so that a window which is run again is disturbed as the first time."""
-
-    def __init__(self, model: RecurrentGPT2) -> None:
-        rates = (module.p for module in model.modules() if isinstance(module, nn.Dropout))
-        self.thrown = model.training and any(rates)
-        self.devices = [device] if (device := next(model.parameters()).device).type == "cuda" else []
-        self.before: dict[int, tuple[torch.Tensor, ...]] = {}
-
-    def remember(self, window: int) -> None:
-        """Before a window is run for the first time."""
-        if self.thrown:
-            self.before[window] = (torch.get_rng_state(), *map(torch.cuda.get_rng_state, self.devices))
-
-    @contextmanager
-    def as_before(self, window: int) -> Iterator[None]:
-        """Throw as then; afterwards chance goes on where it was."""
-        if not self.thrown:
-            yield
-            return
-        with torch.random.fork_rng(self.devices):
-            on_cpu, *on_devices = self.before.pop(window)
-            torch.set_rng_state(on_cpu)
-            for state, device in zip(on_devices, self.devices, strict=True):
-                torch.cuda.set_rng_state(state, device)
-            yield
-
-
 def _add(gradients: Sequence[torch.Tensor], found: Sequence[torch.Tensor | None]) -> None:
     """Add what was found; a window without a state says nothing about the recurrence."""
     pairs = [(total, one) for total, one in zip(gradients, found, strict=True) if one is not None]
-    torch._foreach_add_([total for total, _ in pairs], [one for _, one in pairs])
+    if pairs:
+        torch._foreach_add_([total for total, _ in pairs], [one for _, one in pairs])

@@ -19,7 +19,7 @@ from recur_tune.corpus.tokens import TokenisedSplit
 from recur_tune.errors import UserError
 from recur_tune.model import RecurrentGPT2
 from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import Chain, Dice, Plan, chosen_speed
+from recur_tune.training.bptt import Chain, Plan, chosen_speed
 from recur_tune.training.evaluate import evaluate
 from recur_tune.training.memory_tracker import MemoryTracker
 from recur_tune.training.step import make_optimizer, set_learning_rate, train_step
@@ -83,8 +83,7 @@ class Trainer:
             raise UserError(f"batch: {config.batch} chains cannot be shared evenly by {self.workers} workers.")
         self.config, self.device, self.validation = config, device, validation
         self.model = model.to(device).train()
-        speed = chosen_speed(config, plan, device, self.workers, Dice(self.model).thrown)
-        self.chain: nn.Module = Chain(self.model, plan, speed)
+        self.chain: nn.Module = Chain(self.model, plan, chosen_speed(config, device, self.workers))
         if self.workers > 1:
             self.chain = DistributedDataParallel(self.chain)
         self.optimizer = make_optimizer(self.model, config.learning_rate, config.weight_decay, config.recurrence_rate)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from recur_tune.corpus.batches import WindowBatch
+from recur_tune.training.dice import RecordedDice
 
 if TYPE_CHECKING:
     from recur_tune.training.bptt import Chain
@@ -65,8 +66,10 @@ class Recording:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # the recording has memory of its own, and what the steps before took is free again
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.loss, self.gradients = self.chain.differentiate_now(self.batch)
+        dice = RecordedDice(self.chain.model, len(batch.starts), self.graph)
+        # What other threads of this process ask the device meanwhile spoils nothing.
+        with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+            self.loss, self.gradients = self.chain.differentiate_now(self.batch, dice)
 
 
 @cache

@@ -8,11 +8,9 @@ import pytest
 import torch
 
 from recur_tune.corpus.windows import NOT_SCORED
-from recur_tune.model import loss
-from recur_tune.model.loss import Head, judge_by_element, judge_in_place, padded
+from recur_tune.model.loss import Head, padded
+from recur_tune.model.passes import cross_entropy
 from recur_tune.training.memory_tracker import MemoryTracker
-
-JUDGES = {"in place": judge_in_place, "by element": judge_by_element}
 
 
 def some_windows(*lengths: int, dtype: torch.dtype = torch.float64):
@@ -43,9 +41,7 @@ def scored(
 
 
 @pytest.mark.parametrize("lengths", [(1,), (10,), (7, 3, 8), (4097,), (9001, 4)], ids=str)
-@pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
-def test_loss_and_gradients_are_the_textbooks(monkeypatch, lengths, judge):
-    monkeypatch.setattr(loss, "judge_in_place", judge)
+def test_loss_and_gradients_are_the_textbooks(lengths):
     tops, weight, targets = some_windows(*lengths)
     expected = textbook(tops, weight, targets)
     total, gradients = scored(tops, weight, targets)
@@ -64,9 +60,7 @@ def test_the_logits_of_a_long_window_are_never_whole():
     assert peak(16384) - peak(8192) < 0.1 * logits
 
 
-@pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
-def test_what_is_not_scored_costs_nothing_and_pulls_at_nothing(monkeypatch, judge):
-    monkeypatch.setattr(loss, "judge_in_place", judge)
+def test_what_is_not_scored_costs_nothing_and_pulls_at_nothing():
     tops, weight, targets = some_windows(5)
     targets[0][:] = NOT_SCORED
     total, gradients = scored(tops, weight, targets)
@@ -74,17 +68,16 @@ def test_what_is_not_scored_costs_nothing_and_pulls_at_nothing(monkeypatch, judg
     assert all(gradient.abs().max() == 0 for gradient in gradients)
 
 
-@pytest.mark.parametrize("judge", JUDGES.values(), ids=JUDGES)
-def test_padding_is_invisible_even_where_logits_are_far_below_it(judge):
+def test_padding_is_invisible_even_where_logits_are_far_below_it():
     """The columns beyond the vocabulary hold zeros; with real logits at -50 they would win every softmax."""
     logits = torch.full((3, padded(11)), 0.0, dtype=torch.float64)
     logits[:, :11] = torch.randn(3, 11, dtype=torch.float64) - 50
     real, target = logits[:, :11].clone().requires_grad_(), torch.tensor([4, NOT_SCORED, 0])
     expected = torch.nn.functional.cross_entropy(real, target, ignore_index=NOT_SCORED, reduction="sum")
-    total, gradient = judge(logits, target, 11)
+    total = cross_entropy(logits, target, 11)  # which leaves the gradient in their place
     torch.testing.assert_close(total, expected.detach())
-    torch.testing.assert_close(gradient[:, :11], torch.autograd.grad(expected, real)[0])
-    assert gradient[:, 11:].abs().max() == 0
+    torch.testing.assert_close(logits[:, :11], torch.autograd.grad(expected, real)[0])
+    assert logits[:, 11:].abs().max() == 0
 
 
 @pytest.mark.parametrize(("vocabulary", "columns"), [(1, 128), (128, 128), (129, 256), (50257, 50304)])

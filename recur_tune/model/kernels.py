@@ -1,0 +1,311 @@
+"""The passes of `passes.py` as Triton kernels, each of which goes over memory once.
+
+Without them a training step on a GPU spends as long between its matrix products as in them. A kernel is compiled for a
+hidden size and types of numbers, in about half a second, whatever the number of layers and the recurrence; Triton keeps
+it on disk. Arithmetic is in single precision. The forward pass always gives the same bits; gradients of vectors are
+sums over rows that end in atomic additions, whose order is not fixed.
+
+Shape suffixes: B lanes, T positions, K hidden size, C columns, N rows, V vocabulary, padded.
+"""
+
+# mypy: allow-untyped-defs
+# (Triton reads a kernel's annotations, and has none for a place in memory.)
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import nn
+
+from recur_tune.corpus.windows import NOT_SCORED
+from recur_tune.model.passes import Total, add_columns
+
+__all__ = ["add_columns", "add_norm", "add_norm_backward", "cross_entropy", "gelu", "gelu_backward", "join", "move"]
+
+# Shapes of blocks, as they were fastest on an H200 for a hidden size of 768.
+_ROWS = 4  # of layer norms; where sums over rows are wanted too,
+_ROWS_TO_SUM = 8
+_PROGRAMS = 264  # that share a layer norm's rows: two for each processor
+_TALL, _TALLER, _WIDE = 32, 64, 64  # of sums over rows
+_LOGITS = 2048
+
+
+def add_norm(
+    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: nn.LayerNorm, kind: torch.dtype, with_mean: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """A sum, its layer norm as a `kind` of number, the sum's mean over positions if it is wanted, and for the backward
+    pass every row's mean and the inverse of its standard deviation."""
+    lanes, positions, size = x_BTK.shape
+    x_BTK = x_BTK.contiguous()
+    total_BTK = x_BTK if added_BTK is None else torch.empty_like(x_BTK)
+    normed_BTK = torch.empty_like(x_BTK, dtype=kind)
+    moments_2BT = x_BTK.new_empty(2, lanes, positions, dtype=torch.float32)
+    rows = _ROWS_TO_SUM if with_mean else _ROWS
+    blocks = triton.cdiv(positions, rows)
+    means_BPK = x_BTK.new_empty(lanes, blocks if with_mean else 0, size)  # each block's part
+    _add_norm[(lanes, blocks)](
+        x_BTK, x_BTK if added_BTK is None else added_BTK.contiguous(), norm.weight, norm.bias, total_BTK, normed_BTK,
+        means_BPK, moments_2BT, positions, size, norm.eps,
+        HAS_ADDED=added_BTK is not None, HAS_MEAN=with_mean, ROWS=rows, BLOCK=triton.next_power_of_2(size),
+    )  # fmt: skip
+    return total_BTK, normed_BTK, means_BPK.sum(1, keepdim=True) if with_mean else None, moments_2BT
+
+
+@triton.jit
+def _add_norm(
+    x_at, added_at, weight_at, bias_at, total_at, normed_at, means_at, moments_at, positions, size, eps,
+    HAS_ADDED: tl.constexpr, HAS_MEAN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    lane, position = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK)
+    inside = (position < positions)[:, None] & (column < size)[None, :]
+    row = lane * positions + position
+    at = row[:, None] * size + column[None, :]
+    x = tl.load(x_at + at, mask=inside, other=0.0).to(tl.float32)
+    if HAS_ADDED:
+        x += tl.load(added_at + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(total_at + at, x, mask=inside)
+    if HAS_MEAN:
+        block = lane * tl.num_programs(1) + tl.program_id(1)
+        tl.store(means_at + block * size + column, tl.sum(x, 0) / positions, mask=column < size)
+    mean = tl.sum(x, 1) / size
+    centred = tl.where(inside, x - mean[:, None], 0.0)
+    scale = 1 / tl.sqrt(tl.sum(centred * centred, 1) / size + eps)
+    weight = tl.load(weight_at + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
+    bias = tl.load(bias_at + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
+    tl.store(normed_at + at, centred * scale[:, None] * weight + bias, mask=inside)
+    tl.store(moments_at + row, mean, mask=position < positions)
+    tl.store(moments_at + tl.num_programs(0).to(tl.int64) * positions + row, scale, mask=position < positions)
+
+
+def add_norm_backward(
+    by_normed_BTK: torch.Tensor,
+    by_x_BTK: torch.Tensor | None,
+    by_mean_B1K: torch.Tensor | None,
+    x_BTK: torch.Tensor,
+    moments_2BT: torch.Tensor,
+    norm: nn.LayerNorm,
+    kind: torch.dtype,
+    kind_of_norm: torch.dtype | None,
+    totals: tuple[Total, Total, Total],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """The gradient with respect to the sum, the same as a `kind` of number, and the norm once more if it is wanted."""
+    rows, size = _shape(x_BTK)
+    gradient = torch.empty_like(x_BTK)
+    low = gradient if kind == x_BTK.dtype else torch.empty_like(x_BTK, dtype=kind)
+    normed = None if kind_of_norm is None else torch.empty_like(x_BTK, dtype=kind_of_norm)
+    of_weight, of_bias, of_added = (x_BTK if total is None else total for total in totals)
+    _add_norm_backward[(min(_PROGRAMS, triton.cdiv(rows, _ROWS)),)](
+        by_normed_BTK.contiguous(), x_BTK if by_x_BTK is None else by_x_BTK.contiguous(),
+        x_BTK if by_mean_B1K is None else by_mean_B1K.contiguous(), x_BTK, moments_2BT, norm.weight, norm.bias,
+        gradient, low, x_BTK if normed is None else normed, of_weight, of_bias, of_added,
+        rows, size, x_BTK.shape[1], HAS_BY_X=by_x_BTK is not None, HAS_BY_MEAN=by_mean_B1K is not None,
+        HAS_LOW=low is not gradient, HAS_NORMED=normed is not None, HAS_WEIGHT=totals[0] is not None,
+        HAS_BIAS=totals[1] is not None, HAS_ADDED=totals[2] is not None,
+        ROWS=_ROWS, BLOCK=triton.next_power_of_2(size),
+    )  # fmt: skip
+    return gradient, low, normed
+
+
+@triton.jit
+def _add_norm_backward(
+    by_normed_at, by_x_at, by_mean_at, x_at, moments_at, weight_at, bias_at, gradient_at, low_at, normed_at,
+    of_weight_at, of_bias_at, of_added_at, rows, size, positions,
+    HAS_BY_X: tl.constexpr, HAS_BY_MEAN: tl.constexpr, HAS_LOW: tl.constexpr, HAS_NORMED: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ADDED: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    column = tl.arange(0, BLOCK)
+    weight = tl.load(weight_at + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
+    bias = tl.load(bias_at + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
+    of_weight, of_bias = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    of_added = tl.zeros([BLOCK], tl.float32)
+    for first in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+        row = first + tl.arange(0, ROWS)
+        inside = (row < rows)[:, None] & (column < size)[None, :]
+        at = row.to(tl.int64)[:, None] * size + column[None, :]
+        x = tl.load(x_at + at, mask=inside, other=0.0).to(tl.float32)
+        by_normed = tl.load(by_normed_at + at, mask=inside, other=0.0).to(tl.float32)
+        mean = tl.load(moments_at + row, mask=row < rows, other=0.0)[:, None]
+        scale = tl.load(moments_at + rows + row, mask=row < rows, other=0.0)[:, None]
+        unit = tl.where(inside, (x - mean) * scale, 0.0)
+        of_weight += tl.sum(by_normed * unit, 0)
+        of_bias += tl.sum(by_normed, 0)
+        by_unit = by_normed * weight
+        along, level = tl.reduce((by_unit * unit, by_unit), 1, _add_both)
+        gradient = (by_unit - unit * (along / size)[:, None] - (level / size)[:, None]) * scale
+        if HAS_BY_X:
+            gradient += tl.load(by_x_at + at, mask=inside, other=0.0).to(tl.float32)
+        if HAS_BY_MEAN:
+            of_lane = (row // positions).to(tl.int64)[:, None] * size + column[None, :]
+            gradient += tl.load(by_mean_at + of_lane, mask=inside, other=0.0).to(tl.float32) / positions
+        gradient = tl.where(inside, gradient, 0.0)
+        of_added += tl.sum(gradient, 0)
+        tl.store(gradient_at + at, gradient, mask=inside)
+        if HAS_LOW:
+            tl.store(low_at + at, gradient, mask=inside)
+        if HAS_NORMED:
+            tl.store(normed_at + at, unit * weight + bias, mask=inside)
+    if HAS_WEIGHT:
+        tl.atomic_add(of_weight_at + column, of_weight, mask=column < size, sem="relaxed")
+    if HAS_BIAS:
+        tl.atomic_add(of_bias_at + column, of_bias, mask=column < size, sem="relaxed")
+    if HAS_ADDED:
+        tl.atomic_add(of_added_at + column, of_added, mask=column < size, sem="relaxed")
+
+
+@triton.jit
+def _add_both(one, other, another_one, another_other):
+    return one + another_one, other + another_other
+
+
+def gelu(hidden: torch.Tensor) -> torch.Tensor:
+    """In its approximation by a tanh."""
+    hidden = hidden.contiguous()
+    active, block = torch.empty_like(hidden), 2048
+    _gelu[(triton.cdiv(hidden.numel(), block),)](hidden, active, hidden.numel(), BLOCK=block)
+    return active
+
+
+@triton.jit
+def _gelu(hidden_at, active_at, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    hidden = tl.load(hidden_at + at, mask=at < count).to(tl.float32)
+    tl.store(active_at + at, hidden * _gate(hidden), mask=at < count)
+
+
+@triton.jit
+def _gate(hidden):
+    """What GELU multiplies a number by: (1 + tanh(u)) / 2, which is the sigmoid of 2 u."""
+    return tl.sigmoid(1.5957691216057308 * (hidden + 0.044715 * hidden * hidden * hidden))
+
+
+def gelu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient with respect to `hidden`, and what the function made of it once more."""
+    hidden, by_active = hidden.contiguous(), by_active.contiguous()
+    rows, size = _shape(hidden)
+    gradient, active = torch.empty_like(hidden), torch.empty_like(hidden)
+    _gelu_backward[(triton.cdiv(size, _WIDE), triton.cdiv(rows, _TALL))](
+        hidden, by_active, gradient, active, hidden if total is None else total, rows, size,
+        HAS_TOTAL=total is not None, TALL=_TALL, WIDE=_WIDE, num_warps=2,
+    )  # fmt: skip
+    return gradient, active
+
+
+@triton.jit
+def _gelu_backward(
+    hidden_at, by_active_at, gradient_at, active_at, total_at, rows, size,
+    HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    column, row = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1) * TALL + tl.arange(0, TALL)
+    inside = (row < rows)[:, None] & (column < size)[None, :]
+    at = row.to(tl.int64)[:, None] * size + column[None, :]
+    hidden = tl.load(hidden_at + at, mask=inside, other=0.0).to(tl.float32)
+    by_active = tl.load(by_active_at + at, mask=inside, other=0.0).to(tl.float32)
+    gate = _gate(hidden)
+    slope = 1.5957691216057308 * (1 + 3 * 0.044715 * hidden * hidden)
+    gradient = by_active * (gate + hidden * gate * (1 - gate) * slope)
+    tl.store(gradient_at + at, gradient, mask=inside)
+    tl.store(active_at + at, hidden * gate, mask=inside)
+    if HAS_TOTAL:
+        tl.atomic_add(total_at + column, tl.sum(gradient, 0), mask=column < size, sem="relaxed")
+
+
+def join(parts: tuple[torch.Tensor, ...], total: Total) -> torch.Tensor:
+    """Three gradients side by side."""
+    first, second, third = (part.contiguous() for part in parts)
+    rows, size = _shape(first)
+    joined = first.new_empty(*first.shape[:-1], 3 * size)
+    _join[(triton.cdiv(size, _WIDE), 3, triton.cdiv(rows, _TALLER))](
+        first, second, third, joined, first if total is None else total, rows, size,
+        HAS_TOTAL=total is not None, TALL=_TALLER, WIDE=_WIDE, num_warps=2,
+    )  # fmt: skip
+    return joined
+
+
+@triton.jit
+def _join(
+    first_at, second_at, third_at, joined_at, total_at, rows, size,
+    HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    column, part = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1)
+    row = tl.program_id(2) * TALL + tl.arange(0, TALL)
+    wide = (column < size)[None, :]
+    at = row.to(tl.int64)[:, None] * size + column[None, :]
+    # Of the three only one is loaded.
+    value = tl.load(first_at + at, mask=(row < tl.where(part == 0, rows, 0))[:, None] & wide, other=0.0)
+    value += tl.load(second_at + at, mask=(row < tl.where(part == 1, rows, 0))[:, None] & wide, other=0.0)
+    value += tl.load(third_at + at, mask=(row < tl.where(part == 2, rows, 0))[:, None] & wide, other=0.0)
+    at = row.to(tl.int64)[:, None] * 3 * size + part * size + column[None, :]
+    tl.store(joined_at + at, value, mask=(row < rows)[:, None] & wide)
+    if HAS_TOTAL:
+        of_columns = tl.sum(value.to(tl.float32), 0)
+        tl.atomic_add(total_at + part * size + column, of_columns, mask=column < size, sem="relaxed")
+
+
+def move(x_BTC: torch.Tensor, fresh_B: torch.Tensor | None, rows: int, down: int, down_if_fresh: int) -> torch.Tensor:
+    """So many rows of every lane, moved down; zero where none comes from."""
+    lanes, source_rows, size = x_BTC.shape
+    moved_BTC = x_BTC.new_empty(lanes, rows, size)
+    _move[(lanes, rows)](
+        x_BTC.contiguous(), x_BTC if fresh_B is None else fresh_B, moved_BTC, source_rows, rows, size, down,
+        down_if_fresh, HAS_FRESH=fresh_B is not None, BLOCK=1024,
+    )  # fmt: skip
+    return moved_BTC
+
+
+@triton.jit
+def _move(
+    x_at, fresh_at, moved_at, source_rows, rows, size, down, down_if_fresh,
+    HAS_FRESH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    lane, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    source = row - down
+    if HAS_FRESH:
+        source = row - tl.where(tl.load(fresh_at + lane), down_if_fresh, down)
+    there = tl.where(source >= 0, tl.where(source < source_rows, size, 0), 0)  # columns
+    for first in range(0, size, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        value = tl.load(x_at + (lane * source_rows + source) * size + column, mask=column < there, other=0.0)
+        tl.store(moved_at + (lane * rows + row) * size + column, value, mask=column < size)
+
+
+def cross_entropy(logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """The summed loss of some rows, and in the logits' place their gradient: softmax minus one-hot, zero where a row is
+    not scored or a column is padding."""
+    rows, size = logits_NV.shape
+    loss_N = torch.empty(rows, device=logits_NV.device)
+    block = min(_LOGITS, triton.next_power_of_2(size))
+    _cross_entropy[(rows,)](logits_NV, target_N, loss_N, vocabulary, size, NOT_SCORED, BLOCK=block, num_warps=8)
+    return loss_N.sum()
+
+
+@triton.jit
+def _cross_entropy(logits_at, target_at, loss_at, vocabulary, size, not_scored, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    logits_at += row * size
+    target = tl.load(target_at + row)
+    scored = target != not_scored
+    wanted = tl.load(logits_at + target, mask=scored, other=0.0).to(tl.float32)
+    # Every place of the block has a maximum and a sum of its own, so that threads need not wait for each other.
+    top, total = tl.full([BLOCK], -1e30, tl.float32), tl.zeros([BLOCK], tl.float32)
+    for first in range(0, vocabulary, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        logits = tl.load(logits_at + column, mask=column < vocabulary, other=-1e30).to(tl.float32)
+        higher = tl.maximum(top, logits)
+        total = total * tl.exp(top - higher) + tl.exp(logits - higher)
+        top = higher
+    highest = tl.max(top, 0)
+    normaliser = highest + tl.log(tl.sum(total * tl.exp(top - highest), 0))
+    tl.store(loss_at + row, tl.where(scored, normaliser - wanted, 0.0))
+    for first in range(0, size, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        logits = tl.load(logits_at + column, mask=column < size, other=0.0).to(tl.float32)
+        gradient = tl.exp(logits - normaliser) - tl.where(column == target, 1.0, 0.0)
+        tl.store(logits_at + column, tl.where((column < vocabulary) & scored, gradient, 0.0), mask=column < size)
+
+
+def _shape(x: torch.Tensor) -> tuple[int, int]:
+    """Rows and columns."""
+    return x.numel() // x.shape[-1], x.shape[-1]

@@ -1,0 +1,133 @@
+"""The passes over memory between a block's matrix products, forward and backward, operation by operation.
+
+`kernels.py` has the same functions for a GPU, each of which goes over memory once. Gradients of vectors are added to
+`total`, where there is one.
+
+Shape suffixes: B lanes, T positions, K hidden size, C columns, N rows, V vocabulary, padded.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from recur_tune.corpus.windows import NOT_SCORED
+
+_ROWS_AT_A_TIME = 512  # whose probabilities exist in single precision
+
+Total = torch.Tensor | None
+
+
+def add_norm(
+    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: nn.LayerNorm, kind: torch.dtype, with_mean: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """A sum, its layer norm as a `kind` of number, the sum's mean over positions if it is wanted, and for the backward
+    pass every row's mean and the inverse of its standard deviation."""
+    if added_BTK is not None:
+        x_BTK = x_BTK + added_BTK
+    normed_BTK, mean, scale = _layer_norm(x_BTK, norm)
+    mean_B1K = x_BTK.mean(1, keepdim=True) if with_mean else None
+    return x_BTK, normed_BTK.to(kind), mean_B1K, torch.stack([mean, scale])
+
+
+def add_norm_backward(
+    by_normed_BTK: torch.Tensor,
+    by_x_BTK: torch.Tensor | None,
+    by_mean_B1K: torch.Tensor | None,
+    x_BTK: torch.Tensor,
+    moments_2BT: torch.Tensor,
+    norm: nn.LayerNorm,
+    kind: torch.dtype,
+    kind_of_norm: torch.dtype | None,
+    totals: tuple[Total, Total, Total],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """The gradient with respect to the sum, the same as a `kind` of number, and the norm once more if it is wanted.
+
+    Args:
+        by_normed_BTK: The gradient with respect to the norm.
+        by_x_BTK: What else is known of the gradient with respect to the sum.
+        by_mean_B1K: The gradient with respect to the sum's mean over positions.
+        x_BTK: The sum.
+        moments_2BT: What `add_norm` gave for this.
+        norm: Whose weight and bias these are.
+        kind: A type for the second of the results.
+        kind_of_norm: A type for the third, or None.
+        totals: Of the norm's weight, of its bias, and of a bias that was part of what was added.
+    """
+    mean, scale = moments_2BT.unbind()
+    gradient, by_weight, by_bias = torch.ops.aten.native_layer_norm_backward(
+        by_normed_BTK.to(x_BTK.dtype), x_BTK, [x_BTK.shape[-1]], mean, scale, norm.weight, norm.bias, [True] * 3
+    )
+    if by_x_BTK is not None:
+        gradient += by_x_BTK
+    if by_mean_B1K is not None:
+        gradient.add_(by_mean_B1K, alpha=1 / x_BTK.shape[1])
+    of_weight, of_bias, of_added = totals
+    if of_weight is not None:
+        of_weight += by_weight
+    if of_bias is not None:
+        of_bias += by_bias
+    add_columns(gradient, of_added)
+    normed = None if kind_of_norm is None else _layer_norm(x_BTK, norm)[0].to(kind_of_norm)
+    return gradient, gradient.to(kind), normed
+
+
+def gelu(hidden: torch.Tensor) -> torch.Tensor:
+    """In its approximation by a tanh."""
+    return F.gelu(hidden, approximate="tanh")
+
+
+def gelu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient with respect to `hidden`, and what the function made of it once more."""
+    gradient = torch.ops.aten.gelu_backward(by_active, hidden, approximate="tanh")
+    add_columns(gradient, total)
+    return gradient, gelu(hidden)
+
+
+def join(parts: tuple[torch.Tensor, ...], total: Total) -> torch.Tensor:
+    """Gradients side by side."""
+    joined = torch.cat(parts, dim=-1)
+    add_columns(joined, total)
+    return joined
+
+
+def move(x_BTC: torch.Tensor, fresh_B: torch.Tensor | None, rows: int, down: int, down_if_fresh: int) -> torch.Tensor:
+    """So many rows of every lane, moved down; zero where none comes from."""
+    lanes, source_rows, _ = x_BTC.shape
+    if fresh_B is None:
+        begin, end = max(0, -down), min(source_rows, rows - down)
+        return F.pad(x_BTC[:, begin:end], (0, 0, begin + down, rows - end - down))
+    lane, row = torch.arange(lanes, device=x_BTC.device)[:, None], torch.arange(rows, device=x_BTC.device)
+    source_BT = row - torch.where(fresh_B[:, None], down_if_fresh, down)
+    inside_BT = (source_BT >= 0) & (source_BT < source_rows)
+    return x_BTC[lane, source_BT.clamp(0, source_rows - 1)] * inside_BT[..., None]
+
+
+def add_columns(gradient: torch.Tensor, total: Total) -> None:
+    """Add the sum over all rows."""
+    if total is not None:
+        total += gradient.flatten(0, -2).sum(0, dtype=total.dtype)
+
+
+def cross_entropy(logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """The summed loss of some rows, and in the logits' place their gradient: softmax minus one-hot, zero where a row is
+    not scored or a column is padding."""
+    losses = []
+    for logits, target in zip(logits_NV.split(_ROWS_AT_A_TIME), target_N.split(_ROWS_AT_A_TIME), strict=True):
+        scored, place = target != NOT_SCORED, target.clamp(min=0)[:, None]
+        log_p = logits[:, :vocabulary].to(sum_type(logits)).log_softmax(-1)
+        losses.append(-(log_p.gather(1, place)[:, 0] * scored).sum())
+        gradient = log_p.exp_().scatter_add_(1, place, torch.full_like(place, -1, dtype=log_p.dtype))
+        logits.zero_()[:, :vocabulary] = gradient.mul_(scored[:, None])
+    return torch.stack(losses).sum()
+
+
+def sum_type(values: torch.Tensor) -> torch.dtype:
+    """A softmax over a vocabulary wants at least single precision."""
+    return torch.promote_types(values.dtype, torch.float32)
+
+
+def _layer_norm(x_BTK: torch.Tensor, norm: nn.LayerNorm) -> tuple[torch.Tensor, ...]:
+    """With every row's mean and the inverse of its standard deviation."""
+    return torch.native_layer_norm(x_BTK, [x_BTK.shape[-1]], norm.weight, norm.bias, norm.eps)
