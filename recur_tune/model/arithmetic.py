@@ -3,7 +3,7 @@
 A block is written against these few, so that training can run them in another way (`gathered.py`). What a matrix
 product made goes from one of them to another, and only they know what it is.
 
-Shape suffixes: B lanes, T positions, K hidden size.
+Shape suffixes: B lanes, T positions, K hidden size, C columns, D head size.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
-from transformers.pytorch_utils import Conv1D
 
-from recur_tune.model.passes import move
+from recur_tune.model.body import Block, Body, Projection
+from recur_tune.model.passes import is_rms, move, rms_norm
 
 Product = Any  # what a matrix product made: here, a tensor
 
@@ -26,61 +25,86 @@ class Arithmetic:
 
     move = staticmethod(move)
 
-    def embed(self, tokens_BT: torch.Tensor, begin: int, wte: nn.Embedding, wpe: nn.Embedding) -> torch.Tensor:
+    def embed(self, tokens_BT: torch.Tensor, begin: int, body: Body) -> torch.Tensor:
         """The residual stream at its start, of positions from `begin` on."""
-        return wte(tokens_BT) + wpe(torch.arange(begin, begin + tokens_BT.shape[1], device=tokens_BT.device))
+        x_BTK = body.tokens(tokens_BT)
+        if body.positions is not None:
+            x_BTK = x_BTK + body.positions(torch.arange(begin, begin + tokens_BT.shape[1], device=tokens_BT.device))
+        return x_BTK if body.dropout is None else body.dropout(x_BTK)
 
-    def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: nn.LayerNorm) -> tuple[torch.Tensor, torch.Tensor]:
-        """The residual stream with what is added to it, and its layer norm."""
+    def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+        """The residual stream with what is added to it, and its norm."""
         if added is not None:
             x_BTK = x_BTK + added
-        return x_BTK, norm(x_BTK)
+        return x_BTK, rms_norm(x_BTK, norm) if is_rms(norm) else norm(x_BTK)
 
     def norm_project(
         self,
         x_BTK: torch.Tensor,
         added: Product | None,
-        norm: nn.LayerNorm,
-        product: Conv1D,
+        norm: nn.Module,
+        projection: Projection,
         begin: int = 0,
         with_mean: bool = False,
     ) -> tuple[torch.Tensor, Product, torch.Tensor | None]:
         """The same, but the norm projected to the columns from `begin` on; and the stream's mean over positions,
         [B, 1, K], if it is wanted."""
         x_BTK, normed_BTK = self.norm(x_BTK, added, norm)
-        value = product(normed_BTK) if begin == 0 else _columns(normed_BTK, product, begin)
+        value = self.project(normed_BTK, projection, begin)
         return x_BTK, value, x_BTK.mean(1, keepdim=True) if with_mean else None
 
-    def norm_mlp(
-        self, x_BTK: torch.Tensor, added: Product | None, norm: nn.LayerNorm, mlp: GPT2MLP
-    ) -> tuple[torch.Tensor, Product]:
-        """The same, but the norm through two layers of neurons."""
-        x_BTK, hidden, _ = self.norm_project(x_BTK, added, norm, mlp.c_fc)
-        # Hugging Face spells gelu_new as eight separate operations; torch's kernel is the same function.
-        hidden = F.gelu(hidden, approximate="tanh") if is_tanh_gelu(mlp) else mlp.act(hidden)
-        return x_BTK, self.project(hidden, mlp.c_proj)
+    def norm_mlp(self, x_BTK: torch.Tensor, added: Product | None, block: Block) -> tuple[torch.Tensor, Product]:
+        """The same, but the norm through the block's MLP."""
+        x_BTK, hidden, _ = self.norm_project(x_BTK, added, block.mlp_norm, block.up)
+        return x_BTK, self.project(activated(hidden, block), block.down)
 
-    def project(self, x_BTK: torch.Tensor, product: Conv1D) -> Product:
-        """A matrix product."""
-        return product(x_BTK)
+    def project(self, x_BTK: torch.Tensor, projection: Projection, begin: int = 0) -> Product:
+        """A matrix product, to the columns from `begin` on."""
+        if not begin:
+            return _side_by_side([part(x_BTK) for part in projection.parts])
+        if projection.inputs_first:
+            [part] = projection.parts
+            return F.linear(x_BTK, part.weight[:, begin:].t(), part.bias[begin:])
+        made = []
+        for part in projection.parts:
+            if begin <= 0:
+                made.append(part(x_BTK))
+            begin -= len(part.weight)
+        return _side_by_side(made)
 
     def value(self, product: Product) -> torch.Tensor:
         """What a product made, for an operation that is none of these."""
         return product
 
-    def heads(self, product: Product | torch.Tensor, heads: int) -> tuple[torch.Tensor, ...]:
+    def heads(self, product: Product | torch.Tensor, block: Block) -> tuple[torch.Tensor, ...]:
         """Queries, keys and values of what a product made, or a tensor's, each [B, heads, T, head size]."""
-        return tuple(part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in product.chunk(3, dim=-1))
+        return split_heads(product, block)
 
-    def dropout(self, product: Product, dropout: nn.Dropout) -> Product:
-        """Dropout on what a product made."""
-        return dropout(product)
-
-
-def _columns(x_BTK: torch.Tensor, product: Conv1D, begin: int) -> torch.Tensor:
-    return F.linear(x_BTK, product.weight[:, begin:].t(), product.bias[begin:])
+    def dropout(self, product: Product, dropout: nn.Module | None) -> Product:
+        """Dropout on what a product made, where a family has any."""
+        return product if dropout is None else dropout(product)
 
 
-def is_tanh_gelu(mlp: GPT2MLP) -> bool:
+def activated(hidden: torch.Tensor, block: Block) -> torch.Tensor:
+    """What an MLP's units make of what they are given."""
+    if block.gated:
+        gate, hidden = hidden.chunk(2, dim=-1)
+        return block.activation(gate) * hidden
+    # Hugging Face spells gelu_new as eight separate operations; torch's kernel is the same function.
+    return F.gelu(hidden, approximate="tanh") if is_tanh_gelu(block) else block.activation(hidden)
+
+
+def is_tanh_gelu(block: Block) -> bool:
     """Whether the activation is GELU approximated by a tanh, under any of its names."""
-    return type(mlp.act).__name__ in ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")
+    return type(block.activation).__name__ in ("NewGELUActivation", "GELUTanh", "PytorchGELUTanh")
+
+
+def split_heads(qkv_BTC: torch.Tensor, block: Block) -> tuple[torch.Tensor, ...]:
+    """Queries, keys and values as views, each [B, heads, T, head size]."""
+    head_size = qkv_BTC.shape[-1] // (block.heads + 2 * block.key_value_heads)
+    columns = [heads * head_size for heads in (block.heads, block.key_value_heads, block.key_value_heads)]
+    return tuple(part.unflatten(-1, (-1, head_size)).transpose(1, 2) for part in qkv_BTC.split(columns, dim=-1))
+
+
+def _side_by_side(made: list[torch.Tensor]) -> torch.Tensor:
+    return made[0] if len(made) == 1 else torch.cat(made, dim=-1)

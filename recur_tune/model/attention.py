@@ -3,8 +3,8 @@
 What is inserted stands before the window, as keys and values alone. Lanes that begin a document must not see it: for
 them it stands behind the window, where causal attention sees nothing. So one kernel, the fastest, serves all lanes.
 
-Shape suffixes: B lanes, T positions, M inserted embeddings, S both together, K hidden size, H heads, D head size,
-C columns.
+Shape suffixes: B lanes, T positions, M inserted embeddings, S both together, K hidden size, H heads of queries,
+G of keys and values, D head size, C columns.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
-from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 
 from recur_tune.model.arithmetic import Arithmetic, Product
+from recur_tune.model.body import Block, Turn
+from recur_tune.model.passes import rms_norm, turned
 
-KeysValues = tuple[torch.Tensor, torch.Tensor]  # each [B, H, S, D]
+KeysValues = tuple[torch.Tensor, torch.Tensor]  # each [B, G, S, D]
 Move = Callable[..., torch.Tensor]  # rows of every lane, up or down
 
 
 def attend(
     arithmetic: Arithmetic,
-    block: GPT2Block,
+    block: Block,
     qkv: Product,
+    turn: Turn | None = None,
     inserted_BMK: torch.Tensor | None = None,
     fresh_B: torch.Tensor | None = None,
     past: KeysValues | None = None,
+    dropout: float = 0.0,
 ) -> tuple[torch.Tensor, KeysValues]:
     """What every position takes from those that it may see, and the keys and values that there are now.
 
@@ -37,34 +40,79 @@ def attend(
         arithmetic: How the projections are run.
         block: Whose attention this is.
         qkv: The window's queries, keys and values in one.
+        turn: The window's rotary positions; None where positions are not rotary.
         inserted_BMK: Embeddings to be seen beside the window's own positions.
         fresh_B: Lanes that must not see them; None means that all may.
         past: Keys and values of the window's earlier part, in which what was inserted is already.
+        dropout: Rate at which a position is forgotten.
     """
-    attn, inserted = block.attn, 0
-    if inserted_BMK is not None and past is None:
+    inserted = 0
+    if turn is not None:
+        qkv = _Turned.apply(_head_norms(arithmetic.value(qkv), block), *turn, block.heads + block.key_value_heads)
+    if inserted_BMK is not None:
         inserted = inserted_BMK.shape[1]
         # A key and a value, never a query: only that part of the projection is needed.
-        _, extra, _ = arithmetic.norm_project(inserted_BMK, None, block.ln_1, attn.c_attn, begin=attn.split_size)
-        qkv = _Packed.apply(arithmetic.value(extra), arithmetic.value(qkv), fresh_B, arithmetic.move)
-    q_BHSD, k_BHSD, v_BHSD = arithmetic.heads(qkv, attn.num_heads)
+        _, extra, _ = arithmetic.norm_project(
+            inserted_BMK, None, block.attention_norm, block.qkv, begin=block.query_columns
+        )
+        extra_BMC = _key_norm(arithmetic.value(extra), block)
+        qkv = _Packed.apply(extra_BMC, arithmetic.value(qkv), fresh_B, arithmetic.move)
+    q_BHSD, k_BGSD, v_BGSD = arithmetic.heads(qkv, block)
     if past is not None:
-        k_BHSD, v_BHSD = (torch.cat(pair, dim=2) for pair in zip(past, (k_BHSD, v_BHSD), strict=True))
-    new, seen = q_BHSD.shape[2], k_BHSD.shape[2]
+        k_BGSD, v_BGSD = (torch.cat(pair, dim=2) for pair in zip(past, (k_BGSD, v_BGSD), strict=True))
+    new, seen = q_BHSD.shape[2], k_BGSD.shape[2]
     mask_TS = None
     if past is not None and new > 1:  # one token alone sees everything
         mask_TS = torch.ones(new, seen, dtype=torch.bool, device=q_BHSD.device).tril(seen - new)
     out_BHSD = F.scaled_dot_product_attention(
-        q_BHSD, k_BHSD, v_BHSD,
+        q_BHSD, k_BGSD, v_BGSD,
         attn_mask=mask_TS,
-        dropout_p=attn.attn_dropout.p if attn.training else 0.0,
+        dropout_p=dropout,
         is_causal=past is None,
-        scale=attn.scaling if hasattr(attn, "scaling") else None,
+        scale=block.scaling,
+        enable_gqa=block.heads != block.key_value_heads,
     )  # fmt: skip
-    out_BSK = out_BHSD.transpose(1, 2).flatten(2)
+    out_BSC = out_BHSD.transpose(1, 2).flatten(2)
     if inserted:
-        out_BSK = _Unpacked.apply(out_BSK, inserted, fresh_B, arithmetic.move)
-    return out_BSK, (k_BHSD, v_BHSD)
+        out_BSC = _Unpacked.apply(out_BSC, inserted, fresh_B, arithmetic.move)
+    return out_BSC, (k_BGSD, v_BGSD)
+
+
+def _head_norms(qkv_BTC: torch.Tensor, block: Block) -> torch.Tensor:
+    """With norms over every head's query and key, where a family has them."""
+    if block.query_norm is None or block.key_norm is None:
+        return qkv_BTC
+    head_size = len(block.query_norm.weight)
+    queries = block.heads * head_size
+    q_BTHD = rms_norm(qkv_BTC[..., :queries].unflatten(-1, (-1, head_size)), block.query_norm)
+    return torch.cat([q_BTHD.flatten(-2), _key_norm(qkv_BTC[..., queries:], block)], dim=-1)
+
+
+def _key_norm(kv_BTC: torch.Tensor, block: Block) -> torch.Tensor:
+    """The same for keys and values side by side."""
+    if block.key_norm is None:
+        return kv_BTC
+    k_BTC, v_BTC = kv_BTC.chunk(2, dim=-1)
+    k_BTGD = rms_norm(k_BTC.unflatten(-1, (-1, len(block.key_norm.weight))), block.key_norm)
+    return torch.cat([k_BTGD.flatten(-2), v_BTC], dim=-1)
+
+
+class _Turned(torch.autograd.Function):
+    """Rotary positions: a turn, and in the backward pass the turn back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int
+    ) -> torch.Tensor:
+        ctx.save_for_backward(cos_TD, sin_TD)
+        ctx.heads = heads
+        return turned(qkv_BTC, cos_TD, sin_TD, heads)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_turned_BTC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        cos_TD, sin_TD = ctx.saved_tensors
+        return turned(by_turned_BTC, cos_TD, -sin_TD, ctx.heads), None, None, None
 
 
 class _Packed(torch.autograd.Function):

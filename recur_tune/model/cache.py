@@ -1,4 +1,4 @@
-"""What is kept of a text that is read on: the keys and values of its window, and the state that the window leaves.
+"""What is kept of a text that is read on: the keys and values of its window, and the window's passage.
 
 Shape suffixes: B lanes, T positions, K hidden size.
 """
@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from recur_tune.corpus.windows import Windowing
-
-State = torch.Tensor  # whose shape only the recurrence understands
+from recur_tune.model.recurrence import Passage, State
 
 
 @dataclass
@@ -19,13 +18,14 @@ class Cache:
     """The part of a window that was already read, for reading on token by token."""
 
     keys_values: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
-    seen: torch.Tensor | None = None
+    passage: Passage | None = None
     length: int = 0
 
     def reorder(self, lane_B: torch.Tensor) -> None:
         """Put other lanes in the lanes' places."""
         self.keys_values = {layer: (k[lane_B], v[lane_B]) for layer, (k, v) in self.keys_values.items()}
-        self.seen = None if self.seen is None else self.seen[lane_B]
+        if self.passage is not None:
+            self.passage.reorder(lane_B)
 
 
 @dataclass
@@ -38,7 +38,6 @@ class TextCache:
 
     windowing: Windowing
     window: Cache = field(default_factory=Cache)
-    state: State | None = None  # what the window leaves, as far as it is read
     recent_BT: torch.Tensor | None = None  # the last tokens, as many as overlap
     length: int = 0  # of the text so far
 
@@ -53,14 +52,15 @@ class TextCache:
 
     def next_window(self) -> tuple[State | None, torch.Tensor | None]:
         """Begin a window: the state that it sees, and the tokens that it reads again."""
+        state = None if self.window.passage is None else self.window.passage.close()
         self.window = Cache()
-        return self.state, self.recent_BT
+        return state, self.recent_BT
 
-    def note(self, tokens_BT: torch.Tensor, state: State | None) -> None:
-        """Remember what was read of the text, and the state that it leaves."""
+    def note(self, tokens_BT: torch.Tensor) -> None:
+        """Remember what was read of the text."""
         text_BT = tokens_BT if self.recent_BT is None else torch.cat([self.recent_BT, tokens_BT], dim=1)
         self.recent_BT = text_BT[:, max(0, text_BT.shape[1] - self.windowing.overlap) :]
-        self.state, self.length = state, self.length + tokens_BT.shape[1]
+        self.length += tokens_BT.shape[1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens of the text so far, by Hugging Face's name: what is given beyond them is new."""
@@ -69,5 +69,4 @@ class TextCache:
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Put other lanes in the lanes' places, by Hugging Face's name: beam search goes on with the best ones."""
         self.window.reorder(beam_idx)
-        self.state = None if self.state is None else self.state[beam_idx]
         self.recent_BT = None if self.recent_BT is None else self.recent_BT[beam_idx]

@@ -10,7 +10,7 @@ Shape suffixes: B lanes, T positions, K hidden size, N rows (lanes times positio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,46 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.autograd.function import once_differentiable
-from transformers.models.gpt2.modeling_gpt2 import GPT2MLP
-from transformers.pytorch_utils import Conv1D
+from transformers.activations import SiLUActivation
 
-from recur_tune.model.arithmetic import Arithmetic, is_tanh_gelu
+from recur_tune.model.arithmetic import Arithmetic, activated, is_tanh_gelu, split_heads
+from recur_tune.model.body import Block, Body, Projection
 from recur_tune.model.fusion import passes_for
 from recur_tune.model.passes import add_columns
 from recur_tune.model.products import add_product, product_type
+
+Activation = Callable[..., Any]
+
+
+class Totals:
+    """Sums of gradients, zero at first: one for each parameter that is trained.
+
+    Parameters that one product multiplies with lie one behind the other, so that one product adds to all of them.
+    """
+
+    def __init__(self, trained: Sequence[nn.Parameter], body: Body) -> None:
+        self._stacks: dict[tuple[nn.Parameter, ...], torch.Tensor] = {}
+        wanted = set(trained)
+        for stack in (stack for one in body.projections for stack in (one.weights, one.biases)):
+            if wanted.issuperset(stack) and stack:
+                total = stack[0].new_zeros(sum(map(len, stack)), *stack[0].shape[1:])
+                self._stacks[stack] = total
+                parts = total.split([len(parameter) for parameter in stack])
+                self._stacks |= {(parameter,): part for parameter, part in zip(stack, parts, strict=True)}
+        for parameter in trained:
+            self._stacks.setdefault((parameter,), torch.zeros_like(parameter))
+        self.gradients = [self._stacks[parameter,] for parameter in trained]
+        self.of_the_body = not wanted.isdisjoint(body.parameters)
+
+    def of(self, stack: tuple[nn.Parameter, ...]) -> torch.Tensor | None:
+        """Of parameters one behind the other; None where they are not trained, or there are none."""
+        return self._stacks.get(stack)
+
+
+def _of_norm(norm: nn.Module) -> tuple[tuple[nn.Parameter, ...], tuple[nn.Parameter, ...]]:
+    """A norm's weight, and its bias where it has one."""
+    bias = getattr(norm, "bias", None)
+    return (norm.weight,), () if bias is None else (bias,)
 
 
 @dataclass(frozen=True)
@@ -43,34 +76,43 @@ class Gathered(Arithmetic):
     """The arithmetic of one step.
 
     Attributes:
-        anchor: What every window's graph begins with. Autograd runs backward only as far as somebody asks for a
-            gradient, and nobody asks it for those of the weights.
+        anchor: What every window's graph begins with where the body is trained. Autograd runs backward only as far as
+            somebody asks for a gradient, and nobody asks it for those of the weights.
     """
 
-    def __init__(self, totals: Mapping[nn.Parameter, torch.Tensor], fused: bool = False) -> None:
-        """`totals` has a sum for each parameter that is trained; `fused` takes a GPU's kernels for the passes."""
+    def __init__(self, totals: Totals, fused: bool = False) -> None:
+        """`fused` takes a GPU's kernels for the passes."""
         self.totals = totals
         self.passes = passes_for(fused)
         self.move = self.passes.move
-        self.anchor = torch.zeros((), requires_grad=True)
-        self._cast: dict[nn.Parameter, torch.Tensor] = {}
+        self.anchor = torch.zeros((), requires_grad=totals.of_the_body)
+        self._cast: dict[tuple[nn.Parameter, ...], torch.Tensor] = {}
 
-    def cast(self, parameter: nn.Parameter) -> torch.Tensor:
-        """A parameter in the type in which products run here."""
-        if parameter not in self._cast:
-            self._cast[parameter] = parameter.detach().to(product_type(parameter))
-        return self._cast[parameter]
+    def cast(self, stack: tuple[nn.Parameter, ...]) -> torch.Tensor:
+        """Parameters one behind the other, in the type in which products run here."""
+        if stack not in self._cast:
+            kind = product_type(stack[0])
+            parts = [parameter.detach().to(kind) for parameter in stack]
+            self._cast[stack] = parts[0] if len(parts) == 1 else torch.cat(parts)
+        return self._cast[stack]
 
-    def total(self, parameter: nn.Parameter, begin: int = 0) -> torch.Tensor | None:
-        """The sum of a parameter's gradients, of columns from `begin` on; None where it is not trained."""
-        total = self.totals.get(parameter)
-        return None if total is None else total[..., begin:]
+    def weight(self, projection: Projection, begin: int = 0) -> torch.Tensor:
+        """Of a product, [inputs, columns from `begin` on]."""
+        weight = self.cast(projection.weights)
+        return (weight if projection.inputs_first else weight.t())[:, begin:]
 
-    def embed(self, tokens_BT: torch.Tensor, begin: int, wte: nn.Embedding, wpe: nn.Embedding) -> torch.Tensor:
+    def bias_total(self, projection: Projection, begin: int = 0) -> torch.Tensor | None:
+        """The sum of a bias's gradients; None where there is no bias, or it is not trained."""
+        total = self.totals.of(projection.biases)
+        return None if total is None else total[begin:]
+
+    def embed(self, tokens_BT: torch.Tensor, begin: int, body: Body) -> torch.Tensor:
         """Keeps nothing but the tokens."""
-        return _Embed.apply(self.anchor, self, tokens_BT, begin, wte.weight, wpe.weight)
+        positions = None if body.positions is None else body.positions.weight
+        x_BTK = _Embed.apply(self.anchor, self, tokens_BT, begin, body.tokens.weight, positions)
+        return x_BTK if body.dropout is None else body.dropout(x_BTK)
 
-    def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: nn.LayerNorm) -> tuple[torch.Tensor, torch.Tensor]:
+    def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
         """Keeps the sum."""
         x_BTK, normed_BTK, _ = _NormProject.apply(x_BTK, *_parts(added), self, norm, None, 0, False)
         return x_BTK, normed_BTK
@@ -79,81 +121,104 @@ class Gathered(Arithmetic):
         self,
         x_BTK: torch.Tensor,
         added: Product | None,
-        norm: nn.LayerNorm,
-        product: Conv1D,
+        norm: nn.Module,
+        projection: Projection,
         begin: int = 0,
         with_mean: bool = False,
     ) -> tuple[torch.Tensor, Product, torch.Tensor | None]:
         """Keeps the sum."""
         if x_BTK.dtype != norm.weight.dtype:  # a state that autocast's products made
             x_BTK = x_BTK.to(norm.weight.dtype)
-        x_BTK, value, mean_B1K = _NormProject.apply(x_BTK, *_parts(added), self, norm, product, begin, with_mean)
-        return x_BTK, Product(value, self.total(product.bias, begin)), mean_B1K
+        x_BTK, value, mean_B1K = _NormProject.apply(x_BTK, *_parts(added), self, norm, projection, begin, with_mean)
+        return x_BTK, Product(value, self.bias_total(projection, begin)), mean_B1K
 
-    def norm_mlp(
-        self, x_BTK: torch.Tensor, added: Product | None, norm: nn.LayerNorm, mlp: GPT2MLP
-    ) -> tuple[torch.Tensor, Product]:
-        """Keeps the sum, and what GELU is given."""
-        x_BTK, hidden, _ = self.norm_project(x_BTK, added, norm, mlp.c_fc)
-        if not is_tanh_gelu(mlp):
-            return x_BTK, self.project(mlp.act(self.value(hidden)), mlp.c_proj)
-        value = _ActivateProject.apply(hidden.value, hidden.by_bias, self, mlp.c_proj)
-        return x_BTK, Product(value, self.total(mlp.c_proj.bias))
+    def norm_mlp(self, x_BTK: torch.Tensor, added: Product | None, block: Block) -> tuple[torch.Tensor, Product]:
+        """Keeps the sum, and what the activation is given."""
+        x_BTK, hidden, _ = self.norm_project(x_BTK, added, block.mlp_norm, block.up)
+        activation = self._activation(block)
+        if activation is None:
+            return x_BTK, self.project(activated(self.value(hidden), block), block.down)
+        value = _ActivateProject.apply(hidden.value, hidden.by_bias, self, block.down, *activation)
+        return x_BTK, Product(value, self.bias_total(block.down))
 
-    def project(self, x_BTK: torch.Tensor, product: Conv1D) -> Product:
+    def project(self, x_BTK: torch.Tensor, projection: Projection, begin: int = 0) -> Product:
         """Keeps what is multiplied."""
-        return Product(_Project.apply(x_BTK, self, product), self.total(product.bias))
+        assert not begin
+        return Product(_Project.apply(x_BTK, self, projection), self.bias_total(projection))
 
-    def value(self, product: Product) -> torch.Tensor:
+    def value(self, product: Product | torch.Tensor) -> torch.Tensor:
         """With a graph that takes care of the bias."""
+        if isinstance(product, torch.Tensor):
+            return product
         return product.value if product.by_bias is None else _Biased.apply(product.value, product.by_bias)
 
-    def heads(self, product: Product | torch.Tensor, heads: int) -> tuple[torch.Tensor, ...]:
+    def heads(self, product: Product | torch.Tensor, block: Block) -> tuple[torch.Tensor, ...]:
         """Views, which attention keeps."""
         if isinstance(product, torch.Tensor):
             product = Product(product, None)
-        return _Heads.apply(product.value, product.by_bias, self, heads)
+        return _Heads.apply(product.value, product.by_bias, self, block)
 
-    def dropout(self, product: Product, dropout: nn.Dropout) -> Product:
+    def dropout(self, product: Product, dropout: nn.Module | None) -> Product:
         """By autograd, where there is any."""
-        if not (dropout.training and dropout.p):
+        if dropout is None or not (dropout.training and dropout.p):
             return product
         return Product(dropout(self.value(product)), None)
+
+    def _activation(self, block: Block) -> tuple[Activation, Activation] | None:
+        """An activation and its backward pass in one go over memory; None where it is left to autograd."""
+        if block.gated and isinstance(block.activation, nn.SiLU | SiLUActivation):
+            return self.passes.swiglu, self.passes.swiglu_backward
+        if not block.gated and is_tanh_gelu(block):
+            return self.passes.gelu, self.passes.gelu_backward
+        return None
 
 
 def _parts(product: Product | None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     return (None, None) if product is None else (product.value, product.by_bias)
 
 
-def _times(rows: torch.Tensor, step: Gathered, product: Conv1D, begin: int = 0) -> torch.Tensor:
-    """Rows times a weight, plus its bias."""
-    weight, bias = step.cast(product.weight)[:, begin:], step.cast(product.bias)[begin:]
-    return torch.addmm(bias, rows.flatten(0, -2), weight).unflatten(0, rows.shape[:-1])
+def _times(rows: torch.Tensor, step: Gathered, projection: Projection, begin: int = 0) -> torch.Tensor:
+    """Rows times a weight, plus its bias if it has one."""
+    weight, flat = step.weight(projection, begin), rows.flatten(0, -2)
+    bias = step.cast(projection.biases)[begin:] if projection.biases else None
+    product = flat @ weight if bias is None else torch.addmm(bias, flat, weight)
+    return product.unflatten(0, rows.shape[:-1])
 
 
-def _add_by_weight(step: Gathered, product: Conv1D, rows: torch.Tensor, by_value: torch.Tensor, begin: int = 0) -> None:
+def _add_by_weight(
+    step: Gathered, projection: Projection, rows: torch.Tensor, by_value: torch.Tensor, begin: int = 0
+) -> None:
     """Add a weight's gradient: the rows that it was multiplied with, transposed, times the product's."""
-    add_product(step.total(product.weight, begin), rows.flatten(0, -2), by_value.flatten(0, -2))
+    total = step.totals.of(projection.weights)
+    if total is None:
+        return
+    rows, by_value = rows.flatten(0, -2), by_value.flatten(0, -2)
+    if projection.inputs_first:
+        add_product(total[:, begin:], rows, by_value)
+    else:
+        add_product(total[begin:], by_value, rows)
 
 
 class _Embed(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, anchor: torch.Tensor, step: Gathered, tokens_BT: torch.Tensor, begin: int,
-        wte: nn.Parameter, wpe: nn.Parameter,
+        tokens: nn.Parameter, positions: nn.Parameter | None,
     ) -> torch.Tensor:  # fmt: skip
-        ctx.step, ctx.begin, ctx.weights = step, begin, (wte, wpe)
+        ctx.step, ctx.begin, ctx.weights = step, begin, (tokens, positions)
         ctx.save_for_backward(tokens_BT)
-        return F.embedding(tokens_BT, wte) + wpe[begin : begin + tokens_BT.shape[1]]
+        x_BTK = F.embedding(tokens_BT, tokens)
+        return x_BTK if positions is None else x_BTK + positions[begin : begin + tokens_BT.shape[1]]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_x_BTK: torch.Tensor) -> tuple[None, ...]:
-        (tokens_BT,), (wte, wpe) = ctx.saved_tensors, map(ctx.step.total, ctx.weights)
-        if wte is not None:
-            wte.index_add_(0, tokens_BT.flatten(), by_x_BTK.flatten(0, 1))
-        if wpe is not None:
-            wpe[ctx.begin : ctx.begin + tokens_BT.shape[1]] += by_x_BTK.sum(0)
+        (tokens_BT,) = ctx.saved_tensors
+        tokens, positions = (None if one is None else ctx.step.totals.of((one,)) for one in ctx.weights)
+        if tokens is not None:
+            tokens.index_add_(0, tokens_BT.flatten(), by_x_BTK.flatten(0, 1))
+        if positions is not None:
+            positions[ctx.begin : ctx.begin + tokens_BT.shape[1]] += by_x_BTK.sum(0)
         return (None,) * 6
 
 
@@ -163,12 +228,12 @@ class _NormProject(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, by_bias_of_added: torch.Tensor | None,
-        step: Gathered, norm: nn.LayerNorm, product: Conv1D | None, begin: int, with_mean: bool,
+        step: Gathered, norm: nn.Module, product: Projection | None, begin: int, with_mean: bool,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:  # fmt: skip
         ctx.set_materialize_grads(False)
-        kind = x_BTK.dtype if product is None else step.cast(product.weight).dtype
-        x_BTK, normed_BTK, mean_B1K, moments_2BT = step.passes.add_norm(x_BTK, added_BTK, norm, kind, with_mean)
-        ctx.save_for_backward(x_BTK, moments_2BT)
+        kind = x_BTK.dtype if product is None else step.cast(product.weights).dtype
+        x_BTK, normed_BTK, mean_B1K, moments = step.passes.add_norm(x_BTK, added_BTK, norm, kind, with_mean)
+        ctx.save_for_backward(x_BTK, moments)
         ctx.step, ctx.norm, ctx.product, ctx.begin, ctx.kind = step, norm, product, begin, kind
         ctx.by_bias, ctx.kind_of_added = by_bias_of_added, None if added_BTK is None else added_BTK.dtype
         value = normed_BTK if product is None else _times(normed_BTK, step, product, begin)
@@ -179,15 +244,14 @@ class _NormProject(torch.autograd.Function):
     def backward(
         ctx: Any, by_x_BTK: torch.Tensor | None, by_value: torch.Tensor, by_mean_B1K: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        (x_BTK, moments_2BT), step, norm, product = ctx.saved_tensors, ctx.step, ctx.norm, ctx.product
+        (x_BTK, moments), step, norm, product = ctx.saved_tensors, ctx.step, ctx.norm, ctx.product
         by_normed = by_value
         if product is not None:
-            weight = step.cast(product.weight)[:, ctx.begin :]
-            by_normed = (by_value.flatten(0, -2) @ weight.t()).view_as(x_BTK)
+            by_normed = (by_value.flatten(0, -2) @ step.weight(product, ctx.begin).t()).view_as(x_BTK)
         gradient, low, normed = step.passes.add_norm_backward(
-            by_normed, by_x_BTK, by_mean_B1K, x_BTK, moments_2BT, norm, ctx.kind_of_added or x_BTK.dtype,
+            by_normed, by_x_BTK, by_mean_B1K, x_BTK, moments, norm, ctx.kind_of_added or x_BTK.dtype,
             None if product is None else ctx.kind,
-            (step.total(norm.weight), step.total(norm.bias), ctx.by_bias),
+            (*(step.totals.of(stack) for stack in _of_norm(norm)), ctx.by_bias),
         )  # fmt: skip
         if product is not None:
             _add_by_weight(step, product, normed, by_value, ctx.begin)
@@ -196,9 +260,9 @@ class _NormProject(torch.autograd.Function):
 
 class _Project(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows_BTK: torch.Tensor, step: Gathered, product: Conv1D) -> torch.Tensor:
+    def forward(ctx: Any, rows_BTK: torch.Tensor, step: Gathered, product: Projection) -> torch.Tensor:
         ctx.kind, ctx.step, ctx.product = rows_BTK.dtype, step, product
-        rows_BTK = rows_BTK.to(step.cast(product.weight).dtype)
+        rows_BTK = rows_BTK.to(step.cast(product.weights).dtype)
         ctx.save_for_backward(rows_BTK)
         return _times(rows_BTK, step, product)
 
@@ -206,30 +270,31 @@ class _Project(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, by_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (rows_BTK,), step, product = ctx.saved_tensors, ctx.step, ctx.product
-        gradient = (by_value.flatten(0, -2) @ step.cast(product.weight).t()).view_as(rows_BTK)
+        gradient = (by_value.flatten(0, -2) @ step.weight(product).t()).view_as(rows_BTK)
         _add_by_weight(step, product, rows_BTK, by_value)
         return gradient.to(ctx.kind), None, None
 
 
 class _ActivateProject(torch.autograd.Function):
-    """GELU and a product."""
+    """An activation and a product."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, by_bias: torch.Tensor | None, step: Gathered, product: Conv1D
-    ) -> torch.Tensor:
+        ctx: Any, hidden: torch.Tensor, by_bias: torch.Tensor | None, step: Gathered, product: Projection,
+        activate: Activation, activate_backward: Activation,
+    ) -> torch.Tensor:  # fmt: skip
         ctx.save_for_backward(hidden)
-        ctx.by_bias, ctx.step, ctx.product = by_bias, step, product
-        return _times(step.passes.gelu(hidden), step, product)
+        ctx.by_bias, ctx.step, ctx.product, ctx.activate_backward = by_bias, step, product, activate_backward
+        return _times(activate(hidden), step, product)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (hidden,), step, product = ctx.saved_tensors, ctx.step, ctx.product
-        by_active = (by_value.flatten(0, -2) @ step.cast(product.weight).t()).view_as(hidden)
-        gradient, active = step.passes.gelu_backward(hidden, by_active, ctx.by_bias)
+        by_active = (by_value.flatten(0, -2) @ step.weight(product).t()).unflatten(0, by_value.shape[:-1])
+        gradient, active = ctx.activate_backward(hidden, by_active, ctx.by_bias)
         _add_by_weight(step, product, active, by_value)
-        return gradient, None, None, None
+        return gradient, *[None] * 5
 
 
 class _Heads(torch.autograd.Function):
@@ -237,10 +302,10 @@ class _Heads(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, value: torch.Tensor, by_bias: torch.Tensor | None, step: Gathered, heads: int
+        ctx: Any, value: torch.Tensor, by_bias: torch.Tensor | None, step: Gathered, block: Block
     ) -> tuple[torch.Tensor, ...]:
         ctx.by_bias, ctx.step = by_bias, step
-        return tuple(part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in value.chunk(3, dim=-1))
+        return split_heads(value, block)
 
     @staticmethod
     @once_differentiable

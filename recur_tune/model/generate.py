@@ -13,12 +13,12 @@ import torch
 
 from recur_tune.corpus.windows import Windowing
 from recur_tune.model.cache import TextCache
-from recur_tune.model.language_model import RecurrentGPT2
+from recur_tune.model.reader import ReadsInWindows
 
 
 @torch.no_grad()
 def generate(
-    model: RecurrentGPT2,
+    model: ReadsInWindows,
     prompt: list[int],
     windowing: Windowing,
     temperature: float = 1.0,

@@ -49,10 +49,10 @@ class Head:
     a window's loss gets the gradient of its input at the same time.
     """
 
-    def __init__(self, weight_VK: torch.Tensor, fused: bool = False) -> None:
-        """`fused` takes a GPU's kernel."""
+    def __init__(self, weight_VK: torch.Tensor, fused: bool = False, is_trained: bool = True) -> None:
+        """`fused` takes a GPU's kernel; a weight that is not trained has no gradient."""
         self.vocabulary, self.weight_VK = len(weight_VK), padded_weight(weight_VK)
-        self._gathered_VK = torch.zeros_like(self.weight_VK, dtype=weight_VK.dtype)
+        self._gathered_VK = torch.zeros_like(self.weight_VK, dtype=weight_VK.dtype) if is_trained else None
         self._cross_entropy = passes_for(fused).cross_entropy
 
     @torch.no_grad()
@@ -77,4 +77,5 @@ class Head:
     @property
     def gradient(self) -> torch.Tensor:
         """What all windows so far say about the weight."""
+        assert self._gathered_VK is not None
         return self._gathered_VK[: self.vocabulary]

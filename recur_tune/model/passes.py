@@ -20,15 +20,15 @@ Total = torch.Tensor | None
 
 
 def add_norm(
-    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: nn.LayerNorm, kind: torch.dtype, with_mean: bool
+    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: nn.Module, kind: torch.dtype, with_mean: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """A sum, its layer norm as a `kind` of number, the sum's mean over positions if it is wanted, and for the backward
-    pass every row's mean and the inverse of its standard deviation."""
+    """A sum, its norm as a `kind` of number, the sum's mean over positions if it is wanted, and for the backward pass
+    every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of the root mean square."""
     if added_BTK is not None:
         x_BTK = x_BTK + added_BTK
-    normed_BTK, mean, scale = _layer_norm(x_BTK, norm)
+    normed_BTK, *moments = _norm(x_BTK, norm)
     mean_B1K = x_BTK.mean(1, keepdim=True) if with_mean else None
-    return x_BTK, normed_BTK.to(kind), mean_B1K, torch.stack([mean, scale])
+    return x_BTK, normed_BTK.to(kind), mean_B1K, torch.stack(moments)
 
 
 def add_norm_backward(
@@ -36,8 +36,8 @@ def add_norm_backward(
     by_x_BTK: torch.Tensor | None,
     by_mean_B1K: torch.Tensor | None,
     x_BTK: torch.Tensor,
-    moments_2BT: torch.Tensor,
-    norm: nn.LayerNorm,
+    moments: torch.Tensor,
+    norm: nn.Module,
     kind: torch.dtype,
     kind_of_norm: torch.dtype | None,
     totals: tuple[Total, Total, Total],
@@ -49,16 +49,19 @@ def add_norm_backward(
         by_x_BTK: What else is known of the gradient with respect to the sum.
         by_mean_B1K: The gradient with respect to the sum's mean over positions.
         x_BTK: The sum.
-        moments_2BT: What `add_norm` gave for this.
+        moments: What `add_norm` gave for this.
         norm: Whose weight and bias these are.
         kind: A type for the second of the results.
         kind_of_norm: A type for the third, or None.
         totals: Of the norm's weight, of its bias, and of a bias that was part of what was added.
     """
-    mean, scale = moments_2BT.unbind()
-    gradient, by_weight, by_bias = torch.ops.aten.native_layer_norm_backward(
-        by_normed_BTK.to(x_BTK.dtype), x_BTK, [x_BTK.shape[-1]], mean, scale, norm.weight, norm.bias, [True] * 3
-    )
+    by_normed_BTK = by_normed_BTK.to(x_BTK.dtype)
+    if is_rms(norm):
+        gradient, by_weight, by_bias = _rms_norm_backward(by_normed_BTK, x_BTK, moments[0], norm)
+    else:
+        gradient, by_weight, by_bias = torch.ops.aten.native_layer_norm_backward(
+            by_normed_BTK, x_BTK, [x_BTK.shape[-1]], *moments.unbind(), norm.weight, norm.bias, [True] * 3
+        )
     if by_x_BTK is not None:
         gradient += by_x_BTK
     if by_mean_B1K is not None:
@@ -69,7 +72,7 @@ def add_norm_backward(
     if of_bias is not None:
         of_bias += by_bias
     add_columns(gradient, of_added)
-    normed = None if kind_of_norm is None else _layer_norm(x_BTK, norm)[0].to(kind_of_norm)
+    normed = None if kind_of_norm is None else _norm(x_BTK, norm)[0].to(kind_of_norm)
     return gradient, gradient.to(kind), normed
 
 
@@ -83,6 +86,35 @@ def gelu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -
     gradient = torch.ops.aten.gelu_backward(by_active, hidden, approximate="tanh")
     add_columns(gradient, total)
     return gradient, gelu(hidden)
+
+
+def swiglu(hidden: torch.Tensor) -> torch.Tensor:
+    """The first half through SiLU, times the other."""
+    gate, up = hidden.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def swiglu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient with respect to `hidden`, and what the function made of it once more."""
+    gate, up = hidden.chunk(2, dim=-1)
+    open_gate = F.silu(gate)
+    gradient = torch.empty_like(hidden)
+    by_gate, by_up = gradient.chunk(2, dim=-1)
+    by_gate.copy_(torch.ops.aten.silu_backward(by_active * up, gate))
+    torch.mul(by_active, open_gate, out=by_up)
+    add_columns(gradient, total)
+    return gradient, open_gate * up
+
+
+def turned(qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int) -> torch.Tensor:
+    """Rotary positions: the first so many heads turned, each pair of numbers (one of a head's first half, one of its
+    second) by its position's angle; the rest as it is."""
+    columns = heads * cos_TD.shape[-1]
+    x = qkv_BTC[..., :columns].unflatten(-1, (heads, -1))
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = cos_TD[:, None].to(x.dtype), sin_TD[:, None].to(x.dtype)
+    rotated = x * cos + torch.cat([-second, first], dim=-1) * sin
+    return torch.cat([rotated.flatten(-2), qkv_BTC[..., columns:]], dim=-1)
 
 
 def join(parts: tuple[torch.Tensor, ...], total: Total) -> torch.Tensor:
@@ -128,6 +160,30 @@ def sum_type(values: torch.Tensor) -> torch.dtype:
     return torch.promote_types(values.dtype, torch.float32)
 
 
-def _layer_norm(x_BTK: torch.Tensor, norm: nn.LayerNorm) -> tuple[torch.Tensor, ...]:
-    """With every row's mean and the inverse of its standard deviation."""
+def is_rms(norm: nn.Module) -> bool:
+    """Whether a norm divides by the root mean square alone, as the Llama family's do."""
+    return hasattr(norm, "variance_epsilon")
+
+
+def rms_norm(x_BTK: torch.Tensor, norm: nn.Module) -> torch.Tensor:
+    """In the precision of what it is given, single at least; transformers' own rounds double precision to single."""
+    return F.rms_norm(x_BTK, norm.weight.shape, norm.weight, norm.variance_epsilon)
+
+
+def _norm(x_BTK: torch.Tensor, norm: nn.Module) -> tuple[torch.Tensor, ...]:
+    """With what the backward pass wants of every row."""
+    if is_rms(norm):
+        scale = (x_BTK.square().mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
+        return x_BTK * scale * norm.weight, scale
     return torch.native_layer_norm(x_BTK, [x_BTK.shape[-1]], norm.weight, norm.bias, norm.eps)
+
+
+def _rms_norm_backward(
+    by_normed_BTK: torch.Tensor, x_BTK: torch.Tensor, scale_BT1: torch.Tensor, norm: nn.Module
+) -> tuple[torch.Tensor, torch.Tensor, None]:
+    """Gradients with respect to what is normed and to the weight."""
+    unit_BTK = x_BTK * scale_BT1
+    by_unit_BTK = by_normed_BTK * norm.weight
+    along_BT1 = (by_unit_BTK * unit_BTK).mean(-1, keepdim=True)
+    by_weight = (by_normed_BTK * unit_BTK).flatten(0, -2).sum(0)
+    return (by_unit_BTK - unit_BTK * along_BT1) * scale_BT1, by_weight, None

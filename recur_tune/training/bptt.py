@@ -17,8 +17,8 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from recur_tune.corpus.batches import WindowBatch
-from recur_tune.model import RecurrentGPT2
-from recur_tune.model.gathered import Gathered
+from recur_tune.model import ReadsInWindows, State
+from recur_tune.model.gathered import Gathered, Totals
 from recur_tune.model.loss import Head
 from recur_tune.spec import TrialConfig
 from recur_tune.training.dice import Dice
@@ -48,7 +48,9 @@ def fixed_plan(policy: Literal["all", "none"], windows: int) -> Plan:
 Speed = Literal["plain", "replayed", "compiled", "recorded"]
 _WITHOUT_RECORDING: dict[Speed, Speed] = {"replayed": "plain", "recorded": "compiled"}
 
-Read = tuple[torch.Tensor, torch.Tensor | None]  # a window's last layer in one row, and the state that it leaves
+Read = tuple[torch.Tensor, State | None]  # a window's last layer in one row, and the state that it leaves
+
+Gradients = list[torch.Tensor | None]
 
 _WORTH_COMPILING = 2_000_000  # tokens; a trial that reads fewer is done sooner with a recording alone
 
@@ -70,7 +72,7 @@ class Chain(nn.Module):
     says on the host must not matter, since a recording is of one batch and serves all.
     """
 
-    def __init__(self, model: RecurrentGPT2, plan: Plan, speed: Speed = "plain") -> None:
+    def __init__(self, model: ReadsInWindows, plan: Plan, speed: Speed = "plain") -> None:
         super().__init__()
         self.model, self.plan = model, plan
         self.uniform, self.fused = speed != "plain", speed in ("compiled", "recorded")
@@ -95,12 +97,13 @@ class Chain(nn.Module):
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """That, operation by operation; dropout throws `dice`."""
         dice = dice or Dice(self.model)
-        trained, head = self.trained, Head(self.model.lm_head.weight, self.fused)
-        gradients = [torch.zeros_like(parameter) for parameter in trained]
-        step = Gathered(dict(zip(trained, gradients, strict=True)), self.fused)
+        trained, vocabulary = self.trained, self.model.lm_head.weight
+        totals = Totals(trained, self.model.body)
+        head = Head(vocabulary, self.fused, is_trained=vocabulary.requires_grad)
+        step = Gathered(totals, self.fused)
         losses: list[torch.Tensor] = []
         entries, readings = self._read_for_states(batch, step, dice)
-        by_state: torch.Tensor | None = None  # what the windows behind say about the state that one leaves
+        by_state: Gradients | None = None  # what the windows behind say about the state that one leaves
         for window in reversed(range(len(entries))):
             entry, reading = entries.pop(), readings.pop(window, None)
             if reading is None:
@@ -109,27 +112,27 @@ class Chain(nn.Module):
             top_NK, left = reading
             loss, by_top_NK = head.score(top_NK, batch.targets_WBT[window].flatten())
             losses.append(loss)
-            outputs, by_outputs = [top_NK], [by_top_NK]
+            by_outputs = [(top_NK, by_top_NK)]
             if left is not None and by_state is not None:
-                outputs, by_outputs = [top_NK, left], [by_top_NK, by_state]
+                by_outputs += zip(left, by_state, strict=True)
             # Autograd hands out what the step does not gather by itself: the recurrence's.
-            wanted = [step.anchor, *([] if entry is None else [entry]), *trained]
-            found = torch.autograd.grad(outputs, wanted, by_outputs, allow_unused=True)
-            by_state = None if entry is None else found[1]
-            _add(gradients, found[-len(trained) :])
-            del reading, top_NK, left, outputs, found  # before another window's activations are made
-        at_head = next(at for at, parameter in enumerate(trained) if parameter is self.model.lm_head.weight)
-        gradients[at_head] += head.gradient
-        return torch.stack(losses).sum(), gradients
+            by_entry, by_trained = _differentiate(by_outputs, step.anchor, entry or (), trained)
+            by_state = None if entry is None else by_entry
+            _add(totals.gradients, by_trained)
+            del reading, top_NK, left, by_outputs, by_trained  # before another window's activations are made
+        if vocabulary.requires_grad:
+            at_head = next(at for at, parameter in enumerate(trained) if parameter is vocabulary)
+            totals.gradients[at_head] += head.gradient
+        return torch.stack(losses).sum(), totals.gradients
 
     def _read_for_states(
         self, batch: WindowBatch, step: Gathered, dice: Dice
-    ) -> tuple[list[torch.Tensor | None], dict[int, Read]]:
+    ) -> tuple[list[State | None], dict[int, Read]]:
         """The state that each window begins with, and the readings that are kept."""
         windows = len(batch.starts)
-        entries: list[torch.Tensor | None] = []
+        entries: list[State | None] = []
         readings: dict[int, Read] = {}
-        left: torch.Tensor | None = None
+        left: State | None = None
         for window in range(windows):
             entries.append(self._entry(batch, window, left))
             kept = window >= windows - self.plan.kept_windows
@@ -140,16 +143,19 @@ class Chain(nn.Module):
                 readings[window] = reading
         return entries, readings
 
-    def _entry(self, batch: WindowBatch, window: int, left: torch.Tensor | None) -> torch.Tensor | None:
+    def _entry(self, batch: WindowBatch, window: int, left: State | None) -> State | None:
         """The state that a window begins with; None where it has none."""
         recurrence = self.model.recurrence
         if recurrence is None or (batch.starts[window] == "all" and not self.uniform):
             return None
-        return recurrence.empty(batch.inputs_WBT.shape[1]) if left is None else left.detach()
+        if left is None:
+            return recurrence.empty(batch.inputs_WBT.shape[1])
+        return tuple(one.detach() for one in left)
 
-    def _read(self, batch: WindowBatch, window: int, entry: torch.Tensor | None, step: Gathered) -> Read:
+    def _read(self, batch: WindowBatch, window: int, entry: State | None, step: Gathered) -> Read:
         if entry is not None and torch.is_grad_enabled():
-            entry.requires_grad_()  # where the graph of this window begins
+            for one in entry:
+                one.requires_grad_()  # where the graph of this window begins
         masked = entry is not None and (self.uniform or batch.starts[window] == "some")
         fresh_B = batch.fresh_WB[window] if masked else None
         leave_state = self.uniform or window < len(batch.starts) - 1
@@ -171,6 +177,26 @@ class _Differentiated(torch.autograd.Function):
         gradients, ctx.gradients = ctx.gradients, None  # autograd takes over what nobody else holds
         torch._foreach_mul_(gradients, by_loss)
         return None, None, *gradients
+
+
+def _differentiate(
+    by_outputs: list[tuple[torch.Tensor, torch.Tensor | None]],
+    anchor: torch.Tensor,
+    entry: State,
+    trained: Sequence[nn.Parameter],
+) -> tuple[Gradients, Gradients]:
+    """Run a window's graph backward: gradients with respect to the state that it began with, and to what is trained.
+
+    With a frozen body a window without a state may have no graph at all.
+    """
+    known = [(output, gradient) for output, gradient in by_outputs if output.requires_grad and gradient is not None]
+    wanted = [one for one in (anchor, *entry, *trained) if one.requires_grad]
+    found: Gradients = [None] * len(wanted)
+    if known:
+        outputs, gradients = zip(*known, strict=True)
+        found = list(torch.autograd.grad(outputs, wanted, gradients, allow_unused=True))
+    behind_anchor = found[1:] if anchor.requires_grad else found
+    return behind_anchor[: len(entry)], behind_anchor[len(entry) :]
 
 
 def _add(gradients: Sequence[torch.Tensor], found: Sequence[torch.Tensor | None]) -> None:

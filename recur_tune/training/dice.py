@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+
+from recur_tune.model import ReadsInWindows
 
 _SEEDS = 2**62
 
@@ -14,9 +15,8 @@ _SEEDS = 2**62
 class Dice:
     """Remembers the RNG state before each window and goes back to it."""
 
-    def __init__(self, model: nn.Module) -> None:
-        rates = (module.p for module in model.modules() if isinstance(module, nn.Dropout))
-        self.thrown = model.training and any(rates)
+    def __init__(self, model: ReadsInWindows) -> None:
+        self.thrown = model.training and model.body.drops_out
         self.devices = [device] if (device := next(model.parameters()).device).type == "cuda" else []
         self._before: dict[int, tuple[torch.Tensor, ...]] = {}
 
@@ -45,7 +45,7 @@ class RecordedDice(Dice):
     """The same inside a CUDA graph, where no state can be read or set: every window has two generators that begin alike
     and, since each replay draws as many numbers from both, stay alike."""
 
-    def __init__(self, model: nn.Module, windows: int, graph: torch.cuda.CUDAGraph) -> None:
+    def __init__(self, model: ReadsInWindows, windows: int, graph: torch.cuda.CUDAGraph) -> None:
         super().__init__(model)
         if not self.thrown:
             return

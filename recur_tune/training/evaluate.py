@@ -14,7 +14,7 @@ import torch
 from recur_tune.corpus.batches import evaluation_batches
 from recur_tune.corpus.tokens import TokenisedSplit
 from recur_tune.corpus.windows import NOT_SCORED, Windowing
-from recur_tune.model import RecurrentGPT2
+from recur_tune.model import ReadsInWindows, State
 from recur_tune.model.loss import likelihoods, padded_weight
 from recur_tune.spec import Precision
 from recur_tune.training.precision import autocast
@@ -70,7 +70,7 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    model: RecurrentGPT2,
+    model: ReadsInWindows,
     split: TokenisedSplit,
     windowing: Windowing,
     lanes: int = 16,
@@ -122,12 +122,15 @@ def evaluate(
     return _summarise(split, windowing, nll, correct, depth, position, time.perf_counter() - started)
 
 
-def _handed_round(left: torch.Tensor | None, before: torch.Tensor | None, table_B5: np.ndarray) -> torch.Tensor | None:
+def _handed_round(left: State | None, before: State | None, table_B5: np.ndarray) -> State | None:
     """Every lane gets the state of the one before it; a lane that has run dry keeps handing on what it last got."""
     if left is None or before is None:
-        return None if left is None else left.roll(1, 0)
-    reads = torch.from_numpy(table_B5[:, 4] >= 0).to(left.device)
-    return torch.where(reads[:, None, None, None], left, before.roll(-1, 0)).roll(1, 0)
+        return None if left is None else tuple(one.roll(1, 0) for one in left)
+    reads_B = torch.from_numpy(table_B5[:, 4] >= 0).to(left[0].device)
+    return tuple(
+        torch.where(reads_B.view(-1, *[1] * (new.ndim - 1)), new, old.roll(-1, 0)).roll(1, 0)
+        for new, old in zip(left, before, strict=True)
+    )
 
 
 def _summarise(

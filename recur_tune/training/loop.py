@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from recur_tune.corpus.batches import TrainingStream, WindowBatch
 from recur_tune.corpus.tokens import TokenisedSplit
 from recur_tune.errors import UserError
-from recur_tune.model import RecurrentGPT2
+from recur_tune.model import ReadsInWindows
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, Plan, chosen_speed
 from recur_tune.training.evaluate import evaluate
@@ -71,7 +71,7 @@ class Trainer:
     def __init__(
         self,
         config: TrialConfig,
-        model: RecurrentGPT2,
+        model: ReadsInWindows,
         plan: Plan,
         train: TokenisedSplit,
         validation: TokenisedSplit,

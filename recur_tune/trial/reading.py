@@ -7,7 +7,7 @@ from pathlib import Path
 
 from recur_tune.corpus.windows import Windowing
 from recur_tune.errors import UserError
-from recur_tune.model import RecurrentGPT2
+from recur_tune.model import ReadsInWindows
 from recur_tune.spec import TrialConfig, parse, read_yaml
 from recur_tune.trial.run_folder import TRIAL
 
@@ -22,7 +22,7 @@ class ReadingPlan:
 
 
 def reading_of(
-    run: Path, model: RecurrentGPT2, corpus: str | None = None, window: int | None = None, overlap: int | None = None
+    run: Path, model: ReadsInWindows, corpus: str | None = None, window: int | None = None, overlap: int | None = None
 ) -> ReadingPlan:
     """As the run was trained, where nothing else is asked for.
 

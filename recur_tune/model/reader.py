@@ -1,7 +1,7 @@
-"""GPT-2 with a recurrence, read window by window.
+"""A window through a body and a recurrence, and texts of any length window by window.
 
-The weights live in Hugging Face's own modules, so any GPT-2 loads and saves as it is; only the way through
-the blocks is written here, because the state enters a block's attention as keys and values alone.
+The weights live in Hugging Face's own modules, so any model of a family loads and saves as it is; only the way through
+the blocks is written here, because a recurrence takes part in it.
 
 Shape suffixes: B lanes, T positions, M inserted embeddings, K hidden size.
 """
@@ -9,39 +9,54 @@ Shape suffixes: B lanes, T positions, M inserted embeddings, K hidden size.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import GenerationMixin, GPT2Config, GPT2Model, GPT2PreTrainedModel
+from transformers import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from recur_tune.corpus.windows import NOT_SCORED, Windowing
 from recur_tune.model.arithmetic import Arithmetic, Product
 from recur_tune.model.attention import attend
-from recur_tune.model.cache import Cache, State, TextCache
-from recur_tune.model.recurrence import Memory
+from recur_tune.model.body import Body
+from recur_tune.model.cache import Cache, TextCache
+from recur_tune.model.recurrence import Recurrence, State
+from recur_tune.model.recurrences import module_of
+from recur_tune.model.shape import Shape, shape_of
 
 _BY_AUTOGRAD = Arithmetic()
 
 
-class RecurrentGPT2Config(GPT2Config):
-    """GPT-2's configuration and, under `recurrence`, the fields of a MemorySpec; None is the plain model."""
+class WindowedConfig:
+    """What our configurations add to a family's own.
 
-    model_type = "recurrent_gpt2"
-    recurrence: dict[str, Any] | None = None
-    # How the model was trained to read: a text of any length is read so, and evaluation warns when it reads otherwise.
-    window: int | None = None
-    overlap: int | None = None
+    Attributes:
+        recurrence: The mechanism's name as `kind`, and its fields; None is the plain model.
+        window: Tokens that the model was trained to read at a time: a text of any length is read so, and evaluation
+            warns when it reads otherwise.
+        overlap: Tokens of a window that are read again in the next.
+    """
+
+    recurrence: dict[str, Any] | None
+    window: int | None
+    overlap: int | None
+
+    @property
+    def shape(self) -> Shape:
+        """The body's."""
+        return shape_of(self.to_dict())
 
     @property
     def windowing(self) -> Windowing:
         """The windows in which a text is read."""
-        size = self.window or self.n_positions
-        if size > self.n_positions:
-            raise ValueError(f"window: {size} is more than the {self.n_positions} positions of this model.")
+        context = self.shape.context
+        size = self.window or context
+        if size > context:
+            raise ValueError(f"window: {size} is more than the {context} positions of this model.")
         return Windowing(size, self.overlap or 0)
 
 
@@ -53,29 +68,37 @@ class Reading:
     state: State | None
 
 
-class RecurrentGPT2(GPT2PreTrainedModel, GenerationMixin):
-    """A pretrained GPT-2 and the recurrence that connects its windows.
+class ReadsInWindows(GenerationMixin):
+    """A pretrained decoder and the recurrence that connects its windows.
 
     `read` runs one window. Called as a model, and in Hugging Face's `generate`, it reads a text of any length in the
-    windows of its configuration.
+    windows of its configuration. A family's class says where its modules are (`find_body`).
     """
 
-    config_class = RecurrentGPT2Config
-    _tied_weights_keys = {"lm_head.weight": "transformer.wte.weight"}
     _is_stateful = True  # a window that is over cannot be gone back to, so no other model may guess tokens ahead
     accepts_loss_kwargs = False  # Hugging Face's Trainer would take **unknown for a place to put its own
+    recurrence: Recurrence | None
 
-    def __init__(self, config: RecurrentGPT2Config) -> None:
-        super().__init__(config)
-        self.transformer = GPT2Model(config)
-        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
-        self.recurrence: Memory | None = None
-        if config.recurrence is not None:
-            self.recurrence = Memory(config.n_embd, config.n_layer, **config.recurrence)
-        self.post_init()
+    def find_body(self) -> Body:
+        """The family's modules in their places."""
+        raise NotImplementedError
+
+    @cached_property
+    def body(self) -> Body:
+        """The same, found once."""
+        return self.find_body()
+
+    def add_recurrence(self) -> None:
+        """A fresh one, as the configuration describes it, or none."""
+        settings = self.config.recurrence
+        self.recurrence = None
+        if settings is not None:
+            fields = {name: value for name, value in settings.items() if name != "kind"}
+            # Before there were others, a configuration did not say which.
+            self.recurrence = module_of(settings.get("kind", "pooled"))(self.config.shape, **fields)
 
     def _init_weights(self, module: nn.Module) -> None:
-        # The recurrence has a start of its own; GPT-2's narrow normal would leave the state at almost nothing.
+        # The recurrence has a start of its own; a body's narrow normal would leave the state at almost nothing.
         if self.recurrence is not None and any(module is part for part in self.recurrence.modules()):
             self.recurrence.reset(module)
         else:
@@ -100,39 +123,37 @@ class RecurrentGPT2(GPT2PreTrainedModel, GenerationMixin):
             leave_state: False spares making the state where nobody reads on.
             arithmetic: How the blocks' operations are run.
         """
-        body, begin = self.transformer, cache.length if cache else 0
-        watcher = self.recurrence if leave_state else None
-        mixture = watcher.mixture(position_by_position=cache is not None) if watcher is not None else None
-        x_BTK = body.drop(arithmetic.embed(tokens_BT, begin, body.wte, body.wpe))
+        body, begin = self.body, cache.length if cache else 0
+        passage = cache.passage if cache else None
+        if passage is None and self.recurrence is not None:
+            passage = self.recurrence.open(state, fresh_B, in_parts=cache is not None)
+        watches = passage is not None and (leave_state or cache is not None)
+        wants_mean = watches and passage.wants == "means"
+        x_BTK = arithmetic.embed(tokens_BT, begin, body)
+        turn = body.turn(begin, x_BTK)
         added: Product | None = None  # to the residual stream, by the block before
-        for layer, block in enumerate(body.h):
-            inserted_BMK = None
-            if self.recurrence is not None and state is not None:
-                inserted_BMK = self.recurrence.embeddings(layer, state)
-            watched = mixture if layer else None
+        for layer, block in enumerate(body.blocks):
             x_BTK, qkv, mean_B1K = arithmetic.norm_project(
-                x_BTK, added, block.ln_1, block.attn.c_attn, with_mean=watched is not None and watched.of_means
+                x_BTK, added, block.attention_norm, block.qkv, with_mean=wants_mean and layer > 0
             )
-            if watched is not None:  # the sum is the output of the block before
-                watched.observe(x_BTK if mean_B1K is None else mean_B1K)
+            if watches and layer:  # the sum is the output of the block before
+                passage.observe(layer - 1, x_BTK if mean_B1K is None else mean_B1K)
             past = cache.keys_values.get(layer) if cache else None
-            attended_BTK, keys_values = attend(arithmetic, block, qkv, inserted_BMK, fresh_B, past)
+            inserted_BMK = passage.inserted(layer) if passage is not None and past is None else None
+            rate = block.attention_dropout if self.training else 0.0
+            attended_BTC, keys_values = attend(arithmetic, block, qkv, turn, inserted_BMK, fresh_B, past, rate)
             if cache is not None:
                 cache.keys_values[layer] = keys_values
-            added = arithmetic.dropout(arithmetic.project(attended_BTK, block.attn.c_proj), block.attn.resid_dropout)
-            x_BTK, added = arithmetic.norm_mlp(x_BTK, added, block.ln_2, block.mlp)
-            added = arithmetic.dropout(added, block.mlp.dropout)
-        _, top_BTK = arithmetic.norm(x_BTK, added, body.ln_f)
-        next_state, seen_BTK = None, cache.seen if cache else None
-        if watcher is not None and mixture is not None:
-            # As Hugging Face counts hidden states, the last one is normalised.
-            mixture.observe(top_BTK.mean(1, keepdim=True) if mixture.of_means else top_BTK)
-            mixed_BTK = mixture.total()
-            seen_BTK = mixed_BTK if seen_BTK is None else torch.cat([seen_BTK, mixed_BTK], dim=1)
-            next_state = watcher.state(seen_BTK)
+            behind_attention, behind_mlp = block.dropouts or (None, None)
+            added = arithmetic.dropout(arithmetic.project(attended_BTC, block.out), behind_attention)
+            x_BTK, added = arithmetic.norm_mlp(x_BTK, added, block)
+            added = arithmetic.dropout(added, behind_mlp)
+        _, top_BTK = arithmetic.norm(x_BTK, added, body.final_norm)
+        if watches:  # as Hugging Face counts hidden states, the last one is normalised
+            passage.observe(len(body.blocks) - 1, top_BTK.mean(1, keepdim=True) if wants_mean else top_BTK)
         if cache is not None:
-            cache.seen, cache.length = seen_BTK, begin + tokens_BT.shape[1]
-        return Reading(top_BTK, next_state)
+            cache.passage, cache.length = passage, begin + tokens_BT.shape[1]
+        return Reading(top_BTK, passage.close() if passage is not None and leave_state else None)
 
     def logits(self, top_BTK: torch.Tensor) -> torch.Tensor:
         """Scores over the vocabulary."""
@@ -155,8 +176,9 @@ class RecurrentGPT2(GPT2PreTrainedModel, GenerationMixin):
             repeated = 0 if again_BT is None else again_BT.shape[1]
             new_BT, rest_BT = rest_BT.tensor_split([cache.room - repeated], dim=1)
             part_BT = new_BT if again_BT is None else torch.cat([again_BT, new_BT], dim=1)
-            reading = self.read(part_BT, state, cache=cache.window)  # within a window the cache has what it sees
-            cache.note(new_BT, reading.state)
+            # Within a window the cache has what it sees, and leaves a state when it is full.
+            reading = self.read(part_BT, state, cache=cache.window, leave_state=False)
+            cache.note(new_BT)
             tops.append(reading.top_BTK[:, repeated:])
         return torch.cat(tops, dim=1)
 
