@@ -13,9 +13,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import GPT2Config
 
 from recur_tune.corpus.batches import WindowBatch
+from recur_tune.cost.counted import counted
+from recur_tune.cost.inference import closed_state_floats, state_bytes
 from recur_tune.errors import UserError
 from recur_tune.model import RecurrentGPT2, RecurrentGPT2Config
 from recur_tune.model.pretrained import recurrent_config
+from recur_tune.shape import shape_of
 from recur_tune.spec import Precision, TrialConfig
 from recur_tune.training.bptt import Chain, Plan, Read, fixed_plan
 from recur_tune.training.memory_tracker import MemoryTracker
@@ -61,7 +64,7 @@ def resolve_plan(config: TrialConfig, base: GPT2Config, lanes: int | None = None
 
 def plan_memory(config: TrialConfig, base: GPT2Config, plan: Plan, lanes: int) -> int:
     """The predicted peak under a plan."""
-    shape = recurrent_config(base, config.memory, config.dropout).to_json_string(use_diff=False)
+    shape = recurrent_config(base, config.recurrence_spec, config.dropout).to_json_string(use_diff=False)
     device = default_device()
     precision: Precision = "bfloat16" if uses_bfloat16(device, config.precision) else "float32"
 
@@ -86,8 +89,8 @@ def plan_memory(config: TrialConfig, base: GPT2Config, plan: Plan, lanes: int) -
 
 def _state_bytes(config: TrialConfig, base: GPT2Config) -> int:
     """Of one chain."""
-    sites = 0 if config.memory is None else (base.n_layer if config.l_ins == "all" else 1) * config.memory.embeddings
-    return sites * base.n_embd * 4
+    closed = closed_state_floats(config, shape_of(base.to_dict()))
+    return state_bytes(counted(config, base).state_floats if closed is None else closed)
 
 
 @dataclass(frozen=True)

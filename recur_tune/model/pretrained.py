@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import torch
+from pydantic import BaseModel
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
@@ -16,7 +17,6 @@ from recur_tune.model.language_model import RecurrentGPT2, RecurrentGPT2Config
 from recur_tune.model.portable import write_code
 from recur_tune.model.recurrence import Memory
 from recur_tune.shapes import DROPOUTS, KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
-from recur_tune.spec import MemorySpec
 
 # Hugging Face's bars and load reports would break ours; what goes wrong raises anyway.
 transformers_logging.disable_progress_bar()
@@ -32,7 +32,7 @@ def base_config(base: str, vocabulary: int | None = None) -> GPT2Config:
         size = vocabulary or (256 if PRESET_TOKENIZERS[base] == "bytes" else 50257)
         return GPT2Config(vocab_size=size, bos_token_id=None, eos_token_id=None, **PRESETS[base])
     short = base.removeprefix("openai-community/").removeprefix("distilbert/")
-    if short in KNOWN_SHAPES and not Path(base).is_dir():
+    if short in KNOWN_SHAPES and "model_type" not in KNOWN_SHAPES[short] and not Path(base).is_dir():
         return GPT2Config(**KNOWN_SHAPES[short])
     use_cache_where_offline()
     try:
@@ -42,7 +42,7 @@ def base_config(base: str, vocabulary: int | None = None) -> GPT2Config:
     return config
 
 
-def recurrent_config(base: GPT2Config, memory: MemorySpec | None, dropout: float | None) -> RecurrentGPT2Config:
+def recurrent_config(base: GPT2Config, memory: BaseModel | None, dropout: float | None) -> RecurrentGPT2Config:
     """A base's shape with the recurrence added and, where it is given, another dropout rate."""
     settings = {key: value for key, value in base.to_dict().items() if key not in ("model_type", "recurrence", "dtype")}
     if dropout is not None:
@@ -51,7 +51,7 @@ def recurrent_config(base: GPT2Config, memory: MemorySpec | None, dropout: float
 
 
 def load_base(
-    base: str, memory: MemorySpec | None, dropout: float | None = None, vocabulary: int | None = None
+    base: str, memory: BaseModel | None, dropout: float | None = None, vocabulary: int | None = None
 ) -> RecurrentGPT2:
     """A base with a fresh recurrence (or none) added; a preset's weights are drawn from torch's generator.
 
