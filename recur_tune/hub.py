@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import socket
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlparse
+
+from recur_tune.errors import UserError
 
 _SECONDS_TO_ANSWER = 5.0
 
@@ -30,9 +33,23 @@ def use_cache_where_offline() -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"  # for `datasets`, which reads it when it is first imported
 
 
+def gguf_file(base: str) -> Path | None:
+    """The GGUF file that a base's name means; None where it means something else."""
+    if not base.endswith(".gguf"):
+        return None
+    file = Path(base).expanduser()
+    if not file.is_file():
+        raise UserError(f"base: there is no file {base}.")
+    if find_spec("gguf") is None:
+        raise UserError(f"base: {base} is a GGUF file, which needs one package more: pip install 'recur-tune[gguf]'.")
+    return file
+
+
 def hub_message(field: str, name: str, error: Exception, otherwise: str) -> str:
     """Why `name` could not be loaded, and what to give instead."""
     reason = " ".join(str(error).split()).split(". ")[0][:160]  # the advice that follows is ours to give
+    if name.endswith(".gguf"):
+        return f"{field}: {name} could not be read as a GGUF file ({reason}); is it whole?"
     if Path(name).expanduser().exists():
         return f"{field}: {name} could not be read as a Hugging Face folder ({reason})."
     return (

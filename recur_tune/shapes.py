@@ -1,4 +1,4 @@
-"""Model shapes that are known without a network: presets to pretrain here, and the published GPT-2s."""
+"""Model shapes that are known without a network: presets to pretrain here, and published models."""
 
 from __future__ import annotations
 
@@ -19,11 +19,61 @@ PRETRAINING: dict[str, dict[str, Any]] = {
     "mini": {"batch": 64, "learning_rate": 1e-3, "warmup_steps": 200, "tokens": 200_000_000},
 }
 
-# The published shapes, so that a cost can be told without the Hub.
-KNOWN_SHAPES: dict[str, dict[str, int]] = {
+# Published shapes as transformers has them, so that a cost can be told without the Hub; without a type it is a GPT-2.
+KNOWN_SHAPES: dict[str, dict[str, Any]] = {
     "distilgpt2": {"n_layer": 6, "n_embd": 768, "n_head": 12},
     "gpt2": {"n_layer": 12, "n_embd": 768, "n_head": 12},
     "gpt2-medium": {"n_layer": 24, "n_embd": 1024, "n_head": 16},
     "gpt2-large": {"n_layer": 36, "n_embd": 1280, "n_head": 20},
     "gpt2-xl": {"n_layer": 48, "n_embd": 1600, "n_head": 25},
-}
+    "HuggingFaceTB/SmolLM2-135M": {
+        "model_type": "llama", "num_hidden_layers": 30, "hidden_size": 576, "num_attention_heads": 9,
+        "num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49152, "max_position_embeddings": 8192,
+        "tie_word_embeddings": True,
+    },
+    "HuggingFaceTB/SmolLM2-360M": {
+        "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 960, "num_attention_heads": 15,
+        "num_key_value_heads": 5, "intermediate_size": 2560, "vocab_size": 49152, "max_position_embeddings": 8192,
+        "tie_word_embeddings": True,
+    },
+    "HuggingFaceTB/SmolLM2-1.7B": {
+        "model_type": "llama", "num_hidden_layers": 24, "hidden_size": 2048, "num_attention_heads": 32,
+        "num_key_value_heads": 32, "intermediate_size": 8192, "vocab_size": 49152, "max_position_embeddings": 8192,
+        "tie_word_embeddings": True,
+    },
+    "meta-llama/Llama-3.2-1B": {
+        "model_type": "llama", "num_hidden_layers": 16, "hidden_size": 2048, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256,
+        "max_position_embeddings": 131072, "tie_word_embeddings": True,
+    },
+    "meta-llama/Llama-3.2-3B": {
+        "model_type": "llama", "num_hidden_layers": 28, "hidden_size": 3072, "num_attention_heads": 24,
+        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 8192, "vocab_size": 128256,
+        "max_position_embeddings": 131072, "tie_word_embeddings": True,
+    },
+    "mistralai/Mistral-7B-v0.1": {
+        "model_type": "mistral", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 32000, "max_position_embeddings": 32768,
+        "sliding_window": 4096, "tie_word_embeddings": False,
+    },
+    "Qwen/Qwen2.5-0.5B": {
+        "model_type": "qwen2", "num_hidden_layers": 24, "hidden_size": 896, "num_attention_heads": 14,
+        "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151936, "max_position_embeddings": 32768,
+        "use_sliding_window": False, "tie_word_embeddings": True,
+    },
+    "Qwen/Qwen2.5-1.5B": {
+        "model_type": "qwen2", "num_hidden_layers": 28, "hidden_size": 1536, "num_attention_heads": 12,
+        "num_key_value_heads": 2, "intermediate_size": 8960, "vocab_size": 151936, "max_position_embeddings": 131072,
+        "use_sliding_window": False, "tie_word_embeddings": True,
+    },
+    "Qwen/Qwen3-0.6B": {
+        "model_type": "qwen3", "num_hidden_layers": 28, "hidden_size": 1024, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 3072, "vocab_size": 151936,
+        "max_position_embeddings": 40960, "use_sliding_window": False, "tie_word_embeddings": True,
+    },
+    "Qwen/Qwen3-1.7B": {
+        "model_type": "qwen3", "num_hidden_layers": 28, "hidden_size": 2048, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 6144, "vocab_size": 151936,
+        "max_position_embeddings": 40960, "use_sliding_window": False, "tie_word_embeddings": True,
+    },
+}  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -23,55 +24,36 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     ValidationError,
+    create_model,
     model_validator,
 )
 
+from recur_tune import recurrences
 from recur_tune.corpus.windows import Windowing
 from recur_tune.errors import UserError
+from recur_tune.recurrences import Mechanism
+from recur_tune.shape import Shape
 from recur_tune.units import parse_count, parse_size
 
-if TYPE_CHECKING:  # importing torch takes seconds, and `--help` must not
-    from transformers import GPT2Config
+if TYPE_CHECKING:
+    _RecurrenceName = str
+else:
+    _RecurrenceName = Literal[recurrences.NONE, *recurrences.MECHANISMS]
 
-Pooling = Literal["mean", "max", "attention", "recent"]
 Policy = Literal["all", "none", "auto"]
 Precision = Literal["auto", "float32", "bfloat16"]
 
 Count = Annotated[PositiveInt, BeforeValidator(parse_count)]
 Size = Annotated[PositiveInt, BeforeValidator(parse_size)]
-Layer = Annotated[
-    PositiveInt | Literal["all"],
-    BeforeValidator(lambda value: int(value) if str(value).isdecimal() else value),
-]
 
 
-class MemorySpec(BaseModel):
-    """The recurrence of the paper's section 3.1, and the variants that it mentions."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    l_ins: Layer = Field(2, description="layer that sees the state, from 1, or 'all'")
-    width: PositiveInt = Field(200, description="units in each hidden layer of the recurrence's network")
-    depth: NonNegativeInt = Field(3, description="hidden layers of the recurrence's network")
-    pooling: Pooling = Field(
-        "mean",
-        description="how a window's positions become one vector; with 'recent' every embedding has its own: of the "
-        "last position, the two before, the four before those, and at last of all the rest",
-    )
-    embeddings: PositiveInt = Field(1, description="embeddings inserted per layer")
-    skip: bool = Field(
-        False, description="add what the network is given to what it makes, so that a state starts as a layer's output"
-    )
+def _recurrences_in_words() -> str:
+    ways = (f"{name!r} {mechanism.summary}" for name, mechanism in recurrences.MECHANISMS.items())
+    return "; ".join(["what passes from window to window: 'none' is the plain model", *ways])
 
 
-def _memory(field: str) -> Any:
-    """A field that the recurrence itself defines: one description and default for both."""
-    source = MemorySpec.model_fields[field]
-    return Field(source.default, description=source.description)
-
-
-class TrialConfig(BaseModel):
-    """Everything that decides what a training run does."""
+class _Subject(BaseModel):
+    """What is trained on what."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -79,19 +61,32 @@ class TrialConfig(BaseModel):
     corpus: str = Field("stdlib", description="text to train on; `recur-tune data list` names them")
     tokenizer: str | None = Field(None, description="'bytes', a folder or a name on the Hub; default: the base's own")
 
-    recurrence: Literal["none", "memory"] = Field("memory", description="'memory' passes a state on, 'none' is plain")
-    l_ins: Layer = _memory("l_ins")
-    width: PositiveInt = _memory("width")
-    depth: NonNegativeInt = _memory("depth")
-    pooling: Pooling = _memory("pooling")
-    embeddings: PositiveInt = _memory("embeddings")
-    skip: bool = _memory("skip")
+    recurrence: Annotated[_RecurrenceName, BeforeValidator(recurrences.canonical)] = Field(
+        recurrences.DEFAULT, description=_recurrences_in_words()
+    )
+
+
+if TYPE_CHECKING:
+    _Recurrent = _Subject
+else:  # the fields of all mechanisms stand behind `recurrence`; code reads them from `recurrence_spec`
+    _Recurrent = create_model(
+        "_Recurrent",
+        __base__=_Subject,
+        **{name: (field.annotation, copy(field)) for name, field in recurrences.FIELDS.items()},
+    )
+
+
+class TrialConfig(_Recurrent):
+    """Everything that decides what a training run does."""
 
     window: PositiveInt = Field(300, description="tokens that the model reads at a time")
     overlap: NonNegativeInt = Field(0, description="tokens of a window that are read again in the next")
     windows: PositiveInt = Field(20, description="windows that a gradient reaches back over")
     batch: PositiveInt = Field(8, description="chains of windows in a step, over all workers together")
 
+    tune: Literal["all", "recurrence"] = Field(
+        "all", description="what learns: everything, or the recurrence alone, with the base frozen"
+    )
     learning_rate: PositiveFloat = Field(3e-4, description="Adam's, after the warm-up")
     recurrence_rate: PositiveFloat = Field(
         1.0, description="the recurrence's learning rate over the base's: new weights may have more to learn"
@@ -131,10 +126,18 @@ class TrialConfig(BaseModel):
                 f"overlap: {self.overlap} is not smaller than the window of {self.window}; "
                 f"choose one from 0 to {self.window - 1}."
             )
-        if self.recurrence == "memory" and self.windows < 2:
-            raise ValueError("windows: 1 leaves no second window to pass a state to; choose 2 or more for 'memory'.")
+        if self.mechanism and self.windows < 2:
+            raise ValueError(
+                f"windows: 1 leaves no second window to pass a state to; choose 2 or more for {self.recurrence!r}."
+            )
+        if self.tune == "recurrence" and not self.mechanism:
+            raise ValueError("tune: 'recurrence' has nothing to learn where the recurrence is 'none'; choose 'all'.")
         if self.checkpointing == "auto" and self.memory_budget is None:
             raise ValueError("memory_budget: 'auto' checkpointing needs one, as 16GiB.")
+        try:
+            _ = self.recurrence_spec
+        except ValidationError as error:  # a rule over several of its fields
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
         return self
 
     @property
@@ -162,11 +165,17 @@ class TrialConfig(BaseModel):
         return min(self.steps // 20, 100) if self.warmup_steps is None else self.warmup_steps
 
     @property
-    def memory(self) -> MemorySpec | None:
-        """The recurrence's own fields, None for the plain model."""
-        if self.recurrence == "none":
+    def mechanism(self) -> Mechanism | None:
+        """The recurrence, None for the plain model."""
+        return recurrences.MECHANISMS.get(self.recurrence)
+
+    @property
+    def recurrence_spec(self) -> BaseModel | None:
+        """The recurrence's own fields with this trial's values, None for the plain model."""
+        if self.mechanism is None:
             return None
-        return MemorySpec(**{field: getattr(self, field) for field in MemorySpec.model_fields})
+        spec = self.mechanism.spec
+        return spec(**{field: getattr(self, field) for field in spec.model_fields})
 
     @property
     def validation_interval(self) -> int:
@@ -178,15 +187,15 @@ class TrialConfig(BaseModel):
         """Tokens of the validation split that a validation reads: by default few enough not to slow training down."""
         return self.validation_tokens or min(max(self.tokens // 40, 10_000), 200_000)
 
-    def check_base(self, base: GPT2Config) -> None:
+    def check_base(self, shape: Shape) -> None:
         """Refuse what this base's shape cannot do."""
-        if self.window > base.n_positions:
-            raise UserError(f"window: {self.window} is more than the {base.n_positions} positions of {self.base}.")
-        if self.recurrence == "memory" and self.l_ins != "all" and self.l_ins > base.n_layer:
-            raise UserError(
-                f"l_ins: {self.l_ins} is not a layer of {self.base}; choose one from 1 to {base.n_layer}, or 'all'."
-            )
+        if self.window > shape.context:
+            raise UserError(f"window: {self.window} is more than the {shape.context} positions of {self.base}.")
+        if self.mechanism and (problem := self.mechanism.check(self.recurrence_spec, shape, self.base)):
+            raise UserError(problem)
 
+
+COMMON = frozenset({*_Subject.model_fields, *TrialConfig.__annotations__})  # fields that are no mechanism's
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 

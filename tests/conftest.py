@@ -18,7 +18,9 @@ import hypothesis
 import pytest
 import torch
 
-from recur_tune.model import MemorySpec, RecurrentGPT2, RecurrentGPT2Config
+from recur_tune.model import RecurrentGPT2, RecurrentGPT2Config
+from recur_tune.recurrences import settings_of
+from recur_tune.recurrences.pooled import PooledSpec
 
 # A busy machine is slow now and then, which is no failure. Where a change is judged, it always meets the same examples;
 # everywhere else new ones are tried.
@@ -64,15 +66,15 @@ def experiment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return run
 
 
-def small_config(memory: MemorySpec | None = None, **changes: object) -> RecurrentGPT2Config:
+def small_config(memory: PooledSpec | None = None, **changes: object) -> RecurrentGPT2Config:
     """A GPT-2 small enough for exact comparisons."""
     settings = {
         "vocab_size": 61, "n_positions": 32, "n_embd": 24, "n_layer": 3, "n_head": 2, "initializer_range": 0.2,
         "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None, "eos_token_id": None,
     }  # fmt: skip
-    return RecurrentGPT2Config(**settings | changes, recurrence=memory.model_dump() if memory else None)
+    return RecurrentGPT2Config(**settings | changes, recurrence=settings_of(memory))
 
 
-def small_model(memory: MemorySpec | None = None, **changes: object) -> RecurrentGPT2:
+def small_model(memory: PooledSpec | None = None, **changes: object) -> RecurrentGPT2:
     """A random model of that shape, in evaluation mode."""
     return RecurrentGPT2(small_config(memory, **changes)).eval()

@@ -19,8 +19,8 @@ import pytest
 import recur_tune
 from recur_tune.cli.main import cli
 from recur_tune.corpus.tokenizers import byte_tokenizer
-from recur_tune.model import MemorySpec
 from recur_tune.model.pretrained import save_model
+from recur_tune.recurrences.pooled import PooledSpec
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.shipped import SEARCH_SPACES, find_space
@@ -112,7 +112,7 @@ def test_every_command_of_a_line_is_looked_at() -> None:
 
 
 def test_the_readmes_python_can_be_pasted_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = small_model(MemorySpec(width=8, depth=1), vocab_size=256)
+    model = small_model(PooledSpec(width=8, depth=1), vocab_size=256)
     model.config.window, model.config.overlap = 16, 4
     save_model(model, byte_tokenizer(), tmp_path / "runs" / "a")
     searched = []

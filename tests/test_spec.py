@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from recur_tune.corpus.windows import Windowing
 from recur_tune.errors import UserError
 from recur_tune.model.pretrained import base_config
+from recur_tune.recurrences.pooled import PooledSpec
 from recur_tune.searching.objectives import OBJECTIVES
-from recur_tune.spec import MemorySpec, TrialConfig, nearest, parse, read_yaml, write_yaml
+from recur_tune.spec import TrialConfig, nearest, parse, read_yaml, write_yaml
 
 
 def test_the_defaults_are_the_papers() -> None:
     config = TrialConfig()
-    assert config.memory == MemorySpec(l_ins=2, width=200, depth=3, pooling="mean", embeddings=1)
+    assert config.memory == PooledSpec(l_ins=2, width=200, depth=3, pooling="mean", embeddings=1)
     assert (config.windowing, config.windows, config.step_tokens) == (Windowing(300, 0), 20, 48_000)
     assert TrialConfig(recurrence="none").memory is None
 

@@ -16,6 +16,7 @@ from recur_tune.cli.slurm import check_place, chosen_profile, is_submitted, slur
 from recur_tune.cli.trials import in_two_lines
 from recur_tune.corpus.document import SPLITS
 from recur_tune.errors import UserError
+from recur_tune.recurrences import MARKS
 from recur_tune.searching.directory import SearchDirectory, results_folder
 from recur_tune.searching.objectives import COSTS, OBJECTIVES
 from recur_tune.searching.spec import SearchSpec
@@ -102,7 +103,7 @@ def print_confirmation(spec: SearchSpec, found: Confirmation) -> None:
     for place, title in enumerate(["trial", "kind", *heads, *(in_two_lines(cost.title) for cost in costs)]):
         table.add_column(title, no_wrap=True, justify="left" if place < 2 else "right", vertical="bottom")
     for point in found.points:
-        kind = "plain" if spec.trial_config(point.trial.params).recurrence == "none" else "recurrent"
+        kind = MARKS[spec.trial_config(point.trial.params).recurrence].word
         error = "" if math.isnan(point.standard_error) else f" ± {point.standard_error:.2g}"
         seen = (point.trial.value(found.quality), point.validation)
         table.add_row(

@@ -35,9 +35,9 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, as_json: boo
     trial = parse(TrialConfig, fields_from(config, fields))
     with stderr.status("pricing a step …"):
         from recur_tune.cost.estimate import estimate
-        from recur_tune.trial.base import base_shape
+        from recur_tune.trial.base import base_settings
 
-        price = estimate(trial, base_shape(trial.base, trial.tokenizer), workers)
+        price = estimate(trial, base_settings(trial.base, trial.tokenizer), workers)
     if as_json:
         print_json(asdict(price))
         return
@@ -48,6 +48,7 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, as_json: boo
             "FLOPs per token (forward, the paper's count)": format_count(price.flops_per_token),
             "FLOPs per token (training, everything)": format_count(price.training_flops_per_token),
             "peak memory of a training step": format_size(price.peak_memory),
+            "memory of one stream (a window's key-value cache, and the state)": format_size(price.inference_memory),
             "parameters": f"{price.parameters:,} ({price.recurrence_parameters:,} of them the recurrence's)",
             "windows kept / recomputed": f"{plan.kept_windows} / {windows - plan.kept_windows}",
         },

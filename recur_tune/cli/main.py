@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from recur_tune import recurrences
 from recur_tune.cli.confirm import confirm
 from recur_tune.cli.cost import cost
 from recur_tune.cli.dashboards import dashboards
@@ -21,6 +22,7 @@ from recur_tune.cli.train import pretrain, train
 from recur_tune.cli.trial import add, end, trial
 from recur_tune.cli.ui import ui
 from recur_tune.errors import UserError
+from recur_tune.spec import COMMON
 
 INTERRUPTED = 130
 
@@ -45,6 +47,7 @@ def cli() -> None:
       recur-tune generate runs/a --prompt "The " --tokens 200
       recur-tune cost --base gpt2 --window 300 --overlap 30
     """
+    recurrences.check(reserved=COMMON)
 
 
 for command in (

@@ -14,6 +14,7 @@ from pydantic.fields import FieldInfo
 
 from recur_tune.errors import UserError
 from recur_tune.jsonable import finite
+from recur_tune.recurrences import names_of
 from recur_tune.searching.directory import SearchDirectory, results_folder
 from recur_tune.spec import TrialConfig, read_yaml
 from recur_tune.units import format_count
@@ -48,9 +49,9 @@ def trial_options(leave_out: Iterable[str] = (), from_preset: Iterable[str] = ()
         for name in reversed(names):
             field = TrialConfig.model_fields[name]
             flag = f"--{name.replace('_', '-')}"
-            gather = click.option(flag, name, metavar=_metavar(field), help=_help(field, name in set(from_preset)))(
-                gather
-            )
+            gather = click.option(
+                flag, name, metavar=_metavar(field), help=_help(name, field, name in set(from_preset))
+            )(gather)
         return gather  # type: ignore[return-value]
 
     return decorate
@@ -87,8 +88,9 @@ def print_json(value: dict[str, Any]) -> None:
     click.echo(json.dumps(finite(value), indent=2))
 
 
-def _help(field: FieldInfo, from_preset: bool) -> str:
-    text = f"{field.description}"
+def _help(name: str, field: FieldInfo, from_preset: bool) -> str:
+    owners = ", ".join(names_of(name))
+    text = f"{field.description} ({owners})" if owners else f"{field.description}"
     if from_preset:
         return f"{text.partition('; default:')[0]}. [default: the preset's]"
     if field.default is None:

@@ -14,6 +14,7 @@ from recur_tune.errors import UserError
 from recur_tune.shapes import PRESETS, PRETRAINING
 from recur_tune.spec import TrialConfig, parse
 from recur_tune.trial.base import pretraining_fields
+from recur_tune.trial.fields import OF_A_RECURRENCE
 from recur_tune.trial.schedule import misfit
 from recur_tune.units import format_count, format_size
 
@@ -24,8 +25,7 @@ _resume = click.option(
     "--resume", is_flag=True, help="Go on with the interrupted run in --out, under its own settings."
 )
 _FIXED_IN_PRETRAINING = (
-    "base", "recurrence", "l_ins", "width", "depth", "pooling", "embeddings", "skip", "recurrence_rate",
-    "windows", "overlap", "decay", "checkpointing", "memory_budget",
+    "base", "recurrence", *OF_A_RECURRENCE, "windows", "overlap", "decay", "checkpointing", "memory_budget",
 )  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def pretrain(preset: str, fields: dict[str, Any], out: Path, resume: bool, as_js
 def train(config: Path | None, fields: dict[str, Any], out: Path, resume: bool, as_json: bool) -> None:
     """Fine-tune a base with a recurrence, or without one for comparison.
 
-    CONFIG is a YAML file of the same fields as the flags below, `l_ins: 2` for --l-ins 2; flags win over it.
+    CONFIG is a YAML file of the same fields as the flags below, `clip_norm: 2` for --clip-norm 2; flags win over it.
     Ctrl-C stops after the current step and saves; --resume goes on as if nothing had happened.
 
     \b

@@ -156,7 +156,7 @@ def add(name: str, settings: tuple[str, ...], results: Path | None) -> None:
     waits for `recur-tune resume`.
 
     \b
-      recur-tune add books --set window=300 --set recurrence=memory --set l_ins=2
+      recur-tune add books --set window=300 --set recurrence=pooled --set l_ins=2
     """
     from recur_tune.searching.requests import ask_for_trial
 

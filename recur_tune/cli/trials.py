@@ -11,12 +11,16 @@ from rich.text import Text
 
 from recur_tune.cli.display import note, stdout
 from recur_tune.errors import UserError
+from recur_tune.recurrences import FIELDS, MECHANISMS
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.state import SearchState, TrialRecord
 
 # What is being searched comes first, in this order; where a screen is narrow, the last are left out.
-_ORDER = ("recurrence", "window", "overlap", "windows", "l_ins", "width", "learning_rate", "depth")
+_TELLING = [name for mechanism in MECHANISMS.values() for name in [*mechanism.spec.model_fields][:2]]
+_ORDER = tuple(
+    dict.fromkeys(["recurrence", "window", "overlap", "windows", *_TELLING, "learning_rate", *FIELDS])
+)  # fmt: skip
 _IN_TWO_LINES = {
     "recurrence": "recur-\nrence", "window": "win-\ndow", "overlap": "over-\nlap", "windows": "win-\ndows",
     "pooling": "pool-\ning", "embeddings": "embed-\ndings",

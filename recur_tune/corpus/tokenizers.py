@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerBa
 
 from recur_tune.corpus.document import Document
 from recur_tune.errors import UserError
-from recur_tune.hub import hub_message, use_cache_where_offline
+from recur_tune.hub import gguf_file, hub_message, use_cache_where_offline
 
 BYTES = "bytes"
 _GROUP_BYTES, _GROUP_DOCUMENTS = 8_000_000, 256
@@ -26,7 +26,12 @@ def load_tokenizer(name: str, field: str = "tokenizer") -> PreTrainedTokenizerBa
     try:
         # A recurrent model's folder has code beside it, of which a tokenizer needs nothing.
         kind = GPT2TokenizerFast if _is_bare_bpe(name) else AutoTokenizer
-        tokenizer = kind.from_pretrained(name, trust_remote_code=False)
+        if file := gguf_file(name):
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+        else:
+            tokenizer = kind.from_pretrained(name, trust_remote_code=False)
+    except UserError:
+        raise
     except Exception as error:  # transformers raises OSError, ValueError or a Hub error for the same mistake
         raise UserError(hub_message(field, name, error, "'bytes'" if field == "tokenizer" else "a preset")) from error
     if not tokenizer.is_fast:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from transformers import GPT2Config
+import torch
+from transformers import PretrainedConfig
 
-from recur_tune.cost.flops import flops_per_token, training_flops_per_token
+from recur_tune.cost.counted import Counted, counted
+from recur_tune.cost.flops import flops_per_token, is_closed, training_flops_per_token
+from recur_tune.cost.inference import closed_state_floats, inference_memory
 from recur_tune.cost.memory import plan_memory, resolve_plan
-from recur_tune.model.recurrence import Memory
+from recur_tune.recurrences import Work
+from recur_tune.shape import Shape, shape_of
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Plan
 
@@ -20,36 +24,47 @@ class Cost:
     flops_per_token: float
     training_flops_per_token: float
     peak_memory: int
+    inference_memory: int
     parameters: int
     recurrence_parameters: int
     plan: Plan
 
 
-def estimate(config: TrialConfig, base: GPT2Config, workers: int = 1) -> Cost:
+def estimate(config: TrialConfig, base: PretrainedConfig, workers: int = 1) -> Cost:
     """Price a trial; `workers` share its batch."""
-    config.check_base(base)
+    shape = shape_of(base.to_dict())
+    config.check_base(shape)
     lanes = -(-config.batch // workers)
     plan = resolve_plan(config, base, lanes)
-    recurrence = recurrence_parameters(config, base)
+    recurrence, quick = recurrence_parameters(config, shape), quick_costs(config, shape, base)
     return Cost(
-        flops_per_token=flops_per_token(config, base),
-        training_flops_per_token=training_flops_per_token(config, base, plan),
+        flops_per_token=quick["flops_per_token"],
+        training_flops_per_token=training_flops_per_token(config, shape, plan, _counted(config, base).work),
         peak_memory=plan_memory(config, base, plan, lanes),
-        parameters=body_parameters(base) + recurrence,
+        inference_memory=int(quick["inference_memory"]),
+        parameters=shape.parameters + recurrence,
         recurrence_parameters=recurrence,
         plan=plan,
     )
 
 
-def body_parameters(base: GPT2Config) -> int:
-    """Weights of a GPT-2, the vocabulary counted once because input and output share it."""
-    k, inner = base.n_embd, base.n_inner or 4 * base.n_embd
-    block = 4 * k + (3 * k * k + 3 * k) + (k * k + k) + (2 * k * inner + inner + k)
-    return (base.vocab_size + base.n_positions) * k + base.n_layer * block + 2 * k
+def quick_costs(config: TrialConfig, shape: Shape, base: PretrainedConfig) -> dict[str, float]:
+    """The costs that need no simulated step, by their names; `base` is for a recurrence that has to be counted."""
+    found, closed = _counted(config, base), closed_state_floats(config, shape)
+    return {
+        "flops_per_token": flops_per_token(config, shape, found.work),
+        "inference_memory": inference_memory(config, shape, found.state_floats if closed is None else closed),
+    }
 
 
-def recurrence_parameters(config: TrialConfig, base: GPT2Config) -> int:
+def _counted(config: TrialConfig, base: PretrainedConfig) -> Counted:
+    """What torch counts of a recurrence that lacks a closed form; nothing of one that has all."""
+    return Counted(Work(0, 0), 0) if is_closed(config) else counted(config, base)
+
+
+def recurrence_parameters(config: TrialConfig, shape: Shape) -> int:
     """Weights that the recurrence adds."""
-    if config.memory is None:
+    if config.mechanism is None or config.recurrence_spec is None:
         return 0
-    return sum(p.numel() for p in Memory(base.n_embd, base.n_layer, **config.memory.model_dump()).parameters())
+    with torch.device("meta"):  # counts, and fills nothing
+        return sum(p.numel() for p in config.mechanism.build(config.recurrence_spec, shape).parameters())

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from recur_tune.spec import MemorySpec
+from recur_tune.recurrences import FIELDS, MECHANISMS
 
-_RECURRENCE = frozenset({"recurrence", *MemorySpec.model_fields})
-_PRODUCTS = (_RECURRENCE | {"base", "window", "overlap"}) - {"skip"}  # which only adds
+_RECURRENCE = frozenset({"recurrence", *FIELDS})
+_ALL = MECHANISMS.values()
+_IN_PRODUCTS = {"recurrence"}.union(*(one.spec.model_fields.keys() - one.outside_products for one in _ALL))
+_IN_STATE = {"recurrence"}.union(*(one.spec.model_fields.keys() - one.outside_state for one in _ALL))
+_PRODUCTS = frozenset({*_IN_PRODUCTS, "base", "window", "overlap"})
 _STEP = _RECURRENCE | {
     "base", "tokenizer", "window", "windows", "batch", "dropout", "precision", "checkpointing", "memory_budget",
 }  # fmt: skip
@@ -14,5 +17,6 @@ ENTERING: dict[str, frozenset[str]] = {
     "flops_per_token": _PRODUCTS,
     "training_flops_per_token": _PRODUCTS | _STEP,  # 'auto' runs fewer windows again where memory is left
     "peak_memory": _STEP,
-    "parameters": (_RECURRENCE | {"base", "tokenizer"}) - {"skip"},
+    "inference_memory": frozenset({*_IN_STATE, "base", "window", "precision"}),
+    "parameters": frozenset({*_IN_PRODUCTS, "base", "tokenizer"}),
 }

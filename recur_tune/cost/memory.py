@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -10,12 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from transformers import GPT2Config
+from transformers import PretrainedConfig
 
 from recur_tune.corpus.batches import WindowBatch
+from recur_tune.cost.counted import counted
+from recur_tune.cost.inference import closed_state_floats, state_bytes
 from recur_tune.errors import UserError
-from recur_tune.model import RecurrentGPT2, RecurrentGPT2Config
-from recur_tune.model.pretrained import recurrent_config
+from recur_tune.model.pretrained import described_model, recurrent_config
+from recur_tune.shape import shape_of
 from recur_tune.spec import Precision, TrialConfig
 from recur_tune.training.bptt import Chain, Plan, Read, fixed_plan
 from recur_tune.training.memory_tracker import MemoryTracker
@@ -26,7 +27,7 @@ _SIMULATED_WINDOWS = 4  # a longer chain is priced from one of this length, of w
 _SIMULATED_KEPT = 3
 
 
-def predict_peak_memory(config: TrialConfig, base: GPT2Config, lanes: int | None = None) -> int:
+def predict_peak_memory(config: TrialConfig, base: PretrainedConfig, lanes: int | None = None) -> int:
     """Bytes of weights, gradients, optimiser state, batch and activations at the worst moment of a step.
 
     `lanes` is one worker's share of the batch; the default is all of it.
@@ -34,7 +35,7 @@ def predict_peak_memory(config: TrialConfig, base: GPT2Config, lanes: int | None
     return plan_memory(config, base, resolve_plan(config, base, lanes), lanes or config.batch)
 
 
-def resolve_plan(config: TrialConfig, base: GPT2Config, lanes: int | None = None) -> Plan:
+def resolve_plan(config: TrialConfig, base: PretrainedConfig, lanes: int | None = None) -> Plan:
     """What to keep from the forward pass; `auto` spends its budget where it buys most speed.
 
     As many whole windows as fit: each saves running it a second time.
@@ -59,14 +60,19 @@ def resolve_plan(config: TrialConfig, base: GPT2Config, lanes: int | None = None
     return Plan(low)
 
 
-def plan_memory(config: TrialConfig, base: GPT2Config, plan: Plan, lanes: int) -> int:
+def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: int) -> int:
     """The predicted peak under a plan."""
-    shape = recurrent_config(base, config.memory, config.dropout).to_json_string(use_diff=False)
     device = default_device()
+    described = recurrent_config(base, config.recurrence_spec, config.dropout)
+    if device.type == "cuda":
+        _forget_inside_the_kernel(described)
+    shape = described.to_json_string(use_diff=False)
     precision: Precision = "bfloat16" if uses_bfloat16(device, config.precision) else "float32"
 
     def simulated(windows: int, kept: int) -> _Simulation:
-        return _simulate(shape, config.window, windows, lanes, precision, Plan(kept), device.type == "cuda")
+        return _simulate(
+            shape, config.window, windows, lanes, precision, Plan(kept), device.type == "cuda", config.tune
+        )
 
     windows, kept = config.windows, plan.kept_windows
     if windows <= _SIMULATED_WINDOWS:
@@ -84,10 +90,10 @@ def plan_memory(config: TrialConfig, base: GPT2Config, plan: Plan, lanes: int) -
     return short.peak + further * tokens + further_kept * short.activations + (further - further_kept) * waiting
 
 
-def _state_bytes(config: TrialConfig, base: GPT2Config) -> int:
+def _state_bytes(config: TrialConfig, base: PretrainedConfig) -> int:
     """Of one chain."""
-    sites = 0 if config.memory is None else (base.n_layer if config.l_ins == "all" else 1) * config.memory.embeddings
-    return sites * base.n_embd * 4
+    closed = closed_state_floats(config, shape_of(base.to_dict()))
+    return state_bytes(counted(config, base).state_floats if closed is None else closed)
 
 
 @dataclass(frozen=True)
@@ -100,16 +106,18 @@ class _Simulation:
 
 @cache
 def _simulate(
-    shape: str, window: int, windows: int, lanes: int, precision: Precision, plan: Plan, on_gpu: bool
+    shape: str, window: int, windows: int, lanes: int, precision: Precision, plan: Plan, on_gpu: bool, tune: str
 ) -> _Simulation:
     """Only what moves bytes is an argument, so that trials which differ in the rest share an answer."""
     with FakeTensorMode():
-        model = RecurrentGPT2(RecurrentGPT2Config.from_dict(json.loads(shape)))
+        model = described_model(shape)
+        if tune == "recurrence":
+            model.freeze_body()
         if on_gpu:
             _drop_out_as_a_gpu_does(model)
         optimizer = make_optimizer(model, learning_rate=0.0, weight_decay=0.0)
         for parameter in model.parameters():
-            parameter.grad = torch.zeros_like(parameter)
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         optimizer.step()  # makes the moments, which exist from the second step on
         optimizer.zero_grad(set_to_none=True)
         batch = WindowBatch(
@@ -161,10 +169,15 @@ class _FusedDropout(nn.Module):
         return torch.native_dropout(x, self.p, True)[0] if self.p else x
 
 
-def _drop_out_as_a_gpu_does(model: RecurrentGPT2) -> None:
-    for block in model.transformer.h:
-        # Its attention drops out inside the kernel and keeps nothing for it; a CPU's would keep the whole square.
-        block.attn.attn_dropout = nn.Dropout(0.0)
-        block.attn.resid_dropout = _FusedDropout(block.attn.resid_dropout.p)
-        block.mlp.dropout = _FusedDropout(block.mlp.dropout.p)
-    model.transformer.drop = _FusedDropout(model.transformer.drop.p)
+def _forget_inside_the_kernel(config: PretrainedConfig) -> None:
+    """A GPU's attention drops out inside its kernel and keeps nothing for it; a CPU's would keep the whole square."""
+    for name in ("attn_pdrop", "attention_dropout"):
+        if hasattr(config, name):
+            setattr(config, name, 0.0)
+
+
+def _drop_out_as_a_gpu_does(model: nn.Module) -> None:
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Dropout):
+                setattr(module, name, _FusedDropout(child.p))

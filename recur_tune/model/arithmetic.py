@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
-from recur_tune.model.body import Block, Body, Projection
+from recur_tune.model.body import Block, Body, Module, Projection
 from recur_tune.model.passes import is_rms, move, rms_norm
 
 Product = Any  # what a matrix product made: here, a tensor
@@ -32,7 +31,7 @@ class Arithmetic:
             x_BTK = x_BTK + body.positions(torch.arange(begin, begin + tokens_BT.shape[1], device=tokens_BT.device))
         return x_BTK if body.dropout is None else body.dropout(x_BTK)
 
-    def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
         """The residual stream with what is added to it, and its norm."""
         if added is not None:
             x_BTK = x_BTK + added
@@ -42,7 +41,7 @@ class Arithmetic:
         self,
         x_BTK: torch.Tensor,
         added: Product | None,
-        norm: nn.Module,
+        norm: Module,
         projection: Projection,
         begin: int = 0,
         with_mean: bool = False,
@@ -80,7 +79,7 @@ class Arithmetic:
         """Queries, keys and values of what a product made, or a tensor's, each [B, heads, T, head size]."""
         return split_heads(product, block)
 
-    def dropout(self, product: Product, dropout: nn.Module | None) -> Product:
+    def dropout(self, product: Product, dropout: Module | None) -> Product:
         """Dropout on what a product made, where a family has any."""
         return product if dropout is None else dropout(product)
 

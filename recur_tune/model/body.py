@@ -9,10 +9,12 @@ Shape suffixes: T positions, D head size.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
+Module = Any  # an nn.Module, whose attributes transformers decides
 Turn = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of rotary positions, each [T, D]
 
 
@@ -25,7 +27,7 @@ class Projection:
         inputs_first: Whether a weight is [inputs, outputs], as GPT-2's Conv1D has it; nn.Linear's is [outputs, inputs].
     """
 
-    parts: tuple[nn.Module, ...]
+    parts: tuple[Module, ...]
     inputs_first: bool = False
 
     @property
@@ -61,21 +63,21 @@ class Block:
         dropouts: Behind attention and behind the MLP; none where the family has none.
     """
 
-    attention_norm: nn.Module
+    attention_norm: Module
     qkv: Projection
     heads: int
     key_value_heads: int
     scaling: float | None
     attention_dropout: float
-    query_norm: nn.Module | None
-    key_norm: nn.Module | None
+    query_norm: Module | None
+    key_norm: Module | None
     out: Projection
-    mlp_norm: nn.Module
+    mlp_norm: Module
     up: Projection
     down: Projection
-    activation: nn.Module
+    activation: Module
     gated: bool
-    dropouts: tuple[nn.Module, nn.Module] | None
+    dropouts: tuple[Module, Module] | None
 
     @property
     def query_columns(self) -> int:
@@ -99,10 +101,10 @@ class Body:
 
     tokens: nn.Embedding
     positions: nn.Embedding | None
-    rotary: nn.Module | None
-    dropout: nn.Module | None
+    rotary: Module | None
+    dropout: Module | None
     blocks: tuple[Block, ...]
-    final_norm: nn.Module
+    final_norm: Module
 
     @property
     def projections(self) -> tuple[Projection, ...]:
@@ -117,6 +119,11 @@ class Body:
             norms += [block.attention_norm, block.mlp_norm, block.query_norm, block.key_norm]
         modules = [self.tokens, self.positions, *norms, *(part for one in self.projections for part in one.parts)]
         return {parameter for module in modules if module is not None for parameter in module.parameters()}
+
+    @property
+    def has_kernels(self) -> bool:
+        """Whether `kernels.py` has what lies between its products: layer norm and GELU, not yet RMS norm and SwiGLU."""
+        return self.rotary is None
 
     @property
     def drops_out(self) -> bool:

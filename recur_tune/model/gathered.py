@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from transformers.activations import SiLUActivation
 
 from recur_tune.model.arithmetic import Arithmetic, activated, is_tanh_gelu, split_heads
-from recur_tune.model.body import Block, Body, Projection
+from recur_tune.model.body import Block, Body, Module, Projection
 from recur_tune.model.fusion import passes_for
 from recur_tune.model.passes import add_columns
 from recur_tune.model.products import add_product, product_type
@@ -54,7 +54,7 @@ class Totals:
         return self._stacks.get(stack)
 
 
-def _of_norm(norm: nn.Module) -> tuple[tuple[nn.Parameter, ...], tuple[nn.Parameter, ...]]:
+def _of_norm(norm: Module) -> tuple[tuple[nn.Parameter, ...], tuple[nn.Parameter, ...]]:
     """A norm's weight, and its bias where it has one."""
     bias = getattr(norm, "bias", None)
     return (norm.weight,), () if bias is None else (bias,)
@@ -112,7 +112,7 @@ class Gathered(Arithmetic):
         x_BTK = _Embed.apply(self.anchor, self, tokens_BT, begin, body.tokens.weight, positions)
         return x_BTK if body.dropout is None else body.dropout(x_BTK)
 
-    def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
         """Keeps the sum."""
         x_BTK, normed_BTK, _ = _NormProject.apply(x_BTK, *_parts(added), self, norm, None, 0, False)
         return x_BTK, normed_BTK
@@ -121,7 +121,7 @@ class Gathered(Arithmetic):
         self,
         x_BTK: torch.Tensor,
         added: Product | None,
-        norm: nn.Module,
+        norm: Module,
         projection: Projection,
         begin: int = 0,
         with_mean: bool = False,
@@ -158,7 +158,7 @@ class Gathered(Arithmetic):
             product = Product(product, None)
         return _Heads.apply(product.value, product.by_bias, self, block)
 
-    def dropout(self, product: Product, dropout: nn.Module | None) -> Product:
+    def dropout(self, product: Product, dropout: Module | None) -> Product:
         """By autograd, where there is any."""
         if dropout is None or not (dropout.training and dropout.p):
             return product
@@ -228,7 +228,7 @@ class _NormProject(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, by_bias_of_added: torch.Tensor | None,
-        step: Gathered, norm: nn.Module, product: Projection | None, begin: int, with_mean: bool,
+        step: Gathered, norm: Module, product: Projection | None, begin: int, with_mean: bool,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:  # fmt: skip
         ctx.set_materialize_grads(False)
         kind = x_BTK.dtype if product is None else step.cast(product.weights).dtype

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import nn
 
 from recur_tune.corpus.windows import NOT_SCORED
+from recur_tune.model.body import Module
 
 _ROWS_AT_A_TIME = 512  # whose probabilities exist in single precision
 
@@ -20,7 +20,7 @@ Total = torch.Tensor | None
 
 
 def add_norm(
-    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: nn.Module, kind: torch.dtype, with_mean: bool
+    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, kind: torch.dtype, with_mean: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
     """A sum, its norm as a `kind` of number, the sum's mean over positions if it is wanted, and for the backward pass
     every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of the root mean square."""
@@ -37,7 +37,7 @@ def add_norm_backward(
     by_mean_B1K: torch.Tensor | None,
     x_BTK: torch.Tensor,
     moments: torch.Tensor,
-    norm: nn.Module,
+    norm: Module,
     kind: torch.dtype,
     kind_of_norm: torch.dtype | None,
     totals: tuple[Total, Total, Total],
@@ -69,7 +69,7 @@ def add_norm_backward(
     of_weight, of_bias, of_added = totals
     if of_weight is not None:
         of_weight += by_weight
-    if of_bias is not None:
+    if of_bias is not None and by_bias is not None:
         of_bias += by_bias
     add_columns(gradient, of_added)
     normed = None if kind_of_norm is None else _norm(x_BTK, norm)[0].to(kind_of_norm)
@@ -160,17 +160,17 @@ def sum_type(values: torch.Tensor) -> torch.dtype:
     return torch.promote_types(values.dtype, torch.float32)
 
 
-def is_rms(norm: nn.Module) -> bool:
+def is_rms(norm: Module) -> bool:
     """Whether a norm divides by the root mean square alone, as the Llama family's do."""
     return hasattr(norm, "variance_epsilon")
 
 
-def rms_norm(x_BTK: torch.Tensor, norm: nn.Module) -> torch.Tensor:
+def rms_norm(x_BTK: torch.Tensor, norm: Module) -> torch.Tensor:
     """In the precision of what it is given, single at least; transformers' own rounds double precision to single."""
     return F.rms_norm(x_BTK, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
 
-def _norm(x_BTK: torch.Tensor, norm: nn.Module) -> tuple[torch.Tensor, ...]:
+def _norm(x_BTK: torch.Tensor, norm: Module) -> tuple[torch.Tensor, ...]:
     """With what the backward pass wants of every row."""
     if is_rms(norm):
         scale = (x_BTK.square().mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
@@ -179,7 +179,7 @@ def _norm(x_BTK: torch.Tensor, norm: nn.Module) -> tuple[torch.Tensor, ...]:
 
 
 def _rms_norm_backward(
-    by_normed_BTK: torch.Tensor, x_BTK: torch.Tensor, scale_BT1: torch.Tensor, norm: nn.Module
+    by_normed_BTK: torch.Tensor, x_BTK: torch.Tensor, scale_BT1: torch.Tensor, norm: Module
 ) -> tuple[torch.Tensor, torch.Tensor, None]:
     """Gradients with respect to what is normed and to the weight."""
     unit_BTK = x_BTK * scale_BT1

@@ -1,99 +1,134 @@
-"""Models in and out of folders: bases by name, presets, known shapes, and Hugging Face's format on disk."""
+"""Models in and out of folders: bases by name, presets, known shapes, GGUF files, and Hugging Face's format on disk."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerBase
+from pydantic import BaseModel
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
 from recur_tune.corpus.tokenizers import load_tokenizer
 from recur_tune.errors import UserError
-from recur_tune.hub import hub_message, use_cache_where_offline
-from recur_tune.model.language_model import RecurrentGPT2, RecurrentGPT2Config
+from recur_tune.hub import gguf_file, hub_message, use_cache_where_offline
+from recur_tune.model.bodies import BODIES
 from recur_tune.model.portable import write_code
-from recur_tune.model.recurrence import Memory
+from recur_tune.model.reader import ReadsInWindows
+from recur_tune.recurrences import settings_of
+from recur_tune.shape import FAMILIES, family_of
 from recur_tune.shapes import DROPOUTS, KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
-from recur_tune.spec import MemorySpec
 
 # Hugging Face's bars and load reports would break ours; what goes wrong raises anyway.
 transformers_logging.disable_progress_bar()
 transformers_logging.set_verbosity_error()
 
+# Ways to scale rotary positions that are the same for every window; others change with a text's length.
+_ROTARY = ("default", "linear", "llama3", "yarn")
+_OURS = {"recurrence", "window", "overlap", "auto_map"}
 
-def base_config(base: str, vocabulary: int | None = None) -> GPT2Config:
-    """The shape of a base without its weights: a preset, a folder, a known name or any name on the Hub.
+
+def base_config(base: str, vocabulary: int | None = None) -> PretrainedConfig:
+    """The configuration of a base without its weights: a preset, a folder, a GGUF file, a known name or any name on the
+    Hub.
 
     `vocabulary` is the size that a preset gets; the default is what its usual tokenizer has.
     """
     if base in PRESETS and not Path(base).is_dir():
         size = vocabulary or (256 if PRESET_TOKENIZERS[base] == "bytes" else 50257)
-        return GPT2Config(vocab_size=size, bos_token_id=None, eos_token_id=None, **PRESETS[base])
+        return CONFIG_MAPPING["gpt2"](vocab_size=size, bos_token_id=None, eos_token_id=None, **PRESETS[base])
     short = base.removeprefix("openai-community/").removeprefix("distilbert/")
     if short in KNOWN_SHAPES and not Path(base).is_dir():
-        return GPT2Config(**KNOWN_SHAPES[short])
+        settings = dict(KNOWN_SHAPES[short])
+        return CONFIG_MAPPING[settings.pop("model_type", "gpt2")](**settings)
     use_cache_where_offline()
     try:
         config = _read_config(base)
+    except UserError:
+        raise
     except Exception as error:  # transformers raises OSError, ValueError or a Hub error for the same mistake
         raise UserError(hub_message("base", base, error, _suggestions())) from error
     return config
 
 
-def recurrent_config(base: GPT2Config, memory: MemorySpec | None, dropout: float | None) -> RecurrentGPT2Config:
-    """A base's shape with the recurrence added and, where it is given, another dropout rate."""
-    settings = {key: value for key, value in base.to_dict().items() if key not in ("model_type", "recurrence", "dtype")}
+def recurrent_config(base: PretrainedConfig, spec: BaseModel | None, dropout: float | None) -> Any:
+    """A base's configuration with the recurrence added and, where it is given, another dropout rate."""
+    settings = {key: value for key, value in base.to_dict().items() if key not in {"model_type", "dtype", *_OURS}}
+    family = family_of(base.to_dict())
     if dropout is not None:
-        settings |= dict.fromkeys(DROPOUTS, dropout)
-    return RecurrentGPT2Config(**settings, recurrence=memory.model_dump() if memory else None)
+        settings |= dict.fromkeys(DROPOUTS if family == "gpt2" else ("attention_dropout",), dropout)
+    return BODIES[family].config_class(**settings, recurrence=settings_of(spec))
+
+
+def fresh_model(config: Any) -> ReadsInWindows:
+    """A model of this configuration, its weights drawn from torch's generator."""
+    return BODIES[config.shape.family](config)
+
+
+def described_model(described: str) -> ReadsInWindows:
+    """The same of a configuration's JSON, which caches can have as a key."""
+    settings = json.loads(described)
+    return fresh_model(BODIES[family_of(settings)].config_class.from_dict(settings))
 
 
 def load_base(
-    base: str, memory: MemorySpec | None, dropout: float | None = None, vocabulary: int | None = None
-) -> RecurrentGPT2:
+    base: str, spec: BaseModel | None, dropout: float | None = None, vocabulary: int | None = None
+) -> ReadsInWindows:
     """A base with a fresh recurrence (or none) added; a preset's weights are drawn from torch's generator.
 
     `dropout` replaces the base's own rates where it is given.
     """
     config = base_config(base, vocabulary)
-    if config.model_type == RecurrentGPT2Config.model_type and config.recurrence is not None:
-        raise UserError(f"base: {base} already has a recurrence; give the plain GPT-2 that it was trained from.")
-    ours = recurrent_config(config, memory, dropout)
+    if getattr(config, "recurrence", None) is not None:
+        raise UserError(f"base: {base} already has a recurrence; give the plain model that it was trained from.")
     if base in PRESETS and not Path(base).is_dir():
-        return RecurrentGPT2(ours)
-    use_cache_where_offline()
-    try:
-        # Safetensors alone: a pickled checkpoint could run code. Single precision whatever the file has: Adam's
-        # small steps vanish in a half-precision weight.
-        weights = GPT2LMHeadModel.from_pretrained(base, use_safetensors=True, dtype=torch.float32).state_dict()
-    except Exception as error:  # as above, and a damaged safetensors file raises yet another type
-        raise UserError(hub_message("base", base, error, _suggestions())) from error
+        return fresh_model(recurrent_config(config, spec, dropout))
+    weights = _weights(base)
+    # The file's own configuration: a known shape says nothing of rotary positions.
+    ours = recurrent_config(weights.config, spec, dropout)
     with torch.device("meta"):
-        model = RecurrentGPT2(ours)
-    model.recurrence = Memory(ours.n_embd, ours.n_layer, **memory.model_dump()) if memory else None
-    model.load_state_dict(weights, strict=False, assign=True)
+        model = fresh_model(ours)
+    model.add_recurrence()
+    model.load_state_dict(weights.state_dict(), strict=False, assign=True)
+    model.take_buffers(weights)
     model.tie_weights()
     return model
 
 
-def save_model(model: RecurrentGPT2, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the model in Hugging Face's format. Without a recurrence the folder is a plain GPT-2, which any
-    tool opens. With one it holds the model's code too: transformers opens it where recur-tune is not installed when
-    it is told to trust that code, after `import recur_tune.model` without, and `GPT2LMHeadModel` finds the body."""
+def _weights(base: str) -> Any:
+    """transformers' own model of a base."""
+    use_cache_where_offline()
+    try:
+        if file := gguf_file(base):
+            return AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+        # Safetensors alone: a pickled checkpoint could run code. Single precision whatever the file has: Adam's
+        # small steps vanish in a half-precision weight.
+        return AutoModelForCausalLM.from_pretrained(base, use_safetensors=True, dtype=torch.float32)
+    except Exception as error:  # as above, and a damaged file raises yet another type
+        raise UserError(hub_message("base", base, error, _suggestions())) from error
+
+
+def save_model(model: ReadsInWindows, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write the model in Hugging Face's format. Without a recurrence the folder is a plain model of its family, which
+    any tool opens. With one it holds the model's code too. Then transformers opens it where recur-tune is not installed
+    if it is told to trust that code, and after `import recur_tune.model` without; the family's own class finds the
+    body.
+    """
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if model.recurrence is not None:
         write_code(folder)
         return
-    ours = {"recurrence", "window", "overlap"}
-    settings = {key: value for key, value in model.config.to_dict().items() if key not in ours}
-    settings |= {"model_type": GPT2Config.model_type, "architectures": [GPT2LMHeadModel.__name__]}
+    family = model.config.shape.family
+    settings = {key: value for key, value in model.config.to_dict().items() if key not in _OURS}
+    settings |= {"model_type": family, "architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family]]}
     (folder / "config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
-def load_model(folder: Path) -> tuple[RecurrentGPT2, PreTrainedTokenizerBase]:
+def load_model(folder: Path) -> tuple[ReadsInWindows, PreTrainedTokenizerBase]:
     """A model that `save_model` wrote, with its tokenizer."""
     if (folder / "trial.yaml").is_file() and not (folder / "config.json").is_file():
         raise UserError(
@@ -104,10 +139,11 @@ def load_model(folder: Path) -> tuple[RecurrentGPT2, PreTrainedTokenizerBase]:
             f"model: {folder} holds no model (no config.json); give a folder that `recur-tune train` wrote."
         )
     config = base_config(str(folder))
-    if config.model_type != RecurrentGPT2Config.model_type:
-        return load_base(str(folder), memory=None), load_tokenizer(str(folder))
+    if getattr(config, "recurrence", None) is None:
+        return load_base(str(folder), None), load_tokenizer(str(folder))
     try:
-        model = RecurrentGPT2.from_pretrained(folder, use_safetensors=True, dtype=torch.float32)
+        kind = BODIES[config.shape.family]
+        model = kind.from_pretrained(folder, use_safetensors=True, dtype=torch.float32)
     except Exception as error:  # a damaged file raises safetensors' own type, a missing one OSError
         raise UserError(hub_message("model", str(folder), error, "another run")) from error
     return model, load_tokenizer(str(folder))
@@ -120,14 +156,25 @@ def base_tokenizer(base: str, chosen: str | None) -> str:
     return PRESET_TOKENIZERS[base] if base in PRESETS and not Path(base).is_dir() else base
 
 
-def _read_config(base: str) -> GPT2Config:
-    settings, _ = GPT2Config.get_config_dict(base)
-    kind = settings.get("model_type")
-    if kind == RecurrentGPT2Config.model_type:
-        return RecurrentGPT2Config.from_dict(settings)
-    if kind != GPT2Config.model_type:
-        raise ValueError(f"it is of type {kind!r}, not gpt2")
-    return GPT2Config.from_dict(settings)
+def _read_config(base: str) -> PretrainedConfig:
+    if file := gguf_file(base):
+        settings, _ = PretrainedConfig.get_config_dict(str(file.parent), gguf_file=file.name)
+    else:
+        settings, _ = PretrainedConfig.get_config_dict(base)
+    family = family_of(settings)
+    if family not in FAMILIES:
+        raise UserError(
+            f"base: {base} is of type {family!r}, which is not supported; these are: {', '.join(FAMILIES)}."
+        )
+    is_ours = settings["model_type"] != family
+    config = (BODIES[family].config_class if is_ours else CONFIG_MAPPING[family]).from_dict(settings)
+    rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rotary not in _ROTARY:
+        raise UserError(
+            f"base: {base} scales its rotary positions in the way {rotary!r}, which is not supported; these are: "
+            f"{', '.join(_ROTARY)}."
+        )
+    return config
 
 
 def _suggestions() -> str:

@@ -26,7 +26,7 @@ from recur_tune.model.body import Body
 from recur_tune.model.cache import Cache, TextCache
 from recur_tune.model.recurrence import Recurrence, State
 from recur_tune.model.recurrences import module_of
-from recur_tune.model.shape import Shape, shape_of
+from recur_tune.shape import Shape, shape_of
 
 _BY_AUTOGRAD = Arithmetic()
 
@@ -48,7 +48,7 @@ class WindowedConfig:
     @property
     def shape(self) -> Shape:
         """The body's."""
-        return shape_of(self.to_dict())
+        return shape_of(self.to_dict())  # type: ignore[attr-defined]
 
     @property
     def windowing(self) -> Windowing:
@@ -97,6 +97,20 @@ class ReadsInWindows(GenerationMixin):
             # Before there were others, a configuration did not say which.
             self.recurrence = module_of(settings.get("kind", "pooled"))(self.config.shape, **fields)
 
+    def take_buffers(self, other: nn.Module) -> None:
+        """What another model of the family computes with and does not save, as the angles of rotary positions."""
+        own = dict(self.named_buffers())
+        for name, buffer in other.named_buffers():
+            if name in own and own[name].is_meta:
+                place, _, attribute = name.rpartition(".")
+                setattr(self.get_submodule(place), attribute, buffer)
+
+    def freeze_body(self) -> None:
+        """Leave only the recurrence to be trained."""
+        assert self.recurrence is not None
+        self.requires_grad_(False)
+        self.recurrence.requires_grad_(True)
+
     def _init_weights(self, module: nn.Module) -> None:
         # The recurrence has a start of its own; a body's narrow normal would leave the state at almost nothing.
         if self.recurrence is not None and any(module is part for part in self.recurrence.modules()):
@@ -127,8 +141,8 @@ class ReadsInWindows(GenerationMixin):
         passage = cache.passage if cache else None
         if passage is None and self.recurrence is not None:
             passage = self.recurrence.open(state, fresh_B, in_parts=cache is not None)
-        watches = passage is not None and (leave_state or cache is not None)
-        wants_mean = watches and passage.wants == "means"
+        watcher = passage if leave_state or cache is not None else None
+        wants_mean = watcher is not None and watcher.wants == "means"
         x_BTK = arithmetic.embed(tokens_BT, begin, body)
         turn = body.turn(begin, x_BTK)
         added: Product | None = None  # to the residual stream, by the block before
@@ -136,8 +150,8 @@ class ReadsInWindows(GenerationMixin):
             x_BTK, qkv, mean_B1K = arithmetic.norm_project(
                 x_BTK, added, block.attention_norm, block.qkv, with_mean=wants_mean and layer > 0
             )
-            if watches and layer:  # the sum is the output of the block before
-                passage.observe(layer - 1, x_BTK if mean_B1K is None else mean_B1K)
+            if watcher is not None and layer:  # the sum is the output of the block before
+                watcher.observe(layer - 1, x_BTK if mean_B1K is None else mean_B1K)
             past = cache.keys_values.get(layer) if cache else None
             inserted_BMK = passage.inserted(layer) if passage is not None and past is None else None
             rate = block.attention_dropout if self.training else 0.0
@@ -149,8 +163,8 @@ class ReadsInWindows(GenerationMixin):
             x_BTK, added = arithmetic.norm_mlp(x_BTK, added, block)
             added = arithmetic.dropout(added, behind_mlp)
         _, top_BTK = arithmetic.norm(x_BTK, added, body.final_norm)
-        if watches:  # as Hugging Face counts hidden states, the last one is normalised
-            passage.observe(len(body.blocks) - 1, top_BTK.mean(1, keepdim=True) if wants_mean else top_BTK)
+        if watcher is not None:  # as Hugging Face counts hidden states, the last one is normalised
+            watcher.observe(len(body.blocks) - 1, top_BTK.mean(1, keepdim=True) if wants_mean else top_BTK)
         if cache is not None:
             cache.passage, cache.length = passage, begin + tokens_BT.shape[1]
         return Reading(top_BTK, passage.close() if passage is not None and leave_state else None)

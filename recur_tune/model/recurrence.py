@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from recur_tune.model.shape import Shape
+from recur_tune.shape import Shape
 
 State = tuple[torch.Tensor, ...]  # lanes first; only the recurrence knows what they are
 

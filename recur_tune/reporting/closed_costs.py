@@ -6,44 +6,46 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 from recur_tune.reporting.reading import Reading
+from recur_tune.shape import FAMILIES, Shape, family_of, shape_of
 from recur_tune.shapes import KNOWN_SHAPES, PRESETS
 from recur_tune.spec import TrialConfig
 
-_GPT2 = {"n_inner": None, "vocab_size": 50257, "n_positions": 1024}  # where a shape says nothing else
-
 
 def closed_form(search: Reading, cost: str, configs: Sequence[TrialConfig]) -> Callable[[TrialConfig], float] | None:
-    """A cost of these trials; None where it has to be simulated, or a base's shape is not at hand."""
+    """A cost of these trials; None where it has to be simulated, a base's shape is not at hand, or a recurrence has no
+    closed form."""
+    from recur_tune.cost.flops import is_closed
+
     # With a tokenizer of its own a preset is another model.
     bases = {(config.base, config.tokenizer): config for config in configs}
-    shapes = {key: _shape(search, config) for key, config in bases.items()}
+    shapes = {key: shape for key, config in bases.items() if (shape := _shape(search, config))}
     is_planned = any(config.checkpointing == "auto" for config in configs)  # by what memory is left
     price = _PRICES.get(cost)
-    if price is None or None in shapes.values() or (cost == "training_flops_per_token" and is_planned):
+    if price is None or len(shapes) < len(bases) or (cost == "training_flops_per_token" and is_planned):
+        return None
+    if not all(map(is_closed, configs)):
         return None
     return lambda config: price(config, shapes[config.base, config.tokenizer])
 
 
-def _shape(search: Reading, config: TrialConfig) -> Any:
-    """As much of the base's shape as a closed form asks for, from its folder or its name; None where neither tells."""
+def _shape(search: Reading, config: TrialConfig) -> Shape | None:
+    """The base's shape, from its folder or its name; None where neither tells."""
     place = search.directory.with_own_base(config).base
-    found: Any = PRESETS.get(place) or KNOWN_SHAPES.get(place)
+    found = {"model_type": "gpt2", **named} if (named := PRESETS.get(place) or KNOWN_SHAPES.get(place)) else {}
     with suppress(OSError, ValueError):
         found = json.loads((Path(place) / "config.json").read_text())
-    return SimpleNamespace(**_GPT2 | found) if found else None
+    return shape_of(found) if family_of(found) in FAMILIES else None
 
 
-def _flops(config: TrialConfig, shape: Any) -> float:
+def _flops(config: TrialConfig, shape: Shape) -> float:
     from recur_tune.cost.flops import flops_per_token
 
     return flops_per_token(config, shape)
 
 
-def _training_flops(config: TrialConfig, shape: Any) -> float:
+def _training_flops(config: TrialConfig, shape: Shape) -> float:
     from recur_tune.cost.flops import training_flops_per_token
     from recur_tune.training.bptt import fixed_plan
 
@@ -51,13 +53,19 @@ def _training_flops(config: TrialConfig, shape: Any) -> float:
     return training_flops_per_token(config, shape, fixed_plan(config.checkpointing, config.windows))
 
 
-def _parameters(config: TrialConfig, shape: Any) -> float:
-    import torch
+def _inference_memory(config: TrialConfig, shape: Shape) -> float:
+    from recur_tune.cost.inference import closed_state_floats, inference_memory
 
-    from recur_tune.cost.estimate import body_parameters, recurrence_parameters
-
-    with torch.device("meta"):  # counts, and fills nothing
-        return body_parameters(shape) + recurrence_parameters(config, shape)
+    return inference_memory(config, shape, closed_state_floats(config, shape) or 0)
 
 
-_PRICES = {"flops_per_token": _flops, "training_flops_per_token": _training_flops, "parameters": _parameters}
+def _parameters(config: TrialConfig, shape: Shape) -> float:
+    from recur_tune.cost.estimate import recurrence_parameters
+
+    return shape.parameters + recurrence_parameters(config, shape)
+
+
+_PRICES: dict[str, Callable[[TrialConfig, Shape], float]] = {
+    "flops_per_token": _flops, "training_flops_per_token": _training_flops, "inference_memory": _inference_memory,
+    "parameters": _parameters,
+}  # fmt: skip

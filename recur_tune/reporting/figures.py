@@ -31,7 +31,7 @@ _EDGE = {"width": 0.8, "color": "#555555"}  # yellow on white would be lost with
 
 
 def front_panel(search: Reading) -> Panel:
-    """Quality against the first cost, coloured by the second; the trials of either kind have a shape of their own."""
+    """Quality against the first cost, coloured by the second; the trials of every kind have a shape of their own."""
     key, title = "front", f"The front: {search.quality.title} against {search.costs[0].title}"
     if not search.complete:
         return Panel.of_words(key, title, "No trial has reached its full budget with values that are numbers yet.")
@@ -57,9 +57,9 @@ def front_panel(search: Reading) -> Panel:
     above = len(search.known) - len(shown)
     more = f" {above} more {'lies' if above == 1 else 'lie'} above; a double click shows all." if above else ""
     caption = (
-        "Lower and further left is better: circles are plain models, triangles recurrent ones, and those with a black "
-        f"edge no other trial beats in all of {_listed(search.spec.objectives)}; hollow ones have not reached their "
-        f"full budget, and lines join the best of a kind, dashed for plain.{coloured}{more}"
+        "Lower and further left is better. Every kind has a shape of its own; those with a black edge no other trial "
+        f"beats in all of {_listed(search.spec.objectives)}; hollow ones have not reached their full budget, and "
+        f"lines join the best of a kind, dashed for plain.{coloured}{more}"
     )
     return Panel(key, title, caption, figure, _FRONT_HEIGHT)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from recur_tune.recurrences import MARKS, NONE
 from recur_tune.searching.objectives import Objective
 from recur_tune.units import format_size
 
@@ -48,12 +49,11 @@ class Kind:
     title: str
     symbol: str
     dash: str
-    colour: str  # two that everybody can tell apart
+    colour: str  # those that everybody can tell apart
 
 
 KINDS = {
-    "none": Kind("plain", "circle", "dash", "#0072b2"),
-    "memory": Kind("recurrent", "triangle-up", "solid", "#d55e00"),
+    name: Kind(mark.word, mark.symbol, "dash" if name == NONE else "solid", mark.colour) for name, mark in MARKS.items()
 }
 # By search, where several share a figure.
 SYMBOLS = ("circle", "triangle-up", "square", "diamond", "cross", "star", "pentagon", "x")

@@ -13,6 +13,7 @@ from typing import Any
 from recur_tune.errors import UserError
 from recur_tune.files import write_text
 from recur_tune.jsonable import finite
+from recur_tune.recurrences import NONE
 from recur_tune.reporting.confirmed import confirmed_panel
 from recur_tune.reporting.figures import front_panel, windows_panel
 from recur_tune.reporting.importance import importance_panel
@@ -182,8 +183,8 @@ def _summary(search: Reading) -> dict[str, str]:
         counts[trial.state] = counts.get(trial.state, 0) + 1
     states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items(), key=lambda item: -item[1]))
     summary = {f"trials: {states}": str(len(search.state.trials)), "on the front": str(len(search.best))}
-    for title, kind in (("plain", "none"), ("recurrent", "memory")):
-        own = values_of([trial for trial in search.complete if search.kind(trial) == kind], search.quality)
+    for title, is_plain in (("plain", True), ("recurrent", False)):
+        own = values_of([one for one in search.complete if (search.kind(one) == NONE) == is_plain], search.quality)
         if own:
             summary[f"best {search.quality.title}, {title}"] = search.quality.format(min(own))
     if search.hypervolume is not None:

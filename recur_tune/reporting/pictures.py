@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from recur_tune.errors import UserError
 from recur_tune.files import whole_folder
+from recur_tune.recurrences import MARKS
 from recur_tune.reporting.marks import GREY, GRID, Figure, Panel
 
 if TYPE_CHECKING:  # it takes a while to import
@@ -17,7 +18,7 @@ if TYPE_CHECKING:  # it takes a while to import
 
 _MARKERS = {
     "circle": "o", "triangle-up": "^", "square": "s", "diamond": "D", "cross": "P", "star": "*",
-    "pentagon": "p", "x": "X",
+    "pentagon": "p", "x": "X", **{mark.symbol: mark.marker for mark in MARKS.values()},
 }  # fmt: skip
 _DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 

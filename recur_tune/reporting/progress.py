@@ -100,7 +100,7 @@ def curves_panel(search: Reading) -> Panel:
     lines, words = _rungs(rungs)
     crosses = f", and crosses mark the {len(pruned)} that others had beaten at their cost" if pruned else ""
     caption = (
-        "Validations of every trial on the front, plain ones dashed with circles, recurrent ones with triangles; "
+        "Validations of every trial on the front, every kind with a shape of its own and plain ones dashed; "
         f"dotted lines are the rungs, where trials are compared{crosses}."
     )
     look = layout(_HEIGHT, xaxis=x_axis, yaxis=y_axis, shapes=lines, annotations=words)

@@ -109,14 +109,14 @@ def points_to_confirm(state: SearchState, spec: SearchSpec) -> list[TrialRecord]
 
 def plain_rival(trial: TrialRecord, trials: Iterable[TrialRecord], spec: SearchSpec) -> TrialRecord | None:
     """The best plain trial at a recurrent one's cost: what one would use instead. None where there is none."""
-    if spec.trial_config(trial.params).recurrence == "none":
+    if spec.trial_config(trial.params).mechanism is None:
         return None
     costs = [name for name in spec.objectives if name in COSTS]
     affordable = [
         one
         for one in trials
         if one.state == "complete"
-        and spec.trial_config(one.params).recurrence == "none"
+        and spec.trial_config(one.params).mechanism is None
         and all(one.costs[name] <= trial.costs[name] * (1 + SAME_COST) for name in costs)
     ]
     quality = quality_of(spec)

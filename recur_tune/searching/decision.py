@@ -43,6 +43,9 @@ def decide(
 ) -> Decision | None:
     """The best trial within the limits, and the next steps; None where no trial is within them."""
     known = [trial for trial in trials if trial.number in known_qualities]
+    for name in limits:
+        if any(name not in trial.costs for trial in known):
+            raise UserError(f"under: some trials were priced before there was {name}; limit another cost.")
 
     def value(trial: TrialRecord) -> float:
         return known_qualities[trial.number]

@@ -139,9 +139,9 @@ class SearchDirectory:
             )
 
     def change_spec(self, spec: SearchSpec) -> None:
-        """Let the search go on as this one says."""
+        """Let the search go on as this one says; its space stays as it was written, by which Optuna knows it."""
         self.check_change(spec)
-        write_text(self.path / SPEC, dump_spec(spec))
+        write_text(self.path / SPEC, dump_spec(spec.model_copy(update={"space": self.spec.space})))
 
     def rename(self, name: str) -> SearchDirectory:
         """The same search under another name, which has to be free."""

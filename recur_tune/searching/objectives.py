@@ -33,6 +33,7 @@ OBJECTIVES: dict[str, Objective] = {
         Objective("flops_per_token", "FLOPs/token", "cost", format_count),
         Objective("training_flops_per_token", "training FLOPs/token", "cost", format_count),
         Objective("peak_memory", "peak memory", "cost", format_size),
+        Objective("inference_memory", "inference memory", "cost", format_size),
         Objective("parameters", "parameters", "cost", format_count),
     )
 }

@@ -15,7 +15,7 @@ from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.steps import check_rungs
 from recur_tune.spec import TrialConfig
-from recur_tune.trial.base import base_shape, is_preset, pretrained_base
+from recur_tune.trial.base import base_settings, base_shape, is_preset, pretrained_base
 
 if TYPE_CHECKING:
     from recur_tune.training.loop import Report
@@ -31,17 +31,18 @@ class Prices:
         """All of a trial's costs, without training anything; its memory is simulated, which takes a second or more."""
         from recur_tune.cost.estimate import estimate
 
-        cost = estimate(config, _shape_of(config.base, config.tokenizer), self.workers)
+        cost = estimate(config, _settings_of(config.base, config.tokenizer), self.workers)
         return {name: float(getattr(cost, name)) for name in COSTS}
 
-    def flops(self, config: TrialConfig) -> float:
-        """FLOPs per token alone, at once."""
-        from recur_tune.cost.flops import flops_per_token
+    def at_once(self, config: TrialConfig) -> dict[str, float]:
+        """Those of a trial's costs that need no simulated step."""
+        from recur_tune.cost.estimate import quick_costs
 
-        return flops_per_token(config, _shape_of(config.base, config.tokenizer))
+        base = config.base, config.tokenizer
+        return quick_costs(config, _shape_of(*base), _settings_of(*base))
 
 
-_shape_of = cache(base_shape)
+_settings_of, _shape_of = cache(base_settings), cache(base_shape)
 
 
 def check_shapes(spec: SearchSpec) -> None:
@@ -104,23 +105,24 @@ def worst_costs(spec: SearchSpec, prices: Prices, own_base: Callable[[TrialConfi
             continue
         if name in spec.limits:
             worst[name] = spec.limits[name]
-        elif name == "flops_per_token":
-            worst[name] = _BEYOND * max(prices.flops(config) for config in corners)
+        elif name in prices.at_once(corners[0]):
+            worst[name] = _BEYOND * max(prices.at_once(config)[name] for config in corners)
         else:
-            worst[name] = _BEYOND * max(prices(config)[name] for config in _largest(corners))
+            worst[name] = _BEYOND * max(prices(config)[name] for config in _largest(corners, prices))
     return worst
 
 
 _BEYOND = 1.01  # so that the dearest configuration itself can count
 
 
-def _largest(configs: list[TrialConfig], at_most: int = 4) -> list[TrialConfig]:
+def _largest(configs: list[TrialConfig], prices: Prices, at_most: int = 4) -> list[TrialConfig]:
     """Those with most of everything; to simulate the memory of all of them would take minutes."""
 
     def size(config: TrialConfig) -> tuple[float, ...]:
         kept = 1 if config.checkpointing == "all" else config.windows
-        recurrence = 0 if config.memory is None else config.width * max(1, config.depth) * config.embeddings
-        return config.window * config.batch * kept, recurrence, config.windows
+        # Of a window, the recurrence's too, whatever the overlap.
+        window_flops = round(prices.at_once(config)["flops_per_token"] * config.windowing.stride)
+        return config.window * config.batch * kept, window_flops, config.windows
 
     distinct = {size(config): config for config in configs}
     return [distinct[key] for key in sorted(distinct, reverse=True)[:at_most]]

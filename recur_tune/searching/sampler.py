@@ -23,11 +23,12 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 from recur_tune.errors import UserError
+from recur_tune.recurrences import DEFAULT, MECHANISMS, NONE, canonical
+from recur_tune.recurrences.pooled import PAPER
 from recur_tune.searching.directory import KNOWLEDGE, STUDY, SearchLog
 from recur_tune.searching.knowledge import read_knowledge
 from recur_tune.searching.live import LivesInDriver
 from recur_tune.searching.requests import take_trials
-from recur_tune.searching.space import PAPER
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED, TrialRecord
 from recur_tune.spec import TrialConfig
@@ -295,15 +296,16 @@ def make_sampler(spec: SearchSpec, already: int) -> optuna.samplers.BaseSampler:
 
 
 def first_points(spec: SearchSpec) -> dict[str, dict[str, Any]]:
-    """The plain baseline and the paper's own configuration, as near as the space comes to them; then what is given."""
+    """The plain baseline and each mechanism's own, as near as the space comes to them; then what is given."""
     space = spec.parsed_space
     recurrence = space.parameters.get("recurrence")
-    kinds = getattr(recurrence, "values", (space.fixed.get("recurrence", "memory"),))
+    kinds = [canonical(kind) for kind in getattr(recurrence, "values", (space.fixed.get("recurrence", DEFAULT),))]
     points = {}
-    if "none" in kinds:
-        points["baseline"] = space.closest({**PAPER, "recurrence": "none"})
-    if "memory" in kinds:
-        points["paper"] = space.closest(PAPER)
+    if NONE in kinds:
+        points["baseline"] = space.closest({**PAPER, "recurrence": NONE})
+    for kind in kinds:
+        for role, fields in MECHANISMS[kind].first.items() if kind != NONE else ():
+            points[f"{kind} {role}" if role in points else role] = space.closest({**fields, "recurrence": kind})
     return points | {f"given {number}": space.point(given) for number, given in enumerate(spec.first, 1)}
 
 

@@ -6,7 +6,7 @@ learning_rate: {from: 1e-5, to: 1e-3, log: true}
 overlap: {from: 0, to: 0.5, step: 0.1, of: window}    a share of another field, rounded down
 recurrence:                                  a choice; what stands below a value exists only with it
   none:
-  memory:
+  pooled:
     l_ins: [1, 2, 4]
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cache
@@ -22,17 +22,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from recur_tune.recurrences import canonical
 from recur_tune.spec import TrialConfig, describe, nearest, parse
 
 if TYPE_CHECKING:
     import optuna
 
 _MOST_CORNERS = 20_000  # a space with more has most of them checked only when they are drawn
+RECURRENCE = "recurrence"  # the one field whose values may have other names
 _RANGE_KEYS = {"from", "to", "log", "step", "of"}
-
-# Section 5 of the paper, as far as it says: what every search over recurrences should be compared with.
-PAPER = {"recurrence": "memory", "l_ins": 2, "width": 200, "depth": 3, "pooling": "mean", "embeddings": 1,
-         "skip": False, "recurrence_rate": 1.0, "window": 300, "overlap": 0, "windows": 20}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,7 @@ class Space:
                 if _part(above, whole) == wanted[name]:  # shares are rounded down
                     value = above
             else:
-                value = parameter.closest(wanted[name])
+                value = parameter.closest(_as_written(name, wanted[name], parameter))
             if not isinstance(parameter, Fixed):
                 point[self.label(name, parameter)] = value
             return value
@@ -238,7 +236,7 @@ class Space:
         return chosen
 
     def _in_fields(self, chosen: Mapping[str, tuple[Parameter, Any]]) -> dict[str, Any]:
-        fields = {name: value for name, (_, value) in chosen.items()}
+        fields = {name: canonical(value) if name == RECURRENCE else value for name, (_, value) in chosen.items()}
         for name, (parameter, value) in chosen.items():
             if isinstance(parameter, Range) and parameter.of is not None:
                 whole = fields[parameter.of] if parameter.of in fields else self._fixed_or_default(parameter.of)
@@ -271,11 +269,11 @@ def _read_parameters(given: Mapping[str, Any], fixed: dict[str, Any] | None) -> 
         if value in ([], {}):
             raise ValueError(f"space: {name} has no value to choose from; list at least one.")
         if isinstance(value, list):
-            parameters[name] = Choice(_distinct(name, [_checked(name, one) for one in value]), {})
+            parameters[name] = Choice(_choices(name, value), {})
         elif isinstance(value, dict) and _RANGE_KEYS & value.keys():
             parameters[name] = _read_range(name, value)
         elif isinstance(value, dict):
-            values = _distinct(name, [_checked(name, one) for one in value])
+            values = _choices(name, value)
             inner = [_read_parameters(_mapping(name, one, below), None) for one, below in value.items()]
             parameters[name] = Choice(values, dict(zip(values, inner, strict=True)))
         elif fixed is not None:
@@ -399,10 +397,32 @@ def _number(name: str, value: Any) -> float:
     return number
 
 
-def _distinct(name: str, values: list[Any]) -> tuple[Any, ...]:
+def _choices(name: str, given: Iterable[Any]) -> tuple[Any, ...]:
+    """Values as a trial's field would take them. A recurrence stays as it is written: Optuna goes on with a study only
+    where every choice has its old name."""
+    written = list(given)
+    values = [_checked(name, one) for one in written]
     if len(set(values)) < len(values):
         raise ValueError(f"space: {name} lists a value twice.")
-    return tuple(values)
+    return tuple(written if name == RECURRENCE else values)
+
+
+def _as_written(name: str, wanted: Any, parameter: Parameter) -> Any:
+    """The name that the space has for a recurrence; any other field's value as it is."""
+    written = {canonical(value): value for value in parameter.extremes()} if name == RECURRENCE else {}
+    return written.get(canonical(wanted), wanted)
+
+
+def same_parameter(name: str, one: Any, other: Any) -> bool:
+    """Whether two spaces say the same of a field, whatever names they have for a recurrence."""
+    return _in_todays_words(name, one) == _in_todays_words(name, other)
+
+
+def _in_todays_words(name: str, said: Any) -> Any:
+    if name != RECURRENCE or not isinstance(said, Choice):
+        return said
+    below = {canonical(value): inner for value, inner in said.below.items()}
+    return Choice(tuple(map(canonical, said.values)), below)
 
 
 def _mapping(name: str, value: Any, below: Any) -> Mapping[str, Any]:

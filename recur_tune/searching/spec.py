@@ -22,10 +22,11 @@ from pydantic import (
     model_validator,
 )
 
+from recur_tune.recurrences import canonical
 from recur_tune.searching.objectives import COSTS, OBJECTIVES
-from recur_tune.searching.space import Space, read_space
+from recur_tune.searching.space import RECURRENCE, Space, read_space, same_parameter
 from recur_tune.spec import Count, TrialConfig, nearest
-from recur_tune.units import parse_count, parse_duration, parse_size
+from recur_tune.units import format_size, parse_count, parse_duration, parse_size
 
 Duration = Annotated[PositiveFloat, BeforeValidator(parse_duration)]
 
@@ -109,7 +110,9 @@ class SearchSpec(_Section):
     def _trials(cls, given: Any) -> Any:
         if not isinstance(given, list | tuple) or not all(isinstance(one, dict) for one in given):
             raise ValueError("is not a list of trials, each as {window: 300, overlap: 0}")
-        return given
+        return [
+            {name: canonical(value) if name == RECURRENCE else value for name, value in one.items()} for one in given
+        ]
 
     @field_validator("limits", "reference", mode="before")
     @classmethod
@@ -208,7 +211,7 @@ def changes_between(before: SearchSpec, after: SearchSpec) -> Iterator[tuple[str
         )
         section, _, name = field.partition(".")
         if section == "space":  # 5e-4 and '5e-4' are the same there, as are 16 and '16'
-            same = before.parsed_space.field(name) == after.parsed_space.field(name)
+            same = same_parameter(name, before.parsed_space.field(name), after.parsed_space.field(name))
         else:
             same = old.get(field) == new.get(field)
         if not same and not may_change:
@@ -247,6 +250,6 @@ def in_units(name: str, value: Any) -> float:
     try:
         if re.fullmatch(r"\s*-?\d+(\.\d*)?(e[+-]?\d+)?\s*", str(value)):
             return float(value)
-        return float(parse_size(value) if name == "peak_memory" else parse_count(value))
+        return float(parse_size(value) if OBJECTIVES[name].format is format_size else parse_count(value))
     except ValueError as error:
         raise ValueError(f"has {name}: {value!r}, which {error}") from None

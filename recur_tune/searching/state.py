@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from recur_tune.recurrences import canonical
 from recur_tune.searching.objectives import COSTS
 
 TrialState = Literal["waiting", "running", "paused", "complete", "pruned", "failed", "infeasible"]
@@ -187,13 +188,16 @@ class SearchState:
 
 
 def in_todays_words(event: Event) -> Event:
-    """An event as it would be written today; earlier versions called a pruned trial and a paused search stopped."""
+    """An event as it would be written today; earlier versions called a pruned trial and a paused search stopped, and
+    recurrences by other names."""
     if event.get("status") == "stopped":
         event["status"] = "paused"
     elif event.get("state") == "stopped":
         event["state"] = "pruned"
     if (validation := event.get("validation")) and "word_perplexity" in validation:
         validation["perplexity"] = validation.pop("word_perplexity")
+    if "recurrence" in (params := event.get("params") or {}):
+        params["recurrence"] = canonical(params["recurrence"])
     return event
 
 

@@ -1,6 +1,6 @@
 """The front as a picture for papers and a page to explore: quality against cost, one mark for each trial.
 
-Shape says whether a trial is recurrent, size and a black edge that it is on the front; colour only adds a second
+Shape says which recurrence a trial has, size and a black edge that it is on the front; colour only adds a second
 cost, so that those who see it differently lose nothing else.
 """
 
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recur_tune.files import whole_folder, write_text
+from recur_tune.recurrences import MARKS, NONE, canonical
 from recur_tune.searching.front import front, non_dominated
 from recur_tune.searching.objectives import OBJECTIVES, Objective
 from recur_tune.searching.spec import SearchSpec
@@ -43,12 +44,11 @@ class Kind:
     marker: str  # matplotlib's name of the shape
     symbol: str  # plotly's
     dashed: bool
-    colour: str  # where no second cost gives one; two that everybody can tell apart
+    colour: str  # where no second cost gives one; those that everybody can tell apart
 
 
-KINDS = {
-    "none": Kind("plain", "o", "circle", True, "#0072b2"),
-    "memory": Kind("recurrent", "^", "triangle-up", False, "#d55e00"),
+KINDS: dict[str | None, Kind] = {
+    **{name: Kind(mark.word, mark.marker, mark.symbol, name == NONE, mark.colour) for name, mark in MARKS.items()},
     None: Kind("trial", "o", "circle", False, "#0072b2"),  # the search does not decide it: all are of one kind
 }
 
@@ -387,7 +387,7 @@ def _short(value: Any) -> str:
 
 def kind_of(trial: TrialRecord) -> str | None:
     """Its recurrence where the search decides that; None where all trials are of one kind."""
-    kind = trial.params.get("recurrence")
+    kind = canonical(trial.params.get("recurrence"))
     return kind if kind in KINDS else None
 
 

@@ -25,7 +25,6 @@ def bases_of(spec: SearchSpec) -> list[str]:
 
 def shape_params(spec: SearchSpec) -> dict[str, Any]:
     """The bases' sizes, as a run's parameters; nothing of one that is not at hand."""
-    from recur_tune.cost.estimate import body_parameters
     from recur_tune.trial.base import base_shape
 
     tokenizer = spec.parsed_space.field("tokenizer")
@@ -34,9 +33,9 @@ def shape_params(spec: SearchSpec) -> dict[str, Any]:
     except Exception:  # folders and the Hub fail in many ways, and no run is worth less for it
         return {}
     sizes = {
-        "layers": [shape.n_layer for shape in shapes], "heads": [shape.n_head for shape in shapes],
-        "embedding": [shape.n_embd for shape in shapes], "positions": [shape.n_positions for shape in shapes],
-        "vocabulary": [shape.vocab_size for shape in shapes], "parameters": [body_parameters(one) for one in shapes],
+        "layers": [shape.layers for shape in shapes], "heads": [shape.heads for shape in shapes],
+        "embedding": [shape.hidden for shape in shapes], "positions": [shape.context for shape in shapes],
+        "vocabulary": [shape.vocabulary for shape in shapes], "parameters": [shape.parameters for shape in shapes],
     }  # fmt: skip
     return {f"base.{name}": ", ".join(map(str, values)) for name, values in sizes.items()}
 

@@ -10,6 +10,7 @@ _IN_UNITS = {
     "flops_per_token": ("MFLOPs_per_token", 1e6),
     "training_flops_per_token": ("training_MFLOPs_per_token", 1e6),
     "peak_memory": ("peak_memory_MiB", 2.0**20),
+    "inference_memory": ("inference_memory_MiB", 2.0**20),
     "measured_peak_memory": ("measured_peak_memory_MiB", 2.0**20),
     "parameters": ("parameters_M", 1e6),
 }

@@ -47,6 +47,7 @@ def fixed_plan(policy: Literal["all", "none"], windows: int) -> Plan:
 # is one kernel. recorded: both.
 Speed = Literal["plain", "replayed", "compiled", "recorded"]
 _WITHOUT_RECORDING: dict[Speed, Speed] = {"replayed": "plain", "recorded": "compiled"}
+_WITHOUT_KERNELS: dict[Speed, Speed] = {"compiled": "plain", "recorded": "replayed"}
 
 Read = tuple[torch.Tensor, State | None]  # a window's last layer in one row, and the state that it leaves
 
@@ -55,12 +56,14 @@ Gradients = list[torch.Tensor | None]
 _WORTH_COMPILING = 2_000_000  # tokens; a trial that reads fewer is done sooner with a recording alone
 
 
-def chosen_speed(config: TrialConfig, device: torch.device, workers: int) -> Speed:
-    """The fastest way that a trial allows."""
+def chosen_speed(config: TrialConfig, device: torch.device, workers: int, has_kernels: bool = True) -> Speed:
+    """The fastest way that a trial allows, and its body: not every family has kernels."""
     if device.type != "cuda":  # kernels and recordings are a GPU's
         return "plain"
     fastest: Speed = "recorded" if config.tokens >= _WORTH_COMPILING else "replayed"
     wanted = fastest if config.speed == "auto" else config.speed
+    if not has_kernels:
+        wanted = _WITHOUT_KERNELS.get(wanted, wanted)
     # CUDA refuses a recording under DDP, whose gradients belong to the default stream.
     return wanted if workers == 1 else _WITHOUT_RECORDING.get(wanted, wanted)
 
@@ -112,7 +115,7 @@ class Chain(nn.Module):
             top_NK, left = reading
             loss, by_top_NK = head.score(top_NK, batch.targets_WBT[window].flatten())
             losses.append(loss)
-            by_outputs = [(top_NK, by_top_NK)]
+            by_outputs: list[tuple[torch.Tensor, torch.Tensor | None]] = [(top_NK, by_top_NK)]
             if left is not None and by_state is not None:
                 by_outputs += zip(left, by_state, strict=True)
             # Autograd hands out what the step does not gather by itself: the recurrence's.

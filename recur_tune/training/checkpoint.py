@@ -19,8 +19,9 @@ FILE = "training_state.safetensors"
 
 def save_checkpoint(trainer: Trainer, folder: Path) -> None:
     """Weights, Adam's moments, random state and progress; replaces the folder's earlier checkpoint whole."""
-    tensors = {f"weight.{name}": p.detach() for name, p in trainer.model.named_parameters()}
-    for name, parameter in trainer.model.named_parameters():
+    trained = trainer.trained  # what is frozen is in the base
+    tensors = {f"weight.{name}": parameter.detach() for name, parameter in trained.items()}
+    for name, parameter in trained.items():
         for part, value in trainer.optimizer.state[parameter].items():
             tensors[f"optimizer.{part}.{name}"] = value
     tensors["random.cpu"] = torch.get_rng_state()
@@ -39,7 +40,7 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> None:
             progress = Progress(**json.loads(stored.metadata()["progress"]))
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (no mapping)
         with torch.no_grad():
-            for name, parameter in trainer.model.named_parameters():
+            for name, parameter in trainer.trained.items():
                 parameter.copy_(tensors[f"weight.{name}"])
                 state = trainer.optimizer.state[parameter]
                 for part in ("step", "exp_avg", "exp_avg_sq"):

@@ -83,7 +83,9 @@ class Trainer:
             raise UserError(f"batch: {config.batch} chains cannot be shared evenly by {self.workers} workers.")
         self.config, self.device, self.validation = config, device, validation
         self.model = model.to(device).train()
-        self.chain: nn.Module = Chain(self.model, plan, chosen_speed(config, device, self.workers))
+        self.chain: nn.Module = Chain(
+            self.model, plan, chosen_speed(config, device, self.workers, model.body.has_kernels)
+        )
         if self.workers > 1:
             self.chain = DistributedDataParallel(self.chain)
         self.optimizer = make_optimizer(self.model, config.learning_rate, config.weight_decay, config.recurrence_rate)
@@ -95,6 +97,11 @@ class Trainer:
         self._steps_here = 0
         # Dropout differs between workers and from the draw of the initial weights.
         torch.manual_seed(config.seed * 1000 + self.rank)
+
+    @property
+    def trained(self) -> dict[str, nn.Parameter]:
+        """What learns, by name."""
+        return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
     def run(self) -> Iterator[Report]:
         """Train until the budget is spent or validation stops improving."""

@@ -22,7 +22,8 @@ def make_optimizer(
     """
 
     def parameters(of_recurrence: bool) -> list[nn.Parameter]:
-        return [p for name, p in model.named_parameters() if name.startswith("recurrence.") == of_recurrence]
+        trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        return [p for name, p in trained if name.startswith("recurrence.") == of_recurrence]
 
     groups = [{"params": parameters(False), "rate": 1.0}, {"params": parameters(True), "rate": recurrence_rate}]
     optimizer = torch.optim.AdamW(groups, lr=learning_rate, weight_decay=weight_decay, fused=True)

@@ -13,11 +13,13 @@ import filelock
 
 from recur_tune.errors import UserError
 from recur_tune.files import cache_folder
+from recur_tune.shape import Shape, shape_of
 from recur_tune.shapes import PRESETS, PRETRAINING
 from recur_tune.spec import TrialConfig, parse
+from recur_tune.trial.fields import own_fields
 
 if TYPE_CHECKING:
-    from transformers import GPT2Config
+    from transformers import PretrainedConfig
 
     from recur_tune.training.loop import Report
 
@@ -35,24 +37,29 @@ def is_preset(base: str) -> bool:
     return base in PRESETS and not Path(base).is_dir()
 
 
-def base_shape(base: str, tokenizer: str | None) -> GPT2Config:
-    """The shape that a trial's base has, or will have: a preset is made for the tokenizer that it gets."""
+def base_shape(base: str, tokenizer: str | None) -> Shape:
+    """The shape that a trial's base has, or will have."""
+    return shape_of(base_settings(base, tokenizer).to_dict())
+
+
+def base_settings(base: str, tokenizer: str | None) -> PretrainedConfig:
+    """The configuration that a trial's base has, or will have: a preset is made for the tokenizer that it gets."""
     from recur_tune.corpus.tokenizers import load_tokenizer
     from recur_tune.model.pretrained import base_config
 
     if tokenizer is None:
         return base_config(base)
     tokens = len(load_tokenizer(tokenizer))
-    shape = base_config(base, vocabulary=tokens)
-    check_vocabulary(base, shape, tokens)
-    return shape
+    settings = base_config(base, vocabulary=tokens)
+    check_vocabulary(base, shape_of(settings.to_dict()), tokens)
+    return settings
 
 
-def check_vocabulary(base: str, shape: GPT2Config, tokens: int) -> None:
+def check_vocabulary(base: str, shape: Shape, tokens: int) -> None:
     """Refuse a tokenizer with tokens that the base has never seen."""
-    if tokens > shape.vocab_size:
+    if tokens > shape.vocabulary:
         raise UserError(
-            f"tokenizer: it has {tokens} tokens, and {base} only knows {shape.vocab_size}; "
+            f"tokenizer: it has {tokens} tokens, and {base} only knows {shape.vocabulary}; "
             "use the one that the base was trained with."
         )
 
@@ -66,7 +73,8 @@ def pretrained_base(
     `listen` hears every report, and how many tokens there will be.
     """
     config = parse(TrialConfig, {**pretraining_fields(preset), "corpus": corpus, "tokenizer": tokenizer})
-    key = hashlib.sha256(json.dumps(config.model_dump(), sort_keys=True).encode()).hexdigest()[:12]
+    # Of a plain trial's own fields: an installed recurrence makes it no other base.
+    key = hashlib.sha256(json.dumps(own_fields(config), sort_keys=True).encode()).hexdigest()[:12]
     folder = cache_folder() / "bases" / f"{preset}-{key}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(folder.with_suffix(".lock")):  # one process pretrains, the others wait

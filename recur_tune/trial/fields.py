@@ -1,13 +1,15 @@
-"""The fields that a trial has: a plain model has none of a recurrence's."""
+"""The fields that a trial has: those of its own recurrence, and a plain model has none of any."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from recur_tune.spec import MemorySpec, TrialConfig
+from recur_tune.recurrences import FIELDS, NONE, canonical, fields_of
+from recur_tune.spec import TrialConfig
 
-OF_A_RECURRENCE = frozenset({*MemorySpec.model_fields, "recurrence_rate"})
+OF_A_RECURRENCE = frozenset({*FIELDS, "recurrence_rate", "tune"})
+_OF_ANY = OF_A_RECURRENCE - FIELDS.keys()
 
 
 def own_fields(config: TrialConfig) -> dict[str, Any]:
@@ -16,8 +18,13 @@ def own_fields(config: TrialConfig) -> dict[str, Any]:
 
 
 def own(recurrence: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of some values by field, those of fields that a trial with this recurrence has.
+    """Of some values by field, those of fields that a trial with this recurrence has; all where it is not known.
 
-    Where a space lists a recurrence's fields beside it and not below, the sampler decides them for plain trials too.
+    Where a space lists a recurrence's fields beside it and not below, the sampler decides them for other trials too.
     """
-    return {name: value for name, value in values.items() if recurrence != "none" or name not in OF_A_RECURRENCE}
+    if recurrence is None:
+        return dict(values)
+    foreign = OF_A_RECURRENCE - fields_of(recurrence)
+    if canonical(recurrence) != NONE:
+        foreign -= _OF_ANY
+    return {name: value for name, value in values.items() if name not in foreign}

@@ -10,6 +10,7 @@ from recur_tune.corpus.tokenizers import load_tokenizer
 from recur_tune.corpus.tokens import nonempty, prepare
 from recur_tune.cost.memory import resolve_plan
 from recur_tune.model.pretrained import base_config, base_tokenizer, load_base
+from recur_tune.shape import shape_of
 from recur_tune.spec import TrialConfig
 from recur_tune.training.loop import Trainer, worker_count
 from recur_tune.training.precision import default_device
@@ -20,7 +21,7 @@ def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Tra
     """Load everything a trial needs; whatever does not fit together is refused before anything heavy is loaded."""
     named = "base" if config.tokenizer is None else "tokenizer"
     tokenizer = load_tokenizer(base_tokenizer(config.base, config.tokenizer), field=named)
-    shape = base_config(config.base, vocabulary=len(tokenizer))
+    shape = shape_of(base_config(config.base, vocabulary=len(tokenizer)).to_dict())
     config.check_base(shape)
     check_vocabulary(config.base, shape, len(tokenizer))
     check_corpus(config.corpus)
@@ -28,7 +29,9 @@ def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Tra
     validation = prepare(config.corpus, "validation", tokenizer).sample(config.validation_size)
     nonempty(validation, f"a sample of {config.validation_size} tokens of the validation split")
     torch.manual_seed(config.seed)
-    model = load_base(config.base, config.memory, config.dropout, vocabulary=len(tokenizer))
+    model = load_base(config.base, config.recurrence_spec, config.dropout, vocabulary=len(tokenizer))
+    if config.tune == "recurrence":
+        model.freeze_body()
     model.config.window, model.config.overlap = config.window, config.overlap
     plan = resolve_plan(config, model.config, lanes=max(1, config.batch // worker_count()))
     return Trainer(config, model, plan, train, validation, device or default_device()), tokenizer

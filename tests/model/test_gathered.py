@@ -8,17 +8,18 @@ import pytest
 import torch
 from torch import nn
 
-from recur_tune.model import MemorySpec, RecurrentGPT2
+from recur_tune.model import RecurrentGPT2
 from recur_tune.model.gathered import Gathered
 from recur_tune.model.passes import move
+from recur_tune.recurrences.pooled import PooledSpec
 from recur_tune.training.memory_tracker import MemoryTracker
 from tests.conftest import small_model
 from tests.model import some_tokens
 
 SHAPES = [{}, {"n_layer": 1}, {"scale_attn_by_inverse_layer_idx": True}, {"activation_function": "relu", "n_inner": 30}]
 MEMORIES = {
-    "none": None, "mean": MemorySpec(width=8, depth=1), "max": MemorySpec(width=8, depth=1, pooling="max"),
-    "all": MemorySpec(l_ins="all", embeddings=2, width=8, depth=1), "skip": MemorySpec(width=8, depth=1, skip=True),
+    "none": None, "mean": PooledSpec(width=8, depth=1), "max": PooledSpec(width=8, depth=1, pooling="max"),
+    "all": PooledSpec(l_ins="all", embeddings=2, width=8, depth=1), "skip": PooledSpec(width=8, depth=1, skip=True),
 }  # fmt: skip
 TOKENS = [some_tokens(3, 7), some_tokens(3, 7)]
 FRESH = torch.tensor([True, False, False])

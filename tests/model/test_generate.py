@@ -8,20 +8,21 @@ import pytest
 import torch
 
 from recur_tune.corpus.windows import BEGIN, END, SCORED_FROM, Windowing
-from recur_tune.model import MemorySpec, RecurrentGPT2
+from recur_tune.model import RecurrentGPT2
 from recur_tune.model.generate import generate
+from recur_tune.recurrences.pooled import PooledSpec
 from tests.conftest import small_model
 
 LENGTH, POSITIONS = 50, 16
 MODELS = {
     "none": None,
-    "memory": MemorySpec(),
-    "all layers": MemorySpec(l_ins="all", embeddings=2, pooling="attention"),
+    "memory": PooledSpec(),
+    "all layers": PooledSpec(l_ins="all", embeddings=2, pooling="attention"),
 }
 WINDOWINGS = [Windowing(16), Windowing(10, 3), Windowing(4, 3)]
 
 
-def a_model(memory: MemorySpec | None) -> RecurrentGPT2:
+def a_model(memory: PooledSpec | None) -> RecurrentGPT2:
     """Its outputs are not its inputs' embeddings, else random weights would repeat one token for ever."""
     return small_model(memory, n_positions=POSITIONS, n_layer=2, tie_word_embeddings=False)
 
@@ -59,7 +60,7 @@ def test_greedy_text_is_the_likeliest_and_as_likely_as_scoring_says(memory, wind
 @pytest.mark.parametrize("windowing", WINDOWINGS, ids=lambda w: f"{w.size}-{w.overlap}")
 @pytest.mark.parametrize("prompt_length", [1, 25])
 def test_sampled_text_is_as_likely_as_scoring_says_whatever_the_temperature(prompt_length, windowing):
-    model, prompt = a_model(MemorySpec()), list(range(prompt_length))
+    model, prompt = a_model(PooledSpec()), list(range(prompt_length))
     tokens, log_p = generated(model, prompt, windowing, temperature=1.7)
     expected = scored(model, prompt + tokens, windowing)[prompt_length - 1 :]
     torch.testing.assert_close(log_p, expected.gather(1, torch.tensor(tokens)[:, None])[:, 0], rtol=1e-4, atol=1e-4)
@@ -67,21 +68,21 @@ def test_sampled_text_is_as_likely_as_scoring_says_whatever_the_temperature(prom
 
 
 def test_a_state_is_carried_from_window_to_window():
-    model, windowing = a_model(MemorySpec()), Windowing(10)
+    model, windowing = a_model(PooledSpec()), Windowing(10)
     one, _ = generated(model, [1] * 10 + [5], windowing, temperature=0)
     other, _ = generated(model, [2] * 10 + [5], windowing, temperature=0)
     assert one != other  # the windows that are generated begin with the same token; only the state differs
 
 
 def test_temperature_0_needs_no_generator_and_repeats_itself():
-    model, windowing = a_model(MemorySpec()), Windowing(10, 3)
+    model, windowing = a_model(PooledSpec()), Windowing(10, 3)
     once, _ = generated(model, [1, 2], windowing, temperature=0, generator=None)
     again, _ = generated(model, [1, 2], windowing, temperature=0, generator=torch.Generator().manual_seed(7))
     assert once == again
 
 
 def test_top_1_is_greedy():
-    model, windowing = a_model(MemorySpec()), Windowing(10, 3)
+    model, windowing = a_model(PooledSpec()), Windowing(10, 3)
     greedy, log_p = generated(model, [1, 2], windowing, temperature=0)
     top, top_log_p = generated(model, [1, 2], windowing, temperature=1.3, top_k=1)
     assert top == greedy
@@ -89,7 +90,7 @@ def test_top_1_is_greedy():
 
 
 def test_top_k_samples_among_the_k_likeliest_and_among_all_of_them():
-    model, windowing, prompt = a_model(MemorySpec()), Windowing(10, 3), [1, 2]
+    model, windowing, prompt = a_model(PooledSpec()), Windowing(10, 3), [1, 2]
     tokens, _ = generated(model, prompt, windowing, temperature=50.0, top_k=3)
     likeliest = scored(model, prompt + tokens, windowing)[1:].topk(3).indices
     ranks = (likeliest == torch.tensor(tokens)[:, None]).float().argmax(1)
@@ -98,6 +99,6 @@ def test_top_k_samples_among_the_k_likeliest_and_among_all_of_them():
 
 
 def test_the_same_seed_samples_the_same_text_and_another_seed_another():
-    model, windowing = a_model(MemorySpec()), Windowing(10)
+    model, windowing = a_model(PooledSpec()), Windowing(10)
     texts = [generated(model, [1], windowing, generator=torch.Generator().manual_seed(s))[0] for s in (0, 0, 1)]
     assert texts[0] == texts[1] != texts[2]

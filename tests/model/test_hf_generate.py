@@ -10,8 +10,9 @@ from transformers import DynamicCache
 from transformers.generation.streamers import BaseStreamer
 
 from recur_tune.corpus.windows import Windowing
-from recur_tune.model import MemorySpec, RecurrentGPT2, TextCache
+from recur_tune.model import RecurrentGPT2, TextCache
 from recur_tune.model.generate import generate
+from recur_tune.recurrences.pooled import PooledSpec
 from tests.conftest import small_model
 from tests.model import some_tokens
 from tests.model.test_text import a_model, every_model, every_windowing
@@ -40,7 +41,7 @@ def test_greedy_text_is_ours_and_the_likeliest_when_all_is_read_again(memory, wi
 
 @torch.no_grad()
 def test_its_scores_are_those_of_reading_all_again():
-    model, prompt = a_model(MemorySpec(), OVERLAPPING), some_tokens(2, 14)
+    model, prompt = a_model(PooledSpec(), OVERLAPPING), some_tokens(2, 14)
     choices = {"max_new_tokens": NEW, "do_sample": True, "return_dict_in_generate": True, "output_logits": True}
     output = model.generate(prompt, **choices)
     expected = model(output.sequences).logits[:, 13:-1].float()  # as Hugging Face has them
@@ -48,13 +49,13 @@ def test_its_scores_are_those_of_reading_all_again():
 
 
 def test_without_a_past_it_writes_the_same():
-    model, prompt = a_model(MemorySpec(), OVERLAPPING), some_tokens(2, 14)
+    model, prompt = a_model(PooledSpec(), OVERLAPPING), some_tokens(2, 14)
     assert torch.equal(written(model, prompt, use_cache=False), written(model, prompt))
 
 
 @every_windowing
 def test_a_step_reads_one_token_and_a_new_window_its_overlap_again(windowing):
-    model, prompt, reads = a_model(MemorySpec(), windowing), some_tokens(1, 23), []
+    model, prompt, reads = a_model(PooledSpec(), windowing), some_tokens(1, 23), []
     model.transformer.wte.register_forward_hook(lambda _m, args, _out: reads.append(args[0].shape[1]))
     written(model, prompt)
     inputs = 23 + NEW - 1  # the last token is not read
@@ -72,13 +73,13 @@ def test_prompts_side_by_side_are_prompts_alone(memory):
 
 
 def test_the_prompt_counts_beyond_its_window():
-    model = a_model(MemorySpec(), Windowing(10))
+    model = a_model(PooledSpec(), Windowing(10))
     one, other = (written(model, torch.tensor([[first] * 10 + [5]])).tolist() for first in (1, 2))
     assert one != other  # what is written begins with the same token; only the state differs
 
 
 def test_sampling_is_torchs_and_every_sequence_its_own():
-    model, prompt, texts = a_model(MemorySpec(), OVERLAPPING), some_tokens(1, 14), []
+    model, prompt, texts = a_model(PooledSpec(), OVERLAPPING), some_tokens(1, 14), []
     for seed in (0, 0, 1):
         torch.manual_seed(seed)
         sampled = written(model, prompt, do_sample=True, temperature=1.5, top_k=30, top_p=0.95, num_return_sequences=3)
@@ -88,7 +89,7 @@ def test_sampling_is_torchs_and_every_sequence_its_own():
 
 
 def test_the_likeliest_alone_is_greedy():
-    model, prompt = a_model(MemorySpec(), OVERLAPPING), some_tokens(2, 14)
+    model, prompt = a_model(PooledSpec(), OVERLAPPING), some_tokens(2, 14)
     assert torch.equal(written(model, prompt, do_sample=True, top_k=1), written(model, prompt))
 
 
@@ -107,7 +108,7 @@ class Heard(BaseStreamer):
 
 
 def test_a_text_ends_where_it_says_so_and_a_streamer_hears_it():
-    model, prompt, heard = a_model(MemorySpec(), OVERLAPPING), some_tokens(1, 14), Heard()
+    model, prompt, heard = a_model(PooledSpec(), OVERLAPPING), some_tokens(1, 14), Heard()
     whole = written(model, prompt)[0].tolist()
     end = whole[15]
     ended = written(model, prompt, eos_token_id=end, pad_token_id=0, streamer=heard)[0].tolist()
@@ -116,7 +117,7 @@ def test_a_text_ends_where_it_says_so_and_a_streamer_hears_it():
 
 
 def test_beam_search_with_a_past_is_beam_search_without():
-    model, prompts = a_model(MemorySpec(), OVERLAPPING), some_tokens(2, 14)
+    model, prompts = a_model(PooledSpec(), OVERLAPPING), some_tokens(2, 14)
     beams = written(model, prompts, num_beams=3)
     assert torch.equal(beams, written(model, prompts, num_beams=3, use_cache=False))
     assert not torch.equal(beams, written(model, prompts))
@@ -124,7 +125,7 @@ def test_beam_search_with_a_past_is_beam_search_without():
 
 @every_windowing
 def test_a_text_goes_on_from_the_past_of_its_beginning(windowing):
-    model, prompt = a_model(MemorySpec(), windowing), some_tokens(1, 14)
+    model, prompt = a_model(PooledSpec(), windowing), some_tokens(1, 14)
     choices = {"do_sample": False, "return_dict_in_generate": True}
     first = model.generate(prompt, max_new_tokens=15, **choices)
     assert isinstance(first.past_key_values, TextCache)
@@ -149,4 +150,4 @@ def test_a_text_goes_on_from_the_past_of_its_beginning(windowing):
 def test_what_windows_have_no_place_for_is_refused_in_a_sentence(given, word):
     prompts = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
     with pytest.raises(ValueError, match=word):
-        small_model(MemorySpec()).generate(prompts, max_new_tokens=3, **given)
+        small_model(PooledSpec()).generate(prompts, max_new_tokens=3, **given)

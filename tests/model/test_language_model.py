@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from recur_tune.model import Cache, MemorySpec, RecurrentGPT2, State
+from recur_tune.model import Cache, RecurrentGPT2, State
+from recur_tune.recurrences.pooled import PooledSpec
 from tests.conftest import small_model
 from tests.model import hugging_face, some_tokens
 
@@ -15,7 +16,7 @@ SHAPES = [{}, {"scale_attn_by_inverse_layer_idx": True}, {"scale_attn_weights": 
 SITES = [(1, 1), (2, 1), (3, 1), (2, 3), ("all", 2)]
 
 
-def double_model(memory: MemorySpec | None, **changes: object) -> RecurrentGPT2:
+def double_model(memory: PooledSpec | None, **changes: object) -> RecurrentGPT2:
     """In double precision, where agreement means agreement; every weight is random, biases and norms too."""
     model = small_model(memory, **changes).double()
     with torch.no_grad():
@@ -30,7 +31,7 @@ def some_state(model: RecurrentGPT2, lanes: int) -> State:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("memory", [None, MemorySpec()], ids=["none", "memory"])
+@pytest.mark.parametrize("memory", [None, PooledSpec()], ids=["none", "memory"])
 @torch.no_grad()
 def test_without_a_state_the_model_is_hugging_faces(memory, shape):
     model, tokens = double_model(memory, **shape), some_tokens(2, 20)
@@ -48,7 +49,7 @@ def test_a_model_without_a_recurrence_leaves_no_state():
 @pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
 @torch.no_grad()
 def test_the_state_is_a_key_and_a_value_but_no_query(l_ins, embeddings, shape):
-    model = double_model(MemorySpec(l_ins=l_ins, embeddings=embeddings), **shape)
+    model = double_model(PooledSpec(l_ins=l_ins, embeddings=embeddings), **shape)
     tokens, state = some_tokens(2, 20), some_state(model, 2)
     top = model.read(tokens, state).top_BTK
     assert top.shape == (2, 20, 24)
@@ -58,7 +59,7 @@ def test_the_state_is_a_key_and_a_value_but_no_query(l_ins, embeddings, shape):
 
 @torch.no_grad()
 def test_a_window_of_300_tokens_is_301_keys_at_the_insertion_and_300_outputs():
-    model, cache = small_model(MemorySpec(l_ins=2), n_positions=300), Cache()
+    model, cache = small_model(PooledSpec(l_ins=2), n_positions=300), Cache()
     reading = model.read(some_tokens(1, 300), some_state(model, 1), cache=cache)
     assert reading.top_BTK.shape[1] == 300
     assert [cache.keys_values[layer][0].shape[2] for layer in range(3)] == [300, 301, 300]
@@ -68,7 +69,7 @@ def test_a_window_of_300_tokens_is_301_keys_at_the_insertion_and_300_outputs():
 @pytest.mark.parametrize("l_ins", [1, 2, 3])
 @torch.no_grad()
 def test_the_state_changes_nothing_before_its_layer(l_ins):
-    model, tokens = small_model(MemorySpec(l_ins=l_ins)), some_tokens(2, 12)
+    model, tokens = small_model(PooledSpec(l_ins=l_ins)), some_tokens(2, 12)
     one = layer_outputs(model, tokens, some_state(model, 2))
     other = layer_outputs(model, tokens, some_state(model, 2))
     without = layer_outputs(model, tokens, None)
@@ -81,7 +82,7 @@ def test_the_state_changes_nothing_before_its_layer(l_ins):
 @pytest.mark.parametrize(("l_ins", "embeddings"), [(2, 1), ("all", 2)])
 @torch.no_grad()
 def test_a_fresh_lane_is_the_unmodified_model_and_its_neighbour_sees_the_state(l_ins, embeddings):
-    model = double_model(MemorySpec(l_ins=l_ins, embeddings=embeddings))
+    model = double_model(PooledSpec(l_ins=l_ins, embeddings=embeddings))
     tokens, state = some_tokens(3, 12), some_state(model, 3)
     mixed = model.read(tokens, state, fresh_B=torch.tensor([True, False, True]))
     without, seeing = model.read(tokens), model.read(tokens, state)
@@ -94,7 +95,7 @@ def test_a_fresh_lane_is_the_unmodified_model_and_its_neighbour_sees_the_state(l
 @pytest.mark.parametrize("parts", [[1] * 12, [5] + [1] * 7, [1, 4, 7], [6, 6]], ids=str)
 @pytest.mark.parametrize("with_state", [False, True])
 @pytest.mark.parametrize(
-    "memory", [None, MemorySpec(), MemorySpec(l_ins="all", embeddings=2, pooling="max")], ids=["none", "one", "all"]
+    "memory", [None, PooledSpec(), PooledSpec(l_ins="all", embeddings=2, pooling="max")], ids=["none", "one", "all"]
 )
 @torch.no_grad()
 def test_reading_in_parts_is_reading_the_window_at_once(memory, with_state, parts):
@@ -111,7 +112,7 @@ def test_reading_in_parts_is_reading_the_window_at_once(memory, with_state, part
 @pytest.mark.parametrize("with_state", [False, True])
 @torch.no_grad()
 def test_a_later_token_changes_no_earlier_output(with_state):
-    model, tokens = small_model(MemorySpec(l_ins=1)), some_tokens(2, 12)
+    model, tokens = small_model(PooledSpec(l_ins=1)), some_tokens(2, 12)
     state = some_state(model, 2) if with_state else None
     changed = tokens.clone()
     changed[:, 7] = (changed[:, 7] + 1) % 61
@@ -122,14 +123,14 @@ def test_a_later_token_changes_no_earlier_output(with_state):
 
 @torch.no_grad()
 def test_every_position_sees_the_state():
-    model, tokens = small_model(MemorySpec(l_ins=3)), some_tokens(2, 12)
+    model, tokens = small_model(PooledSpec(l_ins=3)), some_tokens(2, 12)
     difference = model.read(tokens, some_state(model, 2)).top_BTK - model.read(tokens).top_BTK
     assert difference.abs().amax(-1).gt(1e-4).all()
 
 
 @torch.no_grad()
 def test_no_state_is_made_where_nobody_reads_on():
-    model, tokens = small_model(MemorySpec()), some_tokens(2, 6)
+    model, tokens = small_model(PooledSpec()), some_tokens(2, 6)
     reading = model.read(tokens, leave_state=False)
     assert reading.state is None
     assert torch.equal(reading.top_BTK, model.read(tokens).top_BTK)

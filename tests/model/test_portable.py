@@ -16,14 +16,15 @@ from transformers import AutoModelForCausalLM
 from transformers.dynamic_module_utils import get_imports
 
 from recur_tune.corpus.tokenizers import byte_tokenizer
-from recur_tune.model import Memory, MemorySpec, RecurrentGPT2
+from recur_tune.model import Memory, RecurrentGPT2
 from recur_tune.model.portable import AUTO_MAP
 from recur_tune.model.pretrained import load_model, save_model
+from recur_tune.recurrences.pooled import PooledSpec
 from tests.conftest import small_model
 
 MODELS = {
-    "recent": MemorySpec(l_ins="all", embeddings=3, pooling="recent", skip=True),
-    "attention": MemorySpec(l_ins=1, pooling="attention", depth=1),
+    "recent": PooledSpec(l_ins="all", embeddings=3, pooling="recent", skip=True),
+    "attention": PooledSpec(l_ins=1, pooling="attention", depth=1),
 }
 
 # What is asked of a model, here and there; `model`, `tokens` and `prompt` are given.
@@ -67,7 +68,7 @@ assert "recur_tune" not in sys.modules
 TEXT = "A text of some windows, and the state of each goes into the next one. " * 2
 
 
-def saved(folder: Path, memory: MemorySpec | None) -> RecurrentGPT2:
+def saved(folder: Path, memory: PooledSpec | None) -> RecurrentGPT2:
     model = small_model(memory, vocab_size=256, window=20, overlap=4, tie_word_embeddings=False)
     save_model(model, byte_tokenizer(), folder)
     return model
@@ -92,7 +93,7 @@ def test_it_is_the_same_model_where_recur_tune_cannot_be_imported(tmp_path: Path
 
 
 def test_its_files_are_ours_and_need_torch_and_transformers_alone(tmp_path: Path) -> None:
-    saved(tmp_path, MemorySpec())
+    saved(tmp_path, PooledSpec())
     files = {file.stem: file for file in tmp_path.glob("*.py")}
     assert files.keys() == {
         "language_model", "recurrence", "cache", "windows", "arithmetic", "attention", "passes",
@@ -108,7 +109,7 @@ def test_its_files_are_ours_and_need_torch_and_transformers_alone(tmp_path: Path
 
 
 def test_with_recur_tune_the_packages_own_class_opens_it_trusted_or_not(tmp_path: Path) -> None:
-    saved(tmp_path, MemorySpec())
+    saved(tmp_path, PooledSpec())
     assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == AUTO_MAP
     assert type(load_model(tmp_path)[0]) is RecurrentGPT2
     for trusting in ({}, {"trust_remote_code": True}):
@@ -123,7 +124,7 @@ def test_a_plain_model_brings_no_code(tmp_path: Path) -> None:
 
 def test_a_recurrence_has_the_fields_of_its_spec_and_their_defaults() -> None:
     """A folder's configuration may be older than a field."""
-    fields = {name: field.default for name, field in MemorySpec.model_fields.items()}
+    fields = {name: field.default for name, field in PooledSpec.model_fields.items()}
     arguments = {name: one.default for name, one in inspect.signature(Memory).parameters.items()}
     assert {name: arguments.get(name) for name in fields} == fields
     assert arguments.keys() - fields.keys() == {"hidden_size", "layers"}

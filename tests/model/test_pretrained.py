@@ -11,15 +11,16 @@ from transformers import AutoModelForCausalLM, GPT2LMHeadModel
 
 from recur_tune.corpus.tokenizers import byte_tokenizer
 from recur_tune.errors import UserError
-from recur_tune.model import MemorySpec, RecurrentGPT2
+from recur_tune.model import RecurrentGPT2
 from recur_tune.model.pretrained import base_config, load_base, load_model, save_model
+from recur_tune.recurrences.pooled import PooledSpec
 from tests.conftest import small_model
 
-MEMORY = MemorySpec(l_ins="all", embeddings=2, pooling="attention")
+MEMORY = PooledSpec(l_ins="all", embeddings=2, pooling="attention")
 TOKENS = torch.arange(20)[None]
 
 
-def saved(folder: Path, memory: MemorySpec | None = None) -> RecurrentGPT2:
+def saved(folder: Path, memory: PooledSpec | None = None) -> RecurrentGPT2:
     """A model in a folder; nothing in it is as initialisation left it."""
     model = small_model(memory, vocab_size=256)
     with torch.no_grad():
@@ -34,7 +35,7 @@ def seeing(model: RecurrentGPT2, state: torch.Tensor | None) -> torch.Tensor:
     return model.logits(model.read(TOKENS, state).top_BTK)
 
 
-@pytest.mark.parametrize("memory", [None, MemorySpec(), MEMORY], ids=["none", "memory", "all layers"])
+@pytest.mark.parametrize("memory", [None, PooledSpec(), MEMORY], ids=["none", "memory", "all layers"])
 @torch.no_grad()
 def test_a_model_comes_back_as_it_was(tmp_path, memory):
     model = saved(tmp_path, memory)
@@ -80,7 +81,7 @@ def test_a_recurrent_models_folder_opens_by_its_type(tmp_path):
 @torch.no_grad()
 def test_a_base_keeps_its_weights_and_gets_a_fresh_recurrence(tmp_path):
     plain = saved(tmp_path)
-    model = load_base(str(tmp_path), MemorySpec(), dropout=0.25).eval()
+    model = load_base(str(tmp_path), PooledSpec(), dropout=0.25).eval()
     torch.testing.assert_close(model(TOKENS).logits, plain(TOKENS).logits, rtol=0, atol=0)
     assert model.lm_head.weight is model.transformer.wte.weight
     assert not any(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()])
@@ -95,7 +96,7 @@ def test_a_base_keeps_its_own_dropout_unless_told_otherwise(tmp_path):
 
 
 def test_a_preset_is_made_on_the_spot():
-    model = load_base("tiny", MemorySpec())
+    model = load_base("tiny", PooledSpec())
     assert (model.config.n_layer, model.config.n_embd, model.config.vocab_size) == (3, 64, 256)
     assert load_base("tiny", None, vocabulary=100).config.vocab_size == 100
 
@@ -124,7 +125,7 @@ def test_a_pickled_base_is_refused(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(UserError, match="base: "):
-        load_base(str(tmp_path), MemorySpec())
+        load_base(str(tmp_path), PooledSpec())
 
 
 @pytest.mark.parametrize("open_base", [base_config, lambda name: load_base(name, None)], ids=["shape", "weights"])
@@ -134,9 +135,9 @@ def test_a_hub_name_without_a_network_is_refused(open_base):
 
 
 def test_a_base_that_already_has_a_recurrence_is_refused(tmp_path):
-    saved(tmp_path, MemorySpec())
+    saved(tmp_path, PooledSpec())
     with pytest.raises(UserError, match="already has a recurrence"):
-        load_base(str(tmp_path), MemorySpec())
+        load_base(str(tmp_path), PooledSpec())
 
 
 def test_a_base_of_another_kind_is_refused(tmp_path):
@@ -157,7 +158,7 @@ def test_known_shapes_need_no_network():
 
 def test_a_half_precision_base_is_trained_in_single_precision(tmp_path: Path) -> None:
     save_model(small_model(vocab_size=256).bfloat16(), byte_tokenizer(), tmp_path)
-    for memory in (None, MemorySpec(width=8)):
+    for memory in (None, PooledSpec(width=8)):
         model = load_base(str(tmp_path), memory)
         assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
         model.read(torch.zeros(1, 4, dtype=torch.long))

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from recur_tune.model import Memory, MemorySpec, RecurrentGPT2
-from recur_tune.model.recurrence import stretches
+from recur_tune.model import Memory, RecurrentGPT2
+from recur_tune.model.recurrences.pooled import stretches
+from recur_tune.recurrences.pooled import PooledSpec
 from tests.conftest import small_model
 from tests.model import hugging_face, some_tokens
 
@@ -31,7 +32,7 @@ def mixture(model: RecurrentGPT2, tokens: torch.Tensor, logits: torch.Tensor) ->
 
 
 def model_of(pooling: str, logits: list[float]) -> RecurrentGPT2:
-    model = small_model(MemorySpec(pooling=pooling)).double()
+    model = small_model(PooledSpec(pooling=pooling)).double()
     model.recurrence.layer_logits.copy_(torch.tensor(logits))
     return model
 
@@ -46,7 +47,7 @@ def test_the_network_sees_equation_1(logits):
 
 @torch.no_grad()
 def test_all_layers_weigh_the_same_at_first():
-    assert small_model(MemorySpec()).recurrence.layer_logits.tolist() == [0.0, 0.0, 0.0]
+    assert small_model(PooledSpec()).recurrence.layer_logits.tolist() == [0.0, 0.0, 0.0]
 
 
 @torch.no_grad()
@@ -70,7 +71,7 @@ def test_attention_pooling_weighs_positions_by_a_fixed_learned_key():
 
 
 def test_the_pooling_key_learns():
-    model = small_model(MemorySpec(pooling="attention"))
+    model = small_model(PooledSpec(pooling="attention"))
     model.read(some_tokens(2, 12)).state.sum().backward()
     assert model.recurrence.pooling_key.grad.abs().max() > 0
     assert model.recurrence.layer_logits.grad.abs().max() > 0
@@ -87,7 +88,7 @@ def test_the_network_has_the_papers_shape_and_rectifiers_between_its_layers():
 
 @torch.no_grad()
 def test_depth_0_is_one_linear_map():
-    model, tokens = small_model(MemorySpec(depth=0, embeddings=2)), some_tokens(2, 12)
+    model, tokens = small_model(PooledSpec(depth=0, embeddings=2)), some_tokens(2, 12)
     (linear,) = model.recurrence.network
     expected = network_input(model, tokens) @ linear.weight.T + linear.bias
     torch.testing.assert_close(model.read(tokens).state.flatten(1), expected)
@@ -96,7 +97,7 @@ def test_depth_0_is_one_linear_map():
 @pytest.mark.parametrize(("l_ins", "embeddings", "sites"), [(2, 1, 1), (3, 4, 1), ("all", 1, 3), ("all", 2, 3)])
 @torch.no_grad()
 def test_the_state_is_the_networks_output_for_every_site_and_embedding(l_ins, embeddings, sites):
-    model, tokens = small_model(MemorySpec(l_ins=l_ins, embeddings=embeddings)), some_tokens(2, 12)
+    model, tokens = small_model(PooledSpec(l_ins=l_ins, embeddings=embeddings)), some_tokens(2, 12)
     state = model.read(tokens).state
     assert state.shape == (2, sites, embeddings, 24)
     torch.testing.assert_close(state.flatten(1), model.recurrence.network(network_input(model, tokens)))
@@ -120,14 +121,14 @@ def test_only_the_chosen_layer_sees_the_state():
 
 @torch.no_grad()
 def test_the_network_starts_by_hes_rule_and_not_as_gpt2_does():
-    for linear in small_model(MemorySpec()).recurrence.network[::2]:
+    for linear in small_model(PooledSpec()).recurrence.network[::2]:
         assert linear.weight.std().item() == pytest.approx((2 / linear.in_features) ** 0.5, rel=0.05)
         assert linear.bias.abs().max() == 0
 
 
 @torch.no_grad()
 def test_two_texts_leave_clearly_different_states_at_initialisation():
-    model = small_model(MemorySpec())
+    model = small_model(PooledSpec())
     about_this, about_that = torch.randint(0, 30, (32,)), torch.randint(30, 60, (32,))
     one, other = model.read(torch.stack([about_this, about_that])).state
     assert (one - other).norm() > 0.4 * one.norm()
@@ -137,7 +138,7 @@ def test_two_texts_leave_clearly_different_states_at_initialisation():
 @pytest.mark.parametrize("pooling", ["mean", "recent"])
 @torch.no_grad()
 def test_a_skipped_network_adds_to_what_it_is_given(pooling):
-    spec = MemorySpec(pooling=pooling, embeddings=2, l_ins="all", skip=True)
+    spec = PooledSpec(pooling=pooling, embeddings=2, l_ins="all", skip=True)
     model, tokens = small_model(spec), some_tokens(2, 12)
     state, given = model.read(tokens).state, network_input(model, tokens)
     given = (given if pooling == "recent" else given[:, None].expand(-1, 2, -1))[:, None].expand(-1, 3, -1, -1)
@@ -165,7 +166,7 @@ def test_stretches_double_from_the_windows_end(positions, embeddings, sizes):
 
 @torch.no_grad()
 def test_recent_pooling_makes_each_embedding_from_its_own_stretch():
-    model = small_model(MemorySpec(pooling="recent", embeddings=3, l_ins="all")).double()
+    model = small_model(PooledSpec(pooling="recent", embeddings=3, l_ins="all")).double()
     recurrence, tokens = model.recurrence, some_tokens(2, 12)
     recurrence.stretch_offsets.copy_(torch.randn(3, 24))
     z = mixture(model, tokens, torch.zeros(3).double())

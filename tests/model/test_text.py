@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from transformers import DynamicCache
 
 from recur_tune.corpus.windows import BEGIN, END, SCORED_FROM, Windowing
-from recur_tune.model import MemorySpec, RecurrentGPT2
+from recur_tune.model import RecurrentGPT2
+from recur_tune.recurrences.pooled import PooledSpec
 from recur_tune.training.evaluate import evaluate
 from tests.conftest import small_model
 from tests.model import hugging_face, some_tokens
@@ -17,9 +18,9 @@ from tests.training.runs import split_of
 LENGTH = 45
 MODELS = {
     "none": None,
-    "memory": MemorySpec(),
-    "all layers": MemorySpec(l_ins="all", embeddings=2, pooling="attention"),
-    "recent": MemorySpec(l_ins=1, embeddings=3, pooling="recent", skip=True),
+    "memory": PooledSpec(),
+    "all layers": PooledSpec(l_ins="all", embeddings=2, pooling="attention"),
+    "recent": PooledSpec(l_ins=1, embeddings=3, pooling="recent", skip=True),
 }
 WINDOWINGS = [Windowing(16), Windowing(10, 3), Windowing(4, 3)]
 
@@ -27,7 +28,7 @@ every_model = pytest.mark.parametrize("memory", MODELS.values(), ids=MODELS)
 every_windowing = pytest.mark.parametrize("windowing", WINDOWINGS, ids=lambda w: f"{w.size}-{w.overlap}")
 
 
-def a_model(memory: MemorySpec | None, windowing: Windowing) -> RecurrentGPT2:
+def a_model(memory: PooledSpec | None, windowing: Windowing) -> RecurrentGPT2:
     """In double precision, where agreement means agreement."""
     window = {"window": windowing.size, "overlap": windowing.overlap}
     return small_model(memory, n_positions=16, tie_word_embeddings=False, **window).double()
@@ -71,14 +72,14 @@ def test_reading_on_from_a_past_is_reading_at_once(memory, windowing, parts):
 @every_windowing
 @torch.no_grad()
 def test_the_loss_is_what_evaluation_says_of_the_document(windowing):
-    model, split = a_model(MemorySpec(), windowing).float(), split_of([LENGTH])
+    model, split = a_model(PooledSpec(), windowing).float(), split_of([LENGTH])
     tokens = torch.from_numpy(split.tokens)[None]
     loss = model(tokens, labels=tokens).loss
     assert loss.item() == pytest.approx(evaluate(model, split, windowing).nll / (LENGTH - 1), rel=1e-5)
 
 
 def test_the_loss_of_a_text_within_a_window_is_hugging_faces_and_so_is_its_gradient():
-    model, tokens = a_model(MemorySpec(), Windowing(16)), some_tokens(2, 14)
+    model, tokens = a_model(PooledSpec(), Windowing(16)), some_tokens(2, 14)
     theirs, labels = hugging_face(model), tokens.masked_fill(torch.rand(tokens.shape) < 0.3, -100)
     losses = [one(tokens, labels=labels).loss for one in (model, theirs)]
     for loss in losses:
@@ -88,7 +89,7 @@ def test_the_loss_of_a_text_within_a_window_is_hugging_faces_and_so_is_its_gradi
 
 
 def test_what_is_learnt_reaches_back_over_windows():
-    model, tokens = a_model(MemorySpec(), Windowing(16)), some_tokens(1, 40)
+    model, tokens = a_model(PooledSpec(), Windowing(16)), some_tokens(1, 40)
     labels = tokens.clone()
     labels[:, :-1] = -100
     model(tokens, labels=labels).loss.backward()
@@ -97,20 +98,20 @@ def test_what_is_learnt_reaches_back_over_windows():
 
 @torch.no_grad()
 def test_padding_on_the_right_changes_nothing_before_it():
-    model, tokens = a_model(MemorySpec(), Windowing(10, 3)), some_tokens(1, 25)
+    model, tokens = a_model(PooledSpec(), Windowing(10, 3)), some_tokens(1, 25)
     padded = F.pad(tokens, (0, 20))
     torch.testing.assert_close(model(padded).logits[:, :25], model(tokens).logits, rtol=1e-9, atol=1e-9)
 
 
 @torch.no_grad()
 def test_only_the_last_logits_are_made_where_no_more_are_wanted():
-    model, tokens = a_model(MemorySpec(), Windowing(10, 3)), some_tokens(2, 25)
+    model, tokens = a_model(PooledSpec(), Windowing(10, 3)), some_tokens(2, 25)
     assert torch.equal(model(tokens, logits_to_keep=4).logits, model(tokens).logits[:, -4:])
 
 
 @torch.no_grad()
 def test_a_past_is_kept_unless_nobody_wants_it_and_outputs_may_be_a_tuple():
-    model, tokens = a_model(MemorySpec(), Windowing(10)), some_tokens(1, 5)
+    model, tokens = a_model(PooledSpec(), Windowing(10)), some_tokens(1, 5)
     assert model(tokens).past_key_values.get_seq_length() == 5
     assert model(tokens, use_cache=False).past_key_values is None
     loss, logits = model(tokens, labels=tokens, use_cache=False, return_dict=False)
@@ -142,7 +143,7 @@ def test_lanes_of_a_past_change_places(windowing):
 )
 @torch.no_grad()
 def test_what_windows_have_no_place_for_is_refused_in_a_sentence(given, word):
-    model = small_model(MemorySpec())
+    model = small_model(PooledSpec())
     with pytest.raises(ValueError, match=word) as refused:
         model(**{"input_ids": torch.tensor([[1, 2, 3]])} | given)
     assert str(refused.value).count(".") == 1 and "\n" not in str(refused.value)
@@ -150,24 +151,24 @@ def test_what_windows_have_no_place_for_is_refused_in_a_sentence(given, word):
 
 @torch.no_grad()
 def test_a_past_of_other_lanes_is_refused():
-    model = small_model(MemorySpec(), window=10)
+    model = small_model(PooledSpec(), window=10)
     past = model(some_tokens(2, 4)).past_key_values
     with pytest.raises(ValueError, match="3 texts cannot go on from the past of 2"):
         model(some_tokens(3, 4), past_key_values=past)
 
 
 def test_what_says_nothing_is_allowed():
-    model, tokens = small_model(MemorySpec()), some_tokens(1, 4)
+    model, tokens = small_model(PooledSpec()), some_tokens(1, 4)
     given = {"attention_mask": torch.ones(1, 4), "position_ids": None, "output_attentions": False}
     assert torch.equal(model(tokens, **given).logits, model(tokens).logits)
 
 
 @pytest.mark.parametrize(("window", "overlap", "word"), [(33, 0, "window: 33"), (8, 8, "overlap by 8")])
 def test_windows_that_cannot_be_are_refused(window, overlap, word):
-    model = small_model(MemorySpec(), window=window, overlap=overlap)
+    model = small_model(PooledSpec(), window=window, overlap=overlap)
     with pytest.raises(ValueError, match=word):
         model(some_tokens(1, 4))
 
 
 def test_without_windows_of_its_own_a_model_reads_as_many_tokens_as_it_has_positions():
-    assert small_model(MemorySpec()).config.windowing == Windowing(32)
+    assert small_model(PooledSpec()).config.windowing == Windowing(32)

@@ -11,7 +11,8 @@ from torch import nn
 
 from recur_tune.corpus.batches import WindowBatch
 from recur_tune.corpus.windows import NOT_SCORED, Windowing
-from recur_tune.model import MemorySpec, RecurrentGPT2
+from recur_tune.model import RecurrentGPT2
+from recur_tune.recurrences.pooled import PooledSpec
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, Plan, chosen_speed, fixed_plan
 from recur_tune.training.memory_tracker import MemoryTracker
@@ -19,11 +20,11 @@ from tests.conftest import small_model
 from tests.model import chain_batch, full_batch
 
 WINDOWS = 4
-MEMORY = MemorySpec(width=20, depth=1)
+MEMORY = PooledSpec(width=20, depth=1)
 PLANS = [Plan(kept) for kept in range(1, WINDOWS)]
 MODELS = {
-    "none": None, "memory": MEMORY, "all layers": MemorySpec(l_ins="all", embeddings=2, pooling="attention"),
-    "recent": MemorySpec(l_ins="all", embeddings=3, pooling="recent", width=20, depth=1, skip=True),
+    "none": None, "memory": MEMORY, "all layers": PooledSpec(l_ins="all", embeddings=2, pooling="attention"),
+    "recent": PooledSpec(l_ins="all", embeddings=3, pooling="recent", width=20, depth=1, skip=True),
 }  # fmt: skip
 # Documents that begin at different windows of three lanes, some shorter than a window; the last lane runs dry.
 MIXED = chain_batch(Windowing(6, 2), [[14, 3], [6, 10, 2], [14]], WINDOWS)
@@ -104,7 +105,7 @@ def test_no_gradient_crosses_from_one_document_into_another():
 
 
 def gradient_of_a_token_in_the_first_window(
-    memory: MemorySpec | None, plan: Plan, windowing: Windowing, documents: list[int]
+    memory: PooledSpec | None, plan: Plan, windowing: Windowing, documents: list[int]
 ) -> torch.Tensor:
     """What the last of three windows' loss alone says about the embedding of a token that only the first one has.
 
@@ -121,7 +122,7 @@ def gradient_of_a_token_in_the_first_window(
     return model.transformer.wte.weight.grad[token]
 
 
-def activation_peak(memory: MemorySpec | None, policy: str, windows: int, size: int, lanes: int = 1) -> int:
+def activation_peak(memory: PooledSpec | None, policy: str, windows: int, size: int, lanes: int = 1) -> int:
     """Bytes above what is there before a step: weights, their gradients, the batch."""
     model = small_model(memory, n_positions=size, n_layer=2, vocab_size=500).train()
     batch, chain = full_batch(windows, lanes, size), Chain(model, fixed_plan(policy, windows))

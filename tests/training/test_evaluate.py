@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 
 from recur_tune.corpus.windows import BEGIN, END, SCORED_FROM, Windowing
-from recur_tune.model import MemorySpec, RecurrentGPT2
+from recur_tune.model import RecurrentGPT2
+from recur_tune.recurrences.pooled import PooledSpec
 from recur_tune.training.evaluate import evaluate
 from tests.conftest import small_model
 from tests.training.runs import VOCABULARY, split_of
@@ -32,10 +33,10 @@ def by_hand(model: RecurrentGPT2, windowing: Windowing, tokens: np.ndarray) -> l
 
 
 @pytest.mark.parametrize(
-    "memory", [None, MemorySpec(width=16, depth=1), MemorySpec(width=16, l_ins="all", embeddings=2)]
+    "memory", [None, PooledSpec(width=16, depth=1), PooledSpec(width=16, l_ins="all", embeddings=2)]
 )
 @pytest.mark.parametrize("windowing", [Windowing(8, 0), Windowing(8, 3), Windowing(32, 31)])
-def test_it_equals_reading_each_document_alone(memory: MemorySpec | None, windowing: Windowing) -> None:
+def test_it_equals_reading_each_document_alone(memory: PooledSpec | None, windowing: Windowing) -> None:
     model, lengths = small_model(memory), [70, 3, 2, 1, 41, 9]
     split = split_of(lengths)
     evaluation = evaluate(model, split, windowing, lanes=3)
@@ -47,8 +48,8 @@ def test_it_equals_reading_each_document_alone(memory: MemorySpec | None, window
     assert evaluation.nll == pytest.approx(sum(map(sum, expected)), rel=1e-5)
 
 
-@pytest.mark.parametrize("memory", [None, MemorySpec(width=16, depth=1)])
-def test_the_number_of_lanes_changes_nothing(memory: MemorySpec | None) -> None:
+@pytest.mark.parametrize("memory", [None, PooledSpec(width=16, depth=1)])
+def test_the_number_of_lanes_changes_nothing(memory: PooledSpec | None) -> None:
     model, split = small_model(memory), split_of([50, 20, 33, 8, 64])
     results = [evaluate(model, split, Windowing(8, 2), lanes=lanes) for lanes in (1, 2, 5, 16)]
     for result in results[1:]:
@@ -75,7 +76,7 @@ def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary() -> No
 
 
 def test_loss_by_position_and_by_depth_are_means_over_what_was_scored_there() -> None:
-    model, split, windowing = small_model(MemorySpec(width=16)), split_of([30]), Windowing(8, 2)
+    model, split, windowing = small_model(PooledSpec(width=16)), split_of([30]), Windowing(8, 2)
     evaluation = evaluate(model, split, windowing)
     losses = iter(by_hand(model, windowing, split.tokens))
     position: dict[int, list[float]] = {}
@@ -108,7 +109,7 @@ def test_the_model_is_left_in_the_mode_it_was_in() -> None:
 @torch.no_grad()
 def test_another_documents_state_is_that_of_the_lane_before() -> None:
     """Two documents of three windows each: each is read with what the other's window before left."""
-    model, split = small_model(MemorySpec(width=16, depth=1)), split_of([25, 25])
+    model, split = small_model(PooledSpec(width=16, depth=1)), split_of([25, 25])
     documents = [torch.from_numpy(split.tokens[begin:end].astype(np.int64)) for begin, end in ((0, 25), (25, 50))]
     states: list[torch.Tensor | None] = [None, None]
     expected = [0.0, 0.0]
@@ -127,7 +128,7 @@ def test_another_documents_state_is_that_of_the_lane_before() -> None:
 
 
 def test_a_lane_that_ran_dry_hands_on_the_last_state_that_it_had() -> None:
-    model, lengths = small_model(MemorySpec(width=16, depth=1)), [65, 9]
+    model, lengths = small_model(PooledSpec(width=16, depth=1)), [65, 9]
     evaluation = evaluate(model, split_of(lengths), Windowing(8), lanes=2, given="other")
     split = split_of(lengths)
     short = torch.from_numpy(split.tokens[65:74].astype(np.int64))
@@ -142,7 +143,7 @@ def test_a_lane_that_ran_dry_hands_on_the_last_state_that_it_had() -> None:
 
 
 def test_without_any_state_every_window_is_a_documents_first() -> None:
-    model, split = small_model(MemorySpec(width=16, depth=1)), split_of([50, 33])
+    model, split = small_model(PooledSpec(width=16, depth=1)), split_of([50, 33])
     plain = small_model()
     plain.load_state_dict(model.state_dict(), strict=False)
     none = evaluate(model, split, Windowing(8, 2), lanes=2, given="none")

@@ -28,7 +28,7 @@ from transformers import (
     Qwen3PreTrainedModel,
 )  # fmt: skip
 
-from recur_tune.model.body import Block, Body, Projection
+from recur_tune.model.body import Block, Body, Module, Projection
 from recur_tune.model.reader import ReadsInWindows, WindowedConfig
 
 
@@ -37,7 +37,9 @@ class _Family(ReadsInWindows):
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
 
-    def _fill(self, model: nn.Module) -> None:
+    model: Module
+
+    def _fill(self, model: Module) -> None:
         self.model = model
         self.lm_head = nn.Linear(self.config.hidden_size, self.config.vocab_size, bias=False)
         self.add_recurrence()
@@ -49,7 +51,7 @@ class _Family(ReadsInWindows):
         return Body(own.embed_tokens, None, own.rotary_emb, None, tuple(map(_block, own.layers)), own.norm)
 
 
-def _block(block: nn.Module) -> Block:
+def _block(block: Module) -> Block:
     attn, mlp = block.self_attn, block.mlp
     return Block(
         attention_norm=block.input_layernorm,

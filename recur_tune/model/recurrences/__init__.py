@@ -6,7 +6,7 @@ from recur_tune.model.recurrence import Recurrence
 
 
 def module_of(kind: str) -> type[Recurrence]:
-    """The module of a mechanism, by its name."""
-    from recur_tune.model.recurrences.pooled import Pooled
+    """The module of a mechanism, by the name that a configuration has for it."""
+    from recur_tune.recurrences import MECHANISMS, canonical
 
-    return {"pooled": Pooled, "memory": Pooled}[kind]
+    return MECHANISMS[canonical(kind)].load()

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from recur_tune.model.recurrence import Passage, Recurrence, State
-from recur_tune.model.shape import Shape
+from recur_tune.shape import Shape
 
 
 class Pooled(Recurrence):
@@ -126,9 +126,11 @@ class PooledPassage(Passage):
             self._means.append(output)
             return
         weight = self._weights[layer]
-        self._sum_BTK = output * weight if layer == 0 else torch.addcmul(self._sum_BTK, output, weight)
+        before_BTK = self._sum_BTK
+        self._sum_BTK = output * weight if before_BTK is None else torch.addcmul(before_BTK, output, weight)
         if layer == len(self._weights) - 1:
             self._parts.append(self._sum_BTK)
+            self._sum_BTK = None
 
     def close(self) -> State:
         """Made from all parts together, or from the means."""

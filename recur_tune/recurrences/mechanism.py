@@ -1,0 +1,93 @@
+"""Mechanism: all that the rest of recur-tune knows of one way to pass a state from window to window.
+
+Nothing here imports torch: flags, checks, closed-form costs and pictures need a mechanism's description, and only a
+model needs its module.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pydantic import BaseModel
+
+from recur_tune.corpus.windows import Windowing
+from recur_tune.shape import Shape
+
+if TYPE_CHECKING:
+    from recur_tune.model.recurrence import Recurrence
+
+
+class Mark(NamedTuple):
+    """How the trials of one kind are drawn.
+
+    Attributes:
+        word: What a legend calls them.
+        marker: matplotlib's name of the shape.
+        symbol: plotly's.
+        colour: Where no second cost gives one.
+    """
+
+    word: str
+    marker: str
+    symbol: str
+    colour: str
+
+
+class Work(NamedTuple):
+    """Forward FLOPs of one window as kernels are charged, whole squares of attention included.
+
+    Attributes:
+        made: Making the state that the window leaves.
+        used: Using the state of the window before.
+    """
+
+    made: float
+    used: float
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """A recurrence: its fields, where its module is, and what can be told of it without building it.
+
+    Attributes:
+        name: What users write; also in tables and files.
+        spec: Its fields, a frozen pydantic model; each has a default and a description, the most telling first.
+        module: Where its `Recurrence` (recur_tune.model.recurrence) is, as `package.module:Class`.
+        summary: One line for `--help` and the docs.
+        mark: How its trials are drawn; None takes the next free one.
+        first: Trials that a search tries first, by their role; fields that they do not name are drawn.
+        aliases: Other names that are understood.
+        flops: Forward FLOPs that it adds to a window, a position's attention counted over what it sees; None has
+            them counted by torch.
+        work: The same as kernels are charged, for training; None has it counted by torch.
+        state_floats: Numbers in the state of one lane; None has them counted.
+        outside_products: Fields that enter no matrix product.
+        outside_state: Fields that the size of the state does not depend on.
+        check: Given a spec, a body's shape and its name, one sentence on what the body cannot do, or None.
+    """
+
+    name: str
+    spec: type[BaseModel]
+    module: str
+    summary: str
+    mark: Mark | None = None
+    first: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+    flops: Callable[[Any, Shape, Windowing], float] | None = None
+    work: Callable[[Any, Shape, Windowing], Work] | None = None
+    state_floats: Callable[[Any, Shape], int] | None = None
+    outside_products: frozenset[str] = frozenset()
+    outside_state: frozenset[str] = frozenset()
+    check: Callable[[Any, Shape, str], str | None] = lambda spec, shape, base: None
+
+    def load(self) -> type[Recurrence]:
+        """Import its module; that takes torch's seconds."""
+        place, _, name = self.module.partition(":")
+        return getattr(importlib.import_module(place), name)
+
+    def build(self, spec: BaseModel, shape: Shape) -> Recurrence:
+        """Its module for a body of this shape."""
+        return self.load()(shape, **spec.model_dump())
