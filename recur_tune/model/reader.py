@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import GenerationMixin
+from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
@@ -68,7 +68,7 @@ class Reading:
     state: State | None
 
 
-class ReadsInWindows(GenerationMixin):
+class ReadsInWindows(PreTrainedModel):
     """A pretrained decoder and the recurrence that connects its windows.
 
     `read` runs one window. Called as a model, and in Hugging Face's `generate`, it reads a text of any length in the

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from recur_tune.model import RecurrentGPT2
-from recur_tune.model.gathered import Gathered
+from recur_tune.model.gathered import Gathered, Totals
 from recur_tune.model.passes import move
 from recur_tune.recurrences.pooled import PooledSpec
 from recur_tune.training.memory_tracker import MemoryTracker
@@ -29,7 +29,7 @@ def two_windows(model: RecurrentGPT2, **options: object) -> list[torch.Tensor]:
     """What a window after another becomes, and the state that it leaves."""
     first = model.read(TOKENS[0], **options)
     second = model.read(TOKENS[1], first.state, FRESH if first.state is not None else None, **options)
-    return [first.top_BTK, second.top_BTK, *([] if second.state is None else [second.state])]
+    return [first.top_BTK, second.top_BTK, *(second.state or ())]
 
 
 def gradients(outputs: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[torch.Tensor | None]:
@@ -40,12 +40,13 @@ def gradients(outputs: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[t
 
 def gathered(model: RecurrentGPT2) -> tuple[list[torch.Tensor], dict[nn.Parameter, torch.Tensor]]:
     """The same by a step's arithmetic, and the gradient of every parameter that is trained."""
-    totals = {parameter: torch.zeros_like(parameter) for parameter in model.parameters() if parameter.requires_grad}
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    totals = Totals(trained, model.body)
     step = Gathered(totals)
     outputs = two_windows(model, arithmetic=step)
-    for total, one in zip(totals.values(), gradients(outputs, [step.anchor, *totals])[1:], strict=True):
+    for total, one in zip(totals.gradients, gradients(outputs, [step.anchor, *trained])[1:], strict=True):
         total += 0 if one is None else one
-    return outputs, totals
+    return outputs, dict(zip(trained, totals.gradients, strict=True))
 
 
 @pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES)
@@ -97,9 +98,10 @@ def test_a_layer_keeps_two_sums_and_what_its_products_made():
 
     def kept(layers: int) -> int:
         model = small_model(n_layer=layers)
-        totals = {parameter: torch.zeros_like(parameter) for parameter in model.parameters()}
+        trained = list(model.parameters())
+        totals = Totals(trained, model.body)
         with MemoryTracker() as tracker:
-            tracker.hold([*totals, *totals.values()])
+            tracker.hold([*trained, *totals.gradients])
             before = tracker.live
             reading = model.read(some_tokens(lanes, positions), arithmetic=Gathered(totals))
             assert reading.top_BTK.requires_grad

@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM
 from transformers.dynamic_module_utils import get_imports
 
 from recur_tune.corpus.tokenizers import byte_tokenizer
-from recur_tune.model import Memory, RecurrentGPT2
-from recur_tune.model.portable import AUTO_MAP
+from recur_tune.model import RecurrentGPT2
 from recur_tune.model.pretrained import load_model, save_model
+from recur_tune.model.recurrences.pooled import Pooled
 from recur_tune.recurrences.pooled import PooledSpec
 from tests.conftest import small_model
 
@@ -34,7 +34,7 @@ with torch.no_grad():
     torch.manual_seed(3)
     answers = {
         "logits": output.logits, "loss": output.loss,
-        "state": first.state, "second": model.read(tokens[:, 20:40], first.state).top_BTK,
+        "state": first.state[0], "second": model.read(tokens[:, 20:40], first.state).top_BTK,
         "greedy": model.generate(prompt, max_new_tokens=30, do_sample=False),
         "sampled": model.generate(prompt, max_new_tokens=30, do_sample=True, num_return_sequences=2),
     }
@@ -96,8 +96,10 @@ def test_its_files_are_ours_and_need_torch_and_transformers_alone(tmp_path: Path
     saved(tmp_path, PooledSpec())
     files = {file.stem: file for file in tmp_path.glob("*.py")}
     assert files.keys() == {
-        "language_model", "recurrence", "cache", "windows", "arithmetic", "attention", "passes",
+        "gpt2", "reader", "body", "shape", "recurrence", "recurrences", "pooled", "cache", "windows", "arithmetic",
+        "attention", "passes",
     }  # fmt: skip
+    assert "Pooled" in files.pop("recurrences").read_text()
     for name, file in files.items():
         assert set(get_imports(file)) - sys.stdlib_module_names <= {"torch", "transformers", "numpy"}
         origin, *lines = file.read_text().splitlines()
@@ -110,7 +112,9 @@ def test_its_files_are_ours_and_need_torch_and_transformers_alone(tmp_path: Path
 
 def test_with_recur_tune_the_packages_own_class_opens_it_trusted_or_not(tmp_path: Path) -> None:
     saved(tmp_path, PooledSpec())
-    assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == AUTO_MAP
+    assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == {
+        "AutoConfig": "gpt2.RecurrentGPT2Config", "AutoModelForCausalLM": "gpt2.RecurrentGPT2",
+    }  # fmt: skip
     assert type(load_model(tmp_path)[0]) is RecurrentGPT2
     for trusting in ({}, {"trust_remote_code": True}):
         assert type(AutoModelForCausalLM.from_pretrained(tmp_path, **trusting)) is RecurrentGPT2
@@ -125,6 +129,6 @@ def test_a_plain_model_brings_no_code(tmp_path: Path) -> None:
 def test_a_recurrence_has_the_fields_of_its_spec_and_their_defaults() -> None:
     """A folder's configuration may be older than a field."""
     fields = {name: field.default for name, field in PooledSpec.model_fields.items()}
-    arguments = {name: one.default for name, one in inspect.signature(Memory).parameters.items()}
+    arguments = {name: one.default for name, one in inspect.signature(Pooled).parameters.items()}
     assert {name: arguments.get(name) for name in fields} == fields
-    assert arguments.keys() - fields.keys() == {"hidden_size", "layers"}
+    assert arguments.keys() - fields.keys() == {"shape"}

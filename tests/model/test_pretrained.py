@@ -13,6 +13,7 @@ from recur_tune.corpus.tokenizers import byte_tokenizer
 from recur_tune.errors import UserError
 from recur_tune.model import RecurrentGPT2
 from recur_tune.model.pretrained import base_config, load_base, load_model, save_model
+from recur_tune.recurrences import settings_of
 from recur_tune.recurrences.pooled import PooledSpec
 from tests.conftest import small_model
 
@@ -53,7 +54,7 @@ def test_the_way_of_reading_is_saved_with_a_recurrent_model(tmp_path):
     model.config.window, model.config.overlap = 20, 3
     save_model(model, byte_tokenizer(), tmp_path)
     config = load_model(tmp_path)[0].config
-    assert (config.window, config.overlap, config.recurrence) == (20, 3, MEMORY.model_dump())
+    assert (config.window, config.overlap, config.recurrence) == (20, 3, settings_of(MEMORY))
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import nn
-from transformers import GPT2Config, GPT2Model, GPT2PreTrainedModel
+from transformers import GenerationMixin, GPT2Config, GPT2Model, GPT2PreTrainedModel
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from transformers.pytorch_utils import Conv1D
 
@@ -22,7 +22,7 @@ class RecurrentGPT2Config(WindowedConfig, GPT2Config):
     overlap: int | None = None
 
 
-class RecurrentGPT2(ReadsInWindows, GPT2PreTrainedModel):
+class RecurrentGPT2(ReadsInWindows, GPT2PreTrainedModel, GenerationMixin):
     """A pretrained GPT-2 and the recurrence that connects its windows."""
 
     config_class = RecurrentGPT2Config

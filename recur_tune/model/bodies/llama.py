@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 from transformers import (
+    GenerationMixin,
     LlamaConfig,
     LlamaModel,
     LlamaPreTrainedModel,
@@ -81,7 +82,7 @@ class RecurrentLlamaConfig(WindowedConfig, LlamaConfig):
     overlap: int | None = None
 
 
-class RecurrentLlama(_Family, LlamaPreTrainedModel):
+class RecurrentLlama(_Family, LlamaPreTrainedModel, GenerationMixin):
     """A pretrained Llama or SmolLM2 and the recurrence that connects its windows."""
 
     config_class = RecurrentLlamaConfig
@@ -100,7 +101,7 @@ class RecurrentMistralConfig(WindowedConfig, MistralConfig):
     overlap: int | None = None
 
 
-class RecurrentMistral(_Family, MistralPreTrainedModel):
+class RecurrentMistral(_Family, MistralPreTrainedModel, GenerationMixin):
     """A pretrained Mistral and the recurrence that connects its windows."""
 
     config_class = RecurrentMistralConfig
@@ -119,7 +120,7 @@ class RecurrentQwen2Config(WindowedConfig, Qwen2Config):
     overlap: int | None = None
 
 
-class RecurrentQwen2(_Family, Qwen2PreTrainedModel):
+class RecurrentQwen2(_Family, Qwen2PreTrainedModel, GenerationMixin):
     """A pretrained Qwen2 or Qwen2.5 and the recurrence that connects its windows."""
 
     config_class = RecurrentQwen2Config
@@ -138,7 +139,7 @@ class RecurrentQwen3Config(WindowedConfig, Qwen3Config):
     overlap: int | None = None
 
 
-class RecurrentQwen3(_Family, Qwen3PreTrainedModel):
+class RecurrentQwen3(_Family, Qwen3PreTrainedModel, GenerationMixin):
     """A pretrained Qwen3 and the recurrence that connects its windows."""
 
     config_class = RecurrentQwen3Config

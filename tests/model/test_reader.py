@@ -27,7 +27,7 @@ def double_model(memory: PooledSpec | None, **changes: object) -> RecurrentGPT2:
 
 def some_state(model: RecurrentGPT2, lanes: int) -> State:
     """A state that some other text left."""
-    return model.read(some_tokens(lanes, 9)).state.detach()
+    return tuple(one.detach() for one in model.read(some_tokens(lanes, 9)).state)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -54,7 +54,7 @@ def test_the_state_is_a_key_and_a_value_but_no_query(l_ins, embeddings, shape):
     top = model.read(tokens, state).top_BTK
     assert top.shape == (2, 20, 24)
     for lane in range(2):
-        torch.testing.assert_close(top[lane], slow_read(model, tokens[lane], state[lane]), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(top[lane], slow_read(model, tokens[lane], state[0][lane]), rtol=1e-9, atol=1e-9)
 
 
 @torch.no_grad()
@@ -89,7 +89,7 @@ def test_a_fresh_lane_is_the_unmodified_model_and_its_neighbour_sees_the_state(l
     assert not torch.allclose(without.top_BTK, seeing.top_BTK, atol=1e-3)
     for lane, expected in enumerate([without, seeing, without]):
         torch.testing.assert_close(mixed.top_BTK[lane], expected.top_BTK[lane], rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(mixed.state[lane], expected.state[lane], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(mixed.state[0][lane], expected.state[0][lane], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("parts", [[1] * 12, [5] + [1] * 7, [1, 4, 7], [6, 6]], ids=str)

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from recur_tune.model import Memory, RecurrentGPT2
-from recur_tune.model.recurrences.pooled import stretches
+from recur_tune.model import RecurrentGPT2
+from recur_tune.model.recurrences.pooled import Pooled, stretches
 from recur_tune.recurrences.pooled import PooledSpec
-from tests.conftest import small_model
+from tests.conftest import small_config, small_model
 from tests.model import hugging_face, some_tokens
 
 
@@ -72,14 +72,14 @@ def test_attention_pooling_weighs_positions_by_a_fixed_learned_key():
 
 def test_the_pooling_key_learns():
     model = small_model(PooledSpec(pooling="attention"))
-    model.read(some_tokens(2, 12)).state.sum().backward()
+    model.read(some_tokens(2, 12)).state[0].sum().backward()
     assert model.recurrence.pooling_key.grad.abs().max() > 0
     assert model.recurrence.layer_logits.grad.abs().max() > 0
 
 
 @torch.no_grad()
 def test_the_network_has_the_papers_shape_and_rectifiers_between_its_layers():
-    network = Memory(hidden_size=24, layers=3).network
+    network = Pooled(small_config().shape).network
     assert [(m.in_features, m.out_features) for m in network if isinstance(m, nn.Linear)] == [
         (24, 200), (200, 200), (200, 200), (200, 24),
     ]  # fmt: skip
@@ -91,32 +91,33 @@ def test_depth_0_is_one_linear_map():
     model, tokens = small_model(PooledSpec(depth=0, embeddings=2)), some_tokens(2, 12)
     (linear,) = model.recurrence.network
     expected = network_input(model, tokens) @ linear.weight.T + linear.bias
-    torch.testing.assert_close(model.read(tokens).state.flatten(1), expected)
+    torch.testing.assert_close(model.read(tokens).state[0].flatten(1), expected)
 
 
 @pytest.mark.parametrize(("l_ins", "embeddings", "sites"), [(2, 1, 1), (3, 4, 1), ("all", 1, 3), ("all", 2, 3)])
 @torch.no_grad()
 def test_the_state_is_the_networks_output_for_every_site_and_embedding(l_ins, embeddings, sites):
     model, tokens = small_model(PooledSpec(l_ins=l_ins, embeddings=embeddings)), some_tokens(2, 12)
-    state = model.read(tokens).state
+    [state] = model.read(tokens).state
     assert state.shape == (2, sites, embeddings, 24)
     torch.testing.assert_close(state.flatten(1), model.recurrence.network(network_input(model, tokens)))
 
 
 @torch.no_grad()
 def test_at_all_layers_every_layer_sees_its_own_embeddings():
-    memory = Memory(hidden_size=24, layers=3, l_ins="all", embeddings=2)
-    state = memory.state(torch.randn(2, 12, 24))
+    pooled = Pooled(small_config().shape, l_ins="all", embeddings=2)
+    state = pooled.make(torch.randn(2, 12, 24))
+    passage = pooled.open((state,), None, in_parts=False)
     for layer in range(3):
-        assert torch.equal(memory.embeddings(layer, state), state[:, layer])
+        assert torch.equal(passage.inserted(layer), state[:, layer])
     assert not torch.equal(state[:, 0], state[:, 1])
 
 
 @torch.no_grad()
 def test_only_the_chosen_layer_sees_the_state():
-    memory = Memory(hidden_size=24, layers=3, l_ins=2)
-    state = memory.state(torch.randn(2, 12, 24))
-    assert [memory.embeddings(layer, state) is None for layer in range(3)] == [True, False, True]
+    pooled = Pooled(small_config().shape, l_ins=2)
+    passage = pooled.open((pooled.make(torch.randn(2, 12, 24)),), None, in_parts=False)
+    assert [passage.inserted(layer) is None for layer in range(3)] == [True, False, True]
 
 
 @torch.no_grad()
@@ -130,7 +131,7 @@ def test_the_network_starts_by_hes_rule_and_not_as_gpt2_does():
 def test_two_texts_leave_clearly_different_states_at_initialisation():
     model = small_model(PooledSpec())
     about_this, about_that = torch.randint(0, 30, (32,)), torch.randint(30, 60, (32,))
-    one, other = model.read(torch.stack([about_this, about_that])).state
+    one, other = model.read(torch.stack([about_this, about_that])).state[0]
     assert (one - other).norm() > 0.4 * one.norm()
     assert one.norm() > 1
 
@@ -140,11 +141,11 @@ def test_two_texts_leave_clearly_different_states_at_initialisation():
 def test_a_skipped_network_adds_to_what_it_is_given(pooling):
     spec = PooledSpec(pooling=pooling, embeddings=2, l_ins="all", skip=True)
     model, tokens = small_model(spec), some_tokens(2, 12)
-    state, given = model.read(tokens).state, network_input(model, tokens)
+    [state], given = model.read(tokens).state, network_input(model, tokens)
     given = (given if pooling == "recent" else given[:, None].expand(-1, 2, -1))[:, None].expand(-1, 3, -1, -1)
     assert 0.01 < (state - given).norm() / given.norm() < 0.3  # at first it is little that the network adds
     model.recurrence.network[-1].weight.zero_()
-    torch.testing.assert_close(model.read(tokens).state, given)
+    torch.testing.assert_close(model.read(tokens).state[0], given)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_recent_pooling_makes_each_embedding_from_its_own_stretch():
     recurrence, tokens = model.recurrence, some_tokens(2, 12)
     recurrence.stretch_offsets.copy_(torch.randn(3, 24))
     z = mixture(model, tokens, torch.zeros(3).double())
-    state = model.read(tokens).state
+    [state] = model.read(tokens).state
     for number, stretch in enumerate((slice(11, 12), slice(9, 11), slice(0, 9))):
         made = recurrence.network(z[:, stretch].mean(1) + recurrence.stretch_offsets[number])
         torch.testing.assert_close(state[:, :, number], made.unflatten(-1, (3, 24)), rtol=1e-9, atol=1e-9)
