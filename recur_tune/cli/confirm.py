@@ -74,7 +74,7 @@ def confirm(
         submit_again(directory, spec, profile, follow, order.command)
         return
     if missing or any(one.state not in ("complete", "failed") for one in state.repeats.values()):
-        from recur_tune.searching.run import check_runnable
+        from recur_tune.running.run import check_runnable
 
         with stderr.status("checking …"):
             check_runnable(spec, address)

@@ -53,7 +53,7 @@ def submit_new(
     results: Path, name: str, spec: SearchSpec, profile: Profile, follow: bool, knowledge: Knowledge | None = None
 ) -> None:
     """A new search goes into the queue."""
-    from recur_tune.searching.preparation import check_shapes
+    from recur_tune.running.preparation import check_shapes
     from recur_tune.slurm import submit
 
     with stderr.status("checking the space and the site …"):
@@ -117,7 +117,7 @@ def check_place(
 
 def check_here(spec: SearchSpec, results: Path) -> None:
     """Refuse what cannot work in the allocation that we are in."""
-    from recur_tune.searching.preparation import check_shapes
+    from recur_tune.running.preparation import check_shapes
     from recur_tune.slurm.allocation import Allocation
     from recur_tune.slurm.here import check_seen
 

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from recur_tune.cli.display import sparkline, stderr
 from recur_tune.cli.trials import describe_trial, objective_columns, roles, trial_table
-from recur_tune.searching.audience import Audience
+from recur_tune.running.audience import Audience
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.progress import ended_trials, seconds_left

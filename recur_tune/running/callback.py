@@ -12,9 +12,9 @@ from ray.tune.experiment import Trial
 
 from recur_tune.cluster.ray_cluster import Lifeline
 from recur_tune.monitoring.meter import Meter
+from recur_tune.running.live import LivesInDriver
 from recur_tune.searching.directory import MODEL, STOP, SearchLog
 from recur_tune.searching.front import front
-from recur_tune.searching.live import LivesInDriver
 from recur_tune.searching.requests import end_by_hand, take_ends
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED

@@ -29,8 +29,8 @@ from recur_tune.cost.device import device_flops
 from recur_tune.errors import UserError
 from recur_tune.files import whole_folder, write_text
 from recur_tune.model.pretrained import save_model
+from recur_tune.running.training_thread import messages_of
 from recur_tune.searching.directory import COMPILED, LEAVING, MODEL, STOP
-from recur_tune.searching.training_thread import messages_of
 from recur_tune.spec import TrialConfig
 from recur_tune.throttle import Throttled
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
