@@ -35,7 +35,7 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, as_json: boo
     trial = parse(TrialConfig, fields_from(config, fields))
     with stderr.status("pricing a step …"):
         from recur_tune.cost.estimate import estimate
-        from recur_tune.trial.base import base_shape
+        from recur_tune.trial.shape import base_shape
 
         price = estimate(trial, base_shape(trial.base, trial.tokenizer), workers)
     if as_json:

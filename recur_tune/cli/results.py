@@ -387,7 +387,7 @@ def print_front(state: SearchState, objectives: tuple[str, ...]) -> None:
 def print_end(directory: SearchDirectory, state: SearchState) -> None:
     """The result of a search and what to type next."""
     from recur_tune.searching.front import front
-    from recur_tune.tracking.mlflow import is_server, tracking_uri, without_password
+    from recur_tune.tracking.places import is_server, tracking_uri, without_password
 
     spec = directory.spec
     watch = Watch(directory)

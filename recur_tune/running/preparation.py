@@ -15,7 +15,8 @@ from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.spec import TrialConfig
-from recur_tune.trial.base import base_shape, is_preset, pretrained_base
+from recur_tune.trial.base import pretrained_base
+from recur_tune.trial.shape import base_shape, is_preset
 
 if TYPE_CHECKING:
     from recur_tune.training.loop import Report

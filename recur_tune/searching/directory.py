@@ -40,7 +40,7 @@ from recur_tune.files import append_line, reading, whole_folder, write_text, wri
 from recur_tune.searching.spec import SearchSpec, changes_between
 from recur_tune.searching.state import Event, SearchState, in_todays_words, replay
 from recur_tune.spec import TrialConfig, parse, read_yaml
-from recur_tune.trial.base import is_preset
+from recur_tune.trial.shape import is_preset
 
 if TYPE_CHECKING:
     from recur_tune.searching.knowledge import Knowledge

@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import filelock
 
-from recur_tune.errors import UserError
 from recur_tune.files import cache_folder
 from recur_tune.shapes import PRESETS, PRETRAINING
 from recur_tune.spec import TrialConfig, parse
 
 if TYPE_CHECKING:
-    from transformers import GPT2Config
-
     from recur_tune.training.loop import Report
 
 
@@ -28,33 +25,6 @@ def pretraining_fields(preset: str) -> dict[str, Any]:
         **PRETRAINING[preset], "base": preset, "window": PRESETS[preset]["n_positions"],
         "recurrence": "none", "windows": 1, "decay": "cosine", "checkpointing": "none",
     }  # fmt: skip
-
-
-def is_preset(base: str) -> bool:
-    """Whether a base's name means a shape to pretrain here; a folder of that name wins."""
-    return base in PRESETS and not Path(base).is_dir()
-
-
-def base_shape(base: str, tokenizer: str | None) -> GPT2Config:
-    """The shape that a trial's base has, or will have: a preset is made for the tokenizer that it gets."""
-    from recur_tune.corpus.tokenizers import load_tokenizer
-    from recur_tune.model.pretrained import base_config
-
-    if tokenizer is None:
-        return base_config(base)
-    tokens = len(load_tokenizer(tokenizer))
-    shape = base_config(base, vocabulary=tokens)
-    check_vocabulary(base, shape, tokens)
-    return shape
-
-
-def check_vocabulary(base: str, shape: GPT2Config, tokens: int) -> None:
-    """Refuse a tokenizer with tokens that the base has never seen."""
-    if tokens > shape.vocab_size:
-        raise UserError(
-            f"tokenizer: it has {tokens} tokens, and {base} only knows {shape.vocab_size}; "
-            "use the one that the base was trained with."
-        )
 
 
 def pretrained_base(
@@ -71,7 +41,7 @@ def pretrained_base(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(folder.with_suffix(".lock")):  # one process pretrains, the others wait
         if not (folder / "result.json").exists():
-            from recur_tune.trial.run_folder import RESUME, Interrupted, run_in_folder
+            from recur_tune.trial.run_folder import RESUME, Interrupted, run_in_folder  # torch takes seconds
 
             resume = (folder / RESUME).is_dir()
             if not resume:

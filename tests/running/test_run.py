@@ -31,7 +31,7 @@ from recur_tune.running.sampler import TruthfulSearch, study_storage
 from recur_tune.running.trainable import run_trial, train_in_actor, train_on_workers
 from recur_tune.searching.directory import MODEL, SearchDirectory
 from recur_tune.searching.state import SearchState
-from recur_tune.tracking.mlflow import tracking_uri
+from recur_tune.tracking.places import tracking_uri
 from tests.cli.run import Outcome
 from tests.cli.run import run as command
 from tests.running.searches import assert_settled, events_of, small_fields, small_spec
