@@ -27,6 +27,7 @@ LAYERS = (
     {"cost"},
     {"trial"},
     {"searching"},
+    {"drawing"},
     {"tracking", "monitoring", "cluster"},
     {"running", "slurm", "reporting"},
     {"cli"},

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
+from recur_tune.drawing.marks import COLOURS, SYMBOLS, Figure, Panel, axis, layout, names_with_room, usual_top
 from recur_tune.errors import UserError
 from recur_tune.reporting.figures import points
-from recur_tune.reporting.marks import COLOURS, SYMBOLS, Figure, Panel, axis, layout, names_with_room, usual_top
 from recur_tune.reporting.page import cell, page, section, table
 from recur_tune.reporting.reading import Reading, read_search, values_of
 from recur_tune.searching.directory import SearchDirectory

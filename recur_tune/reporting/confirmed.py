@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import math
 
-from recur_tune.reporting.marks import KINDS, Figure, Panel, axis, layout
+from recur_tune.drawing.marks import KINDS, Figure, Panel, axis, layout
 from recur_tune.reporting.reading import Reading
 from recur_tune.searching.confirmation import Confirmation, Confirmed, confirmation
 from recur_tune.searching.objectives import OBJECTIVES

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from recur_tune.reporting.marks import (
+from recur_tune.drawing.marks import (
     GREY,
     KINDS,
     Figure,

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from recur_tune.drawing.marks import Panel
 from recur_tune.errors import UserError
 from recur_tune.files import write_text
 from recur_tune.jsonable import finite
 from recur_tune.reporting.confirmed import confirmed_panel
 from recur_tune.reporting.figures import front_panel, windows_panel
 from recur_tune.reporting.importance import importance_panel
-from recur_tune.reporting.marks import Panel
 from recur_tune.reporting.parallel import parallel_panel
 from recur_tune.reporting.progress import curves_panel, timeline_panel, volume_panel
 from recur_tune.reporting.reading import Reading, values_of

@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from recur_tune.reporting.marks import GREY, Figure, Panel, layout, round_powers, span, ticks
+from recur_tune.drawing.marks import GREY, Figure, Panel, layout, round_powers, span, ticks
 from recur_tune.reporting.reading import Reading, short, values_of
 from recur_tune.searching.objectives import OBJECTIVES, Objective
 from recur_tune.searching.space import Range

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from recur_tune.cost.fields import ENTERING
+from recur_tune.drawing.marks import usual_top
 from recur_tune.reporting.closed_costs import closed_form
 from recur_tune.reporting.grid import Grid
-from recur_tune.reporting.marks import usual_top
 from recur_tune.reporting.reading import Reading, values_of
 from recur_tune.reporting.ridge import Columns, best_ridge, fitted, left_out
 from recur_tune.searching.objectives import Objective

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recur_tune.drawing.marks import GREY, GRID, Figure, Panel
 from recur_tune.errors import UserError
 from recur_tune.files import whole_folder
-from recur_tune.reporting.marks import GREY, GRID, Figure, Panel
 
 if TYPE_CHECKING:  # it takes a while to import
     from matplotlib.axes import Axes
