@@ -15,11 +15,11 @@ from recur_tune.drawing.marks import COLOURS, SYMBOLS, Figure, Panel, axis, layo
 from recur_tune.errors import UserError
 from recur_tune.reporting.figures import points
 from recur_tune.reporting.page import cell, page, section, table
-from recur_tune.reporting.reading import Reading, read_search, values_of
+from recur_tune.reporting.reading import Reading, read_search
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.front import front, hypervolume, non_dominated
 from recur_tune.searching.objectives import OBJECTIVES, Objective
-from recur_tune.searching.state import TrialRecord
+from recur_tune.searching.state import TrialRecord, values_of
 from recur_tune.spec import TrialConfig
 from recur_tune.units import format_count, format_duration
 

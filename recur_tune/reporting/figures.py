@@ -21,10 +21,10 @@ from recur_tune.drawing.marks import (
     plain_axis,
     usual_top,
 )
-from recur_tune.reporting.reading import Reading, values_of
+from recur_tune.reporting.reading import Reading
 from recur_tune.searching.front import non_dominated
 from recur_tune.searching.objectives import OBJECTIVES, Objective
-from recur_tune.searching.state import TrialRecord
+from recur_tune.searching.state import TrialRecord, values_of
 
 _FRONT_HEIGHT, _HEIGHT = 540, 420
 _EDGE = {"width": 0.8, "color": "#555555"}  # yellow on white would be lost without it

@@ -19,10 +19,11 @@ from recur_tune.reporting.figures import front_panel, windows_panel
 from recur_tune.reporting.importance import importance_panel
 from recur_tune.reporting.parallel import parallel_panel
 from recur_tune.reporting.progress import curves_panel, timeline_panel, volume_panel
-from recur_tune.reporting.reading import Reading, values_of
+from recur_tune.reporting.reading import Reading
 from recur_tune.reporting.template import SCRIPT, STYLE
 from recur_tune.searching.directory import code_version
 from recur_tune.searching.objectives import OBJECTIVES
+from recur_tune.searching.state import values_of
 from recur_tune.units import format_count, format_duration
 
 _WIDE = {"front", "parallel", "timeline", "fronts"}

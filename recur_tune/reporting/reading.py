@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 import math
 import textwrap
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -139,9 +138,3 @@ def run_links(directory: SearchDirectory) -> dict[int, str]:
 def short(value: Any) -> str:
     """A parameter's value as people read it."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def values_of(trials: Iterable[TrialRecord], objective: Objective) -> list[float]:
-    """An objective of some trials; where one has none it is no number."""
-    found = (trial.value(objective.name) for trial in trials)
-    return [math.nan if value is None else float(value) for value in found]
