@@ -25,6 +25,7 @@ from recur_tune.slurm import queue
 from recur_tune.slurm.folder import SlurmFolder
 from recur_tune.slurm.profile import HERE, Profile, read_profile
 from recur_tune.spec import parse
+from recur_tune.throttle import Every
 
 if TYPE_CHECKING:
     from recur_tune.searching.knowledge import Knowledge
@@ -166,14 +167,13 @@ def queue_lines(directory: SearchDirectory) -> list[str]:
 def follow_search(directory: SearchDirectory) -> None:
     """Show a search live until it has ended, from the queue on; Ctrl-C leaves it alone."""
     folder = SlurmFolder(directory)
-    asked, alive, queued = 0.0, True, folder.exists
+    due, alive, queued = Every(_SECONDS_BETWEEN_QUESTIONS), True, folder.exists
     told: list[tuple[int, str]] = []
     try:
         with Watch(directory) as watch:
             watch.searching()
             while alive:
-                if folder.exists and time.monotonic() - asked > _SECONDS_BETWEEN_QUESTIONS:
-                    asked = time.monotonic()
+                if folder.exists and due():
                     living = folder.living_jobs()
                     states = [(job.number, job.state) for _, job in living]
                     if states != told and living:
