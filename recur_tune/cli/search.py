@@ -14,15 +14,13 @@ import yaml
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import as_json, command_line, print_json, read_settings, results_option
 from recur_tune.cli.run import address_option, run_watched, runs_as_job
-from recur_tune.cli.slurm import (
+from recur_tune.cli.submitting import (
     check_here,
     check_place,
-    chosen_profile,
     is_submitted,
     print_script,
     run_here,
     slurm_options,
-    stop_in_queue,
     submit_again,
     submit_new,
 )
@@ -34,6 +32,7 @@ from recur_tune.searching.requests import trials_wait
 from recur_tune.searching.spec import SearchSpec, with_overrides
 from recur_tune.searching.state import SearchState
 from recur_tune.shipped import find_space
+from recur_tune.slurm.queued import chosen_profile, stop_in_queue
 from recur_tune.spec import parse, read_yaml
 from recur_tune.units import format_count, format_duration
 
