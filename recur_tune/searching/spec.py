@@ -23,7 +23,8 @@ from pydantic import (
 )
 
 from recur_tune.searching.objectives import COSTS, OBJECTIVES
-from recur_tune.searching.space import Space, read_space
+from recur_tune.searching.space import Space
+from recur_tune.searching.space_parsing import read_space
 from recur_tune.spec import Count, TrialConfig, nearest
 from recur_tune.units import parse_count, parse_duration, parse_size
 
