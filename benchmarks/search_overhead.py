@@ -24,10 +24,10 @@ from ray import tune
 import recur_tune
 from recur_tune.cluster.ray_cluster import Allotment, connected
 from recur_tune.monitoring.meter import metered
-from recur_tune.searching.callback import Steward
+from recur_tune.running.callback import Steward
+from recur_tune.running.run import fit
+from recur_tune.running.sampler import TruthfulSearch
 from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.run import fit
-from recur_tune.searching.sampler import TruthfulSearch
 from recur_tune.searching.spec import SearchSpec, with_overrides
 from recur_tune.shipped import find_space
 from recur_tune.spec import TrialConfig, parse, read_yaml

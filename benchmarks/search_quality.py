@@ -150,8 +150,8 @@ def replay_ours(table: Table, seed: int, tokens: int) -> Account:
     from ray.tune.schedulers import TrialScheduler
     from ray.tune.search import Searcher
 
-    from recur_tune.searching.sampler import TruthfulSearch
-    from recur_tune.searching.scheduler import ParetoHalving
+    from recur_tune.running.sampler import TruthfulSearch
+    from recur_tune.running.scheduler import ParetoHalving
 
     def key_of(config: TrialConfig) -> Key:
         fields = {**config.model_dump(), "overlap_of_window": config.overlap / config.window}

@@ -21,8 +21,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from recur_tune.drawing.marks import COLOURS, GREY, GRID, KINDS
 from recur_tune.files import write_text
-from recur_tune.reporting.marks import COLOURS, GREY, GRID, KINDS
 from recur_tune.units import format_count, format_size
 
 Result = dict[str, Any]

@@ -18,9 +18,9 @@ from rich.table import Table
 from scoring import Scoring
 
 from recur_tune.files import write_text
+from recur_tune.running.result import SearchResult
 from recur_tune.searching.directory import MODEL, SearchDirectory
 from recur_tune.searching.front import front_rows
-from recur_tune.searching.result import SearchResult
 from recur_tune.units import format_count, format_size
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from recur_tune.cli.display import note, stderr, stdout
 from recur_tune.cli.options import as_json, command_line, print_json, results_option
 from recur_tune.cli.run import address_option, run_watched
-from recur_tune.cli.slurm import check_place, chosen_profile, is_submitted, slurm_options, submit_again
+from recur_tune.cli.submitting import check_place, is_submitted, slurm_options, submit_again
 from recur_tune.cli.trials import in_two_lines
 from recur_tune.corpus.document import SPLITS
 from recur_tune.errors import UserError
@@ -20,6 +20,7 @@ from recur_tune.recurrences import MARKS
 from recur_tune.searching.directory import SearchDirectory, results_folder
 from recur_tune.searching.objectives import COSTS, OBJECTIVES
 from recur_tune.searching.spec import SearchSpec
+from recur_tune.slurm.queued import chosen_profile
 
 if TYPE_CHECKING:  # the front's own arithmetic takes a second to import
     from recur_tune.searching.confirmation import Confirmation
@@ -75,7 +76,7 @@ def confirm(
         submit_again(directory, spec, profile, follow, order.command)
         return
     if missing or any(one.state not in ("complete", "failed") for one in state.repeats.values()):
-        from recur_tune.searching.run import check_runnable
+        from recur_tune.running.run import check_runnable
 
         with stderr.status("checking …"):
             check_runnable(spec, address)

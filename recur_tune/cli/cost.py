@@ -35,7 +35,7 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, as_json: boo
     trial = parse(TrialConfig, fields_from(config, fields))
     with stderr.status("pricing a step …"):
         from recur_tune.cost.estimate import estimate
-        from recur_tune.trial.base import base_settings
+        from recur_tune.trial.shape import base_settings
 
         price = estimate(trial, base_settings(trial.base, trial.tokenizer), workers)
     if as_json:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from recur_tune.throttle import Every
 from recur_tune.units import format_count
 
 # What is printed is mostly the user's: brackets in a path are no markup, and colons no emoji.
@@ -38,7 +39,7 @@ class TokenProgress:
         )
         self._task: TaskID | None = None
         self._started, self._first = time.monotonic(), 0
-        self._last_line = self._started
+        self._due = Every(_SECONDS_BETWEEN_LINES, at_once=False)
         self._announced = False
 
     def __enter__(self) -> Self:
@@ -64,10 +65,7 @@ class TokenProgress:
         text = f"{format_count(tokens)}{of_total} tokens{rate}  {note}"
         if self._task is not None:
             self._bar.update(self._task, completed=tokens, text=text)
-        if important:
-            stderr.print(f"  {text}")
-        elif not self.live and now - self._last_line >= _SECONDS_BETWEEN_LINES:
-            self._last_line = now
+        if important or (not self.live and self._due()):
             stderr.print(f"  {text}")
 
 

@@ -8,9 +8,9 @@ import click
 
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import results_option
-from recur_tune.cli.slurm import check_not_queued
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import SearchDirectory, results_folder
+from recur_tune.slurm.queued import check_not_queued
 from recur_tune.units import format_size
 
 

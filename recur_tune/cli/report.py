@@ -34,8 +34,8 @@ def report(name: str, out: Path | None, png: bool, pdf: bool, results: Path | No
     """
     directory = SearchDirectory.open(results_folder(results), name)
     with stderr.status("drawing …"):
+        from recur_tune.drawing.pictures import picture_paths, write_picture
         from recur_tune.reporting.page import report_page, report_panels, write_page
-        from recur_tune.reporting.pictures import picture_paths, write_picture
         from recur_tune.reporting.reading import read_search
 
         search = read_search(directory)
@@ -65,9 +65,9 @@ def compare(names: tuple[str, ...], out: Path | None, png: bool, results: Path |
     """
     folder = results_folder(results)
     with stderr.status("drawing …"):
+        from recur_tune.drawing.pictures import picture_paths, write_picture
         from recur_tune.reporting.compare import compare_page, comparison, default_file
         from recur_tune.reporting.page import write_page
-        from recur_tune.reporting.pictures import picture_paths, write_picture
 
         made = comparison(folder, names)
         path = out or folder / default_file(names)

@@ -18,7 +18,7 @@ import click
 from recur_tune.cli.confirm import print_confirmation
 from recur_tune.cli.display import note, stderr, stdout, table_by_name
 from recur_tune.cli.options import as_json, command_line, print_json, results_option
-from recur_tune.cli.slurm import follow_search, queue_lines
+from recur_tune.cli.submitting import follow_search
 from recur_tune.cli.trials import find_trial, print_trials, roles
 from recur_tune.cli.watch import Watch
 from recur_tune.errors import UserError
@@ -28,6 +28,7 @@ from recur_tune.searching.objectives import COSTS, OBJECTIVES
 from recur_tune.searching.requests import trials_wait
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED, SearchState, TrialRecord
+from recur_tune.slurm.queued import queue_lines
 from recur_tune.spec import nearest, write_yaml
 from recur_tune.units import format_duration
 
@@ -387,7 +388,7 @@ def print_front(state: SearchState, objectives: tuple[str, ...]) -> None:
 def print_end(directory: SearchDirectory, state: SearchState) -> None:
     """The result of a search and what to type next."""
     from recur_tune.searching.front import front
-    from recur_tune.tracking.mlflow import is_server, tracking_uri, without_password
+    from recur_tune.tracking.places import is_server, tracking_uri, without_password
 
     spec = directory.spec
     watch = Watch(directory)

@@ -24,7 +24,7 @@ address_option = click.option(
 def run_watched(directory: SearchDirectory, address: str | None, again: Again | None = None) -> SearchState:
     """Run a search, or train its front again, until it ends or is paused; all that happens is shown."""
     if runs_as_job(address):
-        from recur_tune.cluster.jobs import run_search_as_job
+        from recur_tune.running.jobs import run_search_as_job
 
         # The job is this same command on the cluster, and what it prints arrives here.
         run_search_as_job(directory, address, again, lambda line: stderr.print(line, soft_wrap=True))
@@ -34,11 +34,11 @@ def run_watched(directory: SearchDirectory, address: str | None, again: Again | 
     with Watch(directory) as watch:
         watch.stage("loading …")
         if address and address.startswith(CLIENT):
-            from recur_tune.cluster.client import run_search_there
+            from recur_tune.running.client import run_search_there
 
             return run_search_there(directory, address, again, watch)
         from recur_tune.cluster.ray_cluster import ClusterLost
-        from recur_tune.searching.run import run_search
+        from recur_tune.running.run import run_search
         from recur_tune.slurm.folder import SlurmFolder
         from recur_tune.slurm.measures import Allocations
 

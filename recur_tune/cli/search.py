@@ -14,15 +14,13 @@ import yaml
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import as_json, command_line, print_json, read_settings, results_option
 from recur_tune.cli.run import address_option, run_watched, runs_as_job
-from recur_tune.cli.slurm import (
+from recur_tune.cli.submitting import (
     check_here,
     check_place,
-    chosen_profile,
     is_submitted,
     print_script,
     run_here,
     slurm_options,
-    stop_in_queue,
     submit_again,
     submit_new,
 )
@@ -34,6 +32,7 @@ from recur_tune.searching.requests import trials_wait
 from recur_tune.searching.spec import SearchSpec, with_overrides
 from recur_tune.searching.state import SearchState
 from recur_tune.shipped import find_space
+from recur_tune.slurm.queued import chosen_profile, stop_in_queue
 from recur_tune.spec import parse, read_yaml
 from recur_tune.units import format_count, format_duration
 
@@ -262,14 +261,14 @@ def _overrides(trials: int | None, wall_clock: str | None, settings: tuple[str, 
 
 def _check_runnable(spec: SearchSpec, address: str | None) -> None:
     with stderr.status("checking the space …"):
-        from recur_tune.searching.run import check_runnable
+        from recur_tune.running.run import check_runnable
 
         check_runnable(spec, address)
 
 
 def _check_shapes(spec: SearchSpec) -> None:
     with stderr.status("checking the space …"):
-        from recur_tune.searching.preparation import check_shapes
+        from recur_tune.running.preparation import check_shapes
 
         check_shapes(spec)
     _note_misfit(spec)
@@ -277,7 +276,7 @@ def _check_shapes(spec: SearchSpec) -> None:
 
 def _note_misfit(spec: SearchSpec) -> None:
     from recur_tune.corpus.sources import open_corpus
-    from recur_tune.searching.steps import search_misfit
+    from recur_tune.running.steps import search_misfit
     from recur_tune.tracking.subject import corpus_of
 
     if remark := search_misfit(spec):
@@ -292,9 +291,9 @@ _ROLES = {"baseline": "the plain baseline", "paper": "the paper"}
 
 
 def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
-    from recur_tune.searching.preparation import Prices, seen_corpus, worst_costs
-    from recur_tune.searching.sampler import first_points
-    from recur_tune.searching.steps import describe_steps, in_steps
+    from recur_tune.running.preparation import Prices, seen_corpus, worst_costs
+    from recur_tune.running.sampler import first_points
+    from recur_tune.running.steps import describe_steps, in_steps
 
     _check_shapes(spec)
     with stderr.status("pricing the corners of the space …"):

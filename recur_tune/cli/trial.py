@@ -125,7 +125,7 @@ def _traceback(directory: SearchDirectory, record: TrialRecord) -> str:
 
 
 def _command(directory: SearchDirectory, spec: SearchSpec, record: TrialRecord) -> str:
-    from recur_tune.reporting.reading import train_command
+    from recur_tune.trial.command import train_command
 
     config = directory.with_own_base(spec.trial_config(record.params, record.seed))
     return train_command(config, Path("runs") / f"{directory.name}-{record.name}")

@@ -18,11 +18,12 @@ from rich.text import Text
 
 from recur_tune.cli.display import sparkline, stderr
 from recur_tune.cli.trials import describe_trial, objective_columns, roles, trial_table
-from recur_tune.searching.audience import Audience
+from recur_tune.running.audience import Audience
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.progress import ended_trials, seconds_left
 from recur_tune.searching.state import ENDED, Event, SearchState, TrialRecord
+from recur_tune.throttle import Every
 from recur_tune.units import format_count, format_duration
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class Watch(Audience):
         self._growth = -1, ""  # complete trials, and how the hypervolume grew with them
         self._outdated = False  # these two are
         self._stage, self._started = "starting …", time.monotonic()
-        self._said = 0.0
+        self._due = Every(_SECONDS_BETWEEN_LINES)
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._spinner = Spinner("dots")
@@ -195,8 +196,7 @@ class Watch(Audience):
 
     def _progress(self, text: str) -> None:
         self._stage = text
-        if not stderr.is_terminal and time.monotonic() - self._said > _SECONDS_BETWEEN_LINES:
-            self._said = time.monotonic()
+        if not stderr.is_terminal and self._due():
             stderr.print(f"  {text}")
 
     def _tell_lines(self) -> None:

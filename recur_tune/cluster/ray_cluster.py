@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import socket
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from recur_tune.cluster.sigterm import own_sigterm
 from recur_tune.errors import UserError
 from recur_tune.files import cache_folder
 from recur_tune.searching.spec import Resources
+from recur_tune.throttle import Every
 
 NODE_NAME = "RECUR_TUNE_NODE"  # a variable: what the node is called by whoever started Ray on it
 
@@ -144,14 +144,13 @@ class Lifeline:
 
         context = ray.get_runtime_context()
         self.address, self.node = context.gcs_address, context.get_node_id()
-        self.seconds, self.patience = seconds_between_looks, patience
-        self.looked, self.unanswered = time.monotonic(), 0
+        self.due, self.patience = Every(seconds_between_looks, at_once=False), patience
+        self.unanswered = 0
 
     def check(self) -> None:
         """Look now and then; raise when nothing answered several times in a row."""
-        if time.monotonic() - self.looked < self.seconds:
+        if not self.due():
             return
-        self.looked = time.monotonic()
         self.unanswered = 0 if self._answers() else self.unanswered + 1
         if self.unanswered >= self.patience:
             raise ClusterLost(f"address: the Ray cluster at {self.address} is gone.")
@@ -201,13 +200,12 @@ class Room:
     """How many trials there is room for on the cluster as it is now: nodes come and go."""
 
     def __init__(self, resources: Resources, spare: int, seconds_between_looks: float = 2.0) -> None:
-        self.resources, self.spare, self.seconds = resources, spare, seconds_between_looks
-        self.places, self.looked = 1, -seconds_between_looks
+        self.resources, self.spare = resources, spare
+        self.places, self.due = 1, Every(seconds_between_looks)
 
     def __call__(self) -> int:
         """As of a moment ago; one at least, since lost nodes may come back."""
-        if time.monotonic() - self.looked >= self.seconds:
-            self.looked = time.monotonic()
+        if self.due():
             with suppress(UserError):
                 self.places = allot(self.resources, Cluster(None, _living_nodes())).at_once
         return self.places + self.spare

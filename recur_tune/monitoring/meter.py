@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import chain
@@ -15,6 +13,7 @@ from recur_tune.monitoring.measures import MEASURES, PREFIX, Sample, measure
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import SearchState
+from recur_tune.throttle import Every
 
 TARGETS = ".prometheus"  # in the results folder: a file for each running search, as Prometheus's discovery reads it
 
@@ -43,13 +42,12 @@ class Meter:
         self.gauges = {name: Gauge(PREFIX + name, one.text, one.labels) for name, one in MEASURES.items()}
         self.file = directory.path.parent / TARGETS / f"{directory.name}.json"
         self.targets: list[str] | None = None
-        self.last = -math.inf
+        self.due = Every(_SECONDS_BETWEEN_TELLINGS)
 
     def tell(self, state: SearchState) -> None:
         """Tell all of it, unless that was just done; what is not told again, as of a trial that ended, Ray forgets."""
-        if time.monotonic() - self.last < _SECONDS_BETWEEN_TELLINGS:
+        if not self.due():
             return
-        self.last = time.monotonic()
         for sample in chain(measure(state, self.spec), *(ask() for ask in self.asks)):
             labels = (self.directory.name, *sample.by)
             self.gauges[sample.name].set(sample.value, dict(zip(MEASURES[sample.name].labels, labels, strict=True)))

@@ -5,21 +5,21 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
+from recur_tune.drawing.front import Front, Group, thin_names
+from recur_tune.drawing.marks import COLOURS, SYMBOLS, Figure, Kind, Panel, layout, usual_top
 from recur_tune.errors import UserError
-from recur_tune.reporting.figures import points
-from recur_tune.reporting.marks import COLOURS, SYMBOLS, Figure, Panel, axis, layout, names_with_room, usual_top
 from recur_tune.reporting.page import cell, page, section, table
-from recur_tune.reporting.reading import Reading, read_search, values_of
+from recur_tune.reporting.reading import Reading, read_search
 from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.front import front, hypervolume, non_dominated
+from recur_tune.searching.front import front, hypervolume
 from recur_tune.searching.objectives import OBJECTIVES, Objective
-from recur_tune.searching.state import TrialRecord
+from recur_tune.searching.state import TrialRecord, values_of
 from recur_tune.spec import TrialConfig
 from recur_tune.units import format_count, format_duration
 
@@ -94,9 +94,9 @@ class Comparison:
         everything = [trial for trials in complete for trial in trials]
         top = usual_top(values_of(everything, self.quality))
         shown = [trial for trial in everything if values_of([trial], self.quality)[0] <= top]
-        x_axis = axis(cost, values_of(shown, cost))
-        y_axis = axis(self.quality, values_of(shown, self.quality), log=False)
-        traces = [trace for at in range(len(self.searches)) for trace in self._traces(at, complete[at], x_axis)]
+        drawn = Front(cost, self.quality, None, [self._group(at, trials) for at, trials in enumerate(complete)])
+        axes, traces = drawn.axes(shown), [trace for at in range(len(complete)) for trace in self._traces(at, drawn)]
+        thin_names(traces, axes["xaxis"])
         worst = ", ".join(
             f"{OBJECTIVES[name].title} {OBJECTIVES[name].format(value)}"
             for name, value in zip(self.objectives, self.reference, strict=True)
@@ -106,35 +106,25 @@ class Comparison:
             f"of the same search is better in everything. Common reference of the hypervolumes: {worst}."
         )
         title = f"{self.quality.title.capitalize()} against {cost.title}"
-        figure = {
-            "data": [trace for trace in traces if trace["x"]],
-            "layout": layout(_HEIGHT, xaxis=x_axis, yaxis=y_axis),
-        }
+        figure = {"data": traces, "layout": layout(_HEIGHT, **axes)}
         return Panel("fronts", title, caption, figure, _HEIGHT)
 
-    def _traces(self, at: int, complete: Sequence[TrialRecord], x_axis: Figure) -> list[Figure]:
-        """A search's beaten trials, the line along its best, and its front."""
-        best, cost, quality = self.fronts[at], self.costs[0], self.quality
-        symbol, colour = SYMBOLS[at % len(SYMBOLS)], COLOURS[(at + at // len(SYMBOLS)) % len(COLOURS)]
-        places = np.column_stack([values_of(best, cost), values_of(best, quality)])
-        along = [trial for trial, is_best in zip(best, non_dominated(places), strict=True) if is_best]
-        along.sort(key=lambda trial: trial.values([cost.name, quality.name]) or [])
-        on_front = {trial.number for trial in best}
+    def _group(self, at: int, complete: Sequence[TrialRecord]) -> Group:
+        """A search's trials in its own shape and colour."""
+        colour = COLOURS[(at + at // len(SYMBOLS)) % len(COLOURS)]
+        on_front = {trial.number for trial in self.fronts[at]}
         beaten = [trial for trial in complete if trial.number not in on_front]
-        names = names_with_room([trial.name for trial in best], places[:, 0].tolist(), places[:, 1].tolist(), x_axis)
-        faded = {"symbol": symbol, "color": colour, "size": 8, "opacity": 0.25}
-        bold = faded | {"size": 13, "opacity": 1, "line": {"width": 1.4, "color": "black"}}
-        line = {"shape": "hv", "color": colour, "width": 1.4}
-        name = self.searches[at].name
-        traces = [
-            points(beaten, cost, quality, f"{name}, beaten", marker=faded, showlegend=False),
-            points(along, cost, quality, name, mode="lines", line=line, showlegend=False, hoverinfo="skip"),
-            points(
-                best, cost, quality, name, marker=bold, mode="markers+text", text=names, textposition="top right",
-                textfont={"size": 11},
-            ),
-        ]  # fmt: skip
-        return [trace | {"customdata": [f"{at}:{number}" for number in trace["customdata"]]} for trace in traces]
+        look = Kind(self.searches[at].name, SYMBOLS[at % len(SYMBOLS)], "solid", colour)
+        return Group(look, self.fronts[at], beaten)
+
+    def _traces(self, at: int, drawn: Front) -> list[Figure]:
+        """What is drawn of a search, under its name; a page tells its trials from those of the others."""
+        traces = replace(drawn, groups=[drawn.groups[at]]).traces()
+        for trace in traces:
+            trace.update(name=self.searches[at].name, showlegend="text" in trace)
+            if "customdata" in trace:
+                trace["customdata"] = [f"{at}:{number}" for number in trace["customdata"]]
+        return traces
 
 
 def comparison(results: Path, names: Sequence[str]) -> Comparison:

@@ -6,28 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
-from recur_tune.reporting.marks import (
-    GREY,
-    KINDS,
-    Figure,
-    Panel,
-    axis,
-    colour_axis,
-    colour_values,
-    layout,
-    names_with_room,
-    plain_axis,
-    usual_top,
-)
-from recur_tune.reporting.reading import Reading, values_of
-from recur_tune.searching.front import non_dominated
-from recur_tune.searching.objectives import OBJECTIVES, Objective
-from recur_tune.searching.state import TrialRecord
+from recur_tune.drawing.front import EDGE, Front, by_kind, points, thin_names
+from recur_tune.drawing.marks import GREY, KINDS, Figure, Panel, axis, layout, plain_axis, usual_top
+from recur_tune.reporting.reading import Reading
+from recur_tune.searching.objectives import OBJECTIVES
+from recur_tune.searching.state import TrialRecord, values_of
 
 _FRONT_HEIGHT, _HEIGHT = 540, 420
-_EDGE = {"width": 0.8, "color": "#555555"}  # yellow on white would be lost without it
 
 
 def front_panel(search: Reading) -> Panel:
@@ -42,17 +27,13 @@ def front_panel(search: Reading) -> Panel:
     if room := max(reached) - min(reached):  # those on their way are worse, and may take as much above the others
         top = max(reached) + room
     shown = [trial for trial in search.known if values_of([trial], quality)[0] <= top]
-    x_axis, y_axis = axis(cost, values_of(shown, cost)), axis(quality, values_of(shown, quality), log=False)
-    look = layout(_FRONT_HEIGHT, 60 if colour else 32, xaxis=x_axis, yaxis=y_axis)
-    figure: Figure = {"data": [_unfinished(search)], "layout": look}
-    if colour:
-        figure["layout"]["coloraxis"] = colour_axis(colour, values_of(search.complete, colour))
-    on_front = {trial.number for trial in search.best}
-    beaten = [trial for trial in search.complete if trial.number not in on_front]
-    figure["data"] += [_envelope(search, kind) for kind in KINDS]
-    figure["data"] += [_beaten(search, kind, beaten, colour) for kind in KINDS]
-    figure["data"] += [_best(search, kind, colour, x_axis) for kind in KINDS]
-    figure["data"] = [trace for trace in figure["data"] if trace["x"]]
+    drawn = Front(cost, quality, colour, by_kind(search.complete, search.best, search.kind))
+    axes, traces = drawn.axes(shown), [_unfinished(search), *drawn.traces(EDGE)]
+    thin_names(traces, axes["xaxis"])
+    figure = {
+        "data": [trace for trace in traces if trace["x"]],
+        "layout": layout(_FRONT_HEIGHT, 60 if colour else 32, **axes),
+    }
     coloured = f" Colour is {colour.title}, dark for little." if colour else ""
     above = len(search.known) - len(shown)
     more = f" {above} more {'lies' if above == 1 else 'lie'} above; a double click shows all." if above else ""
@@ -69,68 +50,6 @@ def _unfinished(search: Reading) -> Figure:
     symbols = [f"{KINDS[search.kind(trial)].symbol}-open" for trial in trials]
     marker = {"color": GREY, "size": 7, "opacity": 0.7, "symbol": symbols}
     return points(trials, search.costs[0], search.quality, "not at full budget", marker=marker)
-
-
-def _envelope(search: Reading, kind: str) -> Figure:
-    """The best of a kind for each cost, in the two axes alone."""
-    cost, quality, look = search.costs[0], search.quality, KINDS[kind]
-    own = [trial for trial in search.complete if search.kind(trial) == kind]
-    if own:
-        places = np.column_stack([values_of(own, cost), values_of(own, quality)])
-        own = [trial for trial, best in zip(own, non_dominated(places), strict=True) if best]
-    own.sort(key=lambda trial: trial.values([cost.name, quality.name]) or [])
-    return {
-        "type": "scatter", "mode": "lines", "name": f"{look.title}: best for its cost", "hoverinfo": "skip",
-        "x": values_of(own, cost), "y": values_of(own, quality),
-        "line": {"shape": "hv", "dash": look.dash, "color": "#555555", "width": 1.2},
-    }  # fmt: skip
-
-
-def _beaten(search: Reading, kind: str, beaten: Iterable[TrialRecord], colour: Objective | None) -> Figure:
-    own = [trial for trial in beaten if search.kind(trial) == kind]
-    marker = {
-        "symbol": KINDS[kind].symbol,
-        "size": 9,
-        "opacity": 0.4,
-        "line": _EDGE,
-        **_coloured(search, own, kind, colour),
-    }
-    return points(own, search.costs[0], search.quality, f"{KINDS[kind].title}, beaten", marker=marker)
-
-
-def _best(search: Reading, kind: str, colour: Objective | None, x_axis: Figure) -> Figure:
-    own = [trial for trial in search.best if search.kind(trial) == kind]
-    edge = {"width": 1.8, "color": "black"}
-    marker = {"symbol": KINDS[kind].symbol, "size": 14, "line": edge, **_coloured(search, own, kind, colour)}
-    named = dict(zip((trial.name for trial in search.best), _names(search, x_axis), strict=True))
-    text = {
-        "mode": "markers+text",
-        "text": [named[trial.name] for trial in own],
-        "textposition": "top right",
-        "cliponaxis": False,
-    }
-    name = f"{KINDS[kind].title}, on the front"
-    return points(own, search.costs[0], search.quality, name, marker=marker, textfont={"size": 11}, **text)
-
-
-def _names(search: Reading, x_axis: Figure) -> list[str]:
-    x, y = (values_of(search.best, objective) for objective in (search.costs[0], search.quality))
-    return names_with_room([trial.name for trial in search.best], x, y, x_axis)
-
-
-def _coloured(search: Reading, own: Sequence[TrialRecord], kind: str, colour: Objective | None) -> Figure:
-    if colour is None:
-        return {"color": KINDS[kind].colour}
-    among = values_of(search.complete, colour)
-    return {"color": colour_values(values_of(own, colour), among), "coloraxis": "coloraxis"}
-
-
-def points(trials: Sequence[TrialRecord], x: Objective, y: Objective, name: str, **look: Any) -> Figure:
-    """Trials as marks; the page shows what it knows of them under the pointer."""
-    return {
-        "type": "scatter", "mode": "markers", "name": name, "x": values_of(trials, x), "y": values_of(trials, y),
-        "customdata": [trial.number for trial in trials], **look,
-    }  # fmt: skip
 
 
 def windows_panel(search: Reading) -> Panel:

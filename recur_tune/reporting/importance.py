@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from recur_tune.reporting.marks import Figure, Panel, layout, plain_axis
+from recur_tune.drawing.marks import Figure, Panel, layout, plain_axis
 from recur_tune.reporting.reading import Reading
 from recur_tune.reporting.shares import Shares, shares_of
 from recur_tune.searching.objectives import OBJECTIVES

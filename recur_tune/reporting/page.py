@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from recur_tune.drawing.marks import Panel
 from recur_tune.errors import UserError
 from recur_tune.files import write_text
 from recur_tune.jsonable import finite
@@ -17,13 +18,13 @@ from recur_tune.recurrences import NONE
 from recur_tune.reporting.confirmed import confirmed_panel
 from recur_tune.reporting.figures import front_panel, windows_panel
 from recur_tune.reporting.importance import importance_panel
-from recur_tune.reporting.marks import Panel
 from recur_tune.reporting.parallel import parallel_panel
 from recur_tune.reporting.progress import curves_panel, timeline_panel, volume_panel
-from recur_tune.reporting.reading import Reading, values_of
+from recur_tune.reporting.reading import Reading
 from recur_tune.reporting.template import SCRIPT, STYLE
 from recur_tune.searching.directory import code_version
 from recur_tune.searching.objectives import OBJECTIVES
+from recur_tune.searching.state import values_of
 from recur_tune.units import format_count, format_duration
 
 _WIDE = {"front", "parallel", "timeline", "fronts"}

@@ -8,11 +8,11 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from recur_tune.reporting.marks import GREY, Figure, Panel, layout, round_powers, span, ticks
-from recur_tune.reporting.reading import Reading, short, values_of
+from recur_tune.drawing.marks import GREY, Figure, Panel, layout, round_powers, span, ticks
+from recur_tune.reporting.reading import Reading, short
 from recur_tune.searching.objectives import OBJECTIVES, Objective
 from recur_tune.searching.space import Range
-from recur_tune.searching.state import TrialRecord
+from recur_tune.searching.state import TrialRecord, values_of
 
 _HEIGHT = 460
 _FEW_TICKS = 6

@@ -6,8 +6,7 @@ import html
 import math
 from collections.abc import Sequence
 
-from recur_tune.reporting.history import Span, lanes
-from recur_tune.reporting.marks import (
+from recur_tune.drawing.marks import (
     GREY,
     KINDS,
     Figure,
@@ -17,9 +16,10 @@ from recur_tune.reporting.marks import (
     plain_axis,
     usual_top,
 )
-from recur_tune.reporting.reading import Reading, values_of
+from recur_tune.reporting.history import Span, lanes
+from recur_tune.reporting.reading import Reading
 from recur_tune.searching.objectives import OBJECTIVES
-from recur_tune.searching.state import TrialRecord
+from recur_tune.searching.state import TrialRecord, values_of
 from recur_tune.units import format_duration
 
 _HEIGHT = 420

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-import shlex
 import textwrap
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +20,9 @@ from recur_tune.searching.objectives import OBJECTIVES, Objective
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import SearchState, TrialRecord, replay
 from recur_tune.spec import TrialConfig
-from recur_tune.tracking.mlflow import DELIVERED, Delivered, is_server, tracking_uri, without_password
-from recur_tune.trial.fields import own, own_fields
+from recur_tune.tracking.places import DELIVERED, Delivered, is_server, tracking_uri, without_password
+from recur_tune.trial.command import train_command
+from recur_tune.trial.fields import own
 from recur_tune.units import format_count
 
 _MOST_OF_A_REASON = 240  # characters; the log has the rest
@@ -136,21 +135,6 @@ def run_links(directory: SearchDirectory) -> dict[int, str]:
     return {number: f"{place}/{delivered.page(run)}" for number, run in delivered.runs.items()}
 
 
-def train_command(config: TrialConfig, out: Path) -> str:
-    """The command that trains a configuration; what is as the command has it anyway goes without saying."""
-    words = ["recur-tune", "train"]
-    for name, value in own_fields(config).items():
-        if value != TrialConfig.model_fields[name].default:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    return shlex.join([*words, "--out", str(out)])
-
-
 def short(value: Any) -> str:
     """A parameter's value as people read it."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def values_of(trials: Iterable[TrialRecord], objective: Objective) -> list[float]:
-    """An objective of some trials; where one has none it is no number."""
-    found = (trial.value(objective.name) for trial in trials)
-    return [math.nan if value is None else float(value) for value in found]

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from recur_tune.cost.fields import ENTERING
+from recur_tune.drawing.marks import usual_top
 from recur_tune.reporting.closed_costs import closed_form
 from recur_tune.reporting.grid import Grid
-from recur_tune.reporting.marks import usual_top
-from recur_tune.reporting.reading import Reading, values_of
+from recur_tune.reporting.reading import Reading
 from recur_tune.reporting.ridge import Columns, best_ridge, fitted, left_out
 from recur_tune.searching.objectives import Objective
-from recur_tune.searching.state import TrialRecord
+from recur_tune.searching.state import TrialRecord, values_of
 
 ENOUGH = {"quality": 20, "cost": 10}  # trials to make a model from
 _LEAST = 0.2  # of the variance among trials that it has not seen a model has to explain, to say anything

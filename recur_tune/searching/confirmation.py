@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from recur_tune.searching.front import front, non_dominated
-from recur_tune.searching.objectives import COSTS
-from recur_tune.searching.rungs import SAME_COST
+from recur_tune.searching.objectives import COSTS, SAME_COST
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED, SearchState, TrialRecord
 

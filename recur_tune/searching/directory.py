@@ -18,7 +18,6 @@ leaving/n1       there while trials are asked to leave the node n1
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -32,15 +31,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import filelock
 import yaml
 
 from recur_tune.errors import UserError
-from recur_tune.files import append_line, reading, whole_folder, write_text, writing
+from recur_tune.files import reading, whole_folder, write_text, writing
+from recur_tune.searching import log
+from recur_tune.searching.lock import Held, held, is_held
 from recur_tune.searching.spec import SearchSpec, changes_between
 from recur_tune.searching.state import Event, SearchState, in_todays_words, replay
 from recur_tune.spec import TrialConfig, parse, read_yaml
-from recur_tune.trial.base import is_preset
+from recur_tune.trial.shape import is_preset
 
 if TYPE_CHECKING:
     from recur_tune.searching.knowledge import Knowledge
@@ -173,13 +173,8 @@ class SearchDirectory:
 
     def events(self, offset: int = 0) -> Iterator[tuple[Event, int]]:
         """The log's whole lines from a byte offset on, each with the offset after it; a line being written waits."""
-        with reading(self.path / EVENTS), (self.path / EVENTS).open("rb") as file:
-            file.seek(offset)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return
-                offset += len(line)
-                yield in_todays_words(json.loads(line)), offset
+        for event, after in log.read_from(self.path / EVENTS, offset):
+            yield in_todays_words(event), after
 
     def state(self) -> SearchState:
         """What the log leads to."""
@@ -188,7 +183,7 @@ class SearchDirectory:
     def record(self, kind: str, **fields: Any) -> Event:
         """Write a line to the log; only the process that holds the lock does."""
         event: Event = {"time": round(time.time(), 3), "kind": kind, **fields}
-        append_line(self.path / EVENTS, json.dumps(event))
+        log.append(self.path / EVENTS, event)
         return event
 
     def open_log(self) -> SearchLog:
@@ -197,33 +192,20 @@ class SearchDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the only one who runs this search. The lock is the kernel's: it ends with the process, in whatever way."""
-        lock = filelock.FileLock(self.path / LOCK)
+        """Be the only one who runs this search."""
         try:
-            lock.acquire(timeout=1)  # whoever asks whether it runs holds the lock for a moment
-        except filelock.Timeout:
+            with held(self.path / LOCK):
+                for file in (EVENTS, STUDY):
+                    log.drop_half_a_line(self.path / file)
+                self.withdraw_stop()
+                yield
+        except Held:
             raise self._running_already() from None
-        try:
-            for log in (EVENTS, STUDY):
-                _drop_half_a_line(self.path / log)
-            self.withdraw_stop()
-            yield
-        finally:
-            lock.release()
 
     @property
     def is_running(self) -> bool:
-        """Whether a process holds the lock. Whoever can read the search may ask, so it is tried by a reader's lock."""
-        try:
-            file = (self.path / LOCK).open("rb")
-        except FileNotFoundError:
-            return False
-        with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
+        """Whether a process runs it; who can read the search may ask."""
+        return is_held(self.path / LOCK)
 
     def check_idle(self) -> None:
         """Refuse to run what runs."""
@@ -312,14 +294,3 @@ def _path(results: Path, name: str) -> Path:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
         raise UserError(f"name: {name!r} is not a name; use letters, digits, '.', '_' and '-', at most 100 of them.")
     return results / name
-
-
-def _drop_half_a_line(path: Path) -> None:
-    """A process that was killed while it wrote leaves a line without its end; the next line must not join it."""
-    if not path.exists():
-        return
-    with path.open("rb+") as file:
-        content = file.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            file.truncate(whole)

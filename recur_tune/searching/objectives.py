@@ -38,3 +38,4 @@ OBJECTIVES: dict[str, Objective] = {
     )
 }
 COSTS = {name: objective for name, objective in OBJECTIVES.items() if objective.kind == "cost"}
+SAME_COST = 0.05  # costs that differ by less count as one

@@ -24,7 +24,8 @@ from pydantic import (
 
 from recur_tune.recurrences import canonical
 from recur_tune.searching.objectives import COSTS, OBJECTIVES
-from recur_tune.searching.space import RECURRENCE, Space, read_space, same_parameter
+from recur_tune.searching.space import RECURRENCE, Space, same_parameter
+from recur_tune.searching.space_parsing import read_space
 from recur_tune.spec import Count, TrialConfig, nearest
 from recur_tune.units import format_size, parse_count, parse_duration, parse_size
 

@@ -5,12 +5,13 @@ One reducer serves everybody who asks: the live table, `status`, the front, the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from recur_tune.recurrences import canonical
-from recur_tune.searching.objectives import COSTS
+from recur_tune.searching.objectives import COSTS, Objective
 
 TrialState = Literal["waiting", "running", "paused", "complete", "pruned", "failed", "infeasible"]
 ENDED: frozenset[TrialState] = frozenset({"complete", "pruned", "failed", "infeasible"})
@@ -207,3 +208,9 @@ def replay(events: Iterable[Event]) -> SearchState:
     for event in events:
         state.apply(event)
     return state
+
+
+def values_of(trials: Iterable[TrialRecord], objective: Objective) -> list[float]:
+    """An objective of some trials; where one has none it is no number."""
+    found = (trial.value(objective.name) for trial in trials)
+    return [math.nan if value is None else float(value) for value in found]

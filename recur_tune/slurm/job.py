@@ -28,7 +28,7 @@ from recur_tune.slurm.allocation import Allocation, free_ports
 from recur_tune.slurm.drain import drain
 from recur_tune.slurm.folder import Head, SlurmFolder
 from recur_tune.slurm.steps import EndedEarly, Steps
-from recur_tune.tracking.mlflow import is_server, tracking_uri
+from recur_tune.tracking.places import is_server, tracking_uri
 from recur_tune.tracking.server import mlflow_server
 
 _ENDED, _FAILED, _INTERRUPTED = 0, 1, 130  # exit codes of `recur-tune resume`: finished or paused, a fault, at once

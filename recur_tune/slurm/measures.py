@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 
 from recur_tune.errors import UserError
 from recur_tune.monitoring.measures import Sample
 from recur_tune.slurm.folder import SlurmFolder
 from recur_tune.slurm.profile import parse_slurm_time
+from recur_tune.throttle import Every
 
 _SECONDS_BETWEEN_QUESTIONS = 30.0  # to the queue, which everybody asks
 
@@ -21,12 +21,11 @@ class Allocations:
     def __init__(self, folder: SlurmFolder) -> None:
         self.folder = folder
         self.answer: list[Sample] = []
-        self.asked, self.thread = float("-inf"), threading.Thread()
+        self.due, self.thread = Every(_SECONDS_BETWEEN_QUESTIONS), threading.Thread()
 
     def __call__(self) -> list[Sample]:
         """The latest answer."""
-        if time.monotonic() - self.asked >= _SECONDS_BETWEEN_QUESTIONS and not self.thread.is_alive():
-            self.asked = time.monotonic()
+        if not self.thread.is_alive() and self.due():
             self.thread = threading.Thread(target=self._ask, name="squeue", daemon=True)
             self.thread.start()
         return self.answer

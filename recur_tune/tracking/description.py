@@ -18,6 +18,7 @@ from recur_tune.searching.state import SearchState, TrialRecord
 from recur_tune.tracking.places import FIGURE, SMALL_PICTURE, Delivered
 from recur_tune.tracking.subject import bases_of, corpus_of
 from recur_tune.tracking.views import FRONT, TRIALS, view_address
+from recur_tune.trial.command import train_command
 from recur_tune.trial.fields import own
 from recur_tune.units import format_count, format_duration
 
@@ -52,8 +53,6 @@ def trial_note(directory: SearchDirectory, spec: SearchSpec, trial: TrialRecord,
         f"{f': {reached}' if reached else ''}{'; **on the front**' if best else ''}."
     )
     if best:
-        from recur_tune.reporting.reading import train_command  # which itself reads what is delivered
-
         config = directory.with_own_base(spec.trial_config(trial.params))
         commands = [train_command(config, Path("runs") / f"{directory.name}-{trial.name}")]
         if spec.keep != "none":

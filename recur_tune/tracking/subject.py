@@ -25,7 +25,7 @@ def bases_of(spec: SearchSpec) -> list[str]:
 
 def shape_params(spec: SearchSpec) -> dict[str, Any]:
     """The bases' sizes, as a run's parameters; nothing of one that is not at hand."""
-    from recur_tune.trial.base import base_shape
+    from recur_tune.trial.shape import base_shape
 
     tokenizer = spec.parsed_space.field("tokenizer")
     try:

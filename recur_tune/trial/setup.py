@@ -14,7 +14,7 @@ from recur_tune.shape import shape_of
 from recur_tune.spec import TrialConfig
 from recur_tune.training.loop import Trainer, worker_count
 from recur_tune.training.precision import default_device
-from recur_tune.trial.base import check_vocabulary
+from recur_tune.trial.shape import check_vocabulary
 
 
 def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Trainer, PreTrainedTokenizerBase]:

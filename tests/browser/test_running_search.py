@@ -23,7 +23,7 @@ from recur_tune.monitoring.boards import BOARDS, metric, queries
 from recur_tune.monitoring.servers import Dashboards, Server
 from recur_tune.searching.directory import SearchDirectory
 from tests.ports import FIRST
-from tests.searching.searches import make_world, small_spec, write_space
+from tests.running.searches import make_world, small_spec, write_space
 from tests.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.browser]

@@ -21,7 +21,7 @@ from tests.cli.run import run
 from tests.command import Command
 from tests.database import empty_database
 from tests.ports import FIRST, taken_port
-from tests.searching.searches import small_spec
+from tests.running.searches import small_spec
 
 pytestmark = pytest.mark.slow
 

@@ -9,14 +9,15 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
+from recur_tune.drawing.marks import Panel, names_with_room, usual_top
 from recur_tune.reporting.figures import best_by_window, front_panel, windows_panel
-from recur_tune.reporting.marks import Panel, names_with_room, usual_top
 from recur_tune.reporting.page import report_panels
 from recur_tune.reporting.progress import curves_panel, time_unit, timeline_panel, volume_panel
-from recur_tune.reporting.reading import Reading, read_search, train_command
+from recur_tune.reporting.reading import Reading, read_search
 from recur_tune.searching.front import front_rows
 from recur_tune.searching.state import TrialRecord
 from recur_tune.spec import TrialConfig, parse
+from recur_tune.trial.command import train_command
 from tests.reporting import begun, few, make, many, opening, params_of, validated
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from recur_tune.cost.fields import ENTERING
+from recur_tune.drawing.marks import Panel
 from recur_tune.reporting.grid import Grid, axes_of
 from recur_tune.reporting.importance import importance_panel, importances
-from recur_tune.reporting.marks import Panel
 from recur_tune.reporting.reading import Reading, read_search
 from recur_tune.reporting.ridge import Columns, fitted, left_out
 from recur_tune.reporting.shares import Shares
-from recur_tune.searching.space import read_space
+from recur_tune.searching.space_parsing import read_space
 from recur_tune.spec import TrialConfig
 from tests.reporting import begun, few, make, many, opening, params_of, validated
 from tests.searching import search as spec_of

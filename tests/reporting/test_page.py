@@ -12,7 +12,7 @@ import pytest
 from recur_tune.reporting.page import report_page
 from recur_tune.reporting.reading import read_search
 from recur_tune.searching.directory import SearchDirectory
-from recur_tune.tracking.mlflow import DELIVERED
+from recur_tune.tracking.places import DELIVERED
 from tests.reporting import few, make, many
 
 SERVER = "http://name:secret@mlflow.example:5000/"

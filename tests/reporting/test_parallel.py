@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from recur_tune.reporting.marks import GREY, Panel
+from recur_tune.drawing.marks import GREY, Panel
 from recur_tune.reporting.parallel import parallel_panel
 from recur_tune.reporting.reading import Reading, read_search
 from recur_tune.searching.state import Event

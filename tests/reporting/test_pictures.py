@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from PIL import Image
 
+from recur_tune.drawing.marks import Panel
+from recur_tune.drawing.pictures import picture_of, write_picture
 from recur_tune.reporting.figures import front_panel, windows_panel
-from recur_tune.reporting.marks import Panel
-from recur_tune.reporting.pictures import picture_of, write_picture
 from recur_tune.reporting.progress import curves_panel, volume_panel
 from recur_tune.reporting.reading import read_search
 from tests.reporting import begun, few, make, many, opening, params_of, validated

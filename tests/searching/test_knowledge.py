@@ -10,9 +10,9 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
+from recur_tune.running.sampler import TruthfulSearch, study_storage
 from recur_tune.searching.directory import KNOWLEDGE, SearchDirectory
 from recur_tune.searching.knowledge import Knowledge, learn
-from recur_tune.searching.sampler import TruthfulSearch, study_storage
 from recur_tune.searching.spec import SearchSpec
 from tests.searching import search
 

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recur_tune.errors import UserError
-from recur_tune.searching.space import PAPER, Choice, Fixed, Range, Space, read_space
+from recur_tune.searching.space import PAPER, Choice, Fixed, Range, Space
+from recur_tune.searching.space_parsing import read_space
 from recur_tune.spec import TrialConfig
 from tests.searching import search
 

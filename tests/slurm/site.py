@@ -17,7 +17,7 @@ from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.state import SearchState
 from recur_tune.slurm.folder import Head, SlurmFolder
 from tests.command import CHECKOUT, Command, wait_for_server
-from tests.searching.searches import make_world, small_spec, write_space
+from tests.running.searches import make_world, small_spec, write_space
 from tests.slurm.mini_slurm import MiniSlurm
 from tests.waiting import until
 

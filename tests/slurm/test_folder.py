@@ -13,7 +13,7 @@ from recur_tune.slurm.folder import Head, SlurmFolder
 from recur_tune.slurm.profile import Profile
 from recur_tune.slurm.steps import EndedEarly, NodeMissing, Steps
 from recur_tune.spec import parse
-from tests.searching.searches import small_spec
+from tests.running.searches import small_spec
 
 
 @pytest.fixture

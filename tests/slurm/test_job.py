@@ -14,7 +14,7 @@ from recur_tune.slurm.job import Signals, _run_search
 from recur_tune.slurm.profile import Profile
 from recur_tune.spec import parse
 from tests.ports import free_port, taken_port
-from tests.searching.searches import small_spec
+from tests.running.searches import small_spec
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.searching.searches import assert_settled
+from tests.running.searches import assert_settled
 from tests.slurm.mini_slurm import MiniSlurm
 from tests.slurm.site import Site
 from tests.waiting import PATIENCE

@@ -14,7 +14,7 @@ from recur_tune.slurm import node
 from recur_tune.slurm.folder import SlurmFolder
 from recur_tune.slurm.profile import Profile
 from recur_tune.spec import parse
-from tests.searching.searches import small_spec
+from tests.running.searches import small_spec
 
 TOO_SLOW = "Exception: The current node timed out during startup. This could happen because some of the raylet failed"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from recur_tune.searching.front import front_rows
-from tests.searching.searches import assert_settled
+from tests.running.searches import assert_settled
 from tests.slurm.mini_slurm import NODES, MiniSlurm
 from tests.slurm.site import Site, Submitted
 from tests.waiting import PATIENCE

@@ -146,12 +146,12 @@ def lines_of_trials(name: str, objectives: tuple[str, ...]) -> dict[str, list[tu
 
 
 def marks_of_picture(figure: Figure) -> Counter[Mark]:
-    """What the picture's own collections hold."""
+    """What the picture's own collections hold; their colours are logarithms, as the page's are."""
     marks = Counter[Mark]()
     for collection in figure.axes[0].collections:
         colours = collection.get_array()
         for at, (x, y) in enumerate(places(collection)):
-            colour = None if colours is None else float(colours[at])
+            colour = None if colours is None else round(float(colours[at]), 9)
             marks[Mark((x, y), look_of(collection), shape_of(collection), colour)] += 1
     return marks
 

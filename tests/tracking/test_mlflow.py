@@ -19,7 +19,8 @@ from PIL import Image
 from recur_tune.searching.directory import MODEL
 from recur_tune.searching.front import front_rows, search_hypervolume
 from recur_tune.tracking import mlflow as tracking
-from recur_tune.tracking.mlflow import Tracker, Undelivered, tracking_uri
+from recur_tune.tracking.mlflow import Tracker, Undelivered
+from recur_tune.tracking.places import tracking_uri
 from tests.database import empty_database
 from tests.ports import free_port
 from tests.tracking.tracked import OBJECTIVES, Seen, begin, complete, report, rich_search, search, wait_for

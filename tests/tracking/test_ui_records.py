@@ -18,8 +18,8 @@ from recur_tune.errors import UserError
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.tracking import mlflow as tracking
 from recur_tune.tracking.machine import SWITCH, MachineMetrics
-from recur_tune.tracking.mlflow import NOTE, Tracker, Undelivered
-from recur_tune.tracking.places import DELIVERED, Delivered, tracking_uri
+from recur_tune.tracking.mlflow import Tracker, Undelivered
+from recur_tune.tracking.places import DELIVERED, NOTE, Delivered, tracking_uri
 from tests.tracking.tracked import Seen, begin, complete, report, rich_search, search, wait_for
 
 

@@ -13,7 +13,7 @@ from mlflow.entities import Run
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.spec import parse
-from recur_tune.tracking.mlflow import tracking_uri
+from recur_tune.tracking.places import tracking_uri
 from tests.waiting import until
 
 OBJECTIVES = ("perplexity", "flops_per_token")

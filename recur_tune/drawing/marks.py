@@ -55,6 +55,7 @@ class Kind:
 KINDS = {
     name: Kind(mark.word, mark.symbol, "dash" if name == NONE else "solid", mark.colour) for name, mark in MARKS.items()
 }
+OF_ANY_KIND = Kind("trial", "circle", "solid", "#0072b2")  # where the search does not decide it
 # By search, where several share a figure.
 SYMBOLS = ("circle", "triangle-up", "square", "diamond", "cross", "star", "pentagon", "x")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
@@ -82,32 +83,33 @@ def plain_axis(title: str, **parts: Any) -> Figure:
     }  # fmt: skip
 
 
-def axis(objective: Objective, values: Sequence[float], log: bool | None = None) -> Figure:
-    """An axis for an objective with some room around its values; logarithmic, unless told, where they lie far apart."""
+def axis(objective: Objective, values: Sequence[float], log: bool | None = None, fixed: bool = False) -> Figure:
+    """An axis for an objective with some room around its values; logarithmic, unless told, where they lie far apart.
+
+    Its numbers are plotly's own where those are right, which follow whoever zooms, unless they shall be `fixed`.
+    """
     low, high, is_log = span(values, log)
     ends = [math.log10(low), math.log10(high)] if is_log else [low, high]
     return plain_axis(
-        objective.title, type="log" if is_log else "linear", range=ends, **ticks(objective, low, high, is_log)
+        objective.title, type="log" if is_log else "linear", range=ends, **ticks(objective, low, high, is_log, fixed)
     )
 
 
 def colour_axis(objective: Objective, values: Sequence[float]) -> Figure:
     """A bar of colours above the figure, where a phone has room too; `colour_values` are its numbers."""
-    low, high, is_log = span(values)
-    marks = ticks(objective, low, high, is_log)
-    if "tickvals" in marks and is_log:  # plotly has no logarithmic colours
-        marks["tickvals"] = [math.log10(value) for value in marks["tickvals"]]
+    low, high, _ = span(values, log=True)
+    marks = ticks(objective, low, high, log=True)
     bar = {
         "title": {"text": objective.title, "side": "top"}, "orientation": "h", "thickness": 10, "len": 0.5, "x": 1,
-        "xanchor": "right", "y": 1.01, "yanchor": "bottom", "outlinewidth": 0, **marks,
+        "xanchor": "right", "y": 1.01, "yanchor": "bottom", "outlinewidth": 0, "ticktext": marks["ticktext"],
+        "tickvals": colour_values(marks["tickvals"]),
     }  # fmt: skip
-    ends = [math.log10(low), math.log10(high)] if is_log else [low, high]
-    return {"colorscale": "Viridis", "cmin": ends[0], "cmax": ends[1], "colorbar": bar}
+    return {"colorscale": "Viridis", "cmin": math.log10(low), "cmax": math.log10(high), "colorbar": bar}
 
 
-def colour_values(values: Sequence[float], among: Sequence[float]) -> list[float]:
-    """Values as the colour axis over `among` has them."""
-    return [math.log10(value) for value in values] if span(among)[2] else list(values)
+def colour_values(values: Sequence[float]) -> list[float]:
+    """Values as a colour axis has them: plotly has no logarithmic colours."""
+    return [math.log10(value) for value in values]
 
 
 def span(values: Sequence[float], log: bool | None = None) -> tuple[float, float, bool]:
@@ -118,31 +120,39 @@ def span(values: Sequence[float], log: bool | None = None) -> tuple[float, float
     if log:
         room = max((high / low) ** 0.06, 1.02)
         return low / room, high * room, True
-    room = 0.06 * (high - low) if high - low > 0.001 * abs(high) else 0.05 * abs(high) or 1.0
+    # Values that hardly differ need more room, or all ticks would get the same label.
+    room = 0.06 * (high - low) if high - low > 0.01 * abs(high) else 0.05 * abs(high) or 1.0
     return low - room, high + room, False
 
 
-def ticks(objective: Objective, low: float, high: float, log: bool) -> Figure:
-    """Round numbers in the objective's own units; plotly's own where those are right already."""
-    if objective.format is not format_size and not log:
+def ticks(objective: Objective, low: float, high: float, log: bool, fixed: bool = False) -> Figure:
+    """Round numbers in the objective's own units; plotly's own where those are right already and need not be fixed."""
+    binary = objective.format is format_size
+    if not (binary or log or fixed):
         return {"tickformat": "~s" if high >= 1e4 else "", "nticks": 8}
-    if log:
-        powers = round_powers(low, high, 2 if objective.format is format_size else 10)
+    if log and high / low > _LOG_FROM:
+        close = (1, 1.5, 2, 3, 5, 7) if high / low < 15 else (1, 2, 5)
+        places = round_powers(low, high, 2 if binary else 10, close)
     else:
-        from matplotlib.ticker import MaxNLocator
-
-        unit = 1024 ** max(0, math.floor(math.log(max(high, 1), 1024)))
-        powers = [unit * tick for tick in MaxNLocator(5).tick_values(low / unit, high / unit)]
-    shown = [value for value in powers if low <= value <= high]
-    return {"tickvals": shown, "ticktext": [objective.format(value) for value in shown]}
+        places = _even(low, high, 1024 ** max(0, math.floor(math.log(max(high, 1), 1024))) if binary else 1)
+    shown = [place for place in places if low <= place <= high]
+    return {"tickvals": shown, "ticktext": [objective.format(place) for place in shown]}
 
 
-def round_powers(low: float, high: float, base: int) -> list[float]:
-    """At most eight powers of the base; of ten also 2 and 5 times them while there are few."""
+def round_powers(low: float, high: float, base: int, digits: Sequence[float] = (1, 2, 5)) -> list[float]:
+    """At most eight powers of the base; of ten also these multiples of them while there are few."""
     exponents = range(math.floor(math.log(low, base)), math.ceil(math.log(high, base)) + 1)
     if base == 10 and len(exponents) <= 4:
-        return [digit * 10.0**exponent for exponent in exponents for digit in (1, 2, 5)]
+        return [digit * 10.0**exponent for exponent in exponents for digit in digits]
     return [float(base) ** exponent for exponent in exponents[:: len(exponents) // 8 + 1]]
+
+
+def _even(low: float, high: float, unit: int) -> list[float]:
+    """Four to eight numbers, as far apart as a round number of units."""
+    wide = (high - low) / unit
+    power = 10.0 ** math.floor(math.log10(wide))
+    step = unit * next(digit * power for digit in (0.1, 0.2, 0.5, 1, 2) if wide / (digit * power) <= 7)
+    return [at * step for at in range(math.floor(low / step), math.ceil(high / step) + 1)]
 
 
 def usual_top(values: Sequence[float]) -> float:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recur_tune.searching.rungs import Rungs, best_first, crowding_distance
+from recur_tune.running.rungs import Rungs, best_first, crowding_distance
 
 
 def dominates(one: list[float], other: list[float]) -> bool:

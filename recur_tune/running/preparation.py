@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 from recur_tune.corpus.document import Extent, Split
 from recur_tune.errors import UserError
 from recur_tune.files import whole_folder
+from recur_tune.running.steps import check_rungs
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.spec import SearchSpec
-from recur_tune.searching.steps import check_rungs
 from recur_tune.spec import TrialConfig
-from recur_tune.trial.base import base_settings, base_shape, is_preset, pretrained_base
+from recur_tune.trial.base import pretrained_base
+from recur_tune.trial.shape import base_settings, base_shape, is_preset
 
 if TYPE_CHECKING:
     from recur_tune.training.loop import Report

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recur_tune.drawing.marks import GREY, GRID, Figure, Panel
 from recur_tune.errors import UserError
 from recur_tune.files import whole_folder
 from recur_tune.recurrences import MARKS
-from recur_tune.reporting.marks import GREY, GRID, Figure, Panel
 
 if TYPE_CHECKING:  # it takes a while to import
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Canvas
 
-_MARKERS = {
+MARKERS = {
     "circle": "o", "triangle-up": "^", "square": "s", "diamond": "D", "cross": "P", "star": "*",
     "pentagon": "p", "x": "X", **{mark.symbol: mark.marker for mark in MARKS.values()},
 }  # fmt: skip
-_DASHES = {"solid": "-", "dash": "--", "dot": ":"}
+DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 
 
 def picture_paths(page: Path, png: bool, pdf: bool) -> list[Path]:
@@ -65,24 +65,33 @@ def draw(axes: Axes, panel: Panel) -> None:
         axes.spines[:].set_visible(False)
         axes.text(0.5, 0.5, panel.caption, ha="center", color="#555555", transform=axes.transAxes, wrap=True)
         return
-    look = panel.figure["layout"]
+    plot(axes, panel.figure)
+    if panel.figure["layout"].get("showlegend", True):
+        axes.legend(fontsize=7, frameon=False, loc="best")
+
+
+def plot(axes: Axes, figure: Figure, names: bool = True) -> None:
+    """A figure made of points and lines, without its legend; its names can be left to somebody who knows better."""
+    look = figure["layout"]
     axes.grid(True, color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GREY)
-    for trace in panel.figure["data"]:
-        _draw_trace(axes, trace, look.get("coloraxis"))
+    for trace in figure["data"]:
+        _draw_trace(axes, trace, look.get("coloraxis"), names)
     for line in look.get("shapes", ()):
-        axes.axvline(line["x0"], color=GREY, linewidth=0.8, linestyle=":")
+        if line.get("yref") == "paper":  # from bottom to top
+            axes.axvline(line["x0"], color=GREY, linewidth=0.8, linestyle=":")
+        else:
+            ends = [line["x0"], line["x1"]], [line["y0"], line["y1"]]
+            axes.plot(*ends, color=GREY, linewidth=1, linestyle=":", zorder=1)
     _scale(axes, "x", look["xaxis"])
     _scale(axes, "y", look["yaxis"])
     if "coloraxis" in look:
         _colour_bar(axes, look["coloraxis"])
-    if look.get("showlegend", True):
-        axes.legend(fontsize=7, frameon=False, loc="best")
 
 
-def _draw_trace(axes: Axes, trace: Figure, colours: Figure | None) -> None:
+def _draw_trace(axes: Axes, trace: Figure, colours: Figure | None, names: bool) -> None:
     name = trace["name"] if trace.get("showlegend", True) and trace.get("name") else None
     x, y = trace["x"], trace["y"]
     if "lines" in trace["mode"] and x != [None]:
@@ -91,12 +100,12 @@ def _draw_trace(axes: Axes, trace: Figure, colours: Figure | None) -> None:
         only = name if "markers" not in trace["mode"] else None
         axes.plot(
             x, y, drawstyle=style, color=line["color"], linewidth=line["width"] * 0.8, label=only, zorder=2,
-            linestyle=_DASHES[line.get("dash", "solid")],
+            linestyle=DASHES[line.get("dash", "solid")],
         )  # fmt: skip
     if "markers" in trace["mode"]:
         _draw_marks(axes, trace, name, colours)
     for at, text in enumerate(trace.get("text", ())):
-        if text:
+        if text and names:
             axes.annotate(text, (x[at], y[at]), xytext=(5, 3), textcoords="offset points", fontsize=7.5, zorder=6)
 
 
@@ -105,13 +114,18 @@ def _draw_marks(axes: Axes, trace: Figure, name: str | None, colours: Figure | N
     if isinstance(marker.get("symbol"), list):  # one for each mark, where matplotlib has one for all
         for symbol in dict.fromkeys(marker["symbol"]):
             own_places = [at for at, one in enumerate(marker["symbol"]) if one == symbol]
-            part = {one: [trace[one][at] for at in own_places] for one in ("x", "y")}
+            part: Figure = {one: [trace[one][at] for at in own_places] for one in ("x", "y")}
+            if errors := trace.get("error_y"):
+                part["error_y"] = {**errors, "array": [errors["array"][at] for at in own_places]}
             _draw_marks(axes, {**trace, **part, "marker": {**marker, "symbol": symbol}}, name, colours)
             name = None  # once in the legend
         return
     edge = marker.get("line", {})
     symbol = marker.get("symbol", "circle")
-    shape, hollow = _MARKERS[symbol.removesuffix("-open")], symbol.endswith("-open")
+    shape, hollow = MARKERS[symbol.removesuffix("-open")], symbol.endswith("-open")
+    if "error_y" in trace:
+        _draw_errors(axes, trace, name, shape, hollow)
+        return
     own: dict[str, Any] = {"color": marker["color"]} if isinstance(marker["color"], str) else {"c": marker["color"]}
     if colours and "c" in own:
         own |= {"cmap": "viridis", "vmin": colours["cmin"], "vmax": colours["cmax"]}
@@ -123,7 +137,17 @@ def _draw_marks(axes: Axes, trace: Figure, name: str | None, colours: Figure | N
         own, rim = {"facecolors": "none"}, {"edgecolors": own["color"], "linewidths": 0.8}
     axes.scatter(
         x, y, s=(marker["size"] * 0.62) ** 2, marker=shape, alpha=marker.get("opacity", 1), label=name,
-        zorder=3 + marker.get("opacity", 1), **rim, **own,
+        zorder=3, **rim, **own,
+    )  # fmt: skip
+
+
+def _draw_errors(axes: Axes, trace: Figure, name: str | None, shape: str, hollow: bool) -> None:
+    """Marks with a bar to either side."""
+    colour, size, errors = trace["marker"]["color"], trace["marker"]["size"] * 0.62, trace["error_y"]["array"]
+    axes.errorbar(
+        trace["x"], trace["y"], yerr=errors if any(errors) else None, fmt=shape, markersize=size,
+        color=colour, markeredgecolor=colour, markerfacecolor="white" if hollow else colour, capsize=3, linewidth=1.2,
+        label=name, zorder=3,
     )  # fmt: skip
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from recur_tune.searching import trainable
-from recur_tune.searching.trainable import Message, run_trial, train_in_actor
+from recur_tune.running import trainable
+from recur_tune.running.trainable import Message, run_trial, train_in_actor
 from recur_tune.training.loop import Diverged, Trainer
-from tests.searching.searches import make_world
+from tests.running.searches import make_world
 
 _TRAINED = {"window": 8, "windows": 2, "batch": 2, "tokens": 400, "validate_every": 100, "validation_tokens": 200}
 

@@ -17,7 +17,7 @@ from recur_tune.localhost import free_ports_from
 from recur_tune.searching.directory import SearchDirectory
 from tests.command import Command
 from tests.ports import FIRST
-from tests.searching.searches import assert_settled, small_spec, write_space
+from tests.running.searches import assert_settled, small_spec, write_space
 from tests.waiting import until
 
 pytestmark = pytest.mark.ray

@@ -23,18 +23,18 @@ from optuna.trial import TrialState
 import recur_tune
 from recur_tune.cluster.ray_cluster import Allotment, Cluster
 from recur_tune.monitoring.meter import metered
-from recur_tune.searching.callback import Steward
+from recur_tune.running.callback import Steward
+from recur_tune.running.preparation import Prices
+from recur_tune.running.result import SearchResult
+from recur_tune.running.run import fit, run_search
+from recur_tune.running.sampler import TruthfulSearch, study_storage
+from recur_tune.running.trainable import run_trial, train_in_actor, train_on_workers
 from recur_tune.searching.directory import MODEL, SearchDirectory
-from recur_tune.searching.preparation import Prices
-from recur_tune.searching.result import SearchResult
-from recur_tune.searching.run import fit, run_search
-from recur_tune.searching.sampler import TruthfulSearch, study_storage
 from recur_tune.searching.state import SearchState
-from recur_tune.searching.trainable import run_trial, train_in_actor, train_on_workers
-from recur_tune.tracking.mlflow import tracking_uri
+from recur_tune.tracking.places import tracking_uri
 from tests.cli.run import Outcome
 from tests.cli.run import run as command
-from tests.searching.searches import assert_settled, events_of, small_fields, small_spec
+from tests.running.searches import assert_settled, events_of, small_fields, small_spec
 from tests.waiting import until
 
 pytestmark = pytest.mark.ray
@@ -296,7 +296,7 @@ def short_of_memory(job: dict[str, Any]) -> None:
 
     failing = job["number"] == 1
     error = torch.OutOfMemoryError("CUDA out of memory")
-    target = "recur_tune.searching.trainable.set_up"
+    target = "recur_tune.running.trainable.set_up"
     patch = mock.patch(target, side_effect=error) if failing else nullcontext()
     with patch:
         run_trial(job, lambda message: tune.report({"report": json.dumps({**message, "worker": f":{os.getpid()}"})}))

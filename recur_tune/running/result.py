@@ -10,9 +10,9 @@ from typing import Any
 import pandas as pd
 
 from recur_tune.errors import UserError
+from recur_tune.running.run import check_runnable, run_search
 from recur_tune.searching.directory import SearchDirectory, default_name, results_folder
 from recur_tune.searching.front import front_rows, search_hypervolume
-from recur_tune.searching.run import check_runnable, run_search
 from recur_tune.searching.spec import SearchSpec, with_overrides
 from recur_tune.searching.state import SearchState
 from recur_tune.shipped import find_space

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from recur_tune.errors import UserError
+from recur_tune.running.steps import check_rungs, describe_steps, in_steps, search_misfit
 from recur_tune.searching.spec import SearchSpec
-from recur_tune.searching.steps import check_rungs, describe_steps, in_steps, search_misfit
 from tests.searching import search
 
 

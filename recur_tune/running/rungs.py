@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import moocore
 import numpy as np
 
-SAME_COST = 0.05  # costs that differ by less count as one
+from recur_tune.searching.objectives import SAME_COST
 
 
 class Rungs:

@@ -16,7 +16,7 @@ import pytest
 from recur_tune.searching.directory import SearchDirectory
 from tests.cli.run import run
 from tests.command import Command
-from tests.searching.searches import assert_settled, events_of, small_spec, write_space
+from tests.running.searches import assert_settled, events_of, small_spec, write_space
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.ray

@@ -13,12 +13,12 @@ from optuna.trial import TrialState
 
 from recur_tune.corpus.tokenizers import load_tokenizer
 from recur_tune.model.pretrained import save_model
+from recur_tune.running.sampler import study_storage
 from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.sampler import study_storage
 from recur_tune.searching.spec import SearchSpec, with_overrides
 from recur_tune.searching.state import ENDED
 from recur_tune.spec import parse
-from recur_tune.tracking.mlflow import tracking_uri
+from recur_tune.tracking.places import tracking_uri
 from tests.conftest import small_model
 from tests.database import empty_database
 

@@ -10,11 +10,11 @@ import yaml
 
 from recur_tune.corpus.sources import CORPORA
 from recur_tune.errors import UserError
-from recur_tune.searching.preparation import Prices, check_shapes, worst_costs
-from recur_tune.searching.sampler import first_points
+from recur_tune.running.preparation import Prices, check_shapes, worst_costs
+from recur_tune.running.sampler import first_points
+from recur_tune.running.steps import describe_steps
 from recur_tune.searching.space import PAPER
 from recur_tune.searching.spec import SearchSpec
-from recur_tune.searching.steps import describe_steps
 from recur_tune.shipped import SEARCH_SPACES, find_space
 from recur_tune.spec import parse, read_yaml
 from recur_tune.units import parse_size

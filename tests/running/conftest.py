@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from recur_tune.cluster.ray_cluster import Cluster, connected
-from tests.searching.searches import make_world
+from tests.running.searches import make_world
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from recur_tune.searching.training_thread import messages_of
+from recur_tune.running.training_thread import messages_of
 
 Report = Callable[[int], None]
 

@@ -12,13 +12,13 @@ from ray.tune.experiment import Trial
 
 from recur_tune.cluster.ray_cluster import Lifeline
 from recur_tune.monitoring.meter import Meter
+from recur_tune.running.live import LivesInDriver
 from recur_tune.searching.directory import MODEL, STOP, SearchLog
 from recur_tune.searching.front import front
-from recur_tune.searching.live import LivesInDriver
 from recur_tune.searching.requests import end_by_hand, take_ends
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED
-from recur_tune.throttle import Throttled
+from recur_tune.throttle import Every
 from recur_tune.trial.run_folder import RESUME
 
 _SECONDS_BETWEEN_LOOKS = 0.5  # at requests, which lie on a file system
@@ -32,7 +32,7 @@ class Steward(LivesInDriver, Callback):
         self.spec, self.log, self.wants_to_stop, self.meter = spec, log, wants_to_stop, meter
         self.front = front(log.state.trials.values(), spec.objectives)
         self.lifeline = Lifeline()
-        self.due = Throttled(lambda: True, _SECONDS_BETWEEN_LOOKS)
+        self.due = Every(_SECONDS_BETWEEN_LOOKS)
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Trials look for the request in the search directory, on whatever machine they run."""

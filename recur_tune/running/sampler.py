@@ -25,9 +25,9 @@ from ray.tune.search.optuna import OptunaSearch
 from recur_tune.errors import UserError
 from recur_tune.recurrences import DEFAULT, MECHANISMS, NONE, canonical
 from recur_tune.recurrences.pooled import PAPER
+from recur_tune.running.live import LivesInDriver
 from recur_tune.searching.directory import KNOWLEDGE, STUDY, SearchLog
 from recur_tune.searching.knowledge import read_knowledge
-from recur_tune.searching.live import LivesInDriver
 from recur_tune.searching.requests import take_trials
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED, TrialRecord

@@ -9,7 +9,7 @@ import pytest
 from ray.exceptions import ActorDiedError, RayTaskError
 from ray.tune.experiment import Trial
 
-from recur_tune.searching.callback import _last_failure
+from recur_tune.running.callback import _last_failure
 
 
 def failed_task(message: str) -> RayTaskError:

@@ -17,10 +17,10 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
 from recur_tune.errors import UserError
+from recur_tune.running.sampler import TruthfulSearch, first_points, make_sampler, study_storage
+from recur_tune.running.scheduler import ParetoHalving
 from recur_tune.searching.directory import STOP, STUDY, SearchDirectory
 from recur_tune.searching.requests import ask_for_trial
-from recur_tune.searching.sampler import TruthfulSearch, first_points, make_sampler, study_storage
-from recur_tune.searching.scheduler import ParetoHalving
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.spec import TrialConfig, parse
 

@@ -9,10 +9,10 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
+from recur_tune.running.live import LivesInDriver
+from recur_tune.running.rungs import Rungs
 from recur_tune.searching.directory import STOP, SearchLog
-from recur_tune.searching.live import LivesInDriver
 from recur_tune.searching.objectives import COSTS
-from recur_tune.searching.rungs import Rungs
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED, TrialRecord, Validation
 

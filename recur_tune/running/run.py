@@ -26,12 +26,12 @@ from recur_tune.errors import UserError
 from recur_tune.files import write_text
 from recur_tune.jsonable import finite
 from recur_tune.monitoring.meter import Ask, Meter, metered
-from recur_tune.searching.audience import Audience
+from recur_tune.running.audience import Audience
+from recur_tune.running.preparation import Prices, check_shapes, make_bases, tokenise, worst_costs
 from recur_tune.searching.confirmation import Again, confirmation, splits_needed
 from recur_tune.searching.directory import SearchDirectory, SearchLog
 from recur_tune.searching.front import front_rows
 from recur_tune.searching.objectives import COSTS
-from recur_tune.searching.preparation import Prices, check_shapes, make_bases, tokenise, worst_costs
 from recur_tune.searching.requests import trials_wait
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED, SearchState
@@ -42,8 +42,8 @@ from recur_tune.training.interrupt import stop_requests
 if TYPE_CHECKING:
     from ray.tune.experiment import Trial
 
-    from recur_tune.searching.callback import Steward
-    from recur_tune.searching.sampler import TruthfulSearch
+    from recur_tune.running.callback import Steward
+    from recur_tune.running.sampler import TruthfulSearch
 
 
 _MORE_THAN_EVER = 100_000
@@ -141,9 +141,9 @@ def _tune(
     spec: SearchSpec, log: SearchLog, allotment: Allotment, interrupted: Callable[[], bool], meter: Meter,
     again: Again | None = None,
 ) -> None:  # fmt: skip
-    from recur_tune.searching.callback import Steward
-    from recur_tune.searching.sampler import TruthfulSearch
-    from recur_tune.searching.trainable import train_in_actor, train_on_workers
+    from recur_tune.running.callback import Steward
+    from recur_tune.running.sampler import TruthfulSearch
+    from recur_tune.running.trainable import train_in_actor, train_on_workers
 
     deadline = _deadline(spec, log) if again is None else math.inf
     nested = allotment.workers > 1
@@ -172,7 +172,7 @@ def fit(
     from ray import tune
 
     from recur_tune.cluster.names import NamedPlaces, named
-    from recur_tune.searching.scheduler import ParetoHalving
+    from recur_tune.running.scheduler import ParetoHalving
 
     name = log.directory.name
     # Ray Train's workers have resources of their own; the actor that starts them only waits.

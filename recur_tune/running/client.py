@@ -13,7 +13,7 @@ from recur_tune.searching.state import SearchState
 from recur_tune.training.interrupt import stop_requests
 
 if TYPE_CHECKING:
-    from recur_tune.searching.audience import Audience
+    from recur_tune.running.audience import Audience
     from recur_tune.searching.confirmation import Again
 
 
@@ -47,7 +47,7 @@ def run_search_there(directory: SearchDirectory, address: str, again: Again | No
 
 def _search_here(path: str, again: Again | None) -> str | None:
     """In a worker of the cluster; a user's mistake comes back as its sentence."""
-    from recur_tune.searching.run import run_search
+    from recur_tune.running.run import run_search
 
     directory = SearchDirectory(Path(path))
     if not directory.path.is_dir():

@@ -28,10 +28,10 @@ from recur_tune.cost.device import device_flops
 from recur_tune.errors import UserError
 from recur_tune.files import whole_folder, write_text
 from recur_tune.model.pretrained import save_model
+from recur_tune.running.training_thread import messages_of
 from recur_tune.searching.directory import COMPILED, LEAVING, MODEL, STOP
-from recur_tune.searching.training_thread import messages_of
 from recur_tune.spec import TrialConfig
-from recur_tune.throttle import Throttled
+from recur_tune.throttle import Every, Throttled
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
 from recur_tune.training.evaluate import evaluate
 from recur_tune.training.loop import Diverged, Report, Trainer
@@ -149,8 +149,8 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
     leaving = Throttled(
         lambda: bool(node) and (folder.parent.parent / LEAVING / str(node)).exists(), _SECONDS_BETWEEN_LOOKS
     )
-    due = Throttled(lambda: True, _SECONDS_BETWEEN_REPORTS)
-    titled = Throttled(lambda: True, _SECONDS_BETWEEN_LOOKS)  # Ray renames its processes whenever they are called
+    due = Every(_SECONDS_BETWEEN_REPORTS)
+    titled = Every(_SECONDS_BETWEEN_LOOKS)  # Ray renames its processes whenever they are called
     stopwatch = Stopwatch()
     for step in stopwatch.around(trainer.run()):
         if titled():

@@ -1,0 +1,157 @@
+"""What `search`, `resume`, `confirm` and `status` do in SLURM: submit, run in the allocation that we are in, follow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+
+import click
+
+from recur_tune.cli.display import note, stderr
+from recur_tune.cli.options import command_line
+from recur_tune.cli.watch import Watch
+from recur_tune.errors import UserError
+from recur_tune.searching.directory import SearchDirectory
+from recur_tune.searching.spec import SearchSpec
+from recur_tune.slurm import queue
+from recur_tune.slurm.folder import SlurmFolder
+from recur_tune.slurm.profile import HERE, Profile
+from recur_tune.slurm.queued import check_not_queued
+from recur_tune.spec import parse
+from recur_tune.throttle import Every
+
+if TYPE_CHECKING:
+    from recur_tune.searching.knowledge import Knowledge
+
+_SECONDS_BETWEEN_QUESTIONS = 3.0  # to the queue, which everybody asks
+
+AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
+
+
+def slurm_options(command: AnyCommand) -> AnyCommand:
+    """For commands that can send a search into the queue."""
+    options = [
+        click.option("--slurm", is_flag=False, flag_value="", metavar="PROFILE",
+                     help="Run in a SLURM allocation: a site's profile, as generic-gpu, or 'here' for the "
+                          "allocation that you are in."),
+        click.option("--nodes", type=click.IntRange(min=1), help="With --slurm: nodes, instead of the profile's."),
+        click.option("--gpus-per-node", type=click.IntRange(min=0), help="With --slurm: GPUs, likewise."),
+        click.option("--follow", is_flag=True, help="With --slurm: watch it after submitting; Ctrl-C only stops that."),
+    ]  # fmt: skip
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def check_place(
+    address: str | None, slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool
+) -> None:
+    """One place to run in, and no option for another."""
+    if slurm is not None and address is not None:
+        raise UserError(f"slurm: --address {address} is given too; choose one of them.")
+    for option, given in (
+        ("nodes", nodes is not None),
+        ("gpus-per-node", gpus_per_node is not None),
+        ("follow", follow),
+    ):
+        if given and not is_submitted(slurm):
+            raise UserError(f"{option}: --{option} is for a search that is submitted; add --slurm PROFILE.")
+
+
+def is_submitted(slurm: str | None) -> TypeGuard[str]:
+    """Whether a search goes into the queue, and does not run in the allocation that we are in."""
+    return slurm is not None and slurm != HERE
+
+
+def submit_new(
+    results: Path, name: str, spec: SearchSpec, profile: Profile, follow: bool, knowledge: Knowledge | None = None
+) -> None:
+    """A new search goes into the queue."""
+    from recur_tune.running.preparation import check_shapes
+    from recur_tune.slurm import submit
+
+    with stderr.status("checking the space and the site …"):
+        submit.check_site(profile, results)
+        submit.check_trials_fit(spec.resources, profile)
+        check_shapes(spec)
+    directory, job = submit.submit_new(results, name, spec, profile, knowledge)
+    _tell_submitted(directory, job, follow)
+
+
+def submit_again(
+    directory: SearchDirectory, spec: SearchSpec, profile: Profile, follow: bool, command: Sequence[str] = ("resume",)
+) -> None:
+    """A search that was begun, here or there, goes on in the queue; `command` is what its allocations run."""
+    from recur_tune.slurm import submit
+
+    check_not_queued(directory)
+    with stderr.status("checking the site …"):
+        submit.check_site(profile, directory.path.parent)
+        submit.check_trials_fit(spec.resources, profile)
+    directory.change_spec(spec)
+    _tell_submitted(directory, submit.submit(directory, profile, command), follow)
+
+
+def run_here(directory: SearchDirectory) -> None:
+    """Run a search in the allocation that this process is in; Ctrl-C once saves the trials, twice ends at once."""
+    from recur_tune.slurm.allocation import Allocation
+    from recur_tune.slurm.here import run_in
+
+    folder = SlurmFolder(directory)
+    folder.create(parse(Profile, {"requeue": False, "allocations": 1}))
+    with Watch(directory) as watch:
+        watch.stage("starting Ray in the allocation …")
+        run_in(folder, Allocation.current(), watch.searching)
+
+
+def check_here(spec: SearchSpec, results: Path) -> None:
+    """Refuse what cannot work in the allocation that we are in."""
+    from recur_tune.running.preparation import check_shapes
+    from recur_tune.slurm.allocation import Allocation
+    from recur_tune.slurm.here import check_seen
+
+    queue.check_there_is_slurm()
+    check_seen(results, Allocation.current())
+    with stderr.status("checking the space …"):
+        check_shapes(spec)
+
+
+def print_script(search: Path, profile: Profile) -> None:
+    """The job script as it would be submitted."""
+    from recur_tune.slurm.submit import job_script
+
+    click.echo(job_script(search, profile), nl=False)
+    note("nothing was submitted.")
+
+
+def follow_search(directory: SearchDirectory) -> None:
+    """Show a search live until it has ended, from the queue on; Ctrl-C leaves it alone."""
+    folder = SlurmFolder(directory)
+    due, alive, queued = Every(_SECONDS_BETWEEN_QUESTIONS), True, folder.exists
+    told: list[tuple[int, str]] = []
+    try:
+        with Watch(directory) as watch:
+            watch.searching()
+            while alive:
+                if folder.exists and due():
+                    living = folder.living_jobs()
+                    states = [(job.number, job.state) for _, job in living]
+                    if states != told and living:
+                        watch.stage("; ".join(str(job) for _, job in living))
+                    told = states
+                    queued = any(kind == "search" for kind, _ in living) and not folder.is_over
+                alive = directory.is_running or queued
+                time.sleep(0.3)
+    except KeyboardInterrupt:
+        stderr.print(f"{directory.name} goes on.")
+
+
+def _tell_submitted(directory: SearchDirectory, job: int, follow: bool) -> None:
+    stderr.print(f"submitted as job {job}.")
+    click.echo(job)
+    for command, why in (("status", "how it is doing"), ("logs", "what it says"), ("stop", "end it")):
+        stderr.print(f"{why}:  {command_line(command, directory)}", soft_wrap=True)
+    if follow:
+        follow_search(directory)
