@@ -28,7 +28,7 @@ def answer_accuracy(recurrence: str, windows: int, batch: int) -> float:
     train, validation, test = (prepare(CORPUS, split, tokenizer) for split in ("train", "validation", "test"))
     torch.manual_seed(0)
     model = small_model(
-        config.memory, vocab_size=256, n_positions=10, n_embd=64, n_layer=2, n_head=4, initializer_range=0.3
+        config.recurrence_spec, vocab_size=256, n_positions=10, n_embd=64, n_layer=2, n_head=4, initializer_range=0.3
     )
     trainer = Trainer(config, model, fixed_plan("none", config.windows), train, validation, torch.device("cpu"))
     for _ in trainer.run():
@@ -37,7 +37,7 @@ def answer_accuracy(recurrence: str, windows: int, batch: int) -> float:
 
 
 def test_a_model_with_a_state_remembers_what_an_earlier_window_said() -> None:
-    assert answer_accuracy("memory", windows=6, batch=16) > 0.7
+    assert answer_accuracy("pooled", windows=6, batch=16) > 0.7
 
 
 def test_a_model_without_a_state_stays_at_chance() -> None:
