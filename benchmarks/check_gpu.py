@@ -55,7 +55,7 @@ def main() -> None:
     faults: list[str] = []
     for name, fields in {
         "none": {"recurrence": "none"},
-        "memory": {},
+        "pooled": {},
         "all layers": {"l_ins": "all", "embeddings": 2},
     }.items():
         trial = TrialConfig(window=96, windows=6, batch=8, **fields)
@@ -120,7 +120,7 @@ def off_for_another_shape(device: torch.device) -> float:
 def model_of(trial: TrialConfig, dropout: float = 0.0) -> RecurrentGPT2:
     torch.manual_seed(0)
     rates = dict.fromkeys(["resid_pdrop", "embd_pdrop", "attn_pdrop"], dropout)
-    return RecurrentGPT2(recurrent_config(GPT2Config(**SHAPE, **rates), trial.memory, None))
+    return RecurrentGPT2(recurrent_config(GPT2Config(**SHAPE, **rates), trial.recurrence_spec, None))
 
 
 def some_fresh(batch: WindowBatch) -> WindowBatch:

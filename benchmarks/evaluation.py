@@ -51,11 +51,11 @@ def main() -> None:
     strided(stock, part.head(20 * windowing.size), windowing, device)
     rate, expected = strided(stock, part, windowing, device)
     table.add_row("Hugging Face, strided windows", format_count(rate), "1.0 x")
-    for title, memory in (("ours, plain", None), ("ours, memory", PooledSpec())):
-        model = RecurrentGPT2(recurrent_config(base, memory, None)).to(device)
+    for title, recurrence in (("ours, plain", None), ("ours, pooled", PooledSpec())):
+        model = RecurrentGPT2(recurrent_config(base, recurrence, None)).to(device)
         model.transformer.load_state_dict(stock.transformer.state_dict())
         found = evaluate(model, part, windowing, arguments.lanes)
-        if memory is None:
+        if recurrence is None:
             assert abs(found.nll / found.tokens / expected - 1) < 1e-3, (found.nll / found.tokens, expected)
         whole = evaluate(model, split, windowing, arguments.lanes)
         ours = whole.tokens / whole.seconds

@@ -21,14 +21,14 @@ os.environ["OMP_NUM_THREADS"] = "1"  # one process per core; before torch is imp
 # The slowest-changing first: whoever stops early still has a whole grid of fewer learning rates.
 GRID: dict[str, list[Any]] = {
     "learning_rate": [4e-3, 1e-3],
-    "recurrence": ["none", "memory"],
+    "recurrence": ["none", "pooled"],
     "window": [16, 32, 64, 128],
     "overlap_of_window": [0.0, 0.25, 0.5],
     "windows": [2, 4],
     "l_ins": [1, 3],
     "width": [32, 128],
 }
-BELOW_MEMORY = ("l_ins", "width")
+OF_THE_RECURRENCE = ("l_ins", "width")
 TOKENS_READ_AT_ONCE = 512  # batch times window, so that no window size gets more steps than another
 FIXED = {
     "corpus": "stdlib", "depth": 2, "warmup_steps": 5, "checkpointing": "none", "validation_tokens": 12_000,
@@ -42,7 +42,7 @@ def configurations() -> list[dict[str, Any]]:
     points = [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
     for point in points:
         if point["recurrence"] == "none":
-            point.update(dict.fromkeys(BELOW_MEMORY, ""))
+            point.update(dict.fromkeys(OF_THE_RECURRENCE, ""))
     return list({tuple(point.values()): point for point in points}.values())
 
 

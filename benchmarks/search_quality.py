@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from recur_tune.recurrences import canonical
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.front import hypervolume
 from recur_tune.searching.spec import SearchSpec
@@ -70,7 +71,7 @@ def read_table(path: Path) -> Table:
 
 
 def _value(name: str, text: str) -> Any:
-    return None if text == "" else float(text) if name in NUMBERS else text
+    return None if text == "" else float(text) if name in NUMBERS else canonical(text)
 
 
 class Account:
@@ -161,7 +162,7 @@ def replay_ours(table: Table, seed: int, tokens: int) -> Account:
 
     def price(config: TrialConfig) -> dict[str, float]:
         flops, memory = table.costs[key_of(config)]
-        return {"flops_per_token": flops, "peak_memory": memory, "training_flops_per_token": flops, "parameters": 1.0}
+        return {"flops_per_token": flops, "peak_memory": memory, "training_flops_per_token": flops}
 
     account, number = Account(table), 0
     with tempfile.TemporaryDirectory() as folder:
@@ -204,7 +205,7 @@ def _spec(table: Table, seed: int) -> SearchSpec:
     overlap = {"from": min(shares), "to": max(shares), "step": shares[1] - shares[0], "of": "window"}
     space = {
         "base": "tiny",
-        "recurrence": {"none": None, "memory": {"l_ins": whole["l_ins"], "width": whole["width"]}},
+        "recurrence": {"none": None, "pooled": {"l_ins": whole["l_ins"], "width": whole["width"]}},
         "window": whole["window"],
         "windows": whole["windows"],
         "overlap": overlap,

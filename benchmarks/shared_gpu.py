@@ -19,7 +19,7 @@ from transformers import GPT2Config
 import recur_tune
 from recur_tune.corpus.tokenizers import load_tokenizer
 from recur_tune.errors import UserError
-from recur_tune.model.language_model import RecurrentGPT2
+from recur_tune.model import RecurrentGPT2
 from recur_tune.model.pretrained import recurrent_config, save_model
 
 SHAPE = GPT2Config(

@@ -37,6 +37,7 @@ from recur_tune.cost.flops import training_flops_per_token
 from recur_tune.cost.memory import resolve_plan
 from recur_tune.model import RecurrentGPT2
 from recur_tune.model.pretrained import base_config, recurrent_config
+from recur_tune.shape import shape_of
 from recur_tune.spec import TrialConfig, parse
 from recur_tune.training.bptt import Chain, Plan, Speed
 from recur_tune.training.memory_tracker import MemoryTracker
@@ -62,7 +63,7 @@ def main() -> None:
             base=arguments.base, batch=lanes, window=arguments.window, windows=arguments.windows, width=arguments.width
         )
         batch = (text_batch(trial, arguments) if arguments.corpus else random_batch(trial, base.vocab_size)).to(device)
-        work = training_flops_per_token(trial, base, Plan(trial.windows))
+        work = training_flops_per_token(trial, shape_of(base.to_dict()), Plan(trial.windows))
         stock = rows_of(stock_lines(base, batch, device, arguments), arguments, batch, device)
         ours = rows_of(our_lines(trial, base, batch, device, speed, arguments.budget), arguments, batch, device)
         best = max((row.rate for row in stock), default=math.nan)
@@ -218,7 +219,7 @@ def our_lines(
     for way in ways:
         config = parse(TrialConfig, trial.model_dump() | way)
         plan = resolve_plan(config, base)
-        ours = RecurrentGPT2(recurrent_config(base, config.memory, None)).to(device).train()
+        ours = RecurrentGPT2(recurrent_config(base, config.recurrence_spec, None)).to(device).train()
         windows = Chain(ours, plan, speed)
         optimizer = make_optimizer(windows, 1e-4, 0.0)
         allowed = f" {way['memory_budget']}" if "memory_budget" in way else ""

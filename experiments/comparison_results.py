@@ -23,6 +23,7 @@ from rich.table import Table
 
 from recur_tune.drawing.marks import COLOURS, GREY, GRID, KINDS
 from recur_tune.files import write_text
+from recur_tune.recurrences import NONE, canonical
 from recur_tune.units import format_count, format_size
 
 Result = dict[str, Any]
@@ -74,7 +75,7 @@ def main() -> None:
     parser.add_argument("--metric", choices=METRICS, default="perplexity")
     parser.add_argument("--position", default="300/0", help="window/overlap whose loss by position is drawn")
     arguments = parser.parse_args()
-    results = [one for path in arguments.results for one in json.loads(path.read_text())]
+    results = [one for path in arguments.results for one in read_results(path)]
     results.sort(
         key=lambda one: ([*map(int, one["reading"].split("/"))], rate(one), one["seed"], one["recurrence"] != "none")
     )
@@ -128,6 +129,11 @@ def rate(result: Result) -> float:
     return result["config"]["learning_rate"]
 
 
+def read_results(path: Path) -> list[Result]:
+    """What a comparison wrote, recurrences by their names of today."""
+    return [one | {"recurrence": canonical(one["recurrence"])} for one in json.loads(path.read_text())]
+
+
 def at_best_rates(results: Sequence[Result], metric: Metric) -> list[Result]:
     """Of every reading and model the runs at one rate: the one that did best on validation documents."""
     found: dict[tuple[str, str], dict[float, list[float]]] = {}
@@ -139,13 +145,12 @@ def at_best_rates(results: Sequence[Result], metric: Metric) -> list[Result]:
 
 
 def pairs(results: Iterable[Result]) -> list[tuple[Result, Result]]:
-    """The plain and the recurrent model of the same reading and seed."""
+    """The plain and each recurrent model of the same reading and seed."""
     by_key = {(one["reading"], one["seed"], one["recurrence"]): one for one in results}
-    keys = dict.fromkeys((reading, seed) for reading, seed, _ in by_key)
     return [
-        (by_key[*key, "none"], by_key[*key, "memory"])
-        for key in keys
-        if (*key, "none") in by_key and (*key, "memory") in by_key
+        (by_key[reading, seed, NONE], one)
+        for (reading, seed, recurrence), one in by_key.items()
+        if recurrence != NONE and (reading, seed, NONE) in by_key
     ]
 
 

@@ -18,25 +18,24 @@ import time
 from pathlib import Path
 
 import torch
-from comparison_results import METRICS, STATES, Result, print_tables
+from comparison_results import METRICS, STATES, Result, print_tables, read_results
 from scoring import Scoring
 
 from recur_tune.files import write_text
+from recur_tune.recurrences import DEFAULT, NONE, canonical
 from recur_tune.spec import TrialConfig, parse
 from recur_tune.training.loop import Report
 from recur_tune.trial.run_folder import run_in_folder
-
-CONTROLS = {"none": ["own"], "memory": list(STATES)}
 
 
 def main() -> None:
     """Train, score, write and print."""
     arguments = parsed_arguments()
-    results: list[Result] = json.loads(arguments.out.read_text()) if arguments.out.exists() else []
+    results: list[Result] = read_results(arguments.out) if arguments.out.exists() else []
     known = {(one["reading"], one["seed"], one["recurrence"]) for one in results}
     for seed in arguments.seeds:
         for reading in arguments.readings:
-            for recurrence in arguments.recurrences:
+            for recurrence in map(canonical, arguments.recurrences):
                 if (reading, seed, recurrence) not in known:
                     results.append(run(arguments, reading, seed, recurrence))
                     write_text(arguments.out, json.dumps(results))
@@ -51,9 +50,9 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=Path, default=Path("runs/comparison"), help="where models go")
     parser.add_argument("--readings", nargs="+", default=["300/0"], help="windows and overlaps")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--recurrences", nargs="+", default=["none", "memory"], help="both, or one of them")
-    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="of both trials")
-    parser.add_argument("--set-memory", nargs="*", default=[], metavar="FIELD=VALUE", help="of the recurrent one")
+    parser.add_argument("--recurrences", nargs="+", default=[NONE, DEFAULT], help="all that are compared")
+    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="of all trials")
+    parser.add_argument("--set-recurrent", nargs="*", default=[], metavar="FIELD=VALUE", help="of recurrent ones")
     parser.add_argument("--metric", choices=METRICS, default="perplexity", help="what is printed")
     Scoring.add_arguments(parser)
     return parser.parse_args()
@@ -63,8 +62,8 @@ def run(arguments: argparse.Namespace, reading: str, seed: int, recurrence: str)
     """Train one model and score it."""
     window, overlap = map(int, reading.split("/"))
     chosen = dict(pair.split("=", 1) for pair in arguments.set)
-    if recurrence == "memory":
-        chosen |= dict(pair.split("=", 1) for pair in arguments.set_memory)
+    if recurrence != NONE:
+        chosen |= dict(pair.split("=", 1) for pair in arguments.set_recurrent)
     fields = {"base": arguments.base, "corpus": arguments.corpus, "window": window, "overlap": overlap, "seed": seed}
     config = parse(TrialConfig, fields | chosen | {"recurrence": recurrence})
     folder = arguments.runs / f"{recurrence}-{window}-{overlap}-{seed}-{int(time.time())}"
@@ -73,7 +72,8 @@ def run(arguments: argparse.Namespace, reading: str, seed: int, recurrence: str)
     steps: list[Report] = []
     trained = run_in_folder(config, folder, resume=False, listen=steps.append)
     seconds = time.perf_counter() - started
-    scores = Scoring.of(arguments).scores(folder, config.corpus, config.windowing, CONTROLS[recurrence])
+    states = ["own"] if recurrence == NONE else list(STATES)
+    scores = Scoring.of(arguments).scores(folder, config.corpus, config.windowing, states)
     for split, of_split in scores.items():
         for state, scored in of_split.items():
             print(f"  {split}, {state} state: {scored[arguments.metric]:.4g}", flush=True)

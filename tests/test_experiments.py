@@ -24,16 +24,16 @@ def test_a_comparison_scores_as_eval_does_and_goes_on_where_it_was(
     words = (
         "--base", tmp_path / "base", "--corpus", corpus, "--out", out, "--runs", runs, "--readings", "16/4",
         "--set", "tokens=2k", "batch=2", "windows=2", "validation_tokens=500", "warmup_steps=1",
-        "--set-memory", "width=8", "l_ins=1",
+        "--set-recurrent", "width=8", "l_ins=1",
     )  # fmt: skip
     experiment("paper_comparison", *words, "--recurrences", "none")
     [plain] = json.loads(out.read_text())
     experiment("paper_comparison", *words)
     again, recurrent = json.loads(out.read_text())
     assert again == plain, "what is known is not trained again"
-    assert [one.name.split("-")[0] for one in sorted(runs.iterdir())] == ["memory", "none"]
+    assert [one.name.split("-")[0] for one in sorted(runs.iterdir())] == ["none", "pooled"]
     assert list(plain["scores"]["test"]) == ["own"]
-    [folder] = runs.glob("memory-*")
+    [folder] = runs.glob("pooled-*")
     for state in ("own", "none", "other"):
         said = command("eval", folder, "--split", "validation", "--state", state, "--json")
         scored = recurrent["scores"]["validation"][state]
@@ -56,7 +56,7 @@ def test_each_side_stands_with_the_rate_that_validation_likes_best() -> None:
         return {"reading": "300/0", "seed": seed, "recurrence": recurrence, "config": config, "scores": scores}
 
     low, high = run("none", 1e-4, 0, 2.0), [run("none", 1e-3, 0, 1.0), run("none", 1e-3, 1, 2.5)]
-    recurrent = [run("memory", 1e-4, 0, 1.5), run("memory", 1e-3, 0, 1.2)]
+    recurrent = [run("pooled", 1e-4, 0, 1.5), run("pooled", 1e-3, 0, 1.2)]
     assert at_best_rates([low, *high, *recurrent], METRICS["bits_per_byte"]) == [*high, recurrent[1]]
 
 
@@ -64,7 +64,7 @@ def test_each_side_stands_with_the_rate_that_validation_likes_best() -> None:
 def test_differences_are_of_the_same_document_by_its_own_length() -> None:
     from comparison_results import METRICS, pairs
 
-    plain, recurrent = result("none", [50.0, 60.0, 1.0]), result("memory", [40.0, 70.0, 2.0])
+    plain, recurrent = result("none", [50.0, 60.0, 1.0]), result("pooled", [40.0, 70.0, 2.0])
     assert pairs([recurrent, plain]) == [(plain, recurrent)]
     assert pairs([recurrent]) == []
     words, bits = METRICS["perplexity"], METRICS["bits_per_byte"]

@@ -37,7 +37,7 @@ def answer_accuracy(recurrence: str, windows: int, batch: int) -> float:
 
 
 def test_a_model_with_a_state_remembers_what_an_earlier_window_said() -> None:
-    assert answer_accuracy("memory", windows=6, batch=16) > 0.7
+    assert answer_accuracy("pooled", windows=6, batch=16) > 0.7
 
 
 def test_a_model_without_a_state_stays_at_chance() -> None:

@@ -14,14 +14,15 @@ from recur_tune.errors import UserError
 from recur_tune.model.pretrained import base_config
 from recur_tune.recurrences.pooled import PooledSpec
 from recur_tune.searching.objectives import OBJECTIVES
+from recur_tune.shape import shape_of
 from recur_tune.spec import TrialConfig, nearest, parse, read_yaml, write_yaml
 
 
 def test_the_defaults_are_the_papers() -> None:
     config = TrialConfig()
-    assert config.memory == PooledSpec(l_ins=2, width=200, depth=3, pooling="mean", embeddings=1)
+    assert config.recurrence_spec == PooledSpec(l_ins=2, width=200, depth=3, pooling="mean", embeddings=1)
     assert (config.windowing, config.windows, config.step_tokens) == (Windowing(300, 0), 20, 48_000)
-    assert TrialConfig(recurrence="none").memory is None
+    assert TrialConfig(recurrence="none").recurrence_spec is None
 
 
 @given(
@@ -95,7 +96,7 @@ def test_two_letters_are_in_too_many_names_for_a_hint() -> None:
 
 
 def test_a_trial_is_checked_against_the_bases_shape() -> None:
-    gpt2 = base_config("gpt2")
+    gpt2 = shape_of(base_config("gpt2").to_dict())
     TrialConfig(window=1024, l_ins=12).check_base(gpt2)
     TrialConfig(l_ins=99, recurrence="none").check_base(gpt2)  # a plain model has no use for it
     with pytest.raises(UserError, match="window: 1025 is more than the 1024 positions"):

@@ -270,14 +270,14 @@ def test_without_colours_a_plain_model_is_still_told_from_a_recurrent_one(
     search, _ = big
     kinds = {number: search.kind(trial) for number, trial in search.state.trials.items()}
     for figure in ("front", "windows", "curves"):
-        shapes: dict[str, set[str]] = {"none": set(), "memory": set()}
+        shapes: dict[str, set[str]] = {"none": set(), "pooled": set()}
         for trace in read.data(figure):
             if "customdata" in trace and trace["name"] != "pruned here":  # a cross: not what it was, how it ended
                 symbols = trace["marker"]["symbol"]
                 each = [symbols] * len(trace["customdata"]) if isinstance(symbols, str) else symbols
                 for number, symbol in zip(trace["customdata"], each, strict=True):
                     shapes[kinds[number]].add(symbol.removesuffix("-open"))
-        assert shapes == {"none": {"circle"}, "memory": {"triangle-up"}}, figure
+        assert shapes == {"none": {"circle"}, "pooled": {"triangle-up"}}, figure
     dashes = {trace["name"]: trace["line"]["dash"] for trace in read.data("front") if "line" in trace}
     assert len(set(dashes.values())) == len(dashes) == 2
     patterns = [trace["marker"]["pattern"]["shape"] for trace in read.data("timeline")]

@@ -11,7 +11,7 @@ from tests.searching import search
 
 SPACE = {
     "base": "tiny", "window": [16, 32, 64], "overlap": {"from": 0, "to": 0.5, "of": "window"},
-    "recurrence": {"none": None, "memory": {"l_ins": [1, 2, 3], "width": [100, 200]}},
+    "recurrence": {"none": None, "pooled": {"l_ins": [1, 2, 3], "width": [100, 200]}},
     "learning_rate": {"from": 1e-4, "to": 1e-2, "log": True},
 }  # fmt: skip
 
@@ -46,7 +46,7 @@ def make_books(folder: Path) -> None:
     books = SearchDirectory.create(folder, "books", spec)
     books.record("search", status="started", links={"dashboard": "http://127.0.0.1:8265"})
     books.record("reference", values={"perplexity": 100.0, "flops_per_token": 1e8, "peak_memory": 2.0**26})
-    memory = {"recurrence": "memory", "l_ins": 2, "width": 200}
+    memory = {"recurrence": "pooled", "l_ins": 2, "width": 200}
     rate = {"learning_rate": 0.00123456}
     record_trial(books, 0, "baseline", recurrence="none", window=32, overlap=0, **rate)
     record_trial(books, 1, "paper", **memory, window=32, overlap=8, **rate)

@@ -22,7 +22,7 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tour")
     short = ["--tokens", "4k", "--validate-every", "4k", "--validation-tokens", "2k"]
     assert run("pretrain", "--corpus", "recall", "--window", 64, *short, "--out", folder / "base").code == 0
-    for recurrence in ("memory", "none"):
+    for recurrence in ("pooled", "none"):
         arguments = ["--base", folder / "base", "--corpus", "recall", "--recurrence", recurrence, "--width", 16]
         reading = ["--window", 16, "--overlap", 4, "--windows", 4]
         result = run("train", *arguments, *reading, *short, "--out", folder / recurrence, "--json")
@@ -34,27 +34,27 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_leaves_a_hugging_face_folder_and_its_own_records(tour: Path) -> None:
-    names = {path.name for path in (tour / "memory").iterdir()}
+    names = {path.name for path in (tour / "pooled").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "trial.yaml", "reports.jsonl", "result.json"} <= names
     assert not any(name.startswith(".partial") for name in names)
-    reports = [json.loads(line) for line in (tour / "memory" / "reports.jsonl").read_text().splitlines()]
+    reports = [json.loads(line) for line in (tour / "pooled" / "reports.jsonl").read_text().splitlines()]
     assert [report["step"] for report in reports] == list(range(1, len(reports) + 1))
     assert AutoTokenizer.from_pretrained(tour / "base").encode("Aé") == list("Aé".encode())
     GPT2LMHeadModel.from_pretrained(tour / "none")
 
 
 def test_eval_prints_the_same_numbers_as_json_and_as_a_table(tour: Path) -> None:
-    told = json.loads(run("eval", tour / "memory", "--split", "test", "--json").out)
+    told = json.loads(run("eval", tour / "pooled", "--split", "test", "--json").out)
     assert (told["window"], told["overlap"], told["corpus"]) == (16, 4, "recall")
     assert {"perplexity", "token_perplexity", "bits_per_byte", "accuracy", "tokens_per_second"} <= told.keys()
     assert len(told["loss_by_position"]) == 16
-    table = run("eval", tour / "memory", "--split", "test").out
+    table = run("eval", tour / "pooled", "--split", "test").out
     assert f"{told['perplexity']:.5g}" in table and f"{told['bits_per_byte']:.5g}" in table
 
 
 def test_a_recurrent_model_warns_about_another_overlap_and_a_plain_one_does_not(tour: Path) -> None:
     assert "was trained with window 16 and overlap 4" in " ".join(
-        run("eval", tour / "memory", "--overlap", 0).err.split()
+        run("eval", tour / "pooled", "--overlap", 0).err.split()
     )
     plain = run("eval", tour / "none", "--overlap", 8, "--json")
     assert "was trained" not in plain.err
@@ -63,11 +63,11 @@ def test_a_recurrent_model_warns_about_another_overlap_and_a_plain_one_does_not(
 
 def test_generate_streams_past_the_context_and_repeats_itself_under_the_same_seed(tour: Path) -> None:
     once, again = (
-        run("generate", tour / "memory", "--prompt", "it is ", "--tokens", 150, "--seed", 7) for _ in range(2)
+        run("generate", tour / "pooled", "--prompt", "it is ", "--tokens", 150, "--seed", 7) for _ in range(2)
     )
     assert once.out == again.out and once.out.startswith("it is ") and len(once.out.encode()) >= 150
     told = json.loads(
-        run("generate", tour / "memory", "--prompt", "it is ", "--tokens", 150, "--seed", 7, "--json").out
+        run("generate", tour / "pooled", "--prompt", "it is ", "--tokens", 150, "--seed", 7, "--json").out
     )
     assert f"{told['prompt']}{told['text']}\n" == once.out and told["tokens"] == 150
 

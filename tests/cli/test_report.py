@@ -37,7 +37,7 @@ def better(perplexity: float = 40.0) -> list[Event]:
     """A search of two trials, the first of them good."""
     return [
         *opening({"perplexity": 200.0, "flops_per_token": 8e5, "peak_memory": 2.0**27}),
-        *begun(0, 100, params_of("memory", 32), 3e5, 2.0**25), validated(0, 110, 4000, perplexity, "complete"),
+        *begun(0, 100, params_of("pooled", 32), 3e5, 2.0**25), validated(0, 110, 4000, perplexity, "complete"),
         *begun(1, 110, params_of("none", 32), 3e5, 2.0**25), validated(1, 120, 4000, 100.0, "complete"),
     ]  # fmt: skip
 

@@ -69,7 +69,7 @@ def snapshot(directory: SearchDirectory) -> dict[str, str]:
         (["resources.gpu=1"], ["resources.gpu", "did you mean 'gpus'?"]),
         (["sampler.sed=1"], ["sampler.sed", "did you mean 'seed'?"]),
         (["space.windw=64"], ["'windw'", "did you mean 'window'?"]),
-        (["space.recurrence={none: , memory: {l_in: [1]}}"], ["'l_in'", "did you mean 'l_ins'?"]),
+        (["space.recurrence={none: , pooled: {l_in: [1]}}"], ["'l_in'", "did you mean 'l_ins'?"]),
         (["space.width={from: 1, to: 2, stp: 1}"], ["width", "'stp'", "did you mean 'step'?"]),
         (["limits.peak_memry=1GiB"], ["'peak_memry'", "did you mean 'peak_memory'?"]),
         (["objectives=[perplexty, parameters]"], ["'perplexty'", "did you mean 'perplexity'?"]),

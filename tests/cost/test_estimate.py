@@ -10,11 +10,12 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from recur_tune.cost.estimate import body_parameters, estimate, recurrence_parameters
+from recur_tune.cost.estimate import estimate, recurrence_parameters
 from recur_tune.cost.memory import track_step
 from recur_tune.errors import UserError
 from recur_tune.model import RecurrentGPT2, RecurrentGPT2Config
 from recur_tune.model.pretrained import base_config
+from recur_tune.shape import shape_of
 from recur_tune.shapes import KNOWN_SHAPES, PRESETS
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, fixed_plan
@@ -23,6 +24,7 @@ from recur_tune.training.step import make_optimizer, train_step
 from tests.conftest import small_config, small_model
 from tests.model import full_batch
 
+GPT2S = [name for name in KNOWN_SHAPES if "gpt2" in name]
 WINDOWS, SIZE = 3, 8
 SHAPE = {"n_layer": 2, "n_inner": 30}
 VARIANTS = [{"recurrence": "none"}, {}, {"l_ins": "all", "embeddings": 2, "depth": 0}]
@@ -32,20 +34,15 @@ def trial(**fields: Any) -> TrialConfig:
     return TrialConfig(window=SIZE, windows=WINDOWS, batch=3, width=20, precision="float32", **fields)
 
 
-@pytest.mark.parametrize("name", [*KNOWN_SHAPES, *PRESETS])
+@pytest.mark.parametrize("name", [*GPT2S, *PRESETS])
 def test_parameters_are_those_of_the_model_that_would_be_built(name):
     base = base_config(name)
     settings = {key: value for key, value in base.to_dict().items() if key != "model_type"}
     with torch.device("meta"):
-        model = RecurrentGPT2(RecurrentGPT2Config(**settings, recurrence=TrialConfig().memory.model_dump()))
-    assert body_parameters(base) + recurrence_parameters(TrialConfig(), base) == model.num_parameters()
-    assert body_parameters(base) == sum(
-        p.numel() for p in {*model.transformer.parameters(), *model.lm_head.parameters()}
-    )
-
-
-def test_gpt2_has_124_million_parameters():
-    assert body_parameters(base_config("gpt2")) == 124_439_808
+        model = RecurrentGPT2(RecurrentGPT2Config(**settings, recurrence=TrialConfig().recurrence_spec.model_dump()))
+    shape = shape_of(base.to_dict())
+    assert shape.parameters + recurrence_parameters(TrialConfig(), shape) == model.num_parameters()
+    assert shape.parameters == sum(p.numel() for p in {*model.transformer.parameters(), *model.lm_head.parameters()})
 
 
 def operations(run: Callable[[], object]) -> int:
@@ -59,10 +56,13 @@ def operations(run: Callable[[], object]) -> int:
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_an_estimate_is_what_a_real_step_of_the_busier_of_two_workers_takes(variant, policy):
     config = trial(checkpointing=policy, **variant)
-    cost, model = estimate(config, small_config(**SHAPE), workers=2), small_model(config.memory, **SHAPE).train()
+    cost, model = (
+        estimate(config, small_config(**SHAPE), workers=2),
+        small_model(config.recurrence_spec, **SHAPE).train(),
+    )
     assert cost.parameters == sum(p.numel() for p in model.parameters())
     added = [p.numel() for name, p in model.named_parameters() if name.startswith("recurrence.")]
-    assert cost.recurrence_parameters == sum(added) and bool(added) == (config.memory is not None)
+    assert cost.recurrence_parameters == sum(added) and bool(added) == (config.recurrence_spec is not None)
     lanes = 2  # of three chains
     batch, chain = full_batch(WINDOWS, lanes, SIZE), Chain(model, fixed_plan(policy, WINDOWS))
     optimizer = make_optimizer(model, 1e-3, 0.0)
@@ -75,11 +75,11 @@ def test_an_estimate_is_what_a_real_step_of_the_busier_of_two_workers_takes(vari
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_flops_per_token_are_a_real_forward_pass_s_with_attention_to_what_a_token_sees(variant):
     config = trial(**variant)
-    model, tokens = small_model(config.memory, **SHAPE), torch.zeros((1, SIZE), dtype=torch.long)
+    model, tokens = small_model(config.recurrence_spec, **SHAPE), torch.zeros((1, SIZE), dtype=torch.long)
     state = model.read(tokens).state
     counted = operations(lambda: model.read(tokens, state))
     for layer in range(SHAPE["n_layer"]):
-        inserted = config.memory.embeddings if config.memory and config.l_ins in ("all", layer + 1) else 0
+        inserted = config.embeddings if config.mechanism and config.l_ins in ("all", layer + 1) else 0
         seen, square = sum(inserted + at + 1 for at in range(SIZE)), (inserted + SIZE) ** 2
         counted -= (square - seen) * 4 * model.config.n_embd  # torch charges for the whole square, products of two
     assert estimate(config, small_config(**SHAPE), workers=2).flops_per_token == pytest.approx(

@@ -6,20 +6,23 @@ from typing import Any
 
 import pytest
 
-from recur_tune.cost.estimate import body_parameters, recurrence_parameters
+from recur_tune.cost.estimate import quick_costs, recurrence_parameters
 from recur_tune.cost.fields import ENTERING
-from recur_tune.cost.flops import flops_per_token, training_flops_per_token
+from recur_tune.cost.flops import training_flops_per_token
 from recur_tune.cost.memory import predict_peak_memory, resolve_plan
 from recur_tune.searching.objectives import COSTS
+from recur_tune.shape import shape_of
 from recur_tune.spec import TrialConfig
 from tests.conftest import small_config
 
 BASE = small_config(n_layer=2)
+SHAPE_OF_BASE = shape_of(BASE.to_dict())
 FIRST = {"window": 8, "windows": 3, "batch": 2, "width": 20, "depth": 2, "precision": "float32", "dropout": 0.0}
 # Another value for every field, but for those that only stand for a base's shape.
 OTHERS: dict[str, Any] = {
     "recurrence": "none", "l_ins": "all", "width": 30, "depth": 1, "pooling": "attention", "embeddings": 2,
     "skip": True, "window": 16, "overlap": 2, "windows": 4, "batch": 3, "learning_rate": 1e-2, "recurrence_rate": 3.0,
+    "tune": "recurrence",
     "warmup_steps": 7, "decay": "cosine", "weight_decay": 0.1, "clip_norm": 0.5, "dropout": 0.1, "tokens": 5000,
     "validate_every": 77, "validation_tokens": 99, "patience": 2, "checkpointing": "none", "memory_budget": 2**30,
     "precision": "bfloat16", "speed": "plain", "seed": 5,
@@ -30,9 +33,9 @@ BY_PLAN = {"batch", "dropout", "precision", "memory_budget", "skip"}  # change t
 
 def closed_costs(config: TrialConfig) -> dict[str, float]:
     return {
-        "flops_per_token": flops_per_token(config, BASE),
-        "training_flops_per_token": training_flops_per_token(config, BASE, resolve_plan(config, BASE)),
-        "parameters": body_parameters(BASE) + recurrence_parameters(config, BASE),
+        **quick_costs(config, SHAPE_OF_BASE, BASE),
+        "training_flops_per_token": training_flops_per_token(config, SHAPE_OF_BASE, resolve_plan(config, BASE)),
+        "parameters": SHAPE_OF_BASE.parameters + recurrence_parameters(config, SHAPE_OF_BASE),
     }
 
 

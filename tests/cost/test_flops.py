@@ -10,42 +10,43 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from recur_tune.cost.flops import flops_per_token, training_flops_per_token
 from recur_tune.model.pretrained import base_config
+from recur_tune.shape import shape_of
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, Plan
 from tests.conftest import small_config, small_model
 from tests.model import full_batch
 
+GPT2 = shape_of(base_config("gpt2").to_dict())
 TABLE_1 = {0: 1.75e8, 5: 1.78e8, 10: 1.81e8, 30: 1.94e8, 50: 2.10e8}
 TABLE_2 = {75: 2.33e8, 100: 2.62e8, 150: 3.50e8, 200: 5.25e8}
 WINDOWS, LANES, SIZE = 3, 2, 16
 PLANS = [Plan(1), Plan(2), Plan(WINDOWS)]
 
 
-@pytest.mark.parametrize("recurrence", ["none", "memory"])
+@pytest.mark.parametrize("recurrence", ["none", "pooled"])
 @pytest.mark.parametrize(("overlap", "published"), (TABLE_1 | TABLE_2).items())
 def test_flops_per_token_are_the_papers(recurrence, overlap, published):
     config = TrialConfig(recurrence=recurrence, window=300, overlap=overlap)
-    assert flops_per_token(config, base_config("gpt2")) == pytest.approx(published, rel=0.005)
+    assert flops_per_token(config, GPT2) == pytest.approx(published, rel=0.005)
 
 
 def test_the_recurrence_costs_next_to_nothing_but_something():
-    gpt2 = base_config("gpt2")
-    none, memory = (flops_per_token(TrialConfig(recurrence=kind), gpt2) for kind in ("none", "memory"))
+    none, pooled = (flops_per_token(TrialConfig(recurrence=kind), GPT2) for kind in ("none", "pooled"))
     network = 2 * (768 * 200 + 200 * 200 + 200 * 200 + 200 * 768)
     key_and_value, looks = 2 * 2 * 768 * 768, 300 * 2 * 2 * 768
-    assert memory - none == pytest.approx((network + key_and_value + looks) / 300)
+    assert pooled - none == pytest.approx((network + key_and_value + looks) / 300)
 
 
 def counted(config: TrialConfig, plan: Plan) -> float:
     """A step's operations per scored token as torch counts them; it knows no fused kernel of the CPU."""
-    model = small_model(config.memory, n_layer=2)
+    model = small_model(config.recurrence_spec, n_layer=2)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         Chain(model, plan)(full_batch(WINDOWS, LANES, SIZE)).backward()
     return counter.get_total_flops() / (LANES * WINDOWS * SIZE)
 
 
 def priced(config: TrialConfig, plan: Plan) -> float:
-    return training_flops_per_token(config, small_config(config.memory, n_layer=2), plan)
+    return training_flops_per_token(config, shape_of(small_config(n_layer=2).to_dict()), plan)
 
 
 def config_of(**fields: Any) -> TrialConfig:

@@ -28,7 +28,7 @@ def config_of(**fields: Any) -> TrialConfig:
 
 def tracked(config: TrialConfig, plan: Plan, **shape: Any) -> int:
     """The peak of a real second step."""
-    model = small_model(config.memory, **SHAPE | shape).train()
+    model = small_model(config.recurrence_spec, **SHAPE | shape).train()
     optimizer, batch = make_optimizer(model, 1e-3, 0.0), full_batch(config.windows, LANES, SIZE)
     chain = Chain(model, plan)
     train_step(chain, optimizer, batch, clip_norm=1.0, precision=config.precision)

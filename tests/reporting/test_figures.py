@@ -73,7 +73,7 @@ def test_every_trial_with_values_is_a_mark_in_its_place_and_kind(books: Reading,
         best = {row["number"] for row in front_rows(search.state, search.spec.objectives)}
 
         def name(trial: TrialRecord, best: set[int] = best) -> str:
-            kind = {"none": "plain", "memory": "recurrent"}[trial.params["recurrence"]]
+            kind = {"none": "plain", "pooled": "pooled"}[trial.params["recurrence"]]
             ending = "on the front" if trial.number in best else "beaten"
             return f"{kind}, {ending}" if trial.state == "complete" else "not at full budget"
 
@@ -86,10 +86,10 @@ def test_every_trial_with_values_is_a_mark_in_its_place_and_kind(books: Reading,
 
 def test_kinds_differ_in_shape_and_the_front_by_its_edge(books: Reading) -> None:
     found = {name: trace["marker"] for name, trace in traces(front_panel(books)).items() if "marker" in trace}
-    for kind, symbol in (("plain", "circle"), ("recurrent", "triangle-up")):
+    for kind, symbol in (("plain", "circle"), ("pooled", "triangle-up")):
         best = found[f"{kind}, on the front"]
         assert (best["symbol"], best["line"]["color"]) == (symbol, "black")
-    behind = found["recurrent, beaten"]
+    behind = found["pooled, beaten"]
     assert behind["symbol"] == "triangle-up" and behind["line"]["color"] != "black" and behind["opacity"] < 0.5
     assert found["not at full budget"]["symbol"] == ["triangle-up-open"], "T4 was pruned and is recurrent"
 
@@ -112,9 +112,9 @@ def test_trials_on_their_way_are_in_sight_and_counted_where_they_are_not(books: 
 
 def test_a_plain_trial_tells_nothing_of_a_recurrence(tmp_path: Path) -> None:
     events = opening()
-    for number, kind in enumerate(("none", "memory")):
+    for number, kind in enumerate(("none", "pooled")):
         events += begun(number, 100, {"recurrence": kind, "width": 77, "window": 16}, 4e5, 2.0**25)
-    space = {"base": "tiny", "recurrence": ["none", "memory"], "width": [77, 99], "window": [16, 32], "l_ins": 1}
+    space = {"base": "tiny", "recurrence": ["none", "pooled"], "width": [77, 99], "window": [16, 32], "l_ins": 1}
     search = read_search(make(tmp_path, events=events, space=space))
     plain, recurrent = search.state.trials.values()
     assert "width" not in search.about(plain) and "width = 77" in search.about(recurrent)
@@ -134,7 +134,7 @@ def test_names_that_would_cover_each_other_are_left_out() -> None:
 def test_each_window_has_its_best_of_either_kind(books: Reading) -> None:
     found = traces(windows_panel(books))
     assert (found["plain, best"]["x"], found["plain, best"]["customdata"]) == ([16, 64], [2, 0])
-    assert (found["recurrent, best"]["x"], found["recurrent, best"]["y"]) == ([32, 64], [55.0, 50.0])
+    assert (found["pooled, best"]["x"], found["pooled, best"]["y"]) == ([32, 64], [55.0, 50.0])
 
 
 def test_the_best_by_window_are_the_minima(big: Reading) -> None:

@@ -77,7 +77,7 @@ def test_a_range_has_the_mean_and_the_variance_of_all_its_values() -> None:
 
 def test_a_grid_has_the_parameters_that_decide_its_fields() -> None:
     space = {
-        "recurrence": {"none": None, "memory": {"width": [20, 30]}}, "seed": {0: {"batch": 4}, 1: {"batch": 8}},
+        "recurrence": {"none": None, "pooled": {"width": [20, 30]}}, "seed": {0: {"batch": 4}, 1: {"batch": 8}},
         "windows": [20, 40], "overlap": {"from": 0, "to": 0.2, "step": 0.1, "of": "windows"},
         "learning_rate": [1e-3, 1e-2],
     }  # fmt: skip
@@ -140,7 +140,7 @@ def test_a_model_knows_a_trial_that_it_has_not_seen() -> None:
     configs = [TrialConfig(window=w, overlap=0, width=k) for w in (16, 32, 64) for k in (10, 20, 40)]
     configs += [TrialConfig(window=w, recurrence="none") for w in (16, 32, 64)]
     rows = Columns.of_trials(configs, configs, {"window", "width", "recurrence", "seed"}).rows(configs)
-    values = np.log([c.window * (c.width if c.memory else 3.0) for c in configs])
+    values = np.log([c.window * (c.width if c.mechanism else 3.0) for c in configs])
     assert fitted(rows, values, 1e-6)(rows) == pytest.approx(values, abs=1e-4)
     others = [fitted(np.delete(rows, at, 0), np.delete(values, at), 1e-6)(rows[at]) for at in range(len(rows))]
     assert left_out(rows, values, 1e-6) == pytest.approx(values - others, abs=1e-3)
@@ -159,7 +159,7 @@ def test_a_base_s_shape_is_read_from_its_folder_or_name_and_asks_no_network(tmp_
 
 def test_every_cost_with_a_closed_form_is_computed(tmp_path: Path) -> None:
     costs = ["flops_per_token", "training_flops_per_token", "parameters"]
-    space = {"base": "gpt2", "recurrence": {"none": None, "memory": {"width": [100, 200]}}, "window": [100, 200]}
+    space = {"base": "gpt2", "recurrence": {"none": None, "pooled": {"width": [100, 200]}}, "window": [100, 200]}
     search = read_search(make(tmp_path, events=few(), space=space, objectives=["perplexity", *costs]))
     shares = importances(search)
     for cost in costs:
@@ -195,12 +195,12 @@ def test_a_plain_trial_has_no_part_in_what_a_recurrence_s_width_did(tmp_path: Pa
     """The space lists the width beside the recurrence, so the sampler decides it for plain trials too."""
     events = opening()
     for number in range(40):
-        kind = ("none", "memory")[number % 2]
+        kind = ("none", "pooled")[number % 2]
         params = {"recurrence": kind, "width": 16 + 6 * number, "window": (16, 32)[number // 2 % 2]}
         events += begun(number, 100, params, 4e5, 2.0**25)
         quality = 50 + number * (kind == "none") + params["window"]
         events.append(validated(number, 101, 4000, quality, "complete"))
-    space: dict[str, Any] = {"base": "tiny", "recurrence": ["none", "memory"], "width": {"from": 16, "to": 256}}
+    space: dict[str, Any] = {"base": "tiny", "recurrence": ["none", "pooled"], "width": {"from": 16, "to": 256}}
     search = read_search(make(tmp_path, events=events, space=space | {"window": [16, 32]}))
     assert found(search, "perplexity").mean["width"] < 0.02
 
@@ -216,7 +216,7 @@ def test_equal_trials_have_nothing_to_tell(tmp_path: Path) -> None:
 def test_nobody_warns_of_anything(tmp_path: Path) -> None:
     events = opening()
     for number in range(20):  # of a parameter that too few trials have Optuna would
-        params = params_of("none" if number else "memory", rate=10 ** (-2 - number / 10))
+        params = params_of("none" if number else "pooled", rate=10 ** (-2 - number / 10))
         events += begun(number, 100, params, 4e5 + number, 2.0**25 + number)
         events.append(validated(number, 101, 4000, 50.0 + number, "complete"))
     search = read_search(make(tmp_path, events=events))

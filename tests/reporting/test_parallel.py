@@ -73,8 +73,8 @@ def test_what_a_trial_does_not_have_is_missing_on_its_axis(books: Reading) -> No
 
 
 def test_a_plain_trial_has_no_width_though_the_sampler_decided_one(tmp_path: Path) -> None:
-    events = ran(recurrence=["none", "memory", "memory"], width=[20, 30, 60], window=[16, 16, 32])
-    space = {"base": "tiny", "recurrence": ["none", "memory"], "width": {"from": 20, "to": 60}, "window": [16, 32]}
+    events = ran(recurrence=["none", "pooled", "pooled"], width=[20, 30, 60], window=[16, 16, 32])
+    space = {"base": "tiny", "recurrence": ["none", "pooled"], "width": {"from": 20, "to": 60}, "window": [16, 32]}
     axis = axes_of(parallel_panel(read_search(make(tmp_path, events=events, space=space))))["width"]
     assert words_of(axis) == ["–", "30", "60"]
 
@@ -91,7 +91,7 @@ def test_a_learning_rate_s_axis_is_logarithmic_however_its_space_is(tmp_path: Pa
 
 def test_a_range_below_a_choice_is_as_logarithmic_as_it_says(tmp_path: Path) -> None:
     widths = [100, 101, 120, 150, 160, 180, 200, 220, 250]  # more than a choice, and not far apart
-    events = ran(recurrence=["memory"] * 9 + ["none"], width=[*widths, None], window=[16, 32] * 5)
+    events = ran(recurrence=["pooled"] * 9 + ["none"], width=[*widths, None], window=[16, 32] * 5)
     axis = axes_of(parallel_panel(read_search(make(tmp_path, events=events, space=SPACE))))["width"]
     assert axis["values"][:9] == pytest.approx([math.log10(width) for width in widths])
     assert words_of(axis)[9] == "–" and axis["values"][9] < 2

@@ -48,7 +48,7 @@ def small_fields(folder: Path) -> dict[str, Any]:
         "space": {
             "base": str(folder / "base"),
             "corpus": f"text:{folder / 'text'}",
-            "recurrence": {"none": None, "memory": {"l_ins": [1, 2], "width": {"from": 4, "to": 16, "log": True}}},
+            "recurrence": {"none": None, "pooled": {"l_ins": [1, 2], "width": {"from": 4, "to": 16, "log": True}}},
             "depth": 1,
             "window": [8, 16, 32],
             "overlap": {"from": 0, "to": 0.5, "step": 0.25, "of": "window"},

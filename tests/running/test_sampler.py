@@ -27,7 +27,7 @@ from recur_tune.spec import TrialConfig, parse
 FIELDS: dict[str, Any] = {
     "space": {
         "base": "tiny",
-        "recurrence": {"none": None, "memory": {"l_ins": [1, 2, 3], "width": {"from": 8, "to": 300}}},
+        "recurrence": {"none": None, "pooled": {"l_ins": [1, 2, 3], "width": {"from": 8, "to": 300}}},
         "window": [16, 32, 64],
         "overlap": {"from": 0, "to": 0.5, "of": "window"},
         "learning_rate": {"from": 1e-4, "to": 1e-2, "log": True},
@@ -266,21 +266,21 @@ def test_the_baseline_and_the_paper_come_first(directory: SearchDirectory) -> No
     assert first.config["trial"]["recurrence"] == "none"
     paper = second.config["trial"]
     assert (paper["recurrence"], paper["l_ins"], paper["width"], paper["window"], paper["overlap"]) == (
-        "memory", 2, 200, 64, 0,
+        "pooled", 2, 200, 64, 0,
     )  # fmt: skip
 
 
 def test_given_trials_come_next(tmp_path: Path) -> None:
-    driver = Driver(changed(tmp_path, first=[{"recurrence": "memory", "width": 33}, {"window": 32}]))
+    driver = Driver(changed(tmp_path, first=[{"recurrence": "pooled", "width": 33}, {"window": 32}]))
     trials = [driver.ask() for _ in range(5)]
     roles = [record.role for record in driver.log.state.trials.values()]
     assert roles == ["baseline", "paper", "given 1", "given 2", ""]
     given = [trial.config["trial"] for trial in trials[2:4] if trial]
-    assert (given[0]["recurrence"], given[0]["width"], given[1]["window"]) == ("memory", 33, 32)
+    assert (given[0]["recurrence"], given[0]["width"], given[1]["window"]) == ("pooled", 33, 32)
 
 
 def test_a_space_without_plain_models_has_no_baseline(tmp_path: Path) -> None:
-    space = {**FIELDS["space"], "recurrence": "memory"}
+    space = {**FIELDS["space"], "recurrence": "pooled"}
     assert list(first_points(parse(SearchSpec, FIELDS | {"space": space}))) == ["paper"]
 
 

@@ -10,10 +10,10 @@ import yaml
 
 from recur_tune.corpus.sources import CORPORA
 from recur_tune.errors import UserError
+from recur_tune.recurrences.pooled import PAPER
 from recur_tune.running.preparation import Prices, check_shapes, worst_costs
 from recur_tune.running.sampler import first_points
 from recur_tune.running.steps import describe_steps
-from recur_tune.searching.space import PAPER
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.shipped import SEARCH_SPACES, find_space
 from recur_tune.spec import parse, read_yaml
@@ -72,7 +72,7 @@ def test_a_shipped_space_fits_its_base_and_its_text(name: str) -> None:
     spec = shipped(name)
     check_shapes(with_fields(spec, corpus="stdlib", tokenizer="bytes") if name in NEEDS_FILES else spec)
     assert spec.parsed_space.fixed["corpus"].partition(":")[0] in CORPORA
-    assert {"none", "memory"} == set(spec.parsed_space.parameters["recurrence"].values)
+    assert {"none", "pooled"} == set(spec.parsed_space.parameters["recurrence"].values)
     assert spec.budget.trials and spec.resources.gpus == "auto"
     text = find_space(name).read_text()
     assert text.startswith("# ") and all(len(line) <= 120 for line in text.splitlines())
@@ -97,7 +97,7 @@ def test_short_searches_begin_with_what_was_best_before() -> None:
     form = {"l_ins": "all", "width": 200, "depth": 3, "pooling": "recent", "embeddings": 8, "skip": True, "overlap": 0}
     for name in SHORT:
         spec = shipped(name)
-        recurrent = [given for given in spec.first if given["recurrence"] == "memory"]
+        recurrent = [given for given in spec.first if given["recurrence"] == "pooled"]
         assert recurrent and all(given.items() >= form.items() for given in recurrent)
         assert [role for role in first_points(spec) if role.startswith("given")] == [
             f"given {number}" for number in range(1, len(spec.first) + 1)
@@ -127,7 +127,7 @@ def test_the_limit_of_a_shipped_space_holds_its_largest_trial() -> None:
     """The other three have GPT-2's shape and take ten seconds a simulation; their largest trial needs 20.7 GiB."""
     spec = shipped("enwik8-bytes")
     largest = {
-        "recurrence": "memory", "l_ins": 1, "width": 800, "depth": 4, "pooling": "attention", "embeddings": 4,
+        "recurrence": "pooled", "l_ins": 1, "width": 800, "depth": 4, "pooling": "attention", "embeddings": 4,
         "window": 1000, "overlap": 0, "windows": 5, "batch": 16, "learning_rate": 1e-3,
     }  # fmt: skip
     config = spec.trial_config(largest)

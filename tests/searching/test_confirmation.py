@@ -24,10 +24,10 @@ from recur_tune.searching.state import SearchState, TrialRecord
 from tests.searching import OBJECTIVES, search, state_of, trial
 
 SPEC = search(
-    space={"recurrence": {"none": None, "memory": {"l_ins": [1, 2]}}, "window": [100, 200, 300], "seed": 5},
+    space={"recurrence": {"none": None, "pooled": {"l_ins": [1, 2]}}, "window": [100, 200, 300], "seed": 5},
     objectives=list(OBJECTIVES),
 )
-PLAIN, RECURRENT = {"recurrence": "none", "window": 100}, {"recurrence": "memory", "l_ins": 1, "window": 100}
+PLAIN, RECURRENT = {"recurrence": "none", "window": 100}, {"recurrence": "pooled", "l_ins": 1, "window": 100}
 
 
 def repeat(number: int, of: TrialRecord, seed: int, perplexity: float, state: str = "complete") -> TrialRecord:

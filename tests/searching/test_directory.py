@@ -61,7 +61,7 @@ def refused(call: Any, *arguments: Any) -> str:
 
 def test_a_new_search_is_found_again_as_it_was_made(tmp_path: Path) -> None:
     spec = search(
-        limits={"peak_memory": "40GiB"}, space={"recurrence": {"none": None, "memory": {"l_ins": [1, "all"]}}}
+        limits={"peak_memory": "40GiB"}, space={"recurrence": {"none": None, "pooled": {"l_ins": [1, "all"]}}}
     )
     made = SearchDirectory.create(tmp_path / "deep" / "results", "a.b_c-1", spec)
     found = SearchDirectory.open(tmp_path / "deep" / "results", "a.b_c-1")

@@ -18,10 +18,10 @@ from tests.searching import search
 
 SPACE: dict[str, Any] = {
     "corpus": "stdlib", "window": [100, 200, 300], "overlap": {"from": 0, "to": 0.5, "step": 0.25, "of": "window"},
-    "recurrence": {"none": None, "memory": {"l_ins": [1, 2]}},
+    "recurrence": {"none": None, "pooled": {"l_ins": [1, 2]}},
 }  # fmt: skip
 PLAIN = {"recurrence": "none", "window": 100, "overlap": 25}
-RECURRENT = {"recurrence": "memory", "l_ins": 1, "window": 300, "overlap": 0}
+RECURRENT = {"recurrence": "pooled", "l_ins": 1, "window": 300, "overlap": 0}
 
 
 def spec_of(**changes: Any) -> SearchSpec:

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recur_tune.errors import UserError
-from recur_tune.searching.space import PAPER, Choice, Fixed, Range, Space
+from recur_tune.recurrences.pooled import PAPER
+from recur_tune.searching.space import Choice, Fixed, Range, Space
 from recur_tune.searching.space_parsing import read_space
 from recur_tune.spec import TrialConfig
 from tests.searching import search
@@ -70,8 +71,8 @@ memory = st.fixed_dictionaries(
 )
 spaces = st.fixed_dictionaries(
     {"window": whole(10, 400), "recurrence": st.one_of(
-        st.sampled_from(["none", "memory", ["none", "memory"]]),
-        memory.map(lambda below: {"none": None, "memory": below}),
+        st.sampled_from(["none", "pooled", ["none", "pooled"]]),
+        memory.map(lambda below: {"none": None, "pooled": below}),
     )},
     optional={
         "overlap": st.one_of(shares, st.integers(0, 9), st.just([0, 5]), whole_range(0, 9)),
@@ -115,7 +116,7 @@ def test_every_draw_is_a_trial_with_the_parameters_of_its_branches(given: dict[s
 
 @modest
 @given(spaces, st.fixed_dictionaries({
-    "recurrence": st.sampled_from(["none", "memory"]), "window": st.integers(1, 600), "overlap": st.integers(0, 600),
+    "recurrence": st.sampled_from(["none", "pooled"]), "window": st.integers(1, 600), "overlap": st.integers(0, 600),
     "l_ins": st.one_of(st.integers(1, 20), st.just("all")), "width": st.integers(1, 900), "depth": st.integers(0, 9),
     "pooling": st.sampled_from(["mean", "max", "attention"]), "windows": st.integers(2, 60),
     "learning_rate": st.floats(1e-6, 1), "decay": st.sampled_from(["none", "cosine"]), "dropout": st.floats(0, 0.9),
@@ -145,7 +146,7 @@ def space(**given: Any) -> Space:
 
 
 _SMALL = space(
-    recurrence={"none": None, "memory": {"l_ins": [1, 2], "width": {"from": 50, "to": 400}}}, depth=3,
+    recurrence={"none": None, "pooled": {"l_ins": [1, 2], "width": {"from": 50, "to": 400}}}, depth=3,
     window={300: {"batch": 4}, 100: {"batch": 12}}, overlap={"from": 0, "to": 0.5, "step": 0.1, "of": "window"},
     learning_rate={"from": 1e-5, "to": 1e-3, "log": True},
 )  # fmt: skip
@@ -153,7 +154,7 @@ _SMALL = space(
 
 def test_what_a_given_trial_does_not_say_is_left_to_the_sampler() -> None:
     assert _SMALL.point({}) == {}
-    assert _SMALL.point({"recurrence": "memory", "width": "64", "depth": 3}) == {"recurrence": "memory", "width": 64}
+    assert _SMALL.point({"recurrence": "pooled", "width": "64", "depth": 3}) == {"recurrence": "pooled", "width": 64}
     assert _SMALL.point({"window": 300, "batch": 4, "overlap": 30, "learning_rate": "1e-4"}) == {
         "window": 300, "overlap_of_window": pytest.approx(0.1), "learning_rate": 1e-4,
     }  # fmt: skip
@@ -189,15 +190,15 @@ def test_a_given_trial_that_is_not_in_the_space_is_refused_in_one_sentence(
 
 def test_a_point_of_the_space_is_its_own_closest() -> None:
     found = space(
-        recurrence={"none": None, "memory": {"l_ins": [1, 2, 4], "width": {"from": 50, "to": 400, "step": 50}}},
+        recurrence={"none": None, "pooled": {"l_ins": [1, 2, 4], "width": {"from": 50, "to": 400, "step": 50}}},
         window=[200, 300], overlap={"from": 0, "to": 0.5, "step": 0.1, "of": "window"}, batch=[4, 8],
     )  # fmt: skip
-    paper = {"recurrence": "memory", "l_ins": 2, "width": 200, "window": 300, "overlap_of_window": 0}
-    assert found.closest(PAPER) == paper, "the batch is left to the sampler"
+    paper = {"recurrence": "pooled", "l_ins": 2, "width": 200, "window": 300, "overlap_of_window": 0}
+    assert found.closest({**PAPER, "recurrence": "pooled"}) == paper, "the batch is left to the sampler"
     assert found.closest({**PAPER, "recurrence": "none"}) == {
         "recurrence": "none", "window": 300, "overlap_of_window": 0,
     }  # fmt: skip
-    assert found.closest({**PAPER, "overlap": 100, "width": 226, "l_ins": 9}) == {
+    assert found.closest({**PAPER, "recurrence": "pooled", "overlap": 100, "width": 226, "l_ins": 9}) == {
         **paper, "overlap_of_window": pytest.approx(0.3), "width": 250, "l_ins": 4,
     }  # fmt: skip
 
@@ -219,7 +220,7 @@ def test_closest_to_each_kind_of_parameter(parameter: Choice | Range, wanted: An
 def test_a_share_that_names_no_whole_is_one_of_the_fixed_or_the_default() -> None:
     overlap = {"from": 0.0, "to": 0.5, "of": "window"}
     assert space(window=100, overlap=overlap).closest({"overlap": 25}) == {"overlap_of_window": 0.25}
-    conditional = space(overlap=overlap, recurrence={"none": None, "memory": {"window": [100, 200]}})
+    conditional = space(overlap=overlap, recurrence={"none": None, "pooled": {"window": [100, 200]}})
     assert {fields.get("window", 300) // 2 for fields in conditional.corners()} == {
         fields["overlap"] for fields in conditional.corners() if fields["overlap"]
     }
@@ -238,12 +239,12 @@ def test_a_share_is_rounded_down_but_not_by_a_floats_error(share: float, window:
 def test_corners_are_every_combination_of_ends_once() -> None:
     found = space(
         base="tiny", window=[200, 400, 300], batch={"from": 2, "to": 9, "step": 3},
-        recurrence={"none": None, "memory": {"l_ins": [1, 2, "all"], "depth": 2}},
+        recurrence={"none": None, "pooled": {"l_ins": [1, 2, "all"], "depth": 2}},
     )  # fmt: skip
     corners = list(found.corners())
     ends = [{"window": window, "batch": batch} for window in (200, 400) for batch in (2, 8)]
     plain = [{**end, "recurrence": "none"} for end in ends]
-    recurrent = [{**end, "recurrence": "memory", "l_ins": at, "depth": 2} for end in ends for at in (1, 2, "all")]
+    recurrent = [{**end, "recurrence": "pooled", "l_ins": at, "depth": 2} for end in ends for at in (1, 2, "all")]
     assert sorted(map(repr, map(sorted, map(dict.items, corners)))) == sorted(
         repr(sorted(expected.items())) for expected in plain + recurrent
     )
@@ -251,10 +252,10 @@ def test_corners_are_every_combination_of_ends_once() -> None:
 
 
 def test_values_are_read_as_a_trials_fields_and_plain_ones_come_with_their_branch() -> None:
-    found = space(l_ins=["1", "all"], learning_rate="1e-4", recurrence={"memory": {"windows": "3"}}, seed=7)
+    found = space(l_ins=["1", "all"], learning_rate="1e-4", recurrence={"pooled": {"windows": "3"}}, seed=7)
     assert found.fixed == {"learning_rate": 1e-4, "seed": 7}
     assert found.parameters["l_ins"] == Choice((1, "all"), {})
-    assert found.parameters["recurrence"] == Choice(("memory",), {"memory": {"windows": Fixed(3)}})
+    assert found.parameters["recurrence"] == Choice(("pooled",), {"pooled": {"windows": Fixed(3)}})
     assert found.names == ["l_ins", "recurrence", "windows"]
     assert found.trial_config({"l_ins": 1, "windows": 3}) == TrialConfig(learning_rate=1e-4, seed=7, l_ins=1, windows=3)
 
@@ -270,18 +271,18 @@ def test_a_range_ends_where_its_steps_do(ends: tuple[float, float, float], last:
 
 
 def test_a_parameter_may_stand_in_two_branches_with_the_same_values() -> None:
-    found = space(recurrence={"none": {"batch": [4, 8]}, "memory": {"batch": [4, 8]}})
+    found = space(recurrence={"none": {"batch": [4, 8]}, "pooled": {"batch": [4, 8]}})
     assert found.names == ["recurrence", "batch"]
     assert len(list(found.corners())) == 4
 
 
 def test_a_branch_may_bring_a_fixed_value_that_the_sampler_never_sees() -> None:
-    found = space(recurrence={"none": {"batch": 4}, "memory": {"batch": 8}})
-    assert list(found.corners()) == [{"recurrence": "none", "batch": 4}, {"recurrence": "memory", "batch": 8}]
-    assert found.closest({"recurrence": "memory", "batch": 4}) == {"recurrence": "memory"}
-    trial = optuna.trial.FixedTrial({"recurrence": "memory"})
-    assert found.draw(trial) == {"recurrence": "memory", "batch": 8}
-    assert trial.params == {"recurrence": "memory"}
+    found = space(recurrence={"none": {"batch": 4}, "pooled": {"batch": 8}})
+    assert list(found.corners()) == [{"recurrence": "none", "batch": 4}, {"recurrence": "pooled", "batch": 8}]
+    assert found.closest({"recurrence": "pooled", "batch": 4}) == {"recurrence": "pooled"}
+    trial = optuna.trial.FixedTrial({"recurrence": "pooled"})
+    assert found.draw(trial) == {"recurrence": "pooled", "batch": 8}
+    assert trial.params == {"recurrence": "pooled"}
 
 
 @pytest.mark.parametrize(
@@ -295,10 +296,10 @@ def test_a_branch_may_bring_a_fixed_value_that_the_sampler_never_sees() -> None:
         ({"window": 0}, "space: window: 0 is not greater than 0."),
         ({"window": [1, "x"]}, "space: window: 'x' is not a valid integer, unable to parse string as an integer."),
         ({"pooling": ["sum"]}, "space: pooling: 'sum' is not 'mean', 'max', 'attention' or 'recent'."),
-        ({"recurrence": {"nine": None}}, "space: recurrence: 'nine' is not 'none' or 'memory'."),
-        ({"recurrence": {"memory": {"l_inns": 1}}}, "space: a trial has no field 'l_inns'; did you mean 'l_ins'?"),
-        ({"recurrence": {"memory": [1]}},
-         "space: recurrence has [1] below 'memory'; parameters have to stand there, or nothing."),
+        ({"recurrence": {"nine": None}}, "space: recurrence: 'nine' is not 'none' or 'pooled'."),
+        ({"recurrence": {"pooled": {"l_inns": 1}}}, "space: a trial has no field 'l_inns'; did you mean 'l_ins'?"),
+        ({"recurrence": {"pooled": [1]}},
+         "space: recurrence has [1] below 'pooled'; parameters have to stand there, or nothing."),
         ({"window": {"from": 1, "upto": 3}}, "space: window has an unknown key 'upto'; did you mean 'to'?"),
         ({"window": {"from": 1}}, "space: window is half a range; it needs both from and to."),
         ({"window": {"to": 1, "log": True}}, "space: window is half a range; it needs both from and to."),
@@ -339,10 +340,10 @@ def test_a_branch_may_bring_a_fixed_value_that_the_sampler_never_sees() -> None:
         ({"overlap": 300},
          "space: overlap can be 300, which is not below a window of 300; "
          "make it a share, as {from: 0, to: 0.5, of: window}."),
-        ({"recurrence": {"none": {"batch": [4, 8]}, "memory": {"batch": [4]}}},
+        ({"recurrence": {"none": {"batch": [4, 8]}, "pooled": {"batch": [4]}}},
          "space: batch stands in two branches with different values; the sampler needs one set."),
         ({"windows": {"from": 1, "to": 9}},
-         "windows: 1 leaves no second window to pass a state to; choose 2 or more for 'memory'."),
+         "windows: 1 leaves no second window to pass a state to; choose 2 or more for 'pooled'."),
         ({"checkpointing": ["all", "auto"]}, "memory_budget: 'auto' checkpointing needs one, as 16GiB."),
         ({"window": 100, "batch": {"from": 0.001, "to": 0.5, "of": "window"}}, "batch: 0 is not greater than 0."),
     ],

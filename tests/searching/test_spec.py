@@ -20,7 +20,7 @@ from tests.searching import search
 RICH: dict[str, Any] = {
     "space": {
         "base": "tiny", "tokenizer": None, "batch": 4, "dropout": [None, 0.1],
-        "recurrence": {"none": None, "memory": {"l_ins": [1, 2, "all"], "width": {"from": 50, "to": 400, "step": 50}}},
+        "recurrence": {"none": None, "pooled": {"l_ins": [1, 2, "all"], "width": {"from": 50, "to": 400, "step": 50}}},
         "decay": {"none": {}, "cosine": {"warmup_steps": [0, 100]}},
         "window": {"from": 100, "to": 300, "step": 100},
         "overlap": {"from": 0, "to": 0.5, "step": 0.1, "of": "window"},
@@ -29,7 +29,7 @@ RICH: dict[str, Any] = {
     "objectives": ["bits_per_byte", "peak_memory", "parameters"],
     "limits": {"peak_memory": "40GiB", "training_flops_per_token": "200M"},
     "reference": {"bits_per_byte": 2.5},
-    "first": [{"recurrence": "memory", "l_ins": "all", "learning_rate": "1e-4"}, {"window": 200, "overlap": 20}],
+    "first": [{"recurrence": "pooled", "l_ins": "all", "learning_rate": "1e-4"}, {"window": 200, "overlap": 20}],
     "budget": {"tokens": "1.5M", "trials": 50, "wall_clock": "1h30m", "rungs": 4, "reduction": 1.5},
     "resources": {"workers": 2, "cpus": 0.5, "gpus": 0.25},
     "sampler": {"name": "nsga3", "seed": 7},
@@ -70,7 +70,7 @@ RICH: dict[str, Any] = {
         ({"objectives": []}, "objectives: costs alone need no search; add a quality such as perplexity."),
         ({"limits": {"perplexity": 30}},
          "limits: 'perplexity' is no cost that is known before a trial runs; known: flops_per_token, "
-         "training_flops_per_token, peak_memory, parameters."),
+         "training_flops_per_token, peak_memory, inference_memory, parameters."),
         ({"limits": {"peak_memry": 30}},
          "limits: 'peak_memry' is no cost that is known before a trial runs; did you mean 'peak_memory'?"),
         ({"limits": {"peak_memory": -1}}, "limits: peak_memory -1 leaves nothing; give a positive number."),
@@ -168,11 +168,11 @@ def test_overrides_reach_into_sections_and_make_them_and_leave_their_input_alone
     before = copy.deepcopy(fields)
     overrides = [
         ("budget.tokens", "5M"), ("budget.trials", 9), ("sampler.seed", 1), ("limits.peak_memory", "1GiB"),
-        ("space.window", 64), ("space.recurrence.memory.l_ins", [1]), ("space.batch.from", 4), ("keep", "all"),
+        ("space.window", 64), ("space.recurrence.pooled.l_ins", [1]), ("space.batch.from", 4), ("keep", "all"),
         ("keep", "none"),
     ]  # fmt: skip
     assert with_overrides(fields, overrides) == {
-        "space": {"recurrence": {"none": None, "memory": {"l_ins": [1]}}, "window": 64, "batch": {"from": 4}},
+        "space": {"recurrence": {"none": None, "pooled": {"l_ins": [1]}}, "window": 64, "batch": {"from": 4}},
         "budget": {"trials": 9, "tokens": "5M"},
         "limits": {"peak_memory": "1GiB"},
         "sampler": {"seed": 1},
@@ -209,8 +209,8 @@ def test_a_search_may_go_on_elsewhere_longer_and_spelled_otherwise(override: tup
         (("space.batch", 8), ("space.batch", 4, 8)),
         (("space.seed", [1, 2]), ("space.seed", None, [1, 2])),
         (("space.decay", {"none": {}}), ("space.decay", RICH["space"]["decay"], {"none": {}})),
-        (("space.recurrence", {"memory": RICH["space"]["recurrence"]["memory"]}),
-         ("space.recurrence", RICH["space"]["recurrence"], {"memory": RICH["space"]["recurrence"]["memory"]})),
+        (("space.recurrence", {"pooled": RICH["space"]["recurrence"]["pooled"]}),
+         ("space.recurrence", RICH["space"]["recurrence"], {"pooled": RICH["space"]["recurrence"]["pooled"]})),
     ],
 )  # fmt: skip
 def test_what_numbers_depend_on_may_not_change(override: tuple[str, Any], change: tuple[str, Any, Any]) -> None:
@@ -225,7 +225,7 @@ def test_a_rich_search_survives_its_yaml_file() -> None:
     again = parse(SearchSpec, yaml.safe_load(dump_spec(spec)))
     assert again == spec
     assert again.parsed_space == spec.parsed_space
-    assert list(again.parsed_space.parameters["recurrence"].values) == ["none", "memory"]
+    assert list(again.parsed_space.parameters["recurrence"].values) == ["none", "pooled"]
 
 
 words = st.sampled_from(["yes", "no", "on", "off", "null", "~", "1e3", "0x1", "1:30", "true", " a ", "#", "é", "gpt2"])

@@ -29,7 +29,7 @@ def many(count: int = 40) -> SearchState:
         *(
             trial(
                 number, None if state in ("failed", "infeasible") else dice.uniform(20, 40), dice.uniform(1e7, 1e9),
-                dice.uniform(1e9, 4e10), state, {"recurrence": dice.choice(["none", "memory"]), "window": 300 + number},
+                dice.uniform(1e9, 4e10), state, {"recurrence": dice.choice(["none", "pooled"]), "window": 300 + number},
             )
             for number, state in enumerate(dice.choice(states) for _ in range(count))
         )
@@ -45,7 +45,7 @@ def one_bad() -> SearchState:
     plain = (
         trial(number, 30.0 - number, 1e8 + 1e7 * number, 2e9, params={"recurrence": "none"}) for number in range(5)
     )
-    return state_of(*plain, trial(9, 1e9, 5e7, 2e9, params={"recurrence": "memory"}))
+    return state_of(*plain, trial(9, 1e9, 5e7, 2e9, params={"recurrence": "pooled"}))
 
 
 def pruned_far_off() -> SearchState:
@@ -65,7 +65,7 @@ STATES = {
     "none": state_of(),
     "unfinished": state_of(trial(0, None, 1e8, 2e9, "running"), trial(1, 40, 1e8, 2e9, "failed")),
     "only pruned": state_of(trial(0, 40, 1e8, 2e9, "pruned")),
-    "one": state_of(trial(0, 30, 1e8, 2e9, params={"recurrence": "memory"})),
+    "one": state_of(trial(0, 30, 1e8, 2e9, params={"recurrence": "pooled"})),
     "equal": equal(),
     "not finite": state_of(trial(0, math.nan, 1e8, 2e9), trial(1, 30, 1e8, 2e9), trial(2, math.inf, 1e8, 2e9)),
     "one bad": one_bad(),
@@ -125,7 +125,7 @@ def marks_of_trials(name: str, objectives: tuple[str, ...]) -> Counter[Mark]:
     """What the trials' own numbers ask for."""
     trials, colour, marks = ended(name, objectives), CHOICES[objectives][2], Counter[Mark]()
     for one in trials:
-        recurrent = one.params.get("recurrence") == "memory"
+        recurrent = one.params.get("recurrence") == "pooled"
         shape, colour_value = TRIANGLE if recurrent else CIRCLE, value(one, colour) if colour else None
         if one.state == "pruned":
             shape, colour_value = CIRCLE, None
@@ -136,7 +136,7 @@ def marks_of_trials(name: str, objectives: tuple[str, ...]) -> Counter[Mark]:
 def lines_of_trials(name: str, objectives: tuple[str, ...]) -> dict[str, list[tuple[float, float]]]:
     """By style: from cheap to good the trials of a kind that no other of that kind beats in the two axes."""
     lines = {}
-    for kind, style in (("none", "--"), ("memory", "-"), (None, "-")):
+    for kind, style in (("none", "--"), ("pooled", "-"), (None, "-")):
         own = [one for one in ended(name, objectives) if one.state == "complete"]
         own = [one for one in own if one.params.get("recurrence") == kind]
         best = [one for one in own if not beaten(one, own, CHOICES[objectives][:2])]

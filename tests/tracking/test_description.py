@@ -45,7 +45,7 @@ def test_it_says_what_is_searched_how_far_it_is_and_what_to_type(tmp_path: Path)
 def test_every_row_of_the_front_leads_to_its_run(tmp_path: Path) -> None:
     text = note(make(tmp_path, events=few()))
     assert ROW.findall(text) == [("1", "run1"), ("0", "run0"), ("2", "run2")], "best quality first"
-    assert "| 50 | 400k | 64 MiB | recurrence memory, l_ins 2, width 100, window 64, batch 8 |" in text
+    assert "| 50 | 400k | 64 MiB | recurrence pooled, l_ins 2, width 100, window 64, batch 8 |" in text
     assert "learning_rate" not in text[text.index("| trial") :], "all of the front have the same"
     assert "runs=%5B%22run1%22%2C%22run0%22%2C%22run2%22%5D&experiments=%5B%223%22%5D" in text
 

@@ -115,9 +115,9 @@ def test_the_front_is_measured_whenever_a_trial_has_ended(results: Path) -> None
 
 
 def test_a_trial_has_only_the_parameters_that_it_has(results: Path) -> None:
-    space = {"base": "tiny", "window": [32, 64], "recurrence": {"none": None, "memory": {"width": [20, 30]}}}
+    space = {"base": "tiny", "window": [32, 64], "recurrence": {"none": None, "pooled": {"width": [20, 30]}}}
     directory = search(results, space=space)
-    for number, fields in enumerate([{"recurrence": "none"}, {"recurrence": "memory", "width": 20}]):
+    for number, fields in enumerate([{"recurrence": "none"}, {"recurrence": "pooled", "width": 20}]):
         directory.record("trial", trial=number, params={"window": 32, **fields}, costs={"flops_per_token": 1.0})
         directory.record("running", trial=number)
     Tracker(directory).deliver()

@@ -116,7 +116,7 @@ def test_the_legend_has_an_entry_for_each_thing_that_is_there(name: str, objecti
     found = {entry.get_label(): (entry.get_marker(), entry.get_linestyle()) for entry in entries}
     titles = {"front": "on the front", "beaten": "complete, but beaten", "pruned": "pruned"}
     expected = {titles[mark.look]: ("o", "None") for mark in marks_of_trials(name, objectives)}
-    kinds = {"none": ("plain", "o", "--"), "memory": ("recurrent", "^", "-"), None: ("trial", "o", "-")}
+    kinds = {"none": ("plain", "o", "--"), "pooled": ("pooled", "^", "-"), None: ("trial", "o", "-")}
     for one in ended(name, objectives):
         if one.state == "complete":
             title, marker, line = kinds[one.params.get("recurrence")]
@@ -224,13 +224,13 @@ def test_a_page_is_one_file_that_needs_no_network(tmp_path: Path) -> None:
 
 
 def test_a_trial_tells_all_about_itself_under_the_pointer() -> None:
-    params = {"recurrence": "memory", "learning_rate": 0.000123456, "base": "<i>"}
+    params = {"recurrence": "pooled", "learning_rate": 0.000123456, "base": "<i>"}
     seen = state_of(trial(7, 30.5, 1e8, 2**31, params=params), trial(8, 40, 1e8, 2**31, "pruned"))
     seen.trials[7].role = "paper"
     pruned, _, best = interactive_front(seen, OBJECTIVES, TITLE).data
     assert best.hovertext == (
         "<b>T7</b> complete (paper)<br>perplexity per word: 30.5<br>FLOPs/token: 100M<br>peak memory: 2 GiB<br>"
-        "recurrence = memory<br>learning_rate = 0.0001235<br>base = &lt;i&gt;",
+        "recurrence = pooled<br>learning_rate = 0.0001235<br>base = &lt;i&gt;",
     )
     assert pruned.name == "pruned" and pruned.hovertext[0].startswith("<b>T8</b> pruned<br>")
 
