@@ -8,7 +8,6 @@ their event's time, and a run is looked for before it is made.
 
 from __future__ import annotations
 
-import getpass
 import json
 import threading
 import time
@@ -18,43 +17,36 @@ from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recur_tune.errors import UserError
 from recur_tune.files import write_text
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.front import front_rows
-from recur_tune.searching.objectives import OBJECTIVES
-from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import Event, SearchState, TrialRecord, replay
 from recur_tune.tracking.calls import children, is_active, log_run, quiet_client, reason, set_status
-from recur_tune.tracking.datasets import dataset_inputs, digests
+from recur_tune.tracking.datasets import dataset_inputs
 from recur_tune.tracking.description import search_note, trial_note
 from recur_tune.tracking.machine import MachineMetrics
 from recur_tune.tracking.models import FrontModels
-from recur_tune.tracking.news import News, RunNews, milliseconds
+from recur_tune.tracking.news import News, RunNews
 from recur_tune.tracking.places import (
     DELIVERED,
-    FILES,
     NOTE,
     PICTURE,
-    SMALL_PICTURE,
     Delivered,
     is_server,
     tracking_uri,
     without_password,
 )
 from recur_tune.tracking.plots import draw_front, smaller
-from recur_tune.tracking.subject import bases_of, corpus_of, shape_params, trial_params
-from recur_tune.tracking.views import SEARCHES, view_address, view_tags
+from recur_tune.tracking.runs import create_trial, find_or_create_search
+from recur_tune.tracking.subject import corpus_of, trial_params
+from recur_tune.tracking.views import SEARCHES, view_address
 
 if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow import MlflowClient
-    from mlflow.entities import Run
 
-EXPERIMENT = "recur-tune"
-# MLflow would guess what kind it is, and ask.
-EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 FRONT_TABLE = "front.json"
 EVENTS_PER_PASS = 500
 PAUSE, LONGEST_PAUSE = 2.0, 60.0  # seconds between deliveries, and the most after failures
@@ -72,7 +64,7 @@ class Tracker:
         self.directory = directory
         self.uri = tracking_uri(directory)
         self.problem: str | None = None  # what kept the thread's latest delivery from arriving
-        self._spec, self._identity = directory.spec, directory.identity
+        self._spec = directory.spec
         self._turn = threading.Lock()  # the thread and its owner take turns
         self._closing, self._out_of_time = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
@@ -221,46 +213,10 @@ class Tracker:
             client = quiet_client(self.uri)
             if not self._delivered.parent or not is_active(client, self._delivered.parent):
                 # A server without the run that we knew gets everything, from the log's beginning.
-                self._delivered = self._find_or_create_parent(client)
+                self._delivered = find_or_create_search(client, self.directory, self._spec, self.uri)
                 self._save()
             self._client = client
         return self._client
-
-    def _find_or_create_parent(self, client: MlflowClient) -> Delivered:
-        experiment = self._find_or_create_experiment(client)
-        found = client.search_runs([experiment], f"tags.`recur_tune.search_id` = '{self._identity['id']}'")
-        run = found[0] if found else self._create_parent(client, experiment)
-        # A resumed search may have a larger budget, and MLflow's parameters keep their first value.
-        params = {name: value for name, value in _search_params(self._spec).items() if name not in run.data.params}
-        log_run(client, run.info.run_id, params=params)
-        delivered = Delivered(self.uri, experiment, run.info.run_id, corpus=digests(corpus_of(self._spec)))
-        delivered.pictured = delivered.image(SMALL_PICTURE) in run.data.tags.get(NOTE, "")
-        client.log_inputs(delivered.parent, dataset_inputs(corpus_of(self._spec), delivered.corpus))
-        for tag, value in view_tags(self._spec, delivered).items():
-            client.set_experiment_tag(experiment, tag, value)
-        return delivered
-
-    def _create_parent(self, client: MlflowClient, experiment: str) -> Run:
-        tags = self._run_tags() | {
-            "recur_tune.search_id": self._identity["id"],
-            "recur_tune.version": self._identity["version"],
-        }
-        # Pretraining and tokenising are not the search's time, here as elsewhere.
-        begun = self.directory.state().started or self._identity["created"]
-        return client.create_run(experiment, milliseconds(begun), tags, self.directory.name)
-
-    def _run_tags(self) -> dict[str, str]:
-        """What MLflow's run list shows of every run, and finds it by."""
-        return {"search": self.directory.name, "mlflow.source.name": EXPERIMENT, "mlflow.user": _user()}
-
-    def _find_or_create_experiment(self, client: MlflowClient) -> str:
-        """Of a database we say where its files are, since MLflow would put them into the current folder."""
-        if experiment := client.get_experiment_by_name(EXPERIMENT):
-            for tag in EXPERIMENT_TAGS.keys() - experiment.tags.keys():
-                client.set_experiment_tag(experiment.experiment_id, tag, EXPERIMENT_TAGS[tag])
-            return experiment.experiment_id
-        files = None if is_server(self.uri) else (self.directory.path.absolute().parent / FILES).as_uri()
-        return client.create_experiment(EXPERIMENT, files, EXPERIMENT_TAGS)
 
     def _deliver_events(self, client: MlflowClient, events: list[tuple[Event, int]]) -> None:
         """Send what some events say, then note it."""
@@ -320,11 +276,8 @@ class Tracker:
             self._params_there = {run.info.run_id: set(run.data.params) for run in found.values()}
             self._children_known = True
         if trial.number not in runs:
-            start = milliseconds(trial.started or news.changed)  # what is infeasible ends without a start
-            tags = {"mlflow.parentRunId": self._delivered.parent, "recur_tune.trial": str(trial.number)}
-            tags |= self._run_tags()
-            run = client.create_run(self._delivered.experiment, start, tags, trial.name)
-            runs[trial.number] = run.info.run_id
+            start = trial.started or news.changed  # what is infeasible ends without a start
+            runs[trial.number] = create_trial(client, self.directory, self._delivered, trial, start)
         return runs[trial.number]
 
     def _deliver_table(self, client: MlflowClient) -> None:
@@ -333,20 +286,3 @@ class Tracker:
         client.log_text(self._delivered.parent, json.dumps(rows, indent=2), FRONT_TABLE)
         self._delivered.table = self._delivered.front
         self._save()
-
-
-def _search_params(spec: SearchSpec) -> dict[str, Any]:
-    """What a person compares searches by."""
-    sections = spec.model_dump(include={"budget", "sampler", "resources"})
-    flat = {f"{section}.{name}": value for section, fields in sections.items() for name, value in fields.items()}
-    limits = {f"limits.{name}": OBJECTIVES[name].format(limit) for name, limit in spec.limits.items()}
-    subject = {"corpus": corpus_of(spec), "base": ", ".join(bases_of(spec)), **shape_params(spec)}
-    return {"objectives": ", ".join(spec.objectives), **subject, **flat, **limits}
-
-
-def _user() -> str:
-    """Who runs this; a container's user may have no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return ""
