@@ -177,6 +177,10 @@ class TrialConfig(_Recurrent):
         spec = self.mechanism.spec
         return spec(**{field: getattr(self, field) for field in spec.model_fields})
 
+    def plain_values(self) -> dict[str, Any]:
+        """Its fields for a file or another process, where the mechanisms that it does not have may not be installed."""
+        return self.model_dump(mode="json", exclude=set(recurrences.FIELDS) - recurrences.fields_of(self.recurrence))
+
     @property
     def validation_interval(self) -> int:
         """Tokens between validations."""
@@ -269,4 +273,5 @@ def read_yaml(path: Path, named: str = "config") -> dict[str, Any]:
 
 def write_yaml(path: Path, config: BaseModel) -> None:
     """Write a model's fields, defaults included, so that a later default changes nothing here."""
-    path.write_text(yaml.safe_dump(config.model_dump(), sort_keys=False))
+    fields = config.plain_values() if isinstance(config, TrialConfig) else config.model_dump()
+    path.write_text(yaml.safe_dump(fields, sort_keys=False))

@@ -27,6 +27,7 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, as_json: boo
     FLOPs per token are counted as in the paper's tables: one forward pass of the blocks and the recurrence for every
     token that is scored, so overlap makes them dearer. Training FLOPs count everything, recomputation included. Peak
     memory comes from a step on fake tensors: no weights are loaded, nothing is downloaded for the GPT-2s we know.
+    Inference memory is the key-value cache of one window and the state, which is all that a text of any length takes.
 
     \b
       recur-tune cost --base gpt2 --window 300 --overlap 30
@@ -48,7 +49,7 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, as_json: boo
             "FLOPs per token (forward, the paper's count)": format_count(price.flops_per_token),
             "FLOPs per token (training, everything)": format_count(price.training_flops_per_token),
             "peak memory of a training step": format_size(price.peak_memory),
-            "memory of one stream (a window's key-value cache, and the state)": format_size(price.inference_memory),
+            "inference memory of one stream": format_size(price.inference_memory),
             "parameters": f"{price.parameters:,} ({price.recurrence_parameters:,} of them the recurrence's)",
             "windows kept / recomputed": f"{plan.kept_windows} / {windows - plan.kept_windows}",
         },

@@ -36,7 +36,9 @@ def _shape(search: Reading, config: TrialConfig) -> Shape | None:
     found = {"model_type": "gpt2", **named} if (named := PRESETS.get(place) or KNOWN_SHAPES.get(place)) else {}
     with suppress(OSError, ValueError):
         found = json.loads((Path(place) / "config.json").read_text())
-    return shape_of(found) if family_of(found) in FAMILIES else None
+    with suppress(KeyError):  # of a configuration that does not say everything
+        return shape_of(found) if family_of(found) in FAMILIES else None
+    return None
 
 
 def _flops(config: TrialConfig, shape: Shape) -> float:

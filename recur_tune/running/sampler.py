@@ -188,7 +188,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         record = self.log.state.record(number)
         config = self._config(record.params, record.seed)
         return {
-            "number": number, "folder": str(folder), "trial": config.model_dump(mode="json"), "split": record.split,
+            "number": number, "folder": str(folder), "trial": config.plain_values(), "split": record.split,
         }  # fmt: skip
 
     def _propose(self) -> Proposal | None:

@@ -13,7 +13,7 @@ from tests.cli.run import run
     ("flag", "values"),
     [
         ("skip", "true|false"), ("warmup-steps", "INTEGER"), ("dropout", "NUMBER"), ("base", "TEXT"),
-        ("recurrence", "none|memory"), ("tokens", "INTEGER"),
+        ("recurrence", "none|pooled"), ("tokens", "INTEGER"),
     ],
 )  # fmt: skip
 def test_the_help_says_what_a_flag_takes(flag: str, values: str) -> None:

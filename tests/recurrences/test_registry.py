@@ -26,7 +26,7 @@ from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import in_todays_words
 from recur_tune.shape import Shape, shape_of
 from recur_tune.shapes import KNOWN_SHAPES
-from recur_tune.spec import COMMON, TrialConfig, parse, read_yaml
+from recur_tune.spec import COMMON, TrialConfig, parse, read_yaml, write_yaml
 from recur_tune.training.bptt import Plan
 from recur_tune.trial.fields import own, own_fields
 from tests.conftest import small_config
@@ -108,6 +108,14 @@ def test_a_trial_has_the_fields_of_its_own_mechanism(monkeypatch: pytest.MonkeyP
     assert own("none", values).keys() == {"recurrence", "window"}
     assert own("memory", values) == own("pooled", values) == own(None, values) == values
     assert not FIELDS.keys() & own_fields(TrialConfig(recurrence="none")).keys()
+
+
+def test_a_trial_on_disk_needs_no_mechanism_but_its_own(tmp_path: Path) -> None:
+    write_yaml(tmp_path / "trial.yaml", TrialConfig(recurrence="none", width=7))
+    written = read_yaml(tmp_path / "trial.yaml")
+    assert not FIELDS.keys() & written.keys() and written.keys() == COMMON
+    write_yaml(tmp_path / "trial.yaml", config := TrialConfig(l_ins="all", width=7))
+    assert parse(TrialConfig, read_yaml(tmp_path / "trial.yaml")) == config
 
 
 def test_what_learns_alone_has_to_be_there() -> None:

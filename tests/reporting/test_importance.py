@@ -152,13 +152,14 @@ def test_a_base_s_shape_is_read_from_its_folder_or_name_and_asks_no_network(tmp_
     assert importances(unknown)["flops_per_token"] == "FLOPs/token takes 10 trials, and there are 6"
     folder = tmp_path / "base"
     folder.mkdir()
-    (folder / "config.json").write_text(json.dumps({"n_layer": 2, "n_embd": 8, "n_inner": 16}))
+    settings = {"model_type": "gpt2", "n_layer": 2, "n_embd": 8, "n_head": 2, "n_inner": 16}
+    (folder / "config.json").write_text(json.dumps(settings))
     known = read_search(make(tmp_path / "known", events=few(), space=space | {"base": str(folder)}))
     assert found(known, "flops_per_token").mean == {"window": 1.0}
 
 
 def test_every_cost_with_a_closed_form_is_computed(tmp_path: Path) -> None:
-    costs = ["flops_per_token", "training_flops_per_token", "parameters"]
+    costs = ["flops_per_token", "training_flops_per_token", "inference_memory", "parameters"]
     space = {"base": "gpt2", "recurrence": {"none": None, "pooled": {"width": [100, 200]}}, "window": [100, 200]}
     search = read_search(make(tmp_path, events=few(), space=space, objectives=["perplexity", *costs]))
     shares = importances(search)
@@ -166,6 +167,7 @@ def test_every_cost_with_a_closed_form_is_computed(tmp_path: Path) -> None:
         one = shares[cost]
         assert isinstance(one, Shares) and one.is_computed and sum(one.mean.values()) == pytest.approx(1.0)
     assert found(search, "parameters").mean.keys() == {"recurrence", "width"}
+    assert found(search, "inference_memory").mean.keys() == {"recurrence", "window"}
 
 
 def test_a_quality_s_importances_are_what_it_was_made_of_and_say_how_sure_they_are(big: Reading) -> None:

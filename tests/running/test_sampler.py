@@ -284,6 +284,22 @@ def test_a_space_without_plain_models_has_no_baseline(tmp_path: Path) -> None:
     assert list(first_points(parse(SearchSpec, FIELDS | {"space": space}))) == ["paper"]
 
 
+def test_a_study_that_calls_a_recurrence_by_its_former_name_goes_on(tmp_path: Path) -> None:
+    space = {"base": "tiny", "recurrence": ["none", "memory"], "window": 16}
+    directory = changed(tmp_path, space=space)
+    driver = Driver(directory)
+    for _ in range(2):
+        trial = driver.ask()
+        assert trial is not None
+        driver.report(trial, 100, 8.0, state="complete")
+    log = directory.path / "events.jsonl"
+    log.write_text(log.read_text().replace('"pooled"', '"memory"'))  # as it was written then
+    again = Driver(directory)
+    assert again.ask() is None, "both of its trials are known"
+    assert [one.params["recurrence"] for one in again.told()[:2]] == ["none", "memory"]
+    assert [one.params["recurrence"] for one in again.log.state.trials.values()] == ["none", "pooled"]
+
+
 def test_the_reference_is_fixed_by_the_baselines_first_validation(directory: SearchDirectory) -> None:
     driver = Driver(directory)
     baseline, paper = driver.ask(), driver.ask()

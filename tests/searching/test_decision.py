@@ -24,6 +24,11 @@ def test_limits_choose_and_steps_say_what_more_would_buy() -> None:
     assert decide(TRIALS, known, {"flops_per_token": 1.0}) is None
 
 
+def test_a_cost_that_the_trials_were_not_told_is_no_limit() -> None:
+    with pytest.raises(UserError, match="under: some trials were priced before there was inference_memory"):
+        decide(TRIALS, qualities(TRIALS, "perplexity", None), {"inference_memory": 1e9})
+
+
 sides = st.integers(1, 6)
 
 
