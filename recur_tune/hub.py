@@ -40,8 +40,8 @@ def gguf_file(base: str) -> Path | None:
     file = Path(base).expanduser()
     if not file.is_file():
         raise UserError(f"base: there is no file {base}.")
-    if find_spec("gguf") is None:
-        raise UserError(f"base: {base} is a GGUF file, which needs one package more: pip install 'recur-tune[gguf]'.")
+    if not all(map(find_spec, ("gguf", "accelerate"))):
+        raise UserError(f"base: {base} is a GGUF file, which needs further packages: pip install 'recur-tune[gguf]'.")
     return file
 
 

@@ -17,9 +17,10 @@ PACKAGE = Path(__file__).parents[1] / "recur_tune"
 # The lowest first; what shares a line knows nothing of its neighbours. A module of its own line is apart from its
 # package: windows are counted by every trial's configuration, and corpora are named in it.
 LAYERS = (
-    {"errors", "units", "jsonable", "throttle", "shapes", "hub"},
-    {"files", "localhost", "shipped"},
+    {"errors", "units", "jsonable", "throttle", "shape", "shapes"},
+    {"files", "hub", "localhost", "shipped"},
     {"corpus.windows"},
+    {"recurrences"},
     {"spec"},
     {"corpus"},
     {"model"},

@@ -1,4 +1,4 @@
-"""What a recurrence without closed forms costs: counted by torch over one window on the meta device, without data."""
+"""FLOPs without a closed form, counted by torch: of a recurrence over one window, of a step whose body is frozen."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PretrainedConfig
 
+from recur_tune.corpus.batches import WindowBatch
 from recur_tune.model.pretrained import described_model, recurrent_config
 from recur_tune.recurrences import Work
 from recur_tune.spec import TrialConfig
+from recur_tune.training.bptt import Chain, Plan
+
+_SIMULATED = 4  # windows of the longest step that is simulated
 
 
 class Counted(NamedTuple):
@@ -44,3 +49,46 @@ def _counted(shape: str, window: int) -> Counted:
     plain = flops(False, False)
     work = Work(made=flops(False, True) - plain, used=flops(True, False) - plain)
     return Counted(work, sum(leaf.numel() for leaf in tree_leaves(state)))
+
+
+def frozen_training_flops(config: TrialConfig, base: PretrainedConfig, kept: int) -> float:
+    """Everything that a step multiplies per scored token where the recurrence alone learns: what lies below the layers
+    that see a state has no backward pass, and no weight of the body a gradient."""
+    shape = recurrent_config(base, config.recurrence_spec, None).to_json_string(use_diff=False)
+    windows = config.windows
+    # Every further window adds the same, and every one that is kept saves the same but for the first, which sees no
+    # state.
+    is_whole, further = kept == windows, max(0, windows - _SIMULATED)
+    short_kept = 1 if further else kept
+
+    def step(windows: int, kept: int) -> int:
+        return _frozen_step(shape, config.window, windows, windows if is_whole else kept)
+
+    total = step(windows - further, short_kept)
+    if further:
+        total += further * (total - step(_SIMULATED - 1, 1))
+        total -= 0 if is_whole else (kept - 1) * (step(_SIMULATED, 1) - step(_SIMULATED, 2))
+    return total / config.windowing.span(windows)
+
+
+@cache
+def _frozen_step(shape: str, window: int, windows: int, kept: int) -> int:
+    """Of one chain."""
+    with FakeTensorMode():
+        model = described_model(shape)
+        model.freeze_body()
+        with FlopCounterMode(display=False) as counter:
+            Chain(model, Plan(kept)).differentiate(simulated_batch(windows, 1, window))
+    return counter.get_total_flops()
+
+
+def simulated_batch(windows: int, lanes: int, window: int) -> WindowBatch:
+    """Chains that begin a document each and go on with it."""
+    return WindowBatch(
+        inputs_WBT=torch.zeros((windows, lanes, window), dtype=torch.long),
+        targets_WBT=torch.zeros((windows, lanes, window), dtype=torch.long),
+        fresh_WB=torch.zeros((windows, lanes), dtype=torch.bool),
+        starts=("all", *["none"] * (windows - 1)),  # type: ignore[arg-type]
+        scored=1,
+        step_scored=1,
+    )

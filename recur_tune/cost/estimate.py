@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PretrainedConfig
 
-from recur_tune.cost.counted import Counted, counted
+from recur_tune.cost.counted import Counted, counted, frozen_training_flops
 from recur_tune.cost.flops import flops_per_token, is_closed, training_flops_per_token
 from recur_tune.cost.inference import closed_state_floats, inference_memory
 from recur_tune.cost.memory import plan_memory, resolve_plan
@@ -39,13 +39,20 @@ def estimate(config: TrialConfig, base: PretrainedConfig, workers: int = 1) -> C
     recurrence, quick = recurrence_parameters(config, shape), quick_costs(config, shape, base)
     return Cost(
         flops_per_token=quick["flops_per_token"],
-        training_flops_per_token=training_flops_per_token(config, shape, plan, _counted(config, base).work),
+        training_flops_per_token=training_flops(config, shape, base, plan),
         peak_memory=plan_memory(config, base, plan, lanes),
         inference_memory=int(quick["inference_memory"]),
         parameters=shape.parameters + recurrence,
         recurrence_parameters=recurrence,
         plan=plan,
     )
+
+
+def training_flops(config: TrialConfig, shape: Shape, base: PretrainedConfig, plan: Plan) -> float:
+    """Everything that a step multiplies per scored token, in closed form where there is one."""
+    if config.tune == "recurrence":
+        return frozen_training_flops(config, base, plan.kept_windows)
+    return training_flops_per_token(config, shape, plan, _counted(config, base).work)
 
 
 def quick_costs(config: TrialConfig, shape: Shape, base: PretrainedConfig) -> dict[str, float]:

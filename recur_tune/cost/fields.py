@@ -11,6 +11,7 @@ _IN_STATE = {"recurrence"}.union(*(one.spec.model_fields.keys() - one.outside_st
 _PRODUCTS = frozenset({*_IN_PRODUCTS, "base", "window", "overlap"})
 _STEP = _RECURRENCE | {
     "base", "tokenizer", "window", "windows", "batch", "dropout", "precision", "checkpointing", "memory_budget",
+    "tune",
 }  # fmt: skip
 
 ENTERING: dict[str, frozenset[str]] = {

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import PretrainedConfig
 
 from recur_tune.corpus.batches import WindowBatch
-from recur_tune.cost.counted import counted
+from recur_tune.cost.counted import counted, simulated_batch
 from recur_tune.cost.inference import closed_state_floats, state_bytes
 from recur_tune.errors import UserError
 from recur_tune.model.pretrained import described_model, recurrent_config
@@ -120,14 +120,7 @@ def _simulate(
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         optimizer.step()  # makes the moments, which exist from the second step on
         optimizer.zero_grad(set_to_none=True)
-        batch = WindowBatch(
-            inputs_WBT=torch.zeros((windows, lanes, window), dtype=torch.long),
-            targets_WBT=torch.zeros((windows, lanes, window), dtype=torch.long),
-            fresh_WB=torch.zeros((windows, lanes), dtype=torch.bool),
-            starts=("all", *["none"] * (windows - 1)),  # type: ignore[arg-type]
-            scored=1,
-            step_scored=1,
-        )
+        batch = simulated_batch(windows, lanes, window)
         chain, tracker = Chain(model, plan), MemoryTracker()
         added = _added_by_each_reading(chain, tracker)
         peak = track_step(tracker, chain, optimizer, batch, precision)

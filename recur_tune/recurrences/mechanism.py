@@ -9,15 +9,12 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
 from recur_tune.corpus.windows import Windowing
 from recur_tune.shape import Shape
-
-if TYPE_CHECKING:
-    from recur_tune.model.recurrence import Recurrence
 
 
 class Mark(NamedTuple):
@@ -83,11 +80,11 @@ class Mechanism:
     outside_state: frozenset[str] = frozenset()
     check: Callable[[Any, Shape, str], str | None] = lambda spec, shape, base: None
 
-    def load(self) -> type[Recurrence]:
+    def load(self) -> Any:
         """Import its module; that takes torch's seconds."""
         place, _, name = self.module.partition(":")
         return getattr(importlib.import_module(place), name)
 
-    def build(self, spec: BaseModel, shape: Shape) -> Recurrence:
+    def build(self, spec: BaseModel, shape: Shape) -> Any:
         """Its module for a body of this shape."""
         return self.load()(shape, **spec.model_dump())

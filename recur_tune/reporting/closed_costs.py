@@ -21,9 +21,10 @@ def closed_form(search: Reading, cost: str, configs: Sequence[TrialConfig]) -> C
     # With a tokenizer of its own a preset is another model.
     bases = {(config.base, config.tokenizer): config for config in configs}
     shapes = {key: shape for key, config in bases.items() if (shape := _shape(search, config))}
-    is_planned = any(config.checkpointing == "auto" for config in configs)  # by what memory is left
+    # A plan by what memory is left, or a frozen body: a step has to be simulated.
+    is_simulated = any(config.checkpointing == "auto" or config.tune == "recurrence" for config in configs)
     price = _PRICES.get(cost)
-    if price is None or len(shapes) < len(bases) or (cost == "training_flops_per_token" and is_planned):
+    if price is None or len(shapes) < len(bases) or (cost == "training_flops_per_token" and is_simulated):
         return None
     if not all(map(is_closed, configs)):
         return None

@@ -34,8 +34,8 @@ def reading_of(
     trained = trial.windowing if trial else saved.windowing
     size = trained.size if window is None else window
     shared = min(trained.overlap, size - 1) if overlap is None else overlap
-    if size > saved.n_positions:
-        raise UserError(f"window: {size} is more than the {saved.n_positions} positions of {run}.")
+    if size > (context := saved.shape.context):
+        raise UserError(f"window: {size} is more than the {context} positions of {run}.")
     if shared >= size:
         raise UserError(f"overlap: {shared} is not smaller than the window of {size}; choose one from 0 to {size - 1}.")
     windowing, warning = Windowing(size, shared), None

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from recur_tune.cost.estimate import quick_costs, recurrence_parameters
+from recur_tune.cost.estimate import quick_costs, recurrence_parameters, training_flops
 from recur_tune.cost.fields import ENTERING
-from recur_tune.cost.flops import training_flops_per_token
 from recur_tune.cost.memory import predict_peak_memory, resolve_plan
 from recur_tune.searching.objectives import COSTS
 from recur_tune.shape import shape_of
@@ -34,7 +33,7 @@ BY_PLAN = {"batch", "dropout", "precision", "memory_budget", "skip"}  # change t
 def closed_costs(config: TrialConfig) -> dict[str, float]:
     return {
         **quick_costs(config, SHAPE_OF_BASE, BASE),
-        "training_flops_per_token": training_flops_per_token(config, SHAPE_OF_BASE, resolve_plan(config, BASE)),
+        "training_flops_per_token": training_flops(config, SHAPE_OF_BASE, BASE, resolve_plan(config, BASE)),
         "parameters": SHAPE_OF_BASE.parameters + recurrence_parameters(config, SHAPE_OF_BASE),
     }
 

@@ -55,7 +55,7 @@ def test_its_fields_are_flags_parameters_of_a_space_and_costs(tmp_path: Path) ->
         from recur_tune.cost.fields import ENTERING
         from recur_tune.cost.flops import flops_per_token
         from recur_tune.recurrences import MARKS
-        from recur_tune.searching.space import read_space
+        from recur_tune.searching.space_parsing import read_space
         from recur_tune.shape import shape_of
         from recur_tune.shapes import KNOWN_SHAPES
         from recur_tune.spec import TrialConfig

@@ -21,7 +21,7 @@ from recur_tune.recurrences import FIELDS, MARKS, MECHANISMS, canonical
 from recur_tune.recurrences.pooled import POOLED, PooledSpec
 from recur_tune.running.sampler import first_points
 from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.space import read_space
+from recur_tune.searching.space_parsing import read_space
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import in_todays_words
 from recur_tune.shape import Shape, shape_of

@@ -1,0 +1,42 @@
+"""What a step costs where the recurrence alone learns."""
+
+from __future__ import annotations
+
+import pytest
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import CONFIG_MAPPING
+
+from recur_tune.cost.counted import frozen_training_flops, simulated_batch
+from recur_tune.cost.estimate import estimate
+from recur_tune.model.pretrained import fresh_model, recurrent_config
+from recur_tune.spec import TrialConfig
+from recur_tune.training.bptt import Chain, Plan
+from tests.model.bodies import BODIES
+
+FIELDS = {"l_ins": 2, "width": 8, "depth": 1, "window": 8, "batch": 2}
+
+
+def base_of(name: str):
+    return CONFIG_MAPPING[BODIES[name]["model_type"]](**{k: v for k, v in BODIES[name].items() if k != "model_type"})
+
+
+@pytest.mark.parametrize(("windows", "kept"), [(2, 1), (6, 1), (7, 3), (6, 6)])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_frozen_bodys_flops_are_those_of_a_real_step(name, windows, kept):
+    config = TrialConfig(**FIELDS, windows=windows, tune="recurrence")
+    model = fresh_model(recurrent_config(base_of(name), config.recurrence_spec, None))
+    model.freeze_body()
+    with FlopCounterMode(display=False) as counter:
+        Chain(model, Plan(kept)).differentiate(simulated_batch(windows, 1, 8))
+    expected = counter.get_total_flops() / config.windowing.span(windows)
+    assert frozen_training_flops(config, base_of(name), kept) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_a_frozen_body_has_no_gradients_and_no_moments_to_keep(name):
+    base = base_of(name)
+    whole, frozen = (estimate(TrialConfig(**FIELDS, windows=3, tune=tune), base) for tune in ("all", "recurrence"))
+    body = 4 * (whole.parameters - whole.recurrence_parameters)
+    assert whole.peak_memory - frozen.peak_memory > 2.9 * body  # a gradient and Adam's two moments
+    assert frozen.training_flops_per_token < 0.75 * whole.training_flops_per_token
+    assert frozen.flops_per_token == whole.flops_per_token
