@@ -1,4 +1,4 @@
-"""Search recurrent GPT-2 configurations for the front of quality against compute and memory.
+"""Search recurrent configurations of a pretrained language model for the front of quality against compute and memory.
 
 import recur_tune
 

@@ -26,7 +26,8 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, as_json: boo
 
     FLOPs per token are counted as in the paper's tables: one forward pass of the blocks and the recurrence for every
     token that is scored, so overlap makes them dearer. Training FLOPs count everything, recomputation included. Peak
-    memory comes from a step on fake tensors: no weights are loaded, nothing is downloaded for the GPT-2s we know.
+    memory comes from a step on fake tensors: no weights are loaded, nothing is downloaded for the models we know (the
+    GPT-2s, SmolLM2, Llama 3.2, Mistral 7B, Qwen2.5, Qwen3).
     Inference memory is the key-value cache of one window and the state, which is all that a text of any length takes.
 
     \b

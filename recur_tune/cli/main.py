@@ -30,7 +30,7 @@ INTERRUPTED = 130
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="recur-tune")
 def cli() -> None:
-    """Add recurrence to a pretrained GPT-2, and know what it costs and what it buys.
+    """Add recurrence to a pretrained language model, and know what it costs and what it buys.
 
     \b
     A front of quality against compute and memory, offline, in about three minutes:

@@ -89,7 +89,7 @@ class FrontModels:
             source_run_id=run,
             tags=tags,
             params={name: str(value) for name, value in trial_params(self.spec, trial).items() if value is not None},
-            model_type="plain GPT-2" if config.mechanism is None else "recurrent GPT-2",
+            model_type="plain" if config.mechanism is None else f"recurrent ({config.recurrence})",
         )
 
     def _link(self, run: str, model: LoggedModel, tokens: int) -> None:
