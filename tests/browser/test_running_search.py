@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -22,8 +23,9 @@ from recur_tune.cluster.ray_cluster import ray_token
 from recur_tune.monitoring.boards import BOARDS, metric, queries
 from recur_tune.monitoring.servers import Dashboards, Server
 from recur_tune.searching.directory import SearchDirectory
+from recur_tune.searching.state import SearchState
 from tests.ports import FIRST
-from tests.searching.searches import make_world, small_spec, write_space
+from tests.searching.searches import ALIKE, ONE_AT_A_TIME, make_world, small_spec, write_space
 from tests.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.browser]
@@ -49,11 +51,10 @@ def prometheus(results: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def running(results: Path, prometheus: Server) -> Iterator[SearchDirectory]:
-    """A search with more to do than anyone will wait for, from its first validation on."""
+    """A search of which a trial has ended and the next, a validation behind it, is held for those who look at it."""
     make_world(results / "world")
-    # A trial at a time, which leaves a core to those who look.
-    budget = {"budget__tokens": 60_000, "budget__trials": 400, "budget__rungs": 6, "resources__cpus": os.cpu_count()}
-    spec = small_spec(results / "world", **budget)
+    budget = {"budget__tokens": 20_000, "budget__trials": 400, "budget__rungs": 3, "resources__cpus": ONE_AT_A_TIME}
+    spec = small_spec(results / "world", **budget, **ALIKE)
     words = ["search", str(write_space(results / "space.yaml", spec)), "--name", "watched", "--results", str(results)]
     said, directory = results / "said", SearchDirectory(results / "watched")
     with said.open("w") as file:
@@ -62,12 +63,19 @@ def running(results: Path, prometheus: Server) -> Iterator[SearchDirectory]:
             stdout=file, stderr=file, env=os.environ | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
 
-    def validated() -> bool:
-        return directory.path.exists() and any(trial.validations for trial in directory.state().trials.values())
+    def held() -> psutil.Process | None:
+        state = directory.state() if directory.path.exists() else SearchState()
+        for trial in state.in_state("running"):
+            if trial.validations and any(state.in_state("complete")):
+                worker = psutil.Process(int(trial.worker.partition(":")[2]))
+                worker.suspend()
+                return worker
+        return None
 
     try:
-        until(validated, "the first validation", said.read_text, hopeless=lambda: process.poll() is not None)
+        worker = until(held, "a trial to hold", said.read_text, hopeless=lambda: process.poll() is not None)
         yield directory
+        worker.resume()
         process.send_signal(signal.SIGINT)
         process.wait(PATIENCE)
     finally:
