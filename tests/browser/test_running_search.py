@@ -23,6 +23,7 @@ from recur_tune.cluster.ray_cluster import ray_token
 from recur_tune.monitoring.boards import BOARDS, metric, queries
 from recur_tune.monitoring.servers import Dashboards, Server
 from recur_tune.searching.directory import SearchDirectory
+from recur_tune.searching.progress import seconds_left
 from recur_tune.searching.state import SearchState
 from tests.ports import FIRST
 from tests.searching.searches import ALIKE, ONE_AT_A_TIME, make_world, small_spec, write_space
@@ -51,9 +52,9 @@ def prometheus(results: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def running(results: Path, prometheus: Server) -> Iterator[SearchDirectory]:
-    """A search of which a trial has ended and the next, a validation behind it, is held for those who look at it."""
+    """A search that knows how long it will take, with a trial that is held after a validation for who looks at it."""
     make_world(results / "world")
-    budget = {"budget__tokens": 20_000, "budget__trials": 400, "budget__rungs": 3, "resources__cpus": ONE_AT_A_TIME}
+    budget = {"budget__tokens": 10_000, "budget__trials": 400, "budget__rungs": 3, "resources__cpus": ONE_AT_A_TIME}
     spec = small_spec(results / "world", **budget, **ALIKE)
     words = ["search", str(write_space(results / "space.yaml", spec)), "--name", "watched", "--results", str(results)]
     said, directory = results / "said", SearchDirectory(results / "watched")
@@ -66,10 +67,12 @@ def running(results: Path, prometheus: Server) -> Iterator[SearchDirectory]:
     def held() -> psutil.Process | None:
         state = directory.state() if directory.path.exists() else SearchState()
         for trial in state.in_state("running"):
-            if trial.validations and any(state.in_state("complete")):
+            if trial.validations and seconds_left(state, spec.budget) is not None:
                 worker = psutil.Process(int(trial.worker.partition(":")[2]))
                 worker.suspend()
-                return worker
+                if f"ray::watched-{trial.name}" in " ".join(worker.cmdline()):
+                    return worker
+                worker.resume()  # Ray has just called it by another name
         return None
 
     try:
@@ -98,7 +101,7 @@ def test_every_panel_has_something_to_show(running: SearchDirectory, prometheus:
         silent.update(query for query in asked if not ask(prometheus, query))
         return all(any(word in query for word in _ONLY_SOMETIMES) for query in silent)
 
-    until(all_answered, "an answer to every query", lambda: f"none to {silent}", pause=0.2)
+    until(all_answered, "an answer to every query", lambda: f"none to {silent}", pause=1.0)
 
 
 def test_the_numbers_are_the_searchs_own(running: SearchDirectory, prometheus: Server) -> None:
