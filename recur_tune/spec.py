@@ -59,8 +59,8 @@ class _Subject(BaseModel):
 
     base: str = Field(
         "gpt2",
-        description="model to start from (gpt2, llama, mistral, qwen2 or qwen3): a folder, a GGUF file, a name on the Hub, "
-        "or a preset (tiny, mini)",
+        description="model to start from (gpt2, llama, mistral, qwen2 or qwen3): a folder, a GGUF file, a name on the "
+        "Hub, or a preset (tiny, mini)",
     )
     corpus: str = Field("stdlib", description="text to train on; `recur-tune data list` names them")
     tokenizer: str | None = Field(None, description="'bytes', a folder or a name on the Hub; default: the base's own")

@@ -8,6 +8,7 @@ has its own process number, session, signals, environment and files to print to.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -186,6 +187,7 @@ _PRELOADED = (
 if __name__ == "__main__":
     for module in _PRELOADED:
         importlib.import_module(module)
+    gc.freeze()  # or a collection in a forked process would write to, and so copy, all of it
     sys.argv = ["recur-tune", *_be_forked(Path(sys.argv[1]))]
     if threads := os.environ.get("OMP_NUM_THREADS"):  # which torch reads when it is loaded
         sys.modules["torch"].set_num_threads(int(threads))

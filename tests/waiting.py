@@ -15,8 +15,8 @@ def until(
     told: Callable[[], str] = lambda: "",
     hopeless: Callable[[], Any] = lambda: False,
     pause: float = 0.05,
-) -> None:
-    """Ask again and again whether something has happened.
+) -> Any:
+    """Ask again and again whether something has happened; the first answer that is not empty.
 
     Args:
         happened: What is asked.
@@ -26,9 +26,12 @@ def until(
         pause: Seconds between two questions.
     """
     deadline = time.monotonic() + PATIENCE
-    while not happened():
-        if hopeless() and not happened():  # it may have been the last thing that they did
+    while not (answer := happened()):
+        if hopeless():
+            if answer := happened():  # it may have been the last thing that they did
+                break
             raise AssertionError(f"{what}: never\n{told()}")
         if time.monotonic() > deadline:
             raise AssertionError(f"{what}: not in {PATIENCE:.0f} s\n{told()}")
         time.sleep(pause)
+    return answer

@@ -42,9 +42,9 @@ def evaluate(
 ) -> None:
     """Score a trained model: perplexity per word and per token, bits per byte, accuracy.
 
-    RUN is a folder that `train` or `pretrain` wrote, or any Hugging Face folder of a supported family. Every document is
-    read from its beginning to its end with the state carried along, and every token after a document's first is scored
-    once. More overlap costs more compute (see `recur-tune cost`); a plain model can be scored at any.
+    RUN is a folder that `train` or `pretrain` wrote, or any Hugging Face folder of a supported family. Every
+    document is read from its beginning to its end with the state carried along, and every token after a document's
+    first is scored once. More overlap costs more compute (see `recur-tune cost`); a plain model can be scored at any.
 
     \b
       recur-tune eval runs/a --split test

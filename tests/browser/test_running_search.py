@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from playwright.sync_api import Page, expect
 
@@ -22,8 +23,10 @@ from recur_tune.cluster.ray_cluster import ray_token
 from recur_tune.monitoring.boards import BOARDS, metric, queries
 from recur_tune.monitoring.servers import Dashboards, Server
 from recur_tune.searching.directory import SearchDirectory
+from recur_tune.searching.progress import seconds_left
+from recur_tune.searching.state import SearchState
 from tests.ports import FIRST
-from tests.running.searches import make_world, small_spec, write_space
+from tests.running.searches import ALIKE, ONE_AT_A_TIME, make_world, small_spec, write_space
 from tests.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.browser]
@@ -49,11 +52,10 @@ def prometheus(results: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def running(results: Path, prometheus: Server) -> Iterator[SearchDirectory]:
-    """A search with more to do than anyone will wait for, from its first validation on."""
+    """A search that knows how long it will take, with a trial that is held after a validation for who looks at it."""
     make_world(results / "world")
-    # A trial at a time, which leaves a core to those who look.
-    budget = {"budget__tokens": 60_000, "budget__trials": 400, "budget__rungs": 6, "resources__cpus": os.cpu_count()}
-    spec = small_spec(results / "world", **budget)
+    budget = {"budget__tokens": 10_000, "budget__trials": 400, "budget__rungs": 3, "resources__cpus": ONE_AT_A_TIME}
+    spec = small_spec(results / "world", **budget, **ALIKE)
     words = ["search", str(write_space(results / "space.yaml", spec)), "--name", "watched", "--results", str(results)]
     said, directory = results / "said", SearchDirectory(results / "watched")
     with said.open("w") as file:
@@ -62,12 +64,21 @@ def running(results: Path, prometheus: Server) -> Iterator[SearchDirectory]:
             stdout=file, stderr=file, env=os.environ | {"OMP_NUM_THREADS": "1"},
         )  # fmt: skip
 
-    def validated() -> bool:
-        return directory.path.exists() and any(trial.validations for trial in directory.state().trials.values())
+    def held() -> psutil.Process | None:
+        state = directory.state() if directory.path.exists() else SearchState()
+        for trial in state.in_state("running"):
+            if trial.validations and seconds_left(state, spec.budget) is not None:
+                worker = psutil.Process(int(trial.worker.partition(":")[2]))
+                worker.suspend()
+                if f"ray::watched-{trial.name}" in " ".join(worker.cmdline()):
+                    return worker
+                worker.resume()  # Ray has just called it by another name
+        return None
 
     try:
-        until(validated, "the first validation", said.read_text, hopeless=lambda: process.poll() is not None)
+        worker = until(held, "a trial to hold", said.read_text, hopeless=lambda: process.poll() is not None)
         yield directory
+        worker.resume()
         process.send_signal(signal.SIGINT)
         process.wait(PATIENCE)
     finally:
@@ -90,7 +101,7 @@ def test_every_panel_has_something_to_show(running: SearchDirectory, prometheus:
         silent.update(query for query in asked if not ask(prometheus, query))
         return all(any(word in query for word in _ONLY_SOMETIMES) for query in silent)
 
-    until(all_answered, "an answer to every query", lambda: f"none to {silent}", pause=0.2)
+    until(all_answered, "an answer to every query", lambda: f"none to {silent}", pause=1.0)
 
 
 def test_the_numbers_are_the_searchs_own(running: SearchDirectory, prometheus: Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ _OPTUNA_HEARS = {
     "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED,
     "infeasible": TrialState.PRUNED, "failed": TrialState.FAIL,
 }  # fmt: skip
+# Cores that leave no room for a second trial, and of two cores give one thread: a second would mostly wait.
+ONE_AT_A_TIME = (os.cpu_count() or 1) / 2 + 0.5
+# For trials that are to take about as long as each other, and at once: to find the most memory takes simulations.
+ALIKE: dict[str, Any] = {"space__window": 16, "space__overlap": 0, "reference": {"peak_memory": "10MB"}}
 _TEXT = "The state of a window is a small vector, and the next window reads it before anything else. "
 
 

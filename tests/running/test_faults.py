@@ -16,7 +16,7 @@ import pytest
 from recur_tune.searching.directory import SearchDirectory
 from tests.cli.run import run
 from tests.command import Command
-from tests.running.searches import assert_settled, events_of, small_spec, write_space
+from tests.running.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, small_spec, write_space
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.ray
@@ -76,8 +76,8 @@ class Night:
 def night(world: Path, tmp_path: Path) -> Iterator[Night]:
     # Long enough to be met midway, and without early stops, so that every trial has an end to be lost; one at a time,
     # since every worker of every cluster takes seconds of a core to load torch.
-    budget = {"budget__tokens": 60_000, "budget__trials": 4, "budget__rungs": 3}
-    spec = small_spec(world, **budget, space__learning_rate=0.004, resources__cpus=os.cpu_count())
+    budget = {"budget__tokens": 40_000, "budget__trials": 3, "budget__rungs": 3}
+    spec = small_spec(world, **budget, **ALIKE, space__learning_rate=0.004, resources__cpus=ONE_AT_A_TIME)
     spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"reduction": 2})})
     night = Night(tmp_path / "results", write_space(tmp_path / "space.yaml", spec))
     yield night
@@ -126,7 +126,7 @@ def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None
     assert search.wait() == 0, search.err
     state = night.directory.state()
     assert state.status == "finished"
-    assert state.trained == 4
+    assert state.trained == 3
     assert_settled(night.directory)
 
 

@@ -34,7 +34,7 @@ from recur_tune.searching.state import SearchState
 from recur_tune.tracking.places import tracking_uri
 from tests.cli.run import Outcome
 from tests.cli.run import run as command
-from tests.running.searches import assert_settled, events_of, small_fields, small_spec
+from tests.running.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, small_fields, small_spec
 from tests.waiting import until
 
 pytestmark = pytest.mark.ray
@@ -53,7 +53,7 @@ def both(cluster: Cluster, world: Path, tmp_path_factory: pytest.TempPathFactory
     results = tmp_path_factory.mktemp("results")
 
     def search(trials: int) -> SearchResult:
-        settings = {"budget.trials": trials, "limits": {"flops_per_token": "25k"}}
+        settings = {"budget.trials": trials, "limits": {"flops_per_token": "25k"}, "resources.cpus": ONE_AT_A_TIME}
         return recur_tune.search(small_fields(world), name="first", results=results, settings=settings)
 
     return Searched(search(4).state, search(8))
@@ -194,7 +194,8 @@ def test_a_trial_of_ones_own_is_trained_beyond_the_budget(both: Searched) -> Non
 
 
 def test_a_trial_is_ended_by_hand_and_the_search_goes_on(cluster: Cluster, world: Path, tmp_path: Path) -> None:
-    spec = small_spec(world, budget__trials=2, budget__tokens=40_000, space__learning_rate=0.004, resources__cpus=2)
+    changes = ALIKE | {"space__learning_rate": 0.004, "resources__cpus": ONE_AT_A_TIME}
+    spec = small_spec(world, budget__trials=2, budget__tokens=40_000, **changes)
     directory = SearchDirectory.create(tmp_path, "ended", spec)
     said: list[Outcome] = []
 
@@ -257,7 +258,7 @@ def midway(event: dict[str, Any]) -> bool:
 
 
 def test_a_killed_actor_costs_nothing_but_time(cluster: Cluster, world: Path, tmp_path: Path) -> None:
-    spec = small_spec(world, budget__trials=2, budget__tokens=40_000, budget__rungs=4, budget__reduction=2)
+    spec = small_spec(world, **ALIKE, budget__trials=2, budget__tokens=20_000, budget__rungs=4, budget__reduction=2)
     directory = SearchDirectory.create(tmp_path, "killed", spec)
     killer = kill_when(directory, midway)
     state = run_search(directory)
@@ -278,7 +279,7 @@ def test_a_killed_actor_costs_nothing_but_time(cluster: Cluster, world: Path, tm
 
 def test_two_workers_train_a_trial_and_survive_the_loss_of_one(cluster: Cluster, world: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {
-        "budget__trials": 1, "budget__tokens": 60_000, "budget__rungs": 4, "resources__workers": 2,
+        **ALIKE, "budget__trials": 1, "budget__tokens": 20_000, "budget__rungs": 4, "resources__workers": 2,
         "resources__cpus": 1, "space__learning_rate": 0.003,
     }  # fmt: skip
     directory = SearchDirectory.create(tmp_path, "two", small_spec(world, **changes))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ import yaml
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.state import SearchState
 from recur_tune.slurm.folder import Head, SlurmFolder
+from recur_tune.throttle import Throttled
 from tests.command import CHECKOUT, Command, wait_for_server
-from tests.running.searches import make_world, small_spec, write_space
+from tests.running.searches import ALIKE, make_world, small_spec, write_space
 from tests.slurm.mini_slurm import MiniSlurm
 from tests.waiting import until
 
@@ -53,7 +54,7 @@ class Site:
     def space(self, **changes: Any) -> Path:
         """A space in a file, whose trials take seconds; longer ones by budget__tokens."""
         path = self.shared / f"space-{time.monotonic_ns()}.yaml"
-        fields = {"budget__trials": 3, "budget__tokens": 12_000, "budget__rungs": 2} | changes
+        fields = {"budget__trials": 3, "budget__tokens": 12_000, "budget__rungs": 2} | ALIKE | changes
         return write_space(path, small_spec(self.world, **fields))
 
     def type(self, *words: str | Path, user: str | None = None, code: int = 0) -> Command:
@@ -122,7 +123,35 @@ class Submitted:
 
     def until(self, happened: Callable[[], bool], what: str) -> None:
         """Wait for something that its jobs bring about."""
-        until(happened, what, self._story, hopeless=lambda: not self.jobs_in_queue(), pause=0.3)
+        hopeless = Throttled(lambda: not self.jobs_in_queue(), seconds=3.0)  # a question takes three processes
+        until(happened, what, self._story, hopeless, pause=0.3)
+
+    @contextmanager
+    def held(self, *nodes: str) -> Iterator[None]:
+        """A trial on each of these nodes, from its next report on, gets no further until the end of the block.
+
+        So a trial can be met midway that takes no more than seconds, however long that takes which is to meet it.
+        """
+        held: dict[str, str] = {}
+
+        def all_held() -> bool:
+            at_work = [trial.worker.partition(":") for trial in self.state.in_state("running") if trial.worker]
+            for node, _, process in at_work:
+                if node in nodes and node not in held:
+                    held[node] = process
+                    self._signal("STOP", node, process)
+            return len(held) == len(nodes)
+
+        try:
+            self.until(all_held, f"trials on {nodes}")
+            yield
+        finally:
+            for node, process in held.items():
+                self._signal("CONT", node, process)
+
+    def _signal(self, name: str, node: str, process: str) -> None:
+        with suppress(FileNotFoundError):  # where the node is gone
+            self.site.slurm.on_node(node, "kill", f"-{name}", process, check=False)  # or the process
 
     def _story(self) -> str:
         return self.site.slurm.run("squeue", "--states=all").stdout + self.said

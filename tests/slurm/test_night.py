@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slurm
 
 def test_two_searches_share_a_node_and_outlive_their_allocations(site: Site, slurm: MiniSlurm) -> None:
     """One goes back to the queue; the other may not and submits its successor, which is cancelled, then resumed."""
-    on_n1, space = {"directives": ["--nodelist=n1"]}, site.space(budget__tokens=50_000, budget__rungs=3)
+    on_n1, space = {"directives": ["--nodelist=n1"]}, site.space(budget__tokens=30_000, budget__trials=2)
     first = site.submit("requeued", site.profile(**on_n1), space)
     second = site.submit("succeeded", site.profile(**on_n1, requeue=False), space)
     first.until(lambda: first.folder.head is not None and second.folder.head is not None, "two clusters on one node")
@@ -54,7 +54,7 @@ def test_slurm_itself_warns_a_job_before_its_time_is_up(site: Site, slurm: MiniS
 
 
 def test_lost_nodes_and_preemption_lose_no_finished_trial(site: Site, slurm: MiniSlurm) -> None:
-    space = site.space(budget__tokens=160_000, budget__trials=3, budget__rungs=4)
+    space = site.space(budget__tokens=50_000, budget__trials=3, budget__rungs=3)
     search = site.submit("lossy", site.profile(nodes=3, cpus_per_node=2, partition="preempt"), space)
     search.until(lambda: "n3" in search.nodes_at_work().values(), "a trial on n3")
     trial = next(number for number, node in search.nodes_at_work().items() if node == "n3")
@@ -63,11 +63,12 @@ def test_lost_nodes_and_preemption_lose_no_finished_trial(site: Site, slurm: Min
     search.until(lambda: search.nodes_at_work().get(trial) in elsewhere, "that trial elsewhere")
     slurm.cut_off("n2")
     search.until(lambda: set(search.nodes_at_work().values()) == {"n1"}, "all trials on n1")
-    slurm.reconnect("n2")
-    slurm.revive_node("n3")
-    slurm.run("sbatch", "--partition=urgent", "--nodelist=n1", "--exclusive", "--wrap=sleep 1")
+    with search.held("n1"):  # so that there is something left to preempt
+        slurm.reconnect("n2")
+        slurm.revive_node("n3")
+        slurm.run("sbatch", "--partition=urgent", "--nodelist=n1", "--exclusive", "--wrap=sleep 1")
+        search.until(lambda: "SLURM sent SIGTERM" in search.said, "its preemption")
     search.until_finished()
     assert [note["job"] for note in search.notes("begun")] == [search.job] * 2, "SLURM brought it back"
-    assert "SLURM sent SIGTERM" in search.said
     assert_settled(search.directory)
     slurm.ready()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from recur_tune.searching.directory import LEAVING
 from recur_tune.searching.front import front_rows
 from tests.running.searches import assert_settled
 from tests.slurm.mini_slurm import NODES, MiniSlurm
@@ -22,18 +23,18 @@ _ATTACK = Path(__file__).parent / "attack.py"
 
 def test_from_submission_to_front_with_a_guest_and_nobody_else(site: Site, slurm: MiniSlurm) -> None:
     tracking = f"sqlite:///{site.shared}/alice.db"
-    # Trials that outlast the start of a worker on the guest: shorter ones are all done before it can take any.
-    space = site.space(budget__tokens=200_000, budget__trials=4, budget__rungs=1, tracking=tracking, resources__gpus=0)
+    space = site.space(budget__tokens=40_000, budget__trials=3, budget__rungs=1, tracking=tracking, resources__gpus=0)
     profile = site.profile(nodes=2, gpus_per_node=1, mlflow=True, dashboard="localhost")
     search = site.submit("a", profile, space, user="alice")
     with site.occupied("--nodelist=n[1-2]", "--nodes=2", "--cpus-per-task=3"):  # so that the guest gets n3
         guest = site.type("grow", "a", "--nodes", "1", "--time", "0:05:00", user="alice").out.strip()
-        search.until(lambda: bool(search.nodes_at_work()), "a first report")
-        watched_from_the_login_node(search, site)
-        search.until(lambda: "n3" in search.nodes_at_work().values(), "a trial on the guest")
-        slurm.run("scancel", "--batch", "--signal=USR1", guest)  # as SLURM does before the time is up
-        nobody_else_gets_in(search, slurm)
-        has_what_was_granted(search, slurm)
+        with search.held("n1", "n2"):  # so that the last trial is left to the guest, and nothing is over too soon
+            watched_from_the_login_node(search, site)
+            with search.held("n3"):
+                slurm.run("scancel", "--batch", "--signal=USR1", guest)  # as SLURM does before the time is up
+                search.until((search.directory.path / LEAVING / "n3").exists, "the guest's trial is asked to leave")
+            nobody_else_gets_in(search, slurm)
+            has_what_was_granted(search, slurm)
         its_trial_goes_on_elsewhere(search)
         search.until_finished()
     assert site.type("logs", "a", user="alice").out.count("complete") >= 1
