@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import sys
@@ -40,6 +41,13 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if report.skipped and _JUDGED:
         report.outcome, report.longrepr = "failed", f"required here, but skipped: {report.longrepr}"
     return report
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays for good. Left out of every later garbage collection, each takes milliseconds instead
+    of a fifth of a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
