@@ -75,7 +75,7 @@ def test_every_model_of_the_front_is_logged_with_its_run_its_parameters_and_its_
         folder = directory.trial(int(name[1:])) / MODEL
         assert (model.tags["pareto"], model.tags["recur_tune.folder"]) == ("true", str(folder))
         assert f"--trial {name} --to" in model.tags[NOTE]
-    assert {model.model_type for model in logged.values()} == {"recurrent GPT-2"}
+    assert {model.model_type for model in logged.values()} == {"recurrent (pooled)"}
     assert seen.history(seen.children()["T2"], "perplexity") == [(1000, 30.0)], "once, whoever else has it"
 
 
