@@ -42,7 +42,8 @@ def test_slurm_itself_warns_a_job_before_its_time_is_up(site: Site, slurm: MiniS
     Searches are sent the signal by the tests, as soon as they are where it is to meet them: nobody knows how far a slow
     machine is after a minute.
     """
-    profile = site.profile(time="0:01:00", warning="50s")
+    # SLURM may send it up to a minute early: not before the shell has come to set its trap.
+    profile = site.profile(time="0:02:00", warning="30s")
     script = site.type("search", site.space(), "--name", "warned", "--slurm", profile, "--dry-run").out
     directives = [line for line in script.splitlines() if line.startswith("#SBATCH")]
     file = site.shared / "warned.sh"
@@ -50,7 +51,9 @@ def test_slurm_itself_warns_a_job_before_its_time_is_up(site: Site, slurm: MiniS
         "\n".join(["#!/bin/bash", *directives, "trap 'echo warned; exit' USR1; echo up; sleep 600 & wait", ""])
     )
     job = slurm.run("sbatch", "--parsable", "--wait", file, timeout=PATIENCE).stdout.strip()
-    assert (site.shared / f"job-{job}.log").read_text() == "up\nwarned\n"
+    said = (site.shared / f"job-{job}.log").read_text().splitlines()
+    # SLURM adds a line of its own where the shell is gone before it has signalled all of the job's processes.
+    assert [line for line in said if not line.startswith("slurmstepd")] == ["up", "warned"]
 
 
 def test_lost_nodes_and_preemption_lose_no_finished_trial(site: Site, slurm: MiniSlurm) -> None:
