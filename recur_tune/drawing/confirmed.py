@@ -19,7 +19,7 @@ def confirmed_figure(
     """Means against a cost: a bar is one standard error to either side, a filled mark holds, a hollow one stands within
     noise of a cheaper one, to which a dotted line leads."""
     y_axis = axis(OBJECTIVES[found.quality], [end for point in found.points for end in _ends(point)], False, fixed)
-    y_axis["title"]["text"] += f" of the {found.split} split, mean of {_seeds(found)} seeds"
+    y_axis["title"]["text"] += f"<br>mean of {_seeds(found)} seeds, {found.split} split"  # two lines: one is too long
     x_axis = axis(cost, [point.trial.costs[cost.name] for point in found.points], fixed=fixed)
     places = {point.trial.name: (point.trial.costs[cost.name], point.mean) for point in found.points}
     links = [_link(places[one.trial.name], places[one.no_better_than]) for one in found.points if one.no_better_than]

@@ -155,7 +155,9 @@ def _scale(axes: Axes, which: str, axis: Figure) -> None:
     from matplotlib.ticker import EngFormatter
 
     log = axis.get("type") == "log"
-    axes.set(**{f"{which}label": axis["title"]["text"], f"{which}scale": "log" if log else "linear"})
+    axes.set(
+        **{f"{which}label": axis["title"]["text"].replace("<br>", "\n"), f"{which}scale": "log" if log else "linear"}
+    )
     if ends := axis.get("range"):
         axes.set(**{f"{which}lim": [10**end for end in ends] if log else ends})
     elif axis.get("rangemode") == "tozero":
