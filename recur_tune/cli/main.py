@@ -12,10 +12,11 @@ from recur_tune.cli.cost import cost
 from recur_tune.cli.dashboards import dashboards
 from recur_tune.cli.data import data
 from recur_tune.cli.evaluate import evaluate
+from recur_tune.cli.export import export
 from recur_tune.cli.generate import generate
 from recur_tune.cli.manage import remove, rename
 from recur_tune.cli.report import compare, report
-from recur_tune.cli.results import export, front_command, status, track
+from recur_tune.cli.results import front_command, status, track
 from recur_tune.cli.search import resume, search, stop
 from recur_tune.cli.slurm import cluster, grow, logs, tunnel
 from recur_tune.cli.train import pretrain, train

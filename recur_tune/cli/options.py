@@ -26,6 +26,9 @@ results_option = click.option(
     type=click.Path(path_type=Path),
     help="Folder of all searches. [default: $RECUR_TUNE_RESULTS or ./results]",
 )
+under_option = click.option(
+    "--under", metavar="COST=VALUE,...", help="What may be spent, as flops_per_token=55M,peak_memory=10GiB."
+)
 as_json = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on stdout and nothing else there."
 )

@@ -1,11 +1,9 @@
-"""`recur-tune status`, `front`, `trial`, `export` and `track`: what a search has found, read from its directory."""
+"""`recur-tune status`, `front` and `track`: what a search has found, read from its directory."""
 
 from __future__ import annotations
 
 import csv
-import json
 import shlex
-import shutil
 import sys
 import time
 from collections import Counter
@@ -17,26 +15,20 @@ import click
 
 from recur_tune.cli.confirm import print_confirmation
 from recur_tune.cli.display import note, stderr, stdout, table_by_name
-from recur_tune.cli.options import as_json, command_line, print_json, results_option
+from recur_tune.cli.options import as_json, command_line, print_json, results_option, under_option
 from recur_tune.cli.submitting import follow_search
-from recur_tune.cli.trials import find_trial, print_trials, roles
+from recur_tune.cli.trials import print_trials, roles
 from recur_tune.cli.watch import Watch
 from recur_tune.errors import UserError
-from recur_tune.files import whole_folder
-from recur_tune.searching.directory import MODEL, SearchDirectory, results_folder, searches_in
+from recur_tune.searching.directory import SearchDirectory, results_folder, searches_in
 from recur_tune.searching.objectives import COSTS, OBJECTIVES
 from recur_tune.searching.requests import trials_wait
-from recur_tune.searching.spec import SearchSpec
-from recur_tune.searching.state import ENDED, SearchState, TrialRecord
+from recur_tune.searching.state import ENDED, SearchState
 from recur_tune.slurm.queued import queue_lines
-from recur_tune.spec import nearest, write_yaml
+from recur_tune.spec import nearest
 from recur_tune.units import format_duration
 
 _WORTH_A_WORD = 10.0  # seconds
-
-_under = click.option(
-    "--under", metavar="COST=VALUE,...", help="What may be spent, as flops_per_token=55M,peak_memory=10GiB."
-)
 
 
 @click.command()
@@ -158,7 +150,7 @@ def _summary(directory: SearchDirectory) -> dict[str, Any]:
 @click.command("front")
 @click.argument("name")
 @click.option("--objectives", help=f"Others than the search's own, with commas between: {', '.join(OBJECTIVES)}.")
-@_under
+@under_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values on stdout.")
 @results_option
 @as_json
@@ -263,80 +255,6 @@ def _objectives(directory: SearchDirectory, chosen: str | None) -> tuple[str, ..
         if name not in OBJECTIVES:
             raise UserError(f"objectives: there is no {name!r}; {nearest(name, OBJECTIVES)}")
     return names
-
-
-@click.command()
-@click.argument("name")
-@click.option("--trial", help="Which, as T7 or 7.")
-@click.option("--best", is_flag=True, help="The one of the best quality, within --under where that is given.")
-@_under
-@click.option("--to", "target", required=True, type=click.Path(path_type=Path), help="A new folder.")
-@results_option
-def export(
-    name: str, trial: str | None, best: bool, under: str | None, target: Path, results: Path | None
-) -> None:  # fmt: skip
-    """Copy the trained model of a trial, in Hugging Face's format.
-
-    Models are kept of the trials on the front, unless the search says `keep: all` or `keep: none`.
-
-    \b
-      recur-tune export books --best --under flops_per_token=55M --to models/books
-      recur-tune export books --trial T7 --to models/T7
-      recur-tune eval models/books --split test
-    """
-    directory = SearchDirectory.open(results_folder(results), name)
-    state = directory.state()
-    record = _chosen(directory, state, trial, best, under)
-    model = directory.trial(record.number) / MODEL
-    if not model.is_dir():
-        raise UserError(f"trial: {record.name} {_why_no_model(record, directory.spec)}.")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"to: {target} is there already and not empty; give a new folder.")
-    with whole_folder(target) as partial:
-        for file in model.iterdir():
-            shutil.copy(file, partial)
-        _add_code(partial)
-        write_yaml(partial / "trial.yaml", directory.with_own_base(directory.spec.trial_config(record.params)))
-    click.echo(record.name)
-    stderr.print(f"next:  recur-tune eval {target} --split test", soft_wrap=True)
-
-
-def _chosen(
-    directory: SearchDirectory, state: SearchState, trial: str | None, best: bool, under: str | None
-) -> TrialRecord:
-    """The trial that is named, or the best within limits."""
-    if (trial is None) == (not best):
-        raise UserError("trial: say which to take, by --trial T7 or by --best; not both.")
-    if trial is not None:
-        if under is not None:
-            raise UserError("under: it goes with --best; --trial has chosen already.")
-        return find_trial(directory, state, trial)
-    from recur_tune.searching.confirmation import confirmation, quality_of
-    from recur_tune.searching.decision import decide, qualities, read_limits, refuse_limits
-
-    limits = read_limits(under) if under is not None else {}
-    trials, confirmed = list(state.trials.values()), confirmation(state, directory.spec)
-    found = decide(trials, qualities(trials, quality_of(directory.spec), confirmed), limits)
-    if found is None:
-        raise refuse_limits(state.trials.values(), limits)
-    return found.best
-
-
-def _add_code(model: Path) -> None:
-    """A recurrent model that was saved without its code gets it, so that it opens where recur-tune is not installed."""
-    settings = json.loads((model / "config.json").read_text())
-    if settings.get("recurrence") and "auto_map" not in settings:
-        from recur_tune.model.portable import write_code
-
-        write_code(model)
-
-
-def _why_no_model(record: TrialRecord, spec: SearchSpec) -> str:
-    if record.state != "complete":
-        return f"is {record.state}, and only a trial that has reached its full budget has a model to export"
-    if spec.keep == "none":
-        return "has left no model, since the search keeps none (keep: none)"
-    return "is not on the front, and only models on the front are kept (keep: all keeps every one)"
 
 
 @click.command()
