@@ -12,8 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PretrainedConfig
 
 from recur_tune.corpus.batches import WindowBatch
+from recur_tune.cost.inference import closed_state_floats
 from recur_tune.model.pretrained import described_model, recurrent_config
 from recur_tune.recurrences import Work
+from recur_tune.shape import shape_of
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, Plan
 
@@ -49,6 +51,12 @@ def _counted(shape: str, window: int) -> Counted:
     plain = flops(False, False)
     work = Work(made=flops(False, True) - plain, used=flops(True, False) - plain)
     return Counted(work, sum(leaf.numel() for leaf in tree_leaves(state)))
+
+
+def state_floats(config: TrialConfig, base: PretrainedConfig) -> int:
+    """Numbers in one stream's state, by the mechanism's closed form where it has one."""
+    closed = closed_state_floats(config, shape_of(base.to_dict()))
+    return counted(config, base).state_floats if closed is None else closed
 
 
 def frozen_training_flops(config: TrialConfig, base: PretrainedConfig, kept: int) -> float:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from transformers import PretrainedConfig
 
-from recur_tune.cost.counted import Counted, counted, frozen_training_flops
+from recur_tune.cost.counted import counted, frozen_training_flops, state_floats
 from recur_tune.cost.flops import flops_per_token, is_closed, training_flops_per_token
-from recur_tune.cost.inference import closed_state_floats, inference_memory
+from recur_tune.cost.inference import inference_memory
 from recur_tune.cost.memory import plan_memory, resolve_plan
 from recur_tune.recurrences import Work
 from recur_tune.shape import Shape, shape_of
@@ -52,21 +52,20 @@ def training_flops(config: TrialConfig, shape: Shape, base: PretrainedConfig, pl
     """Everything that a step multiplies per scored token, in closed form where there is one."""
     if config.tune == "recurrence":
         return frozen_training_flops(config, base, plan.kept_windows)
-    return training_flops_per_token(config, shape, plan, _counted(config, base).work)
+    return training_flops_per_token(config, shape, plan, _counted(config, base))
 
 
 def quick_costs(config: TrialConfig, shape: Shape, base: PretrainedConfig) -> dict[str, float]:
     """The costs that need no simulated step, by their names; `base` is for a recurrence that has to be counted."""
-    found, closed = _counted(config, base), closed_state_floats(config, shape)
     return {
-        "flops_per_token": flops_per_token(config, shape, found.work),
-        "inference_memory": inference_memory(config, shape, found.state_floats if closed is None else closed),
+        "flops_per_token": flops_per_token(config, shape, _counted(config, base)),
+        "inference_memory": inference_memory(config, shape, state_floats(config, base)),
     }
 
 
-def _counted(config: TrialConfig, base: PretrainedConfig) -> Counted:
-    """What torch counts of a recurrence that lacks a closed form; nothing of one that has all."""
-    return Counted(Work(0, 0), 0) if is_closed(config) else counted(config, base)
+def _counted(config: TrialConfig, base: PretrainedConfig) -> Work | None:
+    """What torch counts of a recurrence that lacks a closed form."""
+    return None if is_closed(config) else counted(config, base).work
 
 
 def recurrence_parameters(config: TrialConfig, shape: Shape) -> int:

@@ -12,11 +12,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import PretrainedConfig
 
 from recur_tune.corpus.batches import WindowBatch
-from recur_tune.cost.counted import counted, simulated_batch
-from recur_tune.cost.inference import closed_state_floats, state_bytes
+from recur_tune.cost.counted import simulated_batch, state_floats
+from recur_tune.cost.inference import state_bytes
 from recur_tune.errors import UserError
 from recur_tune.model.pretrained import described_model, recurrent_config
-from recur_tune.shape import shape_of
 from recur_tune.spec import Precision, TrialConfig
 from recur_tune.training.bptt import Chain, Plan, Read, fixed_plan
 from recur_tune.training.memory_tracker import MemoryTracker
@@ -86,14 +85,8 @@ def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: 
     short_kept = 1 if kept == 1 else _SIMULATED_KEPT
     short = simulated(_SIMULATED_WINDOWS, short_kept)
     further, further_kept = windows - _SIMULATED_WINDOWS, kept - short_kept
-    waiting = lanes * _state_bytes(config, base)
+    waiting = lanes * state_bytes(state_floats(config, base))
     return short.peak + further * tokens + further_kept * short.activations + (further - further_kept) * waiting
-
-
-def _state_bytes(config: TrialConfig, base: PretrainedConfig) -> int:
-    """Of one chain."""
-    closed = closed_state_floats(config, shape_of(base.to_dict()))
-    return state_bytes(counted(config, base).state_floats if closed is None else closed)
 
 
 @dataclass(frozen=True)
