@@ -8,6 +8,7 @@ Shape suffixes: B lanes, T positions, K hidden size, C columns, D head size.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ class Arithmetic:
         """The same, but the norm projected to the columns from `begin` on; and the stream's mean over positions,
         [B, 1, K], if it is wanted."""
         x_BTK, normed_BTK = self.norm(x_BTK, added, norm)
-        value = self.project(normed_BTK, projection, begin)
+        value = _columns(normed_BTK, projection, begin) if begin else self.project(normed_BTK, projection)
         return x_BTK, value, x_BTK.mean(1, keepdim=True) if with_mean else None
 
     def norm_mlp(self, x_BTK: torch.Tensor, added: Product | None, block: Block) -> tuple[torch.Tensor, Product]:
@@ -57,19 +58,9 @@ class Arithmetic:
         x_BTK, hidden, _ = self.norm_project(x_BTK, added, block.mlp_norm, block.up)
         return x_BTK, self.project(activated(hidden, block), block.down)
 
-    def project(self, x_BTK: torch.Tensor, projection: Projection, begin: int = 0) -> Product:
-        """A matrix product, to the columns from `begin` on."""
-        if not begin:
-            return _side_by_side([part(x_BTK) for part in projection.parts])
-        if projection.inputs_first:
-            [part] = projection.parts
-            return F.linear(x_BTK, part.weight[:, begin:].t(), part.bias[begin:])
-        made = []
-        for part in projection.parts:
-            if begin <= 0:
-                made.append(part(x_BTK))
-            begin -= len(part.weight)
-        return _side_by_side(made)
+    def project(self, x_BTK: torch.Tensor, projection: Projection) -> Product:
+        """A matrix product."""
+        return _side_by_side([part(x_BTK) for part in projection.parts])
 
     def value(self, product: Product) -> torch.Tensor:
         """What a product made, for an operation that is none of these."""
@@ -103,6 +94,15 @@ def split_heads(qkv_BTC: torch.Tensor, block: Block) -> tuple[torch.Tensor, ...]
     head_size = qkv_BTC.shape[-1] // (block.heads + 2 * block.key_value_heads)
     columns = [heads * head_size for heads in (block.heads, block.key_value_heads, block.key_value_heads)]
     return tuple(part.unflatten(-1, (-1, head_size)).transpose(1, 2) for part in qkv_BTC.split(columns, dim=-1))
+
+
+def _columns(x_BTK: torch.Tensor, projection: Projection, begin: int) -> torch.Tensor:
+    """A product's columns from `begin` on; where it has several parts, one begins there."""
+    if projection.inputs_first:
+        [part] = projection.parts
+        return F.linear(x_BTK, part.weight[:, begin:].t(), part.bias[begin:])
+    ends = accumulate(len(weight) for weight in projection.weights)
+    return _side_by_side([part(x_BTK) for part, end in zip(projection.parts, ends, strict=True) if end > begin])
 
 
 def _side_by_side(made: list[torch.Tensor]) -> torch.Tensor:

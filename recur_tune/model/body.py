@@ -9,6 +9,7 @@ Shape suffixes: T positions, D head size.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -106,7 +107,7 @@ class Body:
     blocks: tuple[Block, ...]
     final_norm: Module
 
-    @property
+    @cached_property
     def projections(self) -> tuple[Projection, ...]:
         """Every matrix product of the blocks."""
         return tuple(one for block in self.blocks for one in (block.qkv, block.out, block.up, block.down))

@@ -141,9 +141,8 @@ class Gathered(Arithmetic):
         value = _ActivateProject.apply(hidden.value, hidden.by_bias, self, block.down, *activation)
         return x_BTK, Product(value, self.bias_total(block.down))
 
-    def project(self, x_BTK: torch.Tensor, projection: Projection, begin: int = 0) -> Product:
+    def project(self, x_BTK: torch.Tensor, projection: Projection) -> Product:
         """Keeps what is multiplied."""
-        assert not begin
         return Product(_Project.apply(x_BTK, self, projection), self.bias_total(projection))
 
     def value(self, product: Product | torch.Tensor) -> torch.Tensor:

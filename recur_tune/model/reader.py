@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
@@ -31,7 +31,7 @@ from recur_tune.shape import Shape, shape_of
 _BY_AUTOGRAD = Arithmetic()
 
 
-class WindowedConfig:
+class WindowedConfig(PretrainedConfig):
     """What our configurations add to a family's own.
 
     Attributes:
@@ -41,14 +41,14 @@ class WindowedConfig:
         overlap: Tokens of a window that are read again in the next.
     """
 
-    recurrence: dict[str, Any] | None
-    window: int | None
-    overlap: int | None
+    recurrence: dict[str, Any] | None = None
+    window: int | None = None
+    overlap: int | None = None
 
     @property
     def shape(self) -> Shape:
         """The body's."""
-        return shape_of(self.to_dict())  # type: ignore[attr-defined]
+        return shape_of(self.to_dict())
 
     @property
     def windowing(self) -> Windowing:

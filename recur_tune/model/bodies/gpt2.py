@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 from transformers import GenerationMixin, GPT2Config, GPT2Model, GPT2PreTrainedModel
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
@@ -17,9 +15,6 @@ class RecurrentGPT2Config(WindowedConfig, GPT2Config):
     """GPT-2's configuration, and how its windows are connected."""
 
     model_type = "recurrent_gpt2"
-    recurrence: dict[str, Any] | None = None
-    window: int | None = None
-    overlap: int | None = None
 
 
 class RecurrentGPT2(ReadsInWindows, GPT2PreTrainedModel, GenerationMixin):

@@ -10,8 +10,6 @@ place to rest. So it needs no turn, moves no token of the window, and a window w
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 from transformers import (
     GenerationMixin,
@@ -77,9 +75,6 @@ class RecurrentLlamaConfig(WindowedConfig, LlamaConfig):
     """Llama's configuration, and how its windows are connected."""
 
     model_type = "recurrent_llama"
-    recurrence: dict[str, Any] | None = None
-    window: int | None = None
-    overlap: int | None = None
 
 
 class RecurrentLlama(_Family, LlamaPreTrainedModel, GenerationMixin):
@@ -96,9 +91,6 @@ class RecurrentMistralConfig(WindowedConfig, MistralConfig):
     """Mistral's configuration, and how its windows are connected."""
 
     model_type = "recurrent_mistral"
-    recurrence: dict[str, Any] | None = None
-    window: int | None = None
-    overlap: int | None = None
 
 
 class RecurrentMistral(_Family, MistralPreTrainedModel, GenerationMixin):
@@ -115,9 +107,6 @@ class RecurrentQwen2Config(WindowedConfig, Qwen2Config):
     """Qwen2's and Qwen2.5's configuration, and how its windows are connected."""
 
     model_type = "recurrent_qwen2"
-    recurrence: dict[str, Any] | None = None
-    window: int | None = None
-    overlap: int | None = None
 
 
 class RecurrentQwen2(_Family, Qwen2PreTrainedModel, GenerationMixin):
@@ -134,9 +123,6 @@ class RecurrentQwen3Config(WindowedConfig, Qwen3Config):
     """Qwen3's configuration, and how its windows are connected."""
 
     model_type = "recurrent_qwen3"
-    recurrence: dict[str, Any] | None = None
-    window: int | None = None
-    overlap: int | None = None
 
 
 class RecurrentQwen3(_Family, Qwen3PreTrainedModel, GenerationMixin):
