@@ -111,11 +111,9 @@ def test_an_inserted_key_stands_at_position_0(name):
     """A layer that is given its first token's embedding again makes the same key and value of it."""
     model, tokens = body(name, PooledSpec(l_ins=1)), some_tokens(1, 8)
     state = (model.body.tokens(tokens[:, :1])[:, None],)
-    block = model.body.blocks[0]
     plain, cache = Cache(), Cache()
     model.read(tokens, cache=plain)
     model.read(tokens, state, cache=cache)
     for ours, theirs in zip(cache.keys_values[0], plain.keys_values[0], strict=True):
         torch.testing.assert_close(ours[:, :, 0], theirs[:, :, 0], **CLOSE)
         torch.testing.assert_close(ours[:, :, 1:], theirs, **CLOSE)
-    assert block.heads == 2 * block.key_value_heads

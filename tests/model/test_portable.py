@@ -21,6 +21,7 @@ from recur_tune.model.pretrained import load_model, save_model
 from recur_tune.model.recurrences.pooled import Pooled
 from recur_tune.recurrences.pooled import PooledSpec
 from tests.conftest import small_model
+from tests.model.bodies import body
 
 MODELS = {
     "recent": PooledSpec(l_ins="all", embeddings=3, pooling="recent", skip=True),
@@ -77,6 +78,8 @@ def saved(folder: Path, memory: PooledSpec | None) -> RecurrentGPT2:
 @pytest.mark.slow
 def test_it_is_the_same_model_where_recur_tune_cannot_be_imported(tmp_path: Path) -> None:
     models = {name: saved(tmp_path / name, memory) for name, memory in MODELS.items()}
+    models["llama"] = body("llama", MODELS["recent"], vocab_size=256, max_position_embeddings=20).float()
+    save_model(models["llama"], byte_tokenizer(), tmp_path / "llama")
     script = ELSEWHERE.replace("TEXT", repr(TEXT)).replace("QUESTIONS", repr(QUESTIONS))
     environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")}
     folders = [str(tmp_path / name) for name in models]
