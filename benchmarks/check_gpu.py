@@ -209,8 +209,8 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
     yield "gelu_backward", [*module.gelu_backward(given, some(4 * hidden), total), total]
     total = torch.ones(3 * hidden, device=device)
     yield "join", [module.join((some(hidden), some(hidden), some(hidden)), total), total]
-    fresh = torch.tensor([True, False, True, False, False], device=device)
-    yield "move", [module.move(x, fresh, positions + 2, 2, 0), module.move(x, fresh, positions - 2, -2, 0)]
+    down = torch.tensor([0, 2, 0, 1, 2], device=device)
+    yield "move", [module.move(x, down, positions + 2), module.move(x, -down, positions - 2)]
     logits, target = torch.randn(300, 50304, device=device).to(low), torch.randint(50257, (300,), device=device)
     target[::7] = NOT_SCORED
     yield "cross_entropy", [module.cross_entropy(logits, target, 50257), logits]

@@ -13,6 +13,7 @@ from transformers import PretrainedConfig
 
 from recur_tune.corpus.batches import WindowBatch
 from recur_tune.cost.inference import closed_state_floats
+from recur_tune.model import State
 from recur_tune.model.pretrained import described_model, recurrent_config
 from recur_tune.recurrences import Work
 from recur_tune.shape import shape_of
@@ -31,8 +32,14 @@ class Counted(NamedTuple):
 
 def counted(config: TrialConfig, base: PretrainedConfig) -> Counted:
     """Count a trial's recurrence on a base of this shape."""
-    shape = recurrent_config(base, config.recurrence_spec, None).to_json_string(use_diff=False)
-    return _counted(shape, config.window)
+    return _counted(_described(config, base), config.window)
+
+
+def _described(config: TrialConfig, base: PretrainedConfig) -> str:
+    """A trial's model in JSON: what can be simulated without weights, and a key for what was."""
+    whole = recurrent_config(base, config.recurrence_spec, None)
+    whole.overlap = config.overlap
+    return whole.to_json_string(use_diff=False)
 
 
 @cache
@@ -43,13 +50,14 @@ def _counted(shape: str, window: int) -> Counted:
         tokens_BT = torch.zeros((1, window), dtype=torch.long)
     state = model.read(tokens_BT).state
 
-    def flops(with_state: bool, leave_state: bool) -> int:
+    def flops(state: State | None, leave_state: bool) -> int:
         with FlopCounterMode(display=False) as counter:
-            model.read(tokens_BT, state if with_state else None, leave_state=leave_state)
+            model.read(tokens_BT, state, leave_state=leave_state)
         return counter.get_total_flops()
 
-    plain = flops(False, False)
-    work = Work(made=flops(False, True) - plain, used=flops(True, False) - plain)
+    used, whole = (flops(state, leave_state) for leave_state in (False, True))
+    model.recurrence = None
+    work = Work(made=whole - used, used=used - flops(None, False))
     return Counted(work, sum(leaf.numel() for leaf in tree_leaves(state)))
 
 
@@ -62,8 +70,9 @@ def state_floats(config: TrialConfig, base: PretrainedConfig) -> int:
 def frozen_training_flops(config: TrialConfig, base: PretrainedConfig, kept: int) -> float:
     """Everything that a step multiplies per scored token where the recurrence alone learns: what lies below the layers
     that see a state has no backward pass, and no weight of the body a gradient."""
-    shape = recurrent_config(base, config.recurrence_spec, None).to_json_string(use_diff=False)
-    windows = config.windows
+    shape, windows = _described(config, base), config.windows
+    if config.mechanism and config.mechanism.stops_gradients:
+        kept = windows  # no window is run again
     # Every further window adds the same, and every one that is kept saves the same but for the first, which sees no
     # state.
     is_whole, further = kept == windows, max(0, windows - _SIMULATED)

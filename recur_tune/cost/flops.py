@@ -43,14 +43,17 @@ def training_flops_per_token(config: TrialConfig, shape: Shape, plan: Plan, coun
     windows, tokens = config.windows, config.window
     body = tokens * _blocks_per_position(shape, attended=tokens)
     head = tokens * 2 * shape.hidden * padded(shape.vocabulary)
-    recomputed = windows - plan.kept_windows
+    mechanism = config.mechanism
+    # Where no gradient comes from the windows behind, none is run again.
+    recomputed = 0 if mechanism and mechanism.stops_gradients else windows - plan.kept_windows
     # A product's backward pass is two products of the same size.
     total = 3 * windows * (body + head) + recomputed * body
-    if mechanism := config.mechanism:
+    if mechanism:
         work = mechanism.work(config.recurrence_spec, shape, config.windowing) if mechanism.work else _needed(counted)
-        # The last window leaves no state, and the first has none to see.
-        total += 3 * (windows - 1) * (work.made + work.used)
-        total += recomputed * work.made + max(recomputed - 1, 0) * work.used
+        # The last window leaves no state, and the first has none to see unless there is a learned one.
+        without = 0 if mechanism.from_the_start else 1
+        total += 3 * ((windows - 1) * work.made + (windows - without) * work.used)
+        total += recomputed * work.made + max(recomputed - without, 0) * work.used
     return total / config.windowing.span(windows)
 
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 from recur_tune.shape import Shape
 from recur_tune.spec import TrialConfig
 
-_STATE_BYTES = 4  # of a number in a state, which is carried in single precision
+_SINGLE = 4  # bytes
 
 
 def inference_memory(config: TrialConfig, shape: Shape, state_floats: int) -> int:
     """The key-value cache of one full window, in the precision that it is read in, and the recurrence's state."""
-    from recur_tune.training.precision import default_device, uses_bfloat16  # torch takes seconds to import
-
-    number = 2 if uses_bfloat16(default_device(), config.precision) else 4
     cached = 2 * shape.layers * shape.key_value_heads * shape.head_size * config.window
-    return cached * number + state_bytes(state_floats)
+    return cached * _number(config) + state_bytes(config, state_floats)
 
 
 def closed_state_floats(config: TrialConfig, shape: Shape) -> int | None:
@@ -25,6 +22,14 @@ def closed_state_floats(config: TrialConfig, shape: Shape) -> int | None:
     return None if mechanism.state_floats is None else mechanism.state_floats(config.recurrence_spec, shape)
 
 
-def state_bytes(state_floats: int) -> int:
-    """Bytes of a state."""
-    return state_floats * _STATE_BYTES
+def state_bytes(config: TrialConfig, state_floats: int) -> int:
+    """Bytes of a state, which is carried in single precision unless its mechanism keeps what was read as it is."""
+    as_read = config.mechanism is not None and config.mechanism.kept_as_read
+    return state_floats * (_number(config) if as_read else _SINGLE)
+
+
+def _number(config: TrialConfig) -> int:
+    """Bytes of a number in the precision that a window is read in."""
+    from recur_tune.training.precision import default_device, uses_bfloat16  # torch takes seconds to import
+
+    return 2 if uses_bfloat16(default_device(), config.precision) else _SINGLE

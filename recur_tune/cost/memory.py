@@ -63,6 +63,7 @@ def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: 
     """The predicted peak under a plan."""
     device = default_device()
     described = recurrent_config(base, config.recurrence_spec, config.dropout)
+    described.overlap = config.overlap
     if device.type == "cuda":
         _forget_inside_the_kernel(described)
     shape = described.to_json_string(use_diff=False)
@@ -79,13 +80,15 @@ def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: 
     # Every further window adds the same bytes: its tokens, and if it is kept its activations, otherwise the state that
     # waits for the backward pass. The first kept window is apart, since recomputing takes as much.
     tokens = lanes * (2 * 8 * config.window + 1)
+    if config.mechanism and config.mechanism.stops_gradients:  # nothing is kept, and no state waits
+        return simulated(_SIMULATED_WINDOWS, 1).peak + (windows - _SIMULATED_WINDOWS) * tokens
     if kept == windows:
         short = simulated(_SIMULATED_KEPT, _SIMULATED_KEPT)
         return short.peak + (windows - _SIMULATED_KEPT) * (tokens + short.activations)
     short_kept = 1 if kept == 1 else _SIMULATED_KEPT
     short = simulated(_SIMULATED_WINDOWS, short_kept)
     further, further_kept = windows - _SIMULATED_WINDOWS, kept - short_kept
-    waiting = lanes * state_bytes(state_floats(config, base))
+    waiting = lanes * state_bytes(config, state_floats(config, base))
     return short.peak + further * tokens + further_kept * short.activations + (further - further_kept) * waiting
 
 

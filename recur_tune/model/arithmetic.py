@@ -70,6 +70,10 @@ class Arithmetic:
         """Queries, keys and values of what a product made, or a tensor's, each [B, heads, T, head size]."""
         return split_heads(product, block)
 
+    def plus(self, product: Product, x_BTK: torch.Tensor | None) -> Product:
+        """What a product made, and something beside it."""
+        return product if x_BTK is None else product + x_BTK
+
     def dropout(self, product: Product, dropout: Module | None) -> Product:
         """Dropout on what a product made, where a family has any."""
         return product if dropout is None else dropout(product)

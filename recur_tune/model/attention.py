@@ -1,15 +1,17 @@
 """Causal attention over a window and what a recurrence inserts into it.
 
-What is inserted stands before the window, as keys and values alone. Lanes that begin a document must not see it: for
-them it stands behind the window, where causal attention sees nothing. So one kernel, the fastest, serves all lanes.
+What is inserted stands before the window, as keys and values alone. What a lane must not see of it (all, where a
+document begins) stands behind the window, where causal attention sees nothing. So one kernel, the fastest, serves all
+lanes.
 
-Shape suffixes: B lanes, T positions, M inserted embeddings, S both together, K hidden size, H heads of queries,
-G of keys and values, D head size, C columns.
+Shape suffixes: B lanes, T positions, M inserted rows, S both together, K hidden size, H heads of queries, G of keys and
+values, D head size, C columns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,9 +21,24 @@ from torch.autograd.function import once_differentiable
 from recur_tune.model.arithmetic import Arithmetic, Product
 from recur_tune.model.body import Block, Turn
 from recur_tune.model.passes import rms_norm, turned
+from recur_tune.model.recurrence import Heads
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]  # each [B, G, S, D]
 Move = Callable[..., torch.Tensor]  # rows of every lane, up or down
+Adapt = Callable[[torch.Tensor, Heads], torch.Tensor]  # what heads took, by a passage's hook
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Keys and values that stand before a window.
+
+    Attributes:
+        rows_BMC: Side by side, rotary positions in them.
+        seen_B: How many of them each lane sees, counted from the last; None: all.
+    """
+
+    rows_BMC: torch.Tensor
+    seen_B: torch.Tensor | None
 
 
 def attend(
@@ -29,10 +46,10 @@ def attend(
     block: Block,
     qkv: Product,
     turn: Turn | None = None,
-    inserted_BMK: torch.Tensor | None = None,
-    fresh_B: torch.Tensor | None = None,
+    extra: Extra | None = None,
     past: KeysValues | None = None,
     dropout: float = 0.0,
+    adapt: Adapt | None = None,
 ) -> tuple[torch.Tensor, KeysValues]:
     """What every position takes from those that it may see, and the keys and values that there are now.
 
@@ -41,22 +58,17 @@ def attend(
         block: Whose attention this is.
         qkv: The window's queries, keys and values in one.
         turn: The window's rotary positions; None where positions are not rotary.
-        inserted_BMK: Embeddings to be seen beside the window's own positions.
-        fresh_B: Lanes that must not see them; None means that all may.
+        extra: What is to be seen beside the window's own positions.
         past: Keys and values of the window's earlier part, in which what was inserted is already.
         dropout: Rate at which a position is forgotten.
+        adapt: Is given what was taken, and queries, keys and values before rotary positions; gives what is taken.
     """
-    inserted = 0
+    unturned = qkv
     if turn is not None:
-        qkv = _Turned.apply(_head_norms(arithmetic.value(qkv), block), *turn, block.heads + block.key_value_heads)
-    if inserted_BMK is not None:
-        inserted = inserted_BMK.shape[1]
-        # A key and a value, never a query: only that part of the projection is needed.
-        _, extra, _ = arithmetic.norm_project(
-            inserted_BMK, None, block.attention_norm, block.qkv, begin=block.query_columns
-        )
-        extra_BMC = _key_norm(arithmetic.value(extra), block)
-        qkv = _Packed.apply(extra_BMC, arithmetic.value(qkv), fresh_B, arithmetic.move)
+        unturned = _head_norms(arithmetic.value(qkv), block)
+        qkv = _Turned.apply(unturned, *turn, block.heads + block.key_value_heads)
+    if extra is not None:
+        qkv = _Packed.apply(extra.rows_BMC, arithmetic.value(qkv), extra.seen_B, arithmetic.move)
     q_BHSD, k_BGSD, v_BGSD = arithmetic.heads(qkv, block)
     if past is not None:
         k_BGSD, v_BGSD = (torch.cat(pair, dim=2) for pair in zip(past, (k_BGSD, v_BGSD), strict=True))
@@ -73,9 +85,24 @@ def attend(
         enable_gqa=block.heads != block.key_value_heads,
     )  # fmt: skip
     out_BSC = out_BHSD.transpose(1, 2).flatten(2)
-    if inserted:
-        out_BSC = _Unpacked.apply(out_BSC, inserted, fresh_B, arithmetic.move)
+    if extra is not None:
+        out_BSC = _Unpacked.apply(out_BSC, extra.rows_BMC.shape[1], extra.seen_B, arithmetic.move)
+    if adapt is not None:
+        out_BSC = adapt(out_BSC, lambda: arithmetic.heads(unturned, block))
     return out_BSC, (k_BGSD, v_BGSD)
+
+
+def inserted_keys_values(arithmetic: Arithmetic, block: Block, inserted_BMK: torch.Tensor) -> torch.Tensor:
+    """Of embeddings, by the layer's own norm and projections; no queries, so only that part of them is needed."""
+    _, extra, _ = arithmetic.norm_project(
+        inserted_BMK, None, block.attention_norm, block.qkv, begin=block.query_columns
+    )
+    return _key_norm(arithmetic.value(extra), block)
+
+
+def turned_keys_values(rows_BMC: torch.Tensor, turn: Turn | None, block: Block) -> torch.Tensor:
+    """Keys and values with rotary positions in the keys."""
+    return rows_BMC if turn is None else _Turned.apply(rows_BMC, *turn, block.key_value_heads)
 
 
 def _head_norms(qkv_BTC: torch.Tensor, block: Block) -> torch.Tensor:
@@ -120,31 +147,31 @@ class _Packed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, extra_BMC: torch.Tensor, qkv_BTC: torch.Tensor, fresh_B: torch.Tensor | None, move: Move
+        ctx: Any, extra_BMC: torch.Tensor, qkv_BTC: torch.Tensor, seen_B: torch.Tensor | None, move: Move
     ) -> torch.Tensor:
         inserted, positions = extra_BMC.shape[1], qkv_BTC.shape[1]
-        ctx.fresh_B, ctx.move, ctx.positions = fresh_B, move, positions
-        ctx.extra = _places(extra_BMC, qkv_BTC, fresh_B)
-        packed_BSC = move(qkv_BTC, fresh_B, inserted + positions, inserted, 0)
-        packed_BSC[ctx.extra] = extra_BMC
+        ctx.down, ctx.move, ctx.positions = inserted if seen_B is None else seen_B, move, positions
+        ctx.extra, ctx.kind = _places(extra_BMC, qkv_BTC, seen_B), extra_BMC.dtype
+        packed_BSC = move(qkv_BTC, ctx.down, inserted + positions)
+        packed_BSC[ctx.extra] = extra_BMC.to(qkv_BTC.dtype)
         return packed_BSC
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_packed_BSC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        inserted = by_packed_BSC.shape[1] - ctx.positions
-        by_qkv_BTC = ctx.move(by_packed_BSC, ctx.fresh_B, ctx.positions, -inserted, 0)
-        return by_packed_BSC[ctx.extra], by_qkv_BTC, None, None
+        by_extra_BMC = by_packed_BSC[ctx.extra].to(ctx.kind) if ctx.needs_input_grad[0] else None
+        return by_extra_BMC, ctx.move(by_packed_BSC, -ctx.down, ctx.positions), None, None
 
 
-def _places(extra_BMC: torch.Tensor, qkv_BTC: torch.Tensor, fresh_B: torch.Tensor | None) -> tuple[Any, ...]:
-    """Where in a packed window what is inserted stands: before the window or, in fresh lanes, behind it."""
+def _places(extra_BMC: torch.Tensor, qkv_BTC: torch.Tensor, seen_B: torch.Tensor | None) -> tuple[Any, ...]:
+    """Where in a packed window what is inserted stands: what is seen before the window, the rest behind it."""
     (lanes, inserted, columns), (_, positions, all_columns) = extra_BMC.shape, qkv_BTC.shape
     keys_and_values = slice(all_columns - columns, None)
-    if fresh_B is None:
+    if seen_B is None:
         return slice(None), slice(0, inserted), keys_and_values
-    place_M = torch.arange(inserted, device=fresh_B.device)
-    return torch.arange(lanes, device=fresh_B.device)[:, None], place_M + positions * fresh_B[:, None], keys_and_values
+    row_M, lane_B = torch.arange(inserted, device=seen_B.device), torch.arange(lanes, device=seen_B.device)
+    # Rows that are not seen, which would begin before the first place, come round to the end.
+    return lane_B[:, None], (row_M + seen_B[:, None] - inserted) % (inserted + positions), keys_and_values
 
 
 class _Unpacked(torch.autograd.Function):
@@ -152,13 +179,12 @@ class _Unpacked(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, out_BSK: torch.Tensor, inserted: int, fresh_B: torch.Tensor | None, move: Move
+        ctx: Any, out_BSC: torch.Tensor, inserted: int, seen_B: torch.Tensor | None, move: Move
     ) -> torch.Tensor:
-        ctx.inserted, ctx.fresh_B, ctx.move = inserted, fresh_B, move
-        return move(out_BSK, fresh_B, out_BSK.shape[1] - inserted, -inserted, 0)
+        ctx.rows, ctx.down, ctx.move = out_BSC.shape[1], inserted if seen_B is None else seen_B, move
+        return move(out_BSC, -ctx.down, ctx.rows - inserted)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_out_BTK: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        rows = by_out_BTK.shape[1] + ctx.inserted
-        return ctx.move(by_out_BTK, ctx.fresh_B, rows, ctx.inserted, 0), None, None, None
+    def backward(ctx: Any, by_out_BTC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return ctx.move(by_out_BTC, ctx.down, ctx.rows), None, None, None

@@ -133,10 +133,10 @@ class Body:
         rates = [*(block.attention_dropout for block in self.blocks), *(one.p for one in behind if one is not None)]
         return any(rates)
 
-    def turn(self, begin: int, x_BTK: torch.Tensor) -> Turn | None:
-        """Rotary positions from `begin` on; None where positions have embeddings."""
+    def turn(self, begin: int, count: int, x_BTK: torch.Tensor) -> Turn | None:
+        """So many rotary positions from `begin` on, for rows like these; None where positions have embeddings."""
         if self.rotary is None:
             return None
-        position_1T = torch.arange(begin, begin + x_BTK.shape[1], device=x_BTK.device)[None]
+        position_1T = torch.arange(begin, begin + count, device=x_BTK.device)[None]
         cos_1TD, sin_1TD = self.rotary(x_BTK, position_1T)
         return cos_1TD[0], sin_1TD[0]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from recur_tune.corpus.windows import Windowing
-from recur_tune.model.recurrence import Passage, State
+from recur_tune.model.recurrence import Passage
 
 
 @dataclass
@@ -50,11 +50,10 @@ class TextCache:
         """Tokens that the window still takes."""
         return self.windowing.size - self.window.length
 
-    def next_window(self) -> tuple[State | None, torch.Tensor | None]:
-        """Begin a window: the state that it sees, and the tokens that it reads again."""
-        state = None if self.window.passage is None else self.window.passage.close()
+    def next_window(self) -> torch.Tensor | None:
+        """Begin a window; the tokens that it reads again."""
         self.window = Cache()
-        return state, self.recent_BT
+        return self.recent_BT
 
     def note(self, tokens_BT: torch.Tensor) -> None:
         """Remember what was read of the text."""

@@ -157,6 +157,12 @@ class Gathered(Arithmetic):
             product = Product(product, None)
         return _Heads.apply(product.value, product.by_bias, self, block)
 
+    def plus(self, product: Product, x_BTK: torch.Tensor | None) -> Product:
+        """In the product's type."""
+        if x_BTK is None:
+            return product
+        return Product(product.value + x_BTK.to(product.value.dtype), product.by_bias)
+
     def dropout(self, product: Product, dropout: Module | None) -> Product:
         """By autograd, where there is any."""
         if dropout is None or not (dropout.training and dropout.p):

@@ -244,26 +244,26 @@ def _join(
         tl.atomic_add(total_at + part * size + column, of_columns, mask=column < size, sem="relaxed")
 
 
-def move(x_BTC: torch.Tensor, fresh_B: torch.Tensor | None, rows: int, down: int, down_if_fresh: int) -> torch.Tensor:
-    """So many rows of every lane, moved down; zero where none comes from."""
+def move(x_BTC: torch.Tensor, down: int | torch.Tensor, rows: int) -> torch.Tensor:
+    """So many rows of every lane, moved down, by as much in all lanes or in each by its own; zero where none comes
+    from."""
     lanes, source_rows, size = x_BTC.shape
-    moved_BTC = x_BTC.new_empty(lanes, rows, size)
+    moved_BTC, by_lane = x_BTC.new_empty(lanes, rows, size), isinstance(down, torch.Tensor)
     _move[(lanes, rows)](
-        x_BTC.contiguous(), x_BTC if fresh_B is None else fresh_B, moved_BTC, source_rows, rows, size, down,
-        down_if_fresh, HAS_FRESH=fresh_B is not None, BLOCK=1024,
+        x_BTC.contiguous(), down if by_lane else x_BTC, moved_BTC, source_rows, rows, size, 0 if by_lane else down,
+        BY_LANE=by_lane, BLOCK=1024,
     )  # fmt: skip
     return moved_BTC
 
 
 @triton.jit
 def _move(
-    x_at, fresh_at, moved_at, source_rows, rows, size, down, down_if_fresh,
-    HAS_FRESH: tl.constexpr, BLOCK: tl.constexpr,
+    x_at, downs_at, moved_at, source_rows, rows, size, down, BY_LANE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     lane, row = tl.program_id(0).to(tl.int64), tl.program_id(1)
     source = row - down
-    if HAS_FRESH:
-        source = row - tl.where(tl.load(fresh_at + lane), down_if_fresh, down)
+    if BY_LANE:
+        source = row - tl.load(downs_at + lane)
     there = tl.where(source >= 0, tl.where(source < source_rows, size, 0), 0)  # columns
     for first in range(0, size, BLOCK):
         column = first + tl.arange(0, BLOCK)

@@ -124,14 +124,15 @@ def join(parts: tuple[torch.Tensor, ...], total: Total) -> torch.Tensor:
     return joined
 
 
-def move(x_BTC: torch.Tensor, fresh_B: torch.Tensor | None, rows: int, down: int, down_if_fresh: int) -> torch.Tensor:
-    """So many rows of every lane, moved down; zero where none comes from."""
+def move(x_BTC: torch.Tensor, down: int | torch.Tensor, rows: int) -> torch.Tensor:
+    """So many rows of every lane, moved down, by as much in all lanes or in each by its own; zero where none comes
+    from."""
     lanes, source_rows, _ = x_BTC.shape
-    if fresh_B is None:
+    if isinstance(down, int):
         begin, end = max(0, -down), min(source_rows, rows - down)
         return F.pad(x_BTC[:, begin:end], (0, 0, begin + down, rows - end - down))
     lane, row = torch.arange(lanes, device=x_BTC.device)[:, None], torch.arange(rows, device=x_BTC.device)
-    source_BT = row - torch.where(fresh_B[:, None], down_if_fresh, down)
+    source_BT = row - down[:, None]
     inside_BT = (source_BT >= 0) & (source_BT < source_rows)
     return x_BTC[lane, source_BT.clamp(0, source_rows - 1)] * inside_BT[..., None]
 

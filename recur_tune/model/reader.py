@@ -3,13 +3,13 @@
 The weights live in Hugging Face's own modules, so any model of a family loads and saves as it is; only the way through
 the blocks is written here, because a recurrence takes part in it.
 
-Shape suffixes: B lanes, T positions, M inserted embeddings, K hidden size.
+Shape suffixes: B lanes, T positions, M rows that a recurrence brings, K hidden size, C columns.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,10 +21,10 @@ from transformers.utils.generic import can_return_tuple
 
 from recur_tune.corpus.windows import NOT_SCORED, Windowing
 from recur_tune.model.arithmetic import Arithmetic, Product
-from recur_tune.model.attention import attend
+from recur_tune.model.attention import Extra, attend, inserted_keys_values, turned_keys_values
 from recur_tune.model.body import Body
 from recur_tune.model.cache import Cache, TextCache
-from recur_tune.model.recurrence import Recurrence, State
+from recur_tune.model.recurrence import Passage, Recurrence, State
 from recur_tune.model.recurrences import module_of
 from recur_tune.shape import Shape, shape_of
 
@@ -125,6 +125,7 @@ class ReadsInWindows(PreTrainedModel):
         fresh_B: torch.Tensor | None = None,
         cache: Cache | None = None,
         leave_state: bool = True,
+        overlap: int | None = None,
         arithmetic: Arithmetic = _BY_AUTOGRAD,
     ) -> Reading:
         """Run one window.
@@ -135,16 +136,58 @@ class ReadsInWindows(PreTrainedModel):
             fresh_B: Lanes that begin a document and must not see the state; None means that all may see it.
             cache: The window's earlier part, updated in place.
             leave_state: False spares making the state where nobody reads on.
+            overlap: Tokens that the next window reads again; default: the configuration's.
             arithmetic: How the blocks' operations are run.
         """
-        body, begin = self.body, cache.length if cache else 0
+        begin, positions = cache.length if cache else 0, tokens_BT.shape[1]
         passage = cache.passage if cache else None
         if passage is None and self.recurrence is not None:
             passage = self.recurrence.open(state, fresh_B, in_parts=cache is not None)
-        watcher = passage if leave_state or cache is not None else None
+        x_BTK = arithmetic.embed(tokens_BT, begin, self.body)
+        before_BMK = passage.before() if passage is not None and not begin else None
+        behind_BMK = passage.behind() if passage is not None and leave_state and cache is None else None
+        first = 0 if before_BMK is None else before_BMK.shape[1]
+        rows = [one for one in (before_BMK, x_BTK, behind_BMK) if one is not None]
+        if len(rows) > 1:
+            x_BTK = torch.cat(rows, dim=1)
+        observed = leave_state or cache is not None
+        top_BTK = self._run(x_BTK, begin - first, passage, fresh_B, cache, observed, arithmetic)
+        if behind_BMK is not None:
+            behind_BMK = top_BTK[:, first + positions :]
+        if len(rows) > 1:
+            top_BTK = top_BTK[:, first : first + positions]
+        if cache is not None:
+            cache.passage, cache.length = passage, begin + positions
+        left = None
+        if passage is not None and leave_state:
+            overlap = (self.config.overlap or 0) if overlap is None else overlap
+            left = self.leave(cache, overlap) if cache is not None else passage.close(overlap, behind_BMK)
+        return Reading(top_BTK, left)
+
+    def leave(self, cache: Cache, overlap: int) -> State | None:
+        """The state that a window read in parts leaves, as far as it was read; it can still be read on."""
+        if cache.passage is None:
+            return None
+        behind_BMK = cache.passage.behind()
+        if behind_BMK is not None:  # on a copy: what stands behind a window is no part of one that goes on
+            aside = Cache(dict(cache.keys_values), None, cache.length)
+            behind_BMK = self._run(behind_BMK, cache.length, None, None, aside, False, _BY_AUTOGRAD)
+        return cache.passage.close(overlap, behind_BMK)
+
+    def _run(
+        self,
+        x_BTK: torch.Tensor,
+        begin: int,
+        passage: Passage | None,
+        fresh_B: torch.Tensor | None,
+        cache: Cache | None,
+        observed: bool,
+        arithmetic: Arithmetic,
+    ) -> torch.Tensor:
+        """Rows from position `begin` on through all blocks; the last one's output, normalised."""
+        body, watcher = self.body, passage if observed else None
         wants_mean = watcher is not None and watcher.wants == "means"
-        x_BTK = arithmetic.embed(tokens_BT, begin, body)
-        turn = body.turn(begin, x_BTK)
+        turn = body.turn(begin, x_BTK.shape[1], x_BTK)
         added: Product | None = None  # to the residual stream, by the block before
         for layer, block in enumerate(body.blocks):
             x_BTK, qkv, mean_B1K = arithmetic.norm_project(
@@ -153,21 +196,45 @@ class ReadsInWindows(PreTrainedModel):
             if watcher is not None and layer:  # the sum is the output of the block before
                 watcher.observe(layer - 1, x_BTK if mean_B1K is None else mean_B1K)
             past = cache.keys_values.get(layer) if cache else None
-            inserted_BMK = passage.inserted(layer) if passage is not None and past is None else None
+            extra = self._extra(layer, passage, fresh_B, x_BTK, arithmetic) if past is None else None
             rate = block.attention_dropout if self.training else 0.0
-            attended_BTC, keys_values = attend(arithmetic, block, qkv, turn, inserted_BMK, fresh_B, past, rate)
+            adapt = None if passage is None else partial(passage.attended, layer)
+            attended_BTC, keys_values = attend(arithmetic, block, qkv, turn, extra, past, rate, adapt)
             if cache is not None:
                 cache.keys_values[layer] = keys_values
             behind_attention, behind_mlp = block.dropouts or (None, None)
             added = arithmetic.dropout(arithmetic.project(attended_BTC, block.out), behind_attention)
+            added = arithmetic.plus(added, None if passage is None else passage.branch(layer, x_BTK))
             x_BTK, added = arithmetic.norm_mlp(x_BTK, added, block)
             added = arithmetic.dropout(added, behind_mlp)
         _, top_BTK = arithmetic.norm(x_BTK, added, body.final_norm)
         if watcher is not None:  # as Hugging Face counts hidden states, the last one is normalised
             watcher.observe(len(body.blocks) - 1, top_BTK.mean(1, keepdim=True) if wants_mean else top_BTK)
-        if cache is not None:
-            cache.passage, cache.length = passage, begin + tokens_BT.shape[1]
-        return Reading(top_BTK, passage.close() if passage is not None and leave_state else None)
+        return top_BTK
+
+    def _extra(
+        self,
+        layer: int,
+        passage: Passage | None,
+        fresh_B: torch.Tensor | None,
+        x_BTK: torch.Tensor,
+        arithmetic: Arithmetic,
+    ) -> Extra | None:
+        """Keys and values that a passage brings to a layer."""
+        if passage is None:
+            return None
+        block, rows_BMC = self.body.blocks[layer], passage.keys_values(layer)
+        if rows_BMC is not None:
+            count = rows_BMC.shape[1]
+            rows_BMC = turned_keys_values(rows_BMC, self.body.turn(-count, count, x_BTK), block)
+        elif (inserted_BMK := passage.inserted(layer)) is not None:
+            rows_BMC = inserted_keys_values(arithmetic, block, inserted_BMK)
+        else:
+            return None
+        seen_B = passage.seen_B
+        if seen_B is None and fresh_B is not None:
+            seen_B = rows_BMC.shape[1] * ~fresh_B
+        return Extra(rows_BMC, seen_B)
 
     def logits(self, top_BTK: torch.Tensor) -> torch.Tensor:
         """Scores over the vocabulary."""
@@ -186,11 +253,14 @@ class ReadsInWindows(PreTrainedModel):
             )
         tops, rest_BT = [], tokens_BT
         while rest_BT.shape[1]:
-            state, again_BT = (None, None) if cache.room else cache.next_window()
+            state, again_BT = None, None
+            if not cache.room:
+                state = self.leave(cache.window, cache.windowing.overlap)
+                again_BT = cache.next_window()
             repeated = 0 if again_BT is None else again_BT.shape[1]
             new_BT, rest_BT = rest_BT.tensor_split([cache.room - repeated], dim=1)
             part_BT = new_BT if again_BT is None else torch.cat([again_BT, new_BT], dim=1)
-            # Within a window the cache has what it sees, and leaves a state when it is full.
+            # Within a window the cache has what it sees; it leaves a state when it is full.
             reading = self.read(part_BT, state, cache=cache.window, leave_state=False)
             cache.note(new_BT)
             tops.append(reading.top_BTK[:, repeated:])

@@ -5,11 +5,13 @@ blocks the reader calls the passage's hooks; closing it gives the next state. A 
 `recurrences/` (or in somebody else's package) and a description in `recur_tune.recurrences`, which gives it its name
 and its fields. Nothing else asks which one it is.
 
-Shape suffixes: B lanes, T positions, M inserted embeddings, K hidden size.
+Shape suffixes: B lanes, T positions, M inserted rows, K hidden size, H heads of queries, G of keys and values,
+D head size, C columns.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -17,28 +19,64 @@ from torch import nn
 
 from recur_tune.shape import Shape
 
-State = tuple[torch.Tensor, ...]  # lanes first; only the recurrence knows what they are
+State = tuple[torch.Tensor, ...]  # floating-point, lanes first; only the recurrence knows what they are
+Heads = Callable[[], tuple[torch.Tensor, ...]]  # makes q [B, H, T, D], k and v [B, G, T, D]
 
 
 class Passage:
-    """One window's way through the blocks. Every hook does nothing by default.
+    """One window's way through the blocks. Every hook does nothing by default; layers are counted from 0.
+
+    Of a window that is read in parts (as text is generated) the hooks see one part after another.
 
     Attributes:
         wants: What `observe` is given of a layer: its outputs, or their mean over positions, which is cheaper.
+        seen_B: Of the rows that are inserted into a layer, how many each lane sees, counted from the last; None: all,
+            and none in lanes that begin a document.
     """
 
     wants: Literal["outputs", "means"] = "outputs"
+    seen_B: torch.Tensor | None = None
+
+    def before(self) -> torch.Tensor | None:
+        """Rows [B, M, K] that stand before the window's embedded tokens and go through all layers with them. They are
+        never scored. They have no learned position; rotary ones count back from the window's first."""
+        return None
+
+    def behind(self) -> torch.Tensor | None:
+        """The same behind the window, asked for when a state is to be left; `close` is given what became of them."""
+        return None
 
     def inserted(self, layer: int) -> torch.Tensor | None:
-        """Embeddings [B, M, K] that a layer, counted from 0, may attend to beside its own positions: the layer's own
-        norm and projections make keys and values of them. Lanes that begin a document do not see them."""
+        """Embeddings [B, M, K] that a layer may attend to beside its own positions: its own norm and projections make
+        keys and values of them."""
+        return None
+
+    def keys_values(self, layer: int) -> torch.Tensor | None:
+        """The same as ready keys and values side by side, [B, M, 2 G D]. Rotary positions are not in them yet: they
+        stand before the window, one behind the other."""
+        return None
+
+    def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
+        """What a layer's heads took, side by side, on its way to the output projection; `heads` gives queries, keys and
+        values, before rotary positions."""
+        return out_BTC
+
+    def branch(self, layer: int, x_BTK: torch.Tensor) -> torch.Tensor | None:
+        """What is added to the residual stream beside attention's output; `x_BTK` is the stream where a layer
+        begins."""
         return None
 
     def observe(self, layer: int, output: torch.Tensor) -> None:
-        """A layer's outputs [B, T, K], in the order of layers. Of a window that is read in parts, this part's."""
+        """A layer's outputs [B, T, K], in the order of layers; the last one's are normalised."""
 
-    def close(self) -> State:
-        """The state that the window leaves, as far as it was read."""
+    def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
+        """The state that the window leaves, as far as it was read.
+
+        Args:
+            overlap: Positions at its end that the next window reads again: what is stored token by token leaves them
+                out.
+            behind_BMK: The last layer's output, normalised, at the rows `behind` the window; None where there are none.
+        """
         raise NotImplementedError
 
     def reorder(self, lane_B: torch.Tensor) -> None:
@@ -47,7 +85,14 @@ class Passage:
 
 
 class Recurrence(nn.Module):
-    """What connects a body's windows."""
+    """What connects a body's windows.
+
+    Attributes:
+        stops_gradients: Whether no gradient goes from a window to the one before: then every window is differentiated
+            as soon as it is read.
+    """
+
+    stops_gradients = False
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()

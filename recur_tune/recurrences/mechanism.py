@@ -61,6 +61,9 @@ class Mechanism:
             them counted by torch.
         work: The same as kernels are charged, for training; None has it counted by torch.
         state_floats: Numbers in the state of one lane; None has them counted.
+        from_the_start: Whether a document's first window has a state as well, a learned one.
+        stops_gradients: Whether no gradient goes from a window to the one before, as its module says too.
+        kept_as_read: Whether a state's numbers have the precision in which a window is read; else single precision.
         outside_products: Fields that enter no matrix product.
         outside_state: Fields that the size of the state does not depend on.
         check: Given a spec, a body's shape and its name, one sentence on what the body cannot do, or None.
@@ -76,6 +79,9 @@ class Mechanism:
     flops: Callable[[Any, Shape, Windowing], float] | None = None
     work: Callable[[Any, Shape, Windowing], Work] | None = None
     state_floats: Callable[[Any, Shape], int] | None = None
+    from_the_start: bool = False
+    stops_gradients: bool = False
+    kept_as_read: bool = False
     outside_products: frozenset[str] = frozenset()
     outside_state: frozenset[str] = frozenset()
     check: Callable[[Any, Shape, str], str | None] = lambda spec, shape, base: None

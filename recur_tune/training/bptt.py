@@ -8,7 +8,7 @@ from the first reading instead.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -105,13 +105,8 @@ class Chain(nn.Module):
         head = Head(vocabulary, self.fused, is_trained=vocabulary.requires_grad)
         step = Gathered(totals, self.fused)
         losses: list[torch.Tensor] = []
-        entries, readings = self._read_for_states(batch, step, dice)
         by_state: Gradients | None = None  # what the windows behind say about the state that one leaves
-        for window in reversed(range(len(entries))):
-            entry, reading = entries.pop(), readings.pop(window, None)
-            if reading is None:
-                with dice.again(window):
-                    reading = self._read(batch, window, entry, step)
+        for window, entry, reading in self._readings(batch, step, dice):
             top_NK, left = reading
             loss, by_top_NK = head.score(top_NK, batch.targets_WBT[window].flatten())
             losses.append(loss)
@@ -127,6 +122,31 @@ class Chain(nn.Module):
             at_head = next(at for at, parameter in enumerate(trained) if parameter is vocabulary)
             totals.gradients[at_head] += head.gradient
         return torch.stack(losses).sum(), totals.gradients
+
+    def _readings(self, batch: WindowBatch, step: Gathered, dice: Dice) -> Iterator[tuple[int, State | None, Read]]:
+        """Windows in the order in which they are differentiated, with the state that each begins with."""
+        if self.model.recurrence is not None and self.model.recurrence.stops_gradients:
+            yield from self._forward_readings(batch, step, dice)
+            return
+        entries, readings = self._read_for_states(batch, step, dice)
+        for window in reversed(range(len(entries))):
+            entry, reading = entries.pop(), readings.pop(window, None)
+            if reading is None:
+                with dice.again(window):
+                    reading = self._read(batch, window, entry, step)
+            yield window, entry, reading
+            del reading
+
+    def _forward_readings(
+        self, batch: WindowBatch, step: Gathered, dice: Dice
+    ) -> Iterator[tuple[int, State | None, Read]]:
+        """Where no gradient comes from the windows behind, none has to wait for it, or to be run again."""
+        left: State | None = None
+        for window in range(len(batch.starts)):
+            with dice.first(window):
+                top_NK, left = self._read(batch, window, self._entry(batch, window, left), step)
+            yield window, None, (top_NK, None)
+            del top_NK
 
     def _read_for_states(
         self, batch: WindowBatch, step: Gathered, dice: Dice

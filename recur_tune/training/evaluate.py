@@ -104,6 +104,7 @@ def evaluate(
                 on_device.inputs_WBT[0],
                 state=None if start == "all" or given == "none" else state,
                 fresh_B=on_device.fresh_WB[0] if start == "some" else None,
+                overlap=windowing.overlap,
             )
         state = reading.state if given != "other" else _handed_round(reading.state, state, table_B5)
         # Only what is scored is projected: in an overlapped window that may be a small part.

@@ -112,10 +112,16 @@ def test_a_layer_keeps_two_sums_and_what_its_products_made():
     assert kept(3) - kept(2) == a_layer
 
 
-@pytest.mark.parametrize("fresh", [None, torch.tensor([True, False])], ids=["none", "some"])
-def test_rows_are_moved_down_and_leave_zeros(fresh):
+@pytest.mark.parametrize(
+    ("down", "expected"),
+    [
+        (2, [[0, 0, 1, 2, 3], [0, 0, 4, 5, 6]]),
+        (torch.tensor([0, 2]), [[1, 2, 3, 0, 0], [0, 0, 4, 5, 6]]),
+        (torch.tensor([-1, 1]), [[2, 3, 0, 0, 0], [0, 4, 5, 6, 0]]),
+        (-1, [[2, 3], [5, 6]]),
+        (torch.tensor([-2, 0]), [[3, 0], [4, 5]]),
+    ],
+)
+def test_rows_are_moved_down_and_leave_zeros(down, expected):
     rows = torch.arange(1.0, 7.0).view(2, 3, 1)  # 1 2 3 and 4 5 6
-    down = [[0, 0, 1, 2, 3], [0, 0, 4, 5, 6]] if fresh is None else [[1, 2, 3, 0, 0], [0, 0, 4, 5, 6]]
-    assert move(rows, fresh, 5, 2, 0)[..., 0].tolist() == down
-    up = [[2, 3], [5, 6]] if fresh is None else [[1, 2], [5, 6]]
-    assert move(rows, fresh, 2, -1, 0)[..., 0].tolist() == up
+    assert move(rows, down, len(expected[0]))[..., 0].tolist() == expected

@@ -132,7 +132,7 @@ class PooledPassage(Passage):
             self._parts.append(self._sum_BTK)
             self._sum_BTK = None
 
-    def close(self) -> State:
+    def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """Made from all parts together, or from the means."""
         if self.wants == "means":
             mixed_BTK = (self._weights[:, None, None, None] * torch.stack(self._means)).sum(0)
