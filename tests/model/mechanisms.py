@@ -1,0 +1,12 @@
+"""Small forms of every mechanism, for tests that hold for all of them."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from recur_tune.recurrences.pooled import PooledSpec
+
+SPECS: dict[str, BaseModel] = {
+    "pooled, one layer": PooledSpec(l_ins=2, width=8, depth=1, pooling="recent", embeddings=3, skip=True),
+    "pooled, all layers": PooledSpec(l_ins="all", embeddings=2, width=8, depth=1),
+}
