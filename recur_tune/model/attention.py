@@ -18,10 +18,10 @@ from torch.autograd.function import once_differentiable
 
 from recur_tune.model.arithmetic import Arithmetic, Product
 from recur_tune.model.body import Block, Turn
-from recur_tune.model.passes import rms_norm, turned
+from recur_tune.model.passes import rms_norm
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]  # each [B, G, S, D]
-Move = Callable[..., torch.Tensor]  # rows of every lane, up or down
+Pass = Callable[..., torch.Tensor]  # one of `passes.py` or of `kernels.py`
 
 
 def attend(
@@ -47,17 +47,19 @@ def attend(
         dropout: Rate at which a position is forgotten.
     """
     inserted = 0
-    if turn is not None:
-        qkv = _Turned.apply(_head_norms(arithmetic.value(qkv), block), *turn, block.heads + block.key_value_heads)
+    if block.query_norm is not None:
+        qkv = _head_norms(arithmetic.value(qkv), block)
     if inserted_BMK is not None:
         inserted = inserted_BMK.shape[1]
+        if turn is not None:  # before it is moved; what is inserted has no turn
+            qkv, turn = _Turned.apply(arithmetic.value(qkv), *turn, block.turned_heads, arithmetic.turned), None
         # A key and a value, never a query: only that part of the projection is needed.
         _, extra, _ = arithmetic.norm_project(
             inserted_BMK, None, block.attention_norm, block.qkv, begin=block.query_columns
         )
         extra_BMC = _key_norm(arithmetic.value(extra), block)
         qkv = _Packed.apply(extra_BMC, arithmetic.value(qkv), fresh_B, arithmetic.move)
-    q_BHSD, k_BGSD, v_BGSD = arithmetic.heads(qkv, block)
+    q_BHSD, k_BGSD, v_BGSD = arithmetic.heads(qkv, block, turn)
     if past is not None:
         k_BGSD, v_BGSD = (torch.cat(pair, dim=2) for pair in zip(past, (k_BGSD, v_BGSD), strict=True))
     new, seen = q_BHSD.shape[2], k_BGSD.shape[2]
@@ -79,9 +81,8 @@ def attend(
 
 
 def _head_norms(qkv_BTC: torch.Tensor, block: Block) -> torch.Tensor:
-    """With norms over every head's query and key, where a family has them."""
-    if block.query_norm is None or block.key_norm is None:
-        return qkv_BTC
+    """With norms over every head's query and key."""
+    assert block.query_norm is not None
     head_size = len(block.query_norm.weight)
     queries = block.heads * head_size
     q_BTHD = rms_norm(qkv_BTC[..., :queries].unflatten(-1, (-1, head_size)), block.query_norm)
@@ -89,7 +90,7 @@ def _head_norms(qkv_BTC: torch.Tensor, block: Block) -> torch.Tensor:
 
 
 def _key_norm(kv_BTC: torch.Tensor, block: Block) -> torch.Tensor:
-    """The same for keys and values side by side."""
+    """The same for keys and values side by side, where a family has these norms."""
     if block.key_norm is None:
         return kv_BTC
     k_BTC, v_BTC = kv_BTC.chunk(2, dim=-1)
@@ -102,17 +103,16 @@ class _Turned(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int
+        ctx: Any, qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, turned: Pass
     ) -> torch.Tensor:
         ctx.save_for_backward(cos_TD, sin_TD)
-        ctx.heads = heads
+        ctx.heads, ctx.turned = heads, turned
         return turned(qkv_BTC, cos_TD, sin_TD, heads)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_turned_BTC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        cos_TD, sin_TD = ctx.saved_tensors
-        return turned(by_turned_BTC, cos_TD, -sin_TD, ctx.heads), None, None, None
+        return ctx.turned(by_turned_BTC, *ctx.saved_tensors, ctx.heads, back=True), None, None, None, None
 
 
 class _Packed(torch.autograd.Function):
@@ -120,7 +120,7 @@ class _Packed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, extra_BMC: torch.Tensor, qkv_BTC: torch.Tensor, fresh_B: torch.Tensor | None, move: Move
+        ctx: Any, extra_BMC: torch.Tensor, qkv_BTC: torch.Tensor, fresh_B: torch.Tensor | None, move: Pass
     ) -> torch.Tensor:
         inserted, positions = extra_BMC.shape[1], qkv_BTC.shape[1]
         ctx.fresh_B, ctx.move, ctx.positions = fresh_B, move, positions
@@ -152,7 +152,7 @@ class _Unpacked(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, out_BSK: torch.Tensor, inserted: int, fresh_B: torch.Tensor | None, move: Move
+        ctx: Any, out_BSK: torch.Tensor, inserted: int, fresh_B: torch.Tensor | None, move: Pass
     ) -> torch.Tensor:
         ctx.inserted, ctx.fresh_B, ctx.move = inserted, fresh_B, move
         return move(out_BSK, fresh_B, out_BSK.shape[1] - inserted, -inserted, 0)
