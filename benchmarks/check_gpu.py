@@ -243,6 +243,7 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
     yield "turned", [module.turned(given, *turn, heads + groups)]
     parts, total = tuple(some(one * size) for one in (heads, groups, groups)), ones(given.shape[-1])
     yield "join, grouped", [module.join(parts, total), total]
+    total = ones(given.shape[-1])
     yield "join, turned back", [module.join(parts, total, turn), total]
     fresh = torch.tensor([True, False, True, False, False], device=device)
     yield "move", [module.move(x, fresh, positions + 2, 2, 0), module.move(x, fresh, positions - 2, -2, 0)]
