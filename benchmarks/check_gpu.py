@@ -1,4 +1,4 @@
-"""On a GPU: every fast way through a step agrees with the plain one, in loss and in gradients.
+"""On a GPU: every fast way through a step agrees with the plain one, in loss and in gradients, for every family.
 
     python benchmarks/check_gpu.py
 
@@ -16,23 +16,36 @@ import gc
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from train_step import random_batch
-from transformers import GPT2Config
+from transformers import CONFIG_MAPPING
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from recur_tune.corpus.batches import WindowBatch
 from recur_tune.corpus.windows import NOT_SCORED
-from recur_tune.model import RecurrentGPT2, passes
-from recur_tune.model.pretrained import recurrent_config
+from recur_tune.model import ReadsInWindows, passes
+from recur_tune.model.pretrained import fresh_model, recurrent_config
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, Plan, Speed
 from recur_tune.training.precision import autocast
 
-SHAPE = {"n_layer": 4, "n_embd": 256, "n_head": 4, "vocab_size": 50257}
+VOCABULARY = 50257
+_GROUPED = {"num_hidden_layers": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024}
+BODIES: dict[str, dict[str, Any]] = {
+    "gpt2": {"n_layer": 4, "n_embd": 256, "n_head": 4},
+    # No block of a kernel is full: a head's half has 24 columns, the MLP 800.
+    "llama": {**_GROUPED, "hidden_size": 288, "num_attention_heads": 6, "intermediate_size": 800},
+    "qwen2": {**_GROUPED, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 768},  # has biases
+    "qwen3": {**_GROUPED, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 768, "head_dim": 64},
+}
+RECURRENCES: dict[str, dict[str, Any]] = {
+    "none": {"recurrence": "none"}, "pooled": {}, "all layers": {"l_ins": "all", "embeddings": 2},
+}  # fmt: skip
 _AS_GOOD_AS_PLAIN = 1.5  # times the error of bfloat16 run plainly
 _SAME = 1e-2  # of the gradients' size; the order of bfloat16's sums may differ
 _ORDER_OF_SUMS = 1e-5  # the same where sums are in single precision
@@ -51,16 +64,25 @@ def main() -> None:
     if not torch.cuda.is_available():
         parser.error("a CUDA device is needed, and torch sees none.")
     device = torch.device("cuda")
-    console, table = Console(width=110), Table("recurrence", "way", "kept", "loss off by", "gradients off by", box=None)
-    faults: list[str] = []
-    for name, fields in {
-        "none": {"recurrence": "none"},
-        "pooled": {},
-        "all layers": {"l_ins": "all", "embeddings": 2},
-    }.items():
+    console = Console(width=110)
+    faults = [
+        *(fault for family in BODIES for fault in step_faults(console, family, device)),
+        *kernel_faults(console, device),
+        *dropout_faults(console, device),
+        *memory_faults(console, device),
+    ]
+    for fault in faults:
+        console.print(fault, style="bold")
+    sys.exit(bool(faults))
+
+
+def step_faults(console: Console, family: str, device: torch.device) -> Iterator[str]:
+    """Print a family's table of all ways, and say which are further off than bfloat16 run plainly."""
+    table = Table(family, "way", "kept", "loss off by", "gradients off by", box=None)
+    for name, fields in RECURRENCES.items():
         trial = TrialConfig(window=96, windows=6, batch=8, **fields)
-        batch = some_fresh(random_batch(trial, SHAPE["vocab_size"])).to(device)
-        model = model_of(trial).to(device).train()
+        batch = some_fresh(random_batch(trial, VOCABULARY)).to(device)
+        model = model_of(trial, family).to(device).train()
         exact = [
             value.double() for value in loss_and_gradients(model.double(), "plain", trial.windows, batch, "float32")
         ]
@@ -71,13 +93,9 @@ def main() -> None:
             loss, gradients = (off(one, other) for one, other in ((found[:1], exact[:1]), (found[1:], exact[1:])))
             allowed = allowed or _AS_GOOD_AS_PLAIN * gradients
             if not gradients <= allowed:  # so that NaN is a fault too
-                faults.append(f"{name}, {speed}, {kept} windows kept: gradients are off by {gradients:.1e}.")
+                yield f"{family}, {name}, {speed}, {kept} windows kept: gradients are off by {gradients:.1e}."
             table.add_row(name, speed, str(kept), f"{loss:.1e}", f"{gradients:.1e}")
     console.print(table)
-    faults += [*kernel_faults(console, device), *dropout_faults(console, device), *memory_faults(console, device)]
-    for fault in faults:
-        console.print(fault, style="bold")
-    sys.exit(bool(faults))
 
 
 def memory_faults(console: Console, device: torch.device) -> Iterator[str]:
@@ -101,7 +119,7 @@ def memory_faults(console: Console, device: torch.device) -> Iterator[str]:
 def off_for_another_shape(device: torch.device) -> float:
     """A chain that has recorded batches of eight lanes is given one of four, as the end of an epoch may be."""
     trial = TrialConfig(window=96, windows=6, batch=8)
-    batch = random_batch(trial, SHAPE["vocab_size"]).to(device)
+    batch = random_batch(trial, VOCABULARY).to(device)
     half = replace(
         batch, inputs_WBT=batch.inputs_WBT[:, :4].contiguous(), targets_WBT=batch.targets_WBT[:, :4].contiguous(),
         fresh_WB=batch.fresh_WB[:, :4].contiguous(),
@@ -117,10 +135,10 @@ def off_for_another_shape(device: torch.device) -> float:
     return off(found[1], found[0])
 
 
-def model_of(trial: TrialConfig, dropout: float = 0.0) -> RecurrentGPT2:
+def model_of(trial: TrialConfig, family: str = "gpt2", dropout: float = 0.0) -> ReadsInWindows:
     torch.manual_seed(0)
-    rates = dict.fromkeys(["resid_pdrop", "embd_pdrop", "attn_pdrop"], dropout)
-    return RecurrentGPT2(recurrent_config(GPT2Config(**SHAPE, **rates), trial.recurrence_spec, None))
+    config = CONFIG_MAPPING[family](**BODIES[family], vocab_size=VOCABULARY)
+    return fresh_model(recurrent_config(config, trial.recurrence_spec, dropout))
 
 
 def some_fresh(batch: WindowBatch) -> WindowBatch:
@@ -132,7 +150,7 @@ def some_fresh(batch: WindowBatch) -> WindowBatch:
 
 
 def loss_and_gradients(
-    model: RecurrentGPT2, speed: Speed, kept: int, batch: WindowBatch, precision: str, steps: int = 4
+    model: ReadsInWindows, speed: Speed, kept: int, batch: WindowBatch, precision: str, steps: int = 4
 ) -> list[torch.Tensor]:
     """The last of some steps without an update: by then a recording of another batch has been made, and is replayed."""
     chain = Chain(model, Plan(kept), speed)
@@ -161,21 +179,22 @@ def off(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
 def dropout_faults(console: Console, device: torch.device) -> Iterator[str]:
     """With dropout a window that is run again must be disturbed as before: keeping everything is the yardstick."""
     trial = TrialConfig(window=96, windows=6, batch=8)
-    batch = random_batch(trial, SHAPE["vocab_size"]).to(device)
-    model = model_of(trial, dropout=0.1).to(device).train()
-    for speed in ("plain", "compiled", "recorded"):
+    batch = random_batch(trial, VOCABULARY).to(device)
+    speeds: tuple[Speed, ...] = ("plain", "compiled", "recorded")
+    for family, speed in product(("gpt2", "llama"), speeds):
+        model = model_of(trial, family, dropout=0.1).to(device).train()
         kept, again = (loss_and_gradients(model, speed, windows, batch, "bfloat16") for windows in (6, 1))
         error = off(again[1:], [value.double() for value in kept[1:]])
-        console.print(f"dropout 0.1, {speed}: run again against kept, gradients off by {error:.1e}")
+        console.print(f"{family}, dropout 0.1, {speed}: run again against kept, gradients off by {error:.1e}")
         if not error <= _ORDER_OF_SUMS:
-            yield f"A {speed} window that is run again with dropout is not what it was."
+            yield f"A {speed} window of {family} that is run again with dropout is not what it was."
 
 
 def kernel_faults(console: Console, device: torch.device) -> Iterator[str]:
     """Each kernel beside the operations that it stands for, at hidden sizes that fill its blocks and do not."""
     from recur_tune.model import kernels  # needs Triton
 
-    for hidden in (256, 768, 1600):
+    for hidden in (256, 576, 768, 1600):
         ours, theirs = (dict(passed(module, hidden, device)) for module in (kernels, passes))
         errors = {name: off(one, [value.double() for value in theirs[name]]) for name, one in ours.items()}
         console.print(f"kernels at {hidden}: " + ", ".join(f"{name} {error:.0e}" for name, error in errors.items()))
@@ -194,21 +213,38 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
     def some(columns: int, kind: torch.dtype = low, rows: int = positions) -> torch.Tensor:
         return torch.randn(lanes, rows, columns, device=device).to(kind)
 
-    norm = torch.nn.LayerNorm(hidden, device=device).requires_grad_(False)
-    norm.weight.normal_()
-    norm.bias.normal_()
+    def ones(columns: int) -> torch.Tensor:
+        return torch.ones(columns, device=device)
+
     x, added = some(hidden, torch.float32), some(hidden)
-    total, normed, mean, moments = module.add_norm(x, added, norm, low, True)
-    yield "add_norm", [total, normed, mean, moments.flatten()]
-    totals = tuple(torch.ones(hidden, device=device) for _ in range(3))
     by_x, by_mean = some(hidden, torch.float32), some(hidden, torch.float32, rows=1)
-    made = module.add_norm_backward(added, by_x, by_mean, total, moments, norm, low, low, totals)
-    yield "add_norm_backward", [*made, *totals]
-    given, total = some(4 * hidden), torch.ones(4 * hidden, device=device)
+    for title, norm in (("add_norm", torch.nn.LayerNorm(hidden)), ("add_norm, RMS", LlamaRMSNorm(hidden))):
+        norm.to(device).requires_grad_(False)
+        for vector in norm.parameters():
+            vector.normal_()
+        total, normed, mean, moments = module.add_norm(x, added, norm, low, True)
+        yield title, [total, normed, mean, moments.flatten()]
+        totals = ones(hidden), ones(hidden), ones(hidden)
+        made = module.add_norm_backward(added, by_x, by_mean, total, moments, norm, low, low, totals)
+        yield f"{title}, backward", [*made, *totals]
+    given, total = some(4 * hidden), ones(4 * hidden)
     yield "gelu", [module.gelu(given)]
-    yield "gelu_backward", [*module.gelu_backward(given, some(4 * hidden), total), total]
-    total = torch.ones(3 * hidden, device=device)
+    yield "gelu, backward", [*module.gelu_backward(given, some(4 * hidden), total), total]
+    given, total = some(4 * hidden), ones(4 * hidden)
+    yield "swiglu", [module.swiglu(given)]
+    yield "swiglu, backward", [*module.swiglu_backward(given, some(2 * hidden), total), total]
+    total = ones(3 * hidden)
     yield "join", [module.join((some(hidden), some(hidden), some(hidden)), total), total]
+    heads, size = hidden // 64, 64
+    groups = -(-heads // 3)
+    angle = torch.randn(positions, size // 2, device=device).repeat(1, 2)
+    turn = angle.cos(), angle.sin()
+    given = some((heads + 2 * groups) * size)
+    yield "turned", [module.turned(given, *turn, heads + groups)]
+    parts, total = tuple(some(one * size) for one in (heads, groups, groups)), ones(given.shape[-1])
+    yield "join, grouped", [module.join(parts, total), total]
+    total = ones(given.shape[-1])
+    yield "join, turned back", [module.join(parts, total, turn), total]
     down = torch.tensor([0, 2, 0, 1, 2], device=device)
     yield "move", [module.move(x, down, positions + 2), module.move(x, -down, positions - 2)]
     logits, target = torch.randn(300, 50304, device=device).to(low), torch.randint(50257, (300,), device=device)
@@ -219,7 +255,7 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
 def peak(windows: int, device: torch.device) -> int:
     gc.collect()  # a chain holds itself: an earlier one's weights would count
     trial = TrialConfig(window=96, windows=windows, batch=8)
-    batch = random_batch(trial, SHAPE["vocab_size"]).to(device)
+    batch = random_batch(trial, VOCABULARY).to(device)
     model = model_of(trial).to(device).train()
     chain = Chain(model, Plan(1), "plain")
     for _ in range(2):
@@ -232,7 +268,7 @@ def peak(windows: int, device: torch.device) -> int:
 def left_by_recordings(times: int, device: torch.device) -> float:
     """Bytes that a recording leaves to those after it in the same process, when nothing refers to it any more."""
     trial = TrialConfig(window=96, windows=6, batch=8)
-    batch = random_batch(trial, SHAPE["vocab_size"]).to(device)
+    batch = random_batch(trial, VOCABULARY).to(device)
     model = model_of(trial).to(device).train()
     held = []
     for _ in range(1 + times):  # the first sets up what all of them use

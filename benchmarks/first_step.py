@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 STEPS = 5
@@ -38,14 +39,16 @@ def main() -> None:
         print(json.dumps(seconds_of(json.loads(sys.argv[2]))))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", default="tiny", help="a preset; weights are random, and tokens are bytes")
+    parser.add_argument("--base", default="tiny", help="a preset or a published shape; weights are random")
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--windows", type=int, default=4)
     parser.add_argument("--batch", type=int, default=4)
     arguments = parser.parse_args()
+    # Tokens are bytes, which every vocabulary has room for.
     shape = vars(arguments) | {"corpus": "stdlib", "tokenizer": "bytes", "speed": "recorded", "tokens": 1_000_000_000}
     print(f"{'trial':<34}{'load':>8}{'first step':>12}{f'{STEPS} steps':>10}{'a step after that':>19}", flush=True)
-    with tempfile.TemporaryDirectory() as compiled:
+    with tempfile.TemporaryDirectory() as weights, tempfile.TemporaryDirectory() as compiled:
+        shape["base"] = folder_of(arguments.base, Path(weights))
         for title, fields in TRIALS:
             found = subprocess.run(
                 [sys.executable, __file__, "--trial", json.dumps(shape | fields)],
@@ -53,6 +56,19 @@ def main() -> None:
             )  # fmt: skip
             load, first, steps, later = json.loads(found.stdout.splitlines()[-1])
             print(f"{title:<34}{load:>6.1f} s{first:>10.1f} s{steps:>8.1f} s{1000 * later:>16.0f} ms", flush=True)
+
+
+def folder_of(base: str, folder: Path) -> str:
+    """A published shape with random weights, in a folder as they are published; a preset is drawn by every trial."""
+    from transformers import AutoModelForCausalLM
+
+    from recur_tune.model.pretrained import base_config
+    from recur_tune.shapes import PRESETS
+
+    if base in PRESETS:
+        return base
+    AutoModelForCausalLM.from_config(base_config(base)).save_pretrained(folder)
+    return str(folder)
 
 
 def seconds_of(fields: dict[str, Any]) -> tuple[float, float, float, float]:

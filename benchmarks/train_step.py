@@ -1,7 +1,8 @@
-"""Tokens per second and peak memory of a training step: stock Hugging Face GPT-2 and ours, in one run.
+"""Tokens per second and peak memory of a training step: stock Hugging Face and ours, in one run.
 
     python benchmarks/train_step.py                                  # small sizes, for a CPU
     python benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --windows 20 --budget 16GiB 80GiB
+    python benchmarks/train_step.py --base HuggingFaceTB/SmolLM2-135M --batch 16 --window 300 --windows 20
 
 Every line trains on the same batch, of random tokens or, with --corpus and --tokenizer, of a text's. "stock" is Hugging
 Face's own model, no recurrence and no recomputation, its gradients added up over micro-batches: the chains' windows one
@@ -27,7 +28,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from recur_tune.corpus.batches import TrainingStream, WindowBatch
 from recur_tune.corpus.tokenizers import load_tokenizer
@@ -35,9 +36,9 @@ from recur_tune.corpus.tokens import prepare
 from recur_tune.cost.device import device_flops
 from recur_tune.cost.flops import training_flops_per_token
 from recur_tune.cost.memory import resolve_plan
-from recur_tune.model import RecurrentGPT2
-from recur_tune.model.pretrained import base_config, recurrent_config
+from recur_tune.model.pretrained import base_config, fresh_model, recurrent_config
 from recur_tune.shape import shape_of
+from recur_tune.shapes import DROPOUTS
 from recur_tune.spec import TrialConfig, parse
 from recur_tune.training.bptt import Chain, Plan, Speed
 from recur_tune.training.memory_tracker import MemoryTracker
@@ -52,8 +53,9 @@ def main() -> None:
     device = default_device()
     speed: Speed = arguments.speed or ("recorded" if device.type == "cuda" else "plain")
     base = base_config(arguments.base)
-    for rate in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
-        setattr(base, rate, arguments.dropout)
+    for rate in (*DROPOUTS, "attention_dropout"):
+        if hasattr(base, rate):
+            setattr(base, rate, arguments.dropout)
     name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     ceiling = device_flops(device, "auto")
     console = Console(width=120)
@@ -146,7 +148,7 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # summed over a mic
 
 
 def stock_lines(
-    base: GPT2Config, batch: WindowBatch, device: torch.device, arguments: argparse.Namespace
+    base: PretrainedConfig, batch: WindowBatch, device: torch.device, arguments: argparse.Namespace
 ) -> Iterator[Line]:
     """Hugging Face's model in all the ways in which somebody without a recurrence would train it.
 
@@ -154,7 +156,7 @@ def stock_lines(
     """
     lanes, windows = batch.inputs_WBT.shape[1], batch.inputs_WBT[..., 0].numel()
     wanted, sizes = arguments.stock, [size for size in arguments.micro_batch if size <= windows]
-    ways: list[tuple[str, Callable[[GPT2LMHeadModel], Loss], int]] = []
+    ways: list[tuple[str, Callable[[PreTrainedModel], Loss], int]] = []
     if wanted in ("all", "eager"):
         ways += [("eager", eager, lanes)]
     if wanted == "all":
@@ -164,11 +166,11 @@ def stock_lines(
     if wanted == "all" and find_spec("liger_kernel"):
         ways += [("compiled, Liger's fused head", compiled_with_liger, size) for size in sizes]
     for title, way, size in ways:
-        model = GPT2LMHeadModel(base).to(device).train()
+        model = AutoModelForCausalLM.from_config(base, dtype=torch.float32).to(device).train()
         optimizer = make_optimizer(model, 1e-4, 0.0)
         loss = way(model)
         yield Line(
-            f"stock GPT-2, {title}, {size} windows at a time",
+            f"stock, {title}, {size} windows at a time",
             lambda loss=loss, optimizer=optimizer, size=size: stock_step(loss, optimizer, batch, size),
             lambda tracker, model=model, optimizer=optimizer: tracker.hold_training(model, optimizer, batch),
         )
@@ -176,27 +178,27 @@ def stock_lines(
         forget(device)
 
 
-def eager(model: GPT2LMHeadModel) -> Loss:
+def eager(model: PreTrainedModel) -> Loss:
     """Operation by operation."""
     return lambda inputs, targets: summed_loss(model(inputs, use_cache=False).logits, targets)
 
 
-def compiled(model: GPT2LMHeadModel) -> Loss:
+def compiled(model: PreTrainedModel) -> Loss:
     """The model is one program; its loss is none of it."""
     run = torch.compile(model)
     return lambda inputs, targets: summed_loss(run(inputs, use_cache=False).logits, targets)
 
 
-def compiled_with_loss(model: GPT2LMHeadModel) -> Loss:
+def compiled_with_loss(model: PreTrainedModel) -> Loss:
     """The model and its loss are one program, in which nobody needs the logits in single precision as a whole."""
     return torch.compile(eager(model), dynamic=False)
 
 
-def compiled_with_liger(model: GPT2LMHeadModel) -> Loss:
+def compiled_with_liger(model: PreTrainedModel) -> Loss:
     """The blocks are one program; vocabulary projection and loss are Liger's, a chunk of rows at a time."""
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
-    run, head = torch.compile(model.transformer, dynamic=False), LigerFusedLinearCrossEntropyLoss(reduction="sum")
+    run, head = torch.compile(model.base_model, dynamic=False), LigerFusedLinearCrossEntropyLoss(reduction="sum")
 
     def loss(inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         top = run(inputs, use_cache=False).last_hidden_state.flatten(0, 1)
@@ -211,7 +213,12 @@ def summed_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def our_lines(
-    trial: TrialConfig, base: GPT2Config, batch: WindowBatch, device: torch.device, speed: Speed, budgets: list[str]
+    trial: TrialConfig,
+    base: PretrainedConfig,
+    batch: WindowBatch,
+    device: torch.device,
+    speed: Speed,
+    budgets: list[str],
 ) -> Iterator[Line]:
     """Ours: everything recomputed, and as much kept as each budget allows."""
     ways: list[dict[str, Any]] = [{"checkpointing": "all"}]
@@ -219,7 +226,7 @@ def our_lines(
     for way in ways:
         config = parse(TrialConfig, trial.model_dump() | way)
         plan = resolve_plan(config, base)
-        ours = RecurrentGPT2(recurrent_config(base, config.recurrence_spec, None)).to(device).train()
+        ours = fresh_model(recurrent_config(base, config.recurrence_spec, None)).to(device).train()
         windows = Chain(ours, plan, speed)
         optimizer = make_optimizer(windows, 1e-4, 0.0)
         allowed = f" {way['memory_budget']}" if "memory_budget" in way else ""

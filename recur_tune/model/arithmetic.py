@@ -14,8 +14,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from recur_tune.model.body import Block, Body, Module, Projection
-from recur_tune.model.passes import is_rms, move, rms_norm
+from recur_tune.model.body import Block, Body, Module, Projection, Turn
+from recur_tune.model.passes import is_rms, move, rms_norm, turned
 
 Product = Any  # what a matrix product made: here, a tensor
 
@@ -24,6 +24,7 @@ class Arithmetic:
     """The modules as they are."""
 
     move = staticmethod(move)
+    turned = staticmethod(turned)
 
     def embed(self, tokens_BT: torch.Tensor, begin: int, body: Body) -> torch.Tensor:
         """The residual stream at its start, of positions from `begin` on."""
@@ -66,9 +67,12 @@ class Arithmetic:
         """What a product made, for an operation that is none of these."""
         return product
 
-    def heads(self, product: Product | torch.Tensor, block: Block) -> tuple[torch.Tensor, ...]:
-        """Queries, keys and values of what a product made, or a tensor's, each [B, heads, T, head size]."""
-        return split_heads(product, block)
+    def heads(
+        self, product: Product | torch.Tensor, block: Block, turn: Turn | None = None
+    ) -> tuple[torch.Tensor, ...]:
+        """Queries, keys and values of what a product made, or a tensor's, each [B, heads, T, head size]; with `turn`
+        queries and keys are turned to their positions."""
+        return split_heads(product if turn is None else turned(product, *turn, block.turned_heads), block)
 
     def plus(self, product: Product, x_BTK: torch.Tensor | None) -> Product:
         """What a product made, and something beside it."""

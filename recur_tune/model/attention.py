@@ -20,11 +20,11 @@ from torch.autograd.function import once_differentiable
 
 from recur_tune.model.arithmetic import Arithmetic, Product
 from recur_tune.model.body import Block, Turn
-from recur_tune.model.passes import rms_norm, turned
+from recur_tune.model.passes import rms_norm
 from recur_tune.model.recurrence import Heads
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]  # each [B, G, S, D]
-Move = Callable[..., torch.Tensor]  # rows of every lane, up or down
+Pass = Callable[..., torch.Tensor]  # one of `passes.py` or of `kernels.py`
 Adapt = Callable[[torch.Tensor, Heads], torch.Tensor]  # what heads took, by a passage's hook
 
 
@@ -63,13 +63,14 @@ def attend(
         dropout: Rate at which a position is forgotten.
         adapt: Is given what was taken, and queries, keys and values before rotary positions; gives what is taken.
     """
+    if block.query_norm is not None:
+        qkv = _head_norms(arithmetic.value(qkv), block)
     unturned = qkv
-    if turn is not None:
-        unturned = _head_norms(arithmetic.value(qkv), block)
-        qkv = _Turned.apply(unturned, *turn, block.heads + block.key_value_heads)
     if extra is not None:
+        if turn is not None:  # before it is moved
+            qkv, turn = _Turned.apply(arithmetic.value(qkv), *turn, block.turned_heads, arithmetic.turned), None
         qkv = _Packed.apply(extra.rows_BMC, arithmetic.value(qkv), extra.seen_B, arithmetic.move)
-    q_BHSD, k_BGSD, v_BGSD = arithmetic.heads(qkv, block)
+    q_BHSD, k_BGSD, v_BGSD = arithmetic.heads(qkv, block, turn)
     if past is not None:
         k_BGSD, v_BGSD = (torch.cat(pair, dim=2) for pair in zip(past, (k_BGSD, v_BGSD), strict=True))
     new, seen = q_BHSD.shape[2], k_BGSD.shape[2]
@@ -100,15 +101,14 @@ def inserted_keys_values(arithmetic: Arithmetic, block: Block, inserted_BMK: tor
     return _key_norm(arithmetic.value(extra), block)
 
 
-def turned_keys_values(rows_BMC: torch.Tensor, turn: Turn | None, block: Block) -> torch.Tensor:
+def turned_keys_values(arithmetic: Arithmetic, block: Block, rows_BMC: torch.Tensor, turn: Turn | None) -> torch.Tensor:
     """Keys and values with rotary positions in the keys."""
-    return rows_BMC if turn is None else _Turned.apply(rows_BMC, *turn, block.key_value_heads)
+    return rows_BMC if turn is None else _Turned.apply(rows_BMC, *turn, block.key_value_heads, arithmetic.turned)
 
 
 def _head_norms(qkv_BTC: torch.Tensor, block: Block) -> torch.Tensor:
-    """With norms over every head's query and key, where a family has them."""
-    if block.query_norm is None or block.key_norm is None:
-        return qkv_BTC
+    """With norms over every head's query and key."""
+    assert block.query_norm is not None
     head_size = len(block.query_norm.weight)
     queries = block.heads * head_size
     q_BTHD = rms_norm(qkv_BTC[..., :queries].unflatten(-1, (-1, head_size)), block.query_norm)
@@ -116,7 +116,7 @@ def _head_norms(qkv_BTC: torch.Tensor, block: Block) -> torch.Tensor:
 
 
 def _key_norm(kv_BTC: torch.Tensor, block: Block) -> torch.Tensor:
-    """The same for keys and values side by side."""
+    """The same for keys and values side by side, where a family has these norms."""
     if block.key_norm is None:
         return kv_BTC
     k_BTC, v_BTC = kv_BTC.chunk(2, dim=-1)
@@ -129,17 +129,16 @@ class _Turned(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int
+        ctx: Any, qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, turned: Pass
     ) -> torch.Tensor:
         ctx.save_for_backward(cos_TD, sin_TD)
-        ctx.heads = heads
+        ctx.heads, ctx.turned = heads, turned
         return turned(qkv_BTC, cos_TD, sin_TD, heads)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_turned_BTC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        cos_TD, sin_TD = ctx.saved_tensors
-        return turned(by_turned_BTC, cos_TD, -sin_TD, ctx.heads), None, None, None
+        return ctx.turned(by_turned_BTC, *ctx.saved_tensors, ctx.heads, back=True), None, None, None, None
 
 
 class _Packed(torch.autograd.Function):
@@ -147,7 +146,7 @@ class _Packed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, extra_BMC: torch.Tensor, qkv_BTC: torch.Tensor, seen_B: torch.Tensor | None, move: Move
+        ctx: Any, extra_BMC: torch.Tensor, qkv_BTC: torch.Tensor, seen_B: torch.Tensor | None, move: Pass
     ) -> torch.Tensor:
         inserted, positions = extra_BMC.shape[1], qkv_BTC.shape[1]
         ctx.down, ctx.move, ctx.positions = inserted if seen_B is None else seen_B, move, positions
@@ -179,7 +178,7 @@ class _Unpacked(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, out_BSC: torch.Tensor, inserted: int, seen_B: torch.Tensor | None, move: Move
+        ctx: Any, out_BSC: torch.Tensor, inserted: int, seen_B: torch.Tensor | None, move: Pass
     ) -> torch.Tensor:
         ctx.rows, ctx.down, ctx.move = out_BSC.shape[1], inserted if seen_B is None else seen_B, move
         return move(out_BSC, -ctx.down, ctx.rows - inserted)

@@ -81,6 +81,11 @@ class Block:
     dropouts: tuple[Module, Module] | None
 
     @property
+    def turned_heads(self) -> int:
+        """Those that have rotary positions, where a family has these: queries and keys."""
+        return self.heads + self.key_value_heads
+
+    @property
     def query_columns(self) -> int:
         """How many of the columns of `qkv` are queries."""
         columns = sum(weight.shape[1 if self.qkv.inputs_first else 0] for weight in self.qkv.weights)
@@ -120,11 +125,6 @@ class Body:
             norms += [block.attention_norm, block.mlp_norm, block.query_norm, block.key_norm]
         modules = [self.tokens, self.positions, *norms, *(part for one in self.projections for part in one.parts)]
         return {parameter for module in modules if module is not None for parameter in module.parameters()}
-
-    @property
-    def has_kernels(self) -> bool:
-        """Whether `kernels.py` has what lies between its products: layer norm and GELU, not yet RMS norm and SwiGLU."""
-        return self.rotary is None
 
     @property
     def drops_out(self) -> bool:

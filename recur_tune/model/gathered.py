@@ -1,7 +1,7 @@
 """A training step's arithmetic: weights are cast once, and their gradients are summed over windows where they lie.
 
 The backward pass is written out here rather than left to autograd, for three reasons. Only what a matrix product made
-is kept; what lies between two products (layer norm, GELU) is made once more, in the pass over memory that
+is kept; what lies between two products (norms, activations) is made once more, in the pass over memory that
 differentiates it. A weight's gradient is added to the step's sum by the product that makes it. And the passes between
 products are few and the same in all layers, so that their kernels serve every model of a hidden size.
 
@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from transformers.activations import SiLUActivation
 
 from recur_tune.model.arithmetic import Arithmetic, activated, is_tanh_gelu, split_heads
-from recur_tune.model.body import Block, Body, Module, Projection
+from recur_tune.model.body import Block, Body, Module, Projection, Turn
 from recur_tune.model.fusion import passes_for
 from recur_tune.model.passes import add_columns
 from recur_tune.model.products import add_product, product_type
@@ -84,7 +84,7 @@ class Gathered(Arithmetic):
         """`fused` takes a GPU's kernels for the passes."""
         self.totals = totals
         self.passes = passes_for(fused)
-        self.move = self.passes.move
+        self.move, self.turned = self.passes.move, self.passes.turned
         self.anchor = torch.zeros((), requires_grad=totals.of_the_body)
         self._cast: dict[tuple[nn.Parameter, ...], torch.Tensor] = {}
 
@@ -151,11 +151,13 @@ class Gathered(Arithmetic):
             return product
         return product.value if product.by_bias is None else _Biased.apply(product.value, product.by_bias)
 
-    def heads(self, product: Product | torch.Tensor, block: Block) -> tuple[torch.Tensor, ...]:
+    def heads(
+        self, product: Product | torch.Tensor, block: Block, turn: Turn | None = None
+    ) -> tuple[torch.Tensor, ...]:
         """Views, which attention keeps."""
         if isinstance(product, torch.Tensor):
             product = Product(product, None)
-        return _Heads.apply(product.value, product.by_bias, self, block)
+        return _Heads.apply(product.value, product.by_bias, self, block, *(turn or (None, None)))
 
     def plus(self, product: Product, x_BTK: torch.Tensor | None) -> Product:
         """In the product's type."""
@@ -303,20 +305,27 @@ class _ActivateProject(torch.autograd.Function):
 
 
 class _Heads(torch.autograd.Function):
-    """Queries, keys and values as views of what made them; the backward pass puts their gradients side by side."""
+    """Queries, keys and values as views of what made them, or of that turned; the backward pass puts their gradients
+    side by side."""
 
     @staticmethod
     def forward(
-        ctx: Any, value: torch.Tensor, by_bias: torch.Tensor | None, step: Gathered, block: Block
-    ) -> tuple[torch.Tensor, ...]:
+        ctx: Any, value: torch.Tensor, by_bias: torch.Tensor | None, step: Gathered, block: Block,
+        cos_TD: torch.Tensor | None, sin_TD: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
         ctx.by_bias, ctx.step = by_bias, step
+        ctx.save_for_backward(cos_TD, sin_TD)
+        if cos_TD is not None and sin_TD is not None:
+            value = step.turned(value, cos_TD, sin_TD, block.turned_heads)
         return split_heads(value, block)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *by_parts: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         parts = tuple(part.transpose(1, 2).flatten(2) for part in by_parts)
-        return ctx.step.passes.join(parts, ctx.by_bias), None, None, None
+        cos_TD, sin_TD = ctx.saved_tensors
+        turn = None if cos_TD is None else (cos_TD, sin_TD)
+        return ctx.step.passes.join(parts, ctx.by_bias, turn), *[None] * 5
 
 
 class _Biased(torch.autograd.Function):

@@ -5,7 +5,7 @@ hidden size and types of numbers, in about half a second, whatever the number of
 it on disk. Arithmetic is in single precision. The forward pass always gives the same bits; gradients of vectors are
 sums over rows that end in atomic additions, whose order is not fixed.
 
-Shape suffixes: B lanes, T positions, K hidden size, C columns, N rows, V vocabulary, padded.
+Shape suffixes: B lanes, T positions, K hidden size, C columns, D head size, N rows, V vocabulary, padded.
 """
 
 # mypy: allow-untyped-defs
@@ -16,46 +16,55 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from torch import nn
 
 from recur_tune.corpus.windows import NOT_SCORED
-from recur_tune.model.passes import Total, add_columns
+from recur_tune.model.body import Module, Turn
+from recur_tune.model.passes import Total, add_columns, is_rms
 
-__all__ = ["add_columns", "add_norm", "add_norm_backward", "cross_entropy", "gelu", "gelu_backward", "join", "move"]
+__all__ = [
+    "add_columns", "add_norm", "add_norm_backward", "cross_entropy", "gelu", "gelu_backward", "join", "move", "swiglu",
+    "swiglu_backward", "turned",
+]  # fmt: skip
 
 # Shapes of blocks, as they were fastest on an H200 for a hidden size of 768.
-_ROWS = 4  # of layer norms; where sums over rows are wanted too,
+_ROWS = 4  # of norms; where sums over rows are wanted too,
 _ROWS_TO_SUM = 8
-_PROGRAMS = 264  # that share a layer norm's rows: two for each processor
+_PROGRAMS = 264  # that share a norm's rows: two for each processor
 _TALL, _TALLER, _WIDE = 32, 64, 64  # of sums over rows
 _LOGITS = 2048
 
 
 def add_norm(
-    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: nn.LayerNorm, kind: torch.dtype, with_mean: bool
+    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, kind: torch.dtype, with_mean: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """A sum, its layer norm as a `kind` of number, the sum's mean over positions if it is wanted, and for the backward
-    pass every row's mean and the inverse of its standard deviation."""
+    """A sum, its norm as a `kind` of number, the sum's mean over positions if it is wanted, and for the backward pass
+    every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of the root mean square."""
     lanes, positions, size = x_BTK.shape
     x_BTK = x_BTK.contiguous()
     total_BTK = x_BTK if added_BTK is None else torch.empty_like(x_BTK)
     normed_BTK = torch.empty_like(x_BTK, dtype=kind)
-    moments_2BT = x_BTK.new_empty(2, lanes, positions, dtype=torch.float32)
+    moments = x_BTK.new_empty(1 if is_rms(norm) else 2, lanes, positions, dtype=torch.float32)
     rows = _ROWS_TO_SUM if with_mean else _ROWS
     blocks = triton.cdiv(positions, rows)
     means_BPK = x_BTK.new_empty(lanes, blocks if with_mean else 0, size)  # each block's part
     _add_norm[(lanes, blocks)](
-        x_BTK, x_BTK if added_BTK is None else added_BTK.contiguous(), norm.weight, norm.bias, total_BTK, normed_BTK,
-        means_BPK, moments_2BT, positions, size, norm.eps,
-        HAS_ADDED=added_BTK is not None, HAS_MEAN=with_mean, ROWS=rows, BLOCK=triton.next_power_of_2(size),
+        x_BTK, x_BTK if added_BTK is None else added_BTK.contiguous(), *_vectors(norm), total_BTK, normed_BTK,
+        means_BPK, moments, positions, size, norm.variance_epsilon if is_rms(norm) else norm.eps,
+        IS_RMS=is_rms(norm), HAS_ADDED=added_BTK is not None, HAS_MEAN=with_mean,
+        ROWS=rows, BLOCK=triton.next_power_of_2(size),
     )  # fmt: skip
-    return total_BTK, normed_BTK, means_BPK.sum(1, keepdim=True) if with_mean else None, moments_2BT
+    return total_BTK, normed_BTK, means_BPK.sum(1, keepdim=True) if with_mean else None, moments
+
+
+def _vectors(norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias; of an RMS norm, which has none, something in the bias's place that nobody reads."""
+    return norm.weight, norm.weight if is_rms(norm) else norm.bias
 
 
 @triton.jit
 def _add_norm(
     x_at, added_at, weight_at, bias_at, total_at, normed_at, means_at, moments_at, positions, size, eps,
-    HAS_ADDED: tl.constexpr, HAS_MEAN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    IS_RMS: tl.constexpr, HAS_ADDED: tl.constexpr, HAS_MEAN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     lane, position = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
@@ -69,14 +78,18 @@ def _add_norm(
     if HAS_MEAN:
         block = lane * tl.num_programs(1) + tl.program_id(1)
         tl.store(means_at + block * size + column, tl.sum(x, 0) / positions, mask=column < size)
-    mean = tl.sum(x, 1) / size
-    centred = tl.where(inside, x - mean[:, None], 0.0)
-    scale = 1 / tl.sqrt(tl.sum(centred * centred, 1) / size + eps)
+    if not IS_RMS:
+        mean = tl.sum(x, 1) / size
+        tl.store(moments_at + row, mean, mask=position < positions)
+        moments_at += tl.num_programs(0).to(tl.int64) * positions
+        x = tl.where(inside, x - mean[:, None], 0.0)
+    scale = 1 / tl.sqrt(tl.sum(x * x, 1) / size + eps)
+    tl.store(moments_at + row, scale, mask=position < positions)
     weight = tl.load(weight_at + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
-    bias = tl.load(bias_at + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
-    tl.store(normed_at + at, centred * scale[:, None] * weight + bias, mask=inside)
-    tl.store(moments_at + row, mean, mask=position < positions)
-    tl.store(moments_at + tl.num_programs(0).to(tl.int64) * positions + row, scale, mask=position < positions)
+    normed = x * scale[:, None] * weight
+    if not IS_RMS:
+        normed += tl.load(bias_at + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
+    tl.store(normed_at + at, normed, mask=inside)
 
 
 def add_norm_backward(
@@ -84,8 +97,8 @@ def add_norm_backward(
     by_x_BTK: torch.Tensor | None,
     by_mean_B1K: torch.Tensor | None,
     x_BTK: torch.Tensor,
-    moments_2BT: torch.Tensor,
-    norm: nn.LayerNorm,
+    moments: torch.Tensor,
+    norm: Module,
     kind: torch.dtype,
     kind_of_norm: torch.dtype | None,
     totals: tuple[Total, Total, Total],
@@ -98,9 +111,10 @@ def add_norm_backward(
     of_weight, of_bias, of_added = (x_BTK if total is None else total for total in totals)
     _add_norm_backward[(min(_PROGRAMS, triton.cdiv(rows, _ROWS)),)](
         by_normed_BTK.contiguous(), x_BTK if by_x_BTK is None else by_x_BTK.contiguous(),
-        x_BTK if by_mean_B1K is None else by_mean_B1K.contiguous(), x_BTK, moments_2BT, norm.weight, norm.bias,
+        x_BTK if by_mean_B1K is None else by_mean_B1K.contiguous(), x_BTK, moments, *_vectors(norm),
         gradient, low, x_BTK if normed is None else normed, of_weight, of_bias, of_added,
-        rows, size, x_BTK.shape[1], HAS_BY_X=by_x_BTK is not None, HAS_BY_MEAN=by_mean_B1K is not None,
+        rows, size, x_BTK.shape[1],
+        IS_RMS=is_rms(norm), HAS_BY_X=by_x_BTK is not None, HAS_BY_MEAN=by_mean_B1K is not None,
         HAS_LOW=low is not gradient, HAS_NORMED=normed is not None, HAS_WEIGHT=totals[0] is not None,
         HAS_BIAS=totals[1] is not None, HAS_ADDED=totals[2] is not None,
         ROWS=_ROWS, BLOCK=triton.next_power_of_2(size),
@@ -112,13 +126,15 @@ def add_norm_backward(
 def _add_norm_backward(
     by_normed_at, by_x_at, by_mean_at, x_at, moments_at, weight_at, bias_at, gradient_at, low_at, normed_at,
     of_weight_at, of_bias_at, of_added_at, rows, size, positions,
-    HAS_BY_X: tl.constexpr, HAS_BY_MEAN: tl.constexpr, HAS_LOW: tl.constexpr, HAS_NORMED: tl.constexpr,
-    HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ADDED: tl.constexpr,
+    IS_RMS: tl.constexpr, HAS_BY_X: tl.constexpr, HAS_BY_MEAN: tl.constexpr, HAS_LOW: tl.constexpr,
+    HAS_NORMED: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ADDED: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     column = tl.arange(0, BLOCK)
     weight = tl.load(weight_at + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
-    bias = tl.load(bias_at + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
+    bias = 0.0
+    if not IS_RMS:
+        bias = tl.load(bias_at + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
     of_weight, of_bias = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     of_added = tl.zeros([BLOCK], tl.float32)
     for first in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
@@ -127,14 +143,20 @@ def _add_norm_backward(
         at = row.to(tl.int64)[:, None] * size + column[None, :]
         x = tl.load(x_at + at, mask=inside, other=0.0).to(tl.float32)
         by_normed = tl.load(by_normed_at + at, mask=inside, other=0.0).to(tl.float32)
-        mean = tl.load(moments_at + row, mask=row < rows, other=0.0)[:, None]
-        scale = tl.load(moments_at + rows + row, mask=row < rows, other=0.0)[:, None]
-        unit = tl.where(inside, (x - mean) * scale, 0.0)
-        of_weight += tl.sum(by_normed * unit, 0)
-        of_bias += tl.sum(by_normed, 0)
         by_unit = by_normed * weight
-        along, level = tl.reduce((by_unit * unit, by_unit), 1, _add_both)
-        gradient = (by_unit - unit * (along / size)[:, None] - (level / size)[:, None]) * scale
+        if IS_RMS:
+            scale = tl.load(moments_at + row, mask=row < rows, other=0.0)[:, None]
+            unit = x * scale
+            along = tl.sum(by_unit * unit, 1)
+            gradient = (by_unit - unit * (along / size)[:, None]) * scale
+        else:
+            mean = tl.load(moments_at + row, mask=row < rows, other=0.0)[:, None]
+            scale = tl.load(moments_at + rows + row, mask=row < rows, other=0.0)[:, None]
+            unit = tl.where(inside, (x - mean) * scale, 0.0)
+            of_bias += tl.sum(by_normed, 0)
+            along, level = tl.reduce((by_unit * unit, by_unit), 1, _add_both)
+            gradient = (by_unit - unit * (along / size)[:, None] - (level / size)[:, None]) * scale
+        of_weight += tl.sum(by_normed * unit, 0)
         if HAS_BY_X:
             gradient += tl.load(by_x_at + at, mask=inside, other=0.0).to(tl.float32)
         if HAS_BY_MEAN:
@@ -212,36 +234,181 @@ def _gelu_backward(
         tl.atomic_add(total_at + column, tl.sum(gradient, 0), mask=column < size, sem="relaxed")
 
 
-def join(parts: tuple[torch.Tensor, ...], total: Total) -> torch.Tensor:
-    """Three gradients side by side."""
-    first, second, third = (part.contiguous() for part in parts)
-    rows, size = _shape(first)
-    joined = first.new_empty(*first.shape[:-1], 3 * size)
-    _join[(triton.cdiv(size, _WIDE), 3, triton.cdiv(rows, _TALLER))](
-        first, second, third, joined, first if total is None else total, rows, size,
-        HAS_TOTAL=total is not None, TALL=_TALLER, WIDE=_WIDE, num_warps=2,
+def swiglu(hidden: torch.Tensor) -> torch.Tensor:
+    """The first half through SiLU, times the other."""
+    hidden = hidden.contiguous()
+    rows, size = _shape(hidden)
+    units = size // 2
+    active = hidden.new_empty(*hidden.shape[:-1], units)
+    _swiglu[(triton.cdiv(units, _WIDE), triton.cdiv(rows, _TALL))](hidden, active, rows, units, TALL=_TALL, WIDE=_WIDE)
+    return active
+
+
+@triton.jit
+def _swiglu(hidden_at, active_at, rows, units, TALL: tl.constexpr, WIDE: tl.constexpr):
+    column, row = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1) * TALL + tl.arange(0, TALL)
+    inside = (row < rows)[:, None] & (column < units)[None, :]
+    at = row.to(tl.int64)[:, None] * 2 * units + column[None, :]
+    gate = tl.load(hidden_at + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(hidden_at + units + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(active_at + row.to(tl.int64)[:, None] * units + column[None, :], gate * tl.sigmoid(gate) * up, mask=inside)
+
+
+def swiglu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient with respect to `hidden`, and what the function made of it once more."""
+    hidden, by_active = hidden.contiguous(), by_active.contiguous()
+    rows, units = _shape(by_active)
+    gradient, active = torch.empty_like(hidden), torch.empty_like(by_active)
+    _swiglu_backward[(triton.cdiv(units, _WIDE), triton.cdiv(rows, _TALL))](
+        hidden, by_active, gradient, active, hidden if total is None else total, rows, units,
+        HAS_TOTAL=total is not None, TALL=_TALL, WIDE=_WIDE, num_warps=2,
     )  # fmt: skip
+    return gradient, active
+
+
+@triton.jit
+def _swiglu_backward(
+    hidden_at, by_active_at, gradient_at, active_at, total_at, rows, units,
+    HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    column, row = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1) * TALL + tl.arange(0, TALL)
+    inside = (row < rows)[:, None] & (column < units)[None, :]
+    at = row.to(tl.int64)[:, None] * 2 * units + column[None, :]
+    at_active = row.to(tl.int64)[:, None] * units + column[None, :]
+    gate = tl.load(hidden_at + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(hidden_at + units + at, mask=inside, other=0.0).to(tl.float32)
+    by_active = tl.load(by_active_at + at_active, mask=inside, other=0.0).to(tl.float32)
+    share = tl.sigmoid(gate)
+    by_gate = by_active * up * share * (1 + gate * (1 - share))
+    by_up = by_active * gate * share
+    tl.store(gradient_at + at, by_gate, mask=inside)
+    tl.store(gradient_at + units + at, by_up, mask=inside)
+    tl.store(active_at + at_active, gate * share * up, mask=inside)
+    if HAS_TOTAL:
+        tl.atomic_add(total_at + column, tl.sum(by_gate, 0), mask=column < units, sem="relaxed")
+        tl.atomic_add(total_at + units + column, tl.sum(by_up, 0), mask=column < units, sem="relaxed")
+
+
+def turned(
+    qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, back: bool = False
+) -> torch.Tensor:
+    """Rotary positions: the first so many heads turned, or turned back; the rest as it is."""
+    qkv_BTC = qkv_BTC.contiguous()
+    (rows, columns), (positions, size) = _shape(qkv_BTC), cos_TD.shape
+    turned_BTC = torch.empty_like(qkv_BTC)
+    _turned[(columns // size, triton.cdiv(rows, _TALL))](
+        qkv_BTC, cos_TD.contiguous(), sin_TD.contiguous(), turned_BTC, rows, columns, positions, size // 2, heads,
+        BACK=back, TALL=_TALL, BLOCK=triton.next_power_of_2(size // 2), num_warps=2,
+    )  # fmt: skip
+    return turned_BTC
+
+
+@triton.jit
+def _turned(
+    qkv_at, cos_at, sin_at, turned_at, rows, columns, positions, half, heads,
+    BACK: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    head, row = tl.program_id(0), tl.program_id(1) * TALL + tl.arange(0, TALL)
+    column = tl.arange(0, BLOCK)
+    inside = (row < rows)[:, None] & (column < half)[None, :]
+    at = row.to(tl.int64)[:, None] * columns + head * 2 * half + column[None, :]
+    first = tl.load(qkv_at + at, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(qkv_at + half + at, mask=inside, other=0.0).to(tl.float32)
+    turns = (row < tl.where(head < heads, rows, 0))[:, None] & (column < half)[None, :]
+    first, second = _turn(first, second, cos_at, sin_at, (row % positions)[:, None], column[None, :], half, turns, BACK)
+    tl.store(turned_at + at, first, mask=inside)
+    tl.store(turned_at + half + at, second, mask=inside)
+
+
+@triton.jit
+def _turn(first, second, cos_at, sin_at, position, column, half, turns, BACK: tl.constexpr):
+    """Pairs of numbers by their positions' angles, of which the tables' halves are the same; others as they are."""
+    at = position * 2 * half + column
+    cos = tl.load(cos_at + at, mask=turns, other=1.0).to(tl.float32)
+    sin = tl.load(sin_at + at, mask=turns, other=0.0).to(tl.float32)
+    if BACK:
+        sin = -sin
+    return first * cos - second * sin, second * cos + first * sin
+
+
+def join(parts: tuple[torch.Tensor, ...], total: Total, turn: Turn | None = None) -> torch.Tensor:
+    """Gradients of queries, keys and values side by side; where the first two were turned, turned back."""
+    queries, keys, values = (part.contiguous() for part in parts)
+    (rows, wide), narrow = _shape(queries), keys.shape[-1]
+    joined = queries.new_empty(*queries.shape[:-1], wide + 2 * narrow)
+    given = (queries, keys, values, joined, queries if total is None else total, rows)
+    if turn is None:
+        _join[(triton.cdiv(wide, _WIDE), 3, triton.cdiv(rows, _TALLER))](
+            *given, wide, narrow, HAS_TOTAL=total is not None, TALL=_TALLER, WIDE=_WIDE, num_warps=2
+        )
+    else:
+        cos_TD, sin_TD = (one.contiguous() for one in turn)
+        positions, size = cos_TD.shape
+        _join_turned[((wide + 2 * narrow) // size, triton.cdiv(rows, _TALL))](
+            *given, cos_TD, sin_TD, positions, size // 2, wide // size, narrow // size,
+            HAS_TOTAL=total is not None, TALL=_TALL, BLOCK=triton.next_power_of_2(size // 2), num_warps=2,
+        )  # fmt: skip
     return joined
 
 
 @triton.jit
 def _join(
-    first_at, second_at, third_at, joined_at, total_at, rows, size,
+    queries_at, keys_at, values_at, joined_at, total_at, rows, wide, narrow,
     HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     column, part = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1)
     row = tl.program_id(2) * TALL + tl.arange(0, TALL)
-    wide = (column < size)[None, :]
-    at = row.to(tl.int64)[:, None] * size + column[None, :]
+    at = row.to(tl.int64)[:, None] * narrow + column[None, :]
+    at_queries = row.to(tl.int64)[:, None] * wide + column[None, :]
     # Of the three only one is loaded.
-    value = tl.load(first_at + at, mask=(row < tl.where(part == 0, rows, 0))[:, None] & wide, other=0.0)
-    value += tl.load(second_at + at, mask=(row < tl.where(part == 1, rows, 0))[:, None] & wide, other=0.0)
-    value += tl.load(third_at + at, mask=(row < tl.where(part == 2, rows, 0))[:, None] & wide, other=0.0)
-    at = row.to(tl.int64)[:, None] * 3 * size + part * size + column[None, :]
-    tl.store(joined_at + at, value, mask=(row < rows)[:, None] & wide)
+    value = tl.load(queries_at + at_queries, mask=_of(part == 0, row, rows, column, wide), other=0.0)
+    value += tl.load(keys_at + at, mask=_of(part == 1, row, rows, column, narrow), other=0.0)
+    value += tl.load(values_at + at, mask=_of(part == 2, row, rows, column, narrow), other=0.0)
+    begin, size = tl.where(part == 0, 0, wide + (part - 1) * narrow), tl.where(part == 0, wide, narrow)
+    at = row.to(tl.int64)[:, None] * (wide + 2 * narrow) + begin + column[None, :]
+    tl.store(joined_at + at, value, mask=(row < rows)[:, None] & (column < size)[None, :])
     if HAS_TOTAL:
         of_columns = tl.sum(value.to(tl.float32), 0)
-        tl.atomic_add(total_at + part * size + column, of_columns, mask=column < size, sem="relaxed")
+        tl.atomic_add(total_at + begin + column, of_columns, mask=column < size, sem="relaxed")
+
+
+@triton.jit
+def _of(wanted, row, rows, column, columns):
+    """The places of a block that are inside; none where it is not wanted."""
+    return (row < tl.where(wanted, rows, 0))[:, None] & (column < columns)[None, :]
+
+
+@triton.jit
+def _join_turned(
+    queries_at, keys_at, values_at, joined_at, total_at, rows, cos_at, sin_at, positions, half, heads, shared_heads,
+    HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    head, row, column = tl.program_id(0), tl.program_id(1) * TALL + tl.arange(0, TALL), tl.arange(0, BLOCK)
+    turns, inside = head < heads + shared_heads, (row < rows)[:, None] & (column < half)[None, :]
+    of_queries, of_values = _of(head < heads, row, rows, column, half), _of(turns == 0, row, rows, column, half)
+    of_keys = _of(turns & (head >= heads), row, rows, column, half)
+    long_row, wide = row.to(tl.int64)[:, None], head * 2 * half + column[None, :]
+    at_queries = long_row * heads * 2 * half + wide
+    at_keys = long_row * shared_heads * 2 * half + wide - heads * 2 * half
+    at_values = at_keys - shared_heads * 2 * half
+    # Of the three only one is loaded.
+    first = tl.load(queries_at + at_queries, mask=of_queries, other=0.0).to(tl.float32)
+    first += tl.load(keys_at + at_keys, mask=of_keys, other=0.0).to(tl.float32)
+    first += tl.load(values_at + at_values, mask=of_values, other=0.0).to(tl.float32)
+    second = tl.load(queries_at + half + at_queries, mask=of_queries, other=0.0).to(tl.float32)
+    second += tl.load(keys_at + half + at_keys, mask=of_keys, other=0.0).to(tl.float32)
+    second += tl.load(values_at + half + at_values, mask=of_values, other=0.0).to(tl.float32)
+    first, second = _turn(
+        first, second, cos_at, sin_at, (row % positions)[:, None], column[None, :], half,
+        _of(turns, row, rows, column, half), BACK=True,
+    )  # fmt: skip
+    at = long_row * (heads + 2 * shared_heads) * 2 * half + wide
+    tl.store(joined_at + at, first, mask=inside)
+    tl.store(joined_at + half + at, second, mask=inside)
+    if HAS_TOTAL:
+        total_at += head * 2 * half + column
+        tl.atomic_add(total_at, tl.sum(first, 0), mask=column < half, sem="relaxed")
+        tl.atomic_add(total_at + half, tl.sum(second, 0), mask=column < half, sem="relaxed")
 
 
 def move(x_BTC: torch.Tensor, down: int | torch.Tensor, rows: int) -> torch.Tensor:

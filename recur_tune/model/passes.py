@@ -3,7 +3,7 @@
 `kernels.py` has the same functions for a GPU, each of which goes over memory once. Gradients of vectors are added to
 `total`, where there is one.
 
-Shape suffixes: B lanes, T positions, K hidden size, C columns, N rows, V vocabulary, padded.
+Shape suffixes: B lanes, T positions, K hidden size, C columns, D head size, N rows, V vocabulary, padded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from recur_tune.corpus.windows import NOT_SCORED
-from recur_tune.model.body import Module
+from recur_tune.model.body import Module, Turn
 
 _ROWS_AT_A_TIME = 512  # whose probabilities exist in single precision
 
@@ -106,20 +106,26 @@ def swiglu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total)
     return gradient, open_gate * up
 
 
-def turned(qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int) -> torch.Tensor:
-    """Rotary positions: the first so many heads turned, each pair of numbers (one of a head's first half, one of its
-    second) by its position's angle; the rest as it is."""
+def turned(
+    qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, back: bool = False
+) -> torch.Tensor:
+    """Rotary positions: the first so many heads turned, or turned back, each pair of numbers (one of a head's first
+    half, one of its second) by its position's angle; the rest as it is."""
     columns = heads * cos_TD.shape[-1]
     x = qkv_BTC[..., :columns].unflatten(-1, (heads, -1))
     first, second = x.chunk(2, dim=-1)
     cos, sin = cos_TD[:, None].to(x.dtype), sin_TD[:, None].to(x.dtype)
-    rotated = x * cos + torch.cat([-second, first], dim=-1) * sin
+    across = torch.cat([second, -first] if back else [-second, first], dim=-1)
+    rotated = x * cos + across * sin
     return torch.cat([rotated.flatten(-2), qkv_BTC[..., columns:]], dim=-1)
 
 
-def join(parts: tuple[torch.Tensor, ...], total: Total) -> torch.Tensor:
-    """Gradients side by side."""
+def join(parts: tuple[torch.Tensor, ...], total: Total, turn: Turn | None = None) -> torch.Tensor:
+    """Gradients of queries, keys and values side by side; where the first two were turned, turned back."""
     joined = torch.cat(parts, dim=-1)
+    if turn is not None:
+        columns, size = joined.shape[-1] - parts[-1].shape[-1], turn[0].shape[-1]
+        joined = turned(joined, *turn, columns // size, back=True)
     add_columns(joined, total)
     return joined
 

@@ -226,7 +226,8 @@ class ReadsInWindows(PreTrainedModel):
         block, rows_BMC = self.body.blocks[layer], passage.keys_values(layer)
         if rows_BMC is not None:
             count = rows_BMC.shape[1]
-            rows_BMC = turned_keys_values(rows_BMC, self.body.turn(-count, count, x_BTK), block)
+            turn = self.body.turn(-count, count, x_BTK)
+            rows_BMC = turned_keys_values(arithmetic, block, rows_BMC, turn)
         elif (inserted_BMK := passage.inserted(layer)) is not None:
             rows_BMC = inserted_keys_values(arithmetic, block, inserted_BMK)
         else:

@@ -47,7 +47,6 @@ def fixed_plan(policy: Literal["all", "none"], windows: int) -> Plan:
 # is one kernel. recorded: both.
 Speed = Literal["plain", "replayed", "compiled", "recorded"]
 _WITHOUT_RECORDING: dict[Speed, Speed] = {"replayed": "plain", "recorded": "compiled"}
-_WITHOUT_KERNELS: dict[Speed, Speed] = {"compiled": "plain", "recorded": "replayed"}
 
 Read = tuple[torch.Tensor, State | None]  # a window's last layer in one row, and the state that it leaves
 
@@ -56,14 +55,12 @@ Gradients = list[torch.Tensor | None]
 _WORTH_COMPILING = 2_000_000  # tokens; a trial that reads fewer is done sooner with a recording alone
 
 
-def chosen_speed(config: TrialConfig, device: torch.device, workers: int, has_kernels: bool = True) -> Speed:
-    """The fastest way that a trial allows, and its body: not every family has kernels."""
+def chosen_speed(config: TrialConfig, device: torch.device, workers: int) -> Speed:
+    """The fastest way that a trial allows."""
     if device.type != "cuda":  # kernels and recordings are a GPU's
         return "plain"
     fastest: Speed = "recorded" if config.tokens >= _WORTH_COMPILING else "replayed"
     wanted = fastest if config.speed == "auto" else config.speed
-    if not has_kernels:
-        wanted = _WITHOUT_KERNELS.get(wanted, wanted)
     # CUDA refuses a recording under DDP, whose gradients belong to the default stream.
     return wanted if workers == 1 else _WITHOUT_RECORDING.get(wanted, wanted)
 

@@ -83,9 +83,7 @@ class Trainer:
             raise UserError(f"batch: {config.batch} chains cannot be shared evenly by {self.workers} workers.")
         self.config, self.device, self.validation = config, device, validation
         self.model = model.to(device).train()
-        self.chain: nn.Module = Chain(
-            self.model, plan, chosen_speed(config, device, self.workers, model.body.has_kernels)
-        )
+        self.chain: nn.Module = Chain(self.model, plan, chosen_speed(config, device, self.workers))
         if self.workers > 1:
             self.chain = DistributedDataParallel(self.chain)
         self.optimizer = make_optimizer(self.model, config.learning_rate, config.weight_decay, config.recurrence_rate)
