@@ -27,9 +27,9 @@ __all__ = [
 ]  # fmt: skip
 
 # Shapes of blocks, as they were fastest on an H200 for a hidden size of 768.
-_ROWS = 4  # of norms; where sums over rows are wanted too,
-_ROWS_TO_SUM = 8
-_PROGRAMS = 264  # that share a norm's rows: two for each processor
+_ROWS = 4  # of norms
+_PARTS, _COLUMNS = 32, 64  # of sums over parts
+_PROGRAMS = 528  # that share a norm's rows: four for each processor
 _TALL, _TALLER, _WIDE = 32, 64, 64  # of sums over rows
 _LOGITS = 2048
 
@@ -44,16 +44,15 @@ def add_norm(
     total_BTK = x_BTK if added_BTK is None else torch.empty_like(x_BTK)
     normed_BTK = torch.empty_like(x_BTK, dtype=kind)
     moments = x_BTK.new_empty(1 if is_rms(norm) else 2, lanes, positions, dtype=torch.float32)
-    rows = _ROWS_TO_SUM if with_mean else _ROWS
-    blocks = triton.cdiv(positions, rows)
+    blocks = triton.cdiv(positions, _ROWS)
     means_BPK = x_BTK.new_empty(lanes, blocks if with_mean else 0, size)  # each block's part
     _add_norm[(lanes, blocks)](
         x_BTK, x_BTK if added_BTK is None else added_BTK.contiguous(), *_vectors(norm), total_BTK, normed_BTK,
         means_BPK, moments, positions, size, norm.variance_epsilon if is_rms(norm) else norm.eps,
         IS_RMS=is_rms(norm), HAS_ADDED=added_BTK is not None, HAS_MEAN=with_mean,
-        ROWS=rows, BLOCK=triton.next_power_of_2(size),
+        ROWS=_ROWS, BLOCK=triton.next_power_of_2(size),
     )  # fmt: skip
-    return total_BTK, normed_BTK, means_BPK.sum(1, keepdim=True) if with_mean else None, moments
+    return total_BTK, normed_BTK, _sum_of_parts(means_BPK) if with_mean else None, moments
 
 
 def _vectors(norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
@@ -90,6 +89,25 @@ def _add_norm(
     if not IS_RMS:
         normed += tl.load(bias_at + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
     tl.store(normed_at + at, normed, mask=inside)
+
+
+def _sum_of_parts(x_BPK: torch.Tensor) -> torch.Tensor:
+    """Over parts that lie one behind the other, in a third of the time of torch's own sum."""
+    lanes, parts, size = x_BPK.shape
+    sum_B1K = x_BPK.new_empty(lanes, 1, size)
+    _sum_parts[(lanes, triton.cdiv(size, _COLUMNS))](x_BPK, sum_B1K, parts, size, PARTS=_PARTS, BLOCK=_COLUMNS)
+    return sum_B1K
+
+
+@triton.jit
+def _sum_parts(x_at, sum_at, parts, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    lane, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([PARTS, BLOCK], tl.float32)
+    for first in range(0, parts, PARTS):
+        part = first + tl.arange(0, PARTS)
+        inside = (part < parts)[:, None] & (column < size)[None, :]
+        total += tl.load(x_at + (lane * parts + part[:, None]) * size + column[None, :], mask=inside, other=0.0)
+    tl.store(sum_at + lane * size + column, tl.sum(total, 0), mask=column < size)
 
 
 def add_norm_backward(
