@@ -176,6 +176,7 @@ class Chain(nn.Module):
         if entry is not None and torch.is_grad_enabled():
             for one in entry:
                 one.requires_grad_()  # where the graph of this window begins
+            entry = tuple(one.view_as(one) for one in entry)  # torch counts no module that is given such a beginning
         masked = entry is not None and (self.uniform or batch.starts[window] == "some")
         fresh_B = batch.fresh_WB[window] if masked else None
         leave_state = self.uniform or window < len(batch.starts) - 1
