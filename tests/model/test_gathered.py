@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterable
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from recur_tune.model import RecurrentGPT2
+from recur_tune.model import RecurrentGPT2, passes
 from recur_tune.model.gathered import Gathered, Totals
 from recur_tune.model.passes import move
 from recur_tune.recurrences.pooled import PooledSpec
@@ -125,3 +128,17 @@ def test_a_layer_keeps_two_sums_and_what_its_products_made():
 def test_rows_are_moved_down_and_leave_zeros(down, expected):
     rows = torch.arange(1.0, 7.0).view(2, 3, 1)  # 1 2 3 and 4 5 6
     assert move(rows, down, len(expected[0]))[..., 0].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["add_norm", "add_norm_backward", "gelu", "gelu_backward", "swiglu", "swiglu_backward", "turned", "join", "move",
+     "cross_entropy"],
+)  # fmt: skip
+def test_a_kernel_takes_what_its_pass_takes(name):
+    """Read rather than imported: kernels need Triton, which comes with torch for GPUs."""
+    files = [Path(passes.__file__).with_name(file) for file in ("kernels.py", "attention_kernels.py")]
+    parts = [part for file in files for part in ast.parse(file.read_text()).body]
+    kernels = {part.name: part.args for part in parts if isinstance(part, ast.FunctionDef)}
+    taken = [one.arg for one in kernels[name].args]
+    assert taken == list(inspect.signature(getattr(passes, name)).parameters)
