@@ -9,6 +9,7 @@ import pytest
 from recur_tune.cost.estimate import quick_costs, recurrence_parameters, training_flops
 from recur_tune.cost.fields import ENTERING
 from recur_tune.cost.memory import predict_peak_memory, resolve_plan
+from recur_tune.recurrences import names_of
 from recur_tune.searching.objectives import COSTS
 from recur_tune.shape import shape_of
 from recur_tune.spec import TrialConfig
@@ -20,7 +21,8 @@ FIRST = {"window": 8, "windows": 3, "batch": 2, "width": 20, "depth": 2, "precis
 # Another value for every field, but for those that only stand for a base's shape.
 OTHERS: dict[str, Any] = {
     "recurrence": "none", "l_ins": "all", "width": 30, "depth": 1, "pooling": "attention", "embeddings": 2,
-    "skip": True, "window": 16, "overlap": 2, "windows": 4, "batch": 3, "learning_rate": 1e-2, "recurrence_rate": 3.0,
+    "skip": True, "write_rule": "gated", "fast_layers": 1,
+    "window": 16, "overlap": 2, "windows": 4, "batch": 3, "learning_rate": 1e-2, "recurrence_rate": 3.0,
     "tune": "recurrence",
     "warmup_steps": 7, "decay": "cosine", "weight_decay": 0.1, "clip_norm": 0.5, "dropout": 0.1, "tokens": 5000,
     "validate_every": 77, "validation_tokens": 99, "patience": 2, "checkpointing": "none", "memory_budget": 2**30,
@@ -45,7 +47,8 @@ def test_every_cost_and_every_field_is_told() -> None:
 
 @pytest.mark.parametrize("field", OTHERS)
 def test_a_cost_changes_with_the_fields_that_enter_it_and_with_no_other(field: str) -> None:
-    before, after = TrialConfig(**FIRST), TrialConfig(**FIRST | {field: OTHERS[field]})
+    first = FIRST | {"recurrence": next(iter(names_of(field)), "pooled")}
+    before, after = TrialConfig(**first), TrialConfig(**first | {field: OTHERS[field]})
     known, changed = closed_costs(before), closed_costs(after)
     by_plan = {"training_flops_per_token"} if field in BY_PLAN else set()
     assert {name for name in known if changed[name] != known[name]} == {
