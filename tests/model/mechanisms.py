@@ -6,10 +6,12 @@ from pydantic import BaseModel
 
 from recur_tune.recurrences.fast_weights import FastWeightsSpec
 from recur_tune.recurrences.pooled import PooledSpec
+from recur_tune.recurrences.scores import ScoresSpec
 
 SPECS: dict[str, BaseModel] = {
     "pooled, one layer": PooledSpec(l_ins=2, width=8, depth=1, pooling="recent", embeddings=3, skip=True),
     "pooled, all layers": PooledSpec(l_ins="all", embeddings=2, width=8, depth=1),
     "fast weights, delta": FastWeightsSpec(),
     "fast weights, gated": FastWeightsSpec(write_rule="gated", fast_layers=2),
+    "scores, dilated": ScoresSpec(score_heads=3, dilation=4),
 }
