@@ -55,9 +55,11 @@ def _counted(shape: str, window: int) -> Counted:
             model.read(tokens_BT, state, leave_state=leave_state)
         return counter.get_total_flops()
 
-    used, whole = (flops(state, leave_state) for leave_state in (False, True))
+    first, first_left = (flops(None, leave_state) for leave_state in (False, True))
+    later, later_left = (flops(state, leave_state) for leave_state in (False, True))
+    made = first_left - first
     model.recurrence = None
-    work = Work(made=whole - used, used=used - flops(None, False))
+    work = Work(made, used=later - flops(None, False), carried=later_left - later - made)
     return Counted(work, sum(leaf.numel() for leaf in tree_leaves(state)))
 
 

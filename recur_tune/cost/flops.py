@@ -53,7 +53,8 @@ def training_flops_per_token(config: TrialConfig, shape: Shape, plan: Plan, coun
         # The last window leaves no state, and the first has none to see unless there is a learned one.
         without = 0 if mechanism.from_the_start else 1
         total += 3 * ((windows - 1) * work.made + (windows - without) * work.used)
-        total += recomputed * work.made + max(recomputed - without, 0) * work.used
+        total += 3 * (windows - 1 - without) * work.carried
+        total += recomputed * work.made + max(recomputed - without, 0) * (work.used + work.carried)
     return total / config.windowing.span(windows)
 
 

@@ -12,6 +12,7 @@ D head size, C columns.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -114,3 +115,14 @@ class Recurrence(nn.Module):
 
     def reset(self, module: nn.Module) -> None:
         """Initialise one of the modules in here; Hugging Face asks for each in turn."""
+
+
+def single(x: torch.Tensor) -> torch.Tensor:
+    """In single precision, where it has less: what is summed up over windows needs it."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def as_given(x: torch.Tensor) -> AbstractContextManager[None]:
+    """A context in which products have the type of their factors, whatever autocast would make of them."""
+    device = x.device.type
+    return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)  # which meta does not know

@@ -39,10 +39,13 @@ class Work(NamedTuple):
     Attributes:
         made: Making the state that the window leaves.
         used: Using the state of the window before.
+        carried: Bringing that state into the one that the window leaves, beyond making it: what a document's first
+            window does not do.
     """
 
     made: float
     used: float
+    carried: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,168 @@
+"""FastWeights: an associative memory per key-value head and layer. At a window's end its keys and values are written
+into the memory; the queries of the next window read it, and a gate per query head mixes that into what attention took.
+
+'linear' and 'delta' are Infini-attention's equations 7 to 10, with f = ELU + 1:
+
+    read    f(Q) M / f(Q) z
+    write   M + f(K)' V   (delta: V - f(K) M / f(K) z in V's place),   z + the sum of f(K)
+
+'gated' is the gated delta rule for a whole window of n positions at once, with queries and keys of length 1:
+
+    read    Q M
+    write   a M + r/n K' (V - K a M)
+
+It is one step of gradient descent on the window's mean squared error, where the rule for single positions takes n
+steps. Keys of length 1 keep the eigenvalues of K'K/n between 0 and 1, so no rate r from 0 to 2 can make M grow.
+
+Shape suffixes: B lanes, T positions, S sites (layers with a memory), H heads of queries, G of keys and values, D head
+size, C columns.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from recur_tune.model.recurrence import Heads, Passage, Recurrence, State, as_given, single
+from recur_tune.shape import Shape
+
+_CLOSED = -4.0  # sigmoid of it: a memory that nobody has learned to read is a fiftieth of what a head takes
+_KEEPS = 2.2  # sigmoid of it: nine tenths of a memory outlive a window
+_LEAST = 1e-6  # divisor; that of an empty memory is 0
+
+
+class FastWeights(Recurrence):
+    """A matrix per key-value head.
+
+    Its fields come one by one: this code also runs beside a saved model, where nothing is installed that could check
+    them.
+    """
+
+    def __init__(self, shape: Shape, write_rule: str = "delta", fast_layers: int | Literal["all"] = "all") -> None:
+        super().__init__(shape)
+        self.write_rule = write_rule
+        self.sites = list(range(shape.layers)) if fast_layers == "all" else [fast_layers - 1]
+        groups = (len(self.sites), shape.key_value_heads)
+        is_gated = write_rule == "gated"
+        self.gate_logits = nn.Parameter(torch.empty(len(self.sites), shape.heads))
+        self.decay_logits = nn.Parameter(torch.empty(groups)) if is_gated else None
+        self.rate_logits = nn.Parameter(torch.empty(groups)) if is_gated else None
+        self.reset(self)
+
+    def reset(self, module: nn.Module) -> None:
+        """Gates are closed, much is kept, and the rate is that of plain gradient descent."""
+        if module is self:
+            starts = ((self.gate_logits, _CLOSED), (self.decay_logits, _KEEPS), (self.rate_logits, 0.0))
+            for parameter, start in starts:
+                if parameter is not None:
+                    nn.init.constant_(parameter, start)
+
+    def empty(self, lanes: int) -> State:
+        """Zeros: the memories, and where there are any the sums of keys."""
+        size, kind = self.shape.head_size, torch.promote_types(self.gate_logits.dtype, torch.float32)
+        heads = (lanes, len(self.sites), self.shape.key_value_heads)
+        memory_BSGDD = self.gate_logits.new_zeros(*heads, size, size, dtype=kind)
+        if self.write_rule == "gated":
+            return (memory_BSGDD,)
+        return memory_BSGDD, memory_BSGDD.new_zeros(*heads, size)
+
+    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> FastWeightsPassage:
+        """A window reads the memory as it was at its start."""
+        return FastWeightsPassage(self, state, fresh_B)
+
+    def feature(self, x: torch.Tensor) -> torch.Tensor:
+        """Of queries or keys: what a memory is read and written with."""
+        return F.normalize(single(x), dim=-1) if self.write_rule == "gated" else F.elu(single(x)) + 1
+
+    def read(self, feature: torch.Tensor, memory: State) -> torch.Tensor:
+        """What a memory [B, G, D, D] has for features [B, G, any, D]."""
+        if self.write_rule == "gated":
+            return feature @ memory[0]
+        return feature @ memory[0] / (feature @ memory[1][..., None]).clamp_min(_LEAST)
+
+    def write(self, site: int, memory: State | None, k_BGTD: torch.Tensor, v_BGTD: torch.Tensor) -> State:
+        """A site's memory behind a window with these keys and values; None: there was none before it."""
+        feature_BGTD, v_BGTD = self.feature(k_BGTD), single(v_BGTD)
+        if self.decay_logits is not None and memory is not None:
+            memory = (_of_heads(self.decay_logits[site]) * memory[0],)
+        if self.write_rule != "linear" and memory is not None:
+            v_BGTD = v_BGTD - self.read(feature_BGTD, memory)
+        written: State = (feature_BGTD.mT @ v_BGTD,)
+        if self.rate_logits is not None:
+            written = (2 * _of_heads(self.rate_logits[site]) / max(1, v_BGTD.shape[2]) * written[0],)
+        else:
+            written = (*written, feature_BGTD.sum(2))
+        return written if memory is None else tuple(map(torch.add, memory, written))
+
+
+class FastWeightsPassage(Passage):
+    """A window's keys and values until it is over, and the memory that it began with."""
+
+    def __init__(self, fast: FastWeights, state: State | None, fresh_B: torch.Tensor | None) -> None:
+        self._fast, self._memory = fast, state
+        self._keys_values: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._gate_BSH: torch.Tensor | None = None
+        if state is not None:
+            # A memory without a number has nothing to say, and by its gate a head takes what it takes without one.
+            seen_B = state[-1].flatten(1).any(1)
+            if fresh_B is not None:
+                seen_B = seen_B & ~fresh_B
+            self._memory = tuple(torch.where(_over(seen_B, one), one, 0.0) for one in state)
+            gate_SH = single(fast.gate_logits).sigmoid()
+            self._gate_BSH = torch.where(_over(seen_B, gate_SH[None]), gate_SH, 0.0)
+
+    def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
+        """Keep keys and values, and mix what the memory has for the queries into what the heads took."""
+        if layer not in self._fast.sites:
+            return out_BTC
+        site = self._fast.sites.index(layer)
+        q_BHTD, k_BGTD, v_BGTD = heads()
+        past = self._keys_values.get(site)
+        self._keys_values[site] = (k_BGTD, v_BGTD) if past is None else (
+            torch.cat([past[0], k_BGTD], dim=2), torch.cat([past[1], v_BGTD], dim=2)
+        )  # fmt: skip
+        memory = self._of(site)
+        if memory is None or self._gate_BSH is None:
+            return out_BTC
+        with as_given(out_BTC):
+            # The query heads of a group, which read one memory, stand one behind the other.
+            group, positions = q_BHTD.shape[1] // k_BGTD.shape[1], q_BHTD.shape[2]
+            feature_BGXD = self._fast.feature(q_BHTD).unflatten(1, (-1, group)).flatten(2, 3)
+            read_BGXD = self._fast.read(feature_BGXD, memory)
+            read_BTHD = read_BGXD.unflatten(2, (group, positions)).flatten(1, 2).transpose(1, 2)
+            out_BTHD = single(out_BTC).unflatten(-1, read_BTHD.shape[2:])
+            mixed_BTHD = torch.lerp(out_BTHD, read_BTHD, self._gate_BSH[:, site, None, :, None])
+            return mixed_BTHD.flatten(2).to(out_BTC.dtype)
+
+    def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
+        """The memory with this window in it, but for the positions that the next one reads again."""
+        written = []
+        for site, (k_BGTD, v_BGTD) in sorted(self._keys_values.items()):
+            stride = max(0, k_BGTD.shape[2] - overlap)
+            with as_given(k_BGTD):
+                memory = self._of(site)
+                written.append(self._fast.write(site, memory, k_BGTD[:, :, :stride], v_BGTD[:, :, :stride]))
+        return tuple(torch.stack(part, dim=1) for part in zip(*written, strict=True))
+
+    def reorder(self, lane_B: torch.Tensor) -> None:
+        """The memory goes along, and what is to be written."""
+        self._keys_values = {site: (k[lane_B], v[lane_B]) for site, (k, v) in self._keys_values.items()}
+        if self._memory is not None and self._gate_BSH is not None:
+            self._memory, self._gate_BSH = tuple(one[lane_B] for one in self._memory), self._gate_BSH[lane_B]
+
+    def _of(self, site: int) -> State | None:
+        """A site's memory as the window found it."""
+        return None if self._memory is None else tuple(one[:, site] for one in self._memory)
+
+
+def _over(lane_B: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Something of lanes, to be broadcast over all that a tensor has of each."""
+    return lane_B.view(-1, *[1] * (x.dim() - 1))
+
+
+def _of_heads(logit_G: torch.Tensor) -> torch.Tensor:
+    """Numbers between 0 and 1, to be broadcast over heads' matrices."""
+    return single(logit_G).sigmoid()[:, None, None]

@@ -1,0 +1,167 @@
+"""Scores: weights that depend on distance alone, beside those of attention (RSA, *Encoding Recurrence into
+Transformers*). A head takes
+
+    (1 - s) attention + s P V,   s = sigmoid(m),
+
+and P is lower triangular: at a lag l > 0 it is the real part of p r^l, where
+
+    regular   r = tanh(e)                      p = 1
+    cosine    r = sigmoid(n) exp(i t)          p = 1
+    sine      r = sigmoid(n) exp(i t)          p = -i
+
+A dilated head has r^(l/d) where d divides l, and 0 elsewhere. PV is what a linear recurrence makes of the values, so
+what all windows before give to the next d positions says what they give to any: these d complex rows are the state, and
+block after block of d positions has them times one more power of r.
+
+Shape suffixes: B lanes, T positions, S positions seen, L layers, N heads with such weights, G heads of keys and values,
+D head size, C columns, R rows of P, X lags or columns of P, Y rows of the state (real parts, then imaginary ones).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from recur_tune.model.recurrence import Heads, Passage, Recurrence, State, as_given, single
+from recur_tune.shape import Shape
+
+_CLOSED = -4.0  # sigmoid of it is a fiftieth
+
+
+class Scores(Recurrence):
+    """Weights of their own for some heads of every layer.
+
+    Its fields come one by one: this code also runs beside a saved model, where nothing is installed that could check
+    them.
+    """
+
+    def __init__(self, shape: Shape, score_heads: int = 4, dilation: int = 1) -> None:
+        super().__init__(shape)
+        self.dilation = dilation
+        # Spread over the layer's heads, and so over those of keys and values.
+        self.heads = [number * shape.heads // score_heads for number in range(score_heads)]
+        self.kinds = [(score_heads + 2) // 3, (score_heads + 1) // 3, score_heads // 3]  # regular, cosine, sine
+        regular, cyclical = self.kinds[0], score_heads - self.kinds[0]
+        self.gate_logits = nn.Parameter(torch.empty(shape.layers, score_heads))
+        self.fading = nn.Parameter(torch.empty(shape.layers, regular))
+        self.damping = nn.Parameter(torch.empty(shape.layers, cyclical)) if cyclical else None
+        self.angles = nn.Parameter(torch.empty(shape.layers, cyclical)) if cyclical else None
+        self.reset(self)
+
+    def reset(self, module: nn.Module) -> None:
+        """As the source does, but for the gates: a pretrained body begins almost as it was."""
+        if module is self:
+            nn.init.constant_(self.gate_logits, _CLOSED)
+            nn.init.uniform_(self.fading, 1.0, 2.0)
+            with torch.no_grad():
+                self.fading.mul_(torch.where(torch.rand_like(self.fading) < 0.5, -1.0, 1.0))
+            if self.damping is not None and self.angles is not None:
+                nn.init.uniform_(self.damping, 1.0, 2.0)
+                nn.init.constant_(self.angles, math.pi / 4)
+
+    def empty(self, lanes: int) -> State:
+        """Zeros."""
+        sizes = (lanes, self.shape.layers, len(self.heads), 2 * self.dilation, self.shape.head_size)
+        return (self.gate_logits.new_zeros(sizes, dtype=torch.promote_types(self.gate_logits.dtype, torch.float32)),)
+
+    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> ScoresPassage:
+        """A document begins with zeros."""
+        [past_BLNYD] = (None,) if state is None else state
+        if past_BLNYD is not None and fresh_B is not None:
+            past_BLNYD = torch.where(fresh_B[:, None, None, None, None], 0.0, past_BLNYD)
+        return ScoresPassage(self, past_BLNYD)
+
+    def weights(self, first: int, rows: int, seen: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What positions from `first` on take from the state and from the window's first positions, so many as are
+        `seen`: real and imaginary parts, [L, N, R, Y + S]."""
+        device, steps = self.gate_logits.device, self.dilation
+        step_N1 = 1 + (steps - 1) * (torch.arange(len(self.heads), device=device)[:, None] % 2)
+        # From positions: the same at the same lag, so one row over all lags serves all rows, each from its own place.
+        lag_X = torch.arange(first - seen + 1, first + rows, device=device)
+        seen_NX = (lag_X > 0) & (lag_X % step_N1 == 0)
+        lagged = self._powers(lag_X.clamp_min(0) // step_N1, with_phase=True)
+        real, imaginary = (torch.where(seen_NX, one, 0.0).unfold(-1, seen, 1).flip(-1) for one in lagged)
+        # From the state: its row for the position's place in a block, times a power for the block.
+        at_R = torch.arange(first, first + rows, device=device)
+        place_R = at_R % steps
+        own_RY = place_R[:, None] == torch.arange(steps, device=device)
+        blocks = self._powers((at_R - place_R) // step_N1, with_phase=False)
+        cosine, sine = (torch.where(own_RY, one[..., None], 0.0) for one in blocks)
+        return torch.cat([cosine, -sine, real], dim=-1), torch.cat([sine, cosine, imaginary], dim=-1)
+
+    def _powers(self, exponent_NX: torch.Tensor, with_phase: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Every layer's and head's power of its number, [L, N, X]: the real part and the imaginary part."""
+        radius_LN, angle_LN = single(self.fading).tanh(), torch.zeros_like(single(self.fading))
+        if self.damping is not None and self.angles is not None:
+            radius_LN = torch.cat([radius_LN, single(self.damping).sigmoid()], dim=1)
+            angle_LN = torch.cat([angle_LN, single(self.angles)], dim=1)
+        turn_LNX = angle_LN[..., None] * exponent_NX
+        if with_phase:  # a sine is a cosine a quarter late
+            sines = torch.arange(len(self.heads), device=turn_LNX.device) >= len(self.heads) - self.kinds[2]
+            turn_LNX = turn_LNX - sines[:, None].to(turn_LNX.dtype) * (math.pi / 2)
+        size_LNX = radius_LN[..., None] ** exponent_NX
+        return size_LNX * turn_LNX.cos(), size_LNX * turn_LNX.sin()
+
+
+class ScoresPassage(Passage):
+    """A window's values, and what the windows before left for it."""
+
+    def __init__(self, scores: Scores, past_BLNYD: torch.Tensor | None) -> None:
+        self._scores, self._past_BLNYD = scores, past_BLNYD
+        self._values: dict[int, torch.Tensor] = {}  # of every layer, [N, S, B, D]
+        self._weights: tuple[torch.Tensor, ...] = ()  # of every layer, for the part that is read
+
+    def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
+        """Mix what the recurrence takes into what some heads took."""
+        scores, new = self._scores, out_BTC.shape[1]
+        v_GTBD = heads()[2].permute(1, 2, 0, 3)
+        group = scores.shape.heads // len(v_GTBD)
+        parts = [torch.stack([v_GTBD[head // group] for head in scores.heads])]
+        if layer in self._values:
+            parts.insert(0, self._values[layer])
+        v_NSBD = self._values[layer] = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
+        seen = v_NSBD.shape[1]
+        if not layer:
+            real_LNRX, _ = scores.weights(seen - new, new, seen)
+            self._weights = real_LNRX.to(v_NSBD.dtype).unbind()
+        taken_NTBD = _product(self._weights[layer], self._with_past(layer, v_NSBD))
+        gate_N = single(scores.gate_logits[layer]).sigmoid()
+        mixed = list(out_BTC.unflatten(-1, (scores.shape.heads, -1)).unbind(2))
+        for number, head in enumerate(scores.heads):
+            taken_BTD = single(taken_NTBD[number]).transpose(0, 1)
+            mixed[head] = torch.lerp(single(mixed[head]), taken_BTD, gate_N[number]).to(out_BTC.dtype)
+        return torch.cat(mixed, dim=-1)
+
+    def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
+        """What the text before the next window gives to its first positions."""
+        some_NSBD = self._values[0]
+        stride = max(0, some_NSBD.shape[1] - overlap)
+        with as_given(some_NSBD):
+            both = self._scores.weights(stride, self._scores.dilation, stride)
+            left = [
+                _product(weight_NYX, single(self._with_past(layer, self._values[layer][:, :stride])))
+                for layer, weight_NYX in enumerate(torch.cat(both, dim=2).unbind())
+            ]
+        return (torch.stack(left).permute(3, 0, 1, 2, 4),)
+
+    def reorder(self, lane_B: torch.Tensor) -> None:
+        """Values and what was left go along."""
+        self._values = {layer: v_NSBD[:, :, lane_B] for layer, v_NSBD in self._values.items()}
+        self._past_BLNYD = None if self._past_BLNYD is None else self._past_BLNYD[lane_B]
+
+    def _with_past(self, layer: int, v_NSBD: torch.Tensor) -> torch.Tensor:
+        """The state's rows before the values."""
+        heads, _, lanes, size = v_NSBD.shape
+        if self._past_BLNYD is None:
+            past_NYBD = v_NSBD.new_zeros(heads, 2 * self._scores.dilation, lanes, size)
+        else:
+            past_NYBD = self._past_BLNYD[:, layer].permute(1, 2, 0, 3)
+        return torch.cat([past_NYBD, v_NSBD], dim=1)
+
+
+def _product(weight_NRX: torch.Tensor, rows_NXBD: torch.Tensor) -> torch.Tensor:
+    """Weighted sums of rows, those of all lanes side by side."""
+    lanes = rows_NXBD.shape[2:]
+    return (weight_NRX @ rows_NXBD.flatten(2).to(weight_NRX.dtype)).unflatten(-1, lanes)
