@@ -79,8 +79,7 @@ def attend(
     q_BHSD, k_BGSD, v_BGSD = arithmetic.heads(qkv, block)
     if past is not None:
         k_BGSD, v_BGSD = (
-            torch.cat([earlier.to(now.dtype), now], dim=2)
-            for earlier, now in zip(past, (k_BGSD, v_BGSD), strict=True)
+            torch.cat([earlier.to(now.dtype), now], dim=2) for earlier, now in zip(past, (k_BGSD, v_BGSD), strict=True)
         )
     mask = None if past is None else _mask(q_BHSD.shape[2], k_BGSD.shape[2], hidden_B, q_BHSD.device)
     out_BHSD = F.scaled_dot_product_attention(
