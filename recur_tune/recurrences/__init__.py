@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from recur_tune.errors import UserError
+from recur_tune.recurrences.cache import CACHE
 from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
 from recur_tune.recurrences.pooled import POOLED
 
@@ -25,7 +26,7 @@ __all__ = [
 GROUP = "recur_tune.recurrences"
 NONE = "none"  # the plain model
 DEFAULT = POOLED.name
-_OURS = (POOLED,)
+_OURS = (POOLED, CACHE)
 
 
 def _registered(points: Iterable[EntryPoint]) -> tuple[dict[str, Mechanism], list[str]]:
