@@ -25,9 +25,9 @@ class CacheSpec(BaseModel):
     )
     cache_layer: Layer = Field("all", description="layer that keeps keys and values, from 1, or 'all'")
     cache_join: Literal["softmax", "gate"] = Field(
-        "softmax",
-        description="how they are attended to: in one 'softmax' with the window's own, as if windows were longer, or "
-        "apart, with a 'gate' for each head that is closed at first and mixes the two",
+        "gate",
+        description="how they are attended to: apart, with a 'gate' for each head that is closed at first and mixes the "
+        "two, or in one 'softmax' with the window's own, as if windows were longer, for rotary positions",
     )
 
 
@@ -70,7 +70,10 @@ CACHE = Mechanism(
     module="recur_tune.model.recurrences.cached:Cached",
     summary="keeps keys and values of the windows before, to which layers attend",
     mark=Mark("cache", "s", "square", "#009e73"),
-    first={"transformer-xl": {"cache_rows": 128, "cache_layer": "all", "cache_join": "softmax"}},
+    first={
+        "memorizing": {"cache_rows": 128, "cache_layer": "all", "cache_join": "gate"},
+        "transformer-xl": {"cache_rows": 128, "cache_layer": "all", "cache_join": "softmax"},
+    },
     flops=_flops,
     work=_work,
     state_floats=_state_floats,

@@ -21,7 +21,7 @@ FIRST = {"window": 8, "windows": 3, "batch": 2, "width": 20, "depth": 2, "precis
 # Another value for every field of a mechanism, and for every trial's but those that only stand for a base's shape.
 OF_MECHANISMS: dict[str, dict[str, Any]] = {
     "pooled": {"l_ins": "all", "width": 30, "depth": 1, "pooling": "attention", "embeddings": 2, "skip": True},
-    "cache": {"cache_rows": 9, "cache_layer": 1, "cache_join": "gate"},
+    "cache": {"cache_rows": 9, "cache_layer": 1, "cache_join": "softmax"},
 }
 OTHERS: dict[str, Any] = {
     "recurrence": "none", "window": 16, "overlap": 2, "windows": 4, "batch": 3, "learning_rate": 1e-2,

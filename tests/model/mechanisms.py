@@ -10,7 +10,7 @@ from recur_tune.recurrences.pooled import PooledSpec
 SPECS: dict[str, BaseModel] = {
     "pooled, one layer": PooledSpec(l_ins=2, width=8, depth=1, pooling="recent", embeddings=3, skip=True),
     "pooled, all layers": PooledSpec(l_ins="all", embeddings=2, width=8, depth=1),
-    "cache, in one softmax": CacheSpec(cache_rows=7),
-    "cache, behind a gate": CacheSpec(cache_rows=14, cache_join="gate"),
-    "cache, one layer": CacheSpec(cache_rows=3, cache_layer=2),
+    "cache, in one softmax": CacheSpec(cache_rows=7, cache_join="softmax"),
+    "cache, behind a gate": CacheSpec(cache_rows=14),
+    "cache, one layer": CacheSpec(cache_rows=3, cache_layer=2, cache_join="softmax"),
 }

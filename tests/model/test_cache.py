@@ -62,10 +62,10 @@ def naive_window(naive: Naive, model: ReadsInWindows, spec: CacheSpec, tokens_T,
 @pytest.mark.parametrize(
     "spec",
     [
+        CacheSpec(cache_rows=7, cache_join="softmax"),
+        CacheSpec(cache_rows=5, cache_layer=2, cache_join="softmax"),
         CacheSpec(cache_rows=7),
-        CacheSpec(cache_rows=5, cache_layer=2),
-        CacheSpec(cache_rows=7, cache_join="gate"),
-        CacheSpec(cache_rows=5, cache_layer=3, cache_join="gate"),
+        CacheSpec(cache_rows=5, cache_layer=3),
     ],
     ids=str,
 )
@@ -88,7 +88,8 @@ def test_three_windows_are_those_that_loops_make(name, spec, overlap):
 @rotary
 @torch.no_grad()
 def test_with_rotary_positions_a_cache_of_the_whole_text_is_one_long_window(name, overlap):
-    model, windowing = with_exact_turns(body(name, CacheSpec(cache_rows=20))), Windowing(6, overlap)
+    spec, windowing = CacheSpec(cache_rows=20, cache_join="softmax"), Windowing(6, overlap)
+    model = with_exact_turns(body(name, spec))
     model.recurrence.offsets.zero_()
     text = some_tokens(2, windowing.span(3))
     whole = with_exact_turns(hugging_face(model)).base_model(text).last_hidden_state
@@ -128,7 +129,7 @@ def test_a_cache_starts_by_changing_little_or_as_a_longer_window():
         recurrence.reset(recurrence)
     assert not softmax.offsets.any()
     assert (gate.scales == 1).all() and gate.gates.sigmoid().unique().item() == pytest.approx(0.018, abs=1e-4)
-    model, text = body("gpt2", CacheSpec(cache_rows=16, cache_join="gate")), some_tokens(8, 33)
+    model, text = body("gpt2", CacheSpec(cache_rows=16)), some_tokens(8, 33)
     model.recurrence.reset(model.recurrence)
     state = model.read(text[:, :16]).state
     losses = [
@@ -149,7 +150,7 @@ def test_in_low_precision_rows_are_kept_as_they_were_read():
 def test_costs_in_closed_form():
     windowing = Windowing(300)
     assert CACHE.flops(CacheSpec(cache_rows=300), GPT2, windowing) / 300 == 4 * 768 * 300 * 12
-    work = CACHE.work(CacheSpec(cache_rows=100, cache_layer=1), GPT2, windowing)
+    work = CACHE.work(CacheSpec(cache_rows=100, cache_layer=1, cache_join="softmax"), GPT2, windowing)
     assert work == (0, (400**2 - 300**2) * 4 * 768)
     assert CACHE.state_floats(CacheSpec(cache_rows=300), GPT2) == 2 * 12 * 300 * 768 + 1
 
@@ -159,7 +160,7 @@ def test_what_a_base_cannot_do_is_refused_in_a_sentence():
         TrialConfig(recurrence="cache", cache_layer=13).check_base(GPT2)
     assert str(refusal.value) == "cache_layer: 13 is not a layer of gpt2; choose one from 1 to 12, or 'all'."
     llama = shape_of(KNOWN_SHAPES["HuggingFaceTB/SmolLM2-135M"])
-    trial = {"recurrence": "cache", "base": "smol", "window": 8000}
+    trial = {"recurrence": "cache", "base": "smol", "window": 8000, "cache_join": "softmax"}
     with pytest.raises(UserError) as refusal:
         TrialConfig(**trial, cache_rows=193).check_base(llama)
     assert str(refusal.value) == (
@@ -167,5 +168,5 @@ def test_what_a_base_cannot_do_is_refused_in_a_sentence():
         "fewer of either."
     )
     TrialConfig(**trial, cache_rows=192).check_base(llama)
-    TrialConfig(**trial, cache_rows=193, cache_join="gate").check_base(llama)  # without positions
+    TrialConfig(**trial | {"cache_rows": 193, "cache_join": "gate"}).check_base(llama)  # without positions
     TrialConfig(recurrence="cache", window=1024, cache_rows=999).check_base(GPT2)

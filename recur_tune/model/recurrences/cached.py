@@ -39,7 +39,7 @@ class Cached(Recurrence):
         shape: Shape,
         cache_rows: int = 128,
         cache_layer: int | Literal["all"] = "all",
-        cache_join: str = "softmax",
+        cache_join: str = "gate",
     ) -> None:
         super().__init__(shape)
         self.rows, self.gated = cache_rows, cache_join == "gate"
