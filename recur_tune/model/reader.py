@@ -147,7 +147,7 @@ class ReadsInWindows(PreTrainedModel):
         before_BMK = passage.before() if passage is not None and not begin else None
         behind_BMK = passage.behind() if passage is not None and leave_state and cache is None else None
         first = 0 if before_BMK is None else before_BMK.shape[1]
-        rows = [one for one in (before_BMK, x_BTK, behind_BMK) if one is not None]
+        rows = [one.expand(len(x_BTK), -1, -1) for one in (before_BMK, x_BTK, behind_BMK) if one is not None]
         if len(rows) > 1:
             x_BTK = torch.cat(rows, dim=1)
         observed = leave_state or cache is not None
@@ -170,6 +170,8 @@ class ReadsInWindows(PreTrainedModel):
             return None
         behind_BMK = cache.passage.behind()
         if behind_BMK is not None:  # on a copy: what stands behind a window is no part of one that goes on
+            lanes = len(next(iter(cache.keys_values.values()))[0])
+            behind_BMK = behind_BMK.expand(lanes, -1, -1)
             aside = replace(cache, keys_values=dict(cache.keys_values), passage=None)
             behind_BMK = self._run(behind_BMK, cache.length, None, None, aside, False, _BY_AUTOGRAD)
         return cache.passage.close(overlap, behind_BMK)
