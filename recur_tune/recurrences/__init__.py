@@ -17,6 +17,7 @@ from recur_tune.errors import UserError
 from recur_tune.recurrences.cache import CACHE
 from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
 from recur_tune.recurrences.pooled import POOLED
+from recur_tune.recurrences.tokens import TOKENS
 
 __all__ = [
     "DEFAULT", "FIELDS", "GROUP", "MARKS", "MECHANISMS", "NONE", "Mark", "Mechanism", "Work", "canonical", "check",
@@ -26,7 +27,7 @@ __all__ = [
 GROUP = "recur_tune.recurrences"
 NONE = "none"  # the plain model
 DEFAULT = POOLED.name
-_OURS = (POOLED, CACHE)
+_OURS = (POOLED, CACHE, TOKENS)
 
 
 def _registered(points: Iterable[EntryPoint]) -> tuple[dict[str, Mechanism], list[str]]:

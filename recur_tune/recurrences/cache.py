@@ -26,8 +26,8 @@ class CacheSpec(BaseModel):
     cache_layer: Layer = Field("all", description="layer that keeps keys and values, from 1, or 'all'")
     cache_join: Literal["softmax", "gate"] = Field(
         "gate",
-        description="how they are attended to: apart, with a 'gate' for each head that is closed at first and mixes the "
-        "two, or in one 'softmax' with the window's own, as if windows were longer, for rotary positions",
+        description="how they are attended to: apart, with a 'gate' for each head that is closed at first and mixes "
+        "the two, or in one 'softmax' with the window's own, as if windows were longer, for rotary positions",
     )
 
 

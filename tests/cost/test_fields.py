@@ -22,6 +22,7 @@ FIRST = {"window": 8, "windows": 3, "batch": 2, "width": 20, "depth": 2, "precis
 OF_MECHANISMS: dict[str, dict[str, Any]] = {
     "pooled": {"l_ins": "all", "width": 30, "depth": 1, "pooling": "attention", "embeddings": 2, "skip": True},
     "cache": {"cache_rows": 9, "cache_layer": 1, "cache_join": "softmax"},
+    "tokens": {"state_tokens": 3, "ring": 2},
 }
 OTHERS: dict[str, Any] = {
     "recurrence": "none", "window": 16, "overlap": 2, "windows": 4, "batch": 3, "learning_rate": 1e-2,

@@ -56,6 +56,22 @@ class Naive:
         x_TK = self.tokens(tokens_T)
         return x_TK if self.positions is None else x_TK + self.positions.weight[: len(tokens_T)]
 
+    def run(self, x_TK: torch.Tensor, begin: int = 0) -> torch.Tensor:
+        """Rows from position `begin` on through all layers, each seeing itself and those before it."""
+        for layer in self.layers:
+            q_THD, k_TGD, v_TGD = layer.qkv(x_TK)
+            keys = [[self.turned(key, begin + t) for key in k_GD] for t, k_GD in enumerate(k_TGD)]
+            heads_THD = torch.empty_like(q_THD)
+            for t, q_HD in enumerate(q_THD):
+                for head, query in enumerate(q_HD):
+                    g, seen = self.group(head), range(t + 1)
+                    heads_THD[t, head] = look(
+                        self.turned(query, begin + t), [keys[s][g] for s in seen], [v_TGD[s, g] for s in seen]
+                    )
+            x_TK = x_TK + layer.out(heads_THD.flatten(1))
+            x_TK = x_TK + layer.mlp(x_TK)
+        return self.final_norm(x_TK)
+
     def turned(self, vector: torch.Tensor, position: int) -> torch.Tensor:
         """Rotary: a head's i-th number and that of its second half, a pair, turned by position / theta ^ (2 i / D)."""
         if not self.rotary:
@@ -89,5 +105,5 @@ class _ExactTurns:
 
 def look(query: torch.Tensor, keys: list[torch.Tensor], values: list[torch.Tensor]) -> torch.Tensor:
     """One query's attention over some keys."""
-    weights = torch.stack([query @ key / len(query) ** 0.5 for key in keys]).exp()
-    return sum(weight * value for weight, value in zip(weights, values, strict=True)) / weights.sum()
+    weight_S = (torch.stack(keys) @ query / len(query) ** 0.5).exp()
+    return weight_S @ torch.stack(values) / weight_S.sum()
