@@ -199,6 +199,12 @@ class TrialConfig(_Recurrent):
         """Refuse what this base's shape cannot do."""
         if self.window > shape.context:
             raise UserError(f"window: {self.window} is more than the {shape.context} positions of {self.base}.")
+        rows = self.mechanism.positions(self.recurrence_spec) if self.mechanism and not shape.learned_positions else 0
+        if self.window + rows > shape.context:
+            raise UserError(
+                f"window: {self.window} tokens and the {rows} rows of {self.recurrence!r} beside them need "
+                f"{self.window + rows} positions, but {self.base} has {shape.context}; choose fewer of either."
+            )
         if self.mechanism and (problem := self.mechanism.check(self.recurrence_spec, shape, self.base)):
             raise UserError(problem)
 

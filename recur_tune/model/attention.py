@@ -2,7 +2,7 @@
 
 What is inserted stands before the window, as keys and values alone. What a lane must not see of it (all, where a
 document begins) stands behind the window, where causal attention sees nothing. So one kernel, the fastest, serves all
-lanes.
+lanes. A window that is read in parts goes on behind its first one, so there a mask hides it.
 
 Shape suffixes: B lanes, T positions, M inserted rows, S both together, K hidden size, H heads of queries, G of keys and
 values, D head size, C columns.
@@ -40,6 +40,11 @@ class Extra:
     rows_BMC: torch.Tensor
     seen_B: torch.Tensor | None
 
+    @property
+    def hidden_B(self) -> torch.Tensor | None:
+        """How many of them each lane does not see, counted from the first; None: none."""
+        return None if self.seen_B is None else self.rows_BMC.shape[1] - self.seen_B
+
 
 def attend(
     arithmetic: Arithmetic,
@@ -48,6 +53,7 @@ def attend(
     turn: Turn | None = None,
     extra: Extra | None = None,
     past: KeysValues | None = None,
+    hidden_B: torch.Tensor | None = None,
     dropout: float = 0.0,
     adapt: Adapt | None = None,
 ) -> tuple[torch.Tensor, KeysValues]:
@@ -60,6 +66,7 @@ def attend(
         turn: The window's rotary positions; None where positions are not rotary.
         extra: What is to be seen beside the window's own positions.
         past: Keys and values of the window's earlier part, in which what was inserted is already.
+        hidden_B: How many of these each lane must not see, counted from the first; None: it sees all.
         dropout: Rate at which a position is forgotten.
         adapt: Is given what was taken, and queries, keys and values before rotary positions; gives what is taken.
     """
@@ -72,14 +79,13 @@ def attend(
         qkv = _Packed.apply(extra.rows_BMC, arithmetic.value(qkv), extra.seen_B, arithmetic.move)
     q_BHSD, k_BGSD, v_BGSD = arithmetic.heads(qkv, block, turn)
     if past is not None:
-        k_BGSD, v_BGSD = (torch.cat(pair, dim=2) for pair in zip(past, (k_BGSD, v_BGSD), strict=True))
-    new, seen = q_BHSD.shape[2], k_BGSD.shape[2]
-    mask_TS = None
-    if past is not None and new > 1:  # one token alone sees everything
-        mask_TS = torch.ones(new, seen, dtype=torch.bool, device=q_BHSD.device).tril(seen - new)
+        k_BGSD, v_BGSD = (
+            torch.cat([earlier.to(now.dtype), now], dim=2) for earlier, now in zip(past, (k_BGSD, v_BGSD), strict=True)
+        )
+    mask = None if past is None else _mask(q_BHSD.shape[2], k_BGSD.shape[2], hidden_B, q_BHSD.device)
     out_BHSD = F.scaled_dot_product_attention(
         q_BHSD, k_BGSD, v_BGSD,
-        attn_mask=mask_TS,
+        attn_mask=mask,
         dropout_p=dropout,
         is_causal=past is None,
         scale=block.scaling,
@@ -101,9 +107,27 @@ def inserted_keys_values(arithmetic: Arithmetic, block: Block, inserted_BMK: tor
     return _key_norm(arithmetic.value(extra), block)
 
 
+def split_keys_values(rows_BMC: torch.Tensor, block: Block) -> KeysValues:
+    """Keys and values that were side by side."""
+    k_BGMD, v_BGMD = (
+        one_BMC.unflatten(-1, (block.key_value_heads, -1)).transpose(1, 2) for one_BMC in rows_BMC.chunk(2, dim=-1)
+    )
+    return k_BGMD, v_BGMD
+
+
 def turned_keys_values(arithmetic: Arithmetic, block: Block, rows_BMC: torch.Tensor, turn: Turn | None) -> torch.Tensor:
     """Keys and values with rotary positions in the keys."""
     return rows_BMC if turn is None else _Turned.apply(rows_BMC, *turn, block.key_value_heads, arithmetic.turned)
+
+
+def _mask(new: int, seen: int, hidden_B: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
+    """What the last of the positions see; one alone sees everything that is not hidden."""
+    if new == 1 and hidden_B is None:
+        return None
+    mask_TS = torch.ones(new, seen, dtype=torch.bool, device=device).tril(seen - new)
+    if hidden_B is None:
+        return mask_TS
+    return mask_TS & (torch.arange(seen, device=device) >= hidden_B[:, None])[:, None, None]
 
 
 def _head_norms(qkv_BTC: torch.Tensor, block: Block) -> torch.Tensor:

@@ -15,15 +15,24 @@ from recur_tune.model.recurrence import Passage
 
 @dataclass
 class Cache:
-    """The part of a window that was already read, for reading on token by token."""
+    """The part of a window that was already read, for reading on token by token.
+
+    Attributes:
+        keys_values: Of every layer, what was inserted before the window among them.
+        hidden: How many of them each lane must not see, counted from the first; a layer that is not here hides none.
+        passage: The window's.
+        length: Tokens of it that were read.
+    """
 
     keys_values: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
+    hidden: dict[int, torch.Tensor] = field(default_factory=dict)
     passage: Passage | None = None
     length: int = 0
 
     def reorder(self, lane_B: torch.Tensor) -> None:
         """Put other lanes in the lanes' places."""
         self.keys_values = {layer: (k[lane_B], v[lane_B]) for layer, (k, v) in self.keys_values.items()}
+        self.hidden = {layer: hidden_B[lane_B] for layer, hidden_B in self.hidden.items()}
         if self.passage is not None:
             self.passage.reorder(lane_B)
 

@@ -8,7 +8,7 @@ Shape suffixes: B lanes, T positions, M rows that a recurrence brings, K hidden 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from transformers.utils.generic import can_return_tuple
 
 from recur_tune.corpus.windows import NOT_SCORED, Windowing
 from recur_tune.model.arithmetic import Arithmetic, Product
-from recur_tune.model.attention import Extra, attend, inserted_keys_values, turned_keys_values
+from recur_tune.model.attention import Extra, attend, inserted_keys_values, split_keys_values, turned_keys_values
 from recur_tune.model.body import Body
 from recur_tune.model.cache import Cache, TextCache
 from recur_tune.model.recurrence import Passage, Recurrence, State
@@ -147,7 +147,7 @@ class ReadsInWindows(PreTrainedModel):
         before_BMK = passage.before() if passage is not None and not begin else None
         behind_BMK = passage.behind() if passage is not None and leave_state and cache is None else None
         first = 0 if before_BMK is None else before_BMK.shape[1]
-        rows = [one for one in (before_BMK, x_BTK, behind_BMK) if one is not None]
+        rows = [one.expand(len(x_BTK), -1, -1) for one in (before_BMK, x_BTK, behind_BMK) if one is not None]
         if len(rows) > 1:
             x_BTK = torch.cat(rows, dim=1)
         observed = leave_state or cache is not None
@@ -170,7 +170,9 @@ class ReadsInWindows(PreTrainedModel):
             return None
         behind_BMK = cache.passage.behind()
         if behind_BMK is not None:  # on a copy: what stands behind a window is no part of one that goes on
-            aside = Cache(dict(cache.keys_values), None, cache.length)
+            lanes = len(next(iter(cache.keys_values.values()))[0])
+            behind_BMK = behind_BMK.expand(lanes, -1, -1)
+            aside = replace(cache, keys_values=dict(cache.keys_values), passage=None)
             behind_BMK = self._run(behind_BMK, cache.length, None, None, aside, False, _BY_AUTOGRAD)
         return cache.passage.close(overlap, behind_BMK)
 
@@ -195,11 +197,16 @@ class ReadsInWindows(PreTrainedModel):
             )
             if watcher is not None and layer:  # the sum is the output of the block before
                 watcher.observe(layer - 1, x_BTK if mean_B1K is None else mean_B1K)
-            past = cache.keys_values.get(layer) if cache else None
+            past, hidden_B = (cache.keys_values.get(layer), cache.hidden.get(layer)) if cache else (None, None)
             extra = self._extra(layer, passage, fresh_B, x_BTK, arithmetic) if past is None else None
+            if cache is not None and extra is not None:
+                past, hidden_B = split_keys_values(extra.rows_BMC, block), extra.hidden_B
+                if hidden_B is not None:
+                    cache.hidden[layer] = hidden_B
+                extra = None
             rate = block.attention_dropout if self.training else 0.0
             adapt = None if passage is None else partial(passage.attended, layer)
-            attended_BTC, keys_values = attend(arithmetic, block, qkv, turn, extra, past, rate, adapt)
+            attended_BTC, keys_values = attend(arithmetic, block, qkv, turn, extra, past, hidden_B, rate, adapt)
             if cache is not None:
                 cache.keys_values[layer] = keys_values
             behind_attention, behind_mlp = block.dropouts or (None, None)

@@ -39,8 +39,9 @@ class Passage:
     seen_B: torch.Tensor | None = None
 
     def before(self) -> torch.Tensor | None:
-        """Rows [B, M, K] that stand before the window's embedded tokens and go through all layers with them. They are
-        never scored. They have no learned position; rotary ones count back from the window's first."""
+        """Rows [B, M, K] that stand before the window's embedded tokens and go through all layers with them, or
+        [1, M, K], the same in all lanes. They are never scored. They have no learned position; rotary ones count back
+        from the window's first."""
         return None
 
     def behind(self) -> torch.Tensor | None:

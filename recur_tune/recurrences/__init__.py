@@ -15,10 +15,12 @@ from pydantic.fields import FieldInfo
 
 from recur_tune.errors import UserError
 from recur_tune.recurrences.blocks import BLOCKS
+from recur_tune.recurrences.cache import CACHE
 from recur_tune.recurrences.fast_weights import FAST_WEIGHTS
 from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
 from recur_tune.recurrences.pooled import POOLED
 from recur_tune.recurrences.scores import SCORES
+from recur_tune.recurrences.tokens import TOKENS
 
 __all__ = [
     "DEFAULT", "FIELDS", "GROUP", "MARKS", "MECHANISMS", "NONE", "Mark", "Mechanism", "Work", "canonical", "check",
@@ -28,7 +30,7 @@ __all__ = [
 GROUP = "recur_tune.recurrences"
 NONE = "none"  # the plain model
 DEFAULT = POOLED.name
-_OURS = (POOLED, FAST_WEIGHTS, SCORES, BLOCKS)
+_OURS = (POOLED, TOKENS, CACHE, FAST_WEIGHTS, SCORES, BLOCKS)
 
 
 def _registered(points: Iterable[EntryPoint]) -> tuple[dict[str, Mechanism], list[str]]:

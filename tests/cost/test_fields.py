@@ -9,22 +9,27 @@ import pytest
 from recur_tune.cost.estimate import quick_costs, recurrence_parameters, training_flops
 from recur_tune.cost.fields import ENTERING
 from recur_tune.cost.memory import predict_peak_memory, resolve_plan
-from recur_tune.recurrences import FIELDS, MECHANISMS, names_of
+from recur_tune.recurrences import MECHANISMS
 from recur_tune.searching.objectives import COSTS
 from recur_tune.shape import shape_of
-from recur_tune.spec import TrialConfig
+from recur_tune.spec import COMMON, TrialConfig
 from tests.conftest import small_config
 
 BASE = small_config(n_layer=2)
 SHAPE_OF_BASE = shape_of(BASE.to_dict())
 FIRST = {"window": 8, "windows": 3, "batch": 2, "width": 20, "depth": 2, "precision": "float32", "dropout": 0.0}
-# Another value for every field, but for those that only stand for a base's shape.
+# Another value for every field of a mechanism, and for every trial's but those that only stand for a base's shape.
+OF_MECHANISMS: dict[str, dict[str, Any]] = {
+    "pooled": {"l_ins": "all", "width": 30, "depth": 1, "pooling": "attention", "embeddings": 2, "skip": True},
+    "cache": {"cache_rows": 9, "cache_layer": 1, "cache_join": "softmax"},
+    "tokens": {"state_tokens": 3, "ring": 2},
+    "fast_weights": {"write_rule": "gated", "fast_layers": 1},
+    "scores": {"score_heads": 2, "dilation": 2},
+    "blocks": {"state_vectors": 3, "block_layer": 2, "block_gate": "lstm"},
+}
 OTHERS: dict[str, Any] = {
-    "recurrence": "none", "l_ins": "all", "width": 30, "depth": 1, "pooling": "attention", "embeddings": 2,
-    "skip": True, "state_vectors": 3, "block_layer": 2, "block_gate": "lstm",
-    "write_rule": "gated", "fast_layers": 1, "score_heads": 2, "dilation": 2,
-    "window": 16, "overlap": 2, "windows": 4, "batch": 3, "learning_rate": 1e-2, "recurrence_rate": 3.0,
-    "tune": "recurrence",
+    "recurrence": "none", "window": 16, "overlap": 2, "windows": 4, "batch": 3, "learning_rate": 1e-2,
+    "recurrence_rate": 3.0, "tune": "recurrence",
     "warmup_steps": 7, "decay": "cosine", "weight_decay": 0.1, "clip_norm": 0.5, "dropout": 0.1, "tokens": 5000,
     "validate_every": 77, "validation_tokens": 99, "patience": 2, "checkpointing": "none", "memory_budget": 2**30,
     "precision": "bfloat16", "speed": "plain", "seed": 5,
@@ -33,7 +38,9 @@ SHAPE = {"base", "corpus", "tokenizer"}
 # Change the work only by what 'auto' keeps:
 BY_PLAN = {"batch", "dropout", "precision", "memory_budget"}
 BY_PLAN |= {field for one in MECHANISMS.values() for field in one.outside_products}
-NOT_IN = {"dilation": {"parameters"}}  # costs that products enter, but not this field
+# A mechanism's fields that enter products, and yet not all costs that products enter: a position sees as much whichever
+# way rows are joined, and neither a row nor a lag has weights.
+NOT_IN = {"cache_join": {"flops_per_token"}, "cache_rows": {"parameters"}, "dilation": {"parameters"}}
 
 
 def closed_costs(config: TrialConfig) -> dict[str, float]:
@@ -45,18 +52,27 @@ def closed_costs(config: TrialConfig) -> dict[str, float]:
 
 
 def test_every_cost_and_every_field_is_told() -> None:
-    assert OTHERS.keys() | SHAPE == TrialConfig.model_fields.keys()
+    assert OTHERS.keys() | SHAPE == COMMON
+    assert {name: {*others} for name, others in OF_MECHANISMS.items()} == {
+        name: {*mechanism.spec.model_fields} for name, mechanism in MECHANISMS.items()
+    }
     assert ENTERING.keys() == COSTS.keys()
 
 
-@pytest.mark.parametrize("field", OTHERS)
-def test_a_cost_changes_with_the_fields_that_enter_it_and_with_no_other(field: str) -> None:
-    first = FIRST | ({"recurrence": names_of(field)[0]} if field in FIELDS else {})
-    before, after = TrialConfig(**first), TrialConfig(**first | {field: OTHERS[field]})
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        *(("pooled", field, value) for field, value in OTHERS.items()),
+        *((name, field, value) for name, others in OF_MECHANISMS.items() for field, value in others.items()),
+    ],
+)
+def test_a_cost_changes_with_the_fields_that_enter_it_and_with_no_other(name: str, field: str, value: Any) -> None:
+    first = FIRST | {"recurrence": name}
+    before, after = TrialConfig(**first), TrialConfig(**first | {field: value})
     known, changed = closed_costs(before), closed_costs(after)
     left_out = {"training_flops_per_token"} if field in BY_PLAN else NOT_IN.get(field, set())
-    assert {name for name in known if changed[name] != known[name]} == {
-        name for name in known if field in ENTERING[name] and name not in left_out
+    assert {cost for cost in known if changed[cost] != known[cost]} == {
+        cost for cost in known if field in ENTERING[cost] and cost not in left_out
     }
     if field not in ENTERING["peak_memory"]:
         assert predict_peak_memory(after, BASE) == predict_peak_memory(before, BASE)

@@ -113,6 +113,17 @@ def test_reading_in_parts_is_reading_the_window_at_once(name, spec, overlap, par
 @specs
 @bodies
 @torch.no_grad()
+def test_in_parts_too_a_lane_that_begins_a_document_sees_no_state(name, spec):
+    model, tokens, fresh = made(name, spec), some_tokens(2, 6), torch.tensor([True, False])
+    state = model.read(some_tokens(2, 6)).state
+    whole, cache = model.read(tokens, state, fresh), Cache()
+    readings = [model.read(part, state, fresh, cache) for part in tokens.split([1, 3, 2], dim=1)]
+    torch.testing.assert_close(torch.cat([one.top_BTK for one in readings], dim=1), whole.top_BTK, **CLOSE)
+
+
+@specs
+@bodies
+@torch.no_grad()
 def test_a_lane_that_begins_a_document_knows_nothing_of_the_one_before(name, spec):
     model, tokens = made(name, spec), some_tokens(3, 6)
     state = model.read(some_tokens(3, 6), model.read(some_tokens(3, 6)).state).state

@@ -1,0 +1,85 @@
+"""cache: Transformer-XL's recurrence, and that of Memorizing Transformers.
+
+Layers keep the last rows of their keys and values, and those of the next window attend to them. No gradient goes back.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from recur_tune.corpus.windows import Windowing
+from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
+from recur_tune.recurrences.pooled import Layer
+from recur_tune.shape import Shape
+
+
+class CacheSpec(BaseModel):
+    """The fields of `cache`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cache_rows: PositiveInt = Field(
+        128, description="positions whose keys and values a layer keeps from before a window, of several if need be"
+    )
+    cache_layer: Layer = Field("all", description="layer that keeps keys and values, from 1, or 'all'")
+    cache_join: Literal["softmax", "gate"] = Field(
+        "gate",
+        description="how they are attended to: apart, with a 'gate' for each head that is closed at first and mixes "
+        "the two, or in one 'softmax' with the window's own, as if windows were longer, for rotary positions",
+    )
+
+
+def _flops(spec: CacheSpec, shape: Shape, windowing: Windowing) -> float:
+    """Every position's look at all rows; they were projected in their own window."""
+    return _sites(spec, shape) * _looks(shape, windowing.size * spec.cache_rows)
+
+
+def _work(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Work:
+    """In one softmax the attention's square grows from T to T + M on both sides."""
+    pairs = windowing.size * spec.cache_rows
+    if spec.cache_join == "softmax":
+        pairs = (windowing.size + spec.cache_rows) ** 2 - windowing.size**2
+    return Work(made=0, used=_sites(spec, shape) * _looks(shape, pairs))
+
+
+def _looks(shape: Shape, pairs: int) -> int:
+    """So many pairs of a query and a key, and of its weight and a value."""
+    return pairs * 2 * 2 * shape.heads * shape.head_size
+
+
+def _state_floats(spec: CacheSpec, shape: Shape) -> int:
+    """Keys and values, and how many of them there are."""
+    return _sites(spec, shape) * spec.cache_rows * 2 * shape.key_value_heads * shape.head_size + 1
+
+
+def _sites(spec: CacheSpec, shape: Shape) -> int:
+    return shape.layers if spec.cache_layer == "all" else 1
+
+
+def _check(spec: CacheSpec, shape: Shape, base: str) -> str | None:
+    if spec.cache_layer == "all" or spec.cache_layer <= shape.layers:
+        return None
+    return f"cache_layer: {spec.cache_layer} is not a layer of {base}; choose one from 1 to {shape.layers}, or 'all'."
+
+
+CACHE = Mechanism(
+    name="cache",
+    spec=CacheSpec,
+    module="recur_tune.model.recurrences.cached:Cached",
+    summary="keeps keys and values of the windows before, to which layers attend",
+    mark=Mark("cache", "s", "square", "#009e73"),
+    first={
+        "memorizing": {"cache_rows": 128, "cache_layer": "all", "cache_join": "gate"},
+        "transformer-xl": {"cache_rows": 128, "cache_layer": "all", "cache_join": "softmax"},
+    },
+    flops=_flops,
+    work=_work,
+    state_floats=_state_floats,
+    stops_gradients=True,
+    kept_as_read=True,
+    positions=lambda spec: spec.cache_rows if spec.cache_join == "softmax" else 0,
+    outside_state=frozenset({"cache_join"}),
+    check=_check,
+)

@@ -1,0 +1,93 @@
+"""Windows between rows that they read and rows that they write are a Recurrent Memory Transformer's, in loops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from recur_tune.corpus.windows import Windowing
+from recur_tune.cost.flops import flops_per_token
+from recur_tune.errors import UserError
+from recur_tune.model.pretrained import base_config
+from recur_tune.recurrences.tokens import TOKENS, TokensSpec
+from recur_tune.shape import shape_of
+from recur_tune.shapes import KNOWN_SHAPES
+from recur_tune.spec import TrialConfig
+from tests.conftest import small_model
+from tests.model import some_tokens
+from tests.model.bodies import body, hugging_face
+from tests.model.naive import Naive, with_exact_turns
+
+CLOSE = {"rtol": 1e-9, "atol": 1e-9}
+GPT2 = shape_of(base_config("gpt2").to_dict())
+
+
+@pytest.mark.parametrize("overlap", [0, 2])
+@pytest.mark.parametrize("spec", [TokensSpec(state_tokens=3), TokensSpec(state_tokens=2, ring=2)], ids=str)
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen3"])
+@torch.no_grad()
+def test_three_windows_are_those_that_loops_make(name, spec, overlap):
+    model, windowing = with_exact_turns(body(name, spec)), Windowing(5, overlap)
+    text, naive, own = some_tokens(windowing.span(3)), Naive(model), model.recurrence
+    state, ring = None, [*own.initial_NMK]
+    for window in range(3):
+        tokens = text[window * windowing.stride :][: windowing.size]
+        reading = model.read(tokens[None], state, overlap=overlap)
+        read = spec.ring * spec.state_tokens
+        rows = naive.run(torch.cat([*ring, naive.embed(tokens), own.write_MK]), begin=-read)
+        torch.testing.assert_close(reading.top_BTK[0], rows[read : read + 5], **CLOSE)
+        torch.testing.assert_close(model.read(tokens[None], state, leave_state=False).top_BTK, reading.top_BTK, **CLOSE)
+        ring = [*ring[1:], rows[read + 5 :]]
+        state = reading.state
+        torch.testing.assert_close(state[0][0], torch.stack(ring), **CLOSE)
+
+
+@torch.no_grad()
+def test_rotary_rows_that_are_embedded_tokens_are_those_tokens():
+    model, text = with_exact_turns(body("llama", TokensSpec(state_tokens=4))), some_tokens(2, 14)
+    state = (model.body.tokens(text[:, None, :4]),)
+    model.recurrence.write_MK.copy_(model.body.tokens(text[0, 10:]))
+    whole = with_exact_turns(hugging_face(model)).base_model(text).last_hidden_state
+    reading = model.read(text[:, 4:10], state)
+    torch.testing.assert_close(reading.top_BTK, whole[:, 4:10], **CLOSE)
+    torch.testing.assert_close(reading.state[0][0, 0], whole[0, 10:], **CLOSE)
+
+
+def test_the_learned_ring_is_read_by_lanes_that_begin_and_by_no_other():
+    model, tokens = body("gpt2", TokensSpec(state_tokens=2)), some_tokens(2, 6)
+    state = model.read(tokens).state[0].detach().requires_grad_()
+    top = model.read(tokens, (state,), torch.tensor([True, False]), leave_state=False).top_BTK
+    for lane, (reads_learned, reads_state) in enumerate([(True, False), (False, True)]):
+        inputs = [model.recurrence.initial_NMK, state]
+        by_initial, by_state = torch.autograd.grad(top[lane].sum(), inputs, retain_graph=True)
+        assert bool(by_initial.any()) == reads_learned and bool(by_state[lane].any()) == reads_state
+
+
+@torch.no_grad()
+def test_rows_start_small_and_all_different():
+    own = small_model(TokensSpec(state_tokens=50, ring=2)).recurrence
+    for rows in (own.initial_NMK, own.write_MK):
+        assert rows.std().item() == pytest.approx(0.02, rel=0.05) and abs(rows.mean().item()) < 2e-3
+
+
+def test_costs_in_closed_form():
+    config = TrialConfig(recurrence="tokens", window=300, state_tokens=10)
+    plain = flops_per_token(config.model_copy(update={"recurrence": "none"}), GPT2)
+    look, products = 4 * 768, 12 * 768**2 * 2  # of one pair, and of one row, in one layer
+    pairs = 10 * 11 / 2 + 300 * 10 + sum(310 + row for row in range(1, 11))
+    assert flops_per_token(config, GPT2) - plain == pytest.approx(12 * (20 * products + pairs * look) / 300)
+    work = TOKENS.work(TokensSpec(state_tokens=10), GPT2, Windowing(300))
+    assert work == (12 * (10 * products + (320**2 - 310**2) * look), 12 * (10 * products + (310**2 - 300**2) * look))
+    assert TOKENS.state_floats(TokensSpec(state_tokens=10, ring=3), GPT2) == 3 * 10 * 768
+
+
+def test_a_rotary_body_needs_positions_for_the_rows():
+    llama, trial = shape_of(KNOWN_SHAPES["HuggingFaceTB/SmolLM2-135M"]), {"recurrence": "tokens", "base": "smol"}
+    with pytest.raises(UserError) as refusal:
+        TrialConfig(**trial, window=8163, ring=2).check_base(llama)
+    assert str(refusal.value) == (
+        "window: 8163 tokens and the 30 rows of 'tokens' beside them need 8193 positions, but smol has 8192; choose "
+        "fewer of either."
+    )
+    TrialConfig(**trial, window=8162, ring=2).check_base(llama)
+    TrialConfig(recurrence="tokens", window=1024).check_base(GPT2)  # rows have no learned position
