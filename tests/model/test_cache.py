@@ -10,6 +10,7 @@ from recur_tune.corpus.windows import Windowing
 from recur_tune.errors import UserError
 from recur_tune.model import ReadsInWindows
 from recur_tune.model.pretrained import base_config
+from recur_tune.recurrences import Work
 from recur_tune.recurrences.cache import CACHE, CacheSpec
 from recur_tune.shape import shape_of
 from recur_tune.shapes import KNOWN_SHAPES
@@ -151,7 +152,7 @@ def test_costs_in_closed_form():
     windowing = Windowing(300)
     assert CACHE.flops(CacheSpec(cache_rows=300), GPT2, windowing) / 300 == 4 * 768 * 300 * 12
     work = CACHE.work(CacheSpec(cache_rows=100, cache_layer=1, cache_join="softmax"), GPT2, windowing)
-    assert work == (0, (400**2 - 300**2) * 4 * 768)
+    assert work == Work(made=0, used=(400**2 - 300**2) * 4 * 768)
     assert CACHE.state_floats(CacheSpec(cache_rows=300), GPT2) == 2 * 12 * 300 * 768 + 1
 
 

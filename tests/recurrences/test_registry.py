@@ -53,7 +53,7 @@ def test_kinds_are_drawn_apart() -> None:
 
 def test_one_without_a_mark_takes_the_next_free(monkeypatch: pytest.MonkeyPatch) -> None:
     toys = {name: dataclasses.replace(POOLED, name=name, aliases=(), mark=None) for name in ("toy", "other")}
-    monkeypatch.setattr(recurrences, "MECHANISMS", {"pooled": POOLED, **toys})
+    monkeypatch.setattr(recurrences, "MECHANISMS", {**MECHANISMS, **toys})
     marks = recurrences._marks()
     assert [mark.word for mark in marks.values()] == [*(mark.word for mark in MARKS.values()), "toy", "other"]
     assert len({mark.marker for mark in marks.values()}) == len({mark.colour for mark in marks.values()}) == len(marks)

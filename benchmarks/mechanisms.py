@@ -1,0 +1,100 @@
+"""Every mechanism beside `pooled`: tokens per second against FLOPs' promise, peak memory against its prediction.
+
+    python benchmarks/mechanisms.py                                             # small sizes, for a CPU
+    python benchmarks/mechanisms.py --base mini --batch 16 --window 300 --windows 10
+
+Every line trains the same base on the same random tokens. "Promised" is pooled's speed times the ratio of FLOPs that
+torch counts in their steps; "of the promise" is what was measured over that.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from train_step import Line, forget, measured, random_batch
+
+from recur_tune.cost.estimate import training_flops
+from recur_tune.cost.memory import plan_memory, resolve_plan
+from recur_tune.model.pretrained import base_config, fresh_model, recurrent_config
+from recur_tune.shape import shape_of
+from recur_tune.spec import TrialConfig, parse
+from recur_tune.training.bptt import Chain, Speed
+from recur_tune.training.precision import default_device
+from recur_tune.training.step import make_optimizer, train_step
+from recur_tune.units import format_count, format_size
+
+FORMS: dict[str, dict[str, Any]] = {
+    "pooled": {"recurrence": "pooled"},
+    "none": {"recurrence": "none"},
+    "pooled, 8 into all layers": {
+        "recurrence": "pooled", "l_ins": "all", "pooling": "recent", "embeddings": 8, "skip": True,
+    },
+    "tokens": {"recurrence": "tokens"},
+    "tokens, a ring of 4": {"recurrence": "tokens", "ring": 4},
+    "cache, gate": {"recurrence": "cache"},
+    "cache, softmax": {"recurrence": "cache", "cache_join": "softmax"},
+    "fast_weights, linear": {"recurrence": "fast_weights", "write_rule": "linear"},
+    "fast_weights, delta": {"recurrence": "fast_weights", "write_rule": "delta"},
+    "fast_weights, gated": {"recurrence": "fast_weights", "write_rule": "gated"},
+    "scores": {"recurrence": "scores"},
+    "blocks": {"recurrence": "blocks"},
+}  # fmt: skip
+
+
+def main() -> None:
+    """Print the table."""
+    arguments = parsed_arguments()
+    device, base = default_device(), base_config(arguments.base)
+    speed: Speed = "recorded" if device.type == "cuda" else "plain"
+    table = Table(
+        f"{arguments.base}, {arguments.batch} chains of {arguments.windows} windows of {arguments.window}, {speed}",
+        "training FLOPs/token", "tokens/s", "promised", "of the promise", "peak memory", "predicted", box=None,
+    )  # fmt: skip
+    yardstick: tuple[float, float] | None = None  # pooled's tokens per second, and FLOPs per token
+    for name, fields in FORMS.items():
+        if arguments.recurrences and fields["recurrence"] not in ("pooled", *arguments.recurrences):
+            continue
+        given = {name: getattr(arguments, name) for name in ("base", "batch", "window", "windows", "checkpointing")}
+        trial = parse(TrialConfig, given | fields)
+        batch, plan = random_batch(trial, base.vocab_size).to(device), resolve_plan(trial, base)
+        model = fresh_model(recurrent_config(base, trial.recurrence_spec, 0.0)).to(device).train()
+        chain = Chain(model, plan, speed)
+        optimizer = make_optimizer(model, 1e-4, 0.0)
+        line = Line(
+            name,
+            lambda chain=chain, optimizer=optimizer, batch=batch: train_step(chain, optimizer, batch, 1.0, "auto"),
+            lambda tracker, model=model, optimizer=optimizer, batch=batch: tracker.hold_training(
+                model, optimizer, batch
+            ),
+        )
+        row = measured(line, arguments, batch, device)
+        work = training_flops(trial, shape_of(base.to_dict()), base, plan)
+        yardstick = yardstick or (row.rate, work)
+        promised = yardstick[0] * yardstick[1] / work
+        table.add_row(
+            name, format_count(work), format_count(row.rate), format_count(promised), f"{row.rate / promised:.2f} x",
+            format_size(row.peak), format_size(plan_memory(trial, base, plan, trial.batch)),
+        )  # fmt: skip
+        del model, chain, optimizer, line
+        forget(device)
+    Console(width=120).print(table)
+
+
+def parsed_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", default="tiny", help="a preset or a published shape; weights are random")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--window", type=int, default=64)
+    parser.add_argument("--windows", type=int, default=8)
+    parser.add_argument("--checkpointing", choices=["all", "none"], default="none")
+    parser.add_argument("--recurrences", nargs="+", help="these alone, beside pooled")
+    parser.add_argument("--steps", type=int, default=5, help="timed steps in a round, after four that are not timed")
+    parser.add_argument("--rounds", type=int, default=3, help="how often these are timed")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
