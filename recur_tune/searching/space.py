@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -179,12 +180,9 @@ class Space:
 
     def corners(self) -> Iterator[dict[str, Any]]:
         """Fields at every combination of the parameters' ends, where costs have their extremes."""
-        seen = self.all_parameters
-        names = list(seen)
         made = set()
-        combinations = itertools.product(*(dict.fromkeys(seen[name].extremes()) for name in names))
-        for ends in itertools.islice(combinations, _MOST_CORNERS):
-            fields = self.fields_at(dict(zip(names, ends, strict=True)))
+        for chosen in itertools.islice(_ends(list(self.parameters.items())), _MOST_CORNERS):
+            fields = self._in_fields(chosen)
             key = tuple(sorted(fields.items(), key=lambda item: item[0]))
             if key not in made:
                 made.add(key)
@@ -252,6 +250,24 @@ class Space:
 def _part(share: float, whole: float) -> int:
     """A share such as 0.29 of 100 must give 29, though 0.29 * 100 is a little less in a float."""
     return math.floor(share * whole + 1e-9)
+
+
+def _ends(waiting: list[tuple[str, Parameter]]) -> Iterator[dict[str, tuple[Parameter, Any]]]:
+    """The ends of parameters in all combinations that exist; values take turns, so that the first of very many have
+    something of every branch."""
+    if not waiting:
+        yield {}
+        return
+    (name, parameter), rest = waiting[0], waiting[1:]
+    turns = deque[tuple[Any, Iterator[dict[str, tuple[Parameter, Any]]]]]()
+    for value in dict.fromkeys(parameter.extremes()):
+        below = parameter.below.get(value, {}) if isinstance(parameter, Choice) else {}
+        turns.append((value, _ends([*below.items(), *rest])))
+    while turns:
+        value, others = turns.popleft()
+        if (more := next(others, None)) is not None:
+            yield {name: (parameter, value), **more}
+            turns.append((value, others))
 
 
 def _choose_from(chosen: Mapping[str, Any]) -> Callable[[str, Parameter], Any]:

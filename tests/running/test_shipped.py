@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 
 from recur_tune.corpus.sources import CORPORA
 from recur_tune.errors import UserError
+from recur_tune.recurrences import MECHANISMS
 from recur_tune.recurrences.pooled import PAPER
 from recur_tune.running.preparation import Prices, check_shapes, worst_costs
 from recur_tune.running.sampler import first_points
@@ -21,12 +23,14 @@ from recur_tune.units import parse_size
 from tests.cli.run import run
 
 NAMES = sorted(file.stem for file in SEARCH_SPACES.glob("*.yaml"))
-NEEDS_FILES = ["texts"]  # the user's own
+NEEDS_FILES = ["texts", "recurrences"]  # the user's own
 AS_THEY_ARE = [name for name in NAMES if name not in NEEDS_FILES]
 LARGE = ["enwik8-bpe", "enwik8-bytes", "pg19", "wikitext-103"]
 SHORT = {"texts": 48_000, "enwik8-short": 24_000}  # trials of minutes, several on one GPU; tokens in a step
+EVERY = {"recurrences": 48_000, "smollm2": 65_536}  # with every recurrence
 
 
+@cache
 def shipped(name: str) -> SearchSpec:
     return parse(SearchSpec, read_yaml(find_space(name)))
 
@@ -61,7 +65,7 @@ class Given:
 
 
 def test_all_that_the_help_names_are_there() -> None:
-    assert set(NAMES) == {*LARGE, *SHORT, "quickstart"}
+    assert set(NAMES) == {*LARGE, *SHORT, *EVERY, "quickstart"}
     text = run("search", "--help").out
     assert all(name in text for name in NAMES)
     assert (Path(__file__).parents[2] / "search_spaces").resolve() == SEARCH_SPACES.resolve()
@@ -72,7 +76,8 @@ def test_a_shipped_space_fits_its_base_and_its_text(name: str) -> None:
     spec = shipped(name)
     check_shapes(with_fields(spec, corpus="stdlib", tokenizer="bytes") if name in NEEDS_FILES else spec)
     assert spec.parsed_space.fixed["corpus"].partition(":")[0] in CORPORA
-    assert {"none", "pooled"} == set(spec.parsed_space.parameters["recurrence"].values)
+    kinds = MECHANISMS if name in EVERY else ["pooled"]
+    assert {"none", *kinds} == set(spec.parsed_space.parameters["recurrence"].values)
     assert spec.budget.trials and spec.resources.gpus == "auto"
     text = find_space(name).read_text()
     assert text.startswith("# ") and all(len(line) <= 120 for line in text.splitlines())
@@ -114,6 +119,18 @@ def test_rungs_and_workers_come_out_even(name: str) -> None:
         assert config.batch * config.windows == 80
         assert spec.budget.rung_tokens[0] / step > config.warmup, "compared when the learning rate is up"
     check_shapes(spec.model_copy(update={"resources": spec.resources.model_copy(update={"workers": 2})}))
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_recurrence_has_all_its_fields_and_begins_with_its_own_trials(name: str) -> None:
+    spec = shipped(name)
+    below = spec.parsed_space.parameters["recurrence"].below
+    for kind, mechanism in MECHANISMS.items():
+        assert mechanism.spec.model_fields.keys() <= below[kind].keys()
+        assert ("tune" in below[kind]) == (name == "smollm2") and "recurrence_rate" in below[kind]
+    roles = [role for mechanism in MECHANISMS.values() for role in mechanism.first]
+    assert {"baseline", *roles} <= first_points(spec).keys()
+    assert spec.objectives[:2] == ("perplexity", "flops_per_token")
 
 
 def test_an_objective_fits_its_text() -> None:
@@ -174,14 +191,12 @@ def test_a_dry_run_refuses_a_corpus_that_is_not_there(space: str, kind: str, tmp
     assert refused.code == 2 and f"corpus: {lost} names no {kind};" in refused.err
 
 
-@pytest.mark.parametrize("name", SHORT)
-def test_a_step_of_a_short_trial_reads_about_as_much_whatever_the_window(name: str) -> None:
+@pytest.mark.parametrize(("name", "tokens"), [*SHORT.items(), *EVERY.items()])
+def test_a_step_of_a_short_trial_reads_about_as_much_whatever_the_window(name: str, tokens: int) -> None:
     spec = shipped(name)
-    steps = [
-        config.batch * config.windows * config.window for config in map(spec.trial_config, spec.parsed_space.corners())
-    ]
-    assert max(steps) <= SHORT[name] and min(steps) >= 0.75 * SHORT[name]
-    assert spec.budget.rung_tokens == [3_000_000, 9_000_000]
+    steps = [config.batch * config.windows * config.window for config in spec.corners]
+    assert max(steps) <= tokens and min(steps) >= 0.75 * tokens
+    assert spec.budget.rung_tokens[:2] == [3_000_000, 9_000_000]
 
 
 def test_the_worst_flops_that_count_are_those_of_the_dearest_corner() -> None:
@@ -198,7 +213,5 @@ def test_a_file_wins_over_a_shipped_name_and_an_unknown_name_lists_them(
     assert find_space("pg19") == SEARCH_SPACES / "pg19.yaml"
     Path("pg19").write_text("mine")
     assert find_space("pg19") == Path("pg19")
-    with pytest.raises(
-        UserError, match=r"pg20.*enwik8-bpe, enwik8-bytes, enwik8-short, pg19, quickstart, texts, wikitext-103"
-    ):
+    with pytest.raises(UserError, match=rf"pg20.*{', '.join(NAMES)}"):
         find_space("pg20")

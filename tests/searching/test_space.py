@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -366,4 +367,20 @@ def test_a_share_of_something_strange_is_refused() -> None:
 def test_of_a_huge_space_only_so_many_corners_are_looked_at() -> None:
     fields = ["width", "depth", "embeddings", "window", "windows", "batch", "warmup_steps", "patience", "seed"]
     wide = {name: {"from": 50, "to": 100} for name in fields} | {"corpus": [str(number) for number in range(99)]}
-    assert sum(1 for _ in space(**wide).corners()) == 20_000
+    corners = list(space(**wide).corners())
+    assert len(corners) == 20_000
+    for name in fields:
+        assert {corner[name] for corner in corners} == {50, 100}, "values take turns"
+
+
+def test_branches_have_no_corners_in_common() -> None:
+    of_pooled, of_blocks = (
+        ("width", "depth", "embeddings", "l_ins"),
+        ("state_vectors", "block_layer", "recurrence_rate"),
+    )
+    of_all = ("window", "windows", "batch", "warmup_steps", "patience", "seed", "validation_tokens", "clip_norm")
+    ends = {name: [2, 9] for name in (*of_pooled, *of_blocks, *of_all)}
+    below = {"pooled": {name: ends[name] for name in of_pooled}, "blocks": {name: ends[name] for name in of_blocks}}
+    corners = list(space(recurrence={"none": None, **below}, **{name: ends[name] for name in of_all}).corners())
+    kinds = Counter(fields["recurrence"] for fields in corners)
+    assert kinds == {"none": 2**8, "pooled": 2**12, "blocks": 2**11}
