@@ -61,8 +61,8 @@ def test_at_first_a_state_changes_nothing_and_rows_are_small_and_all_different()
     model, tokens = body("llama", TokensSpec(state_tokens=50, ring=2)), some_tokens(2, 6)
     own = model.recurrence
     own.reset(own)
-    for rows in (own.read_NMK, own.write_MK):
-        assert rows.std().item() == pytest.approx(0.02, rel=0.05) and abs(rows.mean().item()) < 2e-3
+    for rows, spread in ((own.read_NMK, 0.001), (own.write_MK, 0.02)):
+        assert rows.std().item() == pytest.approx(spread, rel=0.05) and abs(rows.mean().item()) < 0.1 * spread
     first = model.read(tokens)
     torch.testing.assert_close(model.read(tokens, first.state).top_BTK, first.top_BTK, **CLOSE)
 

@@ -15,7 +15,8 @@ from torch import nn
 from recur_tune.model.recurrence import Passage, Recurrence, State
 from recur_tune.shape import Shape
 
-_SPREAD = 0.02  # of rows at first
+# Of rows at first. Those that are read are so small that a body's norms leave them small, and they say little.
+_READ, _WRITE = 0.001, 0.02
 
 
 class Tokens(Recurrence):
@@ -33,8 +34,8 @@ class Tokens(Recurrence):
 
     def reset(self, module: nn.Module) -> None:
         """Initialise one of the modules in here; Hugging Face asks for each in turn."""
-        nn.init.normal_(self.read_NMK, std=_SPREAD)
-        nn.init.normal_(self.write_MK, std=_SPREAD)
+        nn.init.normal_(self.read_NMK, std=_READ)
+        nn.init.normal_(self.write_MK, std=_WRITE)
         nn.init.zeros_(self.scale_K)
 
     def empty(self, lanes: int) -> State:
