@@ -18,7 +18,7 @@ from transformers.dynamic_module_utils import get_imports
 from recur_tune.corpus.tokenizers import byte_tokenizer
 from recur_tune.model import RecurrentGPT2
 from recur_tune.model.pretrained import load_model, save_model
-from recur_tune.model.recurrences.pooled import Pooled
+from recur_tune.recurrences import MECHANISMS, Mechanism
 from recur_tune.recurrences.pooled import PooledSpec
 from tests.conftest import small_model
 from tests.model.bodies import body
@@ -129,9 +129,10 @@ def test_a_plain_model_brings_no_code(tmp_path: Path) -> None:
     assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
 
 
-def test_a_recurrence_has_the_fields_of_its_spec_and_their_defaults() -> None:
+@pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=lambda one: one.name)
+def test_a_recurrence_has_the_fields_of_its_spec_and_their_defaults(mechanism: Mechanism) -> None:
     """A folder's configuration may be older than a field."""
-    fields = {name: field.default for name, field in PooledSpec.model_fields.items()}
-    arguments = {name: one.default for name, one in inspect.signature(Pooled).parameters.items()}
+    fields = {name: field.default for name, field in mechanism.spec.model_fields.items()}
+    arguments = {name: one.default for name, one in inspect.signature(mechanism.load()).parameters.items()}
     assert {name: arguments.get(name) for name in fields} == fields
     assert arguments.keys() - fields.keys() == {"shape"}

@@ -13,12 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recur_tune.errors import UserError
+from recur_tune.recurrences import MECHANISMS
 from recur_tune.recurrences.pooled import PAPER
 from recur_tune.searching.space import Choice, Fixed, Range, Space
 from recur_tune.searching.space_parsing import read_space
 from recur_tune.spec import TrialConfig
 from tests.searching import search
 
+KNOWN = " or ".join(", ".join(repr(name) for name in ("none", *MECHANISMS)).rsplit(", ", 1))
 modest = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -296,7 +298,7 @@ def test_a_branch_may_bring_a_fixed_value_that_the_sampler_never_sees() -> None:
         ({"window": 0}, "space: window: 0 is not greater than 0."),
         ({"window": [1, "x"]}, "space: window: 'x' is not a valid integer, unable to parse string as an integer."),
         ({"pooling": ["sum"]}, "space: pooling: 'sum' is not 'mean', 'max', 'attention' or 'recent'."),
-        ({"recurrence": {"nine": None}}, "space: recurrence: 'nine' is not 'none' or 'pooled'."),
+        ({"recurrence": {"nine": None}}, f"space: recurrence: 'nine' is not {KNOWN}."),
         ({"recurrence": {"pooled": {"l_inns": 1}}}, "space: a trial has no field 'l_inns'; did you mean 'l_ins'?"),
         ({"recurrence": {"pooled": [1]}},
          "space: recurrence has [1] below 'pooled'; parameters have to stand there, or nothing."),
