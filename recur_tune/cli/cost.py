@@ -37,13 +37,13 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, as_json: boo
     trial = parse(TrialConfig, fields_from(config, fields))
     with stderr.status("pricing a step …"):
         from recur_tune.cost.estimate import estimate
+        from recur_tune.cost.flops import recomputed_windows
         from recur_tune.trial.shape import base_settings
 
         price = estimate(trial, base_settings(trial.base, trial.tokenizer), workers)
     if as_json:
         print_json(asdict(price))
         return
-    plan, windows = price.plan, trial.windows
     print_table(
         f"{trial.base} with {trial.recurrence}, window {trial.window}, overlap {trial.overlap}, batch {trial.batch}",
         {
@@ -52,6 +52,6 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, as_json: boo
             "peak memory of a training step": format_size(price.peak_memory),
             "inference memory of one stream": format_size(price.inference_memory),
             "parameters": f"{price.parameters:,} ({price.recurrence_parameters:,} of them the recurrence's)",
-            "windows kept / recomputed": f"{plan.kept_windows} / {windows - plan.kept_windows}",
+            "windows kept / recomputed": f"{price.plan.kept_windows} / {recomputed_windows(trial, price.plan)}",
         },
     )

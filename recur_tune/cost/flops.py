@@ -43,9 +43,7 @@ def training_flops_per_token(config: TrialConfig, shape: Shape, plan: Plan, coun
     windows, tokens = config.windows, config.window
     body = tokens * _blocks_per_position(shape, attended=tokens)
     head = tokens * 2 * shape.hidden * padded(shape.vocabulary)
-    mechanism = config.mechanism
-    # Where no gradient comes from the windows behind, none is run again.
-    recomputed = 0 if mechanism and mechanism.stops_gradients else windows - plan.kept_windows
+    mechanism, recomputed = config.mechanism, recomputed_windows(config, plan)
     # A product's backward pass is two products of the same size.
     total = 3 * windows * (body + head) + recomputed * body
     if mechanism:
@@ -56,6 +54,12 @@ def training_flops_per_token(config: TrialConfig, shape: Shape, plan: Plan, coun
         total += 3 * (windows - 1 - without) * work.carried
         total += recomputed * work.made + max(recomputed - without, 0) * (work.used + work.carried)
     return total / config.windowing.span(windows)
+
+
+def recomputed_windows(config: TrialConfig, plan: Plan) -> int:
+    """How many are run twice: none where no gradient comes from the windows behind."""
+    stops = config.mechanism is not None and config.mechanism.stops_gradients
+    return 0 if stops else config.windows - plan.kept_windows
 
 
 def is_closed(config: TrialConfig) -> bool:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from recur_tune.corpus.windows import Windowing
+from recur_tune.cost.flops import recomputed_windows
 from recur_tune.errors import UserError
 from recur_tune.model import ReadsInWindows
 from recur_tune.model.pretrained import base_config
@@ -15,6 +16,7 @@ from recur_tune.recurrences.cache import CACHE, CacheSpec
 from recur_tune.shape import shape_of
 from recur_tune.shapes import KNOWN_SHAPES
 from recur_tune.spec import TrialConfig
+from recur_tune.training.bptt import Plan
 from tests.model import some_tokens
 from tests.model.bodies import body, hugging_face
 from tests.model.naive import Naive, look, with_exact_turns
@@ -150,6 +152,7 @@ def test_in_low_precision_rows_are_kept_as_they_were_read():
 
 def test_costs_in_closed_form():
     windowing = Windowing(300)
+    assert recomputed_windows(TrialConfig(recurrence="cache"), Plan(1)) == 0
     assert CACHE.flops(CacheSpec(cache_rows=300), GPT2, windowing) / 300 == 4 * 768 * 300 * 12
     work = CACHE.work(CacheSpec(cache_rows=100, cache_layer=1, cache_join="softmax"), GPT2, windowing)
     assert work == Work(made=0, used=(400**2 - 300**2) * 4 * 768)

@@ -1,4 +1,4 @@
-"""Windows between rows that they read and rows that they write are a Recurrent Memory Transformer's, in loops."""
+"""Windows between rows that they read and rows that they write, against loops over positions and heads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from recur_tune.recurrences.tokens import TOKENS, TokensSpec
 from recur_tune.shape import shape_of
 from recur_tune.shapes import KNOWN_SHAPES
 from recur_tune.spec import TrialConfig
-from tests.conftest import small_model
 from tests.model import some_tokens
 from tests.model.bodies import body, hugging_face
 from tests.model.naive import Naive, with_exact_turns
@@ -29,12 +28,13 @@ GPT2 = shape_of(base_config("gpt2").to_dict())
 def test_three_windows_are_those_that_loops_make(name, spec, overlap):
     model, windowing = with_exact_turns(body(name, spec)), Windowing(5, overlap)
     text, naive, own = some_tokens(windowing.span(3)), Naive(model), model.recurrence
-    state, ring = None, [*own.initial_NMK]
+    state, ring = None, [*torch.zeros_like(own.read_NMK)]
     for window in range(3):
         tokens = text[window * windowing.stride :][: windowing.size]
         reading = model.read(tokens[None], state, overlap=overlap)
         read = spec.ring * spec.state_tokens
-        rows = naive.run(torch.cat([*ring, naive.embed(tokens), own.write_MK]), begin=-read)
+        before = [learned + own.scale_K * summary for learned, summary in zip(own.read_NMK, ring, strict=True)]
+        rows = naive.run(torch.cat([*before, naive.embed(tokens), own.write_MK]), begin=-read)
         torch.testing.assert_close(reading.top_BTK[0], rows[read : read + 5], **CLOSE)
         torch.testing.assert_close(model.read(tokens[None], state, leave_state=False).top_BTK, reading.top_BTK, **CLOSE)
         ring = [*ring[1:], rows[read + 5 :]]
@@ -46,28 +46,39 @@ def test_three_windows_are_those_that_loops_make(name, spec, overlap):
 def test_rotary_rows_that_are_embedded_tokens_are_those_tokens():
     model, text = with_exact_turns(body("llama", TokensSpec(state_tokens=4))), some_tokens(2, 14)
     state = (model.body.tokens(text[:, None, :4]),)
-    model.recurrence.write_MK.copy_(model.body.tokens(text[0, 10:]))
+    own = model.recurrence
+    own.write_MK.copy_(model.body.tokens(text[0, 10:]))
+    own.read_NMK.zero_()
+    own.scale_K.fill_(1)
     whole = with_exact_turns(hugging_face(model)).base_model(text).last_hidden_state
     reading = model.read(text[:, 4:10], state)
     torch.testing.assert_close(reading.top_BTK, whole[:, 4:10], **CLOSE)
     torch.testing.assert_close(reading.state[0][0, 0], whole[0, 10:], **CLOSE)
 
 
-def test_the_learned_ring_is_read_by_lanes_that_begin_and_by_no_other():
-    model, tokens = body("gpt2", TokensSpec(state_tokens=2)), some_tokens(2, 6)
-    state = model.read(tokens).state[0].detach().requires_grad_()
-    top = model.read(tokens, (state,), torch.tensor([True, False]), leave_state=False).top_BTK
-    for lane, (reads_learned, reads_state) in enumerate([(True, False), (False, True)]):
-        inputs = [model.recurrence.initial_NMK, state]
-        by_initial, by_state = torch.autograd.grad(top[lane].sum(), inputs, retain_graph=True)
-        assert bool(by_initial.any()) == reads_learned and bool(by_state[lane].any()) == reads_state
-
-
 @torch.no_grad()
-def test_rows_start_small_and_all_different():
-    own = small_model(TokensSpec(state_tokens=50, ring=2)).recurrence
-    for rows in (own.initial_NMK, own.write_MK):
-        assert rows.std().item() == pytest.approx(0.02, rel=0.05) and abs(rows.mean().item()) < 2e-3
+def test_at_first_a_state_changes_nothing_and_rows_are_small_and_all_different():
+    model, tokens = body("llama", TokensSpec(state_tokens=50, ring=2)), some_tokens(2, 6)
+    own = model.recurrence
+    own.reset(own)
+    for rows, spread in ((own.read_NMK, 0.001), (own.write_MK, 0.02)):
+        assert rows.std().item() == pytest.approx(spread, rel=0.05) and abs(rows.mean().item()) < 0.1 * spread
+    first = model.read(tokens)
+    torch.testing.assert_close(model.read(tokens, first.state).top_BTK, first.top_BTK, **CLOSE)
+
+
+def test_at_first_the_scale_learns_and_then_what_is_written():
+    model, tokens = body("gpt2", TokensSpec(state_tokens=2)), some_tokens(2, 6)
+    own = model.recurrence
+    own.reset(own)
+
+    def gradients():
+        top = model.read(tokens, model.read(tokens).state, leave_state=False).top_BTK
+        return torch.autograd.grad(top.square()[..., 0].sum(), [own.scale_K, own.write_MK])
+
+    assert [bool(gradient.any()) for gradient in gradients()] == [True, False]
+    own.scale_K.data += 0.01
+    assert [bool(gradient.any()) for gradient in gradients()] == [True, True]
 
 
 def test_costs_in_closed_form():

@@ -21,6 +21,7 @@ from recur_tune.searching.space_parsing import read_space
 from recur_tune.spec import TrialConfig
 from tests.searching import search
 
+KNOWN = " or ".join(", ".join(repr(name) for name in ("none", *MECHANISMS)).rsplit(", ", 1))
 modest = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
