@@ -10,8 +10,8 @@ _IN_PRODUCTS = {"recurrence"}.union(*(one.spec.model_fields.keys() - one.outside
 _IN_STATE = {"recurrence"}.union(*(one.spec.model_fields.keys() - one.outside_state for one in _ALL))
 _PRODUCTS = frozenset({*_IN_PRODUCTS, "base", "window", "overlap"})
 _STEP = _RECURRENCE | {
-    "base", "tokenizer", "window", "windows", "batch", "dropout", "precision", "checkpointing", "memory_budget",
-    "tune",
+    "base", "tokenizer", "window", "overlap", "windows", "batch", "dropout", "precision", "checkpointing",
+    "memory_budget", "tune",
 }  # fmt: skip
 
 ENTERING: dict[str, frozenset[str]] = {

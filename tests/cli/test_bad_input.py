@@ -42,7 +42,7 @@ def refused(outcome: Outcome, *words: str) -> None:
         (["--window", 64, "--corpus", "recall:lag=x"], ["lag=x", "FIELD=NUMBER"]),
         (["--window", 64, "--tokens", "many"], ["tokens: 'many'", "500k"]),
         (["--window", 64, "--learning-rate", "-1"], ["learning_rate: '-1'", "greater than 0"]),
-        (["--window", 64, "--recurrence", "lstm"], ["recurrence: 'lstm'", "'none' or 'pooled'"]),
+        (["--window", 64, "--recurrence", "lstm"], ["recurrence: 'lstm'", "is not 'none', 'pooled'"]),
         (["--window", 64, "--windows", 1], ["windows: 1", "2 or more"]),
         (["--window", 64, "--checkpointing", "auto"], ["memory_budget", "16GiB"]),
         (["--window", 64, "--tokenizer", "no/such-tokenizer"], ["tokenizer: 'no/such-tokenizer'", "network"]),

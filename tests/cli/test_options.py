@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from recur_tune.recurrences import MECHANISMS
 from tests.cli.run import run
 
 
@@ -13,7 +14,7 @@ from tests.cli.run import run
     ("flag", "values"),
     [
         ("skip", "true|false"), ("warmup-steps", "INTEGER"), ("dropout", "NUMBER"), ("base", "TEXT"),
-        ("recurrence", "none|pooled"), ("tokens", "INTEGER"),
+        ("recurrence", "|".join(["none", *MECHANISMS])), ("tokens", "INTEGER"),
     ],
 )  # fmt: skip
 def test_the_help_says_what_a_flag_takes(flag: str, values: str) -> None:

@@ -52,11 +52,11 @@ def test_kinds_are_drawn_apart() -> None:
 
 
 def test_one_without_a_mark_takes_the_next_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("toy", "other"):
-        monkeypatch.setitem(MECHANISMS, name, dataclasses.replace(POOLED, name=name, aliases=(), mark=None))
+    toys = {name: dataclasses.replace(POOLED, name=name, aliases=(), mark=None) for name in ("toy", "other")}
+    monkeypatch.setattr(recurrences, "MECHANISMS", {"pooled": POOLED, **toys})
     marks = recurrences._marks()
-    assert [mark.word for mark in marks.values()][-2:] == ["toy", "other"]
-    assert len({mark.marker for mark in marks.values()}) == len({mark.colour for mark in marks.values()}) == len(marks)
+    assert [mark.word for mark in marks.values()] == ["plain", "pooled", "toy", "other"]
+    assert len({mark.marker for mark in marks.values()}) == len({mark.colour for mark in marks.values()}) == 4
 
 
 def test_pooled_in_closed_form() -> None:

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from recur_tune.errors import UserError
+from recur_tune.recurrences import MECHANISMS, NONE
 from recur_tune.recurrences.pooled import PAPER
 from recur_tune.searching.space import Choice, Fixed, Range, Space
 from recur_tune.searching.space_parsing import read_space
@@ -145,6 +146,7 @@ def space(**given: Any) -> Space:
     return read_space(given)
 
 
+_KINDS = ", ".join(map(repr, [NONE, *MECHANISMS][:-1])) + f" or {[*MECHANISMS][-1]!r}"
 _SMALL = space(
     recurrence={"none": None, "pooled": {"l_ins": [1, 2], "width": {"from": 50, "to": 400}}}, depth=3,
     window={300: {"batch": 4}, 100: {"batch": 12}}, overlap={"from": 0, "to": 0.5, "step": 0.1, "of": "window"},
@@ -296,7 +298,7 @@ def test_a_branch_may_bring_a_fixed_value_that_the_sampler_never_sees() -> None:
         ({"window": 0}, "space: window: 0 is not greater than 0."),
         ({"window": [1, "x"]}, "space: window: 'x' is not a valid integer, unable to parse string as an integer."),
         ({"pooling": ["sum"]}, "space: pooling: 'sum' is not 'mean', 'max', 'attention' or 'recent'."),
-        ({"recurrence": {"nine": None}}, "space: recurrence: 'nine' is not 'none' or 'pooled'."),
+        ({"recurrence": {"nine": None}}, f"space: recurrence: 'nine' is not {_KINDS}."),
         ({"recurrence": {"pooled": {"l_inns": 1}}}, "space: a trial has no field 'l_inns'; did you mean 'l_ins'?"),
         ({"recurrence": {"pooled": [1]}},
          "space: recurrence has [1] below 'pooled'; parameters have to stand there, or nothing."),
