@@ -88,7 +88,7 @@ class Watch(Audience):
 
     def tokenising(self, corpus: str, tokens: int) -> None:
         """A corpus is being tokenised."""
-        self._progress(f"tokenising {corpus}: {format_count(tokens)} tokens")
+        self._progress(f"tokenising {corpus}: {format_count(tokens)} tokens so far")
 
     def searching(self) -> None:
         """Trials begin."""

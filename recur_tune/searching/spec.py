@@ -195,7 +195,8 @@ def located(field: str, value: Any) -> Any:
         return value
     kind, colon, path = value.partition(":") if field == "corpus" else ("", "", value)
     place = os.path.expanduser(path)  # which, unlike pathlib's, has no objection to a user that there is not
-    is_there = os.path.exists(place) if field == "corpus" else os.path.isdir(place)
+    may_be_a_file = field == "corpus" or place.endswith(".gguf")
+    is_there = os.path.exists(place) if may_be_a_file else os.path.isdir(place)
     return f"{kind}{colon}{os.path.abspath(place)}" if path and is_there else value
 
 
