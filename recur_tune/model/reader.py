@@ -132,7 +132,7 @@ class ReadsInWindows(PreTrainedModel):
 
         Args:
             tokens_BT: The window's tokens, or with a `cache` its next ones.
-            state: What the window before left; None is the unmodified model.
+            state: What the window before left; None where a document begins.
             fresh_B: Lanes that begin a document and must not see the state; None means that all may see it.
             cache: The window's earlier part, updated in place.
             leave_state: False spares making the state where nobody reads on.

@@ -154,7 +154,8 @@ def test_a_search_finds_its_files_from_any_folder(tmp_path: Path, monkeypatch: p
     (tmp_path / "mini").touch()
     (tmp_path / "smol.gguf").touch()
     monkeypatch.chdir(tmp_path)
-    spec = search(space={"base": ["base", "gpt2", "mini", "smol.gguf"], "corpus": "text:books", "tokenizer": {"bpe": None}})
+    bases = ["base", "gpt2", "mini", "smol.gguf"]
+    spec = search(space={"base": bases, "corpus": "text:books", "tokenizer": {"bpe": None}})
     base, corpus, tokenizer = (spec.space[field] for field in ("base", "corpus", "tokenizer"))
     assert base == [str(tmp_path / "base"), "gpt2", "mini", str(tmp_path / "smol.gguf")], "no other file is a base"
     assert corpus == f"text:{tmp_path / 'books'}"
