@@ -1,0 +1,162 @@
+"""Every mechanism on one base, each form at several learning rates, several runs at a time on one GPU.
+
+    python experiments/mechanisms.py --base runs/mini --corpus text:books --out mechanisms.jsonl --processes 6 \\
+        --readings 300/0 100/0 --rates 3e-5 1e-4 3e-4 1e-3 --seeds 0 1 --set tokens=9M batch=16 windows=10
+
+What a recurrence adds learns at --own-rate whatever the base does. Every run is a line of --out as soon as it has been
+scored on validation and test documents, with its own state and, as controls, with none and with another document's;
+called again the experiment goes on. Then it prints a table: of every form the rate that did best on validation
+documents, and how far its test documents are from the plain model's at its own best, paired over documents.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import statistics
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from comparison_results import METRICS, STATES, Metric, Result
+from rich.console import Console
+from rich.table import Table
+from scoring import Scoring
+
+from recur_tune.spec import TrialConfig, parse
+from recur_tune.units import format_count, format_size
+
+FORMS: dict[str, dict[str, Any]] = {
+    "none": {"recurrence": "none"},
+    "pooled": {
+        "recurrence": "pooled", "l_ins": "all", "pooling": "recent", "embeddings": 8, "skip": True,
+    },
+    "tokens 10": {"recurrence": "tokens", "state_tokens": 10},
+    "tokens 10, ring 4": {"recurrence": "tokens", "state_tokens": 10, "ring": 4},
+    "cache 128, gate": {"recurrence": "cache", "cache_rows": 128},
+    "cache 300, gate": {"recurrence": "cache", "cache_rows": 300},
+    "cache 128, softmax": {"recurrence": "cache", "cache_rows": 128, "cache_join": "softmax"},
+    "fast weights, delta": {"recurrence": "fast_weights", "write_rule": "delta"},
+    "fast weights, gated": {"recurrence": "fast_weights", "write_rule": "gated"},
+    "scores 4": {"recurrence": "scores", "score_heads": 4},
+    "blocks 64": {"recurrence": "blocks", "state_vectors": 64},
+}  # fmt: skip
+Job = tuple[str, str, float, int]  # form, reading, rate, seed
+
+
+def main() -> None:
+    """Train, score, write and print."""
+    arguments = parsed_arguments()
+    results = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
+    known = {(one["form"], one["reading"], one["rate"], one["seed"]) for one in results}
+    jobs: list[Job] = [
+        (form, reading, rate, seed)
+        for seed in arguments.seeds for reading in arguments.readings for rate in arguments.rates
+        for form in arguments.forms
+    ]  # fmt: skip
+    waiting = [(arguments, job) for job in jobs if job not in known]
+    with multiprocessing.get_context("spawn").Pool(arguments.processes) as pool, arguments.out.open("a") as file:
+        for number, result in enumerate(pool.imap_unordered(run, waiting), start=1):
+            results.append(result)
+            file.write(json.dumps(result) + "\n")
+            file.flush()
+            told = " ".join(str(result[name]) for name in ("form", "reading", "rate", "seed"))
+            print(f"{number} of {len(waiting)}: {told}: {METRICS[arguments.metric].of(result, 'test'):.4g}", flush=True)
+    print_tables(results, METRICS[arguments.metric])
+
+
+def parsed_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--base", required=True, help="what every run starts from")
+    parser.add_argument("--corpus", required=True, help="as `recur-tune data list` names them")
+    parser.add_argument("--out", type=Path, default=Path("mechanisms.jsonl"), help="where the numbers go")
+    parser.add_argument("--runs", type=Path, default=Path("runs/mechanisms"), help="where models go")
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS), metavar="FORM", help=", ".join(FORMS))
+    parser.add_argument("--readings", nargs="+", default=["300/0"], help="windows and overlaps")
+    parser.add_argument("--rates", nargs="+", type=float, default=[1e-4], help="the base's learning rates")
+    parser.add_argument("--own-rate", type=float, default=1e-3, help="learning rate of what a recurrence adds")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--processes", type=int, default=1, help="runs at a time")
+    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="of all trials")
+    parser.add_argument("--metric", choices=METRICS, default="perplexity", help="what is printed")
+    Scoring.add_arguments(parser)
+    return parser.parse_args()
+
+
+def run(given: tuple[argparse.Namespace, Job]) -> Result:
+    """Train one model and score it, in a process that has done others before."""
+    from recur_tune.cost.estimate import quick_costs
+    from recur_tune.training.loop import Report
+    from recur_tune.trial.run_folder import run_in_folder
+    from recur_tune.trial.shape import base_settings, base_shape
+
+    arguments, (form, reading, rate, seed) = given
+    window, overlap = map(int, reading.split("/"))
+    fields = {
+        "base": arguments.base, "corpus": arguments.corpus, "window": window, "overlap": overlap, "seed": seed,
+        "learning_rate": rate, "recurrence_rate": arguments.own_rate / rate,
+    }  # fmt: skip
+    config = parse(TrialConfig, fields | dict(pair.split("=", 1) for pair in arguments.set) | FORMS[form])
+    folder = arguments.runs / f"{form}-{window}-{overlap}-{rate:g}-{seed}".replace(" ", "-").replace(",", "")
+    steps: list[Report] = []
+    trained = run_in_folder(config, folder, resume=(folder / "trial.yaml").exists(), listen=steps.append)
+    states = ["own"] if config.mechanism is None else list(STATES)
+    return {
+        "form": form, "reading": reading, "rate": rate, "seed": seed, "recurrence": config.recurrence,
+        "config": config.plain_values(), **trained,
+        **quick_costs(config, base_shape(config.base, config.tokenizer), base_settings(config.base, config.tokenizer)),
+        "tokens_per_second": statistics.median(step.tokens_per_second for step in steps),
+        "scores": Scoring.of(arguments).scores(folder, config.corpus, config.windowing, states),
+    }  # fmt: skip
+
+
+def print_tables(results: list[Result], metric: Metric) -> None:
+    """One for each reading."""
+    console = Console(width=140)
+    for reading in dict.fromkeys(one["reading"] for one in results):
+        by_form: dict[str, dict[float, list[Result]]] = defaultdict(lambda: defaultdict(list))
+        for one in results:
+            if one["reading"] == reading:
+                by_form[one["form"]][one["rate"]].append(one)
+        best = {form: min(rates.values(), key=lambda runs: mean(metric, runs, "validation"))
+                for form, rates in by_form.items()}  # fmt: skip
+        table = Table(
+            reading, "rate", f"{metric.title}, test", "against none", f"{metric.unit}, by document", "no state",
+            "another's", "FLOPs/token", "inference memory", "tokens/s", box=None,
+        )  # fmt: skip
+        for form, runs in sorted(best.items(), key=lambda pair: mean(metric, pair[1], "test")):
+            table.add_row(form, f"{runs[0]['rate']:g}", f"{mean(metric, runs, 'test'):.4g}",
+                          *against(metric, best.get("none"), runs), *told_costs(runs))  # fmt: skip
+        console.print(table)
+
+
+def mean(metric: Metric, runs: list[Result], split: str, state: str = "own") -> float:
+    """Over seeds."""
+    return statistics.fmean(one["scores"][split][state][metric.name] for one in runs)
+
+
+def against(metric: Metric, plain: list[Result] | None, runs: list[Result]) -> list[str]:
+    """How far the test documents are from the plain model's: as a share, by document, and with other states."""
+    if plain is None or plain is runs:
+        return [""] * 4
+    share = mean(metric, runs, "test") / mean(metric, plain, "test") - 1
+    found = [metric.differences(one, other, "test", "own") for one, other in zip(plain, runs, strict=False)]
+    by_document = [statistics.fmean(of_seeds) for of_seeds in zip(*found, strict=True)]
+    error = statistics.stdev(by_document) / math.sqrt(len(by_document)) if len(by_document) > 1 else math.nan
+    controls = [f"{mean(metric, runs, 'test', state):.4g}" for state in ("none", "other")]
+    return [f"{share:+.1%}", f"{statistics.fmean(by_document):+.4f} ± {error:.4f}", *controls]
+
+
+def told_costs(runs: list[Result]) -> list[str]:
+    """Of the first: seeds cost the same."""
+    first = runs[0]
+    return [
+        format_count(first["flops_per_token"]), format_size(first["inference_memory"]),
+        format_count(statistics.median(one["tokens_per_second"] for one in runs)),
+    ]  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
