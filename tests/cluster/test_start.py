@@ -49,6 +49,7 @@ def test_what_cannot_be_joined_is_a_sentence_at_once_and_a_bug_stays_one(init: m
     assert init.call_count == 2
 
 
+@pytest.mark.slow
 def test_a_port_of_something_else_is_told_from_a_cluster(capfd: pytest.CaptureFixture[str]) -> None:
     with taken_port() as port:
         address = f"127.0.0.1:{port}"

@@ -20,6 +20,7 @@ def base_of(name: str):
     return CONFIG_MAPPING[BODIES[name]["model_type"]](**{k: v for k, v in BODIES[name].items() if k != "model_type"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("windows", "kept"), [(2, 1), (6, 1), (7, 3), (6, 6)])
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_frozen_bodys_flops_are_those_of_a_real_step(name, windows, kept):

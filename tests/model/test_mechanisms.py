@@ -188,11 +188,10 @@ def test_other_lanes_take_their_state_along(spec):
     torch.testing.assert_close(one.state, other.state, **CLOSE)
 
 
-@pytest.mark.parametrize(("name", "overlap"), [("gpt2", 0), ("qwen3", 4)])
 @specs
-def test_closed_forms_are_what_torch_counts(name, spec, overlap):
-    model, mechanism = made(name, spec), mechanism_of(spec)
-    config = TrialConfig(recurrence=mechanism.name, window=16, overlap=overlap, windows=4, **spec.model_dump())
+def test_closed_forms_are_what_torch_counts(spec):
+    model, mechanism = made("qwen3", spec), mechanism_of(spec)
+    config = TrialConfig(recurrence=mechanism.name, window=16, overlap=4, windows=4, **spec.model_dump())
     found, shape = counted(config, model.config), model.config.shape
     assert closed_state_floats(config, shape) == found.state_floats
     assert mechanism.work(spec, shape, config.windowing) == pytest.approx(found.work)
@@ -213,10 +212,9 @@ def test_training_flops_are_what_torch_counts(name, spec, kept):
 
 
 @specs
-@bodies
-def test_a_step_in_low_precision_learns(name, spec):
+def test_a_step_in_low_precision_learns(spec):
     """Every type that autocast makes of a state is one that the next window takes."""
-    model = made(name, spec).float().train()
+    model = made("qwen3", spec).float().train()
     chain, batch = Chain(model, Plan(1)), mixed_batch()
     optimizer = make_optimizer(model, 1e-3, 0.1)
     losses = [float(train_step(chain, optimizer, batch, 1.0, "bfloat16")[0]) for _ in range(3)]

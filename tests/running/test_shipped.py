@@ -160,6 +160,7 @@ def test_a_preset_is_priced_for_the_tokenizer_that_it_gets() -> None:
     assert bytes_["peak_memory"] < bpe["peak_memory"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", AS_THEY_ARE)
 def test_a_dry_run_prints_a_space_that_can_be_run_again(name: str, tmp_path: Path) -> None:
     outcome = run("search", name, "--dry-run", "--results", tmp_path / "results")

@@ -21,6 +21,7 @@ def told(reports: list[Report]) -> list[Report]:
     return [replace(report, tokens_per_second=0.0) for report in reports]
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_and_counts_scored_tokens() -> None:
     reports = list(trainer_of(trial(tokens=6000)).run())
     assert reports[-1].loss < 0.7 * reports[0].loss
@@ -84,8 +85,7 @@ def test_a_loss_that_is_not_finite_is_caught_before_a_weight_changes() -> None:
     assert all(torch.equal(p, before[name]) for name, p in trainer.model.named_parameters())
 
 
-@pytest.mark.parametrize("recurrence", ["memory", "none"])
-@pytest.mark.parametrize("stop_after", [1, 4, 9])
+@pytest.mark.parametrize(("recurrence", "stop_after"), [("memory", 1), ("none", 4), ("memory", 9)])
 def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path, recurrence: str, stop_after: int) -> None:
     config = trial(recurrence=recurrence, tokens=1500)  # more than an epoch of the text
     dropout = {"resid_pdrop": 0.1, "embd_pdrop": 0.1}

@@ -36,6 +36,7 @@ def run(config: TrialConfig, folder: Path) -> None:
     run_in_folder(config, folder, resume=False, listen=lambda report: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama, tied, with biases", "mistral", "qwen2", "qwen3"])
 def test_a_plain_run_is_the_familys_own_model_again(name: str, tmp_path: Path) -> None:
     run(trial(saved(tmp_path / "base", name), recurrence="none"), tmp_path / "run")
