@@ -118,6 +118,11 @@ class Recurrence(nn.Module):
         """Initialise one of the modules in here; Hugging Face asks for each in turn."""
 
 
+def layers_at(layer: int | str, shape: Shape) -> list[int]:
+    """A layer that users count from 1, or 'all', as the reader counts them, from 0."""
+    return list(range(shape.layers)) if layer == "all" else [int(layer) - 1]
+
+
 def single(x: torch.Tensor) -> torch.Tensor:
     """In single precision, where it has less: what is summed up over windows needs it."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

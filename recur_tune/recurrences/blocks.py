@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from recur_tune.corpus.windows import Windowing
+from recur_tune.recurrences.layers import NUMBER, refused_layer
 from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
 from recur_tune.shape import Shape
-
-BlockLayer = Annotated[
-    PositiveInt | Literal["upper"],
-    BeforeValidator(lambda value: int(value) if str(value).isdecimal() else value),
-]
 
 
 class BlocksSpec(BaseModel):
@@ -26,7 +22,7 @@ class BlocksSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     state_vectors: PositiveInt = Field(64, description="vectors that are carried from window to window")
-    block_layer: BlockLayer = Field(
+    block_layer: Annotated[PositiveInt | Literal["upper"], NUMBER] = Field(
         "upper",
         description="layer that has the state vectors, from 1; 'upper' is the third from the top, or the first where "
         "there are fewer",
@@ -59,12 +55,6 @@ def _state_floats(spec: BlocksSpec, shape: Shape) -> int:
     return spec.state_vectors * shape.hidden
 
 
-def _check(spec: BlocksSpec, shape: Shape, base: str) -> str | None:
-    if spec.block_layer == "upper" or spec.block_layer <= shape.layers:
-        return None
-    return f"block_layer: {spec.block_layer} is not a layer of {base}; choose one from 1 to {shape.layers}, or 'upper'."
-
-
 BLOCKS = Mechanism(
     name="blocks",
     spec=BlocksSpec,
@@ -78,5 +68,5 @@ BLOCKS = Mechanism(
     from_the_start=True,
     outside_products=frozenset({"block_layer"}),
     outside_state=frozenset({"block_layer", "block_gate"}),
-    check=_check,
+    check=lambda spec, shape, base: refused_layer("block_layer", spec.block_layer, shape, base, "upper"),
 )

@@ -10,8 +10,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from recur_tune.corpus.windows import Windowing
+from recur_tune.recurrences.layers import Layer, layer_count, refused_layer
 from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
-from recur_tune.recurrences.pooled import Layer
 from recur_tune.shape import Shape
 
 
@@ -33,7 +33,7 @@ class CacheSpec(BaseModel):
 
 def _flops(spec: CacheSpec, shape: Shape, windowing: Windowing) -> float:
     """Every position's look at all rows; they were projected in their own window."""
-    return _sites(spec, shape) * _looks(shape, windowing.size * spec.cache_rows)
+    return layer_count(spec.cache_layer, shape) * _looks(shape, windowing.size * spec.cache_rows)
 
 
 def _work(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Work:
@@ -41,7 +41,7 @@ def _work(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Work:
     pairs = windowing.size * spec.cache_rows
     if spec.cache_join == "softmax":
         pairs = (windowing.size + spec.cache_rows) ** 2 - windowing.size**2
-    return Work(made=0, used=_sites(spec, shape) * _looks(shape, pairs))
+    return Work(made=0, used=layer_count(spec.cache_layer, shape) * _looks(shape, pairs))
 
 
 def _looks(shape: Shape, pairs: int) -> int:
@@ -51,17 +51,7 @@ def _looks(shape: Shape, pairs: int) -> int:
 
 def _state_floats(spec: CacheSpec, shape: Shape) -> int:
     """Keys and values, and how many of them there are."""
-    return _sites(spec, shape) * spec.cache_rows * 2 * shape.key_value_heads * shape.head_size + 1
-
-
-def _sites(spec: CacheSpec, shape: Shape) -> int:
-    return shape.layers if spec.cache_layer == "all" else 1
-
-
-def _check(spec: CacheSpec, shape: Shape, base: str) -> str | None:
-    if spec.cache_layer == "all" or spec.cache_layer <= shape.layers:
-        return None
-    return f"cache_layer: {spec.cache_layer} is not a layer of {base}; choose one from 1 to {shape.layers}, or 'all'."
+    return layer_count(spec.cache_layer, shape) * spec.cache_rows * 2 * shape.key_value_heads * shape.head_size + 1
 
 
 CACHE = Mechanism(
@@ -81,5 +71,5 @@ CACHE = Mechanism(
     kept_as_read=True,
     positions=lambda spec: spec.cache_rows if spec.cache_join == "softmax" else 0,
     outside_state=frozenset({"cache_join"}),
-    check=_check,
+    check=lambda spec, shape, base: refused_layer("cache_layer", spec.cache_layer, shape, base),
 )

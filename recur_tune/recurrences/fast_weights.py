@@ -10,8 +10,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from recur_tune.corpus.windows import Windowing
+from recur_tune.recurrences.layers import Layer, layer_count, refused_layer
 from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
-from recur_tune.recurrences.pooled import Layer
 from recur_tune.shape import Shape
 
 
@@ -30,7 +30,7 @@ class FastWeightsSpec(BaseModel):
 
 def _work(spec: FastWeightsSpec, shape: Shape, windowing: Windowing) -> Work:
     """Every product is of queries or keys with a head's square of weights, and beside it with their sum of keys."""
-    sites = shape.layers if spec.fast_layers == "all" else 1
+    sites = layer_count(spec.fast_layers, shape)
     written = 2 * shape.key_value_heads * shape.head_size**2
     found = 2 * shape.head_size * (shape.head_size + _sums(spec))
     return Work(
@@ -45,19 +45,13 @@ def _flops(spec: FastWeightsSpec, shape: Shape, windowing: Windowing) -> float:
 
 
 def _state_floats(spec: FastWeightsSpec, shape: Shape) -> int:
-    sites = shape.layers if spec.fast_layers == "all" else 1
+    sites = layer_count(spec.fast_layers, shape)
     return sites * shape.key_value_heads * shape.head_size * (shape.head_size + _sums(spec))
 
 
 def _sums(spec: FastWeightsSpec) -> int:
     """Columns beside the weights: the sum of keys that what is found is divided by; with 'gated' there is none."""
     return 0 if spec.write_rule == "gated" else 1
-
-
-def _check(spec: FastWeightsSpec, shape: Shape, base: str) -> str | None:
-    if spec.fast_layers == "all" or spec.fast_layers <= shape.layers:
-        return None
-    return f"fast_layers: {spec.fast_layers} is not a layer of {base}; choose one from 1 to {shape.layers}, or 'all'."
 
 
 FAST_WEIGHTS = Mechanism(
@@ -71,5 +65,5 @@ FAST_WEIGHTS = Mechanism(
     flops=_flops,
     work=_work,
     state_floats=_state_floats,
-    check=_check,
+    check=lambda spec, shape, base: refused_layer("fast_layers", spec.fast_layers, shape, base),
 )

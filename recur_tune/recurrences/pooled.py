@@ -7,19 +7,16 @@ window attends to these as keys and values.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from recur_tune.corpus.windows import Windowing
+from recur_tune.recurrences.layers import Layer, layer_count, refused_layer
 from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
 from recur_tune.shape import Shape
 
 Pooling = Literal["mean", "max", "attention", "recent"]
-Layer = Annotated[
-    PositiveInt | Literal["all"],
-    BeforeValidator(lambda value: int(value) if str(value).isdecimal() else value),
-]
 
 
 class PooledSpec(BaseModel):
@@ -44,20 +41,20 @@ class PooledSpec(BaseModel):
 def _flops(spec: PooledSpec, shape: Shape, windowing: Windowing) -> float:
     """Making the state, its keys and values, and every position's look at them."""
     look = windowing.size * spec.embeddings * 2 * 2 * shape.heads * shape.head_size
-    return _made(spec, shape, windowing) + _sites(spec, shape) * (_keys_values(spec, shape) + look)
+    return _made(spec, shape, windowing) + layer_count(spec.l_ins, shape) * (_keys_values(spec, shape) + look)
 
 
 def _work(spec: PooledSpec, shape: Shape, windowing: Windowing) -> Work:
     """The attention's square grows from T to T + M on both sides."""
     grown = (windowing.size + spec.embeddings) ** 2 - windowing.size**2
     look = grown * 2 * 2 * shape.heads * shape.head_size
-    return Work(_made(spec, shape, windowing), _sites(spec, shape) * (_keys_values(spec, shape) + look))
+    return Work(_made(spec, shape, windowing), layer_count(spec.l_ins, shape) * (_keys_values(spec, shape) + look))
 
 
 def _made(spec: PooledSpec, shape: Shape, windowing: Windowing) -> float:
     """The network, and the pooling where it is a product."""
     by_stretch = spec.pooling == "recent"  # the network is run for each embedding, and makes one
-    outputs = _sites(spec, shape) * (1 if by_stretch else spec.embeddings) * shape.hidden
+    outputs = layer_count(spec.l_ins, shape) * (1 if by_stretch else spec.embeddings) * shape.hidden
     sizes = [shape.hidden, *[spec.width] * spec.depth, outputs]
     network = sum(2 * fan_in * fan_out for fan_in, fan_out in pairwise(sizes))
     pooling = 2 * 2 * windowing.size * shape.hidden if spec.pooling == "attention" else 0
@@ -70,17 +67,7 @@ def _keys_values(spec: PooledSpec, shape: Shape) -> int:
 
 
 def _state_floats(spec: PooledSpec, shape: Shape) -> int:
-    return _sites(spec, shape) * spec.embeddings * shape.hidden
-
-
-def _sites(spec: PooledSpec, shape: Shape) -> int:
-    return shape.layers if spec.l_ins == "all" else 1
-
-
-def _check(spec: PooledSpec, shape: Shape, base: str) -> str | None:
-    if spec.l_ins == "all" or spec.l_ins <= shape.layers:
-        return None
-    return f"l_ins: {spec.l_ins} is not a layer of {base}; choose one from 1 to {shape.layers}, or 'all'."
+    return layer_count(spec.l_ins, shape) * spec.embeddings * shape.hidden
 
 
 # Section 5 of the paper, as far as it says: what every search over recurrences should be compared with.
@@ -102,5 +89,5 @@ POOLED = Mechanism(
     state_floats=_state_floats,
     outside_products=frozenset({"skip"}),  # which only adds
     outside_state=frozenset({"width", "depth", "pooling", "skip"}),
-    check=_check,
+    check=lambda spec, shape, base: refused_layer("l_ins", spec.l_ins, shape, base),
 )

@@ -26,7 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from recur_tune.model.recurrence import Heads, Passage, Recurrence, State, as_given, single
+from recur_tune.model.recurrence import Heads, Passage, Recurrence, State, as_given, layers_at, single
 from recur_tune.shape import Shape
 
 _CLOSED = -4.0  # sigmoid of it: a memory that nobody has learned to read is a fiftieth of what a head takes
@@ -44,7 +44,7 @@ class FastWeights(Recurrence):
     def __init__(self, shape: Shape, write_rule: str = "delta", fast_layers: int | Literal["all"] = "all") -> None:
         super().__init__(shape)
         self.write_rule = write_rule
-        self.sites = list(range(shape.layers)) if fast_layers == "all" else [fast_layers - 1]
+        self.sites = layers_at(fast_layers, shape)
         groups = (len(self.sites), shape.key_value_heads)
         is_gated = write_rule == "gated"
         self.gate_logits = nn.Parameter(torch.empty(len(self.sites), shape.heads))

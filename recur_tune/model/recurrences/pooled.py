@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from recur_tune.model.recurrence import Passage, Recurrence, State
+from recur_tune.model.recurrence import Passage, Recurrence, State, layers_at
 from recur_tune.shape import Shape
 
 
@@ -36,7 +36,7 @@ class Pooled(Recurrence):
         super().__init__(shape)
         hidden_size, layers = shape.hidden, shape.layers
         self.pooling, self.embeddings, self.skip = pooling, embeddings, skip
-        self.sites = list(range(layers)) if l_ins == "all" else [l_ins - 1]
+        self.sites = layers_at(l_ins, shape)
         self.layer_logits = nn.Parameter(torch.zeros(layers))  # all layers weigh the same at first
         self.pooling_key = nn.Parameter(torch.zeros(hidden_size)) if pooling == "attention" else None
         # With 'recent' each embedding is made from a vector of its own, told apart by what is added to it.
