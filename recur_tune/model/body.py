@@ -133,6 +133,10 @@ class Body:
         rates = [*(block.attention_dropout for block in self.blocks), *(one.p for one in behind if one is not None)]
         return any(rates)
 
+    def turn_before(self, count: int, x_BTK: torch.Tensor) -> Turn | None:
+        """Of so many rows that stand before a window."""
+        return self.turn(-count, count, x_BTK)
+
     def turn(self, begin: int, count: int, x_BTK: torch.Tensor) -> Turn | None:
         """So many rotary positions from `begin` on, for rows like these; None where positions have embeddings."""
         if self.rotary is None:

@@ -8,7 +8,9 @@ Shape suffixes: B lanes, T positions, M rows that a recurrence brings, K hidden 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache as cache_calls
 from functools import cached_property, partial
 from typing import Any
 
@@ -22,7 +24,7 @@ from transformers.utils.generic import can_return_tuple
 from recur_tune.corpus.windows import NOT_SCORED, Windowing
 from recur_tune.model.arithmetic import Arithmetic, Product
 from recur_tune.model.attention import Extra, attend, inserted_keys_values, split_keys_values, turned_keys_values
-from recur_tune.model.body import Body
+from recur_tune.model.body import Body, Turn
 from recur_tune.model.cache import Cache, TextCache
 from recur_tune.model.recurrence import Passage, Recurrence, State
 from recur_tune.model.recurrences import module_of
@@ -190,6 +192,8 @@ class ReadsInWindows(PreTrainedModel):
         body, watcher = self.body, passage if observed else None
         wants_mean = watcher is not None and watcher.wants == "means"
         turn = body.turn(begin, x_BTK.shape[1], x_BTK)
+        # The same in all layers; what it is made like is empty, so that it keeps no rows in memory.
+        turn_before = cache_calls(partial(body.turn_before, x_BTK=x_BTK.new_empty(0)))
         added: Product | None = None  # to the residual stream, by the block before
         for layer, block in enumerate(body.blocks):
             x_BTK, qkv, mean_B1K = arithmetic.norm_project(
@@ -198,7 +202,7 @@ class ReadsInWindows(PreTrainedModel):
             if watcher is not None and layer:  # the sum is the output of the block before
                 watcher.observe(layer - 1, x_BTK if mean_B1K is None else mean_B1K)
             past, hidden_B = (cache.keys_values.get(layer), cache.hidden.get(layer)) if cache else (None, None)
-            extra = self._extra(layer, passage, fresh_B, x_BTK, arithmetic) if past is None else None
+            extra = self._extra(layer, passage, fresh_B, turn_before, arithmetic) if past is None else None
             if cache is not None and extra is not None:
                 past, hidden_B = split_keys_values(extra.rows_BMC, block), extra.hidden_B
                 if hidden_B is not None:
@@ -224,7 +228,7 @@ class ReadsInWindows(PreTrainedModel):
         layer: int,
         passage: Passage | None,
         fresh_B: torch.Tensor | None,
-        x_BTK: torch.Tensor,
+        turn_before: Callable[[int], Turn | None],
         arithmetic: Arithmetic,
     ) -> Extra | None:
         """Keys and values that a passage brings to a layer."""
@@ -232,9 +236,7 @@ class ReadsInWindows(PreTrainedModel):
             return None
         block, rows_BMC = self.body.blocks[layer], passage.keys_values(layer)
         if rows_BMC is not None:
-            count = rows_BMC.shape[1]
-            turn = self.body.turn(-count, count, x_BTK)
-            rows_BMC = turned_keys_values(arithmetic, block, rows_BMC, turn)
+            rows_BMC = turned_keys_values(arithmetic, block, rows_BMC, turn_before(rows_BMC.shape[1]))
         elif (inserted_BMK := passage.inserted(layer)) is not None:
             rows_BMC = inserted_keys_values(arithmetic, block, inserted_BMK)
         else:

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from recur_tune.model.recurrence import Heads, Passage, Recurrence, State
+from recur_tune.model.recurrence import Heads, Passage, Recurrence, State, layers_at
 from recur_tune.shape import Shape
 
 _CLOSED = -4.0  # a gate's logit at first: it lets 1.8 % through, and learns
@@ -43,7 +43,7 @@ class Cached(Recurrence):
     ) -> None:
         super().__init__(shape)
         self.rows, self.gated = cache_rows, cache_join == "gate"
-        self.sites = list(range(shape.layers)) if cache_layer == "all" else [cache_layer - 1]
+        self.sites = layers_at(cache_layer, shape)
         sites, self.columns = len(self.sites), 2 * shape.key_value_heads * shape.head_size
         # Apart from the window, the same offset on all keys would change nothing: there every channel has a scale.
         self.offsets = None if self.gated else nn.Parameter(torch.zeros(sites, self.columns))
@@ -78,6 +78,7 @@ class CachedPassage(Passage):
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
         self._cached, self._rows_BSMC, self._filled_B = cached, rows_BSMC, filled_B
         self.seen_B = None if filled_B is None else filled_B.long()
+        self._visible_BM = None if self.seen_B is None or not cached.gated else _visible(self.seen_B, cached.rows)
         self._new: dict[int, list[torch.Tensor]] = {layer: [] for layer in cached.sites}  # parts, each [B, T, C]
 
     def keys_values(self, layer: int) -> torch.Tensor | None:
@@ -94,12 +95,12 @@ class CachedPassage(Passage):
             return out_BTC
         q_BHTD, *keys_values = heads()
         self._new[layer].append(torch.cat([one.detach().transpose(1, 2).flatten(2) for one in keys_values], dim=-1))
-        own, rows_BSMC, seen_B = self._cached, self._rows_BSMC, self.seen_B
-        if rows_BSMC is None or seen_B is None or own.gates is None or own.scales is None:
+        own, rows_BSMC, seen_B, visible_BM = self._cached, self._rows_BSMC, self.seen_B, self._visible_BM
+        if rows_BSMC is None or seen_B is None or visible_BM is None or own.gates is None or own.scales is None:
             return out_BTC
         site = own.sites.index(layer)
         rows_BMC = (rows_BSMC[:, site] * own.scales[site]).to(q_BHTD.dtype)
-        taken_BTHD, gate_H1 = _taken(rows_BMC, seen_B, q_BHTD, own.shape), own.gates[site].sigmoid()[:, None]
+        taken_BTHD, gate_H1 = _taken(rows_BMC, visible_BM, q_BHTD, own.shape), own.gates[site].sigmoid()[:, None]
         mixed_BTHD = (1 - gate_H1) * out_BTC.view_as(taken_BTHD) + gate_H1 * taken_BTHD
         return torch.where((seen_B > 0)[:, None, None], mixed_BTHD.flatten(2).to(out_BTC.dtype), out_BTC)
 
@@ -120,17 +121,22 @@ class CachedPassage(Passage):
         if self._rows_BSMC is not None and self._filled_B is not None and self.seen_B is not None:
             self._rows_BSMC, self._filled_B = self._rows_BSMC[lane_B], self._filled_B[lane_B]
             self.seen_B = self.seen_B[lane_B]
+            self._visible_BM = None if self._visible_BM is None else self._visible_BM[lane_B]
         self._new = {layer: [part[lane_B] for part in parts] for layer, parts in self._new.items()}
 
 
-def _taken(rows_BMC: torch.Tensor, seen_B: torch.Tensor, q_BHTD: torch.Tensor, shape: Shape) -> torch.Tensor:
-    """What heads take from the last rows alone, [B, T, H, D]."""
-    groups, rows = shape.key_value_heads, rows_BMC.shape[1]
+def _visible(seen_B: torch.Tensor, rows: int) -> torch.Tensor:
+    """The last rows, as many as a lane sees. One that sees nothing looks at everything: a softmax over nothing is no
+    number, and it is not taken anyway."""
+    hidden_B = (rows - seen_B) * (seen_B > 0)
+    return torch.arange(rows, device=seen_B.device) >= hidden_B[:, None]
+
+
+def _taken(rows_BMC: torch.Tensor, visible_BM: torch.Tensor, q_BHTD: torch.Tensor, shape: Shape) -> torch.Tensor:
+    """What heads take from the visible rows alone, [B, T, H, D]."""
+    groups = shape.key_value_heads
     k_BGMD, v_BGMD = (one.unflatten(-1, (groups, -1)).transpose(1, 2) for one in rows_BMC.chunk(2, dim=-1))
     # Which row is seen is the same for all queries, so those of one group can stand one behind the other.
     q_BGRD = q_BHTD.unflatten(1, (groups, -1)).flatten(2, 3)
-    # A lane that sees nothing looks at everything: a softmax over nothing is no number, and it is not taken anyway.
-    hidden_B = (rows - seen_B) * (seen_B > 0)
-    visible_BM = torch.arange(rows, device=seen_B.device) >= hidden_B[:, None]
     taken_BGRD = F.scaled_dot_product_attention(q_BGRD, k_BGMD, v_BGMD, attn_mask=visible_BM[:, None, None])
     return taken_BGRD.reshape(q_BHTD.shape).transpose(1, 2)
