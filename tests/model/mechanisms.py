@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import torch
 from pydantic import BaseModel
 
+from recur_tune.model import ReadsInWindows
 from recur_tune.recurrences.blocks import BlocksSpec
 from recur_tune.recurrences.cache import CacheSpec
 from recur_tune.recurrences.fast_weights import FastWeightsSpec
 from recur_tune.recurrences.pooled import PooledSpec
 from recur_tune.recurrences.scores import ScoresSpec
 from recur_tune.recurrences.tokens import TokensSpec
+from tests.model import some_tokens
+from tests.model.bodies import body
+
+
+def start_cost(spec: BaseModel) -> tuple[ReadsInWindows, float]:
+    """A small Llama with an untrained recurrence, and what that adds to the loss of a text's second window."""
+    model, fresh = body("llama"), body("llama", spec)
+    fresh.load_state_dict(model.state_dict(), strict=False)
+    for module in fresh.recurrence.modules():
+        fresh.recurrence.reset(module)
+    text, losses = some_tokens(4, 25), []
+    with torch.no_grad():
+        state = fresh.read(text[:, :12]).state
+        for one in (fresh.read(text[:, 12:24], state), model.read(text[:, 12:24])):
+            log_p = model.logits(one.top_BTK).log_softmax(-1)
+            losses.append(float(-log_p.gather(-1, text[:, 13:, None]).mean()))
+    return fresh, losses[0] - losses[1]
+
 
 SPECS: dict[str, BaseModel] = {
     "pooled, one layer": PooledSpec(l_ins=2, width=8, depth=1, pooling="recent", embeddings=3, skip=True),
