@@ -1,12 +1,13 @@
 """Every mechanism on one base, each form at several learning rates, several runs at a time on one GPU.
 
     python experiments/mechanisms.py --base runs/mini --corpus text:books --out mechanisms.jsonl --processes 6 \\
-        --readings 300/0 100/0 --rates 3e-5 1e-4 3e-4 1e-3 --seeds 0 1 --set tokens=9M batch=16 windows=10
+        --readings 300/0 100/0 --rates 1e-5 3e-5 1e-4 3e-4 --seeds 0 1 --set tokens=9M batch=16 windows=10
 
-What a recurrence adds learns at --own-rate whatever the base does. Every run is a line of --out as soon as it has been
-scored on validation and test documents, with its own state and, as controls, with none and with another document's;
-called again the experiment goes on. Then it prints a table: of every form the rate that did best on validation
-documents, and how far its test documents are from the plain model's at its own best, paired over documents.
+What a recurrence adds learns at --own-rate whatever the base does. The first seed tries every rate; the others train
+each form at the one that did best on validation documents. Every run is a line of --out as soon as it has been scored,
+on test documents also with no state and with another document's, as controls; called again the experiment goes on.
+Then it prints a table: of every form its best rate, and how far its test documents are from the plain model's at its
+own best, paired over documents.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import math
 import multiprocessing
 import statistics
 from collections import defaultdict
+from itertools import product
+from multiprocessing.pool import Pool
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "cache 128, gate": {"recurrence": "cache", "cache_rows": 128},
     "cache 300, gate": {"recurrence": "cache", "cache_rows": 300},
     "cache 128, softmax": {"recurrence": "cache", "cache_rows": 128, "cache_join": "softmax"},
+    "cache 300, softmax": {"recurrence": "cache", "cache_rows": 300, "cache_join": "softmax"},
     "fast weights, delta": {"recurrence": "fast_weights", "write_rule": "delta"},
     "fast weights, gated": {"recurrence": "fast_weights", "write_rule": "gated"},
     "scores 4": {"recurrence": "scores", "score_heads": 4},
@@ -50,21 +54,29 @@ def main() -> None:
     """Train, score, write and print."""
     arguments = parsed_arguments()
     results = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
+    metric = METRICS[arguments.metric]
+    first, *others = arguments.seeds
+    with multiprocessing.get_context("spawn").Pool(arguments.processes) as pool:
+        tried = list(product(arguments.forms, arguments.readings, arguments.rates, [first]))
+        run_all(pool, sorted(tried, key=lambda job: arguments.rates.index(job[2])), arguments, results)
+        best = [
+            (form, reading, best_rates(results, reading, metric)[form][0]["rate"], seed)
+            for form, reading, seed in product(arguments.forms, arguments.readings, others)
+        ]
+        run_all(pool, best, arguments, results)
+    print_tables(results, metric)
+
+
+def run_all(pool: Pool, jobs: list[Job], arguments: argparse.Namespace, results: list[Result]) -> None:
+    """Those jobs that have no result yet, each added to the results and to their file as it ends."""
     known = {(one["form"], one["reading"], one["rate"], one["seed"]) for one in results}
-    jobs: list[Job] = [
-        (form, reading, rate, seed)
-        for seed in arguments.seeds for reading in arguments.readings for rate in arguments.rates
-        for form in arguments.forms
-    ]  # fmt: skip
     waiting = [(arguments, job) for job in jobs if job not in known]
-    with multiprocessing.get_context("spawn").Pool(arguments.processes) as pool, arguments.out.open("a") as file:
-        for number, result in enumerate(pool.imap_unordered(run, waiting), start=1):
-            results.append(result)
+    for number, result in enumerate(pool.imap_unordered(run, waiting), start=1):
+        results.append(result)
+        with arguments.out.open("a") as file:
             file.write(json.dumps(result) + "\n")
-            file.flush()
-            told = " ".join(str(result[name]) for name in ("form", "reading", "rate", "seed"))
-            print(f"{number} of {len(waiting)}: {told}: {METRICS[arguments.metric].of(result, 'test'):.4g}", flush=True)
-    print_tables(results, METRICS[arguments.metric])
+        told = " ".join(str(result[name]) for name in ("form", "reading", "rate", "seed"))
+        print(f"{number} of {len(waiting)}: {told}: {METRICS[arguments.metric].of(result, 'test'):.4g}", flush=True)
 
 
 def parsed_arguments() -> argparse.Namespace:
@@ -108,7 +120,7 @@ def run(given: tuple[argparse.Namespace, Job]) -> Result:
         "config": config.plain_values(), **trained,
         **quick_costs(config, base_shape(config.base, config.tokenizer), base_settings(config.base, config.tokenizer)),
         "tokens_per_second": statistics.median(step.tokens_per_second for step in steps),
-        "scores": Scoring.of(arguments).scores(folder, config.corpus, config.windowing, states),
+        "scores": Scoring.of(arguments).scores(folder, config.corpus, config.windowing, states, controlled=["test"]),
     }  # fmt: skip
 
 
@@ -116,12 +128,7 @@ def print_tables(results: list[Result], metric: Metric) -> None:
     """One for each reading."""
     console = Console(width=140)
     for reading in dict.fromkeys(one["reading"] for one in results):
-        by_form: dict[str, dict[float, list[Result]]] = defaultdict(lambda: defaultdict(list))
-        for one in results:
-            if one["reading"] == reading:
-                by_form[one["form"]][one["rate"]].append(one)
-        best = {form: min(rates.values(), key=lambda runs: mean(metric, runs, "validation"))
-                for form, rates in by_form.items()}  # fmt: skip
+        best = best_rates(results, reading, metric)
         table = Table(
             reading, "rate", f"{metric.title}, test", "against none", f"{metric.unit}, by document", "no state",
             "another's", "FLOPs/token", "inference memory", "tokens/s", box=None,
@@ -130,6 +137,17 @@ def print_tables(results: list[Result], metric: Metric) -> None:
             table.add_row(form, f"{runs[0]['rate']:g}", f"{mean(metric, runs, 'test'):.4g}",
                           *against(metric, best.get("none"), runs), *told_costs(runs))  # fmt: skip
         console.print(table)
+
+
+def best_rates(results: list[Result], reading: str, metric: Metric) -> dict[str, list[Result]]:
+    """Of each form the runs, one a seed, at the rate that did best on validation documents."""
+    by_form: dict[str, dict[float, list[Result]]] = defaultdict(lambda: defaultdict(list))
+    for one in results:
+        if one["reading"] == reading:
+            by_form[one["form"]][one["rate"]].append(one)
+    return {
+        form: min(rates.values(), key=lambda runs: mean(metric, runs, "validation")) for form, rates in by_form.items()
+    }
 
 
 def mean(metric: Metric, runs: list[Result], split: str, state: str = "own") -> float:

@@ -43,9 +43,17 @@ class Scoring:
         return cls(arguments.opening, arguments.pieces, arguments.lanes)
 
     def scores(
-        self, folder: Path, corpus: str, windowing: Windowing, states: Sequence[str] = ("own",)
+        self,
+        folder: Path,
+        corpus: str,
+        windowing: Windowing,
+        states: Sequence[str] = ("own",),
+        controlled: Sequence[str] = SPLITS,
     ) -> dict[str, Any]:
-        """What the model in `folder` reaches, by split and by the state that windows are given."""
+        """What the model in `folder` reaches, by split and by the state that windows are given.
+
+        Other states than its own are tried on the `controlled` splits.
+        """
         model, tokenizer = load_model(folder)
         model = model.to(default_device())
         found: dict[str, Any] = {}
@@ -57,6 +65,6 @@ class Scoring:
                 prepared = prepared.pieces(self.pieces)
             found[split] = {
                 state: evaluate(model, prepared, windowing, self.lanes, given=state).report()  # type: ignore[arg-type]
-                for state in states
+                for state in (states if split in controlled else ("own",))
             }
         return found
