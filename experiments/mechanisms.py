@@ -1,7 +1,7 @@
 """Every mechanism on one base, each form at several learning rates, several runs at a time on one GPU.
 
     python experiments/mechanisms.py --base runs/mini --corpus text:books --out mechanisms.jsonl --processes 6 \\
-        --readings 300/0 100/0 --rates 1e-5 3e-5 1e-4 3e-4 --seeds 0 1 --set tokens=9M batch=16 windows=10
+        --readings 300/0 100/0 --rates 1e-5 3e-5 1e-4 3e-4 --seeds 0 1 --set tokens=9M windows=10
 
 What a recurrence adds learns at --own-rate whatever the base does. The first seed tries every rate; the others train
 each form at the one that did best on validation documents. Every run is a line of --out as soon as it has been scored,
@@ -90,6 +90,9 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--rates", nargs="+", type=float, default=[1e-4], help="the base's learning rates")
     parser.add_argument("--own-rate", type=float, default=1e-3, help="learning rate of what a recurrence adds")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument(
+        "--positions", type=int, default=4800, help="read at a time: so many chains that a step is equal"
+    )
     parser.add_argument("--processes", type=int, default=1, help="runs at a time")
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="of all trials")
     parser.add_argument("--metric", choices=METRICS, default="perplexity", help="what is printed")
@@ -108,7 +111,7 @@ def run(given: tuple[argparse.Namespace, Job]) -> Result:
     window, overlap = map(int, reading.split("/"))
     fields = {
         "base": arguments.base, "corpus": arguments.corpus, "window": window, "overlap": overlap, "seed": seed,
-        "learning_rate": rate, "recurrence_rate": arguments.own_rate / rate,
+        "batch": max(arguments.positions // window, 1), "learning_rate": rate, "recurrence_rate": arguments.own_rate / rate,
     }  # fmt: skip
     config = parse(TrialConfig, fields | dict(pair.split("=", 1) for pair in arguments.set) | FORMS[form])
     folder = arguments.runs / f"{form}-{window}-{overlap}-{rate:g}-{seed}".replace(" ", "-").replace(",", "")
