@@ -26,11 +26,11 @@ class Arithmetic:
     move = staticmethod(move)
     turned = staticmethod(turned)
 
-    def embed(self, tokens_BT: torch.Tensor, begin: int, body: Body) -> torch.Tensor:
-        """The residual stream at its start, of positions from `begin` on."""
+    def embed(self, tokens_BT: torch.Tensor, position_BT: torch.Tensor, body: Body) -> torch.Tensor:
+        """The residual stream at its start; positions may be [1, T], the same in all lanes."""
         x_BTK = body.tokens(tokens_BT)
         if body.positions is not None:
-            x_BTK = x_BTK + body.positions(torch.arange(begin, begin + tokens_BT.shape[1], device=tokens_BT.device))
+            x_BTK = x_BTK + body.positions(position_BT)
         return x_BTK if body.dropout is None else body.dropout(x_BTK)
 
     def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: Module) -> tuple[torch.Tensor, torch.Tensor]:

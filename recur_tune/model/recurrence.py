@@ -33,10 +33,15 @@ class Passage:
         wants: What `observe` is given of a layer: its outputs, or their mean over positions, which is cheaper.
         seen_B: Of the rows that are inserted into a layer, how many each lane sees, counted from the last; None: all,
             and none in lanes that begin a document.
+        moved_B: How far on the window's learned positions begin in each lane; None: at the first. Rotary ones need no
+            such thing: they count from the window's first token, back as well.
+        positions: The body's learned positions, once the reader has opened the passage; None where they are rotary.
     """
 
     wants: Literal["outputs", "means"] = "outputs"
     seen_B: torch.Tensor | None = None
+    moved_B: torch.Tensor | None = None
+    positions: nn.Embedding | None = None
 
     def before(self) -> torch.Tensor | None:
         """Rows [B, M, K] that stand before the window's embedded tokens and go through all layers with them, or
