@@ -145,6 +145,7 @@ class ReadsInWindows(PreTrainedModel):
         passage = cache.passage if cache else None
         if passage is None and self.recurrence is not None:
             passage = self.recurrence.open(state, fresh_B, in_parts=cache is not None)
+            passage.kernels = arithmetic.kernels
         x_BTK = arithmetic.embed(tokens_BT, begin, self.body)
         before_BMK = passage.before() if passage is not None and not begin else None
         behind_BMK = passage.behind() if passage is not None and leave_state and cache is None else None

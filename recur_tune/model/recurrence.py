@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -33,10 +33,12 @@ class Passage:
         wants: What `observe` is given of a layer: its outputs, or their mean over positions, which is cheaper.
         seen_B: Of the rows that are inserted into a layer, how many each lane sees, counted from the last; None: all,
             and none in lanes that begin a document.
+        kernels: A GPU's, of `recurrence_kernels.py`, where a step is to run them; None: single operations.
     """
 
     wants: Literal["outputs", "means"] = "outputs"
     seen_B: torch.Tensor | None = None
+    kernels: Any = None
 
     def before(self) -> torch.Tensor | None:
         """Rows [B, M, K] that stand before the window's embedded tokens and go through all layers with them, or
