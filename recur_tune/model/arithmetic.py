@@ -23,6 +23,7 @@ Product = Any  # what a matrix product made: here, a tensor
 class Arithmetic:
     """The modules as they are."""
 
+    kernels: Any = None  # a GPU's for a recurrence, where it has any
     move = staticmethod(move)
     turned = staticmethod(turned)
 

@@ -22,7 +22,7 @@ from transformers.activations import SiLUActivation
 
 from recur_tune.model.arithmetic import Arithmetic, activated, is_tanh_gelu, split_heads
 from recur_tune.model.body import Block, Body, Module, Projection, Turn
-from recur_tune.model.fusion import passes_for
+from recur_tune.model.fusion import passes_for, recurrence_kernels_for
 from recur_tune.model.passes import add_columns
 from recur_tune.model.products import add_product, product_type
 
@@ -83,7 +83,7 @@ class Gathered(Arithmetic):
     def __init__(self, totals: Totals, fused: bool = False) -> None:
         """`fused` takes a GPU's kernels for the passes."""
         self.totals = totals
-        self.passes = passes_for(fused)
+        self.passes, self.kernels = passes_for(fused), recurrence_kernels_for(fused)
         self.move, self.turned = self.passes.move, self.passes.turned
         self.anchor = torch.zeros((), requires_grad=totals.of_the_body)
         self._cast: dict[tuple[nn.Parameter, ...], torch.Tensor] = {}

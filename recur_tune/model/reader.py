@@ -145,7 +145,7 @@ class ReadsInWindows(PreTrainedModel):
         passage = cache.passage if cache else None
         if passage is None and self.recurrence is not None:
             passage = self.recurrence.open(state, fresh_B, in_parts=cache is not None)
-            passage.positions = self.body.positions
+            passage.positions, passage.kernels = self.body.positions, arithmetic.kernels
         position_BT = torch.arange(begin, begin + positions, device=tokens_BT.device)[None]
         if passage is not None and passage.moved_B is not None:
             position_BT = position_BT + passage.moved_B[:, None]

@@ -129,7 +129,8 @@ def settings_of(spec: BaseModel | None) -> dict[str, Any] | None:
 def of_settings(settings: Mapping[str, Any]) -> tuple[Mechanism, BaseModel]:
     """The mechanism and the fields that a model's configuration names."""
     fields = {name: value for name, value in settings.items() if name != "kind"}
-    mechanism = MECHANISMS[canonical(settings.get("kind", POOLED.name))]  # before there were others it did not say which
+    # Before there were others, a configuration did not say which.
+    mechanism = MECHANISMS[canonical(settings.get("kind", POOLED.name))]
     return mechanism, mechanism.spec(**fields)
 
 

@@ -62,7 +62,7 @@ def naive_window(naive: Naive, model: ReadsInWindows, spec: CacheSpec, tokens_T,
                     scale_k, scale_v = own.scales[site, :columns], own.scales[site, columns:]
                     scale_k, scale_v = (one.view(naive.groups, -1)[g] for one in (scale_k, scale_v))
                     found = look(q_THD[t, head], [k[g] * scale_k for k, _ in rows], [v[g] * scale_v for _, v in rows])
-                    gate = 1 / (1 + (-own.gates[site, head]).exp())
+                    gate = 1 / (1 + (-30 * own.gates[site, head]).exp())
                     taken = (1 - gate) * taken + gate * found
                 heads_TC[t, head * naive.head_size : (head + 1) * naive.head_size] = taken
         for t in range(min(stride, len(tokens_T))):
@@ -143,7 +143,7 @@ def test_a_cache_starts_by_changing_little_or_as_a_longer_window():
     for recurrence in (softmax, gate):
         recurrence.reset(recurrence)
     assert not softmax.offsets.any()
-    assert (gate.scales == 1).all() and gate.gates.sigmoid().unique().item() == pytest.approx(0.018, abs=1e-4)
+    assert (gate.scales == 1).all() and (30 * gate.gates).sigmoid().unique().item() == pytest.approx(0.018, abs=1e-4)
     model, text = body("gpt2", CacheSpec(cache_rows=16)), some_tokens(8, 33)
     model.recurrence.reset(model.recurrence)
     state = model.read(text[:, :16]).state

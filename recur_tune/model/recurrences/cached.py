@@ -25,10 +25,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from recur_tune.model.products import product_type
-from recur_tune.model.recurrence import Heads, Passage, Recurrence, State, layers_at
+from recur_tune.model.recurrence import CLOSED_GATE, Heads, Passage, Recurrence, State, gate, layers_at
 from recur_tune.shape import Shape
-
-_CLOSED = -4.0  # a gate's logit at first: it lets 1.8 % through, and learns
 
 
 class Cached(Recurrence):
@@ -56,11 +54,11 @@ class Cached(Recurrence):
         # Apart from the window, the same offset on all keys would change nothing: there every channel has a scale.
         self.offsets = None if gated else nn.Parameter(torch.zeros(sites, self.columns))
         self.scales = nn.Parameter(torch.ones(sites, self.columns)) if gated else None
-        self.gates = nn.Parameter(torch.full((sites, shape.heads), _CLOSED)) if gated else None
+        self.gates = nn.Parameter(torch.full((sites, shape.heads), CLOSED_GATE)) if gated else None
 
     def reset(self, module: nn.Module) -> None:
         """Initialise one of the modules in here; Hugging Face asks for each in turn."""
-        for parameter, value in ((self.offsets, 0.0), (self.scales, 1.0), (self.gates, _CLOSED)):
+        for parameter, value in ((self.offsets, 0.0), (self.scales, 1.0), (self.gates, CLOSED_GATE)):
             if parameter is not None:
                 nn.init.constant_(parameter, value)
 
@@ -204,7 +202,7 @@ class GatedPassage(CachedPassage):
             return out_BTC
         site = own.sites.index(layer)
         rows_BMC = (rows_BMC * own.scales[site]).to(q_BHTD.dtype)
-        taken_BTHD, gate_H1 = _taken(rows_BMC, visible_BM, q_BHTD, own.shape), own.gates[site].sigmoid()[:, None]
+        taken_BTHD, gate_H1 = _taken(rows_BMC, visible_BM, q_BHTD, own.shape), gate(own.gates[site])[:, None]
         mixed_BTHD = (1 - gate_H1) * out_BTC.view_as(taken_BTHD) + gate_H1 * taken_BTHD
         return torch.where((seen_B > 0)[:, None, None], mixed_BTHD.flatten(2).to(out_BTC.dtype), out_BTC)
 

@@ -24,10 +24,8 @@ import math
 import torch
 from torch import nn
 
-from recur_tune.model.recurrence import Heads, Passage, Recurrence, State, as_given, single
+from recur_tune.model.recurrence import CLOSED_GATE, Heads, Passage, Recurrence, State, as_given, gate, single
 from recur_tune.shape import Shape
-
-_CLOSED = -4.0  # sigmoid of it is a fiftieth
 
 
 class Scores(Recurrence):
@@ -53,7 +51,7 @@ class Scores(Recurrence):
     def reset(self, module: nn.Module) -> None:
         """As the source does, but for the gates: a pretrained body begins almost as it was."""
         if module is self:
-            nn.init.constant_(self.gate_logits, _CLOSED)
+            nn.init.constant_(self.gate_logits, CLOSED_GATE)
             nn.init.uniform_(self.fading, 1.0, 2.0)
             with torch.no_grad():
                 self.fading.mul_(torch.where(torch.rand_like(self.fading) < 0.5, -1.0, 1.0))
@@ -127,7 +125,7 @@ class ScoresPassage(Passage):
             real_LNRX, _ = scores.weights(seen - new, new, seen)
             self._weights = real_LNRX.to(v_NSBD.dtype).unbind()
         taken_NTBD = _product(self._weights[layer], self._with_past(layer, v_NSBD))
-        gate_N = single(scores.gate_logits[layer]).sigmoid()
+        gate_N = gate(scores.gate_logits[layer])
         mixed = list(out_BTC.unflatten(-1, (scores.shape.heads, -1)).unbind(2))
         for number, head in enumerate(scores.heads):
             taken_BTD = single(taken_NTBD[number]).transpose(0, 1)

@@ -1,0 +1,7 @@
+"""The Triton kernels of recurrences, one mechanism's a file. A passage has this module where a step runs them."""
+
+from __future__ import annotations
+
+from recur_tune.model.fast_weight_kernels import WIDEST, read_memory, write_memory
+
+__all__ = ["WIDEST", "read_memory", "write_memory"]
