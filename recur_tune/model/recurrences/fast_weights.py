@@ -28,7 +28,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from recur_tune.model.recurrence import (
-    CLOSED_GATE, GATE_SPEED, Heads, Passage, Recurrence, State, as_given, gate, layers_at, single,
+    CLOSED_GATE,
+    GATE_SPEED,
+    Heads,
+    Passage,
+    Recurrence,
+    State,
+    as_given,
+    gate,
+    layers_at,
+    single,
 )  # fmt: skip
 from recur_tune.shape import Shape
 
