@@ -77,7 +77,8 @@ def attend(
         if turn is not None:  # before it is moved
             qkv, turn = _Turned.apply(arithmetic.value(qkv), *turn, block.turned_heads, arithmetic.turned), None
         qkv = _Packed.apply(extra.rows_BMC, arithmetic.value(qkv), extra.seen_B, arithmetic.move)
-    q_BHSD, k_BGSD, v_BGSD = arithmetic.heads(qkv, block, turn)
+    as_they_are = turn is None and extra is None  # then a passage has the same heads, and one pass their gradients
+    own = q_BHSD, k_BGSD, v_BGSD = arithmetic.heads(qkv, block, turn)
     if past is not None:
         k_BGSD, v_BGSD = (
             torch.cat([earlier.to(now.dtype), now], dim=2) for earlier, now in zip(past, (k_BGSD, v_BGSD), strict=True)
@@ -95,7 +96,7 @@ def attend(
     if extra is not None:
         out_BSC = _Unpacked.apply(out_BSC, extra.rows_BMC.shape[1], extra.seen_B, arithmetic.move)
     if adapt is not None:
-        out_BSC = adapt(out_BSC, lambda: arithmetic.heads(unturned, block))
+        out_BSC = adapt(out_BSC, lambda: own if as_they_are else arithmetic.heads(unturned, block))
     return out_BSC, (k_BGSD, v_BGSD)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from recur_tune.model.cache_kernels import attend_cached
 from recur_tune.model.fast_weight_kernels import WIDEST, read_memory, write_memory
 
-__all__ = ["WIDEST", "read_memory", "write_memory"]
+__all__ = ["WIDEST", "attend_cached", "read_memory", "write_memory"]

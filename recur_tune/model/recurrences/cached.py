@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from recur_tune.model.recurrence import Heads, Passage, Recurrence, State, layers_at
+from recur_tune.model.recurrence import Heads, Passage, Recurrence, State, layers_at, single
 from recur_tune.shape import Shape
 
 _CLOSED = -4.0  # a gate's logit at first: it lets 1.8 % through, and learns
@@ -79,7 +79,12 @@ class CachedPassage(Passage):
         self._cached, self._rows_BSMC, self._filled_B = cached, rows_BSMC, filled_B
         self.seen_B = None if filled_B is None else filled_B.long()
         self._visible_BM = None if self.seen_B is None or not cached.gated else _visible(self.seen_B, cached.rows)
-        self._new: dict[int, list[torch.Tensor]] = {layer: [] for layer in cached.sites}  # parts, each [B, T, C]
+        self._gates: tuple[torch.Tensor, ...] = ()  # of every site, [B, H]
+        if self.seen_B is not None and cached.gates is not None:
+            gate_SH = single(cached.gates).sigmoid()
+            self._gates = torch.where((self.seen_B > 0)[:, None, None], gate_SH, 0.0).unbind(1)
+        # Parts of keys and values, each [B, G, T, D]; they are views, and copied when it is known which rows are kept.
+        self._new: dict[int, list[tuple[torch.Tensor, ...]]] = {layer: [] for layer in cached.sites}
 
     def keys_values(self, layer: int) -> torch.Tensor | None:
         """The rows of this layer, for one softmax with the window's own."""
@@ -94,26 +99,33 @@ class CachedPassage(Passage):
         if layer not in self._new:
             return out_BTC
         q_BHTD, *keys_values = heads()
-        self._new[layer].append(torch.cat([one.detach().transpose(1, 2).flatten(2) for one in keys_values], dim=-1))
-        own, rows_BSMC, seen_B, visible_BM = self._cached, self._rows_BSMC, self.seen_B, self._visible_BM
-        if rows_BSMC is None or seen_B is None or visible_BM is None or own.gates is None or own.scales is None:
+        self._new[layer].append(tuple(one.detach() for one in keys_values))
+        own, rows_BSMC, visible_BM = self._cached, self._rows_BSMC, self._visible_BM
+        if rows_BSMC is None or visible_BM is None or own.scales is None:
             return out_BTC
         site = own.sites.index(layer)
-        rows_BMC = (rows_BSMC[:, site] * own.scales[site]).to(q_BHTD.dtype)
-        taken_BTHD, gate_H1 = _taken(rows_BMC, visible_BM, q_BHTD, own.shape), own.gates[site].sigmoid()[:, None]
-        mixed_BTHD = (1 - gate_H1) * out_BTC.view_as(taken_BTHD) + gate_H1 * taken_BTHD
-        return torch.where((seen_B > 0)[:, None, None], mixed_BTHD.flatten(2).to(out_BTC.dtype), out_BTC)
+        rows_BMC, scale_C, gate_BH = rows_BSMC[:, site], own.scales[site], self._gates[site]
+        if self.kernels is not None:
+            return self.kernels.attend_cached(q_BHTD, out_BTC, rows_BMC, scale_C, gate_BH, self.seen_B)
+        taken_BTHD = single(_taken((rows_BMC * scale_C).to(q_BHTD.dtype), visible_BM, q_BHTD, own.shape))
+        mixed_BTHD = torch.lerp(single(out_BTC).view_as(taken_BTHD), taken_BTHD, gate_BH[:, None, :, None])
+        return mixed_BTHD.flatten(2).to(out_BTC.dtype)
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """The last rows of all, as far as the next window does not read them again."""
-        parts = [torch.cat(part, dim=1) if len(part) > 1 else part[0] for part in self._new.values()]
-        count = max(0, parts[0].shape[1] - overlap)
-        new_BSTC = torch.stack([part[:, max(0, count - self._cached.rows) : count] for part in parts], dim=1)
-        lanes, _, taken, _ = new_BSTC.shape
-        rows_BSMC, filled_B = self._rows_BSMC, self._filled_B
+        own = [_joined(parts) for parts in self._new.values()]
+        some_BGTD = own[0][0]
+        count, rows_BSMC, filled_B = max(0, some_BGTD.shape[2] - overlap), self._rows_BSMC, self._filled_B
         if rows_BSMC is None or filled_B is None:
-            rows_BSMC, filled_B = self._cached.empty(lanes)
-        next_BSMC = torch.cat([rows_BSMC[:, :, taken:].to(new_BSTC.dtype), new_BSTC], dim=2)
+            rows_BSMC, filled_B = self._cached.empty(len(some_BGTD))
+        taken = min(count, self._cached.rows)
+        next_BSMC = rows_BSMC.new_empty(rows_BSMC.shape, dtype=some_BGTD.dtype)
+        earlier_BSMC, new_BSMC = next_BSMC.tensor_split([self._cached.rows - taken], dim=2)
+        earlier_BSMC.copy_(rows_BSMC[:, :, taken:])
+        for site, keys_values in enumerate(own):
+            places = new_BSMC[:, site].unflatten(-1, (2, *some_BGTD.shape[1::2])).unbind(2)
+            for place_BMGD, one_BGTD in zip(places, keys_values, strict=True):
+                place_BMGD.copy_(one_BGTD[:, :, count - taken : count].transpose(1, 2))
         return next_BSMC, (filled_B + taken).clamp(max=self._cached.rows)
 
     def reorder(self, lane_B: torch.Tensor) -> None:
@@ -122,7 +134,15 @@ class CachedPassage(Passage):
             self._rows_BSMC, self._filled_B = self._rows_BSMC[lane_B], self._filled_B[lane_B]
             self.seen_B = self.seen_B[lane_B]
             self._visible_BM = None if self._visible_BM is None else self._visible_BM[lane_B]
-        self._new = {layer: [part[lane_B] for part in parts] for layer, parts in self._new.items()}
+            self._gates = tuple(gate_BH[lane_B] for gate_BH in self._gates)
+        self._new = {
+            layer: [tuple(one[lane_B] for one in part) for part in parts] for layer, parts in self._new.items()
+        }
+
+
+def _joined(parts: list[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
+    """Keys and values of all that was read of a window."""
+    return parts[0] if len(parts) == 1 else tuple(torch.cat(part, dim=2) for part in zip(*parts, strict=True))
 
 
 def _visible(seen_B: torch.Tensor, rows: int) -> torch.Tensor:
