@@ -24,6 +24,8 @@ FORMS: list[tuple[str, dict[str, Any], tuple[int, int, int], int, int]] = [
     ("fast_weights", {"write_rule": "delta"}, (6, 2, 48), 130, 5),
     ("fast_weights", {"write_rule": "gated"}, (4, 4, 64), 77, 0),
     ("fast_weights", {"write_rule": "gated"}, (6, 2, 32), 130, 5),
+    ("scores", {"score_heads": 4}, (8, 8, 64), 77, 0),
+    ("scores", {"score_heads": 4, "dilation": 3}, (6, 2, 48), 130, 5),
 ]
 
 
