@@ -268,6 +268,10 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
     yield "join, turned back", [module.join(parts, total, turn), total]
     down = torch.tensor([0, 2, 0, 1, 2], device=device)
     yield "move", [module.move(x, down, positions + 2), module.move(x, -down, positions - 2)]
+    extra, given = some(2 * hidden, torch.float32, rows=3), some(3 * hidden)
+    for title, seen in (("pack", None), ("pack, by lane", torch.tensor([0, 3, 1, 2, 3], device=device))):
+        packed = module.pack(extra, given, seen)
+        yield title, [packed, module.packed_extra(packed, 3, 2 * hidden, seen)]
     logits, target = torch.randn(300, 50304, device=device).to(low), torch.randint(50257, (300,), device=device)
     target[::7] = NOT_SCORED
     yield "cross_entropy", [module.cross_entropy(logits, target, 50257), logits]

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from recur_tune.model.body import Block, Body, Module, Projection, Turn
-from recur_tune.model.passes import is_rms, move, rms_norm, turned
+from recur_tune.model.passes import is_rms, move, pack, packed_extra, rms_norm, turned
 
 Product = Any  # what a matrix product made: here, a tensor
 
@@ -26,6 +26,7 @@ class Arithmetic:
     kernels: Any = None  # a GPU's for a recurrence, where it has any
     move = staticmethod(move)
     turned = staticmethod(turned)
+    pack, packed_extra = staticmethod(pack), staticmethod(packed_extra)
 
     def embed(self, tokens_BT: torch.Tensor, position_BT: torch.Tensor, body: Body) -> torch.Tensor:
         """The residual stream at its start; positions may be [1, T], the same in all lanes."""

@@ -60,7 +60,8 @@ class _Read(torch.autograd.Function):
         sums: torch.Tensor | None, least: float,
     ) -> torch.Tensor:  # fmt: skip
         q, out = _dense(q), out.contiguous()
-        memory, sums = (one if one is None or one[0].is_contiguous() else one.contiguous() for one in (memory, sums))
+        memory = memory if memory[0].is_contiguous() else memory.contiguous()
+        sums = sums if sums is None or sums[0].is_contiguous() else sums.contiguous()
         (lanes, heads, positions, size), groups = q.shape, memory.shape[1]
         mixed = torch.empty_like(out)
         _read[(triton.cdiv(positions, _ROWS), lanes * heads)](

@@ -85,6 +85,7 @@ class Gathered(Arithmetic):
         self.totals = totals
         self.passes, self.kernels = passes_for(fused), recurrence_kernels_for(fused)
         self.move, self.turned = self.passes.move, self.passes.turned
+        self.pack, self.packed_extra = self.passes.pack, self.passes.packed_extra
         self.anchor = torch.zeros((), requires_grad=totals.of_the_body)
         self._cast: dict[tuple[nn.Parameter, ...], torch.Tensor] = {}
 

@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from recur_tune.model.products import product_type
-from recur_tune.model.recurrence import CLOSED_GATE, Heads, Passage, Recurrence, State, gate, layers_at
+from recur_tune.model.recurrence import CLOSED_GATE, Heads, Passage, Recurrence, State, gate, layers_at, single
 from recur_tune.shape import Shape
 
 
@@ -85,31 +85,36 @@ class CachedPassage(Passage):
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
         self._cached, self._rows_BSMC, self._filled_B = cached, rows_BSMC, filled_B
         self.seen_B = None if filled_B is None else filled_B.long()
-        self._new: dict[int, list[torch.Tensor]] = {layer: [] for layer in cached.sites}  # parts, each [B, T, C]
+        # Parts of what rows are made of; they are views, and copied when it is known which rows are kept.
+        self._new: dict[int, list[tuple[torch.Tensor, ...]]] = {layer: [] for layer in cached.sites}
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """The last rows of all, as far as the next window does not read them again."""
-        parts = [torch.cat(part, dim=1) if len(part) > 1 else part[0] for part in self._new.values()]
-        count = max(0, parts[0].shape[1] - overlap)
-        begin = max(0, count - self._cached.rows)
-        new_BSTC = self._kept(torch.stack([part[:, begin:count] for part in parts], dim=1), begin)
-        lanes, _, taken, _ = new_BSTC.shape
-        rows_BSMC, filled_B = self._rows_BSMC, self._filled_B
+        own = [_joined(parts) for parts in self._new.values()]
+        some = own[0][0]
+        count, rows_BSMC, filled_B = max(0, some.shape[-2] - overlap), self._rows_BSMC, self._filled_B
         if rows_BSMC is None or filled_B is None:
-            rows_BSMC, filled_B = self._cached.empty(lanes)
-        next_BSMC = torch.cat([rows_BSMC[:, :, taken:].to(new_BSTC.dtype), new_BSTC], dim=2)
+            rows_BSMC, filled_B = self._cached.empty(len(some))
+        taken = min(count, self._cached.rows)
+        next_BSMC = rows_BSMC.new_empty(rows_BSMC.shape, dtype=product_type(some))
+        earlier_BSMC, new_BSMC = next_BSMC.tensor_split([self._cached.rows - taken], dim=2)
+        earlier_BSMC.copy_(rows_BSMC[:, :, taken:])
+        for site, gathered in enumerate(own):
+            self._put(new_BSMC[:, site], tuple(one.narrow(-2, count - taken, taken) for one in gathered), count - taken)
         return next_BSMC, (filled_B + taken).clamp(max=self._cached.rows)
 
-    def _kept(self, new_BSTC: torch.Tensor, begin: int) -> torch.Tensor:
-        """What is kept of rows from position `begin` of the window on."""
-        return new_BSTC
+    def _put(self, place_BMC: torch.Tensor, gathered: tuple[torch.Tensor, ...], begin: int) -> None:
+        """Copy rows from position `begin` of the window on to their place."""
+        raise NotImplementedError
 
     def reorder(self, lane_B: torch.Tensor) -> None:
         """What is seen of the rows goes along, and what was gathered."""
         for name in ("_rows_BSMC", "_filled_B", "seen_B", "moved_B"):
             if (value := getattr(self, name)) is not None:
                 setattr(self, name, value[lane_B])
-        self._new = {layer: [part[lane_B] for part in parts] for layer, parts in self._new.items()}
+        self._new = {
+            layer: [tuple(one[lane_B] for one in part) for part in parts] for layer, parts in self._new.items()
+        }
 
     def _site(self, layer: int) -> torch.Tensor | None:
         """The rows [B, M, C] of a layer."""
@@ -121,14 +126,23 @@ class CachedPassage(Passage):
         assert self._cached.offsets is not None
         return self._cached.offsets[self._cached.sites.index(layer)]
 
+
+class KeysValuesPassage(CachedPassage):
+    """Rows are keys and values, gathered as [B, G, T, D]."""
+
     def _gather(self, layer: int, heads: Heads) -> torch.Tensor:
-        """Keep the window's keys and values; its queries."""
+        """Keep the window's, and return its queries."""
         q_BHTD, *keys_values = heads()
-        self._new[layer].append(torch.cat([one.detach().transpose(1, 2).flatten(2) for one in keys_values], dim=-1))
+        self._new[layer].append(tuple(one.detach() for one in keys_values))
         return q_BHTD
 
+    def _put(self, place_BMC: torch.Tensor, gathered: tuple[torch.Tensor, ...], begin: int) -> None:
+        places = place_BMC.unflatten(-1, (2, *gathered[0].shape[1::2])).unbind(2)
+        for place_BMGD, one_BGMD in zip(places, gathered, strict=True):
+            place_BMGD.copy_(one_BGMD.transpose(1, 2))
 
-class JoinedPassage(CachedPassage):
+
+class JoinedPassage(KeysValuesPassage):
     """Keys and values in one softmax with the window's own."""
 
     def keys_values(self, layer: int) -> torch.Tensor | None:
@@ -141,6 +155,39 @@ class JoinedPassage(CachedPassage):
         if layer in self._new:
             self._gather(layer, heads)
         return out_BTC
+
+
+class GatedPassage(KeysValuesPassage):
+    """Keys and values apart from the window, and a gate for each head that mixes what both give."""
+
+    def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
+        super().__init__(cached, rows_BSMC, filled_B)
+        self._visible_BM = None if self.seen_B is None else _visible(self.seen_B, cached.rows)
+        self._gates: tuple[torch.Tensor, ...] = ()  # of every site, [B, H]
+        if self.seen_B is not None and cached.gates is not None:
+            self._gates = torch.where((self.seen_B > 0)[:, None, None], gate(cached.gates), 0.0).unbind(1)
+
+    def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
+        """Keep the window's, and mix in what the rows give."""
+        if layer not in self._new:
+            return out_BTC
+        q_BHTD = self._gather(layer, heads)
+        own, rows_BMC, visible_BM = self._cached, self._site(layer), self._visible_BM
+        if rows_BMC is None or visible_BM is None or own.scales is None:
+            return out_BTC
+        site = own.sites.index(layer)
+        scale_C, gate_BH = own.scales[site], self._gates[site]
+        if self.kernels is not None:
+            return self.kernels.attend_cached(q_BHTD, out_BTC, rows_BMC, scale_C, gate_BH, self.seen_B)
+        taken_BTHD = single(_taken((rows_BMC * scale_C).to(q_BHTD.dtype), visible_BM, q_BHTD, own.shape))
+        mixed_BTHD = torch.lerp(single(out_BTC).view_as(taken_BTHD), taken_BTHD, gate_BH[:, None, :, None])
+        return mixed_BTHD.flatten(2).to(out_BTC.dtype)
+
+    def reorder(self, lane_B: torch.Tensor) -> None:
+        """What is visible goes along."""
+        super().reorder(lane_B)
+        self._visible_BM = None if self._visible_BM is None else self._visible_BM[lane_B]
+        self._gates = tuple(gate_BH[lane_B] for gate_BH in self._gates)
 
 
 class PlacedPassage(CachedPassage):
@@ -165,14 +212,13 @@ class PlacedPassage(CachedPassage):
     def branch(self, layer: int, x_BTK: torch.Tensor) -> None:
         """Keep the window's."""
         if layer in self._new:
-            self._new[layer].append(x_BTK.detach())
+            self._new[layer].append((x_BTK.detach(),))
 
-    def _kept(self, new_BSTC: torch.Tensor, begin: int) -> torch.Tensor:
-        """Rows without their positions, in the precision in which they were read."""
-        position_BT = torch.arange(begin, begin + new_BSTC.shape[2], device=new_BSTC.device)[None]
+    def _put(self, place_BMC: torch.Tensor, gathered: tuple[torch.Tensor, ...], begin: int) -> None:
+        position_BM = torch.arange(begin, begin + place_BMC.shape[1], device=place_BMC.device)[None]
         if self.moved_B is not None:
-            position_BT = position_BT + self.moved_B[:, None]
-        return (new_BSTC - self._place(position_BT)[:, None]).to(product_type(new_BSTC))
+            position_BM = position_BM + self.moved_B[:, None]
+        place_BMC.copy_(gathered[0] - self._place(position_BM))
 
     def _place(self, position_BM: torch.Tensor) -> torch.Tensor:
         """Embeddings of positions, through which nothing is learned here."""
@@ -185,31 +231,9 @@ class PlacedPassage(CachedPassage):
         self._places_BMK = None
 
 
-class GatedPassage(CachedPassage):
-    """Keys and values apart from the window, and a gate for each head that mixes what both give."""
-
-    def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
-        super().__init__(cached, rows_BSMC, filled_B)
-        self._visible_BM = None if self.seen_B is None else _visible(self.seen_B, cached.rows)
-
-    def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
-        """Keep the window's, and mix in what the rows give."""
-        if layer not in self._new:
-            return out_BTC
-        q_BHTD = self._gather(layer, heads)
-        own, rows_BMC, seen_B, visible_BM = self._cached, self._site(layer), self.seen_B, self._visible_BM
-        if rows_BMC is None or seen_B is None or visible_BM is None or own.gates is None or own.scales is None:
-            return out_BTC
-        site = own.sites.index(layer)
-        rows_BMC = (rows_BMC * own.scales[site]).to(q_BHTD.dtype)
-        taken_BTHD, gate_H1 = _taken(rows_BMC, visible_BM, q_BHTD, own.shape), gate(own.gates[site])[:, None]
-        mixed_BTHD = (1 - gate_H1) * out_BTC.view_as(taken_BTHD) + gate_H1 * taken_BTHD
-        return torch.where((seen_B > 0)[:, None, None], mixed_BTHD.flatten(2).to(out_BTC.dtype), out_BTC)
-
-    def reorder(self, lane_B: torch.Tensor) -> None:
-        """What is visible goes along."""
-        super().reorder(lane_B)
-        self._visible_BM = None if self._visible_BM is None else self._visible_BM[lane_B]
+def _joined(parts: list[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
+    """All that was read of a window."""
+    return parts[0] if len(parts) == 1 else tuple(torch.cat(part, dim=-2) for part in zip(*parts, strict=True))
 
 
 def _visible(seen_B: torch.Tensor, rows: int) -> torch.Tensor:
