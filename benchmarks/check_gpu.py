@@ -21,6 +21,7 @@ from itertools import product
 from typing import Any
 
 import torch
+from recurrence_passes import passages
 from rich.console import Console
 from rich.table import Table
 from train_step import random_batch
@@ -206,7 +207,7 @@ def dropout_faults(console: Console, device: torch.device) -> Iterator[str]:
 
 def kernel_faults(console: Console, device: torch.device) -> Iterator[str]:
     """Each kernel beside the operations that it stands for, at hidden sizes that fill its blocks and do not."""
-    from recur_tune.model import kernels  # needs Triton
+    from recur_tune.model import kernels, recurrence_kernels  # need Triton
 
     for hidden in (256, 576, 768, 1600):
         ours, theirs = (dict(passed(module, hidden, device)) for module in (kernels, passes))
@@ -217,6 +218,12 @@ def kernel_faults(console: Console, device: torch.device) -> Iterator[str]:
             for name, error in errors.items()
             if not error <= _SAME
         )
+    by_operations = dict(passages(None, device))
+    for name, made in passages(recurrence_kernels, device):
+        error = max(off([one], [other.double()]) for one, other in zip(made, by_operations[name], strict=True))
+        console.print(f"kernels of {name}: {error:.0e}")
+        if not error <= _SAME:
+            yield f"The kernels of {name} differ from their operations."
 
 
 def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str, list[torch.Tensor]]]:
@@ -261,6 +268,10 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
     yield "join, turned back", [module.join(parts, total, turn), total]
     down = torch.tensor([0, 2, 0, 1, 2], device=device)
     yield "move", [module.move(x, down, positions + 2), module.move(x, -down, positions - 2)]
+    extra, given = some(2 * hidden, torch.float32, rows=3), some(3 * hidden)
+    for title, seen in (("pack", None), ("pack, by lane", torch.tensor([0, 3, 1, 2, 3], device=device))):
+        packed = module.pack(extra, given, seen)
+        yield title, [packed, module.packed_extra(packed, 3, 2 * hidden, seen)]
     logits, target = torch.randn(300, 50304, device=device).to(low), torch.randint(50257, (300,), device=device)
     target[::7] = NOT_SCORED
     yield "cross_entropy", [module.cross_entropy(logits, target, 50257), logits]

@@ -199,7 +199,7 @@ class TrialConfig(_Recurrent):
         """Refuse what this base's shape cannot do."""
         if self.window > shape.context:
             raise UserError(f"window: {self.window} is more than the {shape.context} positions of {self.base}.")
-        rows = self.mechanism.positions(self.recurrence_spec) if self.mechanism and not shape.learned_positions else 0
+        rows = self.mechanism.positions(self.recurrence_spec, shape) if self.mechanism else 0
         if self.window + rows > shape.context:
             raise UserError(
                 f"window: {self.window} tokens and the {rows} rows of {self.recurrence!r} beside them need "

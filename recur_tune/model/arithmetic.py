@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from recur_tune.model.body import Block, Body, Module, Projection, Turn
-from recur_tune.model.passes import is_rms, move, rms_norm, turned
+from recur_tune.model.passes import is_rms, move, pack, packed_extra, rms_norm, turned
 
 Product = Any  # what a matrix product made: here, a tensor
 
@@ -23,14 +23,16 @@ Product = Any  # what a matrix product made: here, a tensor
 class Arithmetic:
     """The modules as they are."""
 
+    kernels: Any = None  # a GPU's for a recurrence, where it has any
     move = staticmethod(move)
     turned = staticmethod(turned)
+    pack, packed_extra = staticmethod(pack), staticmethod(packed_extra)
 
-    def embed(self, tokens_BT: torch.Tensor, begin: int, body: Body) -> torch.Tensor:
-        """The residual stream at its start, of positions from `begin` on."""
+    def embed(self, tokens_BT: torch.Tensor, position_BT: torch.Tensor, body: Body) -> torch.Tensor:
+        """The residual stream at its start; positions may be [1, T], the same in all lanes."""
         x_BTK = body.tokens(tokens_BT)
         if body.positions is not None:
-            x_BTK = x_BTK + body.positions(torch.arange(begin, begin + tokens_BT.shape[1], device=tokens_BT.device))
+            x_BTK = x_BTK + body.positions(position_BT)
         return x_BTK if body.dropout is None else body.dropout(x_BTK)
 
     def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: Module) -> tuple[torch.Tensor, torch.Tensor]:

@@ -76,8 +76,9 @@ def attend(
     if extra is not None:
         if turn is not None:  # before it is moved
             qkv, turn = _Turned.apply(arithmetic.value(qkv), *turn, block.turned_heads, arithmetic.turned), None
-        qkv = _Packed.apply(extra.rows_BMC, arithmetic.value(qkv), extra.seen_B, arithmetic.move)
-    q_BHSD, k_BGSD, v_BGSD = arithmetic.heads(qkv, block, turn)
+        qkv = _Packed.apply(extra.rows_BMC, arithmetic.value(qkv), extra.seen_B, arithmetic)
+    as_they_are = turn is None and extra is None  # then a passage has the same heads, and one pass their gradients
+    own = q_BHSD, k_BGSD, v_BGSD = arithmetic.heads(qkv, block, turn)
     if past is not None:
         k_BGSD, v_BGSD = (
             torch.cat([earlier.to(now.dtype), now], dim=2) for earlier, now in zip(past, (k_BGSD, v_BGSD), strict=True)
@@ -95,7 +96,7 @@ def attend(
     if extra is not None:
         out_BSC = _Unpacked.apply(out_BSC, extra.rows_BMC.shape[1], extra.seen_B, arithmetic.move)
     if adapt is not None:
-        out_BSC = adapt(out_BSC, lambda: arithmetic.heads(unturned, block))
+        out_BSC = adapt(out_BSC, lambda: own if as_they_are else arithmetic.heads(unturned, block))
     return out_BSC, (k_BGSD, v_BGSD)
 
 
@@ -170,31 +171,20 @@ class _Packed(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, extra_BMC: torch.Tensor, qkv_BTC: torch.Tensor, seen_B: torch.Tensor | None, move: Pass
+        ctx: Any, extra_BMC: torch.Tensor, qkv_BTC: torch.Tensor, seen_B: torch.Tensor | None, arithmetic: Arithmetic
     ) -> torch.Tensor:
-        inserted, positions = extra_BMC.shape[1], qkv_BTC.shape[1]
-        ctx.down, ctx.move, ctx.positions = inserted if seen_B is None else seen_B, move, positions
-        ctx.extra, ctx.kind = _places(extra_BMC, qkv_BTC, seen_B), extra_BMC.dtype
-        packed_BSC = move(qkv_BTC, ctx.down, inserted + positions)
-        packed_BSC[ctx.extra] = extra_BMC.to(qkv_BTC.dtype)
-        return packed_BSC
+        ctx.seen, ctx.arithmetic, ctx.positions = seen_B, arithmetic, qkv_BTC.shape[1]
+        ctx.shape, ctx.kind = extra_BMC.shape, extra_BMC.dtype
+        return arithmetic.pack(extra_BMC, qkv_BTC, seen_B)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_packed_BSC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        by_extra_BMC = by_packed_BSC[ctx.extra].to(ctx.kind) if ctx.needs_input_grad[0] else None
-        return by_extra_BMC, ctx.move(by_packed_BSC, -ctx.down, ctx.positions), None, None
-
-
-def _places(extra_BMC: torch.Tensor, qkv_BTC: torch.Tensor, seen_B: torch.Tensor | None) -> tuple[Any, ...]:
-    """Where in a packed window what is inserted stands: what is seen before the window, the rest behind it."""
-    (lanes, inserted, columns), (_, positions, all_columns) = extra_BMC.shape, qkv_BTC.shape
-    keys_and_values = slice(all_columns - columns, None)
-    if seen_B is None:
-        return slice(None), slice(0, inserted), keys_and_values
-    row_M, lane_B = torch.arange(inserted, device=seen_B.device), torch.arange(lanes, device=seen_B.device)
-    # Rows that are not seen, which would begin before the first place, come round to the end.
-    return lane_B[:, None], (row_M + seen_B[:, None] - inserted) % (inserted + positions), keys_and_values
+        (_, inserted, columns), by_extra_BMC = ctx.shape, None
+        if ctx.needs_input_grad[0]:
+            by_extra_BMC = ctx.arithmetic.packed_extra(by_packed_BSC, inserted, columns, ctx.seen).to(ctx.kind)
+        down = inserted if ctx.seen is None else ctx.seen
+        return by_extra_BMC, ctx.arithmetic.move(by_packed_BSC, -down, ctx.positions), None, None
 
 
 class _Unpacked(torch.autograd.Function):

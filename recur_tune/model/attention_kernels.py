@@ -166,3 +166,63 @@ def _move(
         column = first + tl.arange(0, BLOCK)
         value = tl.load(x_at + (lane * source_rows + source) * size + column, mask=column < there, other=0.0)
         tl.store(moved_at + (lane * rows + row) * size + column, value, mask=column < size)
+
+
+def pack(extra_BMC: torch.Tensor, x_BTC: torch.Tensor, seen_B: torch.Tensor | None) -> torch.Tensor:
+    """A window's rows, and in their last columns what is inserted: before the window what a lane sees of it, counted
+    from the last, and the rest behind; None: all is seen."""
+    (lanes, inserted, columns), (_, positions, size) = extra_BMC.shape, x_BTC.shape
+    packed_BSC = x_BTC.new_empty(lanes, inserted + positions, size)
+    _pack[(lanes, inserted + positions)](
+        x_BTC.contiguous(), extra_BMC.contiguous(), x_BTC if seen_B is None else seen_B, packed_BSC,
+        positions, inserted, size, columns, BY_LANE=seen_B is not None, BLOCK=1024,
+    )  # fmt: skip
+    return packed_BSC
+
+
+@triton.jit
+def _pack(
+    x_at, extra_at, seen_at, packed_at, positions, inserted, size, columns, BY_LANE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    lane, row, rows = tl.program_id(0).to(tl.int64), tl.program_id(1), positions + inserted
+    seen = inserted
+    if BY_LANE:
+        seen = tl.load(seen_at + lane).to(tl.int32)
+    source = row - seen
+    is_own = (source >= 0) & (source < positions)
+    of_extra = (row + inserted - seen) % rows  # what is not seen stands at the end
+    x_at += (lane * positions + source) * size
+    extra_at += (lane * inserted + of_extra) * columns - (size - columns)
+    own_columns, first_extra = tl.where(is_own, size, 0), tl.where(is_own, size, size - columns)
+    for first in range(0, size, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        value = tl.load(x_at + column, mask=column < own_columns, other=0.0).to(tl.float32)
+        inside = (column >= first_extra) & (column < size)
+        value += tl.load(extra_at + column, mask=inside, other=0.0).to(tl.float32)
+        tl.store(packed_at + (lane * rows + row) * size + column, value, mask=column < size)
+
+
+def packed_extra(packed_BSC: torch.Tensor, inserted: int, columns: int, seen_B: torch.Tensor | None) -> torch.Tensor:
+    """What was inserted, so many rows and columns, of all that was packed."""
+    lanes, rows, size = packed_BSC.shape
+    extra_BMC = packed_BSC.new_empty(lanes, inserted, columns)
+    _packed_extra[(lanes, inserted)](
+        packed_BSC.contiguous(), packed_BSC if seen_B is None else seen_B, extra_BMC, rows, size, columns,
+        BY_LANE=seen_B is not None, BLOCK=1024,
+    )  # fmt: skip
+    return extra_BMC
+
+
+@triton.jit
+def _packed_extra(
+    packed_at, seen_at, extra_at, rows, size, columns, BY_LANE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    lane, row, inserted = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    place = row
+    if BY_LANE:
+        place = (row + tl.load(seen_at + lane).to(tl.int32) - inserted + rows) % rows
+    packed_at += (lane * rows + place) * size + size - columns
+    for first in range(0, columns, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        value = tl.load(packed_at + column, mask=column < columns, other=0.0)
+        tl.store(extra_at + (lane * inserted + row) * columns + column, value, mask=column < columns)

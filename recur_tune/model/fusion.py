@@ -14,3 +14,12 @@ def passes_for(fused: bool) -> ModuleType:
     from recur_tune.model import kernels  # needs Triton, which comes with torch for GPUs
 
     return kernels
+
+
+def recurrence_kernels_for(fused: bool) -> ModuleType | None:
+    """The module that has a recurrence's; None: single operations."""
+    if not fused:
+        return None
+    from recur_tune.model import recurrence_kernels
+
+    return recurrence_kernels

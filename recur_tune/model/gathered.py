@@ -22,7 +22,7 @@ from transformers.activations import SiLUActivation
 
 from recur_tune.model.arithmetic import Arithmetic, activated, is_tanh_gelu, split_heads
 from recur_tune.model.body import Block, Body, Module, Projection, Turn
-from recur_tune.model.fusion import passes_for
+from recur_tune.model.fusion import passes_for, recurrence_kernels_for
 from recur_tune.model.passes import add_columns
 from recur_tune.model.products import add_product, product_type
 
@@ -83,8 +83,9 @@ class Gathered(Arithmetic):
     def __init__(self, totals: Totals, fused: bool = False) -> None:
         """`fused` takes a GPU's kernels for the passes."""
         self.totals = totals
-        self.passes = passes_for(fused)
+        self.passes, self.kernels = passes_for(fused), recurrence_kernels_for(fused)
         self.move, self.turned = self.passes.move, self.passes.turned
+        self.pack, self.packed_extra = self.passes.pack, self.passes.packed_extra
         self.anchor = torch.zeros((), requires_grad=totals.of_the_body)
         self._cast: dict[tuple[nn.Parameter, ...], torch.Tensor] = {}
 
@@ -106,10 +107,10 @@ class Gathered(Arithmetic):
         total = self.totals.of(projection.biases)
         return None if total is None else total[begin:]
 
-    def embed(self, tokens_BT: torch.Tensor, begin: int, body: Body) -> torch.Tensor:
-        """Keeps nothing but the tokens."""
+    def embed(self, tokens_BT: torch.Tensor, position_BT: torch.Tensor, body: Body) -> torch.Tensor:
+        """Keeps nothing but the tokens and their positions."""
         positions = None if body.positions is None else body.positions.weight
-        x_BTK = _Embed.apply(self.anchor, self, tokens_BT, begin, body.tokens.weight, positions)
+        x_BTK = _Embed.apply(self.anchor, self, tokens_BT, position_BT, body.tokens.weight, positions)
         return x_BTK if body.dropout is None else body.dropout(x_BTK)
 
     def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
@@ -209,23 +210,25 @@ def _add_by_weight(
 class _Embed(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, anchor: torch.Tensor, step: Gathered, tokens_BT: torch.Tensor, begin: int,
+        ctx: Any, anchor: torch.Tensor, step: Gathered, tokens_BT: torch.Tensor, position_BT: torch.Tensor,
         tokens: nn.Parameter, positions: nn.Parameter | None,
     ) -> torch.Tensor:  # fmt: skip
-        ctx.step, ctx.begin, ctx.weights = step, begin, (tokens, positions)
-        ctx.save_for_backward(tokens_BT)
+        ctx.step, ctx.weights = step, (tokens, positions)
+        ctx.save_for_backward(tokens_BT, position_BT)
         x_BTK = F.embedding(tokens_BT, tokens)
-        return x_BTK if positions is None else x_BTK + positions[begin : begin + tokens_BT.shape[1]]
+        return x_BTK if positions is None else x_BTK + F.embedding(position_BT, positions)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_x_BTK: torch.Tensor) -> tuple[None, ...]:
-        (tokens_BT,) = ctx.saved_tensors
+        tokens_BT, position_BT = ctx.saved_tensors
         tokens, positions = (None if one is None else ctx.step.totals.of((one,)) for one in ctx.weights)
         if tokens is not None:
             tokens.index_add_(0, tokens_BT.flatten(), by_x_BTK.flatten(0, 1))
         if positions is not None:
-            positions[ctx.begin : ctx.begin + tokens_BT.shape[1]] += by_x_BTK.sum(0)
+            if len(position_BT) < len(by_x_BTK):  # the same in all lanes
+                by_x_BTK = by_x_BTK.sum(0, keepdim=True)
+            positions.index_add_(0, position_BT.flatten(), by_x_BTK.flatten(0, 1))
         return (None,) * 6
 
 

@@ -8,6 +8,8 @@ Shape suffixes: B lanes, T positions, K hidden size, C columns, D head size, N r
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 
@@ -141,6 +143,31 @@ def move(x_BTC: torch.Tensor, down: int | torch.Tensor, rows: int) -> torch.Tens
     source_BT = row - down[:, None]
     inside_BT = (source_BT >= 0) & (source_BT < source_rows)
     return x_BTC[lane, source_BT.clamp(0, source_rows - 1)] * inside_BT[..., None]
+
+
+def pack(extra_BMC: torch.Tensor, x_BTC: torch.Tensor, seen_B: torch.Tensor | None) -> torch.Tensor:
+    """A window's rows, and in their last columns what is inserted: before the window what a lane sees of it, counted
+    from the last, and the rest behind; None: all is seen."""
+    inserted, positions = extra_BMC.shape[1], x_BTC.shape[1]
+    packed_BSC = move(x_BTC, inserted if seen_B is None else seen_B, inserted + positions)
+    packed_BSC[_places(packed_BSC, inserted, extra_BMC.shape[2], seen_B)] = extra_BMC.to(x_BTC.dtype)
+    return packed_BSC
+
+
+def packed_extra(packed_BSC: torch.Tensor, inserted: int, columns: int, seen_B: torch.Tensor | None) -> torch.Tensor:
+    """What was inserted, so many rows and columns, of all that was packed."""
+    return packed_BSC[_places(packed_BSC, inserted, columns, seen_B)]
+
+
+def _places(packed_BSC: torch.Tensor, inserted: int, columns: int, seen_B: torch.Tensor | None) -> tuple[Any, ...]:
+    """Where in a packed window what is inserted stands."""
+    lanes, rows, all_columns = packed_BSC.shape
+    last_columns = slice(all_columns - columns, None)
+    if seen_B is None:
+        return slice(None), slice(0, inserted), last_columns
+    row_M, lane_B = torch.arange(inserted, device=seen_B.device), torch.arange(lanes, device=seen_B.device)
+    # Rows that are not seen, which would begin before the first place, come round to the end.
+    return lane_B[:, None], (row_M + seen_B[:, None] - inserted) % rows, last_columns
 
 
 def add_columns(gradient: torch.Tensor, total: Total) -> None:

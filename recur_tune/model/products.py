@@ -8,6 +8,8 @@ import torch
 def product_type(weight: torch.Tensor) -> torch.dtype:
     """What autocast makes of a weight here."""
     device = weight.device.type
+    if device == "meta":  # which autocast does not know
+        return weight.dtype
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 

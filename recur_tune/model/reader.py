@@ -145,7 +145,11 @@ class ReadsInWindows(PreTrainedModel):
         passage = cache.passage if cache else None
         if passage is None and self.recurrence is not None:
             passage = self.recurrence.open(state, fresh_B, in_parts=cache is not None)
-        x_BTK = arithmetic.embed(tokens_BT, begin, self.body)
+            passage.positions, passage.kernels = self.body.positions, arithmetic.kernels
+        position_BT = torch.arange(begin, begin + positions, device=tokens_BT.device)[None]
+        if passage is not None and passage.moved_B is not None:
+            position_BT = position_BT + passage.moved_B[:, None]
+        x_BTK = arithmetic.embed(tokens_BT, position_BT, self.body)
         before_BMK = passage.before() if passage is not None and not begin else None
         behind_BMK = passage.behind() if passage is not None and leave_state and cache is None else None
         first = 0 if before_BMK is None else before_BMK.shape[1]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -22,6 +22,10 @@ from recur_tune.shape import Shape
 
 State = tuple[torch.Tensor, ...]  # floating-point, lanes first; only the recurrence knows what they are
 Heads = Callable[[], tuple[torch.Tensor, ...]]  # makes q [B, H, T, D], k and v [B, G, T, D]
+
+
+GATE_SPEED = 30.0
+CLOSED_GATE = -4.0 / GATE_SPEED  # lets 1.8 % through: training begins almost at the body's quality, and can open it
 
 
 class Passage:
@@ -33,10 +37,17 @@ class Passage:
         wants: What `observe` is given of a layer: its outputs, or their mean over positions, which is cheaper.
         seen_B: Of the rows that are inserted into a layer, how many each lane sees, counted from the last; None: all,
             and none in lanes that begin a document.
+        moved_B: How far on the window's learned positions begin in each lane; None: at the first. Rotary ones need no
+            such thing: they count from the window's first token, back as well.
+        positions: The body's learned positions, once the reader has opened the passage; None where they are rotary.
+        kernels: A GPU's, of `recurrence_kernels.py`, where a step is to run them; None: single operations.
     """
 
     wants: Literal["outputs", "means"] = "outputs"
     seen_B: torch.Tensor | None = None
+    moved_B: torch.Tensor | None = None
+    positions: nn.Embedding | None = None
+    kernels: Any = None
 
     def before(self) -> torch.Tensor | None:
         """Rows [B, M, K] that stand before the window's embedded tokens and go through all layers with them, or
@@ -121,6 +132,15 @@ class Recurrence(nn.Module):
 def layers_at(layer: int | str, shape: Shape) -> list[int]:
     """A layer that users count from 1, or 'all', as the reader counts them, from 0."""
     return list(range(shape.layers)) if layer == "all" else [int(layer) - 1]
+
+
+def gate(parameter: torch.Tensor) -> torch.Tensor:
+    """Sigmoid of a logit that is kept divided by GATE_SPEED.
+
+    Adam moves every number by about its learning rate a step. At the rate of weights, which have hundredths to go, a
+    logit would take thousands of steps to open a gate.
+    """
+    return (GATE_SPEED * single(parameter)).sigmoid()
 
 
 def single(x: torch.Tensor) -> torch.Tensor:

@@ -126,6 +126,14 @@ def settings_of(spec: BaseModel | None) -> dict[str, Any] | None:
     return {"kind": name, **spec.model_dump()}
 
 
+def of_settings(settings: Mapping[str, Any]) -> tuple[Mechanism, BaseModel]:
+    """The mechanism and the fields that a model's configuration names."""
+    fields = {name: value for name, value in settings.items() if name != "kind"}
+    # Before there were others, a configuration did not say which.
+    mechanism = MECHANISMS[canonical(settings.get("kind", POOLED.name))]
+    return mechanism, mechanism.spec(**fields)
+
+
 def fields_of(name: str) -> frozenset[str]:
     """The fields of one recurrence; the plain model has none."""
     mechanism = MECHANISMS.get(canonical(name))

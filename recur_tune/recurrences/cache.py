@@ -1,6 +1,6 @@
 """cache: Transformer-XL's recurrence, and that of Memorizing Transformers.
 
-Layers keep the last rows of their keys and values, and those of the next window attend to them. No gradient goes back.
+Layers keep the last rows of what they saw, and those of the next window attend to them. No gradient goes back.
 """
 
 from __future__ import annotations
@@ -27,13 +27,19 @@ class CacheSpec(BaseModel):
     cache_join: Literal["softmax", "gate"] = Field(
         "gate",
         description="how they are attended to: apart, with a 'gate' for each head that is closed at first and mixes "
-        "the two, or in one 'softmax' with the window's own, as if windows were longer, for rotary positions",
+        "the two, or in one 'softmax' with the window's own, as if windows were longer",
     )
 
 
+def _placed(spec: CacheSpec, shape: Shape) -> bool:
+    """Whether layers keep their inputs, which get learned positions and are projected in every window anew."""
+    return shape.learned_positions and spec.cache_join == "softmax"
+
+
 def _flops(spec: CacheSpec, shape: Shape, windowing: Windowing) -> float:
-    """Every position's look at all rows; they were projected in their own window."""
-    return layer_count(spec.cache_layer, shape) * _looks(shape, windowing.size * spec.cache_rows)
+    """Every position's look at all rows, and their projection where it was not made in their own window."""
+    looks = _looks(shape, windowing.size * spec.cache_rows)
+    return layer_count(spec.cache_layer, shape) * (looks + _projections(spec, shape))
 
 
 def _work(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Work:
@@ -41,7 +47,7 @@ def _work(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Work:
     pairs = windowing.size * spec.cache_rows
     if spec.cache_join == "softmax":
         pairs = (windowing.size + spec.cache_rows) ** 2 - windowing.size**2
-    return Work(made=0, used=layer_count(spec.cache_layer, shape) * _looks(shape, pairs))
+    return Work(made=0, used=layer_count(spec.cache_layer, shape) * (_looks(shape, pairs) + _projections(spec, shape)))
 
 
 def _looks(shape: Shape, pairs: int) -> int:
@@ -49,9 +55,20 @@ def _looks(shape: Shape, pairs: int) -> int:
     return pairs * 2 * 2 * shape.heads * shape.head_size
 
 
+def _projections(spec: CacheSpec, shape: Shape) -> int:
+    """Of all rows at one layer, to keys and values."""
+    return spec.cache_rows * 2 * shape.hidden * _keys_values(shape) if _placed(spec, shape) else 0
+
+
+def _keys_values(shape: Shape) -> int:
+    """Numbers in a position's, at one layer."""
+    return 2 * shape.key_value_heads * shape.head_size
+
+
 def _state_floats(spec: CacheSpec, shape: Shape) -> int:
-    """Keys and values, and how many of them there are."""
-    return layer_count(spec.cache_layer, shape) * spec.cache_rows * 2 * shape.key_value_heads * shape.head_size + 1
+    """Inputs, or keys and values; and how many rows there are."""
+    columns = shape.hidden if _placed(spec, shape) else _keys_values(shape)
+    return layer_count(spec.cache_layer, shape) * spec.cache_rows * columns + 1
 
 
 CACHE = Mechanism(
@@ -69,7 +86,6 @@ CACHE = Mechanism(
     state_floats=_state_floats,
     stops_gradients=True,
     kept_as_read=True,
-    positions=lambda spec: spec.cache_rows if spec.cache_join == "softmax" else 0,
-    outside_state=frozenset({"cache_join"}),
+    positions=lambda spec, shape: spec.cache_rows if spec.cache_join == "softmax" else 0,
     check=lambda spec, shape, base: refused_layer("cache_layer", spec.cache_layer, shape, base),
 )

@@ -61,7 +61,7 @@ FAST_WEIGHTS = Mechanism(
     summary="writes every window's keys and values into a matrix per head, which the next ones' queries read",
     mark=Mark("fast weights", "h", "hexagon", "#332288"),
     # Gates that start closed open only at a rate many times the base's.
-    first={"infini": {"write_rule": "delta", "fast_layers": "all", "recurrence_rate": 30.0}},
+    first={"infini": {"write_rule": "delta", "fast_layers": "all", "recurrence_rate": 10.0}},
     flops=_flops,
     work=_work,
     state_floats=_state_floats,

@@ -67,7 +67,7 @@ class Mechanism:
         from_the_start: Whether a document's first window has a state as well, a learned one.
         stops_gradients: Whether no gradient goes from a window to the one before, as its module says too.
         kept_as_read: Whether a state's numbers have the precision in which a window is read; else single precision.
-        positions: Given a spec, the rotary positions that its rows take beside a window's own.
+        positions: Given a spec and a body's shape, the positions that its rows take beside a window's own.
         outside_products: Fields that enter no matrix product.
         outside_state: Fields that the size of the state does not depend on.
         check: Given a spec, a body's shape and its name, one sentence on what the body cannot do, or None.
@@ -86,7 +86,7 @@ class Mechanism:
     from_the_start: bool = False
     stops_gradients: bool = False
     kept_as_read: bool = False
-    positions: Callable[[Any], int] = lambda spec: 0
+    positions: Callable[[Any, Shape], int] = lambda spec, shape: 0
     outside_products: frozenset[str] = frozenset()
     outside_state: frozenset[str] = frozenset()
     check: Callable[[Any, Shape, str], str | None] = lambda spec, shape, base: None

@@ -8,6 +8,8 @@ from pathlib import Path
 from recur_tune.corpus.windows import Windowing
 from recur_tune.errors import UserError
 from recur_tune.model import ReadsInWindows
+from recur_tune.model.reader import WindowedConfig
+from recur_tune.recurrences import of_settings
 from recur_tune.spec import TrialConfig, parse, read_yaml
 from recur_tune.trial.run_folder import TRIAL
 
@@ -34,8 +36,10 @@ def reading_of(
     trained = trial.windowing if trial else saved.windowing
     size = trained.size if window is None else window
     shared = min(trained.overlap, size - 1) if overlap is None else overlap
-    if size > (context := saved.shape.context):
-        raise UserError(f"window: {size} is more than the {context} positions of {run}.")
+    rows = _rows_beside(saved)
+    if size + rows > (context := saved.shape.context):
+        beside = f" and the {rows} rows beside it" if rows else ""
+        raise UserError(f"window: {size}{beside} is more than the {context} positions of {run}.")
     if shared >= size:
         raise UserError(f"overlap: {shared} is not smaller than the window of {size}; choose one from 0 to {size - 1}.")
     windowing, warning = Windowing(size, shared), None
@@ -45,3 +49,11 @@ def reading_of(
             f"window {size} and overlap {shared} is likely worse than it could be."
         )
     return ReadingPlan(corpus or (trial.corpus if trial else "stdlib"), windowing, warning)
+
+
+def _rows_beside(config: WindowedConfig) -> int:
+    """Positions that a saved model's recurrence takes beside a window."""
+    if config.recurrence is None:
+        return 0
+    mechanism, spec = of_settings(config.recurrence)
+    return mechanism.positions(spec, config.shape)

@@ -38,9 +38,9 @@ SHAPE = {"base", "corpus", "tokenizer"}
 # Change the work only by what 'auto' keeps:
 BY_PLAN = {"batch", "dropout", "precision", "memory_budget"}
 BY_PLAN |= {field for one in MECHANISMS.values() for field in one.outside_products}
-# A mechanism's fields that enter products, and yet not all costs that products enter: a position sees as much whichever
-# way rows are joined, and neither a row nor a lag has weights.
-NOT_IN = {"cache_join": {"flops_per_token"}, "cache_rows": {"parameters"}, "dilation": {"parameters"}}
+# A mechanism's fields that enter products, and yet not all costs that products enter: neither a row nor a lag has
+# weights.
+NOT_IN = {"cache_rows": {"parameters"}, "dilation": {"parameters"}}
 
 
 def closed_costs(config: TrialConfig) -> dict[str, float]:

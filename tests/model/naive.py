@@ -52,9 +52,9 @@ class Naive:
 
         return Layer(qkv, own.o_proj, lambda x: block.mlp(block.post_attention_layernorm(x)))
 
-    def embed(self, tokens_T: torch.Tensor) -> torch.Tensor:
+    def embed(self, tokens_T: torch.Tensor, begin: int = 0) -> torch.Tensor:
         x_TK = self.tokens(tokens_T)
-        return x_TK if self.positions is None else x_TK + self.positions.weight[: len(tokens_T)]
+        return x_TK if self.positions is None else x_TK + self.positions.weight[begin : begin + len(tokens_T)]
 
     def run(self, x_TK: torch.Tensor, begin: int = 0) -> torch.Tensor:
         """Rows from position `begin` on through all layers, each seeing itself and those before it."""

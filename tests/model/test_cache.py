@@ -27,9 +27,15 @@ rotary = pytest.mark.parametrize("name", ["llama", "qwen3"])
 
 
 def naive_window(naive: Naive, model: ReadsInWindows, spec: CacheSpec, tokens_T, kept, stride: int):
-    """A window's last layer; `kept` has each layer's earlier keys and values, one pair [G, D] a position, and grows."""
-    own, x_TK = model.recurrence, naive.embed(tokens_T)
+    """A window's last layer; `kept` has each layer's earlier keys and values, one pair [G, D] a position, and grows.
+
+    In one softmax of a body with learned positions it has their inputs [K] instead, without positions.
+    """
+    own, placed = model.recurrence, not naive.rotary and spec.cache_join == "softmax"
+    first = min(len(kept[0]), spec.cache_rows) if placed else 0
+    x_TK = naive.embed(tokens_T, first)
     for number, layer in enumerate(naive.layers):
+        inputs_TK = x_TK
         q_THD, k_TGD, v_TGD = layer.qkv(x_TK)
         is_site = spec.cache_layer in ("all", number + 1)
         site = 0 if spec.cache_layer != "all" else number
@@ -37,7 +43,11 @@ def naive_window(naive: Naive, model: ReadsInWindows, spec: CacheSpec, tokens_T,
         columns = naive.groups * naive.head_size
         turned = [[naive.turned(key, s) for key in k_TGD[s]] for s in range(len(tokens_T))]
         before = []
-        if spec.cache_join == "softmax":
+        if placed:
+            for place, row_K in enumerate(rows):
+                _, [k_GD], [v_GD] = layer.qkv((row_K + naive.positions.weight[place] + own.offsets[site])[None])
+                before.append((k_GD, v_GD))
+        elif spec.cache_join == "softmax":
             by_key, by_value = own.offsets[site].view(2, naive.groups, naive.head_size)
             for back, (k_GD, v_GD) in enumerate(reversed(rows), 1):
                 before.append(([naive.turned(key, -back) for key in k_GD + by_key], v_GD + by_value))
@@ -52,10 +62,12 @@ def naive_window(naive: Naive, model: ReadsInWindows, spec: CacheSpec, tokens_T,
                     scale_k, scale_v = own.scales[site, :columns], own.scales[site, columns:]
                     scale_k, scale_v = (one.view(naive.groups, -1)[g] for one in (scale_k, scale_v))
                     found = look(q_THD[t, head], [k[g] * scale_k for k, _ in rows], [v[g] * scale_v for _, v in rows])
-                    gate = 1 / (1 + (-own.gates[site, head]).exp())
+                    gate = 1 / (1 + (-30 * own.gates[site, head]).exp())
                     taken = (1 - gate) * taken + gate * found
                 heads_TC[t, head * naive.head_size : (head + 1) * naive.head_size] = taken
-        kept[number] += [(k_TGD[t], v_TGD[t]) for t in range(min(stride, len(tokens_T)))]
+        for t in range(min(stride, len(tokens_T))):
+            without_K = inputs_TK[t] - naive.positions.weight[first + t] if placed else None
+            kept[number].append(without_K if placed else (k_TGD[t], v_TGD[t]))
         x_TK = x_TK + layer.out(heads_TC)
         x_TK = x_TK + layer.mlp(x_TK)
     return naive.final_norm(x_TK)
@@ -131,7 +143,7 @@ def test_a_cache_starts_by_changing_little_or_as_a_longer_window():
     for recurrence in (softmax, gate):
         recurrence.reset(recurrence)
     assert not softmax.offsets.any()
-    assert (gate.scales == 1).all() and gate.gates.sigmoid().unique().item() == pytest.approx(0.018, abs=1e-4)
+    assert (gate.scales == 1).all() and (30 * gate.gates).sigmoid().unique().item() == pytest.approx(0.018, abs=1e-4)
     model, text = body("gpt2", CacheSpec(cache_rows=16)), some_tokens(8, 33)
     model.recurrence.reset(model.recurrence)
     state = model.read(text[:, :16]).state
@@ -155,8 +167,9 @@ def test_costs_in_closed_form():
     assert recomputed_windows(TrialConfig(recurrence="cache"), Plan(1)) == 0
     assert CACHE.flops(CacheSpec(cache_rows=300), GPT2, windowing) / 300 == 4 * 768 * 300 * 12
     work = CACHE.work(CacheSpec(cache_rows=100, cache_layer=1, cache_join="softmax"), GPT2, windowing)
-    assert work == Work(made=0, used=(400**2 - 300**2) * 4 * 768)
+    assert work == Work(made=0, used=(400**2 - 300**2) * 4 * 768 + 100 * 4 * 768 * 768)
     assert CACHE.state_floats(CacheSpec(cache_rows=300), GPT2) == 2 * 12 * 300 * 768 + 1
+    assert CACHE.state_floats(CacheSpec(cache_rows=300, cache_join="softmax"), GPT2) == 12 * 300 * 768 + 1
 
 
 def test_what_a_base_cannot_do_is_refused_in_a_sentence():
@@ -174,3 +187,5 @@ def test_what_a_base_cannot_do_is_refused_in_a_sentence():
     TrialConfig(**trial, cache_rows=192).check_base(llama)
     TrialConfig(**trial | {"cache_rows": 193, "cache_join": "gate"}).check_base(llama)  # without positions
     TrialConfig(recurrence="cache", window=1024, cache_rows=999).check_base(GPT2)
+    with pytest.raises(UserError, match="need 1025 positions, but gpt2 has 1024"):
+        TrialConfig(recurrence="cache", window=1000, cache_rows=25, cache_join="softmax").check_base(GPT2)

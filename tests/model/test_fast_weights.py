@@ -52,7 +52,7 @@ class Memories:
         mixed = torch.empty_like(out)
         for head in range(len(q)):
             memory = self.before[site, head * len(k) // len(q)]
-            gate = 1 / (1 + (-self.recurrence.gate_logits[site, head]).exp())
+            gate = 1 / (1 + (-30 * self.recurrence.gate_logits[site, head]).exp())
             for at in range(q.shape[1]):
                 taken = self.found(feature(self.rule, q[head, at]), *memory)
                 mixed[head, at] = gate * taken + (1 - gate) * out[head, at]
@@ -64,8 +64,8 @@ class Memories:
         memory, keys = self.before.get((site, group), empty)
         share = 1.0
         if self.rule == "gated":
-            memory = torch.sigmoid(self.recurrence.decay_logits[site, group]) * memory
-            share = 2 * torch.sigmoid(self.recurrence.rate_logits[site, group]) / len(k)
+            memory = torch.sigmoid(30 * self.recurrence.decay_logits[site, group]) * memory
+            share = 2 * torch.sigmoid(30 * self.recurrence.rate_logits[site, group]) / len(k)
         now, sums = memory.clone(), keys.clone()
         for k_D, v_D in zip(k, v, strict=True):
             feature_D, news_D = feature(self.rule, k_D), v_D
@@ -101,7 +101,9 @@ def test_windows_are_read_by_the_equations(rule, name, overlap):
 @rules
 def test_an_untrained_memory_changes_little(rule):
     model, cost = start_cost(FastWeightsSpec(write_rule=rule))
-    assert torch.allclose(model.recurrence.gate_logits.sigmoid(), torch.tensor(0.018, dtype=torch.float64), atol=1e-4)
+    assert torch.allclose(
+        (30 * model.recurrence.gate_logits).sigmoid(), torch.tensor(0.018, dtype=torch.float64), atol=1e-4
+    )
     assert 0 < abs(cost) < 0.01
 
 

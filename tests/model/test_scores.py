@@ -55,7 +55,7 @@ class WholeText:
         values = torch.cat([*self.past.get(layer, []), v], dim=1)
         begin = values.shape[1] - v.shape[1]
         for number, (head, kind) in enumerate(self.heads.items()):
-            gate = self.recurrence.gate_logits[layer, number].sigmoid()
+            gate = (30 * self.recurrence.gate_logits[layer, number]).sigmoid()
             step, v_SD = self.dilation if number % 2 else 1, values[head * len(v) // len(q)]
             for at in range(v.shape[1]):
                 taken = torch.zeros_like(out[head, at])
@@ -147,7 +147,7 @@ def test_a_state_is_in_single_precision_whatever_a_window_is_read_in():
 @torch.no_grad()
 def test_it_starts_as_the_source_says_and_almost_closed():
     scores = Scores(body("gpt2").config.shape, score_heads=4)
-    assert (scores.gate_logits == -4).all() and torch.allclose(scores.angles, torch.tensor(pi / 4))
+    assert (30 * scores.gate_logits == -4).all() and torch.allclose(scores.angles, torch.tensor(pi / 4))
     for started in (scores.fading.abs(), scores.damping):
         assert ((started >= 1) & (started <= 2)).all() and started.std() > 0
 

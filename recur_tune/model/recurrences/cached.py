@@ -1,14 +1,19 @@
-"""Cached: the last rows of layers' keys and values, for the next window to attend to (Transformer-XL, Memorizing
-Transformers). No gradient goes back to the windows that they come from.
+"""Cached: the last rows of layers, for the next window to attend to (Transformer-XL, Memorizing Transformers). No
+gradient goes back to the windows that they come from.
 
-Which positions rows have. In one softmax with a window's own keys they stand before it, one behind the other. With
-rotary positions that is exact: it is what they would be to one another in a longer window. Learned positions are part
-of a row already, and wrong: that of its place in its own window. A learned offset, zero at first, tells such rows from
-the window's. Apart from the window, behind a gate, rows have no rotary positions, nor have the queries: a row is found
-by what it says, however far back it stands, so there may be more of them than a body has positions.
+Which positions rows have. In one softmax with a window's own keys they stand before it, one behind the other. Rotary
+positions are turned into kept keys where these now stand: that is what they would be in a longer window. Learned
+positions are part of the residual stream, so there a layer keeps its inputs, less the embedding of the place where each
+stood; in the next window they get that of the place where they stand now, the first ones, and the window's own
+positions begin behind them. A layer makes keys and values of such rows as of its own. That the stream is the sum of a
+position and of the rest is true where it begins and nearly true above. A learned offset, zero at first, tells rows
+from the window's own.
 
-Shape suffixes: B lanes, T positions, S sites (layers that keep rows), M rows, H heads of queries, G of keys and values,
-D head size, R queries of a group, C columns.
+Apart from the window, behind a gate, rows have no rotary positions, nor have the queries: a row is found by what it
+says, however far back it stands, so there may be more of them than a body has positions.
+
+Shape suffixes: B lanes, T positions, S sites (layers that keep rows), M rows, K hidden size, H heads of queries, G of
+keys and values, D head size, R queries of a group, C columns.
 """
 
 from __future__ import annotations
@@ -19,17 +24,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from recur_tune.model.recurrence import Heads, Passage, Recurrence, State, layers_at
+from recur_tune.model.products import product_type
+from recur_tune.model.recurrence import CLOSED_GATE, Heads, Passage, Recurrence, State, gate, layers_at, single
 from recur_tune.shape import Shape
-
-_CLOSED = -4.0  # a gate's logit at first: it lets 1.8 % through, and learns
 
 
 class Cached(Recurrence):
-    """Keep the last rows of keys and values, and attend to them in the next window.
+    """Keep the last rows of layers, and attend to them in the next window.
 
-    The state is these rows, keys and values side by side, as they were before rotary positions, and how many of them a
-    lane has filled. The newest come last.
+    The state is these rows, and how many of them a lane has filled; the newest come last. A row is a key and a value
+    side by side, as they were before rotary positions, or a layer's input without its learned position.
     """
 
     stops_gradients = True
@@ -42,17 +46,19 @@ class Cached(Recurrence):
         cache_join: str = "gate",
     ) -> None:
         super().__init__(shape)
-        self.rows, self.gated = cache_rows, cache_join == "gate"
+        self.rows, gated = cache_rows, cache_join == "gate"
         self.sites = layers_at(cache_layer, shape)
-        sites, self.columns = len(self.sites), 2 * shape.key_value_heads * shape.head_size
+        self.placed = shape.learned_positions and not gated
+        sites, keys_values = len(self.sites), 2 * shape.key_value_heads * shape.head_size
+        self.columns = shape.hidden if self.placed else keys_values
         # Apart from the window, the same offset on all keys would change nothing: there every channel has a scale.
-        self.offsets = None if self.gated else nn.Parameter(torch.zeros(sites, self.columns))
-        self.scales = nn.Parameter(torch.ones(sites, self.columns)) if self.gated else None
-        self.gates = nn.Parameter(torch.full((sites, shape.heads), _CLOSED)) if self.gated else None
+        self.offsets = None if gated else nn.Parameter(torch.zeros(sites, self.columns))
+        self.scales = nn.Parameter(torch.ones(sites, self.columns)) if gated else None
+        self.gates = nn.Parameter(torch.full((sites, shape.heads), CLOSED_GATE)) if gated else None
 
     def reset(self, module: nn.Module) -> None:
         """Initialise one of the modules in here; Hugging Face asks for each in turn."""
-        for parameter, value in ((self.offsets, 0.0), (self.scales, 1.0), (self.gates, _CLOSED)):
+        for parameter, value in ((self.offsets, 0.0), (self.scales, 1.0), (self.gates, CLOSED_GATE)):
             if parameter is not None:
                 nn.init.constant_(parameter, value)
 
@@ -64,12 +70,13 @@ class Cached(Recurrence):
 
     def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> CachedPassage:
         """Lanes that begin a document have no row filled."""
+        kind = GatedPassage if self.gates is not None else PlacedPassage if self.placed else JoinedPassage
         if state is None:
-            return CachedPassage(self, None, None)
+            return kind(self, None, None)
         rows_BSMC, filled_B = (one.detach() for one in state)
         if fresh_B is not None:
             filled_B = filled_B.masked_fill(fresh_B, 0)
-        return CachedPassage(self, rows_BSMC, filled_B)
+        return kind(self, rows_BSMC, filled_B)
 
 
 class CachedPassage(Passage):
@@ -78,51 +85,155 @@ class CachedPassage(Passage):
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
         self._cached, self._rows_BSMC, self._filled_B = cached, rows_BSMC, filled_B
         self.seen_B = None if filled_B is None else filled_B.long()
-        self._visible_BM = None if self.seen_B is None or not cached.gated else _visible(self.seen_B, cached.rows)
-        self._new: dict[int, list[torch.Tensor]] = {layer: [] for layer in cached.sites}  # parts, each [B, T, C]
-
-    def keys_values(self, layer: int) -> torch.Tensor | None:
-        """The rows of this layer, for one softmax with the window's own."""
-        cached = self._cached
-        if self._rows_BSMC is None or cached.offsets is None or layer not in self._new:
-            return None
-        site = cached.sites.index(layer)
-        return self._rows_BSMC[:, site] + cached.offsets[site]
-
-    def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
-        """Keep the window's keys and values and, where there is a gate, mix in what the rows give."""
-        if layer not in self._new:
-            return out_BTC
-        q_BHTD, *keys_values = heads()
-        self._new[layer].append(torch.cat([one.detach().transpose(1, 2).flatten(2) for one in keys_values], dim=-1))
-        own, rows_BSMC, seen_B, visible_BM = self._cached, self._rows_BSMC, self.seen_B, self._visible_BM
-        if rows_BSMC is None or seen_B is None or visible_BM is None or own.gates is None or own.scales is None:
-            return out_BTC
-        site = own.sites.index(layer)
-        rows_BMC = (rows_BSMC[:, site] * own.scales[site]).to(q_BHTD.dtype)
-        taken_BTHD, gate_H1 = _taken(rows_BMC, visible_BM, q_BHTD, own.shape), own.gates[site].sigmoid()[:, None]
-        mixed_BTHD = (1 - gate_H1) * out_BTC.view_as(taken_BTHD) + gate_H1 * taken_BTHD
-        return torch.where((seen_B > 0)[:, None, None], mixed_BTHD.flatten(2).to(out_BTC.dtype), out_BTC)
+        # Parts of what rows are made of; they are views, and copied when it is known which rows are kept.
+        self._new: dict[int, list[tuple[torch.Tensor, ...]]] = {layer: [] for layer in cached.sites}
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """The last rows of all, as far as the next window does not read them again."""
-        parts = [torch.cat(part, dim=1) if len(part) > 1 else part[0] for part in self._new.values()]
-        count = max(0, parts[0].shape[1] - overlap)
-        new_BSTC = torch.stack([part[:, max(0, count - self._cached.rows) : count] for part in parts], dim=1)
-        lanes, _, taken, _ = new_BSTC.shape
-        rows_BSMC, filled_B = self._rows_BSMC, self._filled_B
+        own = [_joined(parts) for parts in self._new.values()]
+        some = own[0][0]
+        count, rows_BSMC, filled_B = max(0, some.shape[-2] - overlap), self._rows_BSMC, self._filled_B
         if rows_BSMC is None or filled_B is None:
-            rows_BSMC, filled_B = self._cached.empty(lanes)
-        next_BSMC = torch.cat([rows_BSMC[:, :, taken:].to(new_BSTC.dtype), new_BSTC], dim=2)
+            rows_BSMC, filled_B = self._cached.empty(len(some))
+        taken = min(count, self._cached.rows)
+        next_BSMC = rows_BSMC.new_empty(rows_BSMC.shape, dtype=product_type(some))
+        earlier_BSMC, new_BSMC = next_BSMC.tensor_split([self._cached.rows - taken], dim=2)
+        earlier_BSMC.copy_(rows_BSMC[:, :, taken:])
+        for site, gathered in enumerate(own):
+            self._put(new_BSMC[:, site], tuple(one.narrow(-2, count - taken, taken) for one in gathered), count - taken)
         return next_BSMC, (filled_B + taken).clamp(max=self._cached.rows)
+
+    def _put(self, place_BMC: torch.Tensor, gathered: tuple[torch.Tensor, ...], begin: int) -> None:
+        """Copy rows from position `begin` of the window on to their place."""
+        raise NotImplementedError
 
     def reorder(self, lane_B: torch.Tensor) -> None:
         """What is seen of the rows goes along, and what was gathered."""
-        if self._rows_BSMC is not None and self._filled_B is not None and self.seen_B is not None:
-            self._rows_BSMC, self._filled_B = self._rows_BSMC[lane_B], self._filled_B[lane_B]
-            self.seen_B = self.seen_B[lane_B]
-            self._visible_BM = None if self._visible_BM is None else self._visible_BM[lane_B]
-        self._new = {layer: [part[lane_B] for part in parts] for layer, parts in self._new.items()}
+        for name in ("_rows_BSMC", "_filled_B", "seen_B", "moved_B"):
+            if (value := getattr(self, name)) is not None:
+                setattr(self, name, value[lane_B])
+        self._new = {
+            layer: [tuple(one[lane_B] for one in part) for part in parts] for layer, parts in self._new.items()
+        }
+
+    def _site(self, layer: int) -> torch.Tensor | None:
+        """The rows [B, M, C] of a layer."""
+        if self._rows_BSMC is None or layer not in self._new:
+            return None
+        return self._rows_BSMC[:, self._cached.sites.index(layer)]
+
+    def _offset(self, layer: int) -> torch.Tensor:
+        assert self._cached.offsets is not None
+        return self._cached.offsets[self._cached.sites.index(layer)]
+
+
+class KeysValuesPassage(CachedPassage):
+    """Rows are keys and values, gathered as [B, G, T, D]."""
+
+    def _gather(self, layer: int, heads: Heads) -> torch.Tensor:
+        """Keep the window's, and return its queries."""
+        q_BHTD, *keys_values = heads()
+        self._new[layer].append(tuple(one.detach() for one in keys_values))
+        return q_BHTD
+
+    def _put(self, place_BMC: torch.Tensor, gathered: tuple[torch.Tensor, ...], begin: int) -> None:
+        places = place_BMC.unflatten(-1, (2, *gathered[0].shape[1::2])).unbind(2)
+        for place_BMGD, one_BGMD in zip(places, gathered, strict=True):
+            place_BMGD.copy_(one_BGMD.transpose(1, 2))
+
+
+class JoinedPassage(KeysValuesPassage):
+    """Keys and values in one softmax with the window's own."""
+
+    def keys_values(self, layer: int) -> torch.Tensor | None:
+        """The rows of this layer."""
+        rows_BMC = self._site(layer)
+        return None if rows_BMC is None else rows_BMC + self._offset(layer)
+
+    def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
+        """Keep the window's."""
+        if layer in self._new:
+            self._gather(layer, heads)
+        return out_BTC
+
+
+class GatedPassage(KeysValuesPassage):
+    """Keys and values apart from the window, and a gate for each head that mixes what both give."""
+
+    def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
+        super().__init__(cached, rows_BSMC, filled_B)
+        self._visible_BM = None if self.seen_B is None else _visible(self.seen_B, cached.rows)
+        self._gates: tuple[torch.Tensor, ...] = ()  # of every site, [B, H]
+        if self.seen_B is not None and cached.gates is not None:
+            self._gates = torch.where((self.seen_B > 0)[:, None, None], gate(cached.gates), 0.0).unbind(1)
+
+    def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
+        """Keep the window's, and mix in what the rows give."""
+        if layer not in self._new:
+            return out_BTC
+        q_BHTD = self._gather(layer, heads)
+        own, rows_BMC, visible_BM = self._cached, self._site(layer), self._visible_BM
+        if rows_BMC is None or visible_BM is None or own.scales is None:
+            return out_BTC
+        site = own.sites.index(layer)
+        scale_C, gate_BH = own.scales[site], self._gates[site]
+        if self.kernels is not None:
+            return self.kernels.attend_cached(q_BHTD, out_BTC, rows_BMC, scale_C, gate_BH, self.seen_B)
+        taken_BTHD = single(_taken((rows_BMC * scale_C).to(q_BHTD.dtype), visible_BM, q_BHTD, own.shape))
+        mixed_BTHD = torch.lerp(single(out_BTC).view_as(taken_BTHD), taken_BTHD, gate_BH[:, None, :, None])
+        return mixed_BTHD.flatten(2).to(out_BTC.dtype)
+
+    def reorder(self, lane_B: torch.Tensor) -> None:
+        """What is visible goes along."""
+        super().reorder(lane_B)
+        self._visible_BM = None if self._visible_BM is None else self._visible_BM[lane_B]
+        self._gates = tuple(gate_BH[lane_B] for gate_BH in self._gates)
+
+
+class PlacedPassage(CachedPassage):
+    """Layers' inputs in one softmax with the window's own, each at the learned position where it stands now."""
+
+    def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
+        super().__init__(cached, rows_BSMC, filled_B)
+        self.moved_B = self.seen_B
+        self._places_BMK: torch.Tensor | None = None  # the same in all layers
+
+    def inserted(self, layer: int) -> torch.Tensor | None:
+        """The rows of this layer, the oldest at the first position."""
+        rows_BMK = self._site(layer)
+        if rows_BMK is None or self.seen_B is None:
+            return None
+        if self._places_BMK is None:
+            number_M = torch.arange(self._cached.rows, device=rows_BMK.device)
+            empty_B = self._cached.rows - self.seen_B
+            self._places_BMK = self._place((number_M - empty_B[:, None]).clamp(min=0))
+        return rows_BMK + self._places_BMK + self._offset(layer)
+
+    def branch(self, layer: int, x_BTK: torch.Tensor) -> None:
+        """Keep the window's."""
+        if layer in self._new:
+            self._new[layer].append((x_BTK.detach(),))
+
+    def _put(self, place_BMC: torch.Tensor, gathered: tuple[torch.Tensor, ...], begin: int) -> None:
+        position_BM = torch.arange(begin, begin + place_BMC.shape[1], device=place_BMC.device)[None]
+        if self.moved_B is not None:
+            position_BM = position_BM + self.moved_B[:, None]
+        place_BMC.copy_(gathered[0] - self._place(position_BM))
+
+    def _place(self, position_BM: torch.Tensor) -> torch.Tensor:
+        """Embeddings of positions, through which nothing is learned here."""
+        assert self.positions is not None
+        return F.embedding(position_BM, self.positions.weight.detach())
+
+    def reorder(self, lane_B: torch.Tensor) -> None:
+        """What the rows were in their places is among the window's keys and values already."""
+        super().reorder(lane_B)
+        self._places_BMK = None
+
+
+def _joined(parts: list[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
+    """All that was read of a window."""
+    return parts[0] if len(parts) == 1 else tuple(torch.cat(part, dim=-2) for part in zip(*parts, strict=True))
 
 
 def _visible(seen_B: torch.Tensor, rows: int) -> torch.Tensor:

@@ -20,17 +20,28 @@ size, C columns.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from recur_tune.model.recurrence import Heads, Passage, Recurrence, State, as_given, layers_at, single
+from recur_tune.model.recurrence import (
+    CLOSED_GATE,
+    GATE_SPEED,
+    Heads,
+    Passage,
+    Recurrence,
+    State,
+    as_given,
+    gate,
+    layers_at,
+    single,
+)  # fmt: skip
 from recur_tune.shape import Shape
 
-_CLOSED = -4.0  # sigmoid of it: a memory that nobody has learned to read is a fiftieth of what a head takes
-_KEEPS = 2.2  # sigmoid of it: nine tenths of a memory outlive a window
+_KEEPS = 2.2 / GATE_SPEED  # nine tenths of a memory outlive a window
 _LEAST = 1e-6  # divisor; that of an empty memory is 0
 
 
@@ -55,7 +66,7 @@ class FastWeights(Recurrence):
     def reset(self, module: nn.Module) -> None:
         """Gates are closed, much is kept, and the rate is that of plain gradient descent."""
         if module is self:
-            starts = ((self.gate_logits, _CLOSED), (self.decay_logits, _KEEPS), (self.rate_logits, 0.0))
+            starts = ((self.gate_logits, CLOSED_GATE), (self.decay_logits, _KEEPS), (self.rate_logits, 0.0))
             for parameter, start in starts:
                 if parameter is not None:
                     nn.init.constant_(parameter, start)
@@ -77,25 +88,35 @@ class FastWeights(Recurrence):
         """Of queries or keys: what a memory is read and written with."""
         return F.normalize(single(x), dim=-1) if self.write_rule == "gated" else F.elu(single(x)) + 1
 
-    def read(self, feature: torch.Tensor, memory: State) -> torch.Tensor:
+    def read(self, feature: torch.Tensor, memory: Sequence[torch.Tensor]) -> torch.Tensor:
         """What a memory [B, G, D, D] has for features [B, G, any, D]."""
         if self.write_rule == "gated":
             return feature @ memory[0]
         return feature @ memory[0] / (feature @ memory[1][..., None]).clamp_min(_LEAST)
 
-    def write(self, site: int, memory: State | None, k_BGTD: torch.Tensor, v_BGTD: torch.Tensor) -> State:
-        """A site's memory behind a window with these keys and values; None: there was none before it."""
-        feature_BGTD, v_BGTD = self.feature(k_BGTD), single(v_BGTD)
+    def write(self, memory: State | None, keys: list[torch.Tensor], values: list[torch.Tensor], kernels: Any) -> State:
+        """All sites' memories behind a window with these keys and values, each [B, G, T, D]; None: there was none."""
         if self.decay_logits is not None and memory is not None:
-            memory = (_of_heads(self.decay_logits[site]) * memory[0],)
-        if self.write_rule != "linear" and memory is not None:
-            v_BGTD = v_BGTD - self.read(feature_BGTD, memory)
-        written: State = (feature_BGTD.mT @ v_BGTD,)
-        if self.rate_logits is not None:
-            written = (2 * _of_heads(self.rate_logits[site]) / max(1, v_BGTD.shape[2]) * written[0],)
+            memory = (_of_heads(self.decay_logits) * memory[0],)
+        corrects = self.write_rule != "linear" and memory is not None
+        if kernels is not None and memory is not None:
+            written = kernels.write_memory(keys, values, *_and_sums(memory), corrects, _LEAST)
         else:
-            written = (*written, feature_BGTD.sum(2))
-        return written if memory is None else tuple(map(torch.add, memory, written))
+            sites = [None] * len(keys) if memory is None else _sites(memory)
+            made = [self._added(*one, corrects) for one in zip(sites, keys, values, strict=True)]
+            written = tuple(torch.stack(part, dim=1) for part in zip(*made, strict=True))
+        if self.rate_logits is None:
+            return written if memory is None else tuple(map(torch.add, memory, written))
+        rate_SG11 = 2 * _of_heads(self.rate_logits) / max(1, keys[0].shape[2])
+        return (rate_SG11 * written[0] if memory is None else torch.addcmul(memory[0], rate_SG11, written[0]),)
+
+    def _added(self, memory: State | None, k_BGTD: torch.Tensor, v_BGTD: torch.Tensor, corrects: bool) -> State:
+        """What a site's keys and values add to its memory, and to its sum of features."""
+        feature_BGTD, v_BGTD = self.feature(k_BGTD), single(v_BGTD)
+        if corrects and memory is not None:
+            v_BGTD = v_BGTD - self.read(feature_BGTD, memory)
+        added = feature_BGTD.mT @ v_BGTD
+        return (added,) if self.write_rule == "gated" else (added, feature_BGTD.sum(2))
 
 
 class FastWeightsPassage(Passage):
@@ -104,15 +125,19 @@ class FastWeightsPassage(Passage):
     def __init__(self, fast: FastWeights, state: State | None, fresh_B: torch.Tensor | None) -> None:
         self._fast, self._memory = fast, state
         self._keys_values: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._gate_BSH: torch.Tensor | None = None
+        self._sites: list[State] = []  # of each, the gates, and the memory as the window found it
         if state is not None:
             # A memory without a number has nothing to say, and by its gate a head takes what it takes without one.
             seen_B = state[-1].flatten(1).any(1)
             if fresh_B is not None:
                 seen_B = seen_B & ~fresh_B
             self._memory = tuple(torch.where(_over(seen_B, one), one, 0.0) for one in state)
-            gate_SH = single(fast.gate_logits).sigmoid()
-            self._gate_BSH = torch.where(_over(seen_B, gate_SH[None]), gate_SH, 0.0)
+            gate_SH = gate(fast.gate_logits)
+            self._sites = _sites((torch.where(_over(seen_B, gate_SH[None]), gate_SH, 0.0), *self._memory))
+
+    @property
+    def _fused(self) -> bool:
+        return self.kernels is not None and self._fast.shape.head_size <= self.kernels.WIDEST
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Keep keys and values, and mix what the memory has for the queries into what the heads took."""
@@ -124,9 +149,11 @@ class FastWeightsPassage(Passage):
         self._keys_values[site] = (k_BGTD, v_BGTD) if past is None else (
             torch.cat([past[0], k_BGTD], dim=2), torch.cat([past[1], v_BGTD], dim=2)
         )  # fmt: skip
-        memory = self._of(site)
-        if memory is None or self._gate_BSH is None:
+        if not self._sites:
             return out_BTC
+        gate_BH, *memory = self._sites[site]
+        if self._fused:
+            return self.kernels.read_memory(q_BHTD, out_BTC, gate_BH, *_and_sums(memory), _LEAST)
         with as_given(out_BTC):
             # The query heads of a group, which read one memory, stand one behind the other.
             group, positions = q_BHTD.shape[1] // k_BGTD.shape[1], q_BHTD.shape[2]
@@ -134,28 +161,32 @@ class FastWeightsPassage(Passage):
             read_BGXD = self._fast.read(feature_BGXD, memory)
             read_BTHD = read_BGXD.unflatten(2, (group, positions)).flatten(1, 2).transpose(1, 2)
             out_BTHD = single(out_BTC).unflatten(-1, read_BTHD.shape[2:])
-            mixed_BTHD = torch.lerp(out_BTHD, read_BTHD, self._gate_BSH[:, site, None, :, None])
+            mixed_BTHD = torch.lerp(out_BTHD, read_BTHD, gate_BH[:, None, :, None])
             return mixed_BTHD.flatten(2).to(out_BTC.dtype)
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """The memory with this window in it, but for the positions that the next one reads again."""
-        written = []
-        for site, (k_BGTD, v_BGTD) in sorted(self._keys_values.items()):
-            stride = max(0, k_BGTD.shape[2] - overlap)
-            with as_given(k_BGTD):
-                memory = self._of(site)
-                written.append(self._fast.write(site, memory, k_BGTD[:, :, :stride], v_BGTD[:, :, :stride]))
-        return tuple(torch.stack(part, dim=1) for part in zip(*written, strict=True))
+        stride = max(0, self._keys_values[0][0].shape[2] - overlap)
+        in_order = [self._keys_values[site] for site in range(len(self._keys_values))]
+        keys, values = ([one[:, :, :stride] for one in part] for part in zip(*in_order, strict=True))
+        with as_given(keys[0]):
+            return self._fast.write(self._memory, keys, values, self.kernels if self._fused else None)
 
     def reorder(self, lane_B: torch.Tensor) -> None:
         """The memory goes along, and what is to be written."""
         self._keys_values = {site: (k[lane_B], v[lane_B]) for site, (k, v) in self._keys_values.items()}
-        if self._memory is not None and self._gate_BSH is not None:
-            self._memory, self._gate_BSH = tuple(one[lane_B] for one in self._memory), self._gate_BSH[lane_B]
+        self._sites = [tuple(one[lane_B] for one in site) for site in self._sites]
+        self._memory = None if self._memory is None else tuple(one[lane_B] for one in self._memory)
 
-    def _of(self, site: int) -> State | None:
-        """A site's memory as the window found it."""
-        return None if self._memory is None else tuple(one[:, site] for one in self._memory)
+
+def _sites(state: State) -> list[State]:
+    """Each site's own, as views whose gradients are put together again at once."""
+    return list(zip(*(one.unbind(1) for one in state), strict=True))
+
+
+def _and_sums(memory: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A memory, and the sums of keys where there are any."""
+    return memory[0], memory[1] if len(memory) > 1 else None
 
 
 def _over(lane_B: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -163,6 +194,6 @@ def _over(lane_B: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return lane_B.view(-1, *[1] * (x.dim() - 1))
 
 
-def _of_heads(logit_G: torch.Tensor) -> torch.Tensor:
+def _of_heads(logit_SG: torch.Tensor) -> torch.Tensor:
     """Numbers between 0 and 1, to be broadcast over heads' matrices."""
-    return single(logit_G).sigmoid()[:, None, None]
+    return gate(logit_SG)[..., None, None]

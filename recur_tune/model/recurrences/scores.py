@@ -20,14 +20,15 @@ D head size, C columns, R rows of P, X lags or columns of P, Y rows of the state
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.autograd.function import once_differentiable
 
-from recur_tune.model.recurrence import Heads, Passage, Recurrence, State, as_given, single
+from recur_tune.model.recurrence import CLOSED_GATE, Heads, Passage, Recurrence, State, as_given, gate, single
 from recur_tune.shape import Shape
-
-_CLOSED = -4.0  # sigmoid of it is a fiftieth
 
 
 class Scores(Recurrence):
@@ -53,7 +54,7 @@ class Scores(Recurrence):
     def reset(self, module: nn.Module) -> None:
         """As the source does, but for the gates: a pretrained body begins almost as it was."""
         if module is self:
-            nn.init.constant_(self.gate_logits, _CLOSED)
+            nn.init.constant_(self.gate_logits, CLOSED_GATE)
             nn.init.uniform_(self.fading, 1.0, 2.0)
             with torch.no_grad():
                 self.fading.mul_(torch.where(torch.rand_like(self.fading) < 0.5, -1.0, 1.0))
@@ -73,23 +74,30 @@ class Scores(Recurrence):
             past_BLNYD = torch.where(fresh_B[:, None, None, None, None], 0.0, past_BLNYD)
         return ScoresPassage(self, past_BLNYD)
 
-    def weights(self, first: int, rows: int, seen: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def weights(
+        self, first: int, rows: int, seen: int, kind: torch.dtype, with_imaginary: bool = False
+    ) -> torch.Tensor:
         """What positions from `first` on take from the state and from the window's first positions, so many as are
-        `seen`: real and imaginary parts, [L, N, R, Y + S]."""
+        `seen`, as a `kind` of number: the real parts, [L, N, R, Y + S], and if they are wanted the imaginary ones below
+        them."""
         device, steps = self.gate_logits.device, self.dilation
         step_N1 = 1 + (steps - 1) * (torch.arange(len(self.heads), device=device)[:, None] % 2)
         # From positions: the same at the same lag, so one row over all lags serves all rows, each from its own place.
         lag_X = torch.arange(first - seen + 1, first + rows, device=device)
         seen_NX = (lag_X > 0) & (lag_X % step_N1 == 0)
         lagged = self._powers(lag_X.clamp_min(0) // step_N1, with_phase=True)
-        real, imaginary = (torch.where(seen_NX, one, 0.0).unfold(-1, seen, 1).flip(-1) for one in lagged)
         # From the state: its row for the position's place in a block, times a power for the block.
         at_R = torch.arange(first, first + rows, device=device)
         place_R = at_R % steps
         own_RY = place_R[:, None] == torch.arange(steps, device=device)
         blocks = self._powers((at_R - place_R) // step_N1, with_phase=False)
-        cosine, sine = (torch.where(own_RY, one[..., None], 0.0) for one in blocks)
-        return torch.cat([cosine, -sine, real], dim=-1), torch.cat([sine, cosine, imaginary], dim=-1)
+        cosine, sine = (torch.where(own_RY, one[..., None], 0.0).to(kind) for one in blocks)
+        parts = [(cosine, -sine), (sine, cosine)]
+        made = [
+            torch.cat([*before, _Toeplitz.apply(torch.where(seen_NX, by_lag, 0.0), seen, kind)], dim=-1)
+            for before, by_lag in zip(parts[: 1 + with_imaginary], lagged, strict=False)
+        ]
+        return torch.cat(made, dim=2) if with_imaginary else made[0]
 
     def _powers(self, exponent_NX: torch.Tensor, with_phase: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Every layer's and head's power of its number, [L, N, X]: the real part and the imaginary part."""
@@ -112,56 +120,83 @@ class ScoresPassage(Passage):
         self._scores, self._past_BLNYD = scores, past_BLNYD
         self._values: dict[int, torch.Tensor] = {}  # of every layer, [N, S, B, D]
         self._weights: tuple[torch.Tensor, ...] = ()  # of every layer, for the part that is read
+        self._pasts: tuple[torch.Tensor, ...] = ()  # of every layer, [B, N, Y, D]
+        self._gates = gate(scores.gate_logits).unbind()  # of every layer, [N]
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Mix what the recurrence takes into what some heads took."""
         scores, new = self._scores, out_BTC.shape[1]
-        v_GTBD = heads()[2].permute(1, 2, 0, 3)
-        group = scores.shape.heads // len(v_GTBD)
-        parts = [torch.stack([v_GTBD[head // group] for head in scores.heads])]
-        if layer in self._values:
-            parts.insert(0, self._values[layer])
-        v_NSBD = self._values[layer] = torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
-        seen = v_NSBD.shape[1]
+        v_BGTD, rows_NXBD = heads()[2], None
+        if self.kernels is not None and self._past_BLNYD is not None and layer not in self._values:
+            if not layer:
+                self._pasts = self._past_BLNYD.unbind(1)
+            rows_NXBD = self.kernels.rows_of_heads(v_BGTD, self._pasts[layer], scores.shape.heads)
+            v_NSBD = rows_NXBD[:, 2 * scores.dilation :]
+        else:
+            v_NSBD = self._with_earlier(layer, v_BGTD)
+        self._values[layer], seen = v_NSBD, v_NSBD.shape[1]
         if not layer:
-            real_LNRX, _ = scores.weights(seen - new, new, seen)
-            self._weights = real_LNRX.to(v_NSBD.dtype).unbind()
-        taken_NTBD = _product(self._weights[layer], self._with_past(layer, v_NSBD))
-        gate_N = single(scores.gate_logits[layer]).sigmoid()
+            self._weights = scores.weights(seen - new, new, seen, v_NSBD.dtype).unbind()
+        if rows_NXBD is not None:
+            taken_NTBD = _product(self._weights[layer], rows_NXBD)
+            return self.kernels.mix_heads(out_BTC, taken_NTBD, self._gates[layer])
+        past_NYBD = self._past(v_NSBD)[layer]
+        taken_NTBD = _product(self._weights[layer], torch.cat([past_NYBD, v_NSBD], dim=1))
         mixed = list(out_BTC.unflatten(-1, (scores.shape.heads, -1)).unbind(2))
-        for number, head in enumerate(scores.heads):
-            taken_BTD = single(taken_NTBD[number]).transpose(0, 1)
-            mixed[head] = torch.lerp(single(mixed[head]), taken_BTD, gate_N[number]).to(out_BTC.dtype)
+        for head, taken_TBD, share in zip(scores.heads, taken_NTBD, self._gates[layer], strict=True):
+            mixed[head] = torch.lerp(single(mixed[head]), single(taken_TBD).transpose(0, 1), share).to(out_BTC.dtype)
         return torch.cat(mixed, dim=-1)
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """What the text before the next window gives to its first positions."""
         some_NSBD = self._values[0]
         stride = max(0, some_NSBD.shape[1] - overlap)
+        in_order = [self._values[layer][:, :stride] for layer in range(len(self._values))]
         with as_given(some_NSBD):
-            both = self._scores.weights(stride, self._scores.dilation, stride)
-            left = [
-                _product(weight_NYX, single(self._with_past(layer, self._values[layer][:, :stride])))
-                for layer, weight_NYX in enumerate(torch.cat(both, dim=2).unbind())
-            ]
-        return (torch.stack(left).permute(3, 0, 1, 2, 4),)
+            v_LNSBD = single(torch.stack(in_order))
+            rows_LNXBD = torch.cat([self._past(v_LNSBD[0]), v_LNSBD], dim=2)
+            weight_LNYX = self._scores.weights(stride, self._scores.dilation, stride, v_LNSBD.dtype, True)
+            return (_product(weight_LNYX, rows_LNXBD).permute(3, 0, 1, 2, 4),)
 
     def reorder(self, lane_B: torch.Tensor) -> None:
         """Values and what was left go along."""
         self._values = {layer: v_NSBD[:, :, lane_B] for layer, v_NSBD in self._values.items()}
         self._past_BLNYD = None if self._past_BLNYD is None else self._past_BLNYD[lane_B]
 
-    def _with_past(self, layer: int, v_NSBD: torch.Tensor) -> torch.Tensor:
-        """The state's rows before the values."""
+    def _with_earlier(self, layer: int, v_BGTD: torch.Tensor) -> torch.Tensor:
+        """The values of heads with such weights, behind those of the window's earlier parts."""
+        v_GTBD = v_BGTD.permute(1, 2, 0, 3)
+        group = self._scores.shape.heads // len(v_GTBD)
+        v_NTBD = torch.stack([v_GTBD[head // group] for head in self._scores.heads])
+        return torch.cat([self._values[layer], v_NTBD], dim=1) if layer in self._values else v_NTBD
+
+    def _past(self, v_NSBD: torch.Tensor) -> torch.Tensor:
+        """The state's rows, [L, N, Y, B, D]; zeros like these values where a document begins."""
+        if self._past_BLNYD is not None:
+            return self._past_BLNYD.permute(1, 2, 3, 0, 4)
         heads, _, lanes, size = v_NSBD.shape
-        if self._past_BLNYD is None:
-            past_NYBD = v_NSBD.new_zeros(heads, 2 * self._scores.dilation, lanes, size)
-        else:
-            past_NYBD = self._past_BLNYD[:, layer].permute(1, 2, 0, 3)
-        return torch.cat([past_NYBD, v_NSBD], dim=1)
+        return v_NSBD.new_zeros(self._scores.shape.layers, heads, 2 * self._scores.dilation, lanes, size)
 
 
-def _product(weight_NRX: torch.Tensor, rows_NXBD: torch.Tensor) -> torch.Tensor:
-    """Weighted sums of rows, those of all lanes side by side."""
-    lanes = rows_NXBD.shape[2:]
-    return (weight_NRX @ rows_NXBD.flatten(2).to(weight_NRX.dtype)).unflatten(-1, lanes)
+class _Toeplitz(torch.autograd.Function):
+    """A row over lags as a matrix that has the same number wherever a lag is the same, [..., R, S]; the backward pass
+    sums over these places by one look at the matrix with rows one number shorter."""
+
+    @staticmethod
+    def forward(ctx: Any, row_X: torch.Tensor, seen: int, kind: torch.dtype) -> torch.Tensor:
+        ctx.kind = row_X.dtype
+        return row_X.to(kind).unfold(-1, seen, 1).flip(-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_matrix_RS: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        rows, seen = by_matrix_RS.shape[-2:]
+        lags = rows + seen - 1
+        by_lag = F.pad(by_matrix_RS.flip(-1), (0, rows)).flatten(-2)[..., : rows * lags].unflatten(-1, (rows, lags))
+        return by_lag.sum(-2, dtype=ctx.kind), None, None
+
+
+def _product(weight_RX: torch.Tensor, rows_XBD: torch.Tensor) -> torch.Tensor:
+    """Weighted sums of rows, those of all lanes side by side; dimensions before these are alike."""
+    lanes = rows_XBD.shape[-2:]
+    return (weight_RX @ rows_XBD.flatten(-2).to(weight_RX.dtype)).unflatten(-1, lanes)
