@@ -41,7 +41,8 @@ FORMS: dict[str, dict[str, Any]] = {
     "cache 128, gate": {"recurrence": "cache", "cache_rows": 128},
     "cache 300, gate": {"recurrence": "cache", "cache_rows": 300},
     "cache 128, softmax": {"recurrence": "cache", "cache_rows": 128, "cache_join": "softmax"},
-    "cache 300, softmax": {"recurrence": "cache", "cache_rows": 300, "cache_join": "softmax"},
+    "cache 200, softmax": {"recurrence": "cache", "cache_rows": 200, "cache_join": "softmax"},
+    "cache 400, softmax": {"recurrence": "cache", "cache_rows": 400, "cache_join": "softmax"},
     "fast weights, delta": {"recurrence": "fast_weights", "write_rule": "delta"},
     "fast weights, gated": {"recurrence": "fast_weights", "write_rule": "gated"},
     "scores 4": {"recurrence": "scores", "score_heads": 4},
@@ -111,7 +112,8 @@ def run(given: tuple[argparse.Namespace, Job]) -> Result:
     window, overlap = map(int, reading.split("/"))
     fields = {
         "base": arguments.base, "corpus": arguments.corpus, "window": window, "overlap": overlap, "seed": seed,
-        "batch": max(arguments.positions // window, 1), "learning_rate": rate, "recurrence_rate": arguments.own_rate / rate,
+        "batch": max(arguments.positions // window, 1), "learning_rate": rate,
+        "recurrence_rate": arguments.own_rate / rate,
     }  # fmt: skip
     config = parse(TrialConfig, fields | dict(pair.split("=", 1) for pair in arguments.set) | FORMS[form])
     folder = arguments.runs / f"{form}-{window}-{overlap}-{rate:g}-{seed}".replace(" ", "-").replace(",", "")
