@@ -28,8 +28,10 @@ from recur_tune.recurrences import DEFAULT, MECHANISMS, NONE, canonical
 from recur_tune.recurrences.pooled import PAPER
 from recur_tune.running.live import LivesInDriver
 from recur_tune.searching.directory import KNOWLEDGE, STUDY, SearchLog
+from recur_tune.searching.front import search_hypervolume
 from recur_tune.searching.knowledge import read_knowledge
 from recur_tune.searching.objectives import OBJECTIVES
+from recur_tune.searching.progress import expected_gains
 from recur_tune.searching.requests import take_trials
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED, TrialRecord
@@ -40,6 +42,7 @@ warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning
 
 _MOST_TRIES = 200  # proposals in a row that are infeasible or known already, before the space counts as exhausted
 _PATIENCE = 10  # of them before chance takes over from the sampler
+_PLATEAU = 3  # trials in a row that are expected to add too little
 KNOWN_COSTS = "known-costs"
 _TOLD = {
     "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED,
@@ -106,6 +109,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         self.pricing = ThreadPoolExecutor(1, thread_name_prefix="pricing")
         self.model = KnownCosts(spec, price, self._config) if spec.sampler.name == KNOWN_COSTS else None
         self.choice: Future[Chosen | None] | None = None  # that the model is thinking about
+        self.at_plateau = False
 
     @property
     def study(self) -> optuna.Study:
@@ -194,7 +198,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
     def _is_spent(self) -> bool:
         """Whether the budget has no trial left, but for those that somebody adds."""
         trials = self.spec.budget.trials
-        return not self.proposes or (trials is not None and self.log.state.trained >= trials)
+        return not self.proposes or self.at_plateau or (trials is not None and self.log.state.trained >= trials)
 
     def _job(self, trial_id: str, number: int) -> dict[str, Any]:
         self.numbers[trial_id] = number
@@ -243,8 +247,22 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         if not self.choice.done():
             return False
         chosen, self.choice = self.choice.result(), None
-        if chosen is not None:  # otherwise chance may find what the model does not
-            self.study.enqueue_trial(chosen.point)
+        if chosen is None:  # chance may find what the model does not
+            return True
+        if chosen.gain is not None and self._is_plateau(chosen.gain):
+            return False
+        self.study.enqueue_trial(chosen.point, user_attrs={"gain": chosen.gain})
+        return True
+
+    def _is_plateau(self, gain: float) -> bool:
+        """Whether this and the trials chosen before it are not worth their tokens; one pool may be unlucky."""
+        share, volume = self.spec.budget.plateau, search_hypervolume(self.log.state, self.spec.objectives)
+        last = [*expected_gains(self.log.state), gain][-_PLATEAU:]
+        if share is None or not volume or len(last) < _PLATEAU or max(last) >= share * volume:
+            return False
+        self.at_plateau = True
+        text = f"the next trial is expected to add {gain / volume:.2g} of the hypervolume; budget.plateau is {share:g}."
+        self.log.record("notice", text=text, exhausted=True)
         return True
 
     def _put_back(self, trial: optuna.Trial) -> None:
@@ -263,7 +281,9 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             costs, refusals, limits = {}, [str(error)], {}
         self.open[trial.number] = trial
         role = trial.user_attrs.get("role", "")
-        self.log.record("trial", trial=trial.number, params=proposal.params, costs=costs, role=role)
+        gain = trial.user_attrs.get("gain")
+        expected = {} if gain is None else {"gain": gain}
+        self.log.record("trial", trial=trial.number, params=proposal.params, costs=costs, role=role, **expected)
         for name, limit in limits.items():
             trial.set_constraint(name, costs[name] / limit - 1)
             if costs[name] > limit:

@@ -47,6 +47,7 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
         self.log.record("report", trial=number, **report)
         record = self.log.state.record(number)
         if record.state == "complete" and record.repeats is None and report.get("validation"):
+            self._fix_reference(record, record.validations[-1])  # where it is the first, with a single rung
             self._reach(record)  # others are measured by its end
         if record.state != "running":
             if report.get("replace_actor"):
