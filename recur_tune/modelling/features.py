@@ -11,6 +11,7 @@ import numpy as np
 from recur_tune.recurrences import canonical
 from recur_tune.searching.space import RECURRENCE, Choice, Fixed, Parameter, Range, Space
 
+NEW = -1  # the number of a trial that nothing is known of
 _ABSENT = 0.5  # a number that does not exist with the choice above it: the same for all that lack it
 _SPREAD = 4  # choices whose largest is so many times the smallest are compared by their ratios
 
@@ -70,3 +71,9 @@ def _encoder(name: str, parameter: Parameter) -> _Number | _Category:
         low, high = min(values), max(values)
         return _Number(name, low, high, log=low > 0 and high >= _SPREAD * low)
     return _Category(name, values)
+
+
+def rows_at(features: np.ndarray, share: Any, trials: Any) -> np.ndarray:
+    """Rows for the process: features, the logarithm of a share of the budget's tokens, and the trial's number."""
+    columns = [np.broadcast_to(column, len(features)) for column in (np.log2(share), trials)]
+    return np.column_stack([features, *columns])

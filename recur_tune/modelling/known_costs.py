@@ -10,26 +10,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from recur_tune.errors import UserError
-from recur_tune.modelling.features import Features
+from recur_tune.modelling.features import NEW, Features, rows_at
 from recur_tune.modelling.improvement import expected_hypervolume_improvement
-from recur_tune.modelling.process import NEW, LearnedKernel, rows_at
 from recur_tune.searching.front import non_dominated
 from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED, TrialRecord
 from recur_tune.spec import TrialConfig
 
+if TYPE_CHECKING:
+    from recur_tune.modelling.process import LearnedKernel
+
 Price = Callable[[TrialConfig], dict[str, float]]
 Fields = Mapping[str, Any]
 
 _ANYWHERE, _NEAR_THE_FRONT = 200, 100  # candidates: from the space's prior, and points of the front with a change
 _FEWEST = 4  # trials with a validation before there is something to model
-_MOST_PRICED = 4  # candidates of a pool that are simulated
+_MOST_PRICED = 3  # candidates of a pool that are simulated
 _BEYOND = 1.05  # the worst that was seen, for a reference that is not fixed yet
 
 
@@ -81,7 +84,9 @@ class Chosen:
 
 
 @dataclass
-class _Candidate:
+class Candidate:
+    """A trial that may be chosen; of its costs some are guessed unless they are exact."""
+
     point: dict[str, Any]
     fields: dict[str, Any]
     costs: dict[str, float]
@@ -99,9 +104,23 @@ class KnownCosts:
         self.quality = quality_of(spec)
         self.costs = [name for name in spec.objectives if name in COSTS]
         self.needed = {*self.costs, *spec.limits}
-        self.curves, self.guesses = LearnedKernel(self.features.groups), LearnedKernel(self.features.groups)
         self.quick: dict[Key, dict[str, float]] = {}  # prices without what has to be simulated
         self.priced: dict[Key, dict[str, float]] = {}  # whole ones
+
+    @cached_property
+    def curves(self) -> LearnedKernel:
+        """Of learning curves."""
+        return self._kernel()
+
+    @cached_property
+    def guesses(self) -> LearnedKernel:
+        """Of costs that take long to find."""
+        return self._kernel()
+
+    def _kernel(self) -> LearnedKernel:
+        from recur_tune.modelling.process import LearnedKernel  # scikit-learn loads in seconds: not before it is needed
+
+        return LearnedKernel(self.features.groups)
 
     def choose(self, trials: Sequence[Seen], reference: Mapping[str, float]) -> Chosen | None:
         """The next trial, given those that were proposed before; None where no candidate is new and within limits."""
@@ -109,7 +128,7 @@ class KnownCosts:
         for one in trials:
             if self.needed <= one.costs.keys():
                 self.priced[key_of(one.fields)] = dict(one.costs)
-        pool = self._pool(rng, trials)
+        pool = self.pool(rng, trials)
         taught = [one for one in trials if one.curve]
         if not pool or len(taught) < _FEWEST:
             return next((Chosen(one.point) for one in pool if self._is_affordable(one)), None)
@@ -128,7 +147,7 @@ class KnownCosts:
         best = max(exact, key=lambda place: gains[place]) if exact else best
         return Chosen(pool[best].point, float(gains[best]))
 
-    def _pool(self, rng: np.random.Generator, trials: Sequence[Seen]) -> list[_Candidate]:
+    def pool(self, rng: np.random.Generator, trials: Sequence[Seen]) -> list[Candidate]:
         """New candidates within the limits, as far as their costs are known."""
         known = {key_of(one.fields) for one in trials}
         finished = [one for one in trials if one.complete and one.curve]
@@ -143,7 +162,7 @@ class KnownCosts:
             point, fields = self.space.sample(rng, kept)
             if (key := key_of(fields)) not in known:
                 known.add(key)
-                pool.append(_Candidate(point, fields, {}, exact=False))
+                pool.append(Candidate(point, fields, {}, exact=False))
         return self._within_limits(pool)
 
     def _front(self, finished: Sequence[Seen]) -> list[Seen]:
@@ -152,7 +171,7 @@ class KnownCosts:
         values = np.array([[one.curve[-1][1], *(one.costs[name] for name in self.costs)] for one in finished])
         return [one for one, is_on in zip(finished, non_dominated(values), strict=True) if is_on]
 
-    def _within_limits(self, pool: list[_Candidate]) -> list[_Candidate]:
+    def _within_limits(self, pool: list[Candidate]) -> list[Candidate]:
         priced = []
         for one in pool:
             try:
@@ -172,7 +191,7 @@ class KnownCosts:
             self.quick[key] = self.at_once(self.config(fields))
         return self.quick[key]
 
-    def _guess(self, pool: list[_Candidate]) -> None:
+    def _guess(self, pool: list[Candidate]) -> None:
         """Guess slow costs from the prices that are known, by a process of their own."""
         missing = self.needed - (pool[0].costs.keys() if pool else self.needed)
         if not missing or not self.priced:
@@ -187,7 +206,7 @@ class KnownCosts:
     def _rows(self, trials: Sequence[Fields], first: int = 0) -> np.ndarray:
         return rows_at(self.features(trials), 1.0, np.arange(first, first + len(trials)))
 
-    def _is_affordable(self, candidate: _Candidate) -> bool:
+    def _is_affordable(self, candidate: Candidate) -> bool:
         """Find a candidate's exact costs; whether it meets the limits with them."""
         if not candidate.exact:
             try:
@@ -198,13 +217,13 @@ class KnownCosts:
             self.priced[key_of(candidate.fields)] = candidate.costs
         return self._keeps_limits(candidate)
 
-    def _keeps_limits(self, candidate: _Candidate) -> bool:
+    def _keeps_limits(self, candidate: Candidate) -> bool:
         return all(candidate.costs.get(name, 0) <= limit for name, limit in self.spec.limits.items())
 
-    def _matrix(self, pool: list[_Candidate]) -> np.ndarray:
+    def _matrix(self, pool: list[Candidate]) -> np.ndarray:
         return np.array([[one.costs[name] for name in self.costs] for one in pool])
 
-    def _reference(self, fixed: Mapping[str, float], pool: list[_Candidate], taught: Sequence[Seen]) -> np.ndarray:
+    def _reference(self, fixed: Mapping[str, float], pool: list[Candidate], taught: Sequence[Seen]) -> np.ndarray:
         worst = {self.quality: max(one.curve[-1][1] for one in taught)}
         worst |= dict(zip(self.costs, self._matrix(pool).max(axis=0), strict=True))
         return np.array([fixed.get(name, _BEYOND * worst[name]) for name in (self.quality, *self.costs)])
@@ -217,7 +236,7 @@ class Outlook:
     def __init__(self, sampler: KnownCosts, trials: Sequence[Seen], reference: np.ndarray) -> None:
         self.sampler, self.reference = sampler, reference
         taught = [one for one in trials if one.curve]
-        rows, values = self._validations(taught)
+        rows, values = self.validations(taught)
         self.process = sampler.curves.given(rows, values)
         front = [[one.curve[-1][1], *self._costs(one)] for one in taught if one.complete]
         pending = [one for one in trials if one.pending]
@@ -235,12 +254,13 @@ class Outlook:
 
     def predict(self, trials: Sequence[Fields]) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of new trials' log quality at full budget."""
-        return self.process.predict(rows_at(self.sampler.features(trials), 1.0, np.full(len(trials), NEW)))
+        return self.process.predict(rows_at(self.sampler.features(trials), 1.0, NEW))
 
     def _costs(self, trial: Seen) -> list[float]:
         return [trial.costs[name] for name in self.sampler.costs]
 
-    def _validations(self, trials: Sequence[Seen]) -> tuple[np.ndarray, np.ndarray]:
+    def validations(self, trials: Sequence[Seen]) -> tuple[np.ndarray, np.ndarray]:
+        """What trials teach: rows for the process, and log qualities."""
         features = self.sampler.features([one.fields for one in trials])
         budget = self.sampler.spec.budget.tokens
         found = [

@@ -27,7 +27,6 @@ _PRIOR = {
     "level": (0.5, 1.0), "shape": (0.05, 1.0), "trend": (0.5, 1.0), "offset": (0.01, 1.5), "noise": (0.001, 1.5),
     "time": (3.0, 0.5), "scales": (0.5, 0.5),
 }  # fmt: skip
-NEW = -1  # the number of a trial that nothing is known of
 _ITERATIONS = 20
 _MOST_ROWS, _MOST_FITTED = 600, 160  # that the process is given, and that its hyperparameters are fitted to
 _GROWTH = 1.1  # of the rows, before they are fitted anew
@@ -102,11 +101,6 @@ def default_kernel(groups: np.ndarray) -> CurveKernel:
 
 def _parameters(groups: np.ndarray) -> int:
     return int(groups.max()) + 1 if len(groups) else 0
-
-
-def rows_at(features: np.ndarray, share: Any, trials: Any) -> np.ndarray:
-    """Rows for the process: features, the logarithm of a share of the budget's tokens, and the trial's number."""
-    return np.column_stack([features, np.broadcast_to(np.log2(share), len(features)), trials])
 
 
 class LearnedKernel:

@@ -85,7 +85,7 @@ class Sampler(_Section):
     """Who proposes the next trial."""
 
     name: Literal["known-costs", "tpe", "nsga2", "nsga3", "gp", "random"] = Field(
-        "tpe", description="ours, which models quality alone and knows the costs, or one of Optuna's"
+        "known-costs", description="ours, which models quality alone and knows the costs, or one of Optuna's"
     )
     seed: NonNegativeInt = Field(0, le=2**31 - 1, description="the same seed proposes the same, one trial at a time")
 

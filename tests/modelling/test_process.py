@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from recur_tune.modelling.process import NEW, Curves, LearnedKernel, default_kernel, rows_at
+from recur_tune.modelling.features import NEW, rows_at
+from recur_tune.modelling.process import Curves, LearnedKernel, default_kernel
 
 
 def curves(rng: np.random.Generator, trials: int, offset: float = 0.0) -> tuple[np.ndarray, np.ndarray]:

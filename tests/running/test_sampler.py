@@ -34,6 +34,7 @@ FIELDS: dict[str, Any] = {
     },
     "objectives": ["token_perplexity", "flops_per_token"],
     "budget": {"tokens": 100, "trials": 8, "rungs": 2},
+    "sampler": {"name": "tpe"},
 }
 
 
@@ -399,7 +400,7 @@ def test_every_sampler_proposes_trials(tmp_path: Path, name: str) -> None:
     assert set(driver.states()) == {TrialState.COMPLETE}
 
 
-def test_the_default_sampler_proposes_as_grouped_tpe_with_a_constant_liar() -> None:
+def test_tpe_is_grouped_and_has_a_constant_liar() -> None:
     spec = parse(SearchSpec, FIELDS)
 
     def proposed(sampler: optuna.samplers.BaseSampler) -> dict[str, Any]:
