@@ -46,6 +46,7 @@ class Seen:
     curve: tuple[tuple[int, float], ...] = ()
     complete: bool = False
     pending: bool = False
+    repeats: int | None = None  # the trial that it is, with another seed
 
 
 def seen(trials: Iterable[TrialRecord], quality: str) -> list[Seen]:
@@ -54,7 +55,7 @@ def seen(trials: Iterable[TrialRecord], quality: str) -> list[Seen]:
         Seen(
             one.number, one.params, one.costs,
             tuple((v.tokens, v.metrics[quality]) for v in one.validations if 0 < v.metrics.get(quality, 0) < math.inf),
-            one.state == "complete", one.state not in ENDED,
+            one.state == "complete", one.state not in ENDED, one.repeats,
         )
         for one in trials
     ]  # fmt: skip
@@ -150,7 +151,7 @@ class KnownCosts:
     def pool(self, rng: np.random.Generator, trials: Sequence[Seen]) -> list[Candidate]:
         """New candidates within the limits, as far as their costs are known."""
         known = {key_of(one.fields) for one in trials}
-        finished = [one for one in trials if one.complete and one.curve]
+        finished = [one for one in trials if one.complete and one.curve and one.repeats is None]
         best = [self.space.closest(one.fields) for one in self._front(finished)]
         pool = []
         for turn in range(_ANYWHERE + (_NEAR_THE_FRONT if best else 0)):
@@ -238,8 +239,9 @@ class Outlook:
         taught = [one for one in trials if one.curve]
         rows, values = self.validations(taught)
         self.process = sampler.curves.given(rows, values)
-        front = [[one.curve[-1][1], *self._costs(one)] for one in taught if one.complete]
-        pending = [one for one in trials if one.pending]
+        again = [one for one in taught if one.complete and one.repeats is not None]
+        front = [[_quality(one, again), *self._costs(one)] for one in taught if one.complete and one.repeats is None]
+        pending = [one for one in trials if one.pending and one.repeats is None]
         if pending:
             ends = rows_at(sampler.features([one.fields for one in pending]), 1.0, [one.number for one in pending])
             believed, _ = self.process.predict(ends)
@@ -270,3 +272,10 @@ class Outlook:
         ]
         places, shares, numbers, qualities = map(np.array, zip(*found, strict=True))
         return rows_at(features[places], shares, numbers), np.log(qualities)
+
+
+def _quality(trial: Seen, again: Sequence[Seen]) -> float:
+    """What a trial came to; where it was trained again, its further seeds' mean, since the number for which it was
+    chosen to be would flatter it."""
+    ends = [math.log(one.curve[-1][1]) for one in again if one.repeats == trial.number]
+    return math.exp(sum(ends) / len(ends)) if ends else trial.curve[-1][1]

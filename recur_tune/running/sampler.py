@@ -242,8 +242,9 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
     def _enqueue_choice(self, model: KnownCosts) -> bool:
         """Whether the model has made up its mind, which takes it up to a second: meanwhile others want to report."""
         if self.choice is None:
-            trials = [*self.earlier, *seen(self.log.state.trials.values(), model.quality)]
-            self.choice = self.pricing.submit(model.choose, trials, dict(self.log.state.reference))
+            state = self.log.state
+            known = seen((*state.trials.values(), *state.repeats.values()), model.quality)
+            self.choice = self.pricing.submit(model.choose, [*self.earlier, *known], dict(state.reference))
         if not self.choice.done():
             return False
         chosen, self.choice = self.choice.result(), None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -161,6 +162,22 @@ def test_a_pending_trial_is_believed_to_end_as_its_curve_goes_on() -> None:
     outlook = Outlook(search.sampler, search.trials, np.array([*REFERENCE.values()]))
     assert outlook.front[-1, 0] == pytest.approx(quality(fields), rel=0.02)
     assert outlook.front[-1, 1:].tolist() == list(price(search.spec.trial_config(fields)).values())
+
+
+def test_a_front_point_that_was_luck_loses_its_place() -> None:
+    search = Search()
+    search.run(10)
+    lucky = search.trials[4]
+    search.trials[4] = replace(lucky, curve=((100, 0.5 * quality(lucky.fields)),))
+    before = Outlook(search.sampler, search.trials, np.array([*REFERENCE.values()]))
+    for factor in (1.1, 1 / 1.1):
+        again = ((50, quality(lucky.fields, 0.5)), (100, factor * quality(lucky.fields)))
+        search.trials.append(replace(lucky, number=len(search.trials), curve=again, repeats=lucky.number))
+    after = Outlook(search.sampler, search.trials, np.array([*REFERENCE.values()]))
+    assert len(after.front) == len(before.front) == 10, "a repetition is no candidate of its own"
+    assert before.front[4, 0] == pytest.approx(0.5 * quality(lucky.fields))
+    assert after.front[4, 0] == pytest.approx(quality(lucky.fields)), "the mean of its further seeds"
+    assert after.predict([lucky.fields])[0] > before.predict([lucky.fields])[0], "and the model has learned of them"
 
 
 class SlowPrice:
