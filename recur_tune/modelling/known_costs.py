@@ -84,7 +84,7 @@ class Chosen:
     gain: float | None = None
 
 
-@dataclass
+@dataclass(eq=False)
 class Candidate:
     """A trial that may be chosen; of its costs some are guessed unless they are exact."""
 
@@ -131,22 +131,19 @@ class KnownCosts:
                 self.priced[key_of(one.fields)] = dict(one.costs)
         pool = self.pool(rng, trials)
         taught = [one for one in trials if one.curve]
-        if not pool or len(taught) < _FEWEST:
+        if not pool or len(taught) < _FEWEST or not self.priced:  # an earlier search's trials bring no prices
             return next((Chosen(one.point) for one in pool if self._is_affordable(one)), None)
         outlook = Outlook(self, trials, self._reference(reference, pool, taught))
         for _ in range(_MOST_PRICED):
-            gains = outlook.gains([one.fields for one in pool], self._matrix(pool))
-            best = int(np.argmax(gains))
-            winner = pool[best]
-            if winner.exact:
-                return Chosen(winner.point, float(gains[best]))
-            if not self._is_affordable(winner):
-                del pool[best]
+            best, gain = outlook.best_of(pool)
+            if best.exact:
+                return Chosen(best.point, gain)
+            if not self._is_affordable(best):
+                pool.remove(best)
             if not pool:
                 return None
-        exact = [place for place, one in enumerate(pool) if one.exact]
-        best = max(exact, key=lambda place: gains[place]) if exact else best
-        return Chosen(pool[best].point, float(gains[best]))
+        best, gain = outlook.best_of([one for one in pool if one.exact] or pool)
+        return Chosen(best.point, gain)
 
     def pool(self, rng: np.random.Generator, trials: Sequence[Seen]) -> list[Candidate]:
         """New candidates within the limits, as far as their costs are known."""
@@ -221,12 +218,13 @@ class KnownCosts:
     def _keeps_limits(self, candidate: Candidate) -> bool:
         return all(candidate.costs.get(name, 0) <= limit for name, limit in self.spec.limits.items())
 
-    def _matrix(self, pool: list[Candidate]) -> np.ndarray:
+    def matrix(self, pool: Sequence[Candidate]) -> np.ndarray:
+        """The objectives among their costs."""
         return np.array([[one.costs[name] for name in self.costs] for one in pool])
 
     def _reference(self, fixed: Mapping[str, float], pool: list[Candidate], taught: Sequence[Seen]) -> np.ndarray:
         worst = {self.quality: max(one.curve[-1][1] for one in taught)}
-        worst |= dict(zip(self.costs, self._matrix(pool).max(axis=0), strict=True))
+        worst |= dict(zip(self.costs, self.matrix(pool).max(axis=0), strict=True))
         return np.array([fixed.get(name, _BEYOND * worst[name]) for name in (self.quality, *self.costs)])
 
 
@@ -248,6 +246,12 @@ class Outlook:
             front += [[math.exp(end), *self._costs(one)] for one, end in zip(pending, believed, strict=True)]
             self.process = self.process.and_given(ends, believed)
         self.front = np.array(front).reshape(-1, 1 + len(sampler.costs))
+
+    def best_of(self, pool: Sequence[Candidate]) -> tuple[Candidate, float]:
+        """The candidate with the largest gain, and that."""
+        gains = self.gains([one.fields for one in pool], self.sampler.matrix(pool))
+        best = int(np.argmax(gains))
+        return pool[best], float(gains[best])
 
     def gains(self, trials: Sequence[Fields], costs: np.ndarray) -> np.ndarray:
         """Expected hypervolume improvement of trials that were not proposed yet."""

@@ -203,6 +203,13 @@ def test_a_slow_cost_is_simulated_for_few_and_exact_for_the_chosen() -> None:
     assert {key_of(one) for one in asked} <= search.sampler.priced.keys()
 
 
+def test_an_earlier_searchs_trials_bring_no_prices() -> None:
+    search = Search(SlowPrice())
+    fields = [search.spec.parsed_space.sample(np.random.default_rng(seed))[1] for seed in range(6)]
+    search.trials = [Seen(-2 - place, one, {}, ((100, quality(one)),)) for place, one in enumerate(fields)]
+    assert len(search.run(3)) == 3
+
+
 def test_what_cannot_be_trained_is_left_out() -> None:
     def refuse(config: TrialConfig) -> dict[str, float]:
         if config.window > 40:
