@@ -53,6 +53,7 @@ docs: install  ## a site in build/site, from docs/ and the README files
 
 pictures: install packages  ## every picture of the docs, from a real search; it takes minutes
 	$(BIN)/python docs/make_pictures.py
+	$(BIN)/python docs/make_search_pictures.py
 
 bench: install  ## tables of speed and of search quality, for a CPU
 	$(BIN)/python benchmarks/train_step.py

@@ -14,9 +14,11 @@ import json
 import random
 import statistics
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +147,7 @@ def replay_shipped(table: Table, seed: int, tokens: int) -> Account:
     return account
 
 
-def replay_ours(table: Table, seed: int, tokens: int) -> Account:
+def replay_ours(table: Table, seed: int, tokens: int, sampler: str = "tpe") -> Account:
     """Our sampler and our scheduler, on all three objectives."""
     from ray.tune.experiment import Trial
     from ray.tune.schedulers import TrialScheduler
@@ -166,13 +168,14 @@ def replay_ours(table: Table, seed: int, tokens: int) -> Account:
 
     account, number = Account(table), 0
     with tempfile.TemporaryDirectory() as folder:
-        directory = SearchDirectory.create(Path(folder), "replay", _spec(table, seed))
+        directory = SearchDirectory.create(Path(folder), "replay", _spec(table, seed, sampler))
         log = directory.open_log()
+        log.record("reference", values=dict(zip(OBJECTIVES[1:], table.reference[1:], strict=True)))  # as every search
         searcher, scheduler = TruthfulSearch(directory.spec, log, price), ParetoHalving(directory.spec, log)
         while account.spent < tokens:
             number += 1
             while (job := searcher.suggest(f"t{number}")) is None:
-                pass  # its price is looked up in another thread
+                time.sleep(0.001)  # it is chosen and priced in another thread
             if job == Searcher.FINISHED:
                 break
             trial = Trial("replay", stub=True, trial_id=f"t{number}", config=job)
@@ -198,7 +201,7 @@ def _rungs(table: Table) -> tuple[int, int]:
     return 1000 * (history[-1][0] // 1000), 1000 * (history[0][0] // 1000)
 
 
-def _spec(table: Table, seed: int) -> SearchSpec:
+def _spec(table: Table, seed: int, sampler: str) -> SearchSpec:
     budget, first = _rungs(table)
     whole = {name: [int(choice) for choice in table.choices(name)] for name in ("window", "windows", "l_ins", "width")}
     shares = table.choices("overlap_of_window")
@@ -216,7 +219,7 @@ def _spec(table: Table, seed: int) -> SearchSpec:
         rungs += 1
     return parse(
         SearchSpec,
-        {"space": space, "objectives": OBJECTIVES, "sampler": {"seed": seed},
+        {"space": space, "objectives": OBJECTIVES, "sampler": {"name": sampler, "seed": seed},
          "budget": {"tokens": budget, "trials": 10_000, "rungs": rungs, "reduction": 2}},
     )  # fmt: skip
 
@@ -224,7 +227,8 @@ def _spec(table: Table, seed: int) -> SearchSpec:
 METHODS: dict[str, Callable[[Table, int, int], Account]] = {
     "random search": replay_random,
     "OptunaSearch + ASHA on perplexity": replay_shipped,
-    "ours": replay_ours,
+    "ours, TPE": replay_ours,
+    "ours, known costs": partial(replay_ours, sampler="known-costs"),
 }
 
 

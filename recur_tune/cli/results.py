@@ -22,6 +22,7 @@ from recur_tune.cli.watch import Watch
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import SearchDirectory, results_folder, searches_in
 from recur_tune.searching.objectives import COSTS, OBJECTIVES
+from recur_tune.searching.progress import next_hour
 from recur_tune.searching.requests import trials_wait
 from recur_tune.searching.state import ENDED, SearchState
 from recur_tune.slurm.queued import queue_lines
@@ -113,6 +114,9 @@ def _besides(summary: dict[str, Any]) -> Iterator[str]:
         ended = sum(count for state, count in repeats.items() if state in ENDED)
         took = format_duration(summary["confirmation_seconds"])
         yield f"confirmation: {ended} of {sum(repeats.values())} trainings ended, {took}"
+    if (hour := summary["next_hour"]) and summary["hypervolume"] and summary["status"] != "finished":
+        share = hour["hypervolume"] / summary["hypervolume"]
+        yield f"the next hour, {hour['trials']:.3g} trials, is expected to add {share:.2g} of the hypervolume at most"
     if summary["asked_for"] and summary["status"] != "running":
         yield "a trial that was added waits for `recur-tune resume`"
 
@@ -120,6 +124,11 @@ def _besides(summary: dict[str, Any]) -> Iterator[str]:
 def _preparation(seconds: float) -> str:
     """What a base, a corpus and Ray took besides, where that is worth a word."""
     return f" (and {format_duration(seconds)} to prepare)" if seconds >= _WORTH_A_WORD else ""
+
+
+def _next_hour(state: SearchState) -> dict[str, float] | None:
+    found = next_hour(state)
+    return None if found is None else {"trials": found[0], "hypervolume": found[1]}
 
 
 def _summary(directory: SearchDirectory) -> dict[str, Any]:
@@ -141,7 +150,7 @@ def _summary(directory: SearchDirectory) -> dict[str, Any]:
         "seconds": state.elapsed(time.time()) if running else state.active_seconds,
         "preparation_seconds": state.preparation_seconds, "confirmation_seconds": state.confirmation_seconds,
         "repeats": Counter(one.state for one in state.repeats.values()), "asked_for": trials_wait(directory),
-        "notices": state.notices,
+        "notices": state.notices, "next_hour": _next_hour(state),
         "links": state.links if running else {},
         "queue": queue_lines(directory),
     }  # fmt: skip

@@ -23,11 +23,15 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 from recur_tune.errors import UserError
+from recur_tune.modelling.known_costs import Chosen, KnownCosts, Seen, seen
 from recur_tune.recurrences import DEFAULT, MECHANISMS, NONE, canonical
 from recur_tune.recurrences.pooled import PAPER
 from recur_tune.running.live import LivesInDriver
 from recur_tune.searching.directory import KNOWLEDGE, STUDY, SearchLog
+from recur_tune.searching.front import search_hypervolume
 from recur_tune.searching.knowledge import read_knowledge
+from recur_tune.searching.objectives import OBJECTIVES
+from recur_tune.searching.progress import expected_gains
 from recur_tune.searching.requests import take_trials
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED, TrialRecord
@@ -38,6 +42,8 @@ warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning
 
 _MOST_TRIES = 200  # proposals in a row that are infeasible or known already, before the space counts as exhausted
 _PATIENCE = 10  # of them before chance takes over from the sampler
+_PLATEAU = 3  # trials in a row that are expected to add too little
+KNOWN_COSTS = "known-costs"
 _TOLD = {
     "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED,
     "infeasible": TrialState.PRUNED, "failed": TrialState.FAIL,
@@ -90,6 +96,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             self._tell_knowledge()
             for role, point in first_points(spec).items():
                 self.study.enqueue_trial(point, user_attrs={"role": role})
+        self.earlier = self._earlier()
         self.open: dict[int, optuna.Trial] = {}  # in the study, not told yet
         self.unfinished = deque(self._settle())
         self.again: set[int] = set()  # were handed out a second time
@@ -100,6 +107,9 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         self.chance = optuna.samplers.RandomSampler(seed=spec.sampler.seed + len(self.known))
         self.proposal: Proposal | None = None
         self.pricing = ThreadPoolExecutor(1, thread_name_prefix="pricing")
+        self.model = KnownCosts(spec, price, self._config) if spec.sampler.name == KNOWN_COSTS else None
+        self.choice: Future[Chosen | None] | None = None  # that the model is thinking about
+        self.at_plateau = False
 
     @property
     def study(self) -> optuna.Study:
@@ -115,6 +125,16 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             trial = self.study.ask()
             self.spec.parsed_space.draw(trial)
             self.study.tell(trial, told.values, state=_TOLD[told.state])
+
+    def _earlier(self) -> list[Seen]:
+        """An earlier search's trials for the model: how good they were at full budget."""
+        told = [one for one in self._of_study(TrialState.COMPLETE) if "earlier" in one.user_attrs]
+        at = [OBJECTIVES[name].kind for name in self.spec.objectives].index("quality")
+        tokens = self.spec.budget.tokens
+        return [
+            Seen(-2 - place, self.spec.parsed_space.fields_of(one.params), {}, ((tokens, one.values[at]),))
+            for place, one in enumerate(told)
+        ]
 
     def _settle(self) -> list[int]:
         """Bring the study up to the log after a crash; gives the trials to go on with."""
@@ -178,7 +198,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
     def _is_spent(self) -> bool:
         """Whether the budget has no trial left, but for those that somebody adds."""
         trials = self.spec.budget.trials
-        return not self.proposes or (trials is not None and self.log.state.trained >= trials)
+        return not self.proposes or self.at_plateau or (trials is not None and self.log.state.trained >= trials)
 
     def _job(self, trial_id: str, number: int) -> dict[str, Any]:
         self.numbers[trial_id] = number
@@ -196,7 +216,11 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         has added a trial that is there."""
         while self.refused < _MOST_TRIES:
             # A sampler in love with one corner of a small space proposes it again and again; chance finds the rest.
-            self.study.sampler = self.chance if self.refused >= _PATIENCE else self.chosen
+            lost = self.refused >= _PATIENCE
+            self.study.sampler = self.chance if lost else self.chosen
+            free = not (lost or self._is_spent or self._of_study(TrialState.WAITING))  # nobody else has a say
+            if self.model and free and not self._enqueue_choice(self.model):
+                return None
             trial = self.study.ask()
             if self._is_spent and "added" not in trial.user_attrs:  # it waits for a larger budget
                 self._put_back(trial)
@@ -215,6 +239,33 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
                 return None
         return None
 
+    def _enqueue_choice(self, model: KnownCosts) -> bool:
+        """Whether the model has made up its mind, which takes it up to a second: meanwhile others want to report."""
+        if self.choice is None:
+            state = self.log.state
+            known = seen((*state.trials.values(), *state.repeats.values()), model.quality)
+            self.choice = self.pricing.submit(model.choose, [*self.earlier, *known], dict(state.reference))
+        if not self.choice.done():
+            return False
+        chosen, self.choice = self.choice.result(), None
+        if chosen is None:  # chance may find what the model does not
+            return True
+        if chosen.gain is not None and self._is_plateau(chosen.gain):
+            return False
+        self.study.enqueue_trial(chosen.point, user_attrs={"gain": chosen.gain})
+        return True
+
+    def _is_plateau(self, gain: float) -> bool:
+        """Whether this and the trials chosen before it are not worth their tokens; one pool may be unlucky."""
+        share, volume = self.spec.budget.plateau, search_hypervolume(self.log.state, self.spec.objectives)
+        last = [*expected_gains(self.log.state), gain][-_PLATEAU:]
+        if share is None or not volume or len(last) < _PLATEAU or max(last) >= share * volume:
+            return False
+        self.at_plateau = True
+        text = f"the next trial is expected to add {gain / volume:.2g} of the hypervolume; budget.plateau is {share:g}."
+        self.log.record("notice", text=text, exhausted=True)
+        return True
+
     def _put_back(self, trial: optuna.Trial) -> None:
         """Let a trial that was waiting wait on, behind the others."""
         [waited] = [one for one in self._of_study(TrialState.RUNNING) if one.number == trial.number]
@@ -231,7 +282,9 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             costs, refusals, limits = {}, [str(error)], {}
         self.open[trial.number] = trial
         role = trial.user_attrs.get("role", "")
-        self.log.record("trial", trial=trial.number, params=proposal.params, costs=costs, role=role)
+        gain = trial.user_attrs.get("gain")
+        expected = {} if gain is None else {"gain": gain}
+        self.log.record("trial", trial=trial.number, params=proposal.params, costs=costs, role=role, **expected)
         for name, limit in limits.items():
             trial.set_constraint(name, costs[name] / limit - 1)
             if costs[name] > limit:

@@ -23,6 +23,22 @@ def share_done(state: SearchState, budget: Budget) -> float:
     return min(1.0, max(shares))
 
 
+def next_hour(state: SearchState) -> tuple[float, float] | None:
+    """Trials that an hour ends at the pace so far, and the most hypervolume that they are expected to add: as much each
+    as the trial that was chosen last, since the best is chosen first. None where that is not known."""
+    ended = ended_trials(state)
+    gains = expected_gains(state)
+    if ended < _TELLING or not gains or not state.active_seconds:
+        return None
+    trials = 3600 * ended / state.active_seconds
+    return trials, trials * gains[-1]
+
+
+def expected_gains(state: SearchState) -> list[float]:
+    """What trials were expected to add when they were chosen, in their order; not of those that no model chose."""
+    return [trial.gain for trial in state.trials.values() if trial.gain is not None]
+
+
 def seconds_left(state: SearchState, budget: Budget) -> float | None:
     """What its budget of time leaves, or what the trials so far took on average; None while nothing is known."""
     limits, ended = [], ended_trials(state)

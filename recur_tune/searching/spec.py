@@ -47,6 +47,10 @@ class Budget(_Section):
     )
     reduction: float = Field(2, gt=1, le=100, description="each rung has so many times the tokens of the one before")
 
+    plateau: float | None = Field(
+        None, gt=0, lt=1, description="the search ends when its next trial is expected to add less than this share"
+    )
+
     @model_validator(mode="after")
     def _bounded(self) -> Budget:
         if self.trials is None and self.wall_clock is None:
@@ -80,7 +84,9 @@ class Resources(_Section):
 class Sampler(_Section):
     """Who proposes the next trial."""
 
-    name: Literal["tpe", "nsga2", "nsga3", "gp", "random"] = Field("tpe", description="Optuna's sampler")
+    name: Literal["known-costs", "tpe", "nsga2", "nsga3", "gp", "random"] = Field(
+        "known-costs", description="ours, which models quality alone and knows the costs, or one of Optuna's"
+    )
     seed: NonNegativeInt = Field(0, le=2**31 - 1, description="the same seed proposes the same, one trial at a time")
 
 
@@ -150,6 +156,17 @@ class SearchSpec(_Section):
         for field in ("tokens", "validate_every"):
             if field in self.space:
                 raise ValueError(f"space: {field} is the budget's business; set budget.tokens and budget.rungs.")
+        qualities = [name for name in self.objectives if name not in COSTS]
+        if self.sampler.name == "known-costs" and len(qualities) > 1:
+            raise ValueError(
+                f"sampler: known-costs models one quality, and objectives has {', '.join(qualities)}; "
+                "leave out one or choose tpe."
+            )
+        if self.budget.plateau is not None and self.sampler.name != "known-costs":
+            raise ValueError(
+                f"budget: plateau {self.budget.plateau:g} needs to know what a trial is expected to add, and "
+                f"sampler {self.sampler.name} does not; choose known-costs."
+            )
         if self.sampler.name == "nsga2" and len(self.objectives) > 3:
             raise ValueError("sampler: nsga2 loses its way above three objectives; choose nsga3 or tpe.")
         searched = self.parsed_space.names  # raises where the space makes no sense
@@ -208,9 +225,13 @@ def changes_between(before: SearchSpec, after: SearchSpec) -> Iterator[tuple[str
     """
     old, new = _flat(before.model_dump()), _flat(after.model_dump())
     for field in sorted(old.keys() | new.keys()):
-        may_change = field in {"budget.trials", "budget.wall_clock", "tracking", "keep"} or field.startswith(
-            "resources."
-        )
+        may_change = field in {
+            "budget.trials",
+            "budget.wall_clock",
+            "budget.plateau",
+            "tracking",
+            "keep",
+        } or field.startswith("resources.")
         section, _, name = field.partition(".")
         if section == "space":  # 5e-4 and '5e-4' are the same there, as are 16 and '16'
             same = same_parameter(name, before.parsed_space.field(name), after.parsed_space.field(name))

@@ -38,6 +38,7 @@ class TrialRecord:
     repeats: int | None = None  # the trial that it trains once more, with another seed
     seed: int | None = None  # where it is not the search's own
     split: str = ""  # on which its model is scored at its end
+    gain: float | None = None  # that was expected of it when it was chosen, in hypervolume
     state: TrialState = "waiting"
     reason: str = ""  # why it failed, was pruned or is infeasible
     cause: str = ""  # the same in a word, for counting; none where it was pruned
@@ -94,7 +95,7 @@ class SearchState:
     confirmation_seconds: float = 0.0  # its front was trained again with other seeds
     confirming: bool = False  # that is what the last run does, or did
     preparation_seconds: float = 0.0  # a base was pretrained, a corpus tokenised, Ray started
-    exhausted: bool = False  # the sampler finds nothing new
+    exhausted: bool = False  # the sampler finds nothing new, or nothing that is worth a trial
     notices: list[str] = field(default_factory=list)  # what a person watching should know
     links: dict[str, str] = field(default_factory=dict)  # dashboard, MLflow
 
@@ -138,6 +139,8 @@ class SearchState:
     def _on_search(self, event: Event) -> None:
         self.status = event["status"]
         self.confirming = event.get("confirming", self.confirming and self.status != "preparing")
+        if self.status == "started" and not self.confirming:
+            self.exhausted = False  # it is looked for again
         if self.started is None and self.status == "started":
             self.started = event["time"]
         self.links |= event.get("links", {})
@@ -151,7 +154,7 @@ class SearchState:
 
     def _on_trial(self, event: Event) -> None:
         number, repeats = event["trial"], event.get("repeats")
-        told = {name: event[name] for name in ("role", "repeats", "seed", "split") if name in event}
+        told = {name: event[name] for name in ("role", "repeats", "seed", "split", "gain") if name in event}
         made = TrialRecord(number, event["params"], event["costs"], **told)
         (self.trials if repeats is None else self.repeats)[number] = made
 

@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,17 @@ def test_status_as_json(results: Path) -> None:
     assert one["links"] == {}, "the dashboard went with the process"
     every = json.loads(run("status", "--json").out)
     assert every["searches"] == [one] and every["results"] == str(results) and every["unreadable"] == []
+
+
+def test_status_tells_what_the_next_hour_is_expected_to_buy(results: Path) -> None:
+    assert "next hour" not in run("status", "books").out, "no model has chosen"
+    books = SearchDirectory(results / "books")
+    event = next(event for event, _ in books.events() if event["kind"] == "trial" and event["trial"] == 4)
+    log = books.path / EVENTS
+    log.write_text(log.read_text() + json.dumps({**event, "time": time.time(), "trial": 7, "gain": 0.001}) + "\n")
+    one = json.loads(run("status", "books", "--json").out)
+    assert one["next_hour"]["hypervolume"] == pytest.approx(0.001 * one["next_hour"]["trials"])
+    assert "the next hour, " in run("status", "books").out
 
 
 def test_a_search_of_a_later_version_hides_no_other(results: Path) -> None:

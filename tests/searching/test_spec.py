@@ -94,9 +94,16 @@ RICH: dict[str, Any] = {
          "resources: gpus 1.5 is not possible; above one it has to be a whole number."),
         ({"resources": {"workers": 0}}, "resources.workers: 0 is not greater than 0."),
         ({"resources": {"gpus": -1}}, "resources.gpus: -1 is not greater than or equal to 0."),
-        ({"sampler": {"name": "cmaes"}}, "sampler.name: 'cmaes' is not 'tpe', 'nsga2', 'nsga3', 'gp' or 'random'."),
+        ({"sampler": {"name": "cmaes"}},
+         "sampler.name: 'cmaes' is not 'known-costs', 'tpe', 'nsga2', 'nsga3', 'gp' or 'random'."),
+        ({"objectives": ["perplexity", "loss", "flops_per_token"], "sampler": {"name": "known-costs"}},
+         "sampler: known-costs models one quality, and objectives has perplexity, loss; leave out one or choose tpe."),
         ({"sampler": {"name": "nsga2"}, "objectives": ["loss", "flops_per_token", "peak_memory", "parameters"]},
          "sampler: nsga2 loses its way above three objectives; choose nsga3 or tpe."),
+        ({"budget": {"trials": 9, "plateau": 0.01}, "sampler": {"name": "random"}},
+         "budget: plateau 0.01 needs to know what a trial is expected to add, and sampler random does not; "
+         "choose known-costs."),
+        ({"budget": {"trials": 9, "plateau": 2}}, "budget.plateau: 2 is not less than 1."),
         ({"keep": "some"}, "keep: 'some' is not 'front', 'all' or 'none'."),
     ],
 )  # fmt: skip

@@ -44,7 +44,7 @@ def test_a_search_is_a_run_and_its_trials_are_runs_below_it(results: Path) -> No
     assert parent.data.tags["recur_tune.version"] == directory.identity["version"]
     wanted = {
         "objectives": "perplexity, flops_per_token", "budget.tokens": "1000", "budget.trials": "5",
-        "sampler.name": "tpe", "resources.workers": "1", "limits.flops_per_token": "1M",
+        "sampler.name": "known-costs", "resources.workers": "1", "limits.flops_per_token": "1M",
     }  # fmt: skip
     assert wanted.items() <= parent.data.params.items()
     assert {name: (run.info.status, run.data.tags["state"]) for name, run in children.items()} == {
