@@ -28,6 +28,7 @@ LAYERS = (
     {"cost"},
     {"trial"},
     {"searching"},
+    {"modelling"},
     {"drawing"},
     {"tracking", "monitoring", "cluster"},
     {"running", "slurm", "reporting"},

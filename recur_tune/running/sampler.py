@@ -23,11 +23,13 @@ from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 from recur_tune.errors import UserError
+from recur_tune.modelling.known_costs import Chosen, KnownCosts, Seen, seen
 from recur_tune.recurrences import DEFAULT, MECHANISMS, NONE, canonical
 from recur_tune.recurrences.pooled import PAPER
 from recur_tune.running.live import LivesInDriver
 from recur_tune.searching.directory import KNOWLEDGE, STUDY, SearchLog
 from recur_tune.searching.knowledge import read_knowledge
+from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.requests import take_trials
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED, TrialRecord
@@ -38,6 +40,7 @@ warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning
 
 _MOST_TRIES = 200  # proposals in a row that are infeasible or known already, before the space counts as exhausted
 _PATIENCE = 10  # of them before chance takes over from the sampler
+KNOWN_COSTS = "known-costs"
 _TOLD = {
     "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED,
     "infeasible": TrialState.PRUNED, "failed": TrialState.FAIL,
@@ -90,6 +93,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             self._tell_knowledge()
             for role, point in first_points(spec).items():
                 self.study.enqueue_trial(point, user_attrs={"role": role})
+        self.earlier = self._earlier()
         self.open: dict[int, optuna.Trial] = {}  # in the study, not told yet
         self.unfinished = deque(self._settle())
         self.again: set[int] = set()  # were handed out a second time
@@ -100,6 +104,8 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         self.chance = optuna.samplers.RandomSampler(seed=spec.sampler.seed + len(self.known))
         self.proposal: Proposal | None = None
         self.pricing = ThreadPoolExecutor(1, thread_name_prefix="pricing")
+        self.model = KnownCosts(spec, price, self._config) if spec.sampler.name == KNOWN_COSTS else None
+        self.choice: Future[Chosen | None] | None = None  # that the model is thinking about
 
     @property
     def study(self) -> optuna.Study:
@@ -115,6 +121,16 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             trial = self.study.ask()
             self.spec.parsed_space.draw(trial)
             self.study.tell(trial, told.values, state=_TOLD[told.state])
+
+    def _earlier(self) -> list[Seen]:
+        """An earlier search's trials for the model: how good they were at full budget."""
+        told = [one for one in self._of_study(TrialState.COMPLETE) if "earlier" in one.user_attrs]
+        at = [OBJECTIVES[name].kind for name in self.spec.objectives].index("quality")
+        tokens = self.spec.budget.tokens
+        return [
+            Seen(-2 - place, self.spec.parsed_space.fields_of(one.params), {}, ((tokens, one.values[at]),))
+            for place, one in enumerate(told)
+        ]
 
     def _settle(self) -> list[int]:
         """Bring the study up to the log after a crash; gives the trials to go on with."""
@@ -196,7 +212,11 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         has added a trial that is there."""
         while self.refused < _MOST_TRIES:
             # A sampler in love with one corner of a small space proposes it again and again; chance finds the rest.
-            self.study.sampler = self.chance if self.refused >= _PATIENCE else self.chosen
+            lost = self.refused >= _PATIENCE
+            self.study.sampler = self.chance if lost else self.chosen
+            free = not (lost or self._is_spent or self._of_study(TrialState.WAITING))  # nobody else has a say
+            if self.model and free and not self._enqueue_choice(self.model):
+                return None
             trial = self.study.ask()
             if self._is_spent and "added" not in trial.user_attrs:  # it waits for a larger budget
                 self._put_back(trial)
@@ -214,6 +234,18 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
                 self.log.record("notice", text=f"the trial that was added is {same} already, and not trained again.")
                 return None
         return None
+
+    def _enqueue_choice(self, model: KnownCosts) -> bool:
+        """Whether the model has made up its mind, which takes it up to a second: meanwhile others want to report."""
+        if self.choice is None:
+            trials = [*self.earlier, *seen(self.log.state.trials.values(), model.quality)]
+            self.choice = self.pricing.submit(model.choose, trials, dict(self.log.state.reference))
+        if not self.choice.done():
+            return False
+        chosen, self.choice = self.choice.result(), None
+        if chosen is not None:  # otherwise chance may find what the model does not
+            self.study.enqueue_trial(chosen.point)
+        return True
 
     def _put_back(self, trial: optuna.Trial) -> None:
         """Let a trial that was waiting wait on, behind the others."""

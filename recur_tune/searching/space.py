@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from recur_tune.recurrences import canonical
@@ -42,6 +43,10 @@ class Choice:
     def draw(self, name: str, trial: optuna.Trial) -> Any:
         """Let the sampler choose."""
         return trial.suggest_categorical(name, list(self.values))
+
+    def random(self, rng: np.random.Generator) -> Any:
+        """Any of them, each as probable."""
+        return self.values[rng.integers(len(self.values))]
 
     def closest(self, wanted: Any) -> Any:
         """The value nearest to the wanted one; among words, that word or the first."""
@@ -75,6 +80,18 @@ class Range:
             return trial.suggest_int(name, self.low, self.high, step=int(self.step or 1), log=self.log)
         return trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
 
+    def random(self, rng: np.random.Generator) -> float:
+        """Any number of the range, on its scale."""
+        whole = isinstance(self.low, int) and isinstance(self.high, int)
+        if self.log:  # a whole number stands for all that are rounded to it
+            less, more = (self.low - 0.5, self.high + 0.5) if whole else (self.low, self.high)
+            number = math.exp(rng.uniform(math.log(less), math.log(more)))
+            return min(max(round(number) if whole else number, self.low), self.high)
+        if step := self.step or (1 if whole else None):
+            steps = math.floor((self.high - self.low) / step + 1e-9)
+            return min(self.low + int(rng.integers(steps + 1)) * step, self.high)
+        return rng.uniform(self.low, self.high)
+
     def closest(self, wanted: Any) -> float:
         """The number in the range nearest to the wanted one."""
         if not isinstance(wanted, int | float):
@@ -97,6 +114,10 @@ class Fixed:
     value: Any
 
     def draw(self, name: str, trial: optuna.Trial) -> Any:
+        """Always the same."""
+        return self.value
+
+    def random(self, rng: np.random.Generator) -> Any:
         """Always the same."""
         return self.value
 
@@ -123,6 +144,23 @@ class Space:
         """Let Optuna's trial decide every parameter that exists; the result is in a trial's fields."""
         drawn = self._walk(lambda name, parameter: parameter.draw(self.label(name, parameter), trial))
         return self._in_fields(drawn)
+
+    def sample(
+        self, rng: np.random.Generator, kept: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A random point in the sampler's own names, and as a trial's fields; what is `kept` of another point stays
+        wherever it exists."""
+        point: dict[str, Any] = {}
+
+        def choose(name: str, parameter: Parameter) -> Any:
+            label = self.label(name, parameter)
+            value = kept[label] if kept and label in kept else parameter.random(rng)
+            if not isinstance(parameter, Fixed):
+                point[label] = value
+            return value
+
+        fields = self._in_fields(self._walk(choose))
+        return point, fields
 
     def closest(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """The point of the space nearest to the wanted fields, in the sampler's own names; fields that `wanted` does

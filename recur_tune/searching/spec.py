@@ -80,7 +80,9 @@ class Resources(_Section):
 class Sampler(_Section):
     """Who proposes the next trial."""
 
-    name: Literal["tpe", "nsga2", "nsga3", "gp", "random"] = Field("tpe", description="Optuna's sampler")
+    name: Literal["known-costs", "tpe", "nsga2", "nsga3", "gp", "random"] = Field(
+        "tpe", description="ours, which models quality alone and knows the costs, or one of Optuna's"
+    )
     seed: NonNegativeInt = Field(0, le=2**31 - 1, description="the same seed proposes the same, one trial at a time")
 
 
@@ -150,6 +152,12 @@ class SearchSpec(_Section):
         for field in ("tokens", "validate_every"):
             if field in self.space:
                 raise ValueError(f"space: {field} is the budget's business; set budget.tokens and budget.rungs.")
+        qualities = [name for name in self.objectives if name not in COSTS]
+        if self.sampler.name == "known-costs" and len(qualities) > 1:
+            raise ValueError(
+                f"sampler: known-costs models one quality, and objectives has {', '.join(qualities)}; "
+                "leave out one or choose tpe."
+            )
         if self.sampler.name == "nsga2" and len(self.objectives) > 3:
             raise ValueError("sampler: nsga2 loses its way above three objectives; choose nsga3 or tpe.")
         searched = self.parsed_space.names  # raises where the space makes no sense

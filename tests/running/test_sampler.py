@@ -64,7 +64,9 @@ class Driver:
     def ask(self) -> RayTrial | None:
         self.asked += 1
         while (suggested := self.searcher.suggest(f"ray{self.asked}")) is None:
-            if self.searcher.proposal is not None:
+            if self.searcher.choice is not None:
+                wait([self.searcher.choice])
+            elif self.searcher.proposal is not None:
                 wait([self.searcher.proposal.costs])  # for its price
         if suggested == Searcher.FINISHED:
             return None

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import optuna
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -115,6 +116,30 @@ def test_every_draw_is_a_trial_with_the_parameters_of_its_branches(given: dict[s
         for name, fixed in given.items():
             assert isinstance(fixed, dict | list) or getattr(config, name) == fixed
         ongoing.tell(trial, value)
+
+
+@modest
+@given(spaces, st.integers(0, 1000))
+def test_a_sampled_point_is_drawn_as_the_same_trial(given: dict[str, Any], seed: int) -> None:
+    found, rng = read_space(given), np.random.default_rng(seed)
+    for kept in (None, found.sample(rng)[0]):
+        point, fields = found.sample(rng, kept)
+        ongoing = study()
+        ongoing.enqueue_trial(point)
+        trial = ongoing.ask()
+        assert found.draw(trial) == fields
+        assert trial.params == point, "none is left to the sampler, and none is a stranger to it"
+        assert kept is None or kept == point
+
+
+def test_samples_follow_the_scale_of_their_range() -> None:
+    rng = np.random.default_rng(0)
+    whole = Counter(Range(1, 4, log=True).random(rng) for _ in range(4000))
+    assert sorted(whole) == [1, 2, 3, 4] and whole[1] > 2.5 * whole[4]
+    low = sum(Range(1e-4, 1e-2, log=True).random(rng) < 1e-3 for _ in range(4000))
+    assert 1850 < low < 2150
+    steps = Counter(round(Range(0.0, 0.3, step=0.1).random(rng), 9) for _ in range(4000))
+    assert sorted(steps) == [0.0, 0.1, 0.2, 0.3] and min(steps.values()) > 850
 
 
 @modest
