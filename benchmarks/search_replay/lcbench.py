@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -52,15 +53,17 @@ class LCBench(Task):
             space[ours] = {"from": low, "to": high, "log": given[theirs]["log"]}
         self.search = {"space": space, "budget": {"tokens": self.longest, "rungs": 3, "reduction": 2}}
         self.code = json.loads((folder / "encoding.json").read_text())["OpenML_task_id"][data_set]
-        drawn = self._drawn(given)
-        losses = self._losses(np.column_stack([np.full(_DRAWN, EPOCHS), drawn]))
-        columns = dict(zip(FIELDS, drawn.T, strict=True))
-        flops, memory = costs(columns["num_layers"], columns["max_units"], columns["batch_size"])
-        values = np.column_stack([losses, flops, memory])
-        self.reference = [
-            float(np.percentile(losses, _WORST_THAT_COUNTS)), float(1.01 * flops.max()), float(1.01 * memory.max())
-        ]  # fmt: skip
-        self.front = best_of(values[(values < self.reference).all(axis=1)])
+        self.given = given
+
+    @cached_property
+    def reference(self) -> list[float]:  # type: ignore[override]
+        losses, flops, memory = self._drawn.T
+        worst = float(np.percentile(losses, _WORST_THAT_COUNTS))
+        return [worst, float(1.01 * flops.max()), float(1.01 * memory.max())]
+
+    @cached_property
+    def front(self) -> np.ndarray:  # type: ignore[override]
+        return best_of(self._drawn[(self._drawn < self.reference).all(axis=1)])
 
     @cached_property
     def _surrogate(self) -> Any:
@@ -75,18 +78,21 @@ class LCBench(Task):
         [output] = self._surrogate.run(None, {"x_cont": inputs.astype(np.float32), "x_cat": which})
         return np.maximum(output[:, 2].astype(float), 1e-3)  # a cross-entropy is not negative, its model's may be
 
-    @staticmethod
-    def _drawn(given: dict[str, Any]) -> np.ndarray:
-        """Points of the prior."""
-        random, columns = np.random.default_rng(0), []
+    @cached_property
+    def _drawn(self) -> np.ndarray:
+        """The objectives at points of the prior; a replay does without."""
+        random, columns = np.random.default_rng(0), {}
         for name in FIELDS:
-            low, high = given[name]["lower"], given[name]["upper"]
-            if given[name]["type"] == "uniform_int":
+            low, high, whole = (self.given[name][key] for key in ("lower", "upper", "type"))
+            if whole == "uniform_int":
                 low, high = low - 0.5, high + 0.5
-            column = np.exp(random.uniform(np.log(low), np.log(high), _DRAWN)) if given[name]["log"] else None
-            column = random.uniform(low, high, _DRAWN) if column is None else column
-            columns.append(column.round() if given[name]["type"] == "uniform_int" else column)
-        return np.column_stack(columns)
+            log = self.given[name]["log"]
+            column = random.uniform(math.log(low) if log else low, math.log(high) if log else high, _DRAWN)
+            column = np.exp(column) if log else column
+            columns[name] = column.round() if whole == "uniform_int" else column
+        losses = self._losses(np.column_stack([np.full(_DRAWN, EPOCHS), *columns.values()]))
+        flops, memory = costs(columns["num_layers"], columns["max_units"], columns["batch_size"])
+        return np.column_stack([losses, flops, memory])
 
     def history(self, config: TrialConfig) -> History:
         point = [getattr(config, name) for name in FIELDS.values()]

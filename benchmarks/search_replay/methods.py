@@ -45,5 +45,7 @@ METHODS: dict[str, Maker] = {
     "ours: halving alone": _ours("random", stops=True),
     "ours: TPE alone": _ours("tpe", stops=False),
     "ours: TPE + halving": _ours("tpe", stops=True),
+    "ours: known costs alone": _ours("known-costs", stops=False),
+    "ours: known costs + halving": _ours("known-costs", stops=True),
 }
 SLOW = ("GPSampler", "Syne Tune, EHVI")  # a minute or more for one search
