@@ -20,7 +20,7 @@ os.environ["OMP_NUM_THREADS"] = "1"  # a process for each core; before NumPy is 
 
 from search_replay import lcbench, outside, tables
 from search_replay.methods import METHODS, SLOW
-from search_replay.results import Place, Search, run_all
+from search_replay.results import Place, Search, read, run_all
 
 TABLE = Path(__file__).parent / "recorded_trials.csv"
 RESULTS = Path("build") / "search_quality.jsonl"
@@ -38,6 +38,7 @@ def main() -> None:
     add("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="NAME", help="; ".join(METHODS))
     add("--skip-slow", action="store_true", help=f"leave out {' and '.join(SLOW)}")
     add("--processes", type=int, default=os.cpu_count())
+    add("--replay-nothing", action="store_true", help="print the tables of what the results file has")
     add("--results", type=Path, default=RESULTS, help="a line for each replay; its measures go to a CSV file beside it")
     arguments = parser.parse_args()
     for file in arguments.table:
@@ -49,6 +50,9 @@ def main() -> None:
     places = [Place(str(table)) for table in arguments.table]
     if arguments.lcbench is not None:
         places += [Place(str(arguments.lcbench), data_set) for data_set in arguments.data_sets]
+    for table in (place.task for place in places if not place.data_set):
+        if missing := table.missing():
+            parser.error(f"--table: {table.name} lacks {len(missing)} trials; record_trials.py goes on with it.")
     absent = outside.left_out()
     for name, package in absent.items():
         print(f"{name} is left out: {package} is not installed")
@@ -58,7 +62,10 @@ def main() -> None:
         (Search(place.task.name, method, workers, seed, arguments.trials), place)
         for seed in range(arguments.seeds) for place in places for workers in arguments.workers for method in methods
     ]  # fmt: skip
-    replays = run_all(searches, arguments.results, arguments.processes)
+    if arguments.replay_nothing:
+        replays = {one: found for one, found in read(arguments.results) if one.trials == arguments.trials}
+    else:
+        replays = run_all(searches, arguments.results, arguments.processes)
 
     tasks = [place.task for place in places]
     scored = {search: found for task in tasks for search, found in tables.score_all(task, replays).items()}

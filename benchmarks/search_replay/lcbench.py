@@ -112,7 +112,7 @@ def refused(folder: Path, data_sets: Sequence[str]) -> str | None:
             return f"--lcbench: {folder} has no {name}; give the folder of YAHPO Gym's lcbench."
     if importlib.util.find_spec("onnxruntime") is None:
         return "--lcbench: onnxruntime is not installed, which runs the surrogate; pip install onnxruntime."
-    known = json.loads((folder / "encoding.json").read_text())["OpenML_task_id"]
+    known = {*json.loads((folder / "encoding.json").read_text())["OpenML_task_id"]} - {"#na#"}
     strange = next((one for one in data_sets if one not in known), None)
     return strange and f"--data-sets: LCBench has no {strange}; known: {', '.join(sorted(known))}."
 
