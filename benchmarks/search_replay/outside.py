@@ -76,7 +76,10 @@ class SyneTuneProposer:
                    if not isinstance(one, Fixed)}  # fmt: skip
         missing = {name: domain.sample() for name, domain in domains.items()}
         starts = [{**missing, **point} for point in self.chance.starts()]
-        self.searcher = ExpectedHyperVolumeImprovement(domains, points_to_evaluate=starts, random_seed=seed)
+        # In single precision: with its default, double, BoTorch 0.18 meets both and raises.
+        self.searcher = ExpectedHyperVolumeImprovement(
+            domains, points_to_evaluate=starts, random_seed=seed, double_precision=False
+        )
 
     def ask(self, by_chance: bool) -> tuple[Any, dict[str, Any]]:
         if by_chance:

@@ -72,13 +72,17 @@ def run_all(searches: Sequence[tuple[Search, Place]], file: Path, processes: int
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool, file.open("a") as lines:
         waiting = {pool.submit(run, search, place): search for search, place in todo}
         for number, future in enumerate(as_completed(waiting), 1):
-            search, line = waiting[future], future.result()
-            lines.write(json.dumps(line) + "\n")
-            lines.flush()
+            search, error = waiting[future], future.exception()
+            if error is None:
+                lines.write(json.dumps(future.result()) + "\n")
+                lines.flush()
             what = f"{search.task}, {search.method}, {search.workers} at a time, seed {search.seed}"
-            print(f"{number}/{len(todo)} {time.monotonic() - began:.0f} s: {what}", flush=True)
+            failed = (
+                f" failed, {type(error).__name__}: {error}" if error else ""
+            )  # others' packages may, and go without
+            print(f"{number}/{len(todo)} {time.monotonic() - began:.0f} s: {what}{failed}", flush=True)
     done = dict(read(file))
-    return {search: done[search] for search, _ in searches}
+    return {search: done[search] for search, _ in searches if search in done}
 
 
 def read(file: Path) -> Iterator[tuple[Search, list[Finished]]]:
