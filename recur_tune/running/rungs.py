@@ -1,7 +1,10 @@
-"""Successive halving over several objectives: who goes on at a rung, decided from what the others had there.
+"""Early stopping over several objectives: a trial is pruned at a rung when its chance of ending on the front is small.
 
-Costs are known exactly before a trial runs, so the only question at a rung is quality. A trial is pruned only by
-peers that are better at no more cost: a cheap configuration is never measured against an expensive one.
+Costs are known exactly before a trial runs, so it ends on the front if its quality beats that of everything that costs
+no more. How far qualities still fall from a rung to the end is learned from this search's own finished trials: their
+mean and their spread make a Student t distribution, which is wide while there are few of them. So a mechanism that
+starts equal to the plain model, at slightly more cost, has an even chance and goes on; what is cheaper than all that
+have ended, by whichever cost, has nothing to beat and always does.
 """
 
 from __future__ import annotations
@@ -9,22 +12,19 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import moocore
 import numpy as np
+from scipy.special import stdtr
 
-from recur_tune.searching.objectives import SAME_COST
+SMALL_CHANCE = 0.1
 
 
 class Rungs:
-    """The tables of what every trial had when it reached each rung, in tokens.
+    """The tables of what every trial had when it reached each rung, in tokens; `costs` says which values are costs."""
 
-    `costs` says which values are costs: they are compared in steps of `SAME_COST`, because a configuration that is a
-    thousandth cheaper than all others would otherwise be out of everybody's reach.
-    """
-
-    def __init__(self, tokens: Sequence[int], reduction: float, costs: Sequence[bool] = ()) -> None:
-        self.tokens, self.reduction, self.costs = sorted(tokens), reduction, costs
-        self.tables: dict[int, dict[int, list[float]]] = {rung: {} for rung in self.tokens}
+    def __init__(self, tokens: Sequence[int], costs: Sequence[bool]) -> None:
+        self.tokens = sorted(tokens)
+        self.costs, self.qualities = np.flatnonzero(costs), np.flatnonzero(~np.array(costs))
+        self.tables: dict[int, dict[int, np.ndarray]] = {rung: {} for rung in self.tokens}
 
     def reach(self, trial: int, tokens: int, values: Sequence[float]) -> bool:
         """Note what a trial has after so many tokens, and say whether it goes on.
@@ -33,47 +33,36 @@ class Rungs:
         """
         new = [rung for rung in self.tokens if rung <= tokens and trial not in self.tables[rung]]
         for rung in new:
-            self.tables[rung][trial] = self._comparable(values)
+            self.tables[rung][trial] = np.array(values, dtype=float)
         if not new or new[-1] == self.tokens[-1]:
             return True
-        return self._survives(trial, self.tables[new[-1]])
+        return self.chance(trial, new[-1]) >= SMALL_CHANCE
 
-    def _comparable(self, values: Sequence[float]) -> list[float]:
-        is_cost = [*self.costs, *[False] * (len(values) - len(self.costs))]
-        steps = math.log1p(SAME_COST)
-        return [round(math.log(value) / steps) if cost else value for value, cost in zip(values, is_cost, strict=True)]
+    def chance(self, trial: int, rung: int) -> float:
+        """The probability that a trial ends better, in some quality, than each that ended at no more cost.
 
-    def _survives(self, trial: int, table: dict[int, list[float]]) -> bool:
-        trials = list(table)
-        order = best_first(np.array([table[one] for one in trials], dtype=float))
-        place = [trials[index] for index in order].index(trial)
-        if place < max(1, math.ceil(len(trials) / self.reduction)):
-            return True
-        return not any(_dominates(table[peer], table[trial]) for peer in trials)
-
-
-def best_first(values: np.ndarray) -> list[int]:
-    """The rows in order: by non-dominated sorting, and within a front the lonelier first, so that it stays spread."""
-    ranks = np.asarray(moocore.pareto_rank(values))
-    spread = np.zeros(len(values))
-    for rank in np.unique(ranks):
-        members = np.flatnonzero(ranks == rank)
-        spread[members] = crowding_distance(values[members])
-    return sorted(range(len(values)), key=lambda row: (ranks[row], -spread[row], row))
-
-
-def crowding_distance(values: np.ndarray) -> np.ndarray:
-    """How far a row's neighbours are from each other, summed over objectives; infinite at the ends."""
-    distance = np.zeros(len(values))
-    for column in values.T:
-        order = np.argsort(column, kind="stable")
-        width = column[order[-1]] - column[order[0]]
-        if width == 0:
-            continue
-        distance[order[[0, -1]]] = np.inf
-        distance[order[1:-1]] += (column[order[2:]] - column[order[:-2]]) / width
-    return distance
+        It may fall as finished trials do on average, or as the very one that it has to beat: the better of both
+        counts, since a mechanism that starts closed follows the plain model's curve, however far that fell.
+        """
+        values, ends, starts = self.tables[rung][trial], self.tables[self.tokens[-1]], self.tables[rung]
+        curves = [number for number in ends if number in starts]
+        peers = [number for number in curves if (ends[number][self.costs] <= values[self.costs]).all()]
+        if not peers or len(curves) < 2:
+            return 1.0
+        start, end = (np.log([table[number][self.qualities] for number in curves]) for table in (starts, ends))
+        falls = end - start
+        spread = falls.std(axis=0, ddof=1)
+        beaten = np.isin(curves, peers)
+        now = np.log(values[self.qualities])
+        by_average = _chance(
+            end[beaten] - now - falls.mean(axis=0), spread * math.sqrt(1 + 1 / len(curves)), len(curves)
+        )
+        alike = _chance(start[beaten] - now, spread * math.sqrt(2), len(curves))
+        return float(np.maximum(by_average, alike).max(axis=1).min())
 
 
-def _dominates(one: Sequence[float], other: Sequence[float]) -> bool:
-    return all(a <= b for a, b in zip(one, other, strict=True)) and list(one) != list(other)
+def _chance(ahead: np.ndarray, spread: np.ndarray, curves: int) -> np.ndarray:
+    """Of ending better by nought or more, when that much is expected; curves that are all alike leave nothing open."""
+    certain = np.where(ahead >= -1e-9, 1.0, 0.0)  # a value that is no number is behind
+    sure = np.where(spread > 1e-12, spread, 1.0)
+    return np.where(spread > 1e-12, np.nan_to_num(stdtr(curves - 1, ahead / sure)), certain)

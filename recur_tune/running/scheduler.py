@@ -10,7 +10,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from recur_tune.running.live import LivesInDriver
-from recur_tune.running.rungs import Rungs
+from recur_tune.running.rungs import SMALL_CHANCE, Rungs
 from recur_tune.searching.directory import STOP, SearchLog
 from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.spec import SearchSpec
@@ -18,13 +18,13 @@ from recur_tune.searching.state import ENDED, TrialRecord, Validation
 
 
 class ParetoHalving(LivesInDriver, FIFOScheduler):
-    """Stops at rungs what peers beat at no more cost. Ray hands every report here first, so here it is logged."""
+    """Stops at rungs what will hardly end on the front. Ray hands every report here first, so here it is logged."""
 
     def __init__(self, spec: SearchSpec, log: SearchLog) -> None:
         super().__init__()
         self.spec, self.log = spec, log
         costs = [name in COSTS for name in spec.objectives]
-        self.rungs = Rungs(spec.budget.rung_tokens, spec.budget.reduction, costs)
+        self.rungs = Rungs(spec.budget.rung_tokens, costs)
         # Ray forgets a scheduler's state on a restart; the log does not.
         for trial, validation in validations_in_order(log):
             self.rungs.reach(trial.number, validation.tokens, self._values(trial, validation))
@@ -46,6 +46,8 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
             return TrialScheduler.CONTINUE
         self.log.record("report", trial=number, **report)
         record = self.log.state.record(number)
+        if record.state == "complete" and record.repeats is None and report.get("validation"):
+            self._reach(record)  # others are measured by its end
         if record.state != "running":
             if report.get("replace_actor"):
                 # The trainable raises next, and Ray replaces an actor in which something raised. It shall not try
@@ -55,14 +57,20 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
             return self._let_go(trial)
         if not report.get("validation") or record.repeats is not None:  # a repetition is to be seen to its end
             return TrialScheduler.CONTINUE
-        validation = record.validations[-1]
-        self._fix_reference(record, validation)
-        if self.rungs.reach(number, validation.tokens, self._values(record, validation)):
+        self._fix_reference(record, record.validations[-1])
+        if self._reach(record):
             return TrialScheduler.CONTINUE
         self.log.record(
-            "end", trial=number, state="pruned", reason=f"others were better at its cost after {record.tokens} tokens"
+            "end",
+            trial=number,
+            state="pruned",
+            reason=f"its chance of ending on the front was under {SMALL_CHANCE:.0%} after {record.tokens} tokens",
         )
         return self._let_go(trial)
+
+    def _reach(self, trial: TrialRecord) -> bool:
+        validation = trial.validations[-1]
+        return self.rungs.reach(trial.number, validation.tokens, self._values(trial, validation))
 
     def _let_go(self, trial: Trial) -> str:
         """End a trial's work. An actor is taken from it at once; the workers of Ray Train leave by themselves, those of
