@@ -42,10 +42,10 @@ METHODS: dict[str, Maker] = {
     "Ray's OptunaSearch + ASHA": lambda task, seed, trials: ShippedPair(task, seed),
     "SMAC3, ParEGO": lambda task, seed, trials: Peer(task, SmacProposer(task, seed, trials)),
     "Syne Tune, EHVI": lambda task, seed, trials: Peer(task, SyneTuneProposer(task, seed)),
-    "ours: halving alone": _ours("random", stops=True),
+    "ours: stopping alone": _ours("random", stops=True),
     "ours: TPE alone": _ours("tpe", stops=False),
-    "ours: TPE + halving": _ours("tpe", stops=True),
+    "ours: TPE + stopping": _ours("tpe", stops=True),
     "ours: known costs alone": _ours("known-costs", stops=False),
-    "ours: known costs + halving": _ours("known-costs", stops=True),
+    "ours: known costs + stopping": _ours("known-costs", stops=True),
 }
 SLOW = ("GPSampler", "Syne Tune, EHVI")  # a minute or more for one search

@@ -135,7 +135,15 @@ def test_the_table_has_every_point_of_its_space(table: RecordedTable) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["random", "NSGA-II", "MO-ASHA, mended", "Ray's OptunaSearch + ASHA", "ours: TPE + halving"]
+    "name",
+    [
+        "random",
+        "NSGA-II",
+        "MO-ASHA, mended",
+        "Ray's OptunaSearch + ASHA",
+        "ours: TPE + stopping",
+        "ours: known costs + stopping",
+    ],
 )
 def test_everybody_begins_alike_and_trains_nothing_twice(name: str, table: RecordedTable) -> None:
     method = METHODS[name](table, 3, 15)
