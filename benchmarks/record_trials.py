@@ -87,7 +87,7 @@ def main() -> None:
     space, corpus = spec.parsed_space, spec.parsed_space.fixed["corpus"]
     names = [Space.label(name, one) for name, one in space.all_parameters.items() if not isinstance(one, Fixed)]
     quality, rows = spec.objectives[0], list[dict[str, str]]()
-    if arguments.table.exists():
+    if arguments.table.exists() and arguments.table.stat().st_size:  # it is empty while bodies are pretrained
         names, quality, rows = read_rows(arguments.table)
     done = {tuple(value_of(row[name]) for name in names) for row in rows}
     todo = [point for point in points(space) if tuple(point.get(name) for name in names) not in done]

@@ -7,7 +7,7 @@ replay knows what any scheduler would have seen. Nothing runs on Ray, but the sa
 All methods draw from the space's prior, begin with the same points and train no configuration twice.
 
 Replays that are in the results file are not made again: it can be stopped and started, and asked for more seeds. Delete
-the file when a method has changed. Ten minutes on two cores: `--seeds 3 --skip-slow` without LCBench.
+the file when a method has changed. Ten minutes on two free cores: `--seeds 8 --skip-slow`, without LCBench.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from recur_tune.searching.spec import SearchSpec
 from recur_tune.spec import TrialConfig, parse
 
 History = list[tuple[int, float]]  # tokens and quality at every validation, the whole budget last
+Verdict = Literal["go on", "stop", "pause"]  # of a trial at a validation
 COSTS = ("flops_per_token", "peak_memory")
 
 
@@ -43,13 +44,13 @@ class Task(ABC):
         """Their names as a search has them."""
         return (self.quality, *COSTS)
 
-    def spec(self, sampler: str = "random", seed: int = 0, **fields: Any) -> SearchSpec:
-        """The search that all methods run, whose own they may change by further fields."""
+    def spec(self, sampler: str = "random", seed: int = 0) -> SearchSpec:
+        """The search that all methods run."""
         budget = {**self.search["budget"], "trials": 10_000}
         return parse(
             SearchSpec,
             {"space": self.search["space"], "objectives": self.objectives, "budget": budget,
-             "sampler": {"name": sampler, "seed": seed}, **fields},
+             "sampler": {"name": sampler, "seed": seed}},
         )  # fmt: skip
 
 
@@ -61,6 +62,3 @@ def cheap_third(front: np.ndarray) -> np.ndarray:
 def best_of(values: np.ndarray) -> np.ndarray:
     """The distinct rows that no other beats."""
     return np.unique(values[non_dominated(values)], axis=0)
-
-
-Verdict = Literal["go on", "stop", "pause"]
