@@ -13,16 +13,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from optuna.trial import FixedTrial
 
 from benchmarks.search_replay.clock import Job, replay
 from benchmarks.search_replay.lcbench import costs
 from benchmarks.search_replay.methods import METHODS
 from benchmarks.search_replay.moasha import MOASHA
-from benchmarks.search_replay.recorded import RecordedTable
+from benchmarks.search_replay.recorded import RecordedTable, points
 from benchmarks.search_replay.results import Search, read
 from benchmarks.search_replay.scores import found, quartiles, tokens_to, trajectory, volume_at
 from benchmarks.search_replay.task import History, Task, Verdict, cheap_third
-from recur_tune.spec import TrialConfig
+from recur_tune.searching.space_parsing import read_space
+from recur_tune.spec import TrialConfig, read_yaml
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "recorded_trials.csv"
 
@@ -92,16 +94,16 @@ def test_a_paused_trial_goes_on_where_it_was() -> None:
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=6))
-def test_a_trajectory_counts_the_cells_that_are_dominated(points: list[tuple[int, int, int]]) -> None:
+def test_a_trajectory_counts_the_cells_that_are_dominated(ends: list[tuple[int, int, int]]) -> None:
     """In a box of 4 x 4 x 4 whose corners are whole numbers, brute force can count."""
-    finished = [(10.0 * number, tuple(map(float, point))) for number, point in enumerate(points, 1)]
+    finished = [(10.0 * number, tuple(map(float, point))) for number, point in enumerate(ends, 1)]
     curve = trajectory(Toy(1), finished)  # type: ignore[arg-type]
     for spent, volume in curve:
-        done = points[: int(spent / 10)]
+        done = ends[: int(spent / 10)]
         cells = itertools.product(range(4), repeat=3)
         inside = sum(any(all(p <= c for p, c in zip(point, cell, strict=True)) for point in done) for cell in cells)
         assert volume == pytest.approx(inside / 64)
-    assert volume_at(curve, 10.0 * len(points)) == curve[-1][1]
+    assert volume_at(curve, 10.0 * len(ends)) == curve[-1][1]
     assert tokens_to(curve, curve[-1][1]) == next(spent for spent, volume in curve if volume == curve[-1][1])
     assert tokens_to(curve, 1.01) == math.inf
 
@@ -132,6 +134,22 @@ def test_the_table_has_every_point_of_its_space(table: RecordedTable) -> None:
     values = [(history[-1][1], *table._costs[key]) for key, history in table.rows.items()]
     best = {one for one in values if not any(other != one and all(np.array(other) <= one) for other in values)}
     assert {tuple(point) for point in table.front.tolist()} == best
+
+
+def test_the_space_of_the_second_table_is_a_grid_that_can_be_trained() -> None:
+    fields = read_yaml(TABLE.with_name("recorded_spread.yaml"))
+    space = read_space(fields["space"])
+    every = list(points(space))
+    assert len(every) == 2 * 3 * 3 * 2 * (1 + 6 * 2)  # rates, bodies, windows, overlaps, recurrences
+    configs = {space.trial_config(space.draw(FixedTrial(point))) for point in every}
+    assert len(configs) == len(every)
+    assert {config.base for config in configs} == set(fields["bodies"])
+    assert {config.batch * config.window for config in configs} == {512}
+
+
+def test_a_continuum_has_no_table() -> None:
+    with pytest.raises(ValueError, match="learning_rate is a continuous range"):
+        list(points(read_space({"learning_rate": {"from": 1e-4, "to": 1e-3}})))
 
 
 @pytest.mark.parametrize(
