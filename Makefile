@@ -58,7 +58,7 @@ pictures: install packages  ## every picture of the docs, from a real search; it
 bench: install  ## tables of speed and of search quality, for a CPU
 	$(BIN)/python benchmarks/train_step.py
 	$(BIN)/python benchmarks/search_overhead.py
-	$(BIN)/python benchmarks/search_quality.py
+	$(BIN)/python benchmarks/search_quality.py --seeds 3 --skip-slow
 	$(BIN)/python benchmarks/report_scale.py
 
 # On any machine with CUDA and our packages: first that every fast way is right, then how fast it is. Training

@@ -1,70 +1,74 @@
-"""Train every configuration of a grid of quickstart-size trials and write what each validation said.
+"""Train every point of a space of small trials and write what each validation said: a table for `search_quality.py`.
 
-    python benchmarks/record_trials.py benchmarks/recorded_trials.csv [--processes 16]
+    python benchmarks/record_trials.py benchmarks/recorded_spread.csv [--processes 16] [--device cuda]
 
-The table that `search_quality.py` replays. It can be stopped and started again: rows that are there are not made twice.
+The YAML file of the table's name holds the space. Bodies that it describes are made and pretrained first, once. It can
+be stopped and started again: trials that are in the table are not trained twice.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import itertools
 import multiprocessing
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # one process per core; before torch is imported
 
-# The slowest-changing first: whoever stops early still has a whole grid of fewer learning rates.
-GRID: dict[str, list[Any]] = {
-    "learning_rate": [4e-3, 1e-3],
-    "recurrence": ["none", "pooled"],
-    "window": [16, 32, 64, 128],
-    "overlap_of_window": [0.0, 0.25, 0.5],
-    "windows": [2, 4],
-    "l_ins": [1, 3],
-    "width": [32, 128],
-}
-OF_THE_RECURRENCE = ("l_ins", "width")
-TOKENS_READ_AT_ONCE = 512  # batch times window, so that no window size gets more steps than another
-FIXED = {
-    "corpus": "stdlib", "depth": 2, "warmup_steps": 5, "checkpointing": "none", "validation_tokens": 12_000,
-}  # fmt: skip
-TOKENS, FIRST_RUNG = 80_000, 20_000
-COLUMNS = [*GRID, "tokens", "token_perplexity", "flops_per_token", "peak_memory"]
+import optuna
+from search_replay.recorded import points, read_rows, value_of
+from search_replay.task import COSTS
+
+from recur_tune.searching.space import Fixed, Space
+from recur_tune.searching.spec import SearchSpec
+from recur_tune.spec import TrialConfig, parse, read_yaml
+
+Point = dict[str, Any]
+SETTINGS = ("bodies", "pretraining")  # in the YAML file beside what a search has
 
 
-def configurations() -> list[dict[str, Any]]:
-    """Every point of the grid; a plain model has no recurrence to configure."""
-    points = [dict(zip(GRID, values, strict=True)) for values in itertools.product(*GRID.values())]
-    for point in points:
-        if point["recurrence"] == "none":
-            point.update(dict.fromkeys(OF_THE_RECURRENCE, ""))
-    return list({tuple(point.values()): point for point in points}.values())
+def pretrain(job: tuple[dict[str, Any], dict[str, Any], str, Path]) -> None:
+    """A body of a shape of its own in a folder of its own, on the corpus of the trials."""
+    import torch
+    from transformers import GPT2Config
+
+    from recur_tune.corpus.tokenizers import load_tokenizer
+    from recur_tune.model.pretrained import fresh_model, recurrent_config, save_model
+    from recur_tune.shapes import PRESETS
+    from recur_tune.trial.base import pretraining_fields
+    from recur_tune.trial.run_folder import run_in_folder
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    shape, pretraining, corpus, folder = job
+    if (folder / "result.json").exists():
+        return
+    shutil.rmtree(folder, ignore_errors=True)  # half of one
+    fresh, tokenizer = folder.with_name(f"{folder.name}-fresh"), load_tokenizer("bytes")
+    settings = {**PRESETS["tiny"], **shape, "vocab_size": len(tokenizer), "bos_token_id": None, "eos_token_id": None}
+    save_model(fresh_model(recurrent_config(GPT2Config(**settings), None, None)), tokenizer, fresh)
+    fields = {**pretraining_fields("tiny"), **pretraining, "base": str(fresh), "corpus": corpus}
+    run_in_folder(parse(TrialConfig, fields), folder, resume=False, listen=lambda report: None)
 
 
-def train(job: tuple[dict[str, Any], str]) -> list[dict[str, Any]]:
+def train(job: tuple[TrialConfig, Point, str, str]) -> list[Point]:
     """One row per validation."""
     import torch
 
     from recur_tune.cost.estimate import estimate
-    from recur_tune.spec import TrialConfig
     from recur_tune.trial.setup import set_up
 
     torch.set_num_threads(1)
-    point, base = job
-    fields = {name: value for name, value in point.items() if value != ""}
-    fields["overlap"] = int(fields.pop("overlap_of_window") * fields["window"])
-    fields["batch"] = TOKENS_READ_AT_ONCE // fields["window"]
-    config = TrialConfig(base=base, tokens=TOKENS, validate_every=FIRST_RUNG, **FIXED, **fields)
-    trainer, _ = set_up(config, torch.device("cpu"))
+    config, point, quality, device = job
+    trainer, _ = set_up(config, torch.device(device))
     cost = estimate(config, trainer.model.config)
+    costs = {name: round(getattr(cost, name)) for name in COSTS}
     return [
-        {**point, "tokens": report.tokens, "token_perplexity": round(report.validation["token_perplexity"], 5),
-         "flops_per_token": round(cost.flops_per_token), "peak_memory": cost.peak_memory}
+        {**point, "tokens": report.tokens, quality: round(report.validation[quality], 5), **costs}
         for report in trainer.run() if report.validation is not None
     ]  # fmt: skip
 
@@ -72,29 +76,51 @@ def train(job: tuple[dict[str, Any], str]) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("table", type=Path)
-    parser.add_argument("--processes", type=int, default=os.cpu_count())
-    parser.add_argument("--at-most", type=int, help="configurations to train now")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="trials at a time")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda; many small trials share a GPU")
+    parser.add_argument("--at-most", type=int, help="trials to train now")
+    parser.add_argument("--bases", type=Path, default=Path("build") / "recorded_bases", help="where bodies are kept")
     arguments = parser.parse_args()
-    from recur_tune.trial.base import pretrained_base
-
-    base = str(pretrained_base("tiny", FIXED["corpus"], None))
-    done = set()
-    if arguments.table.exists():
-        with arguments.table.open() as file:
-            done = {tuple(row[name] for name in GRID) for row in csv.DictReader(file)}
-    todo = [point for point in configurations() if tuple(map(str, point.values())) not in done][: arguments.at_most]
-    print(f"{len(done)} configurations recorded, {len(todo)} to go", flush=True)
-    started = time.monotonic()
+    given = read_yaml(arguments.table.with_suffix(".yaml"))
+    settings = {name: given.pop(name, {}) for name in SETTINGS}
+    spec = parse(SearchSpec, {**given, "budget": {**given["budget"], "trials": 1}})
+    space, corpus = spec.parsed_space, spec.parsed_space.fixed["corpus"]
+    names = [Space.label(name, one) for name, one in space.all_parameters.items() if not isinstance(one, Fixed)]
+    quality, rows = spec.objectives[0], list[dict[str, str]]()
+    if arguments.table.exists() and arguments.table.stat().st_size:  # it is empty while bodies are pretrained
+        names, quality, rows = read_rows(arguments.table)
+    done = {tuple(value_of(row[name]) for name in names) for row in rows}
+    todo = [point for point in points(space) if tuple(point.get(name) for name in names) not in done]
+    todo = todo[: arguments.at_most]
+    print(f"{len(done)} trials are recorded, {len(todo)} to go", flush=True)
+    wanted = {point.get("base", space.fixed.get("base")) for point in todo}
+    began = time.monotonic()
     # Spawned, because a forked torch may inherit locked thread pools.
     with multiprocessing.get_context("spawn").Pool(arguments.processes) as pool, arguments.table.open("a") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if not done:
+        bases = {name: arguments.bases.absolute() / name for name in settings["bodies"] if name in wanted}
+        shapes = [(settings["bodies"][name], settings["pretraining"], corpus, bases[name]) for name in bases]
+        pool.map(pretrain, shapes)
+        print(f"bodies are there after {time.monotonic() - began:.0f} s", flush=True)
+        writer = csv.DictWriter(file, [*names, "tokens", quality, *COSTS])
+        if not rows:
             writer.writeheader()
-        for number, rows in enumerate(pool.imap_unordered(train, [(point, base) for point in todo]), start=1):
-            writer.writerows(rows)
+        jobs = [(_config(spec, point, bases), point, quality, arguments.device) for point in todo]
+        for number, trained in enumerate(pool.imap_unordered(train, jobs), start=1):
+            writer.writerows(trained)
             file.flush()
-            if number % 20 == 0:
-                print(f"{number} of {len(todo)}, {time.monotonic() - started:.0f} s", flush=True)
+            print(f"{number} of {len(todo)}, {time.monotonic() - began:.0f} s", flush=True)
+
+
+def _config(spec: SearchSpec, point: Point, bases: dict[str, Path]) -> TrialConfig:
+    config = spec.trial_config(spec.parsed_space.draw(optuna.trial.FixedTrial(point)))
+    folder = bases.get(config.base) or _preset(config)
+    return config.model_copy(update={"base": str(folder)})
+
+
+def _preset(config: TrialConfig) -> Path:
+    from recur_tune.trial.base import pretrained_base
+
+    return pretrained_base(config.base, config.corpus, config.tokenizer)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Searches replayed: samplers and schedulers are real, training is looked up."""

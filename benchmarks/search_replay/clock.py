@@ -1,0 +1,85 @@
+"""Replays a search with several workers: an event is a validation, and whoever is free begins the next trial.
+
+A trial takes as long as its tokens times its FLOPs per token, so workers do not finish in step. The budget is tokens
+over all workers, those of stretches that are still being trained counted by their share.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from recur_tune.spec import TrialConfig
+
+from .task import Task, Verdict
+
+
+@dataclass
+class Job:
+    """A trial on its way."""
+
+    config: TrialConfig
+    own: Any = None  # whatever its method needs to know it by
+    said: int = 0  # validations
+
+
+class Method(Protocol):
+    """Who proposes trials and decides at validations."""
+
+    def begin(self) -> Job | None:
+        """The next trial for a free worker, new or paused before; None where there is none for now."""
+
+    def report(self, job: Job, tokens: int, quality: float, last: bool) -> Verdict:
+        """Hear of a validation; of the last one the verdict does not matter."""
+
+
+@dataclass(frozen=True, order=True)
+class _Stretch:
+    """What a worker trains between two validations."""
+
+    ends: float
+    order: int
+    began: float
+    tokens: int
+    job: Job
+
+    def trained(self, now: float) -> float:
+        return self.tokens * (now - self.began) / (self.ends - self.began)
+
+
+Finished = tuple[float, tuple[float, float, float]]  # tokens that all had spent by then, and its objectives
+
+
+def replay(task: Task, method: Method, workers: int, tokens: float) -> list[Finished]:
+    """The trials that reached the full budget before the tokens were spent, in their order."""
+    finished: list[Finished] = []
+    running: list[_Stretch] = []
+    order, now, reported = itertools.count(), 0.0, 0
+
+    def train(job: Job) -> None:
+        history = task.history(job.config)
+        stretch = history[job.said][0] - (history[job.said - 1][0] if job.said else 0)
+        ends = now + stretch * task.costs(job.config)[0]
+        heapq.heappush(running, _Stretch(ends, next(order), now, stretch, job))
+
+    while True:
+        while len(running) < workers and (job := method.begin()) is not None:
+            train(job)
+        if not running:
+            return finished
+        stretch = heapq.heappop(running)
+        now, job = stretch.ends, stretch.job
+        reported += stretch.tokens
+        spent = reported + sum(other.trained(now) for other in running)
+        if spent > tokens:
+            return finished
+        history = task.history(job.config)
+        said, quality = history[job.said]
+        job.said += 1
+        last = job.said == len(history)
+        if last:
+            finished.append((spent, task.values(job.config)))
+        if method.report(job, said, quality, last) == "go on" and not last:
+            train(job)

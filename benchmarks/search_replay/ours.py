@@ -1,0 +1,73 @@
+"""Our own samplers and stopping, through the classes that Ray Tune drives in a real search."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import Searcher
+
+from recur_tune.running.preparation import worst_costs
+from recur_tune.running.sampler import TruthfulSearch
+from recur_tune.running.scheduler import ParetoHalving
+from recur_tune.searching.directory import SearchDirectory
+from recur_tune.spec import TrialConfig, parse
+
+from .clock import Job
+from .task import COSTS, Task, Verdict
+
+_IN_MEMORY = Path("/dev/shm")  # where there is one: a search directory is written to at every report
+
+
+class _Prices:
+    """What trials cost, looked up; nothing of it takes long."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def at_once(self, config: TrialConfig) -> dict[str, float]:
+        costs = dict(zip(COSTS, self.task.costs(config), strict=True))
+        return {**costs, "training_flops_per_token": 3 * costs["flops_per_token"]}
+
+    __call__ = at_once
+
+
+class Ours:
+    """A search with a sampler of ours, and with stopping or without."""
+
+    def __init__(self, task: Task, seed: int, sampler: str, stops: bool = True) -> None:
+        self.task = task
+        self.folder = tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None)
+        spec = task.spec(sampler, seed)
+        if not stops:  # the only rung that is left is the end
+            spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"rungs": 1})})
+        directory = SearchDirectory.create(Path(self.folder.name), "replay", spec)
+        self.log = directory.open_log()
+        self.log.record("reference", values=worst_costs(spec, _Prices(task), directory.with_own_base))
+        self.searcher = TruthfulSearch(directory.spec, self.log, _Prices(task))
+        self.scheduler = ParetoHalving(directory.spec, self.log)
+        self.begun = 0
+
+    def begin(self) -> Job | None:
+        name = f"t{self.begun}"
+        while (job := self.searcher.suggest(name)) is None:
+            time.sleep(0.001)  # it is chosen and priced in another thread
+        if job == Searcher.FINISHED:
+            return None
+        self.begun += 1
+        self.log.record("running", trial=job["number"])
+        return Job(parse(TrialConfig, job["trial"]), Trial("replay", stub=True, trial_id=name, config=job))
+
+    def report(self, job: Job, tokens: int, quality: float, last: bool) -> Verdict:
+        report: dict[str, Any] = {"tokens": tokens, "loss": 0.0, "validation": {self.task.quality: quality}}
+        result = {"report": json.dumps(report | ({"state": "complete"} if last else {}))}
+        decision = self.scheduler.on_trial_result(None, job.own, result)  # type: ignore[arg-type]
+        if decision == TrialScheduler.STOP or last:
+            self.searcher.on_trial_complete(job.own.trial_id, result)
+            return "stop"
+        return "go on"
