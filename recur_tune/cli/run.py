@@ -8,12 +8,14 @@ import click
 
 from recur_tune.cli.display import stderr
 from recur_tune.cli.options import command_line
-from recur_tune.cluster.ray_cluster import CLIENT, JOBS
+from recur_tune.cluster.ray_cluster import CLIENT, JOBS, runs_elsewhere
+from recur_tune.errors import Paused
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.state import SearchState
 
 if TYPE_CHECKING:
     from recur_tune.searching.confirmation import Again
+    from recur_tune.searching.spec import SearchSpec
 
 address_option = click.option(
     "--address",
@@ -21,8 +23,13 @@ address_option = click.option(
 )
 
 
-def run_watched(directory: SearchDirectory, address: str | None, again: Again | None = None) -> SearchState:
-    """Run a search, or train its front again, until it ends or is paused; all that happens is shown."""
+def run_watched(
+    directory: SearchDirectory, address: str | None, again: Again | None = None, change: SearchSpec | None = None
+) -> SearchState:
+    """Run a search, perhaps changed, or train its front again, until it ends or is paused; all that happens is
+    shown."""
+    if change is not None and address is not None and runs_elsewhere(address):
+        directory.change_spec(change)
     if runs_as_job(address):
         from recur_tune.running.jobs import run_search_as_job
 
@@ -37,7 +44,6 @@ def run_watched(directory: SearchDirectory, address: str | None, again: Again | 
             from recur_tune.running.client import run_search_there
 
             return run_search_there(directory, address, again, watch)
-        from recur_tune.cluster.ray_cluster import ClusterLost
         from recur_tune.running.run import run_search
         from recur_tune.slurm.folder import SlurmFolder
         from recur_tune.slurm.measures import Allocations
@@ -45,10 +51,10 @@ def run_watched(directory: SearchDirectory, address: str | None, again: Again | 
         slurm = SlurmFolder(directory)
         asks = [Allocations(slurm)] if slurm.exists else []
         try:
-            return run_search(directory, address, watch, asks, again)
-        except ClusterLost as lost:
+            return run_search(directory, address, watch, asks, again, change)
+        except Paused as fault:
             command = command_line("resume" if again is None else "confirm", directory)
-            raise ClusterLost(f"{lost} Nothing finished is lost; `{command}` goes on.") from None
+            raise type(fault)(f"{fault} Nothing finished is lost; `{command}` goes on.") from None
 
 
 def runs_as_job(address: str | None) -> TypeGuard[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recur_tune.cluster.sigterm import own_sigterm
-from recur_tune.errors import UserError
+from recur_tune.errors import Paused, UserError
 from recur_tune.files import cache_folder
 from recur_tune.searching.spec import Resources
 from recur_tune.throttle import Every
@@ -130,10 +130,8 @@ def ray_token() -> Path:
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
 
 
-class ClusterLost(UserError):
-    """The cluster that a search ran on is gone: nobody's mistake, and worth another try."""
-
-    exit_code = 75  # what sysexits.h calls a temporary failure
+class ClusterLost(Paused):
+    """The cluster that a search ran on is gone: worth another try."""
 
 
 class Lifeline:

@@ -7,7 +7,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,8 @@ from recur_tune.cluster.ray_cluster import (
     connected,
     runs_elsewhere,
 )
-from recur_tune.errors import UserError
-from recur_tune.files import write_text
+from recur_tune.errors import Paused, StorageFault, UserError
+from recur_tune.files import storage_fault, write_text
 from recur_tune.jsonable import finite
 from recur_tune.monitoring.meter import Ask, Meter, metered
 from recur_tune.running.audience import Audience
@@ -66,18 +66,20 @@ def check_runnable(spec: SearchSpec, address: str | None) -> None:
 
 def run_search(
     directory: SearchDirectory, address: str | None = None, audience: Audience | None = None, asks: Iterable[Ask] = (),
-    again: Again | None = None,
+    again: Again | None = None, change: SearchSpec | None = None,
 ) -> SearchState:  # fmt: skip
     """Run a new search, or go on with one: both begin with what the log says.
 
     Ctrl-C or SIGTERM once lets the trials save themselves; twice ends at once. Either way, and after a crash, running
     it again loses no finished trial. `asks` are further questions whose answers belong on the search's boards. With
-    `again` nothing new is tried, and the front is trained once more with other seeds.
+    `again` nothing new is tried, and the front is trained once more with other seeds. With `change` the search goes on
+    as that says; it is written down once nobody else can be running it.
     """
     audience = audience or Audience()
-    spec = directory.spec
-    with directory.lock():
-        log = directory.open_log()
+    with directory.lock(), _pausing_for_storage():
+        if change is not None:
+            directory.write_spec(change)
+        spec, log = directory.spec, directory.open_log()
         with _preparing(log):
             audience.stage("loading torch …")
             check_shapes(spec)
@@ -95,7 +97,21 @@ def run_search(
                 _tune(spec, log, allotment, interrupted, meter, again)
                 while trials_wait(directory) and not (again or interrupted() or directory.stop_requested):
                     _tune(spec, log, allotment, interrupted, meter)  # somebody added a trial when all were out
+        if log.state.fault:
+            raise Paused(log.state.fault)
     return log.state
+
+
+@contextmanager
+def _pausing_for_storage() -> Iterator[None]:
+    """Whatever a disk does not take, here or in what Ray, Optuna and MLflow write, the search is paused by it."""
+    try:
+        yield
+    except Exception as error:
+        fault = storage_fault(error)
+        if fault is None:
+            raise
+        raise Paused(str(fault)) from error
 
 
 @contextmanager
@@ -106,7 +122,8 @@ def _preparing(log: SearchLog) -> Iterator[None]:
     try:
         yield
     except UserError:
-        log.record("search", status="paused" if before in ("new", "started", "preparing") else before)
+        with suppress(StorageFault):  # a full disk takes no line about itself
+            log.record("search", status="paused" if before in ("new", "started", "preparing") else before)
         raise
 
 
@@ -118,18 +135,23 @@ def _tracked(directory: SearchDirectory, spec: SearchSpec, log: SearchLog, audie
     try:
         yield
     finally:
-        log.record("search", status="finished" if _is_done(spec, log) else "paused")
-        audience.stage("writing the front …")
-        files = _write_front(directory, spec, log.state)
+        files: list[Path] = []
         try:
-            if not tracker.close():
-                raise Undelivered(tracker.problem or "it took too long")
-            tracker.log_files(files)
-        except Undelivered as error:
-            log.record(
-                "notice",
-                text=f"MLflow has not got everything ({error}); `recur-tune track {directory.name}` delivers it.",
-            )
+            log.record("search", status="finished" if _is_done(spec, log) else "paused")
+            audience.stage("writing the front …")
+            files = _write_front(directory, spec, log.state)
+        finally:
+            _deliver_the_rest(tracker, log, files)
+
+
+def _deliver_the_rest(tracker: Tracker, log: SearchLog, files: list[Path]) -> None:
+    try:
+        if not tracker.close():
+            raise Undelivered(tracker.problem or "it took too long")
+        tracker.log_files(files)
+    except Undelivered as error:
+        text = f"MLflow has not got everything ({error}); `recur-tune track {log.directory.name}` delivers it."
+        log.record("notice", text=text)
 
 
 def _about(directory: SearchDirectory) -> dict[str, str]:
@@ -146,16 +168,20 @@ def _tune(
     from recur_tune.running.trainable import train_in_actor, train_on_workers
 
     deadline = _deadline(spec, log) if again is None else math.inf
+
+    def is_over() -> bool:
+        return time.time() > deadline or bool(log.state.fault)
+
     nested = allotment.workers > 1
     # One more than there is room for: it waits with its price known, and no actor waits for it.
     room = Room(spec.resources, spare=not nested)
     prices = Prices(allotment.workers)
-    searcher = TruthfulSearch(spec, log, prices, lambda: time.time() > deadline, room, proposes=again is None)
+    searcher = TruthfulSearch(spec, log, prices, is_over, room, proposes=again is None)
     if again is not None:
         for trial, seed in again.missing(log.state, spec):
             searcher.repeat(trial, seed, again.split)
     train = train_on_workers if nested else train_in_actor
-    steward = Steward(spec, log, lambda: interrupted() or time.time() > deadline, meter)
+    steward = Steward(spec, log, lambda: interrupted() or is_over(), meter)
     fit(spec, log, allotment, searcher, train, nested, steward)
 
 

@@ -139,7 +139,12 @@ class SearchDirectory:
             )
 
     def change_spec(self, spec: SearchSpec) -> None:
-        """Let the search go on as this one says; its space stays as it was written, by which Optuna knows it."""
+        """Let the search go on as this one says; one that runs goes on as it is, and this is refused."""
+        with self.lock():
+            self.write_spec(spec)
+
+    def write_spec(self, spec: SearchSpec) -> None:
+        """The same for who has the lock. The space stays as it was written, by which Optuna knows it."""
         self.check_change(spec)
         write_text(self.path / SPEC, dump_spec(spec.model_copy(update={"space": self.spec.space})))
 

@@ -16,6 +16,8 @@ from recur_tune.searching.objectives import COSTS, Objective
 TrialState = Literal["waiting", "running", "paused", "complete", "pruned", "failed", "infeasible"]
 ENDED: frozenset[TrialState] = frozenset({"complete", "pruned", "failed", "infeasible"})
 
+STORAGE = "storage"  # the cause of a pause: a disk that did not take a trial's files, say
+
 Event = dict[str, Any]
 
 
@@ -95,6 +97,7 @@ class SearchState:
     confirming: bool = False  # that is what the last run does, or did
     preparation_seconds: float = 0.0  # a base was pretrained, a corpus tokenised, Ray started
     exhausted: bool = False  # the sampler finds nothing new
+    fault: str = ""  # of the place that the latest run found itself in, for which it pauses
     notices: list[str] = field(default_factory=list)  # what a person watching should know
     links: dict[str, str] = field(default_factory=dict)  # dashboard, MLflow
 
@@ -137,6 +140,8 @@ class SearchState:
 
     def _on_search(self, event: Event) -> None:
         self.status = event["status"]
+        if self.status in ("preparing", "started"):
+            self.fault = ""
         self.confirming = event.get("confirming", self.confirming and self.status != "preparing")
         if self.started is None and self.status == "started":
             self.started = event["time"]
@@ -185,6 +190,8 @@ class SearchState:
         trial = self.record(event["trial"])
         trial.state, trial.reason = event["state"], event.get("reason", "")
         trial.cause = event.get("cause", "")
+        if trial.cause == STORAGE:
+            self.fault = trial.reason
         trial.ended = event["time"] if trial.state in ENDED else None
 
 
