@@ -17,6 +17,8 @@ from recur_tune.errors import StorageFault, UserError
 # A full disk, a spent quota, a broken one, one that went away, one that became read-only.
 _OF_THE_PLACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS})
 
+PARTIAL = ".partial-"  # what is being written; one that nobody writes was left by a process that was killed
+
 
 def cache_folder() -> Path:
     """Where prepared corpora and downloads lie: $RECUR_TUNE_CACHE, or recur-tune in the user's cache folder."""
@@ -32,7 +34,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
     """
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=target if target.is_dir() else target.parent))
+        partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=target if target.is_dir() else target.parent))
         try:
             yield partial
             for path in partial.iterdir():

@@ -27,6 +27,7 @@ from recur_tune.files import storage_fault, write_text
 from recur_tune.jsonable import finite
 from recur_tune.monitoring.meter import Ask, Meter, metered
 from recur_tune.running.audience import Audience
+from recur_tune.running.leftovers import clear_up_after_a_kill
 from recur_tune.running.preparation import Prices, check_shapes, make_bases, tokenise, worst_costs
 from recur_tune.searching.confirmation import Again, confirmation, splits_needed
 from recur_tune.searching.directory import SearchDirectory, SearchLog
@@ -89,6 +90,7 @@ def run_search(
         with stop_requests() as interrupted, connected(address, _about(directory)) as cluster:
             allotment = allot(spec.resources, cluster)
             shutil.rmtree(directory.path / "ray", ignore_errors=True)  # Ray's notes on an earlier run
+            clear_up_after_a_kill(spec, log)
             links = {"dashboard": cluster.dashboard} if cluster.dashboard else {}
             log.record("search", status="started", links=links, confirming=again is not None)
             _fix_worst_costs(directory, spec, log)

@@ -33,7 +33,7 @@ from recur_tune.searching.directory import COMPILED, LEAVING, MODEL, STOP
 from recur_tune.searching.state import STORAGE
 from recur_tune.spec import TrialConfig
 from recur_tune.throttle import Every, Throttled
-from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
+from recur_tune.training.checkpoint import DamagedCheckpoint, load_checkpoint, save_checkpoint
 from recur_tune.training.evaluate import evaluate
 from recur_tune.training.loop import Diverged, Report, Trainer
 from recur_tune.trial.run_folder import RESUME
@@ -161,8 +161,8 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
     _start_clean()
     call_this_process(_name(folder))
     trainer, tokenizer = set_up(config)
-    if (folder / RESUME).is_dir():
-        load_checkpoint(trainer, folder / RESUME)
+    if (folder / RESUME).is_dir() and (damage := _go_on(trainer, folder / RESUME)):
+        yield {"damage": damage}
     node = os.environ.get(NODE_NAME)
     leaving = Throttled(
         lambda: bool(node) and (folder.parent.parent / LEAVING / str(node)).exists(), _SECONDS_BETWEEN_LOOKS
@@ -195,6 +195,15 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
             return
         if moving and not step.last:
             raise Moved(node)
+
+
+def _go_on(trainer: Trainer, folder: Path) -> str:
+    """Put a trial where it was. A damaged checkpoint is not its fault, and costs it the steps since the one before, or
+    all of them; says so in words."""
+    try:
+        return load_checkpoint(trainer, folder)
+    except DamagedCheckpoint as damage:
+        return f"{damage} There is none before it, and the trial begins anew."
 
 
 def _score(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, split: str) -> dict[str, float]:

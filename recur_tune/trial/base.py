@@ -43,13 +43,18 @@ def pretrained_base(
     folder.parent.mkdir(parents=True, exist_ok=True)
     with filelock.FileLock(folder.with_suffix(".lock")):  # one process pretrains, the others wait
         if not (folder / "result.json").exists():
+            from recur_tune.training.checkpoint import DamagedCheckpoint
             from recur_tune.trial.run_folder import RESUME, Interrupted, run_in_folder  # torch takes seconds
 
             resume = (folder / RESUME).is_dir()
             if not resume:
                 shutil.rmtree(folder, ignore_errors=True)  # nothing in it to go on from
             try:
-                run_in_folder(config, folder, resume, lambda report: listen(report, config.tokens))
+                try:
+                    run_in_folder(config, folder, resume, lambda report: listen(report, config.tokens))
+                except DamagedCheckpoint:
+                    shutil.rmtree(folder)
+                    run_in_folder(config, folder, False, lambda report: listen(report, config.tokens))
             except Interrupted:  # saved; whoever asks again goes on from there
                 raise KeyboardInterrupt from None
     return folder

@@ -38,13 +38,17 @@ class Interrupted(Exception):
     """A stop was asked for; the run is saved up to its last step and can be resumed."""
 
 
-def run_in_folder(config: TrialConfig, folder: Path, resume: bool, listen: Callable[[Report], None]) -> dict[str, Any]:
-    """Train in a folder of its own and return the result; `listen` hears every report."""
+def run_in_folder(
+    config: TrialConfig, folder: Path, resume: bool, listen: Callable[[Report], None],
+    warn: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:  # fmt: skip
+    """Train in a folder of its own and return the result; `listen` hears every report, `warn` of what was damaged."""
     check_folder(folder, resume)
     trainer, tokenizer = set_up(config)
     cost = estimate(config, trainer.model.config, trainer.workers)
     if resume:
-        load_checkpoint(trainer, folder / RESUME)
+        if damage := load_checkpoint(trainer, folder / RESUME):
+            warn(damage)
         _forget_reports_after(folder / REPORTS, trainer.progress.tokens)
     with whole_folder(folder) as partial:
         write_yaml(partial / TRIAL, config)
