@@ -24,7 +24,7 @@ from recur_tune.cli.submitting import (
     submit_again,
     submit_new,
 )
-from recur_tune.errors import Paused, UserError
+from recur_tune.errors import UserError
 from recur_tune.searching.directory import SPEC, SearchDirectory, default_name, dump_spec, results_folder
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.progress import ended_trials
@@ -228,17 +228,17 @@ def _run(
             directory.change_spec(change)
         run_detached(directory, address)
         return
-    try:
-        state = run_watched(directory, address, change=change)
-    except KeyboardInterrupt:
-        stderr.print(f"ended at once; go on with:  {command_line('resume', directory)}", soft_wrap=True)
-        raise
-    except Paused:
-        state = directory.state()
+
+    def tell(state: SearchState) -> None:
         if as_json:
             _print_result(directory, state)
         else:
             print_front(state, directory.spec.objectives)
+
+    try:
+        state = run_watched(directory, address, change=change, tell=tell)
+    except KeyboardInterrupt:
+        stderr.print(f"ended at once; go on with:  {command_line('resume', directory)}", soft_wrap=True)
         raise
     if as_json:
         _print_result(directory, state)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -27,6 +27,7 @@ from recur_tune.throttle import Every
 from recur_tune.units import format_count, format_duration
 
 if TYPE_CHECKING:
+    from recur_tune.errors import Paused
     from recur_tune.training.loop import Report
 
 _STYLES = {
@@ -41,8 +42,8 @@ _LINES_AROUND_THE_TABLE = 9 + _FAILURES_SHOWN
 class Watch(Audience):
     """Shows a search from the moment when it is being prepared until it ends."""
 
-    def __init__(self, directory: SearchDirectory) -> None:
-        self.directory, self.spec = directory, directory.spec
+    def __init__(self, directory: SearchDirectory, when_stuck: Callable[[Paused], None] = lambda loss: None) -> None:
+        self.directory, self.spec, self.when_stuck = directory, directory.spec, when_stuck
         self.state, self._offset = SearchState(), 0
         self._on_front: set[int] = set()
         self._hypervolume: float | None = None
@@ -93,6 +94,11 @@ class Watch(Audience):
     def searching(self) -> None:
         """Trials begin."""
         self.stage("searching …")
+
+    def stuck(self, loss: Paused) -> None:
+        """The search is lost in a call that will not return: clear the screen for whoever has the last word."""
+        self.__exit__(None, None, None)
+        self.when_stuck(loss)
 
     def catch_up(self) -> None:
         """Read what the log has more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from recur_tune.errors import Paused
     from recur_tune.training.loop import Report
 
 
@@ -22,3 +23,6 @@ class Audience:
 
     def searching(self) -> None:
         """Everything is ready."""
+
+    def stuck(self, loss: Paused) -> None:
+        """The search is lost in a call that will not return; whoever can should say so and end the process."""

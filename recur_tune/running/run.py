@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recur_tune.cluster.lifeline import ClusterLost, Lifeline, outside_of_ray
 from recur_tune.cluster.ray_cluster import (
     WAITING_CPU,
     Allotment,
@@ -95,13 +96,25 @@ def run_search(
             log.record("search", status="started", links=links, confirming=again is not None)
             _fix_worst_costs(directory, spec, log)
             audience.searching()
-            with _tracked(directory, spec, log, audience), metered(directory, spec, asks) as meter:
-                _tune(spec, log, allotment, interrupted, meter, again)
+            with (
+                _tracked(directory, spec, log, audience),
+                metered(directory, spec, asks) as meter,
+                Lifeline(lambda loss: _say_the_last_words(log, loss, audience)) as lifeline,
+                outside_of_ray(lifeline),
+            ):
+                _tune(spec, log, allotment, interrupted, meter, lifeline, again)
                 while trials_wait(directory) and not (again or interrupted() or directory.stop_requested):
-                    _tune(spec, log, allotment, interrupted, meter)  # somebody added a trial when all were out
+                    _tune(spec, log, allotment, interrupted, meter, lifeline)  # somebody added one when all were out
         if log.state.fault:
             raise Paused(log.state.fault)
     return log.state
+
+
+def _say_the_last_words(log: SearchLog, loss: ClusterLost, audience: Audience) -> None:
+    """Nobody else can: the thread that runs the search is stuck in Ray, which is about to end this process."""
+    with suppress(StorageFault):
+        log.record("search", status="paused")
+    audience.stuck(loss)
 
 
 @contextmanager
@@ -163,7 +176,7 @@ def _about(directory: SearchDirectory) -> dict[str, str]:
 
 def _tune(
     spec: SearchSpec, log: SearchLog, allotment: Allotment, interrupted: Callable[[], bool], meter: Meter,
-    again: Again | None = None,
+    lifeline: Lifeline, again: Again | None = None,
 ) -> None:  # fmt: skip
     from recur_tune.running.callback import Steward
     from recur_tune.running.sampler import TruthfulSearch
@@ -183,7 +196,7 @@ def _tune(
         for trial, seed in again.missing(log.state, spec):
             searcher.repeat(trial, seed, again.split)
     train = train_on_workers if nested else train_in_actor
-    steward = Steward(spec, log, lambda: interrupted() or is_over(), meter)
+    steward = Steward(spec, log, lambda: interrupted() or is_over(), meter, lifeline)
     fit(spec, log, allotment, searcher, train, nested, steward)
 
 

@@ -53,7 +53,7 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> str:
 
     Where none is whole the trainer is as it was made.
     """
-    refusals = []
+    refusals: list[str] = []
     for name in (FILE, BEFORE):
         if refusals and not (folder / name).exists():
             continue
@@ -72,7 +72,7 @@ def digest_of(progress: str, tensors: Mapping[str, torch.Tensor]) -> str:
     digest = hashlib.sha256(progress.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
