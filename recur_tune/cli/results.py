@@ -29,6 +29,7 @@ from recur_tune.spec import nearest
 from recur_tune.units import format_duration
 
 _WORTH_A_WORD = 10.0  # seconds
+_MOST_ROWS = 500  # of a table that somebody reads; to lay out thousands takes seconds
 
 
 @click.command()
@@ -55,7 +56,8 @@ def status(name: str | None, follow: bool, results: Path | None, as_json: bool) 
     directory = SearchDirectory.open(folder, name)
     if follow:
         follow_search(directory)
-    summary = _summary(directory)
+    watch = Watch(directory)
+    summary = _summary(directory, watch.state)
     if as_json:
         print_json(summary)
         return
@@ -66,16 +68,16 @@ def status(name: str | None, follow: bool, results: Path | None, as_json: bool) 
         stdout.print(line, soft_wrap=True)
     for notice in summary["notices"]:
         note(notice)
-    watch = Watch(directory)
     if watch.state.trials:
-        stdout.print(watch.table(rows=len(watch.state.trials), width=stdout.width))
+        stdout.print(watch.table(rows=_MOST_ROWS, width=stdout.width))
 
 
 def _tell_all(folder: Path, as_json: bool) -> None:
     summaries, unreadable = [], []
     for found in searches_in(folder):
         try:
-            summaries.append(_summary(SearchDirectory.open(folder, found.name)))
+            directory = SearchDirectory.open(folder, found.name)
+            summaries.append(_summary(directory, directory.state()))
         except UserError as error:  # one bad search hides no other
             unreadable.append({"search": found.name, "error": str(error)})
     if as_json:
@@ -122,10 +124,10 @@ def _preparation(seconds: float) -> str:
     return f" (and {format_duration(seconds)} to prepare)" if seconds >= _WORTH_A_WORD else ""
 
 
-def _summary(directory: SearchDirectory) -> dict[str, Any]:
+def _summary(directory: SearchDirectory, state: SearchState) -> dict[str, Any]:
     from recur_tune.searching.front import front, search_hypervolume
 
-    state, spec = directory.state(), directory.spec
+    spec = directory.spec
     counts: dict[str, int] = {}
     for trial in state.trials.values():
         counts[trial.state] = counts.get(trial.state, 0) + 1

@@ -28,6 +28,7 @@ from recur_tune.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from recur_tune.errors import Paused
+    from recur_tune.searching.front import GrowingFront
     from recur_tune.training.loop import Report
 
 _STYLES = {
@@ -44,19 +45,24 @@ class Watch(Audience):
 
     def __init__(self, directory: SearchDirectory, when_stuck: Callable[[Paused], None] = lambda loss: None) -> None:
         self.directory, self.spec, self.when_stuck = directory, directory.spec, when_stuck
-        self.state, self._offset = SearchState(), 0
+        self._log = directory.follow()  # what happened before is known, and only what is new told
         self._on_front: set[int] = set()
         self._hypervolume: float | None = None
-        self._growth = -1, ""  # complete trials, and how the hypervolume grew with them
-        self._outdated = False  # these two are
+        self._grown: dict[int, float] = {}  # by complete trial, the hypervolume with it and those before
+        self._growing: GrowingFront | None = None
+        self._outdated = True  # the front and its hypervolume are
         self._stage, self._started = "starting …", time.monotonic()
         self._due = Every(_SECONDS_BETWEEN_LINES)
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._spinner = Spinner("dots")
         self._teller = threading.Thread(target=self._tell_lines, daemon=True)
-        self.catch_up()  # what happened before is known, and only what is new told
         self._live = Live(get_renderable=self.__rich__, console=stderr, refresh_per_second=4, transient=True)
+
+    @property
+    def state(self) -> SearchState:
+        """What the log has led to so far."""
+        return self._log.state
 
     def __enter__(self) -> Self:
         if stderr.is_terminal:
@@ -108,9 +114,7 @@ class Watch(Audience):
     def news(self) -> Iterator[Event]:
         """What the log has more, one by one, each when the state has it and nothing later."""
         with self._lock:
-            for event, after in self.directory.events(self._offset):
-                self._offset = after
-                self.state.apply(event)
+            for event in self._log.news():
                 self._outdated |= "state" in event or event["kind"] == "reference"
                 yield event
 
@@ -191,14 +195,17 @@ class Watch(Audience):
         return f"Ray dashboard {link} (it asks for the token in {ray_token()})" if link else ""
 
     def _sparkline(self) -> str:
-        complete = sum(1 for _ in self.state.in_state("complete"))
-        if self._growth[0] != complete:
-            from recur_tune.reporting.history import volumes
+        from recur_tune.searching.front import GrowingFront, reference_point
 
-            events = (event for event, _ in self.directory.events())
-            grown = volumes(events, self.spec.objectives, self.state.reference)
-            self._growth = complete, sparkline([volume.value for volume in grown[1:-1]])
-        return self._growth[1]
+        objectives, reference = self.spec.objectives, self.state.reference
+        if any(objective not in reference for objective in objectives):
+            return ""
+        if self._growing is None:
+            self._growing = GrowingFront(reference_point(reference, objectives))
+        new = [trial for trial in self.state.in_state("complete") if trial.number not in self._grown]
+        for trial in sorted(new, key=lambda trial: trial.ended or 0.0):
+            self._grown[trial.number] = self._growing.add(trial.values(objectives))
+        return sparkline(list(self._grown.values()))
 
     def _progress(self, text: str) -> None:
         self._stage = text
