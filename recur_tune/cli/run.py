@@ -11,6 +11,7 @@ import click
 
 from recur_tune.cli.display import stderr
 from recur_tune.cli.options import command_line
+from recur_tune.cluster.lifeline import ClusterLost
 from recur_tune.cluster.ray_cluster import CLIENT, JOBS, runs_elsewhere
 from recur_tune.errors import Paused
 from recur_tune.searching.directory import SearchDirectory
@@ -71,6 +72,8 @@ def run_watched(
             return run_search(directory, address, watch, asks, again, change)
         except Paused as found:
             fault = found
+    if isinstance(fault, ClusterLost):
+        end_at_once(fault)  # on an orderly way out Ray waits for its cluster, or crashes
     raise with_hint(fault) from None
 
 

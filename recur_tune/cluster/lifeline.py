@@ -7,7 +7,6 @@ nobody listens in time, the thread has the last word itself.
 
 from __future__ import annotations
 
-import atexit
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -98,7 +97,4 @@ def outside_of_ray(lifeline: Lifeline) -> Iterator[None]:
     try:
         yield
     except Gone:
-        import ray
-
-        atexit.unregister(ray.shutdown)  # it would wait for the cluster too
         raise lifeline.loss from None
