@@ -75,9 +75,9 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--at-most", type=int, help="configurations to train now")
     arguments = parser.parse_args()
-    from recur_tune.trial.base import pretrained_base
+    from recur_tune.trial.base import pretrained_base, pretraining_of
 
-    base = str(pretrained_base("tiny", FIXED["corpus"], None))
+    base = str(pretrained_base(pretraining_of("tiny", FIXED["corpus"], None)))
     done = set()
     if arguments.table.exists():
         with arguments.table.open() as file:

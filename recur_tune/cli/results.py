@@ -95,7 +95,7 @@ def _print_summaries(summaries: list[dict[str, Any]]) -> None:
     table = table_by_name(["search", "status", "trials", "front", "hypervolume", "time"])
     for one in summaries:
         volume = "-" if one["hypervolume"] is None else f"{one['hypervolume']:.4f}"
-        trials = ", ".join(f"{count} {state}" for state, count in one["trials"].items()) or "none yet"
+        trials = ", ".join(f"{count} {state}" for state, count in one["trials"].items()) or one["stage"] or "none yet"
         table.add_row(
             one["search"],
             one["status"],
@@ -109,6 +109,8 @@ def _print_summaries(summaries: list[dict[str, Any]]) -> None:
 
 def _besides(summary: dict[str, Any]) -> Iterator[str]:
     """What a search did besides searching, and what waits for it."""
+    if summary["stage"] and summary["trials"]:
+        yield f"now: {summary['stage']}"
     if summary["preparation_seconds"] >= _WORTH_A_WORD:
         yield f"preparation (base, corpus, Ray): {format_duration(summary['preparation_seconds'])}"
     if repeats := summary["repeats"]:
@@ -138,10 +140,12 @@ def _summary(directory: SearchDirectory, state: SearchState) -> dict[str, Any]:
         word = "interrupted"
     return {
         "search": directory.name, "folder": str(directory.path), "status": word, "trials": counts,
+        "stage": state.stage if running else "",
         "on_front": len(front(state.trials.values(), spec.objectives)),
         "hypervolume": search_hypervolume(state, spec.objectives),
         "seconds": state.elapsed(time.time()) if running else state.active_seconds,
-        "preparation_seconds": state.preparation_seconds, "confirmation_seconds": state.confirmation_seconds,
+        "preparation_seconds": state.prepared(time.time()) if running else state.preparation_seconds,
+        "confirmation_seconds": state.confirmation_seconds,
         "repeats": Counter(one.state for one in state.repeats.values()), "asked_for": trials_wait(directory),
         "notices": state.notices,
         "links": state.links if running else {},

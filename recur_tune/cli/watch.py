@@ -23,19 +23,16 @@ from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.progress import ended_trials, seconds_left
 from recur_tune.searching.state import ENDED, Event, SearchState, TrialRecord
-from recur_tune.throttle import Every
 from recur_tune.units import format_count, format_duration
 
 if TYPE_CHECKING:
     from recur_tune.errors import Paused
     from recur_tune.searching.front import GrowingFront
-    from recur_tune.training.loop import Report
 
 _STYLES = {
     "running": "bold cyan", "complete": "green", "pruned": "dim", "failed": "red", "infeasible": "yellow",
     "paused": "magenta", "waiting": "dim",
 }  # fmt: skip
-_SECONDS_BETWEEN_LINES = 10.0
 _FAILURES_SHOWN = 2
 _LINES_AROUND_THE_TABLE = 9 + _FAILURES_SHOWN
 
@@ -52,7 +49,6 @@ class Watch(Audience):
         self._growing: GrowingFront | None = None
         self._outdated = True  # the front and its hypervolume are
         self._stage, self._started = "starting …", time.monotonic()
-        self._due = Every(_SECONDS_BETWEEN_LINES)
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._spinner = Spinner("dots")
@@ -85,17 +81,6 @@ class Watch(Audience):
         self._stage = text
         if not stderr.is_terminal:
             stderr.print(text)
-
-    def pretraining(self, report: Report, tokens: int) -> None:
-        """A base of our own is being made."""
-        self._progress(
-            f"pretraining the base, once for all searches: {format_count(report.tokens)} of "
-            f"{format_count(tokens)} tokens, loss {report.loss:.3f}"
-        )
-
-    def tokenising(self, corpus: str, tokens: int) -> None:
-        """A corpus is being tokenised."""
-        self._progress(f"tokenising {corpus}: {format_count(tokens)} tokens so far")
 
     def searching(self) -> None:
         """Trials begin."""
@@ -175,7 +160,7 @@ class Watch(Audience):
         self.catch_up()
         at_work = self.state.status == "started"
         elapsed = format_duration(self.state.elapsed(time.time()) if at_work else time.monotonic() - self._started)
-        self._spinner.update(text=Text(f" {self.directory.name}  {elapsed}  {self._stage}"))
+        self._spinner.update(text=Text(f" {self.directory.name}  {elapsed}  {self.state.stage or self._stage}"))
         if not self.state.trials:
             return self._spinner
         headline = " ".join(filter(None, [self.headline(), self._sparkline()]))
@@ -207,11 +192,6 @@ class Watch(Audience):
             self._grown[trial.number] = self._growing.add(trial.values(objectives))
         return sparkline(list(self._grown.values()))
 
-    def _progress(self, text: str) -> None:
-        self._stage = text
-        if not stderr.is_terminal and self._due():
-            stderr.print(f"  {text}")
-
     def _tell_lines(self) -> None:
         while True:
             closing = self._closing.wait(0.5)
@@ -225,6 +205,8 @@ class Watch(Audience):
     def _line(self, event: Event) -> str:
         if event["kind"] == "notice":
             return f"note: {event['text']}"
+        if event["kind"] == "stage":
+            return event["text"]
         if event["kind"] == "search":
             return self._dashboard() if event["status"] == "started" else ""
         if event["kind"] == "running":

@@ -1,4 +1,4 @@
-"""Whoever wants to know what is going on before the first trial; from then on the log tells."""
+"""Whoever wants to know what is going on where no log tells: before it is there, and when nobody writes to it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from recur_tune.errors import Paused
-    from recur_tune.training.loop import Report
 
 
 class Audience:
@@ -14,12 +13,6 @@ class Audience:
 
     def stage(self, text: str) -> None:
         """What is being prepared."""
-
-    def pretraining(self, report: Report, tokens: int) -> None:
-        """A base of our own is being made."""
-
-    def tokenising(self, corpus: str, tokens: int) -> None:
-        """A corpus is being turned into tokens."""
 
     def searching(self) -> None:
         """Everything is ready."""

@@ -97,6 +97,9 @@ class SearchState:
     confirming: bool = False  # that is what the last run does, or did
     preparation_seconds: float = 0.0  # a base was pretrained, a corpus tokenised, Ray started
     exhausted: bool = False  # the sampler finds nothing new
+    stage: str = ""  # what is being prepared, in words
+    base_share: float | None = None  # how much of a base is pretrained, while one is
+    base_loss: float | None = None
     fault: str = ""  # of the place that the latest run found itself in, for which it pauses
     notices: list[str] = field(default_factory=list)  # what a person watching should know
     links: dict[str, str] = field(default_factory=dict)  # dashboard, MLflow
@@ -129,6 +132,11 @@ class SearchState:
         searching = self.status == "started" and not self.confirming
         return self.active_seconds + (max(0.0, now - (self.updated or now)) if searching else 0.0)
 
+    def prepared(self, now: float) -> float:
+        """Seconds of preparation until now, while it is being prepared."""
+        preparing = self.status == "preparing"
+        return self.preparation_seconds + (max(0.0, now - (self.updated or now)) if preparing else 0.0)
+
     def in_state(self, *states: TrialState) -> Iterator[TrialRecord]:
         """The trials in one of the given states, in the order of their numbers."""
         return (trial for trial in self.trials.values() if trial.state in states)
@@ -140,12 +148,17 @@ class SearchState:
 
     def _on_search(self, event: Event) -> None:
         self.status = event["status"]
+        self.stage, self.base_share, self.base_loss = "", None, None
         if self.status in ("preparing", "started"):
             self.fault = ""
         self.confirming = event.get("confirming", self.confirming and self.status != "preparing")
         if self.started is None and self.status == "started":
             self.started = event["time"]
         self.links |= event.get("links", {})
+
+    def _on_stage(self, event: Event) -> None:
+        self.stage = event["text"]
+        self.base_share, self.base_loss = event.get("share"), event.get("loss")
 
     def _on_notice(self, event: Event) -> None:
         self.notices.append(event["text"])

@@ -40,9 +40,12 @@ class Interrupted(Exception):
 
 def run_in_folder(
     config: TrialConfig, folder: Path, resume: bool, listen: Callable[[Report], None],
-    warn: Callable[[str], None] = lambda text: None,
+    warn: Callable[[str], None] = lambda text: None, stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Train in a folder of its own and return the result; `listen` hears every report, `warn` of what was damaged."""
+    """Train in a folder of its own and return the result; `listen` hears every report, `warn` of what was damaged.
+
+    A signal ends it after the current step, or whoever makes `stop` say so.
+    """
     check_folder(folder, resume)
     trainer, tokenizer = set_up(config)
     cost = estimate(config, trainer.model.config, trainer.workers)
@@ -59,7 +62,7 @@ def run_in_folder(
             if report.best:
                 with whole_folder(folder) as partial:
                     save_model(trainer.model, tokenizer, partial)
-            stopping = stop_requested() and not report.last
+            stopping = (stop_requested() or stop()) and not report.last
             if report.validation is not None or stopping:
                 save_checkpoint(trainer, folder / RESUME)
             listen(report)
