@@ -29,7 +29,7 @@ from recur_tune.spec import nearest
 from recur_tune.units import format_duration
 
 _WORTH_A_WORD = 10.0  # seconds
-_MOST_ROWS = 200  # of a table that somebody reads; to lay out thousands takes seconds
+_MOST_ROWS = 100  # of a table that somebody reads; to lay out thousands takes seconds
 
 
 @click.command()

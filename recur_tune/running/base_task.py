@@ -20,7 +20,7 @@ from recur_tune.files import cache_folder, whole_folder
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.spec import TrialConfig
 from recur_tune.throttle import Every, Throttled
-from recur_tune.trial.base import pretrained_base, pretraining_of
+from recur_tune.trial.base import kept_base, pretrained_base, pretraining_of
 
 _MOST_DEATHS = 3  # of its worker, or of the worker's node
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -41,6 +41,9 @@ def pretrain_on_cluster(
     """
     from ray.exceptions import RayError, RayTaskError
 
+    if kept := kept_base(pretraining_of(config.base, config.corpus, config.tokenizer)):
+        _copy(kept, directory.own_base(config))
+        return True
     for deaths in range(_MOST_DEATHS + 1):
         try:
             last: Message = {}
@@ -109,10 +112,15 @@ def _pretrain(job: dict[str, Any]) -> Iterator[Message]:
         except Interrupted:
             tell({"paused": True})
             return
-        with whole_folder(Path(job["own"])) as partial:
-            for file in made.iterdir():
-                if file.is_file():
-                    shutil.copy(file, partial)
+        _copy(made, Path(job["own"]))
 
     with closing(messages_of(work)) as messages:
         yield from messages
+
+
+def _copy(made: Path, own: Path) -> None:
+    """The files of a base, without what it would be gone on from."""
+    with whole_folder(own) as partial:
+        for file in made.iterdir():
+            if file.is_file():
+                shutil.copy(file, partial)

@@ -273,12 +273,12 @@ class SearchLog:
             self._keep(size)
 
     def _keep(self, size: int) -> None:
-        """Readers have at most a twentieth of the log to read; all snapshots together cost a line the same, however
+        """Readers have at most a fortieth of the log to read; all snapshots together cost a line the same, however
         long the log is, since the next one comes the later the longer it is."""
         if size >= _LEAST_UNREAD:
             with suppress(StorageFault):  # it is a help, and the next one may fit
                 save_snapshot(self.directory.path / SNAPSHOT, self.directory.path / EVENTS, self.state, size)
-        self.next_snapshot = size + max(_LEAST_UNREAD, size // 20)
+        self.next_snapshot = size + max(_LEAST_UNREAD, size // 40)
 
 
 _LEAST_UNREAD = 1 << 20  # bytes that are read in no time

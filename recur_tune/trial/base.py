@@ -20,6 +20,8 @@ from recur_tune.trial.fields import own_fields
 if TYPE_CHECKING:
     from recur_tune.training.loop import Report
 
+RESULT = "result.json"  # which a run's folder has at its end
+
 
 def pretraining_fields(preset: str) -> dict[str, Any]:
     """How a preset is pretrained unless told otherwise: plain, over its whole context, with a falling rate."""
@@ -48,15 +50,25 @@ def pretrained_base(
         stop: Whether to save what there is and leave, by `Interrupted`.
         wait: Called every second while another process pretrains it.
     """
-    # Of a plain trial's own fields: an installed recurrence makes it no other base.
-    key = hashlib.sha256(json.dumps(own_fields(config), sort_keys=True).encode()).hexdigest()[:12]
-    folder = cache_folder() / "bases" / f"{config.base}-{key}"
+    folder = _folder(config)
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder.with_suffix(".lock"), stop, wait):
-        if not (folder / "result.json").exists():
+        if kept_base(config) is None:
             _pretrain(config, folder, listen, stop)
     return folder
+
+
+def kept_base(config: TrialConfig) -> Path | None:
+    """The same, where it has been made already."""
+    folder = _folder(config)
+    return folder if (folder / RESULT).exists() else None
+
+
+def _folder(config: TrialConfig) -> Path:
+    # Of a plain trial's own fields: an installed recurrence makes it no other base.
+    key = hashlib.sha256(json.dumps(own_fields(config), sort_keys=True).encode()).hexdigest()[:12]
+    return cache_folder() / "bases" / f"{config.base}-{key}"
 
 
 @contextmanager
