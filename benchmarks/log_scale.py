@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from recur_tune.cli.watch import Watch
+from recur_tune.running.rungs import Rungs
 from recur_tune.running.scheduler import ParetoHalving
 from recur_tune.searching.directory import EVENTS, SNAPSHOT, SearchDirectory, SearchLog
 from recur_tune.searching.spec import SearchSpec, with_overrides
@@ -34,10 +35,11 @@ _DRAW = random.Random(0)
 
 
 def write(log: SearchLog, spec: SearchSpec, trials: int, reports: int) -> list[tuple[float, float]]:
-    """Let made-up trials report to the scheduler; by share of the search, the seconds of a report and of a rung."""
+    """Let made-up trials report to the scheduler; by share of the search, the seconds of a report, and of one with a
+    validation. Nobody is pruned, so that all of them report."""
     scheduler = ParetoHalving(spec, log)
     plain: list[list[float]] = [[] for _ in range(_SHARES)]
-    rungs: list[list[float]] = [[] for _ in range(_SHARES)]
+    validated: list[list[float]] = [[] for _ in range(_SHARES)]
     every = reports // len(spec.budget.rung_tokens)
     for first in range(0, trials, _AT_ONCE):
         running = [_begin(log, spec, number) for number in range(first, min(trials, first + _AT_ONCE))]
@@ -47,8 +49,8 @@ def write(log: SearchLog, spec: SearchSpec, trials: int, reports: int) -> list[t
                 message = {"report": json.dumps(_message(spec, trial, number, reports, every))}
                 begun = time.process_time()
                 scheduler.on_trial_result(None, trial, message)
-                (rungs if number % every == 0 else plain)[share].append(time.process_time() - begun)
-    return [(sum(a) / len(a), sum(b) / len(b)) for a, b in zip(plain, rungs, strict=True)]
+                (validated if number % every == 0 else plain)[share].append(time.process_time() - begun)
+    return [(sum(a) / len(a), sum(b) / len(b)) for a, b in zip(plain, validated, strict=True)]
 
 
 def _begin(log: SearchLog, spec: SearchSpec, number: int) -> Any:
@@ -68,6 +70,16 @@ def _message(spec: SearchSpec, trial: Any, number: int, reports: int, every: int
         "validation": metrics, "measured_peak_memory": 31_234_567, "device_flops": 1.2e11,
         "worker": f"node-{trial.config['number'] % 4}.cluster.example:12345", "training_seconds": number * 1.2345,
     } | ({"state": "complete", "scores": {}} if number == reports else {})  # fmt: skip
+
+
+def decision(trials: int) -> float:
+    """Seconds to decide whether a trial goes on at a rung that so many have reached."""
+    rungs = Rungs([1000, 2000], 3.0, [False, True, True])
+    rungs.tables[1000] = {number: [_DRAW.random() for _ in range(3)] for number in range(trials)}
+    begun = time.process_time()
+    for number in range(trials, trials + 10):
+        rungs.reach(number, 1000, [_DRAW.random() for _ in range(3)])
+    return (time.process_time() - begun) / 10
 
 
 def command(*words: str) -> tuple[float, float]:
@@ -96,9 +108,12 @@ def main() -> None:
         shares = write(log, spec, arguments.trials, arguments.reports)
         size, kept = ((directory.path / name).stat().st_size / 1e6 for name in (EVENTS, SNAPSHOT))
         print(f"{arguments.trials} trials, {arguments.reports} reports each: a log of {size:.0f} MB, ", end="")
-        print(f"a snapshot of {kept:.0f} MB\n\n| share of the search | a report, µs | a rung, ms |\n|---|---|---|")
-        for place, (report, rung) in enumerate(shares, start=1):
-            print(f"| {(place - 1) / _SHARES:.0%} to {place / _SHARES:.0%} | {1e6 * report:.0f} | {1e3 * rung:.1f} |")
+        print(
+            f"a snapshot of {kept:.0f} MB\n\n| share of the search | a report, µs | with a validation, µs |\n|---|---|---|"
+        )
+        for place, (report, other) in enumerate(shares, start=1):
+            print(f"| {(place - 1) / _SHARES:.0%} to {place / _SHARES:.0%} | {1e6 * report:.0f} | {1e6 * other:.0f} |")
+        print(f"\na decision at a rung that all have reached: {1e3 * decision(arguments.trials):.1f} ms")
         _print_readers(directory)
 
 
