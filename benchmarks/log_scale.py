@@ -108,9 +108,8 @@ def main() -> None:
         shares = write(log, spec, arguments.trials, arguments.reports)
         size, kept = ((directory.path / name).stat().st_size / 1e6 for name in (EVENTS, SNAPSHOT))
         print(f"{arguments.trials} trials, {arguments.reports} reports each: a log of {size:.0f} MB, ", end="")
-        print(
-            f"a snapshot of {kept:.0f} MB\n\n| share of the search | a report, µs | with a validation, µs |\n|---|---|---|"
-        )
+        print(f"a snapshot of {kept:.0f} MB\n")
+        print("| share of the search | a report, µs | with a validation, µs |\n|---|---|---|")
         for place, (report, other) in enumerate(shares, start=1):
             print(f"| {(place - 1) / _SHARES:.0%} to {place / _SHARES:.0%} | {1e6 * report:.0f} | {1e6 * other:.0f} |")
         print(f"\na decision at a rung that all have reached: {1e3 * decision(arguments.trials):.1f} ms")
