@@ -60,6 +60,7 @@ bench: install  ## tables of speed and of search quality, for a CPU
 	$(BIN)/python benchmarks/search_overhead.py
 	$(BIN)/python benchmarks/search_quality.py --seeds 3 --skip-slow
 	$(BIN)/python benchmarks/report_scale.py
+	$(BIN)/python benchmarks/log_scale.py
 
 # On any machine with CUDA and our packages: first that every fast way is right, then how fast it is. Training
 # steps read random tokens, or real ones: make bench-gpu CORPUS=text:BOOKS TOKENIZER=gpt2

@@ -118,9 +118,9 @@ def _config(spec: SearchSpec, point: Point, bases: dict[str, Path]) -> TrialConf
 
 
 def _preset(config: TrialConfig) -> Path:
-    from recur_tune.trial.base import pretrained_base
+    from recur_tune.trial.base import pretrained_base, pretraining_of
 
-    return pretrained_base(config.base, config.corpus, config.tokenizer)
+    return pretrained_base(pretraining_of(config.base, config.corpus, config.tokenizer))
 
 
 if __name__ == "__main__":

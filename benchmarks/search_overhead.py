@@ -22,6 +22,7 @@ from typing import Any
 from ray import tune
 
 import recur_tune
+from recur_tune.cluster.lifeline import Lifeline
 from recur_tune.cluster.ray_cluster import Allotment, connected
 from recur_tune.monitoring.meter import metered
 from recur_tune.running.callback import Steward
@@ -97,7 +98,7 @@ def instant_trials(count: int, sampler: str) -> list[float]:
             log = directory.open_log()
             searcher = TruthfulSearch(spec, log, made_up_price, room=lambda: 2)
             with metered(directory, spec) as meter:
-                steward = Steward(spec, log, lambda: False, meter)
+                steward = Steward(spec, log, lambda: False, meter, Lifeline(lambda loss: None))
                 fit(spec, log, Allotment(1, 1.0, 0.0, 1), searcher, instant, False, steward)
         return [event["time"] for event, _ in directory.events() if event.get("state") == "complete"]
 

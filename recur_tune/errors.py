@@ -9,3 +9,13 @@ class UserError(Exception):
     """
 
     exit_code = 2
+
+
+class StorageFault(UserError):
+    """A file could not be written or read: the place's fault, never that of the trial that wanted to."""
+
+
+class Paused(UserError):
+    """A search cannot go on here and now, through nobody's mistake; a resume goes on with every trial."""
+
+    exit_code = 75  # what sysexits.h calls a temporary failure

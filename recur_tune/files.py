@@ -12,7 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from recur_tune.errors import UserError
+from recur_tune.errors import StorageFault, UserError
+
+# A full disk, a spent quota, a broken one, one that went away, one that became read-only.
+_OF_THE_PLACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS})
+
+PARTIAL = ".partial-"  # what is being written; one that nobody writes was left by a process that was killed
 
 
 def cache_folder() -> Path:
@@ -29,7 +34,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
     """
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=target if target.is_dir() else target.parent))
+        partial = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=target if target.is_dir() else target.parent))
         try:
             yield partial
             for path in partial.iterdir():
@@ -74,11 +79,9 @@ def writing(target: Path) -> Iterator[None]:
         # safetensors reports the system's error in a type of its own, by its text alone.
         if not isinstance(error, OSError) and "os error" not in str(error):
             raise
-        full = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
-        reason = "the disk is full" if full else getattr(error, "strerror", None) or " ".join(str(error).split())
         culprit = getattr(error, "filename", None) or target
-        raise UserError(
-            f"{target} could not be written ({culprit}: {reason}); what was there before is untouched."
+        raise StorageFault(
+            f"{target} could not be written ({culprit}: {_reason(error)}); what was there before is untouched."
         ) from error
 
 
@@ -88,8 +91,25 @@ def reading(source: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, IndexError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{source} could not be read ({reason}); check that it is whole and readable.") from error
+        kind = StorageFault if getattr(error, "errno", None) in _OF_THE_PLACE else UserError
+        raise kind(f"{source} could not be read ({_reason(error)}); check that it is whole and readable.") from error
+
+
+def storage_fault(error: BaseException | None) -> StorageFault | None:
+    """The fault of a disk that an error is, or that led to it; None where it is about something else."""
+    while error is not None:
+        if isinstance(error, StorageFault):
+            return error
+        if isinstance(error, OSError) and error.errno in _OF_THE_PLACE:
+            return StorageFault(f"{error.filename or 'a file'} could not be written or read ({_reason(error)}).")
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _reason(error: Exception) -> str:
+    if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error):
+        return "the disk is full"
+    return getattr(error, "strerror", None) or " ".join(str(error).split()) or type(error).__name__
 
 
 def _umask() -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from recur_tune.corpus.tokenizers import byte_tokenizer
 from recur_tune.corpus.tokens import prepare
 from recur_tune.errors import UserError
 from recur_tune.files import append_line, cache_folder, whole_folder, write_text, writing
+from tests.disks import mounted_disk
 
 
 def listing(folder: Path) -> dict[str, bytes]:
@@ -25,15 +24,8 @@ def listing(folder: Path) -> dict[str, bytes]:
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 64 KiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a disk")
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip("no disk can be mounted here")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+    with mounted_disk(tmp_path / "disk", "64k") as disk:
+        yield disk
 
 
 def test_a_new_folder_appears_only_when_the_block_has_ended(tmp_path: Path) -> None:

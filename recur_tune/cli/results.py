@@ -30,6 +30,7 @@ from recur_tune.spec import nearest
 from recur_tune.units import format_duration
 
 _WORTH_A_WORD = 10.0  # seconds
+_MOST_ROWS = 100  # of a table that somebody reads; to lay out thousands takes seconds
 
 
 @click.command()
@@ -56,7 +57,8 @@ def status(name: str | None, follow: bool, results: Path | None, as_json: bool) 
     directory = SearchDirectory.open(folder, name)
     if follow:
         follow_search(directory)
-    summary = _summary(directory)
+    watch = Watch(directory)
+    summary = _summary(directory, watch.state)
     if as_json:
         print_json(summary)
         return
@@ -67,16 +69,16 @@ def status(name: str | None, follow: bool, results: Path | None, as_json: bool) 
         stdout.print(line, soft_wrap=True)
     for notice in summary["notices"]:
         note(notice)
-    watch = Watch(directory)
     if watch.state.trials:
-        stdout.print(watch.table(rows=len(watch.state.trials), width=stdout.width))
+        stdout.print(watch.table(rows=_MOST_ROWS, width=stdout.width))
 
 
 def _tell_all(folder: Path, as_json: bool) -> None:
     summaries, unreadable = [], []
     for found in searches_in(folder):
         try:
-            summaries.append(_summary(SearchDirectory.open(folder, found.name)))
+            directory = SearchDirectory.open(folder, found.name)
+            summaries.append(_summary(directory, directory.state()))
         except UserError as error:  # one bad search hides no other
             unreadable.append({"search": found.name, "error": str(error)})
     if as_json:
@@ -94,7 +96,7 @@ def _print_summaries(summaries: list[dict[str, Any]]) -> None:
     table = table_by_name(["search", "status", "trials", "front", "hypervolume", "time"])
     for one in summaries:
         volume = "-" if one["hypervolume"] is None else f"{one['hypervolume']:.4f}"
-        trials = ", ".join(f"{count} {state}" for state, count in one["trials"].items()) or "none yet"
+        trials = ", ".join(f"{count} {state}" for state, count in one["trials"].items()) or one["stage"] or "none yet"
         table.add_row(
             one["search"],
             one["status"],
@@ -108,6 +110,8 @@ def _print_summaries(summaries: list[dict[str, Any]]) -> None:
 
 def _besides(summary: dict[str, Any]) -> Iterator[str]:
     """What a search did besides searching, and what waits for it."""
+    if summary["stage"] and summary["trials"]:
+        yield f"now: {summary['stage']}"
     if summary["preparation_seconds"] >= _WORTH_A_WORD:
         yield f"preparation (base, corpus, Ray): {format_duration(summary['preparation_seconds'])}"
     if repeats := summary["repeats"]:
@@ -131,10 +135,10 @@ def _next_hour(state: SearchState) -> dict[str, float] | None:
     return None if found is None else {"trials": found[0], "hypervolume": found[1]}
 
 
-def _summary(directory: SearchDirectory) -> dict[str, Any]:
+def _summary(directory: SearchDirectory, state: SearchState) -> dict[str, Any]:
     from recur_tune.searching.front import front, search_hypervolume
 
-    state, spec = directory.state(), directory.spec
+    spec = directory.spec
     counts: dict[str, int] = {}
     for trial in state.trials.values():
         counts[trial.state] = counts.get(trial.state, 0) + 1
@@ -145,10 +149,12 @@ def _summary(directory: SearchDirectory) -> dict[str, Any]:
         word = "interrupted"
     return {
         "search": directory.name, "folder": str(directory.path), "status": word, "trials": counts,
+        "stage": state.stage if running else "",
         "on_front": len(front(state.trials.values(), spec.objectives)),
         "hypervolume": search_hypervolume(state, spec.objectives),
         "seconds": state.elapsed(time.time()) if running else state.active_seconds,
-        "preparation_seconds": state.preparation_seconds, "confirmation_seconds": state.confirmation_seconds,
+        "preparation_seconds": state.prepared(time.time()) if running else state.preparation_seconds,
+        "confirmation_seconds": state.confirmation_seconds,
         "repeats": Counter(one.state for one in state.repeats.values()), "asked_for": trials_wait(directory),
         "notices": state.notices, "next_hour": _next_hour(state),
         "links": state.links if running else {},

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeGuard
 
 import click
 
 from recur_tune.cli.display import stderr
 from recur_tune.cli.options import command_line
-from recur_tune.cluster.ray_cluster import CLIENT, JOBS
+from recur_tune.cluster.lifeline import ClusterLost
+from recur_tune.cluster.ray_cluster import CLIENT, JOBS, runs_elsewhere
+from recur_tune.errors import Paused
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.state import SearchState
 
 if TYPE_CHECKING:
     from recur_tune.searching.confirmation import Again
+    from recur_tune.searching.spec import SearchSpec
 
 address_option = click.option(
     "--address",
@@ -21,8 +27,27 @@ address_option = click.option(
 )
 
 
-def run_watched(directory: SearchDirectory, address: str | None, again: Again | None = None) -> SearchState:
-    """Run a search, or train its front again, until it ends or is paused; all that happens is shown."""
+def run_watched(
+    directory: SearchDirectory, address: str | None, again: Again | None = None, change: SearchSpec | None = None,
+    tell: Callable[[SearchState], None] = lambda state: None,
+) -> SearchState:  # fmt: skip
+    """Run a search, perhaps changed, or train its front again, until it ends or is paused; all that happens is shown.
+
+    Where the place that it runs in fails it, `tell` prints what it has found so far before the sentence that says so.
+    """
+
+    def with_hint(fault: Paused) -> Paused:
+        tell(directory.state())
+        command = command_line("resume" if again is None else "confirm", directory)
+        return type(fault)(f"{fault} Nothing finished is lost; `{command}` goes on.")
+
+    def end_at_once(fault: Paused) -> None:
+        click.echo(f"recur-tune: {with_hint(fault)}", err=True)
+        sys.stdout.flush()
+        os._exit(fault.exit_code)
+
+    if change is not None and address is not None and runs_elsewhere(address):
+        directory.change_spec(change)
     if runs_as_job(address):
         from recur_tune.running.jobs import run_search_as_job
 
@@ -31,24 +56,25 @@ def run_watched(directory: SearchDirectory, address: str | None, again: Again | 
         return directory.state()
     from recur_tune.cli.watch import Watch
 
-    with Watch(directory) as watch:
+    with Watch(directory, end_at_once) as watch:
         watch.stage("loading …")
-        if address and address.startswith(CLIENT):
-            from recur_tune.running.client import run_search_there
-
-            return run_search_there(directory, address, again, watch)
-        from recur_tune.cluster.ray_cluster import ClusterLost
-        from recur_tune.running.run import run_search
-        from recur_tune.slurm.folder import SlurmFolder
-        from recur_tune.slurm.measures import Allocations
-
-        slurm = SlurmFolder(directory)
-        asks = [Allocations(slurm)] if slurm.exists else []
         try:
-            return run_search(directory, address, watch, asks, again)
-        except ClusterLost as lost:
-            command = command_line("resume" if again is None else "confirm", directory)
-            raise ClusterLost(f"{lost} Nothing finished is lost; `{command}` goes on.") from None
+            if address and address.startswith(CLIENT):
+                from recur_tune.running.client import run_search_there
+
+                return run_search_there(directory, address, again, watch)
+            from recur_tune.running.run import run_search
+            from recur_tune.slurm.folder import SlurmFolder
+            from recur_tune.slurm.measures import Allocations
+
+            slurm = SlurmFolder(directory)
+            asks = [Allocations(slurm)] if slurm.exists else []
+            return run_search(directory, address, watch, asks, again, change)
+        except Paused as found:
+            fault = found
+    if isinstance(fault, ClusterLost):
+        end_at_once(fault)  # on an orderly way out Ray waits for its cluster, or crashes
+    raise with_hint(fault) from None
 
 
 def runs_as_job(address: str | None) -> TypeGuard[str]:

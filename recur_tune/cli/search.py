@@ -171,8 +171,7 @@ def resume(
         run_here(directory)
         return
     _check_runnable(spec, address)
-    directory.change_spec(spec)
-    _run(directory, address, as_json, detach)
+    _run(directory, address, as_json, detach, spec)
 
 
 @click.command()
@@ -217,16 +216,27 @@ def _check_detached(detach: bool, slurm: str | None, as_json: bool) -> None:
         raise UserError(f"detach: {other} is given too; choose one of them.")
 
 
-def _run(directory: SearchDirectory, address: str | None, as_json: bool, detach: bool) -> None:
-    from recur_tune.cli.results import print_end
+def _run(
+    directory: SearchDirectory, address: str | None, as_json: bool, detach: bool, change: SearchSpec | None = None
+) -> None:
+    from recur_tune.cli.results import print_end, print_front
 
     if detach:
         from recur_tune.cli.detach import run_detached
 
+        if change is not None:
+            directory.change_spec(change)
         run_detached(directory, address)
         return
+
+    def tell(state: SearchState) -> None:
+        if as_json:
+            _print_result(directory, state)
+        else:
+            print_front(state, directory.spec.objectives)
+
     try:
-        state = run_watched(directory, address)
+        state = run_watched(directory, address, change=change, tell=tell)
     except KeyboardInterrupt:
         stderr.print(f"ended at once; go on with:  {command_line('resume', directory)}", soft_wrap=True)
         raise

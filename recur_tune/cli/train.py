@@ -95,7 +95,7 @@ def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: boo
 
     try:
         with TokenProgress(f"training {out}", config.tokens) as progress:
-            result = run_in_folder(config, out, resume, listen)
+            result = run_in_folder(config, out, resume, listen, note)
     except Interrupted:
         stderr.print(f"stopped and saved; go on with:  recur-tune {sys.argv[1]} --out {out} --resume", highlight=False)
         raise KeyboardInterrupt from None

@@ -113,6 +113,8 @@ def _in_words(event: Event) -> str:
             return f"started again, after: {event['after']}" if "after" in event else "started"
         case "moved":
             return "saved itself, to go on elsewhere"
+        case "notice":
+            return event["text"]
     if not event.get("state"):
         return ""
     tokens = f" at {format_count(event['tokens'])} tokens" if "tokens" in event else ""

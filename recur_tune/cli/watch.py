@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -23,17 +23,16 @@ from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.progress import ended_trials, seconds_left
 from recur_tune.searching.state import ENDED, Event, SearchState, TrialRecord
-from recur_tune.throttle import Every
 from recur_tune.units import format_count, format_duration
 
 if TYPE_CHECKING:
-    from recur_tune.training.loop import Report
+    from recur_tune.errors import Paused
+    from recur_tune.searching.front import GrowingFront
 
 _STYLES = {
     "running": "bold cyan", "complete": "green", "pruned": "dim", "failed": "red", "infeasible": "yellow",
     "paused": "magenta", "waiting": "dim",
 }  # fmt: skip
-_SECONDS_BETWEEN_LINES = 10.0
 _FAILURES_SHOWN = 2
 _LINES_AROUND_THE_TABLE = 9 + _FAILURES_SHOWN
 
@@ -41,21 +40,25 @@ _LINES_AROUND_THE_TABLE = 9 + _FAILURES_SHOWN
 class Watch(Audience):
     """Shows a search from the moment when it is being prepared until it ends."""
 
-    def __init__(self, directory: SearchDirectory) -> None:
-        self.directory, self.spec = directory, directory.spec
-        self.state, self._offset = SearchState(), 0
+    def __init__(self, directory: SearchDirectory, when_stuck: Callable[[Paused], None] = lambda loss: None) -> None:
+        self.directory, self.spec, self.when_stuck = directory, directory.spec, when_stuck
+        self._log = directory.follow()  # what happened before is known, and only what is new told
         self._on_front: set[int] = set()
         self._hypervolume: float | None = None
-        self._growth = -1, ""  # complete trials, and how the hypervolume grew with them
-        self._outdated = False  # these two are
+        self._grown: dict[int, float] = {}  # by complete trial, the hypervolume with it and those before
+        self._growing: GrowingFront | None = None
+        self._outdated = True  # the front and its hypervolume are
         self._stage, self._started = "starting …", time.monotonic()
-        self._due = Every(_SECONDS_BETWEEN_LINES)
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._spinner = Spinner("dots")
         self._teller = threading.Thread(target=self._tell_lines, daemon=True)
-        self.catch_up()  # what happened before is known, and only what is new told
         self._live = Live(get_renderable=self.__rich__, console=stderr, refresh_per_second=4, transient=True)
+
+    @property
+    def state(self) -> SearchState:
+        """What the log has led to so far."""
+        return self._log.state
 
     def __enter__(self) -> Self:
         if stderr.is_terminal:
@@ -79,20 +82,14 @@ class Watch(Audience):
         if not stderr.is_terminal:
             stderr.print(text)
 
-    def pretraining(self, report: Report, tokens: int) -> None:
-        """A base of our own is being made."""
-        self._progress(
-            f"pretraining the base, once for all searches: {format_count(report.tokens)} of "
-            f"{format_count(tokens)} tokens, loss {report.loss:.3f}"
-        )
-
-    def tokenising(self, corpus: str, tokens: int) -> None:
-        """A corpus is being tokenised."""
-        self._progress(f"tokenising {corpus}: {format_count(tokens)} tokens so far")
-
     def searching(self) -> None:
         """Trials begin."""
         self.stage("searching …")
+
+    def stuck(self, loss: Paused) -> None:
+        """The search is lost in a call that will not return: clear the screen for whoever has the last word."""
+        self.__exit__(None, None, None)
+        self.when_stuck(loss)
 
     def catch_up(self) -> None:
         """Read what the log has more."""
@@ -102,9 +99,7 @@ class Watch(Audience):
     def news(self) -> Iterator[Event]:
         """What the log has more, one by one, each when the state has it and nothing later."""
         with self._lock:
-            for event, after in self.directory.events(self._offset):
-                self._offset = after
-                self.state.apply(event)
+            for event in self._log.news():
                 self._outdated |= "state" in event or event["kind"] == "reference"
                 yield event
 
@@ -165,7 +160,7 @@ class Watch(Audience):
         self.catch_up()
         at_work = self.state.status == "started"
         elapsed = format_duration(self.state.elapsed(time.time()) if at_work else time.monotonic() - self._started)
-        self._spinner.update(text=Text(f" {self.directory.name}  {elapsed}  {self._stage}"))
+        self._spinner.update(text=Text(f" {self.directory.name}  {elapsed}  {self.state.stage or self._stage}"))
         if not self.state.trials:
             return self._spinner
         headline = " ".join(filter(None, [self.headline(), self._sparkline()]))
@@ -185,19 +180,17 @@ class Watch(Audience):
         return f"Ray dashboard {link} (it asks for the token in {ray_token()})" if link else ""
 
     def _sparkline(self) -> str:
-        complete = sum(1 for _ in self.state.in_state("complete"))
-        if self._growth[0] != complete:
-            from recur_tune.reporting.history import volumes
+        from recur_tune.searching.front import GrowingFront, reference_point
 
-            events = (event for event, _ in self.directory.events())
-            grown = volumes(events, self.spec.objectives, self.state.reference)
-            self._growth = complete, sparkline([volume.value for volume in grown[1:-1]])
-        return self._growth[1]
-
-    def _progress(self, text: str) -> None:
-        self._stage = text
-        if not stderr.is_terminal and self._due():
-            stderr.print(f"  {text}")
+        objectives, reference = self.spec.objectives, self.state.reference
+        if any(objective not in reference for objective in objectives):
+            return ""
+        if self._growing is None:
+            self._growing = GrowingFront(reference_point(reference, objectives))
+        new = [trial for trial in self.state.in_state("complete") if trial.number not in self._grown]
+        for trial in sorted(new, key=lambda trial: trial.ended or 0.0):
+            self._grown[trial.number] = self._growing.add(trial.values(objectives))
+        return sparkline(list(self._grown.values()))
 
     def _tell_lines(self) -> None:
         while True:
@@ -212,6 +205,8 @@ class Watch(Audience):
     def _line(self, event: Event) -> str:
         if event["kind"] == "notice":
             return f"note: {event['text']}"
+        if event["kind"] == "stage":
+            return event["text"]
         if event["kind"] == "search":
             return self._dashboard() if event["status"] == "started" else ""
         if event["kind"] == "running":

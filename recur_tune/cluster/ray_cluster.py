@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from recur_tune.cluster.lifeline import ClusterLost
 from recur_tune.cluster.sigterm import own_sigterm
 from recur_tune.errors import UserError
 from recur_tune.files import cache_folder
@@ -88,10 +89,14 @@ def connected(address: str | None, about: Mapping[str, str] = {}) -> Iterator[Cl
     url = None if already else _init(address, about)
     for name in ("ray", "ray.tune", "ray.train", "ray.data"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the search's own log says why a trial failed
+    lost = False
     try:
         yield Cluster(f"http://{url}" if url else None, _living_nodes())
+    except ClusterLost:  # nor would Ray come back from saying goodbye to it
+        lost = True
+        raise
     finally:
-        if not already:
+        if not already and not lost:
             with own_sigterm():
                 ray.shutdown()
 
@@ -128,42 +133,6 @@ def _init(address: str | None, about: Mapping[str, str]) -> str | None:
 def ray_token() -> Path:
     """The file with the password of this user's clusters, which Ray makes for the first of them."""
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
-
-
-class ClusterLost(UserError):
-    """The cluster that a search ran on is gone: nobody's mistake, and worth another try."""
-
-    exit_code = 75  # what sysexits.h calls a temporary failure
-
-
-class Lifeline:
-    """Notices that the cluster is gone: Ray's own calls would wait for it, some of them for ever."""
-
-    def __init__(self, seconds_between_looks: float = 2.0, patience: int = 3) -> None:
-        import ray
-
-        context = ray.get_runtime_context()
-        self.address, self.node = context.gcs_address, context.get_node_id()
-        self.due, self.patience = Every(seconds_between_looks, at_once=False), patience
-        self.unanswered = 0
-
-    def check(self) -> None:
-        """Look now and then; raise when nothing answered several times in a row."""
-        if not self.due():
-            return
-        self.unanswered = 0 if self._answers() else self.unanswered + 1
-        if self.unanswered >= self.patience:
-            raise ClusterLost(f"address: the Ray cluster at {self.address} is gone.")
-
-    def _answers(self) -> bool:
-        import ray
-
-        host, _, port = self.address.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), timeout=2).close()
-        except OSError:
-            return False
-        return any(node["Alive"] and node["NodeID"] == self.node for node in ray.nodes())
 
 
 # What the actor takes that waits for a trial's workers. They leave it that much of a core each: otherwise the last of

@@ -157,6 +157,10 @@ def _one_search() -> Board:
         ),
         (
             _stacked("Failures by cause", "Failed, or refused for a limit.", Query(metric("failures"), "{{cause}}")),
+            _lines(
+                "Pretraining of a base", "How much is done, and its loss, while a search is being prepared.", "short",
+                Query(metric("base_share"), "share done"), Query(metric("base_loss"), "loss"), min=0,
+            ),
             _stacked("SLURM allocations", "Running and in the queue.", Query(metric("allocations"), "{{state}}")),
         ),
     )  # fmt: skip

@@ -38,6 +38,8 @@ MEASURES: dict[str, Measure] = {
     measure.name: measure
     for measure in (
         Measure("trials", "trials in each state", ("state",)),
+        Measure("base_share", "how much of a base is pretrained, 0 to 1, while the search is being prepared"),
+        Measure("base_loss", "nats per token in the latest step of that pretraining"),
         Measure("budget_share", "how much of the search's budget is spent, 0 to 1"),
         Measure("seconds_left", "seconds until the search will be done, as far as one can tell"),
         Measure("tokens", "tokens that all trials together have trained on"),
@@ -79,6 +81,10 @@ def _whole_search(state: SearchState, spec: SearchSpec) -> Iterator[Sample]:
     counts = Counter(trial.state for trial in state.trials.values())
     for name in get_args(TrialState):
         yield Sample("trials", counts[name], (name,))
+    if state.base_share is not None:
+        yield Sample("base_share", state.base_share)
+    if state.base_loss is not None:
+        yield Sample("base_loss", state.base_loss)
     yield Sample("budget_share", share_done(state, spec.budget))
     if (left := seconds_left(state, spec.budget)) is not None:
         yield Sample("seconds_left", left)

@@ -66,7 +66,7 @@ class Meter:
             if node["Alive"] and node.get("MetricsExportPort")
         )
         if targets != self.targets:
-            with suppress(UserError):  # a disk that is full is no reason to end a search
+            with suppress(UserError, OSError):  # a disk that is full is no reason to end a search
                 self.file.parent.mkdir(exist_ok=True)
                 write_text(self.file, json.dumps([{"targets": targets}]) + "\n")
             self.targets = targets

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from recur_tune.searching.front import hypervolume, reference_point
+from recur_tune.searching.front import GrowingFront, reference_point
 from recur_tune.searching.state import Event, SearchState
 
 
@@ -47,18 +45,11 @@ def volumes(events: Iterable[Event], objectives: Sequence[str], reference: Mappi
     """
     if any(objective not in reference for objective in objectives):
         return []
-    point = reference_point(reference, objectives)
-    found, clock, best = [Volume(0.0, None, 0.0)], 0.0, np.empty((0, len(objectives)))
+    found, clock, grown = [Volume(0.0, None, 0.0)], 0.0, GrowingFront(reference_point(reference, objectives))
     for clock, event, state in _timed(events):
         trial = state.trials.get(event.get("trial", -1))  # none where a repetition confirms one
         if trial is not None and event.get("state") == "complete":
-            value = found[-1].value
-            newcomer = np.array(trial.values(objectives) or [np.nan], dtype=float)
-            # In a long search most newcomers are beaten, and leave everything as it was.
-            if np.isfinite(newcomer).all() and not (best <= newcomer).all(axis=1).any():
-                best = np.vstack([best[~(newcomer <= best).all(axis=1)], newcomer])
-                value = hypervolume(best, point)
-            found.append(Volume(clock, event["trial"], value))
+            found.append(Volume(clock, event["trial"], grown.add(trial.values(objectives))))
     return [*found, Volume(clock, None, found[-1].value)]
 
 

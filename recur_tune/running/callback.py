@@ -10,7 +10,7 @@ from typing import Any
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
-from recur_tune.cluster.ray_cluster import Lifeline
+from recur_tune.cluster.lifeline import Lifeline
 from recur_tune.monitoring.meter import Meter
 from recur_tune.running.live import LivesInDriver
 from recur_tune.searching.directory import MODEL, STOP, SearchLog
@@ -28,10 +28,12 @@ class Steward(LivesInDriver, Callback):
     """Notes starts, passes a request to stop on to the trials, tells the meter what there is to say, and clears up
     what no one will need."""
 
-    def __init__(self, spec: SearchSpec, log: SearchLog, wants_to_stop: Callable[[], bool], meter: Meter) -> None:
+    def __init__(
+        self, spec: SearchSpec, log: SearchLog, wants_to_stop: Callable[[], bool], meter: Meter, lifeline: Lifeline
+    ) -> None:
         self.spec, self.log, self.wants_to_stop, self.meter = spec, log, wants_to_stop, meter
+        self.lifeline = lifeline
         self.front = front(log.state.trials.values(), spec.objectives)
-        self.lifeline = Lifeline()
         self.due = Every(_SECONDS_BETWEEN_LOOKS)
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from recur_tune.cluster.ray_cluster import check_reachable
 from recur_tune.cluster.sigterm import own_sigterm
-from recur_tune.errors import UserError
+from recur_tune.errors import Paused, UserError
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.state import SearchState
 from recur_tune.training.interrupt import stop_requests
@@ -41,19 +41,21 @@ def run_search_there(directory: SearchDirectory, address: str, again: Again | No
         with own_sigterm():
             ray.shutdown()
     if refused:
-        raise UserError(refused)
+        sentence, code = refused
+        raise Paused(sentence) if code == Paused.exit_code else UserError(sentence)
     return directory.state()
 
 
-def _search_here(path: str, again: Again | None) -> str | None:
-    """In a worker of the cluster; a user's mistake comes back as its sentence."""
+def _search_here(path: str, again: Again | None) -> tuple[str, int] | None:
+    """In a worker of the cluster; why it did not come to its end goes back as a sentence and an exit code."""
     from recur_tune.running.run import run_search
 
     directory = SearchDirectory(Path(path))
     if not directory.path.is_dir():
-        return f"results: the cluster does not see {path}; give --results on storage that both sides share."
+        sentence = f"results: the cluster does not see {path}; give --results on storage that both sides share."
+        return sentence, UserError.exit_code
     try:
         run_search(directory, address="auto", again=again)
     except UserError as error:
-        return str(error)
+        return str(error), error.exit_code
     return None

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable
 from functools import cache
-from typing import TYPE_CHECKING
 
 from recur_tune.corpus.document import Extent, Split
 from recur_tune.errors import UserError
-from recur_tune.files import whole_folder
 from recur_tune.running.steps import check_rungs
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.spec import TrialConfig
-from recur_tune.trial.base import pretrained_base
 from recur_tune.trial.shape import base_settings, base_shape, is_preset
-
-if TYPE_CHECKING:
-    from recur_tune.training.loop import Report
 
 
 class Prices:
@@ -67,16 +60,10 @@ def seen_corpus(spec: SearchSpec) -> dict[Split, Extent]:
     return check_corpus(spec.corners[0].corpus)  # the same in all of them
 
 
-def make_bases(directory: SearchDirectory, spec: SearchSpec, listen: Callable[[Report, int], None]) -> None:
-    """Pretrain the presets among the bases, once for all searches, and take a copy into this one's directory."""
-    for config in _distinct(spec, "base", "corpus", "tokenizer"):
-        own = directory.own_base(config)
-        if is_preset(config.base) and not own.is_dir():
-            made = pretrained_base(config.base, config.corpus, config.tokenizer, listen)
-            with whole_folder(own) as partial:
-                for file in made.iterdir():
-                    if file.is_file():
-                        shutil.copy(file, partial)
+def missing_bases(directory: SearchDirectory, spec: SearchSpec) -> list[TrialConfig]:
+    """A trial on each preset among the bases of which the search has no pretrained copy yet."""
+    configs = _distinct(spec, "base", "corpus", "tokenizer")
+    return [config for config in configs if is_preset(config.base) and not directory.own_base(config).is_dir()]
 
 
 def tokenise(

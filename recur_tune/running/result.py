@@ -73,8 +73,7 @@ def run(
     check_runnable(spec, address)
     if (folder / chosen).exists():
         directory = SearchDirectory.open(folder, chosen)
-        directory.change_spec(spec)
     else:
         directory = SearchDirectory.create(folder, chosen, spec)
-    run_search(directory, address)
+    run_search(directory, address, change=spec)
     return SearchResult(directory)

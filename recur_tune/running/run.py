@@ -7,14 +7,16 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recur_tune.cluster.lifeline import ClusterLost, Lifeline, outside_of_ray
 from recur_tune.cluster.ray_cluster import (
     WAITING_CPU,
     Allotment,
+    Cluster,
     Room,
     allot,
     check_reachable,
@@ -22,12 +24,14 @@ from recur_tune.cluster.ray_cluster import (
     connected,
     runs_elsewhere,
 )
-from recur_tune.errors import UserError
-from recur_tune.files import write_text
+from recur_tune.errors import Paused, StorageFault, UserError
+from recur_tune.files import storage_fault, write_text
 from recur_tune.jsonable import finite
-from recur_tune.monitoring.meter import Ask, Meter, metered
+from recur_tune.monitoring.meter import Ask, metered
 from recur_tune.running.audience import Audience
-from recur_tune.running.preparation import Prices, check_shapes, make_bases, tokenise, worst_costs
+from recur_tune.running.leftovers import clear_up_after_a_kill
+from recur_tune.running.preparation import Prices, check_shapes, missing_bases, tokenise, worst_costs
+from recur_tune.running.stages import Desk, Stages, make_base
 from recur_tune.searching.confirmation import Again, confirmation, splits_needed
 from recur_tune.searching.directory import SearchDirectory, SearchLog
 from recur_tune.searching.front import front_rows
@@ -66,70 +70,126 @@ def check_runnable(spec: SearchSpec, address: str | None) -> None:
 
 def run_search(
     directory: SearchDirectory, address: str | None = None, audience: Audience | None = None, asks: Iterable[Ask] = (),
-    again: Again | None = None,
+    again: Again | None = None, change: SearchSpec | None = None,
 ) -> SearchState:  # fmt: skip
     """Run a new search, or go on with one: both begin with what the log says.
 
     Ctrl-C or SIGTERM once lets the trials save themselves; twice ends at once. Either way, and after a crash, running
     it again loses no finished trial. `asks` are further questions whose answers belong on the search's boards. With
-    `again` nothing new is tried, and the front is trained once more with other seeds.
+    `again` nothing new is tried, and the front is trained once more with other seeds. With `change` the search goes on
+    as that says; it is written down once nobody else can be running it.
     """
     audience = audience or Audience()
-    spec = directory.spec
-    with directory.lock():
-        log = directory.open_log()
+    with directory.lock(), _pausing_for_storage():
+        if change is not None:
+            directory.write_spec(change)
+        spec, log = directory.spec, directory.open_log()
         with _preparing(log):
-            audience.stage("loading torch …")
+            stages = Stages(log)
+            stages.tell("loading torch …")
             check_shapes(spec)
-            make_bases(directory, spec, audience.pretraining)
-            tokenise(directory, spec, splits_needed(log.state, again), audience.tokenising)
-        audience.stage("starting Ray …" if address is None else f"connecting to {address} …")
-        with stop_requests() as interrupted, connected(address, _about(directory)) as cluster:
-            allotment = allot(spec.resources, cluster)
-            shutil.rmtree(directory.path / "ray", ignore_errors=True)  # Ray's notes on an earlier run
-            links = {"dashboard": cluster.dashboard} if cluster.dashboard else {}
-            log.record("search", status="started", links=links, confirming=again is not None)
-            _fix_worst_costs(directory, spec, log)
-            audience.searching()
-            with _tracked(directory, spec, log, audience), metered(directory, spec, asks) as meter:
-                _tune(spec, log, allotment, interrupted, meter, again)
-                while trials_wait(directory) and not (again or interrupted() or directory.stop_requested):
-                    _tune(spec, log, allotment, interrupted, meter)  # somebody added a trial when all were out
+            bases = missing_bases(directory, spec)
+            stages.tell("starting Ray …" if address is None else f"connecting to {address} …")
+            with stop_requests() as interrupted, connected(address, _about(directory)) as cluster:
+                allotment = allot(spec.resources, cluster)
+                shutil.rmtree(directory.path / "ray", ignore_errors=True)  # Ray's notes on an earlier run
+                clear_up_after_a_kill(spec, log)
+                with (
+                    # MLflow takes seconds of a core, which the first trials want; a base is minutes of work.
+                    _tracked(spec, log, audience, at_once=bool(bases)) as tracker,
+                    metered(directory, spec, asks) as meter,
+                    Lifeline(lambda loss: _say_the_last_words(log, loss, audience)) as lifeline,
+                    outside_of_ray(lifeline),
+                ):
+                    desk = Desk(log, interrupted, meter, lifeline)
+                    if all(make_base(config, allotment, desk, stages) for config in bases):
+                        tokenise(directory, spec, splits_needed(log.state, again), stages.tokenising(interrupted))
+                        _begin(log, spec, cluster, again)
+                        audience.searching()
+                        if not bases:
+                            tracker.start(after=_SECONDS_FOR_THE_FIRST_TRIALS)
+                        _tune(spec, log, allotment, desk, again)
+                        while trials_wait(directory) and not (again or interrupted() or directory.stop_requested):
+                            _tune(spec, log, allotment, desk)  # somebody added one when all were out
+        if log.state.fault:
+            raise Paused(log.state.fault)
     return log.state
+
+
+def _begin(log: SearchLog, spec: SearchSpec, cluster: Cluster, again: Again | None) -> None:
+    """Say that trials begin, and fix what hypervolumes are measured by."""
+    links = {"dashboard": cluster.dashboard} if cluster.dashboard else {}
+    log.record("search", status="started", links=links, confirming=again is not None)
+    _fix_worst_costs(log.directory, spec, log)
+
+
+def _say_the_last_words(log: SearchLog, loss: ClusterLost, audience: Audience) -> None:
+    """Nobody else can: the thread that runs the search is stuck in Ray, which is about to end this process."""
+    with suppress(StorageFault):
+        log.record("search", status="paused")
+    audience.stuck(loss)
+
+
+@contextmanager
+def _pausing_for_storage() -> Iterator[None]:
+    """Whatever a disk does not take, here or in what Ray, Optuna and MLflow write, the search is paused by it."""
+    try:
+        yield
+    except Exception as error:
+        fault = storage_fault(error)
+        if fault is None:
+            raise
+        raise Paused(str(fault)) from error
 
 
 @contextmanager
 def _preparing(log: SearchLog) -> Iterator[None]:
-    """Say that the search is being prepared; where that is refused, it is again what it was."""
+    """Say that the search is being prepared; where it is refused before a trial begins, it is again what it was."""
     before = log.state.status
     log.record("search", status="preparing")
     try:
         yield
     except UserError:
-        log.record("search", status="paused" if before in ("new", "started", "preparing") else before)
+        if log.state.status == "preparing":
+            with suppress(StorageFault):  # a full disk takes no line about itself
+                log.record("search", status="paused" if before in ("new", "started", "preparing") else before)
         raise
 
 
 @contextmanager
-def _tracked(directory: SearchDirectory, spec: SearchSpec, log: SearchLog, audience: Audience) -> Iterator[None]:
-    """However the trials end: the log says so, the front is written down, and MLflow gets what it can take."""
-    tracker = Tracker(directory)
-    tracker.start(after=_SECONDS_FOR_THE_FIRST_TRIALS)
+def _tracked(spec: SearchSpec, log: SearchLog, audience: Audience, at_once: bool) -> Iterator[Tracker]:
+    """However the trials end: the log says so, the front is written down, and MLflow gets what it can take.
+
+    Its tracker delivers at once, or from when it is started.
+    """
+    tracker, refused = Tracker(log.directory), False
+    if at_once:
+        tracker.start()
     try:
-        yield
+        yield tracker
+    except UserError:
+        refused = log.state.status == "preparing"
+        raise
     finally:
-        log.record("search", status="finished" if _is_done(spec, log) else "paused")
-        audience.stage("writing the front …")
-        files = _write_front(directory, spec, log.state)
+        files: list[Path] = []
         try:
-            if not tracker.close():
-                raise Undelivered(tracker.problem or "it took too long")
-            tracker.log_files(files)
-        except Undelivered as error:
-            log.record(
-                "notice",
-                text=f"MLflow has not got everything ({error}); `recur-tune track {directory.name}` delivers it.",
-            )
+            if not refused:
+                log.record("search", status="finished" if _is_done(spec, log) else "paused")
+                audience.stage("writing the front …")
+                files = _write_front(log.directory, spec, log.state)
+        finally:
+            if at_once or not refused:
+                _deliver_the_rest(tracker, log, files)
+
+
+def _deliver_the_rest(tracker: Tracker, log: SearchLog, files: list[Path]) -> None:
+    try:
+        if not tracker.close():
+            raise Undelivered(tracker.problem or "it took too long")
+        tracker.log_files(files)
+    except Undelivered as error:
+        text = f"MLflow has not got everything ({error}); `recur-tune track {log.directory.name}` delivers it."
+        log.record("notice", text=text)
 
 
 def _about(directory: SearchDirectory) -> dict[str, str]:
@@ -138,24 +198,27 @@ def _about(directory: SearchDirectory) -> dict[str, str]:
 
 
 def _tune(
-    spec: SearchSpec, log: SearchLog, allotment: Allotment, interrupted: Callable[[], bool], meter: Meter,
-    again: Again | None = None,
+    spec: SearchSpec, log: SearchLog, allotment: Allotment, desk: Desk, again: Again | None = None,
 ) -> None:  # fmt: skip
     from recur_tune.running.callback import Steward
     from recur_tune.running.sampler import TruthfulSearch
     from recur_tune.running.trainable import train_in_actor, train_on_workers
 
     deadline = _deadline(spec, log) if again is None else math.inf
+
+    def is_over() -> bool:
+        return time.time() > deadline or bool(log.state.fault)
+
     nested = allotment.workers > 1
     # One more than there is room for: it waits with its price known, and no actor waits for it.
     room = Room(spec.resources, spare=not nested)
     prices = Prices(allotment.workers)
-    searcher = TruthfulSearch(spec, log, prices, lambda: time.time() > deadline, room, proposes=again is None)
+    searcher = TruthfulSearch(spec, log, prices, is_over, room, proposes=again is None)
     if again is not None:
         for trial, seed in again.missing(log.state, spec):
             searcher.repeat(trial, seed, again.split)
     train = train_on_workers if nested else train_in_actor
-    steward = Steward(spec, log, lambda: interrupted() or time.time() > deadline, meter)
+    steward = Steward(spec, log, lambda: desk.interrupted() or is_over(), desk.meter, desk.lifeline)
     fit(spec, log, allotment, searcher, train, nested, steward)
 
 

@@ -44,6 +44,9 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
             trial.max_failures += 1  # the trainable raises next, and that is no failure
             self.log.record("moved", trial=number)
             return TrialScheduler.CONTINUE
+        if damage := report.get("damage"):
+            self.log.record("notice", trial=number, text=f"T{number}: {damage}")
+            return TrialScheduler.CONTINUE
         self.log.record("report", trial=number, **report)
         record = self.log.state.record(number)
         if record.state == "complete" and record.repeats is None and report.get("validation"):

@@ -25,14 +25,15 @@ from recur_tune.cluster.names import call_this_process
 from recur_tune.cluster.ray_cluster import NODE_NAME, WAITING_CPU
 from recur_tune.corpus.tokens import prepare
 from recur_tune.cost.device import device_flops
-from recur_tune.errors import UserError
-from recur_tune.files import whole_folder, write_text
+from recur_tune.errors import StorageFault, UserError
+from recur_tune.files import storage_fault, whole_folder, write_text
 from recur_tune.model.pretrained import save_model
 from recur_tune.running.training_thread import messages_of
 from recur_tune.searching.directory import COMPILED, LEAVING, MODEL, STOP
+from recur_tune.searching.state import STORAGE
 from recur_tune.spec import TrialConfig
 from recur_tune.throttle import Every, Throttled
-from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
+from recur_tune.training.checkpoint import DamagedCheckpoint, load_checkpoint, save_checkpoint
 from recur_tune.training.evaluate import evaluate
 from recur_tune.training.loop import Diverged, Report, Trainer
 from recur_tune.trial.run_folder import RESUME
@@ -87,9 +88,19 @@ def train_on_workers(job: dict[str, Any]) -> None:
     try:
         trainer.fit()
     except TrainingFailedError as error:
+        if fault := _fault_of_a_worker(error):
+            tune.report({"report": json.dumps(_ended("paused", str(fault), STORAGE))})
+            return
         outcome = _outcome_of(error, folder) | {"replace_actor": True}
         tune.report({"report": json.dumps(outcome)})
         raise
+
+
+def _fault_of_a_worker(error: Exception) -> StorageFault | None:
+    """What a disk did to one of the workers; the others only lost a peer."""
+    failures: dict[int, BaseException] = getattr(error, "worker_failures", {})
+    found = (storage_fault(getattr(failure, "cause", None) or failure) for failure in failures.values())
+    return next((fault for fault in found if fault), None)
 
 
 def _train_as_worker(job: dict[str, Any]) -> None:
@@ -102,7 +113,8 @@ def _train_as_worker(job: dict[str, Any]) -> None:
 def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
     """Train a trial and report on the way; its last message says how it ended.
 
-    Whatever goes wrong ends this trial alone. After anything but a diverged loss or a refused configuration the
+    Whatever goes wrong ends this trial alone, but for a disk that does not take its files: that pauses it, and the
+    search with it, since all others write there too. After anything but a diverged loss or a refused configuration the
     process is not trusted with another trial: the error is raised once it has been reported. One of several workers
     cannot report alone; it raises, and Ray Train starts all of them again, unless its memory was too small: that would
     be so again, and it leaves word.
@@ -120,9 +132,15 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
     except Moved:
         report({"moved": True})
         raise  # whoever started the trial starts it again, where there is room
-    except (Diverged, UserError) as error:
-        report(_ended("failed", str(error), "diverged" if isinstance(error, Diverged) else "refused"))
     except Exception as error:
+        if fault := storage_fault(error):
+            if _several_workers():
+                raise  # all of them go; whoever waits for them says why
+            report(_ended("paused", str(fault), STORAGE))
+            return
+        if isinstance(error, UserError):
+            report(_ended("failed", str(error), "diverged" if isinstance(error, Diverged) else "refused"))
+            return
         write_text(folder / "error.txt", traceback.format_exc())
         outcome = _outcome_of(error, folder) | {"replace_actor": True}
         if not _several_workers():
@@ -143,8 +161,8 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
     _start_clean()
     call_this_process(_name(folder))
     trainer, tokenizer = set_up(config)
-    if (folder / RESUME).is_dir():
-        load_checkpoint(trainer, folder / RESUME)
+    if (folder / RESUME).is_dir() and (damage := _go_on(trainer, folder / RESUME)):
+        yield {"damage": damage}
     node = os.environ.get(NODE_NAME)
     leaving = Throttled(
         lambda: bool(node) and (folder.parent.parent / LEAVING / str(node)).exists(), _SECONDS_BETWEEN_LOOKS
@@ -177,6 +195,15 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
             return
         if moving and not step.last:
             raise Moved(node)
+
+
+def _go_on(trainer: Trainer, folder: Path) -> str:
+    """Put a trial where it was. A damaged checkpoint is not its fault, and costs it the steps since the one before, or
+    all of them; says so in words."""
+    try:
+        return load_checkpoint(trainer, folder)
+    except DamagedCheckpoint as damage:
+        return f"{damage} There is none before it, and the trial begins anew."
 
 
 def _score(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, split: str) -> dict[str, float]:

@@ -3,6 +3,7 @@
 search.yaml      the search as it was asked for, every default written out
 search.json      the directory's format, the search's identity, the code's version
 events.jsonl     everything that happened, one line each; never rewritten
+state.json       what a good part of those lines led to, for whoever reads them next
 study.journal    Optuna's study
 knowledge.json   what an earlier search found out, where this one began with it
 trials/7/        a trial's checkpoint while it runs, its model while it is on the front
@@ -25,26 +26,30 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import yaml
 
-from recur_tune.errors import UserError
+from recur_tune.errors import StorageFault, UserError
 from recur_tune.files import reading, whole_folder, write_text, writing
 from recur_tune.searching import log
+from recur_tune.searching.following import Following
 from recur_tune.searching.lock import Held, held, is_held
+from recur_tune.searching.snapshot import save_snapshot
 from recur_tune.searching.spec import SearchSpec, changes_between
-from recur_tune.searching.state import Event, SearchState, in_todays_words, replay
+from recur_tune.searching.state import Event, SearchState, in_todays_words
 from recur_tune.spec import TrialConfig, parse, read_yaml
 from recur_tune.trial.shape import is_preset
 
 if TYPE_CHECKING:
     from recur_tune.searching.knowledge import Knowledge
 
+SNAPSHOT = "state.json"
 FORMAT = 2  # 1 has other words for some states, and is read and gone on with
 SPEC, IDENTITY, EVENTS, STUDY, KNOWLEDGE, STOP, LEAVING, LOCK, MODEL, COMPILED = (
     "search.yaml", "search.json", "events.jsonl", "study.journal", "knowledge.json", "stop", "leaving", "lock", "model",
@@ -128,7 +133,8 @@ class SearchDirectory:
     @property
     def spec(self) -> SearchSpec:
         """What was asked for."""
-        return parse(SearchSpec, read_yaml(self.path / SPEC))
+        file = self.path / SPEC
+        return _parsed_spec(file, file.read_bytes() if file.is_file() else b"")
 
     def check_change(self, spec: SearchSpec) -> None:
         """A search may go on with a larger budget or other resources; anything else would make it another search."""
@@ -139,7 +145,12 @@ class SearchDirectory:
             )
 
     def change_spec(self, spec: SearchSpec) -> None:
-        """Let the search go on as this one says; its space stays as it was written, by which Optuna knows it."""
+        """Let the search go on as this one says; one that runs goes on as it is, and this is refused."""
+        with self.lock():
+            self.write_spec(spec)
+
+    def write_spec(self, spec: SearchSpec) -> None:
+        """The same for who has the lock. The space stays as it was written, by which Optuna knows it."""
         self.check_change(spec)
         write_text(self.path / SPEC, dump_spec(spec.model_copy(update={"space": self.spec.space})))
 
@@ -176,9 +187,13 @@ class SearchDirectory:
         for event, after in log.read_from(self.path / EVENTS, offset):
             yield in_todays_words(event), after
 
+    def follow(self, until: int | None = None) -> Following:
+        """What the log leads to, there or at some offset before, and then what it leads to later."""
+        return Following(self.path / EVENTS, self.path / SNAPSHOT, until)
+
     def state(self) -> SearchState:
         """What the log leads to."""
-        return replay(event for event, _ in self.events())
+        return self.follow().state
 
     def record(self, kind: str, **fields: Any) -> Event:
         """Write a line to the log; only the process that holds the lock does."""
@@ -242,16 +257,37 @@ class SearchDirectory:
         return (self.path / STOP).exists()
 
 
-@dataclass(frozen=True)
+@dataclass
 class SearchLog:
     """A log being written and the state that it leads to, never apart."""
 
     directory: SearchDirectory
     state: SearchState
+    next_snapshot: int = 0  # when the log has so many bytes
 
     def record(self, kind: str, **fields: Any) -> None:
-        """Write a line, then act on it."""
+        """Write a line, then act on it; now and then keep what all of them have led to."""
         self.state.apply(self.directory.record(kind, **fields))
+        size = (self.directory.path / EVENTS).stat().st_size
+        if size >= self.next_snapshot:
+            self._keep(size)
+
+    def _keep(self, size: int) -> None:
+        """Readers have at most a fortieth of the log to read; all snapshots together cost a line the same, however
+        long the log is, since the next one comes the later the longer it is."""
+        if size >= _LEAST_UNREAD:
+            with suppress(StorageFault):  # it is a help, and the next one may fit
+                save_snapshot(self.directory.path / SNAPSHOT, self.directory.path / EVENTS, self.state, size)
+        self.next_snapshot = size + max(_LEAST_UNREAD, size // 40)
+
+
+_LEAST_UNREAD = 1 << 20  # bytes that are read in no time
+
+
+@lru_cache(maxsize=8)
+def _parsed_spec(file: Path, text: bytes) -> SearchSpec:
+    """A spec is checked at thousands of corners of its space: once for the same text."""
+    return parse(SearchSpec, read_yaml(file))
 
 
 def searches_in(results: Path) -> list[SearchDirectory]:

@@ -38,6 +38,21 @@ def hypervolume(values: np.ndarray, reference: Sequence[float]) -> float:
     return float(moocore.hypervolume(inside, ref=np.ones(len(reference)))) if len(inside) else 0.0
 
 
+class GrowingFront:
+    """The hypervolume of a front that trials join one by one, against one reference."""
+
+    def __init__(self, reference: Sequence[float]) -> None:
+        self.reference, self.best, self.hypervolume = reference, np.empty((0, len(reference))), 0.0
+
+    def add(self, values: Sequence[float] | None) -> float:
+        """The hypervolume with one more; in a long search most newcomers are beaten, and leave everything as it was."""
+        newcomer = np.array(values or [np.nan], dtype=float)
+        if np.isfinite(newcomer).all() and not (self.best <= newcomer).all(axis=1).any():
+            self.best = np.vstack([self.best[~(newcomer <= self.best).all(axis=1)], newcomer])
+            self.hypervolume = hypervolume(self.best, self.reference)
+        return self.hypervolume
+
+
 def search_hypervolume(state: SearchState, objectives: Sequence[str]) -> float | None:
     """The hypervolume of a search's front, None until its reference point is known."""
     if any(objective not in state.reference for objective in objectives):

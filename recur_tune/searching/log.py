@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,17 @@ def drop_half_a_line(file: Path) -> None:
     if not file.exists():
         return
     with file.open("rb+") as lines:
-        content = lines.read()
-        whole = content.rfind(b"\n") + 1
-        if whole < len(content):
-            lines.truncate(whole)
+        size = end = lines.seek(0, os.SEEK_END)
+        while end > 0:  # from behind: the log may be long, a line is not
+            start = max(0, end - _BLOCK)
+            lines.seek(start)
+            place = lines.read(end - start).rfind(b"\n")
+            if place >= 0:
+                end = start + place + 1
+                break
+            end = start
+        if end < size:
+            lines.truncate(end)
+
+
+_BLOCK = 1 << 16

@@ -16,6 +16,8 @@ from recur_tune.searching.objectives import COSTS, Objective
 TrialState = Literal["waiting", "running", "paused", "complete", "pruned", "failed", "infeasible"]
 ENDED: frozenset[TrialState] = frozenset({"complete", "pruned", "failed", "infeasible"})
 
+STORAGE = "storage"  # the cause of a pause: a disk that did not take a trial's files, say
+
 Event = dict[str, Any]
 
 
@@ -96,6 +98,10 @@ class SearchState:
     confirming: bool = False  # that is what the last run does, or did
     preparation_seconds: float = 0.0  # a base was pretrained, a corpus tokenised, Ray started
     exhausted: bool = False  # the sampler finds nothing new, or nothing that is worth a trial
+    stage: str = ""  # what is being prepared, in words
+    base_share: float | None = None  # how much of a base is pretrained, while one is
+    base_loss: float | None = None
+    fault: str = ""  # of the place that the latest run found itself in, for which it pauses
     notices: list[str] = field(default_factory=list)  # what a person watching should know
     links: dict[str, str] = field(default_factory=dict)  # dashboard, MLflow
 
@@ -127,6 +133,11 @@ class SearchState:
         searching = self.status == "started" and not self.confirming
         return self.active_seconds + (max(0.0, now - (self.updated or now)) if searching else 0.0)
 
+    def prepared(self, now: float) -> float:
+        """Seconds of preparation until now, while it is being prepared."""
+        preparing = self.status == "preparing"
+        return self.preparation_seconds + (max(0.0, now - (self.updated or now)) if preparing else 0.0)
+
     def in_state(self, *states: TrialState) -> Iterator[TrialRecord]:
         """The trials in one of the given states, in the order of their numbers."""
         return (trial for trial in self.trials.values() if trial.state in states)
@@ -138,12 +149,19 @@ class SearchState:
 
     def _on_search(self, event: Event) -> None:
         self.status = event["status"]
+        self.stage, self.base_share, self.base_loss = "", None, None
+        if self.status in ("preparing", "started"):
+            self.fault = ""
         self.confirming = event.get("confirming", self.confirming and self.status != "preparing")
         if self.status == "started" and not self.confirming:
             self.exhausted = False  # it is looked for again
         if self.started is None and self.status == "started":
             self.started = event["time"]
         self.links |= event.get("links", {})
+
+    def _on_stage(self, event: Event) -> None:
+        self.stage = event["text"]
+        self.base_share, self.base_loss = event.get("share"), event.get("loss")
 
     def _on_notice(self, event: Event) -> None:
         self.notices.append(event["text"])
@@ -188,6 +206,8 @@ class SearchState:
         trial = self.record(event["trial"])
         trial.state, trial.reason = event["state"], event.get("reason", "")
         trial.cause = event.get("cause", "")
+        if trial.cause == STORAGE:
+            self.fault = trial.reason
         trial.ended = event["time"] if trial.state in ENDED else None
 
 

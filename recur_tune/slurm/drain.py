@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Collection
 
 from recur_tune.cluster.sigterm import own_sigterm
+from recur_tune.searching.following import Following
 from recur_tune.slurm.folder import Head, SlurmFolder
 
 _SECONDS_KEPT_BACK = 20.0  # of the warning time, for Ray to go
@@ -26,8 +27,10 @@ def drain(folder: SlurmFolder, head: Head, nodes: Collection[str], warning: floa
         subprocess.run([sys.executable, "-m", "ray.scripts.scripts", "drain-node", *options], capture_output=True)
     for node in nodes:
         folder.search.ask_to_leave(node)
-    while _trials_on(folder, nodes) and time.monotonic() < deadline and not hurried():
+    search = folder.search.follow()
+    while _trials_on(search, nodes) and time.monotonic() < deadline and not hurried():
         time.sleep(0.5)
+        search.catch_up()
 
 
 def _ray_nodes(head: Head, nodes: Collection[str]) -> list[str]:
@@ -42,6 +45,5 @@ def _ray_nodes(head: Head, nodes: Collection[str]) -> list[str]:
             ray.shutdown()
 
 
-def _trials_on(folder: SlurmFolder, nodes: Collection[str]) -> bool:
-    running = folder.search.state().in_state("running")
-    return any(trial.worker.rpartition(":")[0] in nodes for trial in running)
+def _trials_on(search: Following, nodes: Collection[str]) -> bool:
+    return any(trial.worker.rpartition(":")[0] in nodes for trial in search.state.in_state("running"))

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from recur_tune.cluster.ray_cluster import check_reachable
-from recur_tune.errors import UserError
+from recur_tune.errors import Paused, UserError
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.slurm import queue
 from recur_tune.slurm.allocation import Allocation, free_ports
@@ -129,6 +129,9 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
     if process.returncode == UserError.exit_code and not _is_up(head):
         say(f"Ray has ended; what it said last is in {folder.ray_logs(head.job, head.node)}")
         return _FAILED  # through nobody's fault: another allocation may fare better
+    if process.returncode == Paused.exit_code and _is_up(head):
+        say("the cluster is well, but not what the search writes to: no other allocation would help.")
+        return UserError.exit_code
     return process.returncode
 
 

@@ -25,7 +25,13 @@ from recur_tune.units import format_count, format_duration
 _MOST_OF_A_NOTE = 8000  # characters: MLflow cuts longer ones off
 _MOST_OF_A_REASON = 240  # the log has the rest
 _MOST_COMPARED = 20  # runs side by side; more do not fit on a screen
-_STATUS = {"new": "It has not begun", "started": "Running", "paused": "Paused", "finished": "Finished"}
+_STATUS = {
+    "new": "It has not begun",
+    "preparing": "Being prepared",
+    "started": "Running",
+    "paused": "Paused",
+    "finished": "Finished",
+}
 
 
 def search_note(directory: SearchDirectory, spec: SearchSpec, state: SearchState, delivered: Delivered) -> str:
@@ -79,7 +85,8 @@ def _what(spec: SearchSpec) -> str:
 def _progress(spec: SearchSpec, state: SearchState) -> str:
     counts = Counter(trial.state for trial in state.trials.values())
     of = f" of {spec.budget.trials}" if spec.budget.trials is not None else ""
-    words = [f"{_STATUS.get(state.status, state.status)}: {state.trained}{of} trials"]
+    status = f"Being prepared ({_code(state.stage)})" if state.stage else _STATUS.get(state.status, state.status)
+    words = [f"{status}: {state.trained}{of} trials"]
     if counts:
         words[0] += f" ({', '.join(f'{count} {name}' for name, count in counts.most_common())})"
     words.append(f"{format_count(sum(trial.tokens for trial in state.trials.values()))} tokens trained on")
@@ -128,7 +135,7 @@ def _links(delivered: Delivered, best: Sequence[TrialRecord]) -> Iterator[str]:
 
 def _next_commands(directory: SearchDirectory, spec: SearchSpec, state: SearchState) -> list[str]:
     lines = [_typed("status", directory), _typed("report", directory)]
-    if state.status == "started":
+    if state.status in ("preparing", "started"):
         lines.append(_typed("stop", directory))
     elif state.status == "finished":
         lines.append(f"{_typed('resume', directory)} --trials {2 * (spec.budget.trials or state.trained)}")

@@ -23,7 +23,7 @@ from recur_tune.errors import UserError
 from recur_tune.files import write_text
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.front import front_rows
-from recur_tune.searching.state import Event, SearchState, TrialRecord, replay
+from recur_tune.searching.state import Event, SearchState, TrialRecord
 from recur_tune.tracking.calls import children, is_active, log_run, quiet_client, reason, set_status
 from recur_tune.tracking.datasets import dataset_inputs
 from recur_tune.tracking.description import search_note, trial_note
@@ -240,7 +240,7 @@ class Tracker:
         return {NOTE: search_note(self.directory, self._spec, state, self._delivered)}
 
     def _delivered_state(self) -> SearchState:
-        return replay(event for event, after in self.directory.events() if after <= self._delivered.offset)
+        return self.directory.follow(until=self._delivered.offset).state
 
     def _deliver_trial(self, client: MlflowClient, trial: TrialRecord, news: RunNews, on_front: bool) -> None:
         from mlflow.exceptions import MlflowException

@@ -16,7 +16,7 @@ TRIAL_STATUS = {
     "running": "RUNNING", "paused": "KILLED", "complete": "FINISHED",
     "pruned": "FINISHED", "failed": "FAILED", "infeasible": "KILLED",
 }  # fmt: skip
-SEARCH_STATUS = {"started": "RUNNING", "paused": "KILLED", "finished": "FINISHED"}
+SEARCH_STATUS = {"preparing": "RUNNING", "started": "RUNNING", "paused": "KILLED", "finished": "FINISHED"}
 
 
 class Point(NamedTuple):
@@ -64,6 +64,10 @@ class News:
         self.state.apply(event)
         if event["kind"] == "search":
             self.search.change(SEARCH_STATUS.get(event["status"]), event)
+        elif event["kind"] == "stage":
+            self.search.add(
+                {"base_share": event.get("share"), "base_loss": event.get("loss")}, event, step=event.get("tokens", 0)
+            )
         elif event["kind"] in {"running", "report", "end"}:
             trial = self.state.record(event["trial"])
             self._take_trial(event, trial, self.trials.setdefault(trial.number, RunNews()))

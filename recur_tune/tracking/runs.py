@@ -52,7 +52,7 @@ def create_trial(
 def _create_search(client: MlflowClient, directory: SearchDirectory, experiment: str) -> Run:
     identity = directory.identity
     known = {"recur_tune.search_id": identity["id"], "recur_tune.version": identity["version"]}
-    # Pretraining and tokenising are not the search's time, here as elsewhere.
+    # Tokenising is not the search's time, here as elsewhere; a search that pretrains a base shows that it does.
     begun = directory.state().started or identity["created"]
     return client.create_run(experiment, milliseconds(begun), _tags(directory) | known, directory.name)
 

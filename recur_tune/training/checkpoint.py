@@ -1,8 +1,15 @@
-"""A trainer's whole state in one safetensors file: loading it can run no code."""
+"""A trainer's whole state in one safetensors file with a digest: loading it can run no code, nor take in flipped bits.
+
+The checkpoint before the latest is kept beside it, for when a disk or a network has damaged that one.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import shutil
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,14 +18,20 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from recur_tune.errors import UserError
-from recur_tune.files import whole_folder
+from recur_tune.files import storage_fault, whole_folder
 from recur_tune.training.loop import Progress, Trainer
 
 FILE = "training_state.safetensors"
+BEFORE = "training_state.before.safetensors"
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what Adam has of a parameter
+
+
+class DamagedCheckpoint(UserError):
+    """No checkpoint of a folder is what was saved."""
 
 
 def save_checkpoint(trainer: Trainer, folder: Path) -> None:
-    """Weights, Adam's moments, random state and progress; replaces the folder's earlier checkpoint whole."""
+    """Weights, Adam's moments, RNG state and progress; the folder's earlier checkpoint becomes the one before."""
     trained = trainer.trained  # what is frozen is in the base
     tensors = {f"weight.{name}": parameter.detach() for name, parameter in trained.items()}
     for name, parameter in trained.items():
@@ -28,32 +41,81 @@ def save_checkpoint(trainer: Trainer, folder: Path) -> None:
     if trainer.device.type == "cuda":
         tensors["random.cuda"] = torch.cuda.get_rng_state(trainer.device)
     tensors = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+    progress = json.dumps(asdict(trainer.progress))
     with whole_folder(folder) as partial:
-        save_file(tensors, partial / FILE, metadata={"progress": json.dumps(asdict(trainer.progress))})
+        save_file(tensors, partial / FILE, metadata={"progress": progress, "digest": digest_of(progress, tensors)})
+        if (folder / FILE).exists():
+            _link(folder / FILE, partial / BEFORE)
 
 
-def load_checkpoint(trainer: Trainer, folder: Path) -> None:
-    """Put a freshly built trainer where the saved one was."""
-    path = folder / FILE
+def load_checkpoint(trainer: Trainer, folder: Path) -> str:
+    """Put a freshly built trainer where the newest whole checkpoint was; says what was damaged, nothing as a rule.
+
+    Where none is whole the trainer is as it was made.
+    """
+    refusals: list[str] = []
+    for name in (FILE, BEFORE):
+        if refusals and not (folder / name).exists():
+            continue
+        try:
+            progress, tensors = _read(trainer, folder / name)
+        except DamagedCheckpoint as refusal:
+            refusals.append(str(refusal))
+            continue
+        _restore(trainer, progress, tensors)
+        return f"{refusals[0]} The one before it is whole, after {progress.tokens} tokens." if refusals else ""
+    raise DamagedCheckpoint(refusals[0])
+
+
+def digest_of(progress: str, tensors: Mapping[str, torch.Tensor]) -> str:
+    """SHA-256 over all that a checkpoint says: progress, and every tensor's name, type, shape and bytes."""
+    digest = hashlib.sha256(progress.encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _read(trainer: Trainer, path: Path) -> tuple[Progress, dict[str, torch.Tensor]]:
+    """What a file holds, once it is known to be what was saved, and of this model."""
     try:
         with safe_open(path, framework="pt") as stored:
-            progress = Progress(**json.loads(stored.metadata()["progress"]))
+            said = stored.metadata()
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (no mapping)
-        with torch.no_grad():
-            for name, parameter in trainer.trained.items():
-                parameter.copy_(tensors[f"weight.{name}"])
-                state = trainer.optimizer.state[parameter]
-                for part in ("step", "exp_avg", "exp_avg_sq"):
-                    value = tensors[f"optimizer.{part}.{name}"]
-                    # The fused kernel counts steps on the device that it runs on.
-                    state[part] = value.to(trainer.device)
+        # Earlier versions wrote no digest, and progress alone.
+        if set(said) != {"progress"} and said["digest"] != digest_of(said["progress"], tensors):
+            raise ValueError("its digest is not that of its content")
+        for name, parameter in trainer.trained.items():
+            for part in ("weight", "optimizer.exp_avg", "optimizer.exp_avg_sq"):
+                if tensors[f"{part}.{name}"].shape != parameter.shape:
+                    raise ValueError(f"{part}.{name} has another shape")
+        return Progress(**json.loads(said["progress"])), tensors
     except FileNotFoundError:
-        raise UserError(f"checkpoint: {path} does not exist, so there is nothing to go on from.") from None
+        raise DamagedCheckpoint(f"checkpoint: {path} does not exist, so there is nothing to go on from.") from None
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
+        if fault := storage_fault(error):  # it may be whole, and cannot be seen now
+            raise fault from error
         reason = " ".join(str(error).split())[:160]
-        raise UserError(f"checkpoint: {path} is damaged or belongs to another model ({reason}).") from error
+        raise DamagedCheckpoint(f"checkpoint: {path} is damaged or belongs to another model ({reason}).") from error
+
+
+def _restore(trainer: Trainer, progress: Progress, tensors: Mapping[str, torch.Tensor]) -> None:
+    with torch.no_grad():
+        for name, parameter in trainer.trained.items():
+            parameter.copy_(tensors[f"weight.{name}"])
+            # The fused kernel counts steps on the device that it runs on.
+            moments = {part: tensors[f"optimizer.{part}.{name}"].to(trainer.device) for part in _MOMENTS}
+            trainer.optimizer.state[parameter].update(moments)
     trainer.progress = progress
     trainer.stream.seek(progress.epoch, progress.row)
     torch.set_rng_state(tensors["random.cpu"])
     if trainer.device.type == "cuda":
         torch.cuda.set_rng_state(tensors["random.cuda"], trainer.device)
+
+
+def _link(file: Path, other: Path) -> None:
+    """The same file under another name, so that neither is ever missing; a copy where a file system has no links."""
+    try:
+        os.link(file, other)
+    except OSError:
+        shutil.copyfile(file, other)

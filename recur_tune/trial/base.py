@@ -5,19 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import filelock
 
-from recur_tune.files import cache_folder
+from recur_tune.files import cache_folder, writing
 from recur_tune.shapes import PRESETS, PRETRAINING
 from recur_tune.spec import TrialConfig, parse
 from recur_tune.trial.fields import own_fields
 
 if TYPE_CHECKING:
     from recur_tune.training.loop import Report
+
+RESULT = "result.json"  # which a run's folder has at its end
 
 
 def pretraining_fields(preset: str) -> dict[str, Any]:
@@ -28,28 +31,76 @@ def pretraining_fields(preset: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def pretraining_of(preset: str, corpus: str, tokenizer: str | None) -> TrialConfig:
+    """The trial that makes a preset a base: of a corpus, with its own tokens unless a tokenizer is given."""
+    return parse(TrialConfig, {**pretraining_fields(preset), "corpus": corpus, "tokenizer": tokenizer})
+
+
 def pretrained_base(
-    preset: str, corpus: str, tokenizer: str | None,
-    listen: Callable[[Report, int], None] = lambda report, tokens: None,
-) -> Path:  # fmt: skip
+    config: TrialConfig,
+    listen: Callable[[Report], None] = lambda report: None,
+    stop: Callable[[], bool] = lambda: False,
+    wait: Callable[[], None] = lambda: None,
+) -> Path:
     """The folder of a pretrained preset, from the cache or made now; an interrupted pretraining goes on.
 
-    `listen` hears every report, and how many tokens there will be.
+    Args:
+        config: How it is pretrained.
+        listen: Hears every report.
+        stop: Whether to save what there is and leave, by `Interrupted`.
+        wait: Called every second while another process pretrains it.
     """
-    config = parse(TrialConfig, {**pretraining_fields(preset), "corpus": corpus, "tokenizer": tokenizer})
+    folder = _folder(config)
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(folder.with_suffix(".lock"), stop, wait):
+        if kept_base(config) is None:
+            _pretrain(config, folder, listen, stop)
+    return folder
+
+
+def kept_base(config: TrialConfig) -> Path | None:
+    """The same, where it has been made already."""
+    folder = _folder(config)
+    return folder if (folder / RESULT).exists() else None
+
+
+def _folder(config: TrialConfig) -> Path:
     # Of a plain trial's own fields: an installed recurrence makes it no other base.
     key = hashlib.sha256(json.dumps(own_fields(config), sort_keys=True).encode()).hexdigest()[:12]
-    folder = cache_folder() / "bases" / f"{preset}-{key}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(folder.with_suffix(".lock")):  # one process pretrains, the others wait
-        if not (folder / "result.json").exists():
-            from recur_tune.trial.run_folder import RESUME, Interrupted, run_in_folder  # torch takes seconds
+    return cache_folder() / "bases" / f"{config.base}-{key}"
 
-            resume = (folder / RESUME).is_dir()
-            if not resume:
-                shutil.rmtree(folder, ignore_errors=True)  # nothing in it to go on from
-            try:
-                run_in_folder(config, folder, resume, lambda report: listen(report, config.tokens))
-            except Interrupted:  # saved; whoever asks again goes on from there
-                raise KeyboardInterrupt from None
-    return folder
+
+@contextmanager
+def _alone(file: Path, stop: Callable[[], bool], wait: Callable[[], None]) -> Iterator[None]:
+    """One process pretrains, the others wait."""
+    lock = filelock.FileLock(file)
+    while True:
+        try:
+            lock.acquire(timeout=1)
+            break
+        except filelock.Timeout:
+            wait()
+            if stop():
+                from recur_tune.trial.run_folder import Interrupted
+
+                raise Interrupted from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _pretrain(config: TrialConfig, folder: Path, listen: Callable[[Report], None], stop: Callable[[], bool]) -> None:
+    """From the last checkpoint that is whole, or from the start."""
+    from recur_tune.training.checkpoint import DamagedCheckpoint  # torch takes seconds
+    from recur_tune.trial.run_folder import RESUME, run_in_folder
+
+    if (folder / RESUME).is_dir():
+        try:
+            run_in_folder(config, folder, True, listen, stop=stop)
+            return
+        except DamagedCheckpoint:
+            pass
+    shutil.rmtree(folder, ignore_errors=True)
+    run_in_folder(config, folder, False, listen, stop=stop)

@@ -38,13 +38,20 @@ class Interrupted(Exception):
     """A stop was asked for; the run is saved up to its last step and can be resumed."""
 
 
-def run_in_folder(config: TrialConfig, folder: Path, resume: bool, listen: Callable[[Report], None]) -> dict[str, Any]:
-    """Train in a folder of its own and return the result; `listen` hears every report."""
+def run_in_folder(
+    config: TrialConfig, folder: Path, resume: bool, listen: Callable[[Report], None],
+    warn: Callable[[str], None] = lambda text: None, stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:  # fmt: skip
+    """Train in a folder of its own and return the result; `listen` hears every report, `warn` of what was damaged.
+
+    A signal ends it after the current step, or whoever makes `stop` say so.
+    """
     check_folder(folder, resume)
     trainer, tokenizer = set_up(config)
     cost = estimate(config, trainer.model.config, trainer.workers)
     if resume:
-        load_checkpoint(trainer, folder / RESUME)
+        if damage := load_checkpoint(trainer, folder / RESUME):
+            warn(damage)
         _forget_reports_after(folder / REPORTS, trainer.progress.tokens)
     with whole_folder(folder) as partial:
         write_yaml(partial / TRIAL, config)
@@ -55,7 +62,7 @@ def run_in_folder(config: TrialConfig, folder: Path, resume: bool, listen: Calla
             if report.best:
                 with whole_folder(folder) as partial:
                     save_model(trainer.model, tokenizer, partial)
-            stopping = stop_requested() and not report.last
+            stopping = (stop_requested() or stop()) and not report.last
             if report.validation is not None or stopping:
                 save_checkpoint(trainer, folder / RESUME)
             listen(report)

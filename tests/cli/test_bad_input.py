@@ -125,8 +125,8 @@ def test_a_damaged_model_or_checkpoint_is_named(base: Path, tmp_path: Path) -> N
         "--out",
         tmp_path / "run",
     )
-    state = tmp_path / "run" / "resume" / "training_state.safetensors"
-    state.write_bytes(state.read_bytes()[:1000])
+    for state in (tmp_path / "run" / "resume").iterdir():
+        state.write_bytes(state.read_bytes()[:1000])
     refused(
         run("train", "--out", tmp_path / "run", "--resume", "--tokens", "2k"), "training_state.safetensors", "damaged"
     )

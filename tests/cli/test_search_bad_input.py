@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+import recur_tune
+import recur_tune.cli.search
+from recur_tune.errors import UserError
 from recur_tune.searching.directory import FORMAT, IDENTITY, SPEC, SearchDirectory
 from tests.cli.run import Outcome, run
 from tests.corpus import text_folder
@@ -276,6 +280,27 @@ def test_a_search_that_runs_is_not_changed_or_run_twice(books: SearchDirectory) 
         before = snapshot(books)
         refused(run("resume", "books", "--trials", 9), "books is running already", "recur-tune stop books")
         refused(run("track", "books"), "books is running")
+        assert snapshot(books) == before
+
+
+@pytest.mark.parametrize("flags", [[], ["--detach"]], ids=str)
+def test_a_search_that_another_begins_to_run_meanwhile_is_not_changed(
+    books: SearchDirectory, flags: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The question whether it runs and the lock are two moments; the other process comes between them."""
+    with ExitStack() as other:
+        monkeypatch.setattr(recur_tune.cli.search, "_check_runnable", lambda *_: other.enter_context(books.lock()))
+        before = snapshot(books)
+        refused(run("resume", "books", "--trials", 30, *flags), "books is running already")
+        assert snapshot(books) == before
+
+
+def test_a_search_from_python_does_not_change_one_that_runs(books: SearchDirectory) -> None:
+    fields = yaml.safe_load((books.path / SPEC).read_text())
+    with books.lock():
+        before = snapshot(books)
+        with pytest.raises(UserError, match="books is running already"):
+            recur_tune.search(fields, name="books", settings={"budget.trials": 30})
         assert snapshot(books) == before
 
 

@@ -34,8 +34,19 @@ def test_every_sample_has_the_labels_of_its_measure(tmp_path: Path) -> None:
     for sample in samples:
         assert len(sample.by) == len(MEASURES[sample.name].by), sample
     assert len({(sample.name, sample.by) for sample in samples}) == len(samples)
-    from_slurm = {"allocations", "allocation_seconds_left"}
-    assert {sample.name for sample in samples} == set(MEASURES) - from_slurm
+    from_slurm, before_trials = {"allocations", "allocation_seconds_left"}, {"base_share", "base_loss"}
+    assert {sample.name for sample in samples} == set(MEASURES) - from_slurm - before_trials
+
+
+def test_a_base_that_is_being_pretrained_in_numbers(tmp_path: Path) -> None:
+    preparing: list[Event] = [
+        {"time": 0.0, "kind": "search", "status": "preparing"},
+        {"time": 1.0, "kind": "stage", "text": "pretraining …", "share": 0.25, "loss": 3.5, "tokens": 1000},
+    ]
+    said = told(preparing, tmp_path / "during")
+    assert (said["base_share",], said["base_loss",]) == (0.25, 3.5)
+    started: Event = {"time": 2.0, "kind": "search", "status": "started"}
+    assert ("base_share",) not in told([*preparing, started], tmp_path / "after")
 
 
 def test_a_search_in_numbers(tmp_path: Path) -> None:

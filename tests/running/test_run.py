@@ -21,6 +21,7 @@ from mlflow import MlflowClient
 from optuna.trial import TrialState
 
 import recur_tune
+from recur_tune.cluster.lifeline import Lifeline
 from recur_tune.cluster.ray_cluster import Allotment, Cluster
 from recur_tune.monitoring.meter import metered
 from recur_tune.running.callback import Steward
@@ -224,7 +225,7 @@ def train_with(directory: SearchDirectory, train: Callable[[dict[str, Any]], Non
         log = directory.open_log()
         searcher = TruthfulSearch(directory.spec, log, Prices(allotment.workers), room=lambda: allotment.at_once + 1)
         with metered(directory, directory.spec) as meter:
-            steward = Steward(directory.spec, log, lambda: False, meter)
+            steward = Steward(directory.spec, log, lambda: False, meter, Lifeline(lambda loss: None))
             fit(directory.spec, log, allotment, searcher, train, train is train_on_workers, steward)
 
 

@@ -15,8 +15,11 @@ import pytest
 
 from recur_tune.running import trainable
 from recur_tune.running.trainable import Message, run_trial, train_in_actor
+from recur_tune.training.checkpoint import BEFORE, FILE
 from recur_tune.training.loop import Diverged, Trainer
+from recur_tune.trial.run_folder import RESUME
 from tests.running.searches import make_world
+from tests.training.runs import flip
 
 _TRAINED = {"window": 8, "windows": 2, "batch": 2, "tokens": 400, "validate_every": 100, "validation_tokens": 200}
 
@@ -82,6 +85,35 @@ def test_a_trial_is_destroyed_in_the_thread_that_ran_it(
     thread.join()
     assert said, "it came as far as a report"
     assert [one() for one in left] == [None]
+
+
+@pytest.mark.parametrize("damaged", [[FILE], [FILE, BEFORE]], ids=["the latest", "all"])
+def test_a_damaged_checkpoint_costs_a_trial_steps_and_nothing_else(damaged: list[str], tmp_path: Path) -> None:
+    make_world(tmp_path)
+    fields = {"base": str(tmp_path / "base"), "corpus": f"text:{tmp_path / 'text'}", "l_ins": 1, "width": 4}
+    folder = tmp_path / "search" / "trials" / "0"
+    folder.mkdir(parents=True)
+    job = {"folder": str(folder), "trial": _TRAINED | fields}
+    said: list[Message] = []
+
+    def killed_after_two_checkpoints(message: Message) -> None:
+        said.append(message)
+        if sum(bool(one["validation"]) for one in said) == 2:
+            sys.exit()
+
+    with pytest.raises(SystemExit):
+        run_trial(job, killed_after_two_checkpoints)
+    for name in damaged:
+        flip(folder / RESUME / name)
+    again: list[Message] = []
+    run_trial(job, again.append)
+    first, *rest = again
+    first_validation = next(one["tokens"] for one in said if one["validation"])
+    words = "begins anew" if BEFORE in damaged else f"whole, after {first_validation} tokens"
+    assert str(folder / RESUME / FILE) in first["damage"] and words in first["damage"]
+    assert rest[-1]["state"] == "complete"
+    expected = 0 if BEFORE in damaged else first_validation
+    assert expected < rest[0]["tokens"] <= expected + 2 * 2 * 8, "it went on from the very checkpoint"
 
 
 def test_trials_of_an_actor_train_in_one_thread_whichever_ray_tune_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:

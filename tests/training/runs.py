@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,3 +51,10 @@ def trainer_of(config: TrialConfig, **model: Any) -> Trainer:
     plan = fixed_plan("all" if config.checkpointing == "auto" else config.checkpointing, config.windows)
     train, validation = split_of([150, 7, 90, 33, 200]), split_of([60, 20], seed=1)
     return Trainer(config, network, plan, train, validation, torch.device("cpu"))
+
+
+def flip(file: Path) -> None:
+    """Damage a file as a disk does, in one bit of its middle."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 4
+    file.write_bytes(content)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import replace
+import tempfile
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import hypothesis
+import hypothesis.strategies as st
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from recur_tune.errors import UserError
-from recur_tune.training.checkpoint import FILE, load_checkpoint, save_checkpoint
-from recur_tune.training.loop import Diverged, Report
-from tests.training.runs import trainer_of, trial
+from recur_tune.training.checkpoint import BEFORE, FILE, DamagedCheckpoint, load_checkpoint, save_checkpoint
+from recur_tune.training.loop import Diverged, Report, Trainer
+from tests.training.runs import flip, trainer_of, trial
 
 
 def told(reports: list[Report]) -> list[Report]:
@@ -101,6 +107,91 @@ def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path, recurrence: str, stop
 
     assert beginning + told(list(second.run())) == whole
     assert [path.name for path in tmp_path.iterdir()] == [FILE]
+
+
+def saved_bytes(folder: Path) -> bytes:
+    """Of a checkpoint after a step."""
+    trainer = trainer_of(trial())
+    next(trainer.run())
+    save_checkpoint(trainer, folder)
+    return (folder / FILE).read_bytes()
+
+
+def state_of(trainer: Trainer) -> dict[str, Any]:
+    moments = {name: trainer.optimizer.state[p] for name, p in trainer.trained.items()}
+    return {"weights": {**trainer.trained}, "moments": moments, "progress": trainer.progress}
+
+
+@hypothesis.given(data=st.data())
+@hypothesis.settings(max_examples=60)
+def test_no_flipped_bit_of_a_checkpoint_is_ever_taken_in(data: st.DataObject, whole: bytes, target: Trainer) -> None:
+    """Neither in weights and moments nor in what stands before them; a bit that means nothing may be flipped."""
+    header = 8 + int.from_bytes(whole[:8], "little")
+    place = data.draw(st.integers(0, header - 1) | st.integers(header, len(whole) - 1))
+    damaged = bytearray(whole)
+    damaged[place] ^= 1 << data.draw(st.integers(0, 7))
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / FILE).write_bytes(damaged)
+        try:
+            load_checkpoint(target, Path(folder))
+        except DamagedCheckpoint:
+            return
+    saved = trainer_of(trial())
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / FILE).write_bytes(whole)
+        load_checkpoint(saved, Path(folder))
+    torch.testing.assert_close(state_of(target), state_of(saved), rtol=0, atol=0)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return saved_bytes(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture(scope="module")
+def target() -> Trainer:
+    return trainer_of(trial())
+
+
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path: Path) -> None:
+    first = trainer_of(trial())
+    run = first.run()
+    tokens = []
+    for _ in range(3):
+        tokens.append(next(run).tokens)
+        save_checkpoint(first, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([FILE, BEFORE]), "two are enough"
+    flip(tmp_path / FILE)
+    second = trainer_of(trial())
+    said = load_checkpoint(second, tmp_path)
+    assert str(tmp_path / FILE) in said and f"after {tokens[1]} tokens" in said
+    assert second.progress.tokens == tokens[1]
+    assert told(list(second.run())) == told(list(trainer_of(trial()).run()))[2:]
+
+
+def test_where_no_checkpoint_is_whole_the_trainer_stays_as_it_was_made(tmp_path: Path) -> None:
+    first = trainer_of(trial())
+    run = first.run()
+    for _ in range(2):
+        next(run)
+        save_checkpoint(first, tmp_path)
+    for name in (FILE, BEFORE):
+        flip(tmp_path / name)
+    second = trainer_of(trial())
+    with pytest.raises(DamagedCheckpoint, match="its digest is not that of its content"):
+        load_checkpoint(second, tmp_path)
+    assert told(list(second.run())) == told(list(trainer_of(trial()).run()))
+
+
+def test_a_checkpoint_of_an_earlier_version_which_has_no_digest_is_gone_on_from(tmp_path: Path) -> None:
+    first = trainer_of(trial())
+    next(first.run())
+    save_checkpoint(first, tmp_path)
+    tensors = load_file(tmp_path / FILE)
+    save_file(tensors, tmp_path / FILE, metadata={"progress": json.dumps(asdict(first.progress))})
+    second = trainer_of(trial())
+    assert load_checkpoint(second, tmp_path) == ""
+    assert second.progress == first.progress
 
 
 def test_a_checkpoint_that_is_cut_short_or_of_another_model_is_refused(tmp_path: Path) -> None:
