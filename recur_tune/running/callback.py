@@ -13,6 +13,7 @@ from ray.tune.experiment import Trial
 from recur_tune.cluster.ray_cluster import Lifeline
 from recur_tune.monitoring.meter import Meter
 from recur_tune.running.live import LivesInDriver
+from recur_tune.searching import flag
 from recur_tune.searching.directory import MODEL, STOP, SearchLog
 from recur_tune.searching.front import front
 from recur_tune.searching.requests import end_by_hand, take_ends
@@ -63,7 +64,7 @@ class Steward(LivesInDriver, Callback):
         if number in self.log.state.trials and self.log.state.record(number).state not in ENDED:
             end_by_hand(self.log, number)
             self.log.directory.trial(number).mkdir(parents=True, exist_ok=True)
-            (self.log.directory.trial(number) / STOP).touch()
+            flag.put_up(self.log.directory.trial(number) / STOP)
 
     def _clear_up(self, number: int) -> None:
         """A checkpoint is for going on, and a model for who is on the front: hundreds of both fill a disk."""

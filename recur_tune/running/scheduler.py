@@ -11,6 +11,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from recur_tune.running.live import LivesInDriver
 from recur_tune.running.rungs import Rungs
+from recur_tune.searching import flag
 from recur_tune.searching.directory import STOP, SearchLog
 from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.spec import SearchSpec
@@ -71,7 +72,7 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
             return TrialScheduler.STOP
         number = trial.config["number"]
         if self.log.state.record(number).state == "pruned":
-            (self.log.directory.trial(number) / STOP).touch()
+            flag.put_up(self.log.directory.trial(number) / STOP)
         return TrialScheduler.CONTINUE
 
     def _values(self, trial: TrialRecord, validation: Validation) -> list[float]:

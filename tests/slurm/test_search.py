@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from recur_tune.searching.directory import LEAVING
+from recur_tune.searching.flag import is_up
 from recur_tune.searching.front import front_rows
 from tests.running.searches import assert_settled
 from tests.slurm.mini_slurm import NODES, MiniSlurm
@@ -32,7 +33,9 @@ def test_from_submission_to_front_with_a_guest_and_nobody_else(site: Site, slurm
             watched_from_the_login_node(search, site)
             with search.held("n3"):
                 slurm.run("scancel", "--batch", "--signal=USR1", guest)  # as SLURM does before the time is up
-                search.until((search.directory.path / LEAVING / "n3").exists, "the guest's trial is asked to leave")
+                search.until(
+                    lambda: is_up(search.directory.path / LEAVING / "n3"), "the guest's trial is asked to leave"
+                )
             nobody_else_gets_in(search, slurm)
             has_what_was_granted(search, slurm)
         its_trial_goes_on_elsewhere(search)
