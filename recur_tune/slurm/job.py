@@ -22,6 +22,7 @@ from types import FrameType
 
 from recur_tune.cluster.ray_cluster import check_reachable
 from recur_tune.errors import UserError
+from recur_tune.searching import lock
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.slurm import queue
 from recur_tune.slurm.allocation import Allocation, free_ports
@@ -114,6 +115,7 @@ def host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_go_o
 
 def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
     search = folder.search
+    _outwait_the_dead(search, signals)
     words = [*folder.command, search.name, "--results", str(search.path.parent), "--address", head.address]
     process = subprocess.Popen(
         [sys.executable, "-m", "recur_tune.cli.main", *words], stdin=subprocess.DEVNULL, cwd=folder.working_directory
@@ -130,6 +132,13 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
         say(f"Ray has ended; what it said last is in {folder.ray_logs(head.job, head.node)}")
         return _FAILED  # through nobody's fault: another allocation may fare better
     return process.returncode
+
+
+def _outwait_the_dead(search: SearchDirectory, signals: Signals) -> None:
+    """An earlier allocation that was killed with its node has not given the search back; its lease runs out."""
+    deadline = time.monotonic() + lock.TERM
+    while search.is_running and time.monotonic() < deadline and not signals.any:
+        time.sleep(0.5)
 
 
 def _is_up(head: Head) -> bool:
