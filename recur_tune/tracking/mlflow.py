@@ -25,6 +25,7 @@ from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.front import front_rows
 from recur_tune.searching.state import Event, SearchState, TrialRecord, replay
 from recur_tune.tracking.calls import children, is_active, log_run, quiet_client, reason, set_status
+from recur_tune.tracking.database import REBUILD, is_damaged, one_writer
 from recur_tune.tracking.datasets import dataset_inputs
 from recur_tune.tracking.description import search_note, trial_note
 from recur_tune.tracking.machine import MachineMetrics
@@ -106,7 +107,7 @@ class Tracker:
 
     def deliver(self) -> bool:
         """Send everything new in the log; False when `close` ran out of time before its end."""
-        with self._turn, self._one_sentence_on_failure():
+        with self._turn, self._one_sentence_on_failure(), one_writer(self.uri):
             client = self._connect()
             while events := list(islice(self.directory.events(self._delivered.offset), EVENTS_PER_PASS)):
                 if self._out_of_time.is_set():
@@ -118,7 +119,7 @@ class Tracker:
 
     def log_files(self, paths: list[Path]) -> None:
         """Put the files of a search that has ended beside its run, and log the models of its front."""
-        with self._turn, self._one_sentence_on_failure():
+        with self._turn, self._one_sentence_on_failure(), one_writer(self.uri):
             client = self._connect()
             self._log_files(client, paths)
             self._log_models(client)
@@ -169,7 +170,7 @@ class Tracker:
     def _deliver_with_figures(self) -> bool:
         """What a search that runs shows besides its log: its front in pictures now and then, and the machine."""
         arrived = self.deliver()
-        with self._turn, self._one_sentence_on_failure():
+        with self._turn, self._one_sentence_on_failure(), one_writer(self.uri):
             client, delivered = self._connect(), self._delivered
             self._machine.keep_going(delivered.parent)
             if delivered.front != delivered.figures and time.monotonic() >= self._next_figures:
@@ -192,7 +193,7 @@ class Tracker:
                 raise Undelivered(str(error)) from error
             raise Undelivered(
                 f"MLflow at {without_password(self.uri)} did not take the records of {self.directory.name} "
-                f"({reason(error)}); they are kept and can be delivered later."
+                f"({reason(error)}); {_what_now(str(error))}."
             ) from error
 
     def _forget(self) -> None:
@@ -286,3 +287,7 @@ class Tracker:
         client.log_text(self._delivered.parent, json.dumps(rows, indent=2), FRONT_TABLE)
         self._delivered.table = self._delivered.front
         self._save()
+
+
+def _what_now(error: str) -> str:
+    return f"it is damaged, and {REBUILD}" if is_damaged(error) else "they are kept and can be delivered later"

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 from recur_tune.errors import UserError
 from recur_tune.localhost import comes_up, found_its_port_taken, free_ports_from, last_words
 from recur_tune.tracking.calls import ENVIRONMENT
+from recur_tune.tracking.database import REBUILD, is_damaged
 from recur_tune.tracking.places import FILES
 
 # Its job queue is for evaluating prompts, and would start more processes than the server itself.
@@ -86,7 +87,10 @@ def answering_private_server(uri: str, parent: Path, log: Path) -> Iterator[tupl
 
 
 def _refusal(uri: str, log: Path) -> UserError:
-    if "out-of-date database schema" in log.read_text(errors="replace"):
+    said = log.read_text(errors="replace")
+    if is_damaged(said):
+        return UserError(f"MLflow's database {uri} is damaged; {REBUILD}.")
+    if "out-of-date database schema" in said:
         return UserError(
             f"MLflow's database {uri} is of an older version; `mlflow db upgrade {uri}` brings it up to date."
         )
