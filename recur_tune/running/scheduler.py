@@ -9,6 +9,7 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
+from recur_tune.cluster.ray_internals import allow_another_failure, allow_no_failure
 from recur_tune.running.live import LivesInDriver
 from recur_tune.running.rungs import Rungs
 from recur_tune.searching import flag
@@ -42,7 +43,7 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
         if self.log.state.record(number).state in ENDED:
             return TrialScheduler.CONTINUE  # its workers have not noticed yet
         if report.get("moved"):
-            trial.max_failures += 1  # the trainable raises next, and that is no failure
+            allow_another_failure(trial)  # the trainable raises next, and that is no failure
             self.log.record("moved", trial=number)
             return TrialScheduler.CONTINUE
         self.log.record("report", trial=number, **report)
@@ -51,7 +52,7 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
             if report.get("replace_actor"):
                 # The trainable raises next, and Ray replaces an actor in which something raised. It shall not try
                 # the same again.
-                trial.max_failures = 0
+                allow_no_failure(trial)
                 return TrialScheduler.CONTINUE
             return self._let_go(trial)
         if not report.get("validation") or record.repeats is not None:  # a repetition is to be seen to its end
