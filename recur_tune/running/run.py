@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recur_tune.cluster.ray_cluster import (
+    JOBS,
     WAITING_CPU,
     Allotment,
     Room,
@@ -27,6 +28,7 @@ from recur_tune.files import write_text
 from recur_tune.jsonable import finite
 from recur_tune.monitoring.meter import Ask, Meter, metered
 from recur_tune.running.audience import Audience
+from recur_tune.running.jobs import job_client
 from recur_tune.running.preparation import Prices, check_shapes, make_bases, tokenise, worst_costs
 from recur_tune.searching.confirmation import Again, confirmation, splits_needed
 from recur_tune.searching.directory import SearchDirectory, SearchLog
@@ -56,6 +58,8 @@ def check_runnable(spec: SearchSpec, address: str | None) -> None:
     """Refuse what cannot work before a directory is made, or changed, for it."""
     if address is None:
         check_this_machine(spec.resources)
+    elif address.startswith(JOBS):
+        job_client(address)
     else:
         check_reachable(address)
     check_shapes(spec)

@@ -29,7 +29,7 @@ from recur_tune.searching.holder import Holder
 
 BEAT = 10.0  # seconds between two renewals
 TERM = 60.0  # a lease that is older has run out
-WATCH = 25.0  # how long nobody may have renewed it before its eyes who takes it over: clocks of machines differ
+WATCH = 25.0  # and is watched for so long by who takes it over: the clocks of two machines differ
 
 _CURRENT = "current"
 _END = 1024  # bytes: where a lease's file says how it ended; the holder writes before it, others behind
