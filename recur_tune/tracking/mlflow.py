@@ -107,7 +107,13 @@ class Tracker:
 
     def deliver(self) -> bool:
         """Send everything new in the log; False when `close` ran out of time before its end."""
-        with self._turn, self._one_sentence_on_failure(), one_writer(self.uri):
+        with self._turn, self._one_sentence_on_failure():
+            if self._client is not None and self._is_up_to_date:
+                return True
+            return self._deliver_all()
+
+    def _deliver_all(self) -> bool:
+        with one_writer(self.uri):
             client = self._connect()
             while events := list(islice(self.directory.events(self._delivered.offset), EVENTS_PER_PASS)):
                 if self._out_of_time.is_set():
@@ -116,6 +122,12 @@ class Tracker:
             if self._delivered.table != self._delivered.front:
                 self._deliver_table(client)
             return True
+
+    @property
+    def _is_up_to_date(self) -> bool:
+        """Whether there is nothing to deliver: then others may write meanwhile."""
+        new = next(self.directory.events(self._delivered.offset), None)
+        return new is None and self._delivered.table == self._delivered.front
 
     def log_files(self, paths: list[Path]) -> None:
         """Put the files of a search that has ended beside its run, and log the models of its front."""
@@ -170,14 +182,15 @@ class Tracker:
     def _deliver_with_figures(self) -> bool:
         """What a search that runs shows besides its log: its front in pictures now and then, and the machine."""
         arrived = self.deliver()
-        with self._turn, self._one_sentence_on_failure(), one_writer(self.uri):
-            client, delivered = self._connect(), self._delivered
+        with self._turn, self._one_sentence_on_failure():
+            delivered = self._delivered
             self._machine.keep_going(delivered.parent)
             if delivered.front != delivered.figures and time.monotonic() >= self._next_figures:
                 self._next_figures = time.monotonic() + FIGURES_APART
-                with TemporaryDirectory(prefix="recur-tune-") as folder:
+                with one_writer(self.uri), TemporaryDirectory(prefix="recur-tune-") as folder:
                     state = self._state or self._delivered_state()
-                    self._log_files(client, draw_front(self.directory.name, self._spec, state, Path(folder)))
+                    drawn = draw_front(self.directory.name, self._spec, state, Path(folder))
+                    self._log_files(self._connect(), drawn)
                 delivered.figures = delivered.front
                 self._save()
         return arrived

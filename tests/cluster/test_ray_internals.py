@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import traceback
 from pathlib import Path
 
 import optuna
 import pytest
+from ray.exceptions import ActorDiedError, RayTaskError
 from ray.tune.experiment import Trial
 from ray.tune.search.optuna import OptunaSearch
 
@@ -47,17 +49,12 @@ def test_optuna_search_keeps_its_study_in_ot_study() -> None:
     assert isinstance(ray_internals.optuna_study(search), optuna.Study), "OptunaSearch has its study elsewhere"
 
 
-class Here(Trial):
-    """A trial of which nothing runs, with its notes in a folder of the test's."""
-
-    local_path = ""
-
-
 @pytest.fixture
-def trial(tmp_path: Path) -> Trial:
-    made = Here("nothing", stub=True, max_failures=1)
-    made.local_path = str(tmp_path)
-    return made
+def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
+    """One of which nothing runs."""
+    trial = Trial("any", stub=True, max_failures=1)
+    monkeypatch.setattr(Trial, "local_path", property(lambda trial: str(tmp_path)))
+    return trial
 
 
 def test_a_trial_is_tried_again_while_it_may_fail(trial: Trial) -> None:
@@ -70,8 +67,28 @@ def test_a_trial_is_tried_again_while_it_may_fail(trial: Trial) -> None:
     assert not trial.should_recover(), "Trial.max_failures = 0 no longer ends a trial"
 
 
-def test_the_last_failure_stands_in_the_error_file(trial: Trial) -> None:
+def failed_task(message: str) -> RayTaskError:
+    """As Ray brings it from a worker."""
+    try:
+        raise RuntimeError(message)
+    except RuntimeError as error:
+        return RayTaskError("train", traceback.format_exc(), error, proctitle="ray::train", pid=1, ip="127.0.0.1")
+
+
+_ELSEWHERE = "Ray writes Trial.error_file in another way"
+
+
+def test_a_first_start_has_no_failure_before_it(trial: Trial) -> None:
     assert ray_internals.last_failure(trial) == ""
-    trial.handle_error(ValueError("the first"))
-    trial.handle_error(ValueError("the second\nand more"))
-    assert ray_internals.last_failure(trial) == "the second", "Ray writes Trial.error_file in another way"
+
+
+def test_of_what_was_raised_the_first_line_is_told(trial: Trial) -> None:
+    trial.handle_error(failed_task("out of threads\nand here is what to read about it"))
+    assert ray_internals.last_failure(trial) == "RuntimeError: out of threads", _ELSEWHERE
+
+
+def test_the_last_failure_counts(trial: Trial) -> None:
+    trial.handle_error(failed_task("out of threads"))
+    trial.handle_error(ActorDiedError())
+    died = "The actor died unexpectedly before finishing this task."
+    assert ray_internals.last_failure(trial) == died, _ELSEWHERE
