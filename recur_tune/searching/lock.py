@@ -112,7 +112,11 @@ class Lease:
         self._lost, self._over = False, threading.Event()
         self._turn = threading.Lock()
         self._thread = threading.Thread(target=self._renew_until_over, name="lease", daemon=True)
-        self.renew()
+        try:
+            self.renew()
+        except OSError:
+            os.close(self._folder)
+            raise
         self._thread.start()
 
     def renew(self) -> None:
@@ -171,19 +175,32 @@ def _take(folder: Path) -> Lease:
         except FileExistsError:  # somebody was quicker
             number += 1
             continue
-        lease = Lease(folder, number + 1)
+        try:
+            lease = Lease(folder, number + 1)
+        except OSError:  # a full disk has room for a name, and none for what is to stand there
+            with suppress(OSError):
+                (folder / str(number + 1)).unlink()
+            raise
         if (later := _latest(folder)) > lease.number:  # we were away for so long that ours had come and gone
             lease.release()
             number = later
             continue
-        with open(os.open(folder / _CURRENT, os.O_CREAT | os.O_WRONLY, 0o666), "wb") as current:
-            current.write(f"{lease.number:<20}".encode())
+        try:
+            _write_current(folder, lease.number)
+        except OSError:
+            lease.release()
+            raise
         with suppress(OSError):  # another user's, who finds ours in the folder
             _end(str(folder / str(number)), b"taken over")
         for old in _numbers(folder):
             if old < number:
                 (folder / str(old)).unlink(missing_ok=True)
         return lease
+
+
+def _write_current(folder: Path, number: int) -> None:
+    with open(os.open(folder / _CURRENT, os.O_CREAT | os.O_WRONLY, 0o666), "wb") as current:
+        current.write(f"{number:<20}".encode())
 
 
 def _is_over(folder: Path, number: int, seen: _Seen) -> bool:

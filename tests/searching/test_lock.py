@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import time
 import traceback
@@ -162,6 +163,21 @@ def test_a_holder_that_died_over_its_first_word_holds_nothing_up_for_long(tmp_pa
     (directory.path / "lease" / "2").touch()
     assert directory.is_running
     until(lambda: not directory.is_running, "it runs out")
+    with directory.lock():
+        assert directory.is_running
+
+
+def test_a_full_disk_leaves_no_lock_behind(tmp_path: Path) -> None:
+    directory = SearchDirectory.create(tmp_path, "first", search())
+
+    def try_it() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # files can be made, and nothing written into them
+        with pytest.raises(UserError, match="could not be written"):
+            directory.lock().__enter__()
+
+    with child(try_it) as process:
+        assert ended_well(process)
+    assert not directory.is_running
     with directory.lock():
         assert directory.is_running
 
