@@ -6,11 +6,13 @@ token as RAY_AUTH_TOKEN. Ports are others than its own here, where head and work
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -25,6 +27,7 @@ from tests.command import Command
 from tests.ports import FIRST
 from tests.running.searches import assert_settled, small_spec, write_space
 from tests.running.test_addresses import wait_for
+from tests.waiting import until
 
 pytestmark = pytest.mark.ray
 
@@ -39,6 +42,21 @@ def containers(spec: dict, shared: Path, token: str, gcs: int) -> dict[str, str]
         "PATH": _PATH, "RAY_CLUSTER_NAME": "recur-tune", "RAY_ADDRESS": f"127.0.0.1:{gcs}", "RAY_PORT": str(gcs),
         "RAY_USAGE_STATS_KUBERAY_IN_USE": "1", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token,
     }  # fmt: skip
+
+
+def living_nodes(address: str, token: str) -> int:
+    """As KubeRay would count them."""
+    request = urllib.request.Request(f"{address}/api/v0/nodes", headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            nodes = json.load(answer)["data"]["result"]["result"]
+    except OSError:  # not yet
+        return 0
+    return sum(node["state"] == "ALIVE" for node in nodes)
+
+
+def ended(started: list[subprocess.Popen[bytes]]) -> bool:
+    return any(process.poll() is not None for process in started)
 
 
 @pytest.fixture
@@ -67,7 +85,9 @@ def cluster(tmp_path: Path) -> Iterator[tuple[str, str]]:
             ))  # fmt: skip
             wait_for(f"127.0.0.1:{gcs}")
         wait_for(f"127.0.0.1:{dashboard}")
-        yield f"http://127.0.0.1:{dashboard}", token
+        address = f"http://127.0.0.1:{dashboard}"
+        until(lambda: living_nodes(address, token) == 2, "head and worker", hopeless=lambda: ended(started))
+        yield address, token
     finally:
         for process in started:
             os.killpg(process.pid, signal.SIGKILL)
