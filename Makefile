@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help search test test-quick test-unit test-ray test-slurm lint docs pictures bench bench-gpu install packages clean
+.PHONY: help search test test-quick test-unit test-ray test-slurm lint docs pictures bench bench-gpu newest install packages clean
 
 help:  ## what can be made here
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -47,6 +47,9 @@ lint: install  ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+newest: install  ## a report: the unit tests against the newest Ray, Optuna and MLflow that we allow
+	VENV=$(VENV) .ci/newest $(PYTEST_ARGS)
 
 docs: install  ## a site in build/site, from docs/ and the README files
 	$(BIN)/python -m mkdocs build --strict

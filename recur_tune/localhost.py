@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import http.client
 import socket
 import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
@@ -32,16 +33,31 @@ def free_ports_from(wanted: int) -> Iterator[int]:
     raise UserError(f"port: no port from {wanted} to {last} can be had; give another with --port.")
 
 
-def comes_up(server: subprocess.Popen[bytes], port: int, page: str) -> bool:
-    """Wait until a server shows a page on its port; False where it has ended or takes too long."""
+def comes_up(server: subprocess.Popen[bytes], place: int | Path, page: str) -> bool:
+    """Wait until a server shows a page on its port or socket; False where it has ended or takes too long."""
     deadline = time.monotonic() + _PATIENCE
     while server.poll() is None and time.monotonic() < deadline:
-        with suppress(OSError):  # urllib's own errors are some
-            urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=2).close()
-            if _listens(server, port):  # and not somebody who was quicker
-                return True
+        with suppress(OSError, http.client.HTTPException):  # urllib's own errors are among them
+            if isinstance(place, Path):
+                if get_from_socket(place, page) == http.HTTPStatus.OK:
+                    return True
+            else:
+                urllib.request.urlopen(f"http://127.0.0.1:{place}{page}", timeout=2).close()
+                if _listens(server, place):  # and not somebody who was quicker
+                    return True
         time.sleep(0.1)
     return False
+
+
+def get_from_socket(place: Path, page: str) -> int:
+    """The status of a page that a server shows on a unix socket."""
+    connection = http.client.HTTPConnection("localhost", timeout=2)
+    connection.sock = socket.socket(socket.AF_UNIX)
+    with closing(connection):
+        connection.sock.settimeout(2)
+        connection.sock.connect(str(place))
+        connection.request("GET", page)
+        return connection.getresponse().status
 
 
 def _listens(server: subprocess.Popen[bytes], port: int) -> bool:

@@ -7,16 +7,17 @@ from pathlib import Path
 from recur_tune.errors import UserError
 
 SEARCH_SPACES, SITE_PROFILES = (Path(__file__).parent / folder for folder in ("search_spaces", "site_profiles"))
+KUBERAY = SITE_PROFILES / "kuberay.yaml"  # a cluster for Kubernetes, beside the profiles and none itself
 
 
 def _find(given: str, shipped: Path, field: str) -> Path:
     """A file, or one of the `shipped` folder by its name alone."""
-    path, named = Path(given), shipped / f"{given}.yaml"
-    if not path.is_file() and named.is_file():
-        return named
+    path, known = Path(given), {file.stem: file for file in sorted(shipped.glob("*.yaml")) if file != KUBERAY}
+    if not path.is_file() and given in known:
+        return known[given]
     if not path.exists():
-        known = ", ".join(sorted(file.stem for file in shipped.glob("*.yaml")))
-        raise UserError(f"{field}: there is no file {given}, and none of that name comes with recur-tune ({known}).")
+        names = ", ".join(known)
+        raise UserError(f"{field}: there is no file {given}, and none of that name comes with recur-tune ({names}).")
     return path
 
 

@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).parents[1] / "recur_tune"
 # package: windows are counted by every trial's configuration, and corpora are named in it.
 LAYERS = (
     {"errors", "units", "jsonable", "throttle", "shape", "shapes"},
-    {"files", "hub", "localhost", "shipped"},
+    {"files", "hub", "localhost", "neighbours", "shipped"},
     {"corpus.windows"},
     {"recurrences"},
     {"spec"},

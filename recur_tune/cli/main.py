@@ -16,9 +16,10 @@ from recur_tune.cli.export import export
 from recur_tune.cli.generate import generate
 from recur_tune.cli.manage import remove, rename
 from recur_tune.cli.report import compare, report
-from recur_tune.cli.results import front_command, status, track
+from recur_tune.cli.results import front_command, status
 from recur_tune.cli.search import resume, search, stop
 from recur_tune.cli.slurm import cluster, grow, logs, tunnel
+from recur_tune.cli.track import track
 from recur_tune.cli.train import pretrain, train
 from recur_tune.cli.trial import add, end, trial
 from recur_tune.cli.ui import ui

@@ -272,39 +272,6 @@ def _objectives(directory: SearchDirectory, chosen: str | None) -> tuple[str, ..
     return names
 
 
-@click.command()
-@click.argument("name")
-@click.option(
-    "--tensorboard", metavar="FOLDER", type=click.Path(path_type=Path),
-    help="Write TensorBoard's event files there instead, also of a running search.",
-)  # fmt: skip
-@results_option
-def track(name: str, tensorboard: Path | None, results: Path | None) -> None:
-    """Deliver to MLflow what it has not got yet, say after its server was away.
-
-    A running search delivers by itself, and what could not be delivered is never lost: the search's own log has it.
-
-    \b
-      recur-tune track books
-      recur-tune track books --tensorboard runs/tensorboard
-    """
-    from recur_tune.tracking.mlflow import Tracker
-    from recur_tune.tracking.tensorboard import write_event_files
-
-    directory = SearchDirectory.open(results_folder(results), name)
-    if tensorboard is not None:
-        click.echo(write_event_files(directory, tensorboard))
-        stderr.print(f"next:  tensorboard --logdir {shlex.quote(str(tensorboard))}", soft_wrap=True)
-        return
-    if directory.is_running:
-        raise UserError(f"name: {name} is running, and delivers by itself.")
-    with directory.lock(), stderr.status("delivering …"):  # two who deliver at once would make runs twice
-        tracker = Tracker(directory)
-        tracker.deliver()
-        tracker.log_files(sorted(directory.path.glob("front.*")))
-    stderr.print(f"all delivered to {tracker.uri}")
-
-
 def print_front(state: SearchState, objectives: tuple[str, ...]) -> None:
     """The front as a table."""
     from recur_tune.searching.front import front

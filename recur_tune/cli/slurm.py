@@ -108,11 +108,12 @@ def tunnel(name: str, results: Path | None) -> None:
     if head is None:
         state = "; ".join(str(job) for _, job in folder.living_jobs()) or "it has no job in SLURM"
         raise UserError(f"name: {name} has no dashboard now ({state}).")
-    ports = {here: there for here, there in ((8265, head.dashboard), (5000, head.mlflow)) if there}
-    if not ports:
+    doors = {8265: f"localhost:{head.dashboard}"} if head.dashboard else {}
+    doors |= {5000: head.mlflow} if head.mlflow else {}
+    if not doors:
         raise UserError(f"name: {name} shows no dashboard, as its profile says (dashboard: off, mlflow: false).")
     user, login = getpass.getuser(), folder.profile.login or socket.getfqdn()
-    forwards = [word for here, there in ports.items() for word in ("-L", f"{here}:localhost:{there}")]
+    forwards = [word for here, there in doors.items() for word in ("-L", f"{here}:{there}")]
     click.echo(shlex.join(["ssh", "-N", *forwards, "-J", f"{user}@{login}", f"{user}@{head.node}"]))
     stderr.print("run that on your own machine, and open there:")
     if head.dashboard:

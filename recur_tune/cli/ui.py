@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
+import getpass
 import os
+import shlex
+import subprocess
 import tempfile
 import time
 import webbrowser
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from socket import getfqdn
 
 import click
 
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import results_option
 from recur_tune.errors import UserError
+from recur_tune.localhost import last_words
+from recur_tune.neighbours import other_users
 from recur_tune.searching.directory import SearchDirectory, results_folder, searches_in
 from recur_tune.training.interrupt import stop_requests
+
+_PORT = 5000
 
 
 @click.command()
 @click.argument("name", required=False)
 @click.option(
-    "--port", type=click.IntRange(1, 65535), default=5000, show_default=True, help="For MLflow; the next free."
+    "--port", type=click.IntRange(1, 65535), help="For MLflow; the next free. [default: 5000, or none; see above]"
 )
 @click.option("--no-browser", is_flag=True, help="Only print the addresses.")
 @results_option
-def ui(name: str | None, port: int, no_browser: bool, results: Path | None) -> None:
+def ui(name: str | None, port: int | None, no_browser: bool, results: Path | None) -> None:
     """Show the runs of all searches, or one's, in MLflow's pages, and say where Ray's dashboard is.
 
     Starts an MLflow server on localhost over the results folder's runs, unless the search has a server of its own.
     Ctrl-C ends it.
+
+    Where others use this machine they could read and change the runs there. So without --port it listens on a socket
+    that only you can open, and the command is printed that brings it to a browser on your own machine.
 
     \b
       recur-tune ui
@@ -50,29 +62,59 @@ def ui(name: str | None, port: int, no_browser: bool, results: Path | None) -> N
     if is_server(uri):
         _show(tracker.run_url or without_password(uri), no_browser)
         return
-    _serve(uri, port, f"{tracker.page}?{TRAINING}" if name else tracker.run_list, no_browser)
+    page, others = f"{tracker.page}?{TRAINING}" if name else tracker.run_list, other_users()
+    if others and port is None:
+        _serve_me(uri, page, others)
+        return
+    if others:
+        note(f"others on this machine ({', '.join(others)}) can read and change the runs here; without --port not.")
+    _serve(uri, port or _PORT, page, no_browser)
 
 
 def _serve(uri: str, wanted: int, page: str, no_browser: bool) -> None:
-    from recur_tune.localhost import last_words
     from recur_tune.tracking.server import answering_server
 
-    file, name = tempfile.mkstemp(prefix="recur-tune-ui-", suffix=".log")
-    os.close(file)
-    log = Path(name)
-    with ExitStack() as until_the_end:
+    with _log() as log, ExitStack() as until_the_end:
         with stderr.status("starting MLflow …"):
             server, port = until_the_end.enter_context(answering_server(uri, wanted, log))
         if port != wanted:
             note(f"port {wanted} is taken; this is {port}.")
         asked = until_the_end.enter_context(stop_requests())  # by SIGTERM as well: the server must not outlive us
         _show(f"http://127.0.0.1:{port}/{page}", no_browser)
-        stderr.print("Ctrl-C ends it.")
-        while not asked():
-            if server.poll() is not None:
-                raise UserError(f"MLflow's server has ended by itself {last_words(log)}.")
-            time.sleep(0.5)
-    log.unlink()  # of a server that fails it stays: that is what one wants to see
+        _stay(server, asked, log)
+
+
+def _serve_me(uri: str, page: str, others: list[str]) -> None:
+    """On a socket that nobody else can open, for a browser at the other end of a tunnel."""
+    from recur_tune.tracking.server import answering_private_server
+
+    with _log() as log, ExitStack() as until_the_end:
+        with stderr.status("starting MLflow …"):
+            place = Path(tempfile.gettempdir())
+            server, socket = until_the_end.enter_context(answering_private_server(uri, place, log))
+        asked = until_the_end.enter_context(stop_requests())
+        note(f"others are on this machine ({', '.join(others)}), so only you can open this; --port lets them in.")
+        stderr.print("run this on your own machine:")
+        click.echo(shlex.join(["ssh", "-N", "-L", f"{_PORT}:{socket}", f"{getpass.getuser()}@{getfqdn()}"]))
+        stderr.print(f"and open there:  http://localhost:{_PORT}/{page}", soft_wrap=True)
+        _stay(server, asked, log)
+
+
+@contextmanager
+def _log() -> Iterator[Path]:
+    """A file for what a server says; of one that fails it stays, since that is what one wants to see."""
+    file, name = tempfile.mkstemp(prefix="recur-tune-ui-", suffix=".log")
+    os.close(file)
+    yield Path(name)
+    Path(name).unlink()
+
+
+def _stay(server: subprocess.Popen[bytes], asked: Callable[[], bool], log: Path) -> None:
+    stderr.print("Ctrl-C ends it.")
+    while not asked():
+        if server.poll() is not None:
+            raise UserError(f"MLflow's server has ended by itself {last_words(log)}.")
+        time.sleep(0.5)
 
 
 def _show(url: str, no_browser: bool) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 from ray.tune import PlacementGroupFactory
 from ray.util.placement_group import PlacementGroup, placement_group
 
+from recur_tune.cluster.ray_internals import set_process_title
+
 
 class NamedPlaces(PlacementGroupFactory):
     """What a trial needs; every place where trials run one after the other is named after their search."""
@@ -34,6 +36,4 @@ def named(train: Callable[[dict[str, Any]], None], name: str) -> Callable[[dict[
 
 def call_this_process(name: str) -> None:
     """Ray calls its processes by the method that they run; people look for a trial."""
-    from ray._raylet import setproctitle  # type: ignore[attr-defined]
-
-    setproctitle(f"ray::{name}")
+    set_process_title(f"ray::{name}")

@@ -36,6 +36,13 @@ TRAINED_ON: tuple[Split, ...] = ("train", "validation")
 PG19_TRAINING_BOOKS = 1250
 PG19_VALIDATION_TOKENS = 15_000
 _ZIP, _GZIP = b"PK", b"\x1f\x8b"  # how such a file begins
+_ARCHIVES = {  # SHA-256 of what their author publishes
+    "enwik8": "547994d9980ebed1288380d652999f38a14fe291a6247c157c3d33d4932534bc",
+    "text8": "a6640522afe85d1963ad56c05b0ede0a0c000dddc9671758a6cc09b7a38e5232",
+}
+# Commits of data sets on the Hub, by which their files are the same for everybody and for good.
+_WIKITEXT_COMMIT = "b08601e04326c79dfdd32d625aee71d232d685c3"
+_PG19_COMMIT = "c021754c8e01c5b1cc83a1f549c1f97fbbb756b8"
 
 
 @dataclass(frozen=True)
@@ -121,7 +128,7 @@ class Pg19Hub:
 
     def __init__(self, rows: Callable[[Split], Any] | None = None) -> None:
         # A Parquet mirror: the original is a loading script, which `datasets` no longer runs.
-        self._rows = rows or (lambda split: _from_hub("pg19", "emozilla/pg19", None, split))
+        self._rows = rows or (lambda split: _from_hub("pg19", "emozilla/pg19", None, split, _PG19_COMMIT))
 
     def look(self, split: Split) -> None:
         """It lies on the Hub."""
@@ -183,7 +190,7 @@ class WikiText:
         return iter(text.decode().splitlines(keepends=True))
 
     def _from_hub(self, split: Split) -> Any:
-        return _from_hub(self.name, "Salesforce/wikitext", "wikitext-103-raw-v1", split)
+        return _from_hub(self.name, "Salesforce/wikitext", "wikitext-103-raw-v1", split, _WIKITEXT_COMMIT)
 
     def _file(self, split: Split) -> Path:
         assert self.root is not None
@@ -265,19 +272,19 @@ def split_articles(lines: Iterator[str]) -> Iterator[str]:
         yield "".join(article)
 
 
-def _from_hub(name: str, path: str, config: str | None, split: Split) -> Any:
+def _from_hub(name: str, path: str, config: str | None, split: Split, commit: str) -> Any:
     use_cache_where_offline()
     import datasets
 
     try:
-        return datasets.load_dataset(path, config, split=split)
+        return datasets.load_dataset(path, config, split=split, revision=commit)
     except Exception as error:  # datasets and the Hub raise a dozen unrelated types for "cannot be had"
         raise _unreachable(name, f"the Hub ({path})", "DIR", error) from error
 
 
 def _from_home_page(name: str) -> Path:
     """The archive as its author publishes it, downloaded once; the Hub has only scripts for it."""
-    folder, url = cache_folder() / "downloads" / name, f"http://mattmahoney.net/dc/{name}.zip"
+    folder, url = cache_folder() / "downloads" / name, f"https://mattmahoney.net/dc/{name}.zip"
     if not folder.is_dir():
         try:
             with (
@@ -289,9 +296,21 @@ def _from_home_page(name: str) -> Path:
                 expected = int(answer.headers.get("Content-Length") or file.tell())
                 if file.tell() != expected:
                     raise http.client.IncompleteRead(b"", expected - file.tell())
+                file.flush()
+                _check_digest(name, url, partial / f"{name}.zip")
         except (OSError, http.client.HTTPException) as error:
             raise _unreachable(name, url, "FILE", error) from error
     return folder / f"{name}.zip"
+
+
+def _check_digest(name: str, url: str, archive: Path) -> None:
+    with archive.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != _ARCHIVES[name]:
+        raise UserError(
+            f"corpus: {url} gave another file than its author's (SHA-256 {found}, not {_ARCHIVES[name]}); it was not "
+            f"kept. Give a file that you trust as {name}:FILE."
+        )
 
 
 def _unreachable(name: str, where: str, local: str, error: Exception) -> UserError:

@@ -8,10 +8,12 @@ be mistaken for a fresh one.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from recur_tune.files import cache_folder, whole_folder, writing
 
 _FORMAT = 3  # 2 had files in it that are no text
 _INTO_A_DOCUMENT = 5_000  # tokens; a state has been passed on a few times by then
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _SPACE = np.frombuffer(b" \t\n\r\x0b\x0c", dtype=np.uint8)
 
 
@@ -126,10 +129,23 @@ def prepare(
     if not folder.is_dir():
         with writing(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with FileLock(f"{folder}.lock"):
+            with _one_at_a_time(f"{folder}.lock"):
                 if not folder.is_dir():
                     _build(corpus, split, tokenizer, folder, progress)
     return nonempty(_open(folder), f"the {split} split of {corpus_name}")
+
+
+@contextmanager
+def _one_at_a_time(file: str) -> Iterator[None]:
+    """Let one process work while the others wait. Where the file system has no locks, as NFS and Lustre may, several do
+    the same work, and each puts the same folder there whole."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(FileLock(file))
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        yield
 
 
 def nonempty(prepared: TokenisedSplit, what: str) -> TokenisedSplit:

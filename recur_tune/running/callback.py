@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
 from recur_tune.cluster.lifeline import Lifeline
+from recur_tune.cluster.ray_internals import last_failure
 from recur_tune.monitoring.meter import Meter
 from recur_tune.running.live import LivesInDriver
+from recur_tune.searching import flag
 from recur_tune.searching.directory import MODEL, STOP, SearchLog
 from recur_tune.searching.front import front
 from recur_tune.searching.requests import end_by_hand, take_ends
@@ -48,7 +49,7 @@ class Steward(LivesInDriver, Callback):
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A worker has taken the trial; one that ended and is tried again, since its workers died while they left, has
         nothing more to say."""
-        number, before = trial.config["number"], _last_failure(trial)
+        number, before = trial.config["number"], last_failure(trial)
         if self.log.state.record(number).state not in ENDED:
             self.log.record("running", trial=number, **({"after": before} if before else {}))
 
@@ -65,7 +66,7 @@ class Steward(LivesInDriver, Callback):
         if number in self.log.state.trials and self.log.state.record(number).state not in ENDED:
             end_by_hand(self.log, number)
             self.log.directory.trial(number).mkdir(parents=True, exist_ok=True)
-            (self.log.directory.trial(number) / STOP).touch()
+            flag.put_up(self.log.directory.trial(number) / STOP)
 
     def _clear_up(self, number: int) -> None:
         """A checkpoint is for going on, and a model for who is on the front: hundreds of both fill a disk."""
@@ -85,14 +86,3 @@ class Steward(LivesInDriver, Callback):
         for trial in contenders:
             if trial not in kept:
                 shutil.rmtree(directory.trial(trial.number) / MODEL, ignore_errors=True)
-
-
-def _last_failure(trial: Trial) -> str:
-    """Why Ray starts a trial again, in a line; empty where it is the first time."""
-    if not trial.error_file or not Path(trial.error_file).exists():
-        return ""
-    lines = Path(trial.error_file).read_text().rpartition("Failure # ")[2].splitlines()[1:]
-    # What Ray has to say stands at the top; what Python raised, below the frames of a traceback, which are indented.
-    frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
-    below = lines[frames[-1] + 1 :] if frames else lines
-    return next((line[:200] for line in below if line.strip() and not line.startswith(" ")), "no reason given")

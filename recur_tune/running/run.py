@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from recur_tune.cluster.lifeline import ClusterLost, Lifeline, outside_of_ray
 from recur_tune.cluster.ray_cluster import (
+    JOBS,
     WAITING_CPU,
     Allotment,
     Cluster,
@@ -29,6 +30,7 @@ from recur_tune.files import storage_fault, write_text
 from recur_tune.jsonable import finite
 from recur_tune.monitoring.meter import Ask, metered
 from recur_tune.running.audience import Audience
+from recur_tune.running.jobs import job_client
 from recur_tune.running.leftovers import clear_up_after_a_kill
 from recur_tune.running.preparation import Prices, check_shapes, missing_bases, tokenise, worst_costs
 from recur_tune.running.stages import Desk, Stages, make_base
@@ -60,6 +62,8 @@ def check_runnable(spec: SearchSpec, address: str | None) -> None:
     """Refuse what cannot work before a directory is made, or changed, for it."""
     if address is None:
         check_this_machine(spec.resources)
+    elif address.startswith(JOBS):
+        job_client(address)
     else:
         check_reachable(address)
     check_shapes(spec)

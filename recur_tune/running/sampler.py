@@ -22,11 +22,13 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
+from recur_tune.cluster.ray_internals import optuna_study
 from recur_tune.errors import UserError
 from recur_tune.modelling.known_costs import Chosen, KnownCosts, Seen, seen
 from recur_tune.recurrences import DEFAULT, MECHANISMS, NONE, canonical
 from recur_tune.recurrences.pooled import PAPER
 from recur_tune.running.live import LivesInDriver
+from recur_tune.running.optuna_internals import NoLock, reopen
 from recur_tune.searching.directory import KNOWLEDGE, STUDY, SearchLog
 from recur_tune.searching.front import search_hypervolume
 from recur_tune.searching.knowledge import read_knowledge
@@ -114,7 +116,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
     @property
     def study(self) -> optuna.Study:
         """Optuna's study."""
-        study: Any = self._ot_study
+        study: optuna.Study = optuna_study(self)
         return study
 
     def _tell_knowledge(self) -> None:
@@ -140,7 +142,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         """Bring the study up to the log after a crash; gives the trials to go on with."""
         unfinished = [one.number for one in self.log.state.repeats.values() if one.state not in ENDED]
         for trial in self._of_study(TrialState.RUNNING):
-            self.open[trial.number] = optuna.Trial(self.study, trial._trial_id)
+            self.open[trial.number] = reopen(self.study, trial)
             record = self.log.state.trials.get(trial.number)
             if record is None:  # asked for and never logged, so never trained
                 self.study.tell(trial.number, state=TrialState.FAIL)
@@ -362,18 +364,6 @@ def first_points(spec: SearchSpec) -> dict[str, dict[str, Any]]:
     return points | {f"given {number}": space.point(given) for number, given in enumerate(spec.first, 1)}
 
 
-class _HeldBySearch:
-    """The search directory's lock already makes us the only writer; a lock file of its own would outlive a process
-    that is killed, and hang whoever resumes."""
-
-    def acquire(self) -> bool:
-        """Always ours."""
-        return True
-
-    def release(self) -> None:
-        """Kept."""
-
-
 def _study_name(storage: JournalStorage, name: str) -> str:
     """What the search's study is called: as the search was when it began, which may have another name today."""
     return next(iter(optuna.get_all_study_names(storage)), name)
@@ -381,4 +371,4 @@ def _study_name(storage: JournalStorage, name: str) -> str:
 
 def study_storage(folder: Path) -> JournalStorage:
     """Optuna's journal in the search directory."""
-    return JournalStorage(JournalFileBackend(str(folder / STUDY), lock_obj=_HeldBySearch()))
+    return JournalStorage(JournalFileBackend(str(folder / STUDY), lock_obj=NoLock()))

@@ -9,8 +9,10 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
+from recur_tune.cluster.ray_internals import allow_another_failure, allow_no_failure
 from recur_tune.running.live import LivesInDriver
 from recur_tune.running.rungs import SMALL_CHANCE, Rungs
+from recur_tune.searching import flag
 from recur_tune.searching.directory import STOP, SearchLog
 from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.spec import SearchSpec
@@ -41,7 +43,7 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
         if self.log.state.record(number).state in ENDED:
             return TrialScheduler.CONTINUE  # its workers have not noticed yet
         if report.get("moved"):
-            trial.max_failures += 1  # the trainable raises next, and that is no failure
+            allow_another_failure(trial)  # the trainable raises next, and that is no failure
             self.log.record("moved", trial=number)
             return TrialScheduler.CONTINUE
         if damage := report.get("damage"):
@@ -56,7 +58,7 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
             if report.get("replace_actor"):
                 # The trainable raises next, and Ray replaces an actor in which something raised. It shall not try
                 # the same again.
-                trial.max_failures = 0
+                allow_no_failure(trial)
                 return TrialScheduler.CONTINUE
             return self._let_go(trial)
         if not report.get("validation") or record.repeats is not None:  # a repetition is to be seen to its end
@@ -83,7 +85,7 @@ class ParetoHalving(LivesInDriver, FIFOScheduler):
             return TrialScheduler.STOP
         number = trial.config["number"]
         if self.log.state.record(number).state == "pruned":
-            (self.log.directory.trial(number) / STOP).touch()
+            flag.put_up(self.log.directory.trial(number) / STOP)
         return TrialScheduler.CONTINUE
 
     def _values(self, trial: TrialRecord, validation: Validation) -> list[float]:

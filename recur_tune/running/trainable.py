@@ -29,6 +29,7 @@ from recur_tune.errors import StorageFault, UserError
 from recur_tune.files import storage_fault, whole_folder, write_text
 from recur_tune.model.pretrained import save_model
 from recur_tune.running.training_thread import messages_of
+from recur_tune.searching import flag
 from recur_tune.searching.directory import COMPILED, LEAVING, MODEL, STOP
 from recur_tune.searching.state import STORAGE
 from recur_tune.spec import TrialConfig
@@ -153,8 +154,9 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
 
 
 def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Message]:
-    stop = Throttled(lambda: (folder.parent.parent / STOP).exists(), _SECONDS_BETWEEN_LOOKS)
-    over = Throttled(lambda: (folder / STOP).exists(), _SECONDS_BETWEEN_LOOKS)
+    flag.lay_out(folder / STOP)
+    stop = Throttled(lambda: flag.is_up(folder.parent.parent / STOP), _SECONDS_BETWEEN_LOOKS)
+    over = Throttled(lambda: flag.is_up(folder / STOP), _SECONDS_BETWEEN_LOOKS)
     if not _several_workers() and stop():
         yield _ended("paused", "the search was asked to stop")
         return
@@ -165,7 +167,7 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
         yield {"damage": damage}
     node = os.environ.get(NODE_NAME)
     leaving = Throttled(
-        lambda: bool(node) and (folder.parent.parent / LEAVING / str(node)).exists(), _SECONDS_BETWEEN_LOOKS
+        lambda: bool(node) and flag.is_up(folder.parent.parent / LEAVING / str(node)), _SECONDS_BETWEEN_LOOKS
     )
     due = Every(_SECONDS_BETWEEN_REPORTS)
     titled = Every(_SECONDS_BETWEEN_LOOKS)  # Ray renames its processes whenever they are called

@@ -13,8 +13,9 @@ front.*          the front as table and picture
 confirmed.*      the same of what further seeds say of it
 mlflow.json      what the tracker has delivered
 requests/        trials that somebody asked for, or wants ended
-stop             there while somebody asks the search to stop
-leaving/n1       there while trials are asked to leave the node n1
+stop             not empty while somebody asks the search to stop
+leaving/n1       not empty while trials are asked to leave the node n1
+lease/           which process runs the search, and that it is still there
 """
 
 from __future__ import annotations
@@ -37,9 +38,8 @@ import yaml
 
 from recur_tune.errors import StorageFault, UserError
 from recur_tune.files import reading, whole_folder, write_text, writing
-from recur_tune.searching import log
+from recur_tune.searching import flag, lock, log
 from recur_tune.searching.following import Following
-from recur_tune.searching.lock import Held, held, is_held
 from recur_tune.searching.snapshot import save_snapshot
 from recur_tune.searching.spec import SearchSpec, changes_between
 from recur_tune.searching.state import Event, SearchState, in_todays_words
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 SNAPSHOT = "state.json"
 FORMAT = 2  # 1 has other words for some states, and is read and gone on with
 SPEC, IDENTITY, EVENTS, STUDY, KNOWLEDGE, STOP, LEAVING, LOCK, MODEL, COMPILED = (
-    "search.yaml", "search.json", "events.jsonl", "study.journal", "knowledge.json", "stop", "leaving", "lock", "model",
-    "compiled",
+    "search.yaml", "search.json", "events.jsonl", "study.journal", "knowledge.json", "stop", "leaving", "lease",
+    "model", "compiled",
 )  # fmt: skip
 
 
@@ -197,6 +197,7 @@ class SearchDirectory:
 
     def record(self, kind: str, **fields: Any) -> Event:
         """Write a line to the log; only the process that holds the lock does."""
+        lock.check(self.path / LOCK)
         event: Event = {"time": round(time.time(), 3), "kind": kind, **fields}
         log.append(self.path / EVENTS, event)
         return event
@@ -209,18 +210,18 @@ class SearchDirectory:
     def lock(self) -> Iterator[None]:
         """Be the only one who runs this search."""
         try:
-            with held(self.path / LOCK):
+            with lock.held(self.path / LOCK):
                 for file in (EVENTS, STUDY):
                     log.drop_half_a_line(self.path / file)
                 self.withdraw_stop()
                 yield
-        except Held:
+        except lock.Held:
             raise self._running_already() from None
 
     @property
     def is_running(self) -> bool:
         """Whether a process runs it; who can read the search may ask."""
-        return is_held(self.path / LOCK)
+        return lock.is_held(self.path / LOCK)
 
     def check_idle(self) -> None:
         """Refuse to run what runs."""
@@ -228,33 +229,36 @@ class SearchDirectory:
             raise self._running_already()
 
     def _running_already(self) -> UserError:
+        elsewhere = f" {words}" if (words := lock.holder_words(self.path / LOCK)) else ""
         return UserError(
-            f"name: {self.name} is running already; `recur-tune status {self.name}` shows it, "
+            f"name: {self.name} is running already{elsewhere}; `recur-tune status {self.name}` shows it, "
             f"`recur-tune stop {self.name}` ends it."
         )
 
     def request_stop(self) -> None:
         """Ask whoever runs the search, on whatever machine, to stop: trials look for this file."""
         with writing(self.path / STOP):
-            (self.path / STOP).touch()
+            flag.put_up(self.path / STOP)
 
     def withdraw_stop(self) -> None:
         """Forget an earlier request."""
-        (self.path / STOP).unlink(missing_ok=True)
-
-    def ask_to_leave(self, node: str) -> None:
-        """Let the trials on a node save themselves and go elsewhere."""
-        (self.path / LEAVING).mkdir(exist_ok=True)
-        (self.path / LEAVING / node).touch()
-
-    def welcome(self, node: str) -> None:
-        """The node is here to stay."""
-        (self.path / LEAVING / node).unlink(missing_ok=True)
+        with writing(self.path / STOP):
+            flag.lower(self.path / STOP)
 
     @property
     def stop_requested(self) -> bool:
         """Whether somebody asked."""
-        return (self.path / STOP).exists()
+        return flag.is_up(self.path / STOP)
+
+    def ask_to_leave(self, node: str) -> None:
+        """Let the trials on a node save themselves and go elsewhere."""
+        (self.path / LEAVING).mkdir(exist_ok=True)
+        flag.put_up(self.path / LEAVING / node)
+
+    def welcome(self, node: str) -> None:
+        """The node is here to stay."""
+        (self.path / LEAVING).mkdir(exist_ok=True)
+        flag.lower(self.path / LEAVING / node)
 
 
 @dataclass

@@ -6,6 +6,7 @@ starts itself, as a witness, on all of them.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -21,16 +22,19 @@ from pathlib import Path
 
 from recur_tune.errors import UserError
 from recur_tune.files import write_text
+from recur_tune.searching import lock
 from recur_tune.slurm import queue
 from recur_tune.slurm.allocation import Allocation, Grant, free_ports, own_address
 from recur_tune.slurm.folder import tail
 from recur_tune.slurm.job_script import render
 from recur_tune.slurm.profile import Profile
 from recur_tune.slurm.steps import step_on
+from recur_tune.slurm.submit import file_system
 from recur_tune.spec import parse, read_yaml, write_yaml
 
 _SECONDS_FOR_WITNESSES = 40.0
 _LENGTH = 60.0  # of the job
+_LEASE, _FLOCK = "lease", "flock"  # what the first node holds while the others look
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,12 @@ def main() -> None:
     allocation = Allocation.current()
     profile = parse(Profile, read_yaml(folder / "profile.yaml"))
     [port] = free_ports(1, allocation.job)
-    with socket.create_server(("", port), backlog=len(allocation.nodes)):
+    with (
+        socket.create_server(("", port), backlog=len(allocation.nodes)), lock.held(folder / _LEASE),
+        (folder / _FLOCK).open("w") as kernels,
+    ):  # fmt: skip
+        with suppress(OSError):
+            fcntl.flock(kernels, fcntl.LOCK_EX)
         address = f"{own_address(profile.interface, queue.controller())}:{port}"
         program = [sys.executable, "-m", "recur_tune.slurm.check", str(folder)]
         steps = [subprocess.Popen([*step_on(node), *program, node, address]) for node in allocation.nodes]
@@ -114,7 +123,10 @@ def _findings_of(folder: Path, node: str) -> list[dict[str, object]]:
 def witness(folder: Path, node: str, first: str) -> None:
     """On one node: look, and write down what is seen."""
     profile = parse(Profile, read_yaml(folder / "profile.yaml"))
-    findings = [_network(node, profile, first), _granted(node, profile), _scratch(node, profile), _gpus(node, profile)]
+    findings = [
+        _network(node, profile, first), _locks(node, folder), _granted(node, profile), _scratch(node, profile),
+        _gpus(node, profile),
+    ]  # fmt: skip
     write_text(folder / f"{node}.json", json.dumps([vars(finding) for finding in findings if finding]))
 
 
@@ -126,6 +138,25 @@ def _network(node: str, profile: Profile, first: str) -> Finding:
     except (OSError, UserError) as error:
         return Finding(node, "network", False, f"cannot reach the first node at {first} ({error})")
     return Finding(node, "network", True, f"is {address} and reaches the first node at {host}")
+
+
+def _locks(node: str, folder: Path) -> Finding:
+    """What kind of file system the results lie on, and whether a lock that the first node holds is seen from here."""
+    kind = file_system(folder)
+    if not lock.is_held(folder / _LEASE):
+        return Finding(node, "locks", False, f"{kind}: a search that runs on the first node seems not to run from here")
+    return Finding(node, "locks", True, f"{kind}: a search's lock holds between nodes; {_flock(folder / _FLOCK)}")
+
+
+def _flock(file: Path) -> str:
+    try:
+        with file.open("rb") as kernels:
+            fcntl.flock(kernels, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "so does the kernel's (flock)"
+    except OSError as error:
+        return f"the kernel's (flock) is not there ({error.strerror}), and not needed"
+    return "the kernel's (flock) is each node's own, and not needed"
 
 
 def _granted(node: str, profile: Profile) -> Finding:

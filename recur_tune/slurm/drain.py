@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Collection
 
+from recur_tune.cluster.ray_internals import drain_command
 from recur_tune.cluster.sigterm import own_sigterm
 from recur_tune.searching.following import Following
 from recur_tune.slurm.folder import Head, SlurmFolder
@@ -19,12 +19,8 @@ def drain(folder: SlurmFolder, head: Head, nodes: Collection[str], warning: floa
     seconds = max(5.0, warning - _SECONDS_KEPT_BACK)
     deadline = time.monotonic() + seconds
     for identity in _ray_nodes(head, nodes):
-        # Ray has a command for it, hidden and without a function beside it.
-        options = [
-            f"--address={head.address}", f"--node-id={identity}", "--reason=DRAIN_NODE_REASON_PREEMPTION",
-            "--reason-message=its allocation ends", f"--deadline-remaining-seconds={int(seconds)}",
-        ]  # fmt: skip
-        subprocess.run([sys.executable, "-m", "ray.scripts.scripts", "drain-node", *options], capture_output=True)
+        words = drain_command(head.address, identity, "its allocation ends", seconds)
+        subprocess.run(words, capture_output=True)
     for node in nodes:
         folder.search.ask_to_leave(node)
     search = folder.search.follow()

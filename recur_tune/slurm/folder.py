@@ -36,7 +36,7 @@ class Head:
     address: str  # of Ray's own store, HOST:PORT
     client: int  # a port of the node, as the following
     dashboard: int | None = None
-    mlflow: int | None = None
+    mlflow: str | None = None  # a socket of the node
 
 
 @dataclass(frozen=True)

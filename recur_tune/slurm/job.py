@@ -22,14 +22,15 @@ from types import FrameType
 
 from recur_tune.cluster.ray_cluster import check_reachable
 from recur_tune.errors import Paused, UserError
+from recur_tune.searching import lock
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.slurm import queue
-from recur_tune.slurm.allocation import Allocation, free_ports
+from recur_tune.slurm.allocation import Allocation
 from recur_tune.slurm.drain import drain
 from recur_tune.slurm.folder import Head, SlurmFolder
 from recur_tune.slurm.steps import EndedEarly, Steps
 from recur_tune.tracking.places import is_server, tracking_uri
-from recur_tune.tracking.server import mlflow_server
+from recur_tune.tracking.server import private_server
 
 _ENDED, _FAILED, _INTERRUPTED = 0, 1, 130  # exit codes of `recur-tune resume`: finished or paused, a fault, at once
 _SECONDS_BETWEEN_QUESTIONS = 3.0  # to the queue, which everybody asks
@@ -114,6 +115,7 @@ def host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_go_o
 
 def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
     search = folder.search
+    _outwait_the_dead(search, signals)
     words = [*folder.command, search.name, "--results", str(search.path.parent), "--address", head.address]
     process = subprocess.Popen(
         [sys.executable, "-m", "recur_tune.cli.main", *words], stdin=subprocess.DEVNULL, cwd=folder.working_directory
@@ -133,6 +135,13 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
         say("the cluster is well, but not what the search writes to: no other allocation would help.")
         return UserError.exit_code
     return process.returncode
+
+
+def _outwait_the_dead(search: SearchDirectory, signals: Signals) -> None:
+    """An earlier allocation that was killed with its node has not given the search back; its lease runs out."""
+    deadline = time.monotonic() + lock.TERM
+    while search.is_running and time.monotonic() < deadline and not signals.any:
+        time.sleep(0.5)
 
 
 def _is_up(head: Head) -> bool:
@@ -159,14 +168,14 @@ def _end(process: subprocess.Popen[bytes], search: SearchDirectory) -> int:
 
 @contextmanager
 def _mlflow(folder: SlurmFolder, head: Head) -> Iterator[None]:
-    """MLflow's own server, where the runs lie in a file: whoever has a tunnel to this node can look at them."""
+    """MLflow's own server, where the runs lie in a file: its user sees them through a tunnel to this node."""
     uri = tracking_uri(folder.search)
     if not folder.profile.mlflow or is_server(uri):
         yield
         return
-    [port] = free_ports(1, head.job)
-    with mlflow_server(uri, port, folder.ray_logs(head.job, head.node) / "mlflow.log"):
-        folder.publish(replace(head, mlflow=port))
+    log = folder.ray_logs(head.job, head.node) / "mlflow.log"
+    with private_server(uri, folder.profile.scratch_folder, log) as (_, socket):
+        folder.publish(replace(head, mlflow=str(socket)))
         yield
 
 

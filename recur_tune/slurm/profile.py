@@ -94,7 +94,7 @@ class Profile(BaseModel):
     join: Time = Field(180, description="time that a node has to join the Ray cluster")
     dashboard: Literal["localhost", "network", "off"] = Field("localhost", description="who reaches Ray's dashboard")
     metrics: bool = Field(False, description="Ray's metrics, which any user of the network can read")
-    mlflow: bool = Field(True, description="show the runs in an MLflow server on the first node's localhost")
+    mlflow: bool = Field(True, description="show the runs in an MLflow server on the first node, to its user")
     login: Word | None = Field(None, description="the login node's name from outside, for the tunnel's command")
 
     @field_validator("environment")

@@ -64,12 +64,19 @@ def check_shared(profile: Profile, folder: Path) -> None:
                 f"results: {folder} is not in {storage}, which the nodes share (storage); give --results there."
             )
         return
-    mounts = [part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)]
-    kind = max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else ""
-    if kind in _IN_MEMORY or any(folder.is_relative_to(private) for private in ("/tmp", "/var/tmp", "/dev/shm")):
+    if file_system(folder) in _IN_MEMORY or any(
+        folder.is_relative_to(private) for private in ("/tmp", "/var/tmp", "/dev/shm")
+    ):
         raise UserError(
             f"results: {folder} is this machine's own and unseen by the nodes; give --results on shared storage."
         )
+
+
+def file_system(folder: Path) -> str:
+    """The kind of file system that a folder lies on, as ext4, nfs4 or lustre."""
+    folder = folder.resolve()
+    mounts = [part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)]
+    return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else "unknown"
 
 
 def check_trials_fit(resources: Resources, profile: Profile) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.tracking.calls import is_active, log_run, quiet_client, reason
+from recur_tune.tracking.database import one_writer
 from recur_tune.tracking.mlflow import Undelivered
 from recur_tune.tracking.places import DELIVERED, Delivered, tracking_uri, without_password
 
@@ -40,6 +41,7 @@ def _runs(directory: SearchDirectory) -> Iterator[tuple[MlflowClient, Delivered]
     uri = tracking_uri(directory)
     delivered = Delivered.read(directory.path / DELIVERED, uri)
     try:
-        yield quiet_client(uri), delivered
+        with one_writer(uri):
+            yield quiet_client(uri), delivered
     except Exception as error:  # MLflow, databases and networks raise all kinds
         raise Undelivered(f"MLflow at {without_password(uri)} did not answer ({reason(error)}).") from error

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from recur_tune.tracking.mlflow_internals import is_monitoring
+
 if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
@@ -21,7 +23,7 @@ class MachineMetrics:
 
     def keep_going(self, run: str) -> None:
         """Have it run; it ends by itself when a call fails or the run is not running."""
-        if not self._wanted or (self._monitor and self._monitor._process and self._monitor._process.is_alive()):
+        if not self._wanted or (self._monitor and is_monitoring(self._monitor)):
             return
         from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 

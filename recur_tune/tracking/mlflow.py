@@ -25,6 +25,7 @@ from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.front import front_rows
 from recur_tune.searching.state import Event, SearchState, TrialRecord
 from recur_tune.tracking.calls import children, is_active, log_run, quiet_client, reason, set_status
+from recur_tune.tracking.database import REBUILD, is_damaged, one_writer
 from recur_tune.tracking.datasets import dataset_inputs
 from recur_tune.tracking.description import search_note, trial_note
 from recur_tune.tracking.machine import MachineMetrics
@@ -107,6 +108,12 @@ class Tracker:
     def deliver(self) -> bool:
         """Send everything new in the log; False when `close` ran out of time before its end."""
         with self._turn, self._one_sentence_on_failure():
+            if self._client is not None and self._is_up_to_date:
+                return True
+            return self._deliver_all()
+
+    def _deliver_all(self) -> bool:
+        with one_writer(self.uri):
             client = self._connect()
             while events := list(islice(self.directory.events(self._delivered.offset), EVENTS_PER_PASS)):
                 if self._out_of_time.is_set():
@@ -116,9 +123,15 @@ class Tracker:
                 self._deliver_table(client)
             return True
 
+    @property
+    def _is_up_to_date(self) -> bool:
+        """Whether there is nothing to deliver: then others may write meanwhile."""
+        new = next(self.directory.events(self._delivered.offset), None)
+        return new is None and self._delivered.table == self._delivered.front
+
     def log_files(self, paths: list[Path]) -> None:
         """Put the files of a search that has ended beside its run, and log the models of its front."""
-        with self._turn, self._one_sentence_on_failure():
+        with self._turn, self._one_sentence_on_failure(), one_writer(self.uri):
             client = self._connect()
             self._log_files(client, paths)
             self._log_models(client)
@@ -170,13 +183,14 @@ class Tracker:
         """What a search that runs shows besides its log: its front in pictures now and then, and the machine."""
         arrived = self.deliver()
         with self._turn, self._one_sentence_on_failure():
-            client, delivered = self._connect(), self._delivered
+            delivered = self._delivered
             self._machine.keep_going(delivered.parent)
             if delivered.front != delivered.figures and time.monotonic() >= self._next_figures:
                 self._next_figures = time.monotonic() + FIGURES_APART
-                with TemporaryDirectory(prefix="recur-tune-") as folder:
+                with one_writer(self.uri), TemporaryDirectory(prefix="recur-tune-") as folder:
                     state = self._state or self._delivered_state()
-                    self._log_files(client, draw_front(self.directory.name, self._spec, state, Path(folder)))
+                    drawn = draw_front(self.directory.name, self._spec, state, Path(folder))
+                    self._log_files(self._connect(), drawn)
                 delivered.figures = delivered.front
                 self._save()
         return arrived
@@ -192,7 +206,7 @@ class Tracker:
                 raise Undelivered(str(error)) from error
             raise Undelivered(
                 f"MLflow at {without_password(self.uri)} did not take the records of {self.directory.name} "
-                f"({reason(error)}); they are kept and can be delivered later."
+                f"({reason(error)}); {_what_now(str(error))}."
             ) from error
 
     def _forget(self) -> None:
@@ -286,3 +300,7 @@ class Tracker:
         client.log_text(self._delivered.parent, json.dumps(rows, indent=2), FRONT_TABLE)
         self._delivered.table = self._delivered.front
         self._save()
+
+
+def _what_now(error: str) -> str:
+    return f"it is damaged, and {REBUILD}" if is_damaged(error) else "they are kept and can be delivered later"

@@ -1,28 +1,37 @@
-"""MLflow's own server on localhost, over the file in which a results folder keeps its runs."""
+"""MLflow's own server on this machine alone, over the file in which a results folder keeps its runs."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from recur_tune.errors import UserError
 from recur_tune.localhost import comes_up, found_its_port_taken, free_ports_from, last_words
 from recur_tune.tracking.calls import ENVIRONMENT
+from recur_tune.tracking.database import REBUILD, is_damaged
 from recur_tune.tracking.places import FILES
 
 # Its job queue is for evaluating prompts, and would start more processes than the server itself.
 _SETTINGS = {**ENVIRONMENT, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 
+_LONGEST_SOCKET = 107  # letters of a path, as the kernel has it
+
 
 @contextmanager
-def mlflow_server(uri: str, port: int, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A server for the runs at `uri`, which ends with the block; what it says goes to a file."""
-    words = ["server", "--backend-store-uri", uri, "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+def mlflow_server(uri: str, place: int | Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A server for the runs at `uri` on a port or a socket, which ends with the block; what it says goes to a file."""
+    words = ["server", "--backend-store-uri", uri, "--workers", "1"]
+    if isinstance(place, Path):
+        words += ["--uvicorn-opts", shlex.join(["--uds", str(place)])]
+    else:
+        words += ["--host", "127.0.0.1", "--port", str(place)]
     if uri.startswith("sqlite:///"):  # MLflow would put files that it is sent into the current folder
         words += ["--artifacts-destination", str(Path(uri.removeprefix("sqlite:///")).absolute().parent / FILES)]
     with log.open("wb") as output:
@@ -51,8 +60,38 @@ def answering_server(uri: str, wanted: int, log: Path) -> Iterator[tuple[subproc
                 return
         if not found_its_port_taken(log):
             break
-    if "out-of-date database schema" in log.read_text(errors="replace"):
-        raise UserError(
+    raise _refusal(uri, log)
+
+
+@contextmanager
+def private_server(uri: str, parent: Path, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A server on a socket in a folder below `parent` that its user alone can enter.
+
+    MLflow lets whoever reaches it read and change everything, and a port of localhost is reached by all on the machine.
+    """
+    with TemporaryDirectory(prefix="rt", dir=parent) as folder:  # made for its owner alone
+        socket = Path(folder) / "mlflow"
+        if len(str(socket)) > _LONGEST_SOCKET:
+            raise UserError(f"TMPDIR: {parent} is too long for a socket in it; choose a shorter one.")
+        with mlflow_server(uri, socket, log) as server:
+            yield server, socket
+
+
+@contextmanager
+def answering_private_server(uri: str, parent: Path, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """The same once it shows its page; one that cannot says why."""
+    with private_server(uri, parent, log) as (server, socket):
+        if not comes_up(server, socket, "/health"):
+            raise _refusal(uri, log)
+        yield server, socket
+
+
+def _refusal(uri: str, log: Path) -> UserError:
+    said = log.read_text(errors="replace")
+    if is_damaged(said):
+        return UserError(f"MLflow's database {uri} is damaged; {REBUILD}.")
+    if "out-of-date database schema" in said:
+        return UserError(
             f"MLflow's database {uri} is of an older version; `mlflow db upgrade {uri}` brings it up to date."
         )
-    raise UserError(f"MLflow's server did not start {last_words(log)}.")
+    return UserError(f"MLflow's server did not start {last_words(log)}.")

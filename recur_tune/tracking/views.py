@@ -11,10 +11,10 @@ from typing import Any
 
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.spec import SearchSpec
+from recur_tune.tracking.mlflow_internals import VIEW_TAG
 from recur_tune.tracking.places import Delivered
 from recur_tune.tracking.units import metric_name
 
-_VIEW_TAG = "mlflow.sharedViewState."
 TRIALS, FRONT, SEARCHES = "trials", "front", "searches"
 # Which MLflow always shows; the boxes to tick have no name, and a number by how often a list was drawn.
 _FIRST_COLUMNS = (*map(str, range(10)), "attributes.`Run Name`", "runDateAndNestInfo", "duration")
@@ -41,7 +41,7 @@ def view_tags(spec: SearchSpec, delivered: Delivered) -> dict[str, str]:
         FRONT: _view(f"tags.pareto = 'true' and {own}", of_trials) | best_first,
         SEARCHES: _view("", of_searches) | {"orderByKey": "attributes.start_time", "orderByAsc": False},
     }
-    return {f"{_VIEW_TAG}{_key(view, delivered)}": json.dumps(state) for view, state in views.items()}
+    return {f"{VIEW_TAG}{_key(view, delivered)}": json.dumps(state) for view, state in views.items()}
 
 
 def _key(view: str, delivered: Delivered) -> str:

@@ -61,7 +61,7 @@ def books(results: Path) -> SearchDirectory:
 
 
 def snapshot(directory: SearchDirectory) -> dict[str, str]:
-    return {file.name: file.read_text() for file in directory.path.iterdir() if file.is_file() and file.name != "lock"}
+    return {file.name: file.read_text() for file in directory.path.iterdir() if file.is_file()}
 
 
 @pytest.mark.parametrize(

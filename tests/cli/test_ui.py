@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import http.client
+import os
 import signal
+import socket
 import sqlite3
+import subprocess
 import tempfile
 import urllib.request
+from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
@@ -41,7 +46,59 @@ def delivered(results: Path) -> Delivered:
     return Delivered.read(directory.path / DELIVERED, tracking_uri(directory))
 
 
-def test_a_taken_port_gives_the_next_and_ctrl_c_ends_the_server(results: Path) -> None:
+@pytest.fixture
+def neighbour() -> Iterator[int]:
+    """Another user on this machine, by number."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can be somebody else")
+    with subprocess.Popen(["sleep", "infinity"], user=5003) as process:
+        yield 5003
+        process.kill()
+
+
+def attempt(user: int, place: str, *request: str) -> str:
+    """What a user is answered on a socket: a status, or why there is none."""
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(user)
+            server = http.client.HTTPConnection("localhost")
+            server.sock = socket.socket(socket.AF_UNIX)
+            server.sock.connect(place)
+            server.request(*request, headers={"Content-Type": "application/json"})
+            said = str(server.getresponse().status)
+        except Exception as error:
+            said = type(error).__name__
+        os.write(send, said.encode())
+        os._exit(0)
+    os.close(send)
+    with os.fdopen(receive) as answers:
+        said = answers.read()
+    os.waitpid(child, 0)
+    return said
+
+
+def test_where_others_are_on_the_machine_nobody_else_reads_or_writes(results: Path, neighbour: int) -> None:
+    with Command("ui", "--results", results) as shown:
+        shown.until(lambda: "Ctrl-C" in shown.err, "the address, which comes when the server answers")
+        assert "others are on this machine (" in shown.err and str(neighbour) in shown.err
+        ssh, options, tunnel, forward, host = shown.out.split()
+        assert (ssh, options, tunnel) == ("ssh", "-N", "-L") and "@" in host
+        port, _, place = forward.partition(":")
+        assert f"http://localhost:{port}/#/experiments/" in shown.err
+
+        new = '{"name": "theirs"}'
+        for request in (["GET", "/api/2.0/mlflow/experiments/get?experiment_id=0"],
+                        ["POST", "/api/2.0/mlflow/experiments/create", new]):  # fmt: skip
+            assert attempt(neighbour, place, *request) == "PermissionError"
+            assert attempt(os.getuid(), place, *request) == "200"
+        shown.signal(signal.SIGINT)
+        assert shown.wait() == 0
+    assert not Path(place).parent.exists()
+
+
+def test_a_taken_port_gives_the_next_and_ctrl_c_ends_the_server(results: Path, neighbour: int) -> None:
     words = ["ui", "books", "--no-browser", "--results", results]
     with taken_port() as port, Command(*words, "--port", port) as shown:
         shown.until(lambda: shown.out.endswith("\n"), "the address, which comes when the server answers")
@@ -53,6 +110,7 @@ def test_a_taken_port_gives_the_next_and_ctrl_c_ends_the_server(results: Path) -
         shown.signal(signal.SIGINT)
         assert shown.wait() == 0
         assert f"port {port} is taken" in shown.err
+        assert "(5003) can read and change the runs here; without --port not" in " ".join(shown.err.split())
         with pytest.raises(OSError, match="refused"):
             urllib.request.urlopen(address)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import urllib.error
 import zipfile
 from collections.abc import Callable
@@ -263,6 +264,28 @@ def test_a_corpus_is_fetched_from_its_home_page_once(tmp_path: Path, monkeypatch
     with pytest.raises(UserError, match="text8 could not be fetched"):
         texts("text8", "train")
     length -= 1
+    published = hashlib.sha256((tmp_path / "archive").read_bytes()).hexdigest()
+    with pytest.raises(
+        UserError, match=rf"https://.*text8.zip gave another file .* \(SHA-256 {published}, not a6640522"
+    ):
+        texts("text8", "train")
+    assert not list(tmp_path.rglob("text8*")), "what is not the author's is not kept"
+    monkeypatch.setitem(sources._ARCHIVES, "text8", published)
     assert texts("text8", "train") == [HUNDRED[:90]]
     assert texts("text8", "test") == [HUNDRED[95:]]
-    assert len(fetched) == 2 and fetched[0].endswith("/text8.zip")
+    assert fetched == ["https://mattmahoney.net/dc/text8.zip"] * 3
+
+
+@pytest.mark.parametrize("name", ["pg19", "wikitext-103"])
+def test_a_corpus_of_the_hub_is_the_same_for_good(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def ask(*names: object, revision: str, **options: object) -> NoReturn:
+        asked.append(revision)
+        raise ConnectionError
+
+    monkeypatch.setattr("datasets.load_dataset", ask)
+    with pytest.raises(UserError, match="could not be fetched from the Hub"):
+        texts(name, "train")
+    [commit] = asked
+    assert len(commit) == 40 and int(commit, 16), "a branch moves, a commit does not"

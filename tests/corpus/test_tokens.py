@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.queues import Queue
@@ -198,6 +200,18 @@ def _prepare_at_once(name: str, everyone_is_here: Barrier, results: Queue) -> No
     progress: list[int] = []
     split = prepare(name, "train", byte_tokenizer(), progress.append)
     results.put((bool(progress), {field: np.array(array) for field, array in vars(split).items()}))
+
+
+@pytest.mark.parametrize("missing", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_storage_without_locks_is_good_enough(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(missing, os.strerror(missing))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    split = prepare(text_folder(tmp_path / "text", train=["one two"]), "train", byte_tokenizer())
+    assert bytes(split.tokens.tolist()) == b"one two"
 
 
 def test_of_several_processes_at_once_one_builds_and_all_read_the_same(tmp_path: Path, cache: Path) -> None:

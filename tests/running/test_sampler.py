@@ -20,6 +20,7 @@ from recur_tune.errors import UserError
 from recur_tune.running.sampler import TruthfulSearch, first_points, make_sampler, study_storage
 from recur_tune.running.scheduler import ParetoHalving
 from recur_tune.searching.directory import STOP, STUDY, SearchDirectory
+from recur_tune.searching.flag import is_up
 from recur_tune.searching.requests import ask_for_trial
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.spec import TrialConfig, parse
@@ -141,11 +142,11 @@ def test_several_workers_are_asked_to_leave(directory: SearchDirectory) -> None:
     driver.log.state.trials[bad.config["number"]].costs["flops_per_token"] = 1e9
     driver.report(good, 50, 5.0)
     assert driver.report(bad, 50, 60.0) == TrialScheduler.CONTINUE
-    assert (directory.trial(bad.config["number"]) / STOP).exists()
+    assert is_up(directory.trial(bad.config["number"]) / STOP)
     assert driver.report(bad, 60, 5.5) == TrialScheduler.CONTINUE  # on its way already, and too late
     assert driver.log.state.trials[bad.config["number"]].tokens == 50
     assert driver.report(good, 60, state="paused") == TrialScheduler.CONTINUE
-    assert not (directory.trial(good.config["number"]) / STOP).exists()
+    assert not is_up(directory.trial(good.config["number"]) / STOP)
 
 
 def test_a_diverged_trial_failed(directory: SearchDirectory) -> None:

@@ -1,7 +1,12 @@
-"""What another user of a node may try against a search's Ray cluster: `attack.py WAY ADDRESS`; says how it ended."""
+"""What another user of a node may try against a search's Ray cluster and MLflow server; it says how it ended.
+
+attack.py WAY ADDRESS
+"""
 
 from __future__ import annotations
 
+import http.client
+import socket
 import sys
 import urllib.error
 import urllib.request
@@ -30,6 +35,18 @@ def _attack(way: str, address: str) -> None:
         urllib.request.urlopen(
             urllib.request.Request(f"http://{address}/api/jobs/", body, headers), timeout=_PATIENCE
         ).read()
+    elif way in ("mlflow-read", "mlflow-write"):
+        connection = http.client.HTTPConnection("localhost", timeout=_PATIENCE)
+        connection.sock = socket.socket(socket.AF_UNIX)
+        connection.sock.connect(address)
+        if way == "mlflow-read":
+            connection.request("GET", "/api/2.0/mlflow/experiments/get?experiment_id=0")
+        else:
+            headers = {"Content-Type": "application/json"}
+            connection.request("POST", "/api/2.0/mlflow/experiments/create", b'{"name": "pwned"}', headers)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise RuntimeError(answer.status)
     elif way == "store":
         from ray._raylet import GcsClient
 

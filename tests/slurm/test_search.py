@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from recur_tune.searching.directory import LEAVING
+from recur_tune.searching.flag import is_up
 from recur_tune.searching.front import front_rows
 from tests.running.searches import assert_settled
 from tests.slurm.mini_slurm import NODES, MiniSlurm
@@ -32,7 +33,9 @@ def test_from_submission_to_front_with_a_guest_and_nobody_else(site: Site, slurm
             watched_from_the_login_node(search, site)
             with search.held("n3"):
                 slurm.run("scancel", "--batch", "--signal=USR1", guest)  # as SLURM does before the time is up
-                search.until((search.directory.path / LEAVING / "n3").exists, "the guest's trial is asked to leave")
+                search.until(
+                    lambda: is_up(search.directory.path / LEAVING / "n3"), "the guest's trial is asked to leave"
+                )
             nobody_else_gets_in(search, slurm)
             has_what_was_granted(search, slurm)
         its_trial_goes_on_elsewhere(search)
@@ -54,7 +57,7 @@ def watched_from_the_login_node(search: Submitted, site: Site) -> None:
     head = search.head
     assert head.address.startswith("10.77.0.1:"), "its own name resolves to 127.0.1.1"
     tunnel = site.type("tunnel", "a", user="alice").out
-    assert f"-L 8265:localhost:{head.dashboard} -L 5000:localhost:{head.mlflow}" in tunnel
+    assert f"-L 8265:localhost:{head.dashboard} -L 5000:{head.mlflow}" in tunnel
     assert "alice@n1" in tunnel
 
 
@@ -65,6 +68,7 @@ def nobody_else_gets_in(search: Submitted, slurm: MiniSlurm) -> None:
     ways = {
         "dashboard": f"127.0.0.1:{head.dashboard}", "job": f"127.0.0.1:{head.dashboard}",
         "store": head.address, "client": f"10.77.0.1:{head.client}",
+        "mlflow-read": head.mlflow, "mlflow-write": head.mlflow,
     }  # fmt: skip
     tries = {
         way: slurm.popen(sys.executable, _ATTACK, way, place, user="bob", node="n1", stdout=-1, stderr=-1)
@@ -72,6 +76,10 @@ def nobody_else_gets_in(search: Submitted, slurm: MiniSlurm) -> None:
     }
     said = {way: attack.communicate(timeout=PATIENCE)[0] for way, attack in tries.items()}
     assert said["dashboard"] == said["job"] == "refused with 401\n"
+    for way in ("mlflow-read", "mlflow-write"):
+        assert said[way].startswith("refused by PermissionError"), said
+        mine = [sys.executable, _ATTACK, way, str(head.mlflow)]
+        search.until(lambda mine=mine: slurm.on_node("n1", *mine, user="alice").stdout == "got in\n", f"{way} by alice")
     for way in ("store", "client"):
         assert said[way].startswith("refused"), said
         # By the cluster, which said why: not for want of an answer.
