@@ -13,7 +13,6 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,13 @@ import torch
 import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
-from recur_tune.cluster.names import call_this_process
-from recur_tune.cluster.ray_cluster import NODE_NAME, WAITING_CPU
+from recur_tune.cluster.names import call_this_process, trial_name
+from recur_tune.cluster.ray_cluster import NODE_NAME
 from recur_tune.corpus.tokens import prepare
 from recur_tune.cost.device import device_flops
 from recur_tune.errors import UserError
 from recur_tune.files import whole_folder, write_text
 from recur_tune.model.pretrained import save_model
-from recur_tune.running.training_thread import messages_of
 from recur_tune.searching.directory import COMPILED, LEAVING, MODEL, STOP
 from recur_tune.spec import TrialConfig
 from recur_tune.throttle import Every, Throttled
@@ -49,54 +47,9 @@ class Moved(Exception):
     """The trial has saved itself and goes on elsewhere: its node will be gone soon."""
 
 
-def train_in_actor(job: dict[str, Any]) -> None:
-    """One worker: train right here, in the actor that Ray Tune uses again."""
-    from ray import tune
-
-    def train(report: Callable[[Message], None]) -> None:
-        torch.set_num_threads(max(1, int(job["cpus"])))  # of this very thread
-        run_trial(job, report)
-
-    with closing(messages_of(train)) as messages:
-        for message in messages:
-            tune.report({"report": json.dumps(message)})  # leaves by an exception when others have beaten the trial
-
-
-def train_on_workers(job: dict[str, Any]) -> None:
-    """Several workers: Ray Train starts them, and starts them again when one is lost."""
-    from ray import tune
-    from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
-    from ray.train.torch import TorchTrainer
-    from ray.tune.integration.ray_train import TuneReportCallback
-
-    resources = {"CPU": job["cpus"] - WAITING_CPU} | ({"GPU": job["gpus"]} if job["gpus"] else {})
-    folder = Path(job["folder"])
-    trainer = TorchTrainer(
-        _train_as_worker,
-        train_loop_config=job,
-        scaling_config=ScalingConfig(
-            num_workers=job["workers"], use_gpu=bool(job["gpus"]), resources_per_worker=resources
-        ),
-        run_config=RunConfig(
-            name=_name(folder),
-            storage_path=str(folder.parent.parent / "ray"),
-            callbacks=[TuneReportCallback()],
-            failure_config=FailureConfig(max_failures=3),
-        ),
-    )
-    try:
-        trainer.fit()
-    except TrainingFailedError as error:
-        outcome = _outcome_of(error, folder) | {"replace_actor": True}
-        tune.report({"report": json.dumps(outcome)})
-        raise
-
-
-def _train_as_worker(job: dict[str, Any]) -> None:
-    from ray import train
-
-    torch.set_num_threads(max(1, int(job["cpus"])))
-    run_trial(job, lambda message: train.report({"report": json.dumps(message)}))
+def use_cores(cpus: float) -> None:
+    """One thread a core, and one at least; torch keeps the number by the thread that sets it."""
+    torch.set_num_threads(max(1, int(cpus)))
 
 
 def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
@@ -124,7 +77,7 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
         report(_ended("failed", str(error), "diverged" if isinstance(error, Diverged) else "refused"))
     except Exception as error:
         write_text(folder / "error.txt", traceback.format_exc())
-        outcome = _outcome_of(error, folder) | {"replace_actor": True}
+        outcome = outcome_of(error, folder) | {"replace_actor": True}
         if not _several_workers():
             report(outcome)
         elif outcome["state"] == "infeasible":
@@ -141,7 +94,7 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
         yield _ended("paused", "the search was asked to stop")
         return
     _start_clean()
-    call_this_process(_name(folder))
+    call_this_process(trial_name(folder))
     trainer, tokenizer = set_up(config)
     if (folder / RESUME).is_dir():
         load_checkpoint(trainer, folder / RESUME)
@@ -154,7 +107,7 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
     stopwatch = Stopwatch()
     for step in stopwatch.around(trainer.run()):
         if titled():
-            call_this_process(_name(folder))
+            call_this_process(trial_name(folder))
         stopping, ended, moving, telling = _agree(trainer, stop(), over(), leaving(), due())
         if ended:  # by others that were better; the log knows
             return
@@ -222,17 +175,12 @@ def _message(step: Report, trainer: Trainer) -> Message:
     }
 
 
-def _name(folder: Path) -> str:
-    """The trial as people call it, from its folder in its search."""
-    return f"{folder.parent.parent.name}-T{folder.name}"
-
-
 def _ended(state: str, reason: str, cause: str = "") -> Message:
     """An end about which there are no numbers."""
     return {"state": state, "reason": " ".join(reason.split()), "cause": cause}
 
 
-def _outcome_of(error: Exception, folder: Path) -> Message:
+def outcome_of(error: Exception, folder: Path) -> Message:
     """Memory that was not there is a limit that the prediction did not see; everything else is a failure."""
     on_cpu = isinstance(error, MemoryError) or "can't allocate memory" in str(error)
     if isinstance(error, torch.OutOfMemoryError) or on_cpu:
