@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sqlite3
 import tempfile
 import urllib.request
@@ -18,7 +17,6 @@ from recur_tune.searching.directory import SearchDirectory
 from recur_tune.tracking.mlflow import Tracker
 from recur_tune.tracking.places import DELIVERED, Delivered, tracking_uri
 from tests.cli.run import run
-from tests.command import Command
 from tests.database import empty_database
 from tests.ports import FIRST, taken_port
 from tests.running.searches import small_spec
@@ -42,19 +40,23 @@ def delivered(results: Path) -> Delivered:
 
 
 def test_a_taken_port_gives_the_next_and_ctrl_c_ends_the_server(results: Path) -> None:
-    words = ["ui", "books", "--no-browser", "--results", results]
-    with taken_port() as port, Command(*words, "--port", port) as shown:
-        shown.until(lambda: shown.out.endswith("\n"), "the address, which comes when the server answers")
-        address, page = shown.out.strip().removesuffix("?workflowType=machine_learning").split("/#/")
-        assert int(address.rpartition(":")[2]) > port
-        assert page.startswith("experiments/")
-        assert page.endswith(delivered(results).parent)
-        assert b"<html" in urllib.request.urlopen(address).read().lower()
-        shown.signal(signal.SIGINT)
-        assert shown.wait() == 0
-        assert f"port {port} is taken" in shown.err
-        with pytest.raises(OSError, match="refused"):
-            urllib.request.urlopen(address)
+    pages: list[bytes] = []
+
+    def is_shown(out: str, err: str) -> bool:
+        if out.endswith("\n"):  # the address, which comes when the server answers
+            pages.append(urllib.request.urlopen(out.partition("/#/")[0]).read())
+        return bool(pages)
+
+    with taken_port() as port:
+        shown = run("ui", "books", "--no-browser", "--results", results, "--port", port, ctrl_c=is_shown)
+    assert shown.code == 0 and f"port {port} is taken" in shown.err
+    address, page = shown.out.strip().removesuffix("?workflowType=machine_learning").split("/#/")
+    assert int(address.rpartition(":")[2]) > port
+    assert page.startswith("experiments/")
+    assert page.endswith(delivered(results).parent)
+    assert b"<html" in pages[0].lower()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(address)
 
 
 def test_all_searches_are_shown_on_the_next_port_where_one_is_taken_while_the_server_starts(

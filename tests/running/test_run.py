@@ -62,6 +62,10 @@ def searched(both: Searched) -> SearchResult:
     return both.result
 
 
+def test_a_cluster_of_ones_own_can_go_without_a_dashboard(cluster: Cluster) -> None:
+    assert cluster.dashboard is None
+
+
 def test_a_search_trains_its_budget_and_ends(searched: SearchResult) -> None:
     state = searched.state
     assert state.status == "finished"
