@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Before anything of ours is imported: no test may find, or leave, anything in the user's own cache.
 os.environ["RECUR_TUNE_CACHE"] = tempfile.mkdtemp(prefix="recur-tune-tests-")
@@ -17,11 +18,10 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # exact comparisons are a CPU's busines
 
 import hypothesis
 import pytest
-import torch
 
-from recur_tune.model import RecurrentGPT2, RecurrentGPT2Config
-from recur_tune.recurrences import settings_of
-from recur_tune.recurrences.pooled import PooledSpec
+if TYPE_CHECKING:  # torch and transformers take seconds of a core, which a process that only hands out tests can spare
+    from recur_tune.model import RecurrentGPT2, RecurrentGPT2Config
+    from recur_tune.recurrences.pooled import PooledSpec
 
 # A busy machine is slow now and then, which is no failure. Where a change is judged, it always meets the same examples;
 # everywhere else new ones are tried.
@@ -29,9 +29,6 @@ _JUDGED = bool(os.environ.get("RECUR_TUNE_REQUIRE_ALL"))
 _SLOW = [hypothesis.HealthCheck.too_slow]
 hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=_SLOW, derandomize=_JUDGED)
 hypothesis.settings.load_profile("tests")
-
-# Models this small lose more to waiting for a second thread than they win, and tests run side by side.
-torch.set_num_threads(1)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -43,22 +40,42 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-def pytest_collection_finish() -> None:
-    """What is loaded by now stays for good. Left out of every later garbage collection, each takes milliseconds instead
-    of a fifth of a second."""
-    gc.collect()
-    gc.freeze()
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A cluster's leg loads the files that name its mark, and none of what the others import."""
+    mark = config.getoption("markexpr")
+    if mark not in ("ray", "slurm") or not collection_path.match("test_*.py"):
+        return None
+    return f"mark.{mark}" not in collection_path.read_text() or None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is loaded meanwhile stays for good: garbage is not looked for, and all of it is left out of every later
+    collection, which then takes milliseconds instead of a fifth of a second."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    """Models this small lose more to waiting for a second thread than they win, and tests run side by side."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> None:
+def _as_new() -> None:
+    """Random numbers from their start, and the same kernels: where a processor has no bfloat16, torch turns oneDNN off
+    for the rest of a process after the first such product, and later tests would compute to other bits."""
+    import torch
+
     torch.manual_seed(0)
-
-
-@pytest.fixture(autouse=True)
-def _with_onednn() -> None:
-    """Where a processor has no bfloat16, torch turns oneDNN off for the rest of a process after the first such product:
-    later tests would compute with other kernels, to other bits."""
     torch.backends.mkldnn.set_flags(True)
 
 
@@ -80,9 +97,14 @@ def small_config(memory: PooledSpec | None = None, **changes: object) -> Recurre
         "vocab_size": 61, "n_positions": 32, "n_embd": 24, "n_layer": 3, "n_head": 2, "initializer_range": 0.2,
         "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None, "eos_token_id": None,
     }  # fmt: skip
+    from recur_tune.model import RecurrentGPT2Config
+    from recur_tune.recurrences import settings_of
+
     return RecurrentGPT2Config(**settings | changes, recurrence=settings_of(memory))
 
 
 def small_model(memory: PooledSpec | None = None, **changes: object) -> RecurrentGPT2:
     """A random model of that shape, in evaluation mode."""
+    from recur_tune.model import RecurrentGPT2
+
     return RecurrentGPT2(small_config(memory, **changes)).eval()

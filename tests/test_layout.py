@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).parents[1] / "recur_tune"
 # The lowest first; what shares a line knows nothing of its neighbours. A module of its own line is apart from its
 # package: windows are counted by every trial's configuration, and corpora are named in it.
 LAYERS = (
-    {"errors", "units", "jsonable", "throttle", "shape", "shapes"},
+    {"errors", "units", "jsonable", "throttle", "shape", "shapes", "loading"},
     {"files", "hub", "localhost", "neighbours", "shipped"},
     {"corpus.windows"},
     {"recurrences"},

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
-
-from ray.tune import PlacementGroupFactory
-from ray.util.placement_group import PlacementGroup, placement_group
 
 from recur_tune.cluster.ray_internals import set_process_title
 
 
-class NamedPlaces(PlacementGroupFactory):
-    """What a trial needs; every place where trials run one after the other is named after their search."""
-
-    def __init__(self, search: str, resources: dict[str, float]) -> None:
-        super().__init__([resources])
-        self.search = search
-
-    def to_placement_group(self) -> PlacementGroup:
-        """One more place. Names are unique in a cluster, and Ray never says how many places there are."""
-        return placement_group(self.bundles, self.strategy, name=f"{self.search}-{secrets.token_hex(3)}")
+def trial_name(folder: Path) -> str:
+    """The trial as people call it, from its folder in its search."""
+    return f"{folder.parent.parent.name}-T{folder.name}"
 
 
 def named(train: Callable[[dict[str, Any]], None], name: str) -> Callable[[dict[str, Any]], None]:

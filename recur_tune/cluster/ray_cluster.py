@@ -19,6 +19,7 @@ from recur_tune.searching.spec import Resources
 from recur_tune.throttle import Every
 
 NODE_NAME = "RECUR_TUNE_NODE"  # a variable: what the node is called by whoever started Ray on it
+DASHBOARD = "RECUR_TUNE_DASHBOARD"  # a variable: off where a cluster of our own is to have none
 
 # Read when Ray is imported or started. Ours are: the log of the search instead of Ray's result files, our own Ctrl-C,
 # and workers that notice within a second what happened to their peers.
@@ -111,7 +112,7 @@ def _init(address: str | None, about: Mapping[str, str]) -> str | None:
             with own_sigterm():
                 return ray.init(
                     address=address or "local",
-                    include_dashboard=True if address is None else None,
+                    include_dashboard=os.environ.get(DASHBOARD) != "off" if address is None else None,
                     dashboard_host="127.0.0.1",
                     log_to_driver=False,
                     logging_level=logging.ERROR,

@@ -16,7 +16,7 @@ from recur_tune.cost.inference import closed_state_floats
 from recur_tune.model import State
 from recur_tune.model.pretrained import described_model, recurrent_config
 from recur_tune.recurrences import Work
-from recur_tune.shape import shape_of
+from recur_tune.shape import Shape
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, Plan
 
@@ -63,9 +63,9 @@ def _counted(shape: str, window: int) -> Counted:
     return Counted(work, sum(leaf.numel() for leaf in tree_leaves(state)))
 
 
-def state_floats(config: TrialConfig, base: PretrainedConfig) -> int:
+def state_floats(config: TrialConfig, shape: Shape, base: PretrainedConfig) -> int:
     """Numbers in one stream's state, by the mechanism's closed form where it has one."""
-    closed = closed_state_floats(config, shape_of(base.to_dict()))
+    closed = closed_state_floats(config, shape)
     return counted(config, base).state_floats if closed is None else closed
 
 

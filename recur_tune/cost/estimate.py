@@ -59,7 +59,7 @@ def quick_costs(config: TrialConfig, shape: Shape, base: PretrainedConfig) -> di
     """The costs that need no simulated step, by their names; `base` is for a recurrence that has to be counted."""
     return {
         "flops_per_token": flops_per_token(config, shape, _counted(config, base)),
-        "inference_memory": inference_memory(config, shape, state_floats(config, base)),
+        "inference_memory": inference_memory(config, shape, state_floats(config, shape, base)),
     }
 
 

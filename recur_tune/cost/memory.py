@@ -16,6 +16,7 @@ from recur_tune.cost.counted import simulated_batch, state_floats
 from recur_tune.cost.inference import state_bytes
 from recur_tune.errors import UserError
 from recur_tune.model.pretrained import described_model, recurrent_config
+from recur_tune.shape import shape_of
 from recur_tune.spec import Precision, TrialConfig
 from recur_tune.training.bptt import Chain, Plan, Read, fixed_plan
 from recur_tune.training.memory_tracker import MemoryTracker
@@ -88,7 +89,7 @@ def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: 
     short_kept = 1 if kept == 1 else _SIMULATED_KEPT
     short = simulated(_SIMULATED_WINDOWS, short_kept)
     further, further_kept = windows - _SIMULATED_WINDOWS, kept - short_kept
-    waiting = lanes * state_bytes(config, state_floats(config, base))
+    waiting = lanes * state_bytes(config, state_floats(config, shape_of(base.to_dict()), base))
     return short.peak + further * tokens + further_kept * short.activations + (further - further_kept) * waiting
 
 

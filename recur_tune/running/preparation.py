@@ -7,6 +7,7 @@ from functools import cache
 
 from recur_tune.corpus.document import Extent, Split
 from recur_tune.errors import UserError
+from recur_tune.loading import load
 from recur_tune.running.steps import check_rungs
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.objectives import COSTS
@@ -42,6 +43,7 @@ _settings_of, _shape_of = cache(base_settings), cache(base_shape)
 def check_shapes(spec: SearchSpec) -> None:
     """Every corner of the space has to fit its base, be that a folder, a name or a preset, and the budget's first rung;
     and there has to be such a corpus, with text to train on and to validate with."""
+    load("recur_tune.cost.estimate")  # torch, transformers and the models: shapes need them, and prices will
     seen_corpus(spec)
     check_rungs(spec)
     for config in spec.corners:

@@ -28,6 +28,7 @@ from recur_tune.cluster.ray_cluster import (
 from recur_tune.errors import Paused, StorageFault, UserError
 from recur_tune.files import storage_fault, write_text
 from recur_tune.jsonable import finite
+from recur_tune.loading import load
 from recur_tune.monitoring.meter import Ask, metered
 from recur_tune.running.audience import Audience
 from recur_tune.running.jobs import job_client
@@ -204,9 +205,10 @@ def _about(directory: SearchDirectory) -> dict[str, str]:
 def _tune(
     spec: SearchSpec, log: SearchLog, allotment: Allotment, desk: Desk, again: Again | None = None,
 ) -> None:  # fmt: skip
+    load("recur_tune.running.sampler")  # Ray Tune and Optuna
     from recur_tune.running.callback import Steward
+    from recur_tune.running.lanes import train_in_actor, train_on_workers
     from recur_tune.running.sampler import TruthfulSearch
-    from recur_tune.running.trainable import train_in_actor, train_on_workers
 
     deadline = _deadline(spec, log) if again is None else math.inf
 
@@ -238,7 +240,8 @@ def fit(
     """Hand the search to Ray Tune and wait for its end; `nested` says that `train` starts workers of its own."""
     from ray import tune
 
-    from recur_tune.cluster.names import NamedPlaces, named
+    from recur_tune.cluster.named_places import NamedPlaces
+    from recur_tune.cluster.names import named
     from recur_tune.running.scheduler import ParetoHalving
 
     name = log.directory.name

@@ -13,7 +13,6 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,13 @@ import torch
 import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
-from recur_tune.cluster.names import call_this_process
-from recur_tune.cluster.ray_cluster import NODE_NAME, WAITING_CPU
+from recur_tune.cluster.names import call_this_process, trial_name
+from recur_tune.cluster.ray_cluster import NODE_NAME
 from recur_tune.corpus.tokens import prepare
 from recur_tune.cost.device import device_flops
 from recur_tune.errors import StorageFault, UserError
 from recur_tune.files import storage_fault, whole_folder, write_text
 from recur_tune.model.pretrained import save_model
-from recur_tune.running.training_thread import messages_of
 from recur_tune.searching import flag
 from recur_tune.searching.directory import COMPILED, LEAVING, MODEL, STOP
 from recur_tune.searching.state import STORAGE
@@ -51,64 +49,16 @@ class Moved(Exception):
     """The trial has saved itself and goes on elsewhere: its node will be gone soon."""
 
 
-def train_in_actor(job: dict[str, Any]) -> None:
-    """One worker: train right here, in the actor that Ray Tune uses again."""
-    from ray import tune
-
-    def train(report: Callable[[Message], None]) -> None:
-        torch.set_num_threads(max(1, int(job["cpus"])))  # of this very thread
-        run_trial(job, report)
-
-    with closing(messages_of(train)) as messages:
-        for message in messages:
-            tune.report({"report": json.dumps(message)})  # leaves by an exception when others have beaten the trial
+def use_cores(cpus: float) -> None:
+    """One thread a core, and one at least; torch keeps the number by the thread that sets it."""
+    torch.set_num_threads(max(1, int(cpus)))
 
 
-def train_on_workers(job: dict[str, Any]) -> None:
-    """Several workers: Ray Train starts them, and starts them again when one is lost."""
-    from ray import tune
-    from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
-    from ray.train.torch import TorchTrainer
-    from ray.tune.integration.ray_train import TuneReportCallback
-
-    resources = {"CPU": job["cpus"] - WAITING_CPU} | ({"GPU": job["gpus"]} if job["gpus"] else {})
-    folder = Path(job["folder"])
-    trainer = TorchTrainer(
-        _train_as_worker,
-        train_loop_config=job,
-        scaling_config=ScalingConfig(
-            num_workers=job["workers"], use_gpu=bool(job["gpus"]), resources_per_worker=resources
-        ),
-        run_config=RunConfig(
-            name=_name(folder),
-            storage_path=str(folder.parent.parent / "ray"),
-            callbacks=[TuneReportCallback()],
-            failure_config=FailureConfig(max_failures=3),
-        ),
-    )
-    try:
-        trainer.fit()
-    except TrainingFailedError as error:
-        if fault := _fault_of_a_worker(error):
-            tune.report({"report": json.dumps(_ended("paused", str(fault), STORAGE))})
-            return
-        outcome = _outcome_of(error, folder) | {"replace_actor": True}
-        tune.report({"report": json.dumps(outcome)})
-        raise
-
-
-def _fault_of_a_worker(error: Exception) -> StorageFault | None:
+def fault_of_a_worker(error: Exception) -> StorageFault | None:
     """What a disk did to one of the workers; the others only lost a peer."""
     failures: dict[int, BaseException] = getattr(error, "worker_failures", {})
     found = (storage_fault(getattr(failure, "cause", None) or failure) for failure in failures.values())
     return next((fault for fault in found if fault), None)
-
-
-def _train_as_worker(job: dict[str, Any]) -> None:
-    from ray import train
-
-    torch.set_num_threads(max(1, int(job["cpus"])))
-    run_trial(job, lambda message: train.report({"report": json.dumps(message)}))
 
 
 def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
@@ -137,13 +87,13 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
         if fault := storage_fault(error):
             if _several_workers():
                 raise  # all of them go; whoever waits for them says why
-            report(_ended("paused", str(fault), STORAGE))
+            report(ending("paused", str(fault), STORAGE))
             return
         if isinstance(error, UserError):
-            report(_ended("failed", str(error), "diverged" if isinstance(error, Diverged) else "refused"))
+            report(ending("failed", str(error), "diverged" if isinstance(error, Diverged) else "refused"))
             return
         write_text(folder / "error.txt", traceback.format_exc())
-        outcome = _outcome_of(error, folder) | {"replace_actor": True}
+        outcome = outcome_of(error, folder) | {"replace_actor": True}
         if not _several_workers():
             report(outcome)
         elif outcome["state"] == "infeasible":
@@ -158,10 +108,10 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
     stop = Throttled(lambda: flag.is_up(folder.parent.parent / STOP), _SECONDS_BETWEEN_LOOKS)
     over = Throttled(lambda: flag.is_up(folder / STOP), _SECONDS_BETWEEN_LOOKS)
     if not _several_workers() and stop():
-        yield _ended("paused", "the search was asked to stop")
+        yield ending("paused", "the search was asked to stop")
         return
     _start_clean()
-    call_this_process(_name(folder))
+    call_this_process(trial_name(folder))
     trainer, tokenizer = set_up(config)
     if (folder / RESUME).is_dir() and (damage := _go_on(trainer, folder / RESUME)):
         yield {"damage": damage}
@@ -174,7 +124,7 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
     stopwatch = Stopwatch()
     for step in stopwatch.around(trainer.run()):
         if titled():
-            call_this_process(_name(folder))
+            call_this_process(trial_name(folder))
         stopping, ended, moving, telling = _agree(trainer, stop(), over(), leaving(), due())
         if ended:  # by others that were better; the log knows
             return
@@ -251,22 +201,17 @@ def _message(step: Report, trainer: Trainer) -> Message:
     }
 
 
-def _name(folder: Path) -> str:
-    """The trial as people call it, from its folder in its search."""
-    return f"{folder.parent.parent.name}-T{folder.name}"
-
-
-def _ended(state: str, reason: str, cause: str = "") -> Message:
+def ending(state: str, reason: str, cause: str = "") -> Message:
     """An end about which there are no numbers."""
     return {"state": state, "reason": " ".join(reason.split()), "cause": cause}
 
 
-def _outcome_of(error: Exception, folder: Path) -> Message:
+def outcome_of(error: Exception, folder: Path) -> Message:
     """Memory that was not there is a limit that the prediction did not see; everything else is a failure."""
     on_cpu = isinstance(error, MemoryError) or "can't allocate memory" in str(error)
     if isinstance(error, torch.OutOfMemoryError) or on_cpu:
-        return _ended("infeasible", "out of memory on its device", "memory")
-    return _ended("failed", f"{type(error).__name__}: {error} (see {folder / 'error.txt'})", "error")
+        return ending("infeasible", "out of memory on its device", "memory")
+    return ending("failed", f"{type(error).__name__}: {error} (see {folder / 'error.txt'})", "error")
 
 
 def _start_clean() -> None:

@@ -109,6 +109,7 @@ def test_an_unknown_key_in_yaml_names_the_nearest(base: Path, tmp_path: Path) ->
     refused(run("train", tmp_path / "missing.yaml", "--out", tmp_path / "run"), "missing.yaml")
 
 
+@pytest.mark.slow
 def test_a_damaged_model_or_checkpoint_is_named(base: Path, tmp_path: Path) -> None:
     run(
         "train",

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer, GPT2LMHeadModel
 
 from tests.cli.run import run
-from tests.command import Command
 
 pytestmark = pytest.mark.slow
 
@@ -109,12 +106,10 @@ def test_every_command_explains_itself() -> None:
 def test_an_interrupted_run_is_saved_and_goes_on_to_the_same_end(tour: Path, tmp_path: Path) -> None:
     arguments = ["train", "--base", tour / "base", "--corpus", "recall", "--window", 16, "--windows", 4, "--width", 8]
     arguments += ["--tokens", "6k", "--validate-every", "2k", "--validation-tokens", "500"]
-    env = os.environ | {"COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-    with Command(*arguments, "--out", tmp_path / "cut", env=env) as training:
-        training.until(lambda: "validation" in training.err, "a validation, so that there is something to lose")
-        training.signal(signal.SIGINT)
-        assert training.wait() == 130
-        assert "--resume" in training.err and "Traceback" not in training.err
+    # After a validation, so that there is something to lose.
+    training = run(*arguments, "--out", tmp_path / "cut", ctrl_c=lambda out, err: "validation" in err)
+    assert training.code == 130
+    assert "--resume" in training.err and "Traceback" not in training.err
 
     assert run("train", "--out", tmp_path / "cut", "--resume").code == 0
     assert run(*arguments, "--out", tmp_path / "whole").code == 0

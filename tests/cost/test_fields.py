@@ -78,6 +78,7 @@ def test_a_cost_changes_with_the_fields_that_enter_it_and_with_no_other(name: st
         assert predict_peak_memory(after, BASE) == predict_peak_memory(before, BASE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fast_weights", "blocks"])
 def test_positions_that_come_again_are_not_kept_for_a_state(name: str) -> None:
     one, other = (TrialConfig(**FIRST, recurrence=name, score_heads=2, overlap=overlap) for overlap in (0, 4))

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from recur_tune.cluster.ray_cluster import Cluster, connected
+from recur_tune.cluster.ray_cluster import DASHBOARD, Cluster, connected
 from tests.running.searches import make_world
 
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
     """A cluster of this process; whoever runs a search here finds it and leaves it as it is."""
-    with connected(None) as cluster:
+    with ExitStack() as until_the_end:
+        with pytest.MonkeyPatch.context() as variables:
+            variables.setenv(DASHBOARD, "off")  # nine processes that nobody looks at
+            cluster = until_the_end.enter_context(connected(None))
         yield cluster
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from recur_tune.cluster.ray_cluster import DASHBOARD
 from recur_tune.searching.directory import SearchDirectory
 from tests.cli.run import run
 from tests.command import Command
@@ -35,7 +36,7 @@ class Night:
         known = self.directory.path.exists()
         self.seen = len(self.events()) if known else 0
         words = ["resume", "night"] if known else ["search", self.space, "--name", "night"]
-        env = os.environ | {"OMP_NUM_THREADS": "1"}
+        env = os.environ | {"OMP_NUM_THREADS": "1", DASHBOARD: "off"}
         self.process = Command(*words, "--results", self.results, env=env)
         return self.process
 
@@ -142,7 +143,10 @@ def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None
     assert_settled(night.directory)
 
 
-def test_a_detached_search_goes_on_by_itself_until_it_is_stopped_from_elsewhere(night: Night) -> None:
+def test_a_detached_search_goes_on_by_itself_until_it_is_stopped_from_elsewhere(
+    night: Night, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(DASHBOARD, "off")
     begun = run("search", night.space, "--name", "night", "--results", night.results, "--detach")
     assert begun.code == 0 and "this terminal may be closed" in begun.err, begun.err
     process = psutil.Process(int(begun.err.partition("as process ")[2].partition(";")[0]))

@@ -12,7 +12,8 @@ from textwrap import dedent
 import pytest
 import yaml
 
-from tests.running.searches import make_world
+from recur_tune.cluster.ray_cluster import DASHBOARD
+from tests.running.searches import ONE_AT_A_TIME, make_world
 
 ROOT = Path(__file__).parents[2]
 DESCRIPTION = """
@@ -78,7 +79,7 @@ def commands(folder: Path, *all_words: list[str]) -> list[str]:
     places = os.pathsep.join([str(folder), str(ROOT)])
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, json.dumps(all_words)],
-        cwd=folder, env=os.environ | {"PYTHONPATH": places}, capture_output=True, text=True,
+        cwd=folder, env=os.environ | {"PYTHONPATH": places, DASHBOARD: "off"}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -102,7 +103,7 @@ def test_a_mechanism_of_another_package_goes_the_whole_way(tmp_path: Path) -> No
     space = {
         "objectives": ["perplexity", "flops_per_token"], "budget": {"trials": 3, "rungs": 1, "tokens": 512},
         "space": {**trial, "recurrence": {"none": None, "last": {"last_rows": [1, 2]}}, "learning_rate": [1e-3, 2e-3]},
-        "tracking": f"sqlite:///{tmp_path / 'mlflow.db'}",
+        "tracking": f"sqlite:///{tmp_path / 'mlflow.db'}", "resources": {"cpus": ONE_AT_A_TIME},
     }  # fmt: skip
     del space["space"]["tokens"]
     (tmp_path / "space.yaml").write_text(yaml.safe_dump(space))

@@ -8,15 +8,12 @@ import re
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import optuna
 import pytest
-import torch
 from mlflow import MlflowClient
 from optuna.trial import TrialState
 
@@ -29,13 +26,14 @@ from recur_tune.running.preparation import Prices
 from recur_tune.running.result import SearchResult
 from recur_tune.running.run import fit, run_search
 from recur_tune.running.sampler import TruthfulSearch, study_storage
-from recur_tune.running.trainable import run_trial, train_in_actor, train_on_workers
+from recur_tune.running.trainable import run_trial
 from recur_tune.searching.directory import MODEL, SearchDirectory
 from recur_tune.searching.state import SearchState
 from recur_tune.tracking.places import tracking_uri
 from tests.cli.run import Outcome
 from tests.cli.run import run as command
 from tests.running.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, small_fields, small_spec
+from tests.running.short_of_memory import short_of_memory
 from tests.waiting import until
 
 pytestmark = pytest.mark.ray
@@ -63,6 +61,10 @@ def both(cluster: Cluster, world: Path, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture
 def searched(both: Searched) -> SearchResult:
     return both.result
+
+
+def test_a_cluster_of_ones_own_can_go_without_a_dashboard(cluster: Cluster) -> None:
+    assert cluster.dashboard is None
 
 
 def test_a_search_trains_its_budget_and_ends(searched: SearchResult) -> None:
@@ -214,29 +216,27 @@ def test_a_trial_is_ended_by_hand_and_the_search_goes_on(cluster: Cluster, world
     assert_settled(directory)
 
 
-def reports_of(directory: SearchDirectory, number: int) -> list[tuple[int, dict[str, float] | None]]:
-    return [(event["tokens"], event["validation"]) for event in events_of(directory, "report")
-            if event["trial"] == number and event.get("validation")]  # fmt: skip
+def reports_of(directory: SearchDirectory, number: int) -> dict[int, dict[str, float]]:
+    """A trial's validations by its tokens; a worker that was lost may have told one twice."""
+    return {event["tokens"]: event["validation"] for event in events_of(directory, "report")
+            if event["trial"] == number and event.get("validation")}  # fmt: skip
 
 
-def train_with(directory: SearchDirectory, train: Callable[[dict[str, Any]], None], allotment: Allotment) -> None:
-    """A search whose trials are trained by a function of the test."""
-    with directory.lock():
-        log = directory.open_log()
-        searcher = TruthfulSearch(directory.spec, log, Prices(allotment.workers), room=lambda: allotment.at_once + 1)
-        with metered(directory, directory.spec) as meter:
-            steward = Steward(directory.spec, log, lambda: False, meter, Lifeline(lambda loss: None))
-            fit(directory.spec, log, allotment, searcher, train, train is train_on_workers, steward)
+def trained_here(directory: SearchDirectory, number: int, folder: Path) -> dict[int, dict[str, float]]:
+    """The same of that trial trained once more, in this process and without Ray."""
+    config = directory.spec.trial_config(directory.state().trials[number].params)
+    own = folder / "alone" / "trials" / "0"
+    own.mkdir(parents=True)
+    said: list[dict[str, Any]] = []
+    run_trial({"folder": str(own), "trial": config.plain_values()}, said.append)
+    return {message["tokens"]: message["validation"] for message in said if message.get("validation")}
 
 
-def test_both_lanes_give_the_same_numbers(cluster: Cluster, world: Path, tmp_path: Path) -> None:
-    spec = small_spec(world, budget__trials=1)
-    here = SearchDirectory.create(tmp_path, "here", spec)
-    there = SearchDirectory.create(tmp_path, "there", spec)
-    train_with(here, train_in_actor, Allotment(1, 1.0, 0.0, 1))
-    train_with(there, train_on_workers, Allotment(1, 1.0, 0.0, 1))
-    assert reports_of(here, 0) == reports_of(there, 0)
-    assert len(reports_of(here, 0)) == 2
+def test_an_actors_numbers_are_those_of_training_without_ray(searched: SearchResult, tmp_path: Path) -> None:
+    number = int(searched.front["number"].iloc[0])
+    told = reports_of(searched.directory, number)
+    assert told == trained_here(searched.directory, number, tmp_path)
+    assert len(told) == 2
 
 
 def kill_when(directory: SearchDirectory, ready: Callable[[dict[str, Any]], bool]) -> threading.Thread:
@@ -259,7 +259,8 @@ def midway(event: dict[str, Any]) -> bool:
 
 
 def test_a_killed_actor_costs_nothing_but_time(cluster: Cluster, world: Path, tmp_path: Path) -> None:
-    spec = small_spec(world, **ALIKE, budget__trials=2, budget__tokens=20_000, budget__rungs=4, budget__reduction=2)
+    budget = {"budget__trials": 2, "budget__tokens": 20_000, "budget__rungs": 4, "budget__reduction": 2}
+    spec = small_spec(world, **ALIKE, **budget, resources__cpus=ONE_AT_A_TIME)
     directory = SearchDirectory.create(tmp_path, "killed", spec)
     killer = kill_when(directory, midway)
     state = run_search(directory)
@@ -290,18 +291,20 @@ def test_two_workers_train_a_trial_and_survive_the_loss_of_one(cluster: Cluster,
     assert [trial.state for trial in state.trials.values()] == ["complete"]
     assert len({event["worker"] for event in events_of(directory, "report")}) == 2  # the first worker and its successor
     assert_settled(directory)
+    told, alone = reports_of(directory, 0), trained_here(directory, 0, tmp_path)
+    assert told.keys() == alone.keys() and len(told) >= 4
+    for tokens, validation in told.items():
+        assert validation == pytest.approx(alone[tokens], rel=1e-3), "workers add up in another order, and no more"
 
 
-def short_of_memory(job: dict[str, Any]) -> None:
-    """Trial 1 does not fit; whatever trains it raises what CUDA raises."""
-    from ray import tune
-
-    failing = job["number"] == 1
-    error = torch.OutOfMemoryError("CUDA out of memory")
-    target = "recur_tune.running.trainable.set_up"
-    patch = mock.patch(target, side_effect=error) if failing else nullcontext()
-    with patch:
-        run_trial(job, lambda message: tune.report({"report": json.dumps({**message, "worker": f":{os.getpid()}"})}))
+def train_with(directory: SearchDirectory, train: Callable[[dict[str, Any]], None], allotment: Allotment) -> None:
+    """A search whose trials are trained by a function of the test."""
+    with directory.lock():
+        log = directory.open_log()
+        searcher = TruthfulSearch(directory.spec, log, Prices(allotment.workers), room=lambda: allotment.at_once + 1)
+        with metered(directory, directory.spec) as meter:
+            steward = Steward(directory.spec, log, lambda: False, meter, Lifeline(lambda loss: None))
+            fit(directory.spec, log, allotment, searcher, train, False, steward)
 
 
 def test_out_of_memory_ends_one_trial_and_replaces_its_actor(cluster: Cluster, world: Path, tmp_path: Path) -> None:

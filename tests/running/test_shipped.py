@@ -172,6 +172,7 @@ def test_a_dry_run_prints_a_space_that_can_be_run_again(name: str, tmp_path: Pat
     assert parse(SearchSpec, read_yaml(tmp_path / "again.yaml")) == shipped(name)
 
 
+@pytest.mark.slow
 def test_a_space_for_files_of_ones_own_says_what_it_needs_and_takes_them(tmp_path: Path) -> None:
     refused = run("search", "texts", "--dry-run", "--results", tmp_path / "results")
     assert refused.code == 2 and "text:books names no folder; write text:DIR" in refused.err

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from recur_tune.running import trainable
-from recur_tune.running.trainable import Message, run_trial, train_in_actor
+from recur_tune.running.lanes import train_in_actor
+from recur_tune.running.trainable import Message, run_trial
 from recur_tune.training.checkpoint import BEFORE, FILE
 from recur_tune.training.loop import Diverged, Trainer
 from recur_tune.trial.run_folder import RESUME

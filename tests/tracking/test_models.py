@@ -16,6 +16,7 @@ from recur_tune.searching.directory import MODEL, SearchDirectory
 from recur_tune.tracking.mlflow import Tracker, Undelivered
 from recur_tune.tracking.places import NOTE, tracking_uri
 from tests.tracking.tracked import Seen, complete, search
+from tests.tracking.unheard import Unheard
 
 pytestmark = pytest.mark.slow
 
@@ -147,35 +148,23 @@ def test_a_call_that_arrived_unnoted_duplicates_nothing(
 ) -> None:
     """Every such call goes wrong once, after it arrived; then the same tracker tries again."""
     directory = search(results)
-    tracker, real = Tracker(directory), getattr(MlflowClient, call)
-    faults = calls = 0
-
-    def arrives_unheard(*arguments: Any, **options: Any) -> Any:
-        nonlocal calls, faults
-        answer = real(*arguments, **options)
-        calls += 1
-        if calls > faults:
-            faults += 1
-            raise ConnectionError
-        return answer
+    tracker, unheard = Tracker(directory), Unheard(monkeypatch, call)
 
     def end_at_last() -> None:
-        nonlocal calls
         for _ in range(20):
-            calls = 0
+            unheard.try_again()
             try:
                 end(directory, tracker)
                 return
             except Undelivered:
                 pass
 
-    monkeypatch.setattr(MlflowClient, call, arrives_unheard)
     train(directory, 1, 50.0)
     train(directory, 2, 30.0, flops=800.0)
     end_at_last()
     train(directory, 3, 40.0)
     end_at_last()
-    assert faults > 0
+    assert unheard.faults > 0
     assert {name: (model.status, model.tags["pareto"]) for name, model in models(directory).items()} == {
         "T1": ("READY", "false"), "T2": ("READY", "true"), "T3": ("READY", "true"),
     }  # fmt: skip

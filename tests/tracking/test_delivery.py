@@ -1,0 +1,138 @@
+"""Whatever is delivered again, by whom and after which failure: MLflow has everything once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from recur_tune.tracking import mlflow as tracking
+from recur_tune.tracking.mlflow import Tracker, Undelivered
+from tests.database import empty_database
+from tests.tracking.tracked import Seen, complete, rich_search, search
+from tests.tracking.unheard import Unheard
+
+pytestmark = pytest.mark.slow
+
+
+def test_parameters_that_an_earlier_version_wrote_in_another_way_stay(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = rich_search(results)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(tracking, "trial_params", lambda spec, trial: {"learning_rate": "3.00000000001e-4"})
+        Tracker(directory).deliver()
+    (directory.path / "mlflow.json").unlink()
+    assert Tracker(directory).deliver()
+    params = Seen(directory).children()["T2"].data.params
+    assert (params["learning_rate"], params["window"]) == ("3.00000000001e-4", "42")
+
+
+def test_one_delivery_says_the_same_as_many(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracking, "EVENTS_PER_PASS", 1)
+    directory = rich_search(results)
+    Tracker(directory).deliver()
+    one_by_one = Seen(directory).everything()
+    (directory.path / "mlflow.json").unlink()
+    monkeypatch.setattr(tracking, "EVENTS_PER_PASS", 500)
+    Tracker(directory).deliver()
+    assert Seen(directory).everything() == one_by_one
+
+
+@pytest.mark.parametrize("lost", ["nothing", "the file", "the offset", "the runs", "half the file"])
+def test_delivering_again_changes_nothing(results: Path, lost: str) -> None:
+    directory = rich_search(results)
+    Tracker(directory).deliver()
+    before = Seen(directory).everything()
+    note = directory.path / "mlflow.json"
+    content = json.loads(note.read_text())
+    changed = {"nothing": {}, "the offset": {"offset": 0}, "the runs": {"offset": 0, "runs": {}}}
+    if lost == "the file":
+        note.unlink()
+    else:
+        note.write_text(json.dumps(content | changed.get(lost, {})))
+    if lost == "half the file":
+        note.write_text(note.read_text()[:40])
+
+    assert Tracker(directory).deliver()
+    assert Seen(directory).everything() == before
+    assert json.loads(note.read_text()) == content
+
+
+@pytest.mark.parametrize("fault", [KeyboardInterrupt, ConnectionError])  # a death, an answer that was lost
+@pytest.mark.parametrize("call", ["create_run", "log_batch", "set_terminated", "update_run", "log_text"])
+def test_a_call_that_arrived_unnoted_duplicates_nothing(
+    results: Path, monkeypatch: pytest.MonkeyPatch, call: str, fault: type[BaseException]
+) -> None:
+    """Every such call goes wrong once, after it arrived; then another tracker, or the same one, tries again."""
+    monkeypatch.setattr(tracking, "EVENTS_PER_PASS", 7)
+    directory = rich_search(results)
+    with monkeypatch.context() as faulty:
+        unheard = Unheard(faulty, call, fault)
+        tracker, delivered = Tracker(directory), False
+        while not delivered:
+            unheard.try_again()
+            try:
+                delivered = tracker.deliver()
+            except KeyboardInterrupt:
+                tracker = Tracker(directory)
+            except Undelivered:
+                pass
+    assert unheard.faults > 0
+    survived = Seen(directory).everything()
+    assert len(survived) == 7
+    (directory.path / "mlflow.json").unlink()
+    Tracker(directory).deliver()
+    assert Seen(directory).everything() == survived
+
+
+def test_a_resumed_search_may_have_a_larger_budget(results: Path) -> None:
+    directory = rich_search(results)
+    Tracker(directory).deliver()
+    spec = directory.spec
+    directory.change_spec(spec.model_copy(update={"budget": spec.budget.model_copy(update={"trials": 50})}))
+    (directory.path / "mlflow.json").unlink()
+    assert Tracker(directory).deliver()
+    assert Seen(directory).parent.data.params["budget.trials"] == "5"
+
+
+def test_a_run_that_somebody_deleted_keeps_nothing_else_from_arriving(results: Path) -> None:
+    directory = search(results)
+    tracker = Tracker(directory)
+    complete(directory, 1, perplexity=50.0)
+    tracker.deliver()
+    [trial] = Seen(directory).children().values()
+    Seen(directory).client.delete_run(trial.info.run_id)
+    complete(directory, 2, perplexity=40.0)  # the deleted run leaves the front
+    assert tracker.deliver()
+    assert set(Seen(directory).children()) == Seen(directory).on_front == {"T2"}
+
+
+def test_a_new_database_gets_everything(results: Path) -> None:
+    directory = rich_search(results)
+    Tracker(directory).deliver()
+    other = results / "other.db"
+    empty_database(other)
+    directory.change_spec(directory.spec.model_copy(update={"tracking": f"sqlite:///{other}"}))
+    Tracker(directory).deliver()
+    seen = Seen(directory)
+    assert len(seen.children()) == 6
+    seen.client.delete_run(seen.parent.info.run_id)
+    Tracker(directory).deliver()
+    assert len(seen.children()) == 6
+
+
+def test_a_first_delivery_makes_the_database_and_prints_nothing(tmp_path: Path) -> None:
+    directory = rich_search(tmp_path / "results")
+    script = (
+        "from pathlib import Path; from recur_tune.searching.directory import SearchDirectory;"
+        "from recur_tune.tracking.mlflow import Tracker;"
+        f"tracker = Tracker(SearchDirectory(Path({str(directory.path)!r})));"
+        "import sys; assert 'mlflow' not in sys.modules; tracker.deliver()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert len(Seen(directory).children()) == 6
