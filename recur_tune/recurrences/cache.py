@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from recur_tune.corpus.windows import Windowing
 from recur_tune.recurrences.layers import Layer, layer_count, refused_layer
@@ -28,6 +28,9 @@ class CacheSpec(BaseModel):
         "gate",
         description="how they are attended to: apart, with a 'gate' for each head that is closed at first and mixes "
         "the two, or in one 'softmax' with the window's own, as if windows were longer",
+    )
+    cache_sinks: NonNegativeInt = Field(
+        4, description="of these rows, how many are a document's first: heads that look for nothing look there"
     )
 
 
@@ -85,6 +88,8 @@ CACHE = Mechanism(
     work=_work,
     state_floats=_state_floats,
     stops_gradients=True,
+    outside_products=frozenset({"cache_sinks"}),  # which only chooses
+    outside_state=frozenset({"cache_sinks"}),
     kept_as_read=True,
     positions=lambda spec, shape: spec.cache_rows if spec.cache_join == "softmax" else 0,
     check=lambda spec, shape, base: refused_layer("cache_layer", spec.cache_layer, shape, base),

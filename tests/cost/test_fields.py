@@ -21,7 +21,7 @@ FIRST = {"window": 8, "windows": 3, "batch": 2, "width": 20, "depth": 2, "precis
 # Another value for every field of a mechanism, and for every trial's but those that only stand for a base's shape.
 OF_MECHANISMS: dict[str, dict[str, Any]] = {
     "pooled": {"l_ins": "all", "width": 30, "depth": 1, "pooling": "attention", "embeddings": 2, "skip": True},
-    "cache": {"cache_rows": 9, "cache_layer": 1, "cache_join": "softmax"},
+    "cache": {"cache_rows": 9, "cache_layer": 1, "cache_join": "softmax", "cache_sinks": 1},
     "tokens": {"state_tokens": 3, "ring": 2},
     "fast_weights": {"write_rule": "gated", "fast_layers": 1},
     "scores": {"score_heads": 2, "dilation": 2},

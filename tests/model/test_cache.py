@@ -39,7 +39,7 @@ def naive_window(naive: Naive, model: ReadsInWindows, spec: CacheSpec, tokens_T,
         q_THD, k_TGD, v_TGD = layer.qkv(x_TK)
         is_site = spec.cache_layer in ("all", number + 1)
         site = 0 if spec.cache_layer != "all" else number
-        rows = kept[number][-spec.cache_rows :] if is_site else []
+        rows = of_all(kept[number], spec) if is_site else []
         columns = naive.groups * naive.head_size
         turned = [[naive.turned(key, s) for key in k_TGD[s]] for s in range(len(tokens_T))]
         before = []
@@ -73,14 +73,21 @@ def naive_window(naive: Naive, model: ReadsInWindows, spec: CacheSpec, tokens_T,
     return naive.final_norm(x_TK)
 
 
+def of_all(kept: list, spec: CacheSpec) -> list:
+    """A document's first rows and the last of all."""
+    if len(kept) <= spec.cache_rows:
+        return kept
+    return kept[: spec.cache_sinks] + kept[len(kept) - (spec.cache_rows - spec.cache_sinks) :]
+
+
 @pytest.mark.parametrize("overlap", [0, 2])
 @pytest.mark.parametrize(
     "spec",
     [
-        CacheSpec(cache_rows=7, cache_join="softmax"),
-        CacheSpec(cache_rows=5, cache_layer=2, cache_join="softmax"),
-        CacheSpec(cache_rows=7),
-        CacheSpec(cache_rows=5, cache_layer=3),
+        CacheSpec(cache_rows=7, cache_join="softmax", cache_sinks=2),
+        CacheSpec(cache_rows=4, cache_layer=2, cache_join="softmax", cache_sinks=4),
+        CacheSpec(cache_rows=7, cache_sinks=1),
+        CacheSpec(cache_rows=5, cache_layer=3, cache_sinks=0),
     ],
     ids=str,
 )

@@ -9,6 +9,10 @@ positions begin behind them. A layer makes keys and values of such rows as of it
 position and of the rest is true where it begins and nearly true above. A learned offset, zero at first, tells rows
 from the window's own.
 
+Which rows are kept. A document's first rows and the last of all. Heads that look for nothing look at the first token: a
+pretrained body has learned to leave its weight there (an attention sink). A window that follows rows has no such token
+of its own, so that without the document's its heads would have to take what they do not want (StreamingLLM).
+
 Apart from the window, behind a gate, rows have no rotary positions, nor have the queries: a row is found by what it
 says, however far back it stands, so there may be more of them than a body has positions.
 
@@ -32,8 +36,8 @@ from recur_tune.shape import Shape
 class Cached(Recurrence):
     """Keep the last rows of layers, and attend to them in the next window.
 
-    The state is these rows, and how many of them a lane has filled; the newest come last. A row is a key and a value
-    side by side, as they were before rotary positions, or a layer's input without its learned position.
+    The state is these rows, and how many of them a lane has filled; they come last, in the text's order. A row is a key
+    and a value side by side, as they were before rotary positions, or a layer's input without its learned position.
     """
 
     stops_gradients = True
@@ -44,9 +48,10 @@ class Cached(Recurrence):
         cache_rows: int = 128,
         cache_layer: int | Literal["all"] = "all",
         cache_join: str = "gate",
+        cache_sinks: int = 4,
     ) -> None:
         super().__init__(shape)
-        self.rows, gated = cache_rows, cache_join == "gate"
+        self.rows, self.sinks, gated = cache_rows, min(cache_sinks, cache_rows), cache_join == "gate"
         self.sites = layers_at(cache_layer, shape)
         self.placed = shape.learned_positions and not gated
         sites, keys_values = len(self.sites), 2 * shape.key_value_heads * shape.head_size
@@ -89,22 +94,28 @@ class CachedPassage(Passage):
         self._new: dict[int, list[tuple[torch.Tensor, ...]]] = {layer: [] for layer in cached.sites}
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
-        """The last rows of all, as far as the next window does not read them again."""
+        """The document's first rows and the last of all, as far as the next window does not read them again."""
         own = [_joined(parts) for parts in self._new.values()]
-        some = own[0][0]
+        some, cached = own[0][0], self._cached
         count, rows_BSMC, filled_B = max(0, some.shape[-2] - overlap), self._rows_BSMC, self._filled_B
         if rows_BSMC is None or filled_B is None:
-            rows_BSMC, filled_B = self._cached.empty(len(some))
-        taken = min(count, self._cached.rows)
+            rows_BSMC, filled_B = cached.empty(len(some))
+        # Of the rows before the window and then its own, counted from the first, which each row of the state becomes.
+        all_B1 = filled_B.long()[:, None] + count
+        kept_BM = torch.arange(cached.rows, device=some.device) - (cached.rows - all_B1).clamp(min=0)
+        kept_BM = kept_BM + (all_B1 - cached.rows).clamp(min=0) * (kept_BM >= cached.sinks)
+        own_BM = kept_BM - filled_B.long()[:, None]  # as positions of the window
+        earlier_BM = (kept_BM + cached.rows - filled_B.long()[:, None]).clamp(0, cached.rows - 1)
+        is_own_BM1, lane_B1 = (own_BM >= 0)[..., None], torch.arange(len(some), device=some.device)[:, None]
+        own_BM = own_BM.clamp(0, max(0, count - 1))
         next_BSMC = rows_BSMC.new_empty(rows_BSMC.shape, dtype=product_type(some))
-        earlier_BSMC, new_BSMC = next_BSMC.tensor_split([self._cached.rows - taken], dim=2)
-        earlier_BSMC.copy_(rows_BSMC[:, :, taken:])
         for site, gathered in enumerate(own):
-            self._put(new_BSMC[:, site], tuple(one.narrow(-2, count - taken, taken) for one in gathered), count - taken)
-        return next_BSMC, (filled_B + taken).clamp(max=self._cached.rows)
+            earlier_BMC = rows_BSMC[lane_B1, site, earlier_BM]
+            next_BSMC[:, site] = torch.where(is_own_BM1, self._rows(gathered, lane_B1, own_BM), earlier_BMC)
+        return next_BSMC, (filled_B + count).clamp(max=cached.rows)
 
-    def _put(self, place_BMC: torch.Tensor, gathered: tuple[torch.Tensor, ...], begin: int) -> None:
-        """Copy rows from position `begin` of the window on to their place."""
+    def _rows(self, gathered: tuple[torch.Tensor, ...], lane_B1: torch.Tensor, own_BM: torch.Tensor) -> torch.Tensor:
+        """Rows [B, M, C] made of the window's, at these of its positions."""
         raise NotImplementedError
 
     def reorder(self, lane_B: torch.Tensor) -> None:
@@ -136,10 +147,8 @@ class KeysValuesPassage(CachedPassage):
         self._new[layer].append(tuple(one.detach() for one in keys_values))
         return q_BHTD
 
-    def _put(self, place_BMC: torch.Tensor, gathered: tuple[torch.Tensor, ...], begin: int) -> None:
-        places = place_BMC.unflatten(-1, (2, *gathered[0].shape[1::2])).unbind(2)
-        for place_BMGD, one_BGMD in zip(places, gathered, strict=True):
-            place_BMGD.copy_(one_BGMD.transpose(1, 2))
+    def _rows(self, gathered: tuple[torch.Tensor, ...], lane_B1: torch.Tensor, own_BM: torch.Tensor) -> torch.Tensor:
+        return torch.cat([one_BGTD.transpose(1, 2)[lane_B1, own_BM].flatten(2) for one_BGTD in gathered], dim=-1)
 
 
 class JoinedPassage(KeysValuesPassage):
@@ -214,11 +223,9 @@ class PlacedPassage(CachedPassage):
         if layer in self._new:
             self._new[layer].append((x_BTK.detach(),))
 
-    def _put(self, place_BMC: torch.Tensor, gathered: tuple[torch.Tensor, ...], begin: int) -> None:
-        position_BM = torch.arange(begin, begin + place_BMC.shape[1], device=place_BMC.device)[None]
-        if self.moved_B is not None:
-            position_BM = position_BM + self.moved_B[:, None]
-        place_BMC.copy_(gathered[0] - self._place(position_BM))
+    def _rows(self, gathered: tuple[torch.Tensor, ...], lane_B1: torch.Tensor, own_BM: torch.Tensor) -> torch.Tensor:
+        position_BM = own_BM if self.moved_B is None else own_BM + self.moved_B[:, None]
+        return gathered[0][lane_B1, own_BM] - self._place(position_BM)
 
     def _place(self, position_BM: torch.Tensor) -> torch.Tensor:
         """Embeddings of positions, through which nothing is learned here."""
