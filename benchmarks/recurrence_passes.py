@@ -1,6 +1,7 @@
 """What a recurrence's passage makes of random heads in all layers, with its kernels and by single operations.
 
-`check_gpu.py` compares the two: what heads took, the next state, and the gradients of all that went in.
+`check_gpu.py` compares both with the same in double precision: what heads took, the next state, and the gradients of
+all that went in.
 """
 
 from __future__ import annotations
@@ -30,40 +31,45 @@ FORMS: list[tuple[str, dict[str, Any], tuple[int, int, int], int, int]] = [
 
 
 def passages(
-    kernels: ModuleType | None, device: torch.device, kind: torch.dtype = torch.bfloat16
+    kernels: ModuleType | None, device: torch.device, exactly: bool = False
 ) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """Every form's results; with `kernels`, what these make of the same numbers."""
+    """Every form's results; with `kernels`, what these make of the same numbers. All of them are rounded to bfloat16,
+    and `exactly` computes with them in double precision."""
+    wide, kind = (torch.float64, torch.float64) if exactly else (torch.float32, torch.bfloat16)
     for name, fields, (heads, groups, size), positions, overlap in FORMS:
         torch.manual_seed(0)
         shape = _shape(heads, groups, size)
-        recurrence = module_of(name)(shape, **fields).to(device)
+        recurrence = module_of(name)(shape, **fields)
         with torch.no_grad():
             for parameter in recurrence.parameters():
                 parameter.add_(0.3 * torch.randn_like(parameter))
-        state = [_state(one, device) for one in recurrence.empty(LANES)]
+        recurrence.to(device, wide)
+        state = [_state(one.shape, device, wide) for one in recurrence.empty(LANES)]
         fresh_B = torch.tensor([False, True, False], device=device)
         passage = recurrence.open(tuple(state), fresh_B, in_parts=False)
         passage.kernels = kernels
         given, made = [*state, *recurrence.parameters()], []
         for layer in range(shape.layers):
-            qkv = torch.randn(LANES, positions, (heads + 2 * groups) * size, device=device).to(kind).requires_grad_()
-            out = torch.randn(LANES, positions, heads * size, device=device).to(kind).requires_grad_()
+            qkv, out = (
+                torch.randn(LANES, positions, columns, device=device).bfloat16().to(kind).requires_grad_()
+                for columns in ((heads + 2 * groups) * size, heads * size)
+            )
             parts = [part.unflatten(-1, (-1, size)).transpose(1, 2) for part in
                      qkv.split([heads * size, groups * size, groups * size], dim=-1)]  # fmt: skip
             made.append(passage.attended(layer, out, lambda parts=parts: tuple(parts)))
             given += [qkv, out]
         made += passage.close(overlap, None)
-        loss = sum((one.float() * torch.randn_like(one, dtype=torch.float32)).sum() for one in made)
+        loss = sum((one.to(wide) * torch.randn(one.shape, device=device)).sum() for one in made)
         found = torch.autograd.grad(loss, [one for one in given if one.requires_grad], allow_unused=True)
         title = ", ".join([name, *map(str, fields.values()), f"{heads} over {groups} heads of {size}"])
         yield title, [*(one.detach() for one in made), *(one for one in found if one is not None)]
 
 
-def _state(like: torch.Tensor, device: torch.device) -> torch.Tensor:
+def _state(shape: torch.Size, device: torch.device, kind: torch.dtype) -> torch.Tensor:
     """Positive, as sums of features are; how many rows of a cache are filled is a number for each lane alone."""
-    if like.dim() == 1:
+    if len(shape) == 1:
         return torch.tensor([30.0, 20.0, 40.0], device=device)
-    return torch.rand(like.shape, device=device, dtype=like.dtype).requires_grad_()
+    return torch.rand(shape, device=device).to(kind).requires_grad_()
 
 
 def _shape(heads: int, groups: int, size: int) -> Shape:
