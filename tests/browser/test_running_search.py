@@ -31,7 +31,8 @@ from tests.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.browser]
 
-_ONLY_SOMETIMES = ("allocation", "failures", "memory_limit")  # what a search has only in SLURM, in trouble or if told
+# What a search has only in SLURM, in trouble, if told, or while it is prepared.
+_ONLY_SOMETIMES = ("allocation", "failures", "memory_limit", "base_")
 
 
 @pytest.fixture(scope="module")
