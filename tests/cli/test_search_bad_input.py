@@ -260,7 +260,7 @@ def test_results_that_cannot_be_written(space: Path, tmp_path: Path) -> None:
     [
         (["--set", "space.window=64"], ["space.window", "[16, 32]", "64", "another name"]),
         (["--set", "budget.tokens=5M"], ["budget.tokens", "20000000", "5000000"]),
-        (["--set", "sampler.name=random"], ["sampler.name", "'tpe'", "'random'"]),
+        (["--set", "sampler.name=random"], ["sampler.name", "'known-costs'", "'random'"]),
         (["--set", "objectives=[loss, parameters]"], ["objectives", "loss"]),
         (["--set", "resources.gpus=3"], ["3 GPUs"]),
         (["--set", "resources.cpus=99"], ["99 CPUs"]),
@@ -289,10 +289,15 @@ def test_a_search_that_another_begins_to_run_meanwhile_is_not_changed(
 ) -> None:
     """The question whether it runs and the lock are two moments; the other process comes between them."""
     with ExitStack() as other:
-        monkeypatch.setattr(recur_tune.cli.search, "_check_runnable", lambda *_: other.enter_context(books.lock()))
-        before = snapshot(books)
+        before: list[dict[str, str]] = []
+
+        def begun_by_another(*_: object) -> None:
+            other.enter_context(books.lock())
+            before.append(snapshot(books))
+
+        monkeypatch.setattr(recur_tune.cli.search, "_check_runnable", begun_by_another)
         refused(run("resume", "books", "--trials", 30, *flags), "books is running already")
-        assert snapshot(books) == before
+        assert [snapshot(books)] == before
 
 
 def test_a_search_from_python_does_not_change_one_that_runs(books: SearchDirectory) -> None:

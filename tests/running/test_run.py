@@ -97,9 +97,8 @@ def test_the_front_holds_the_complete_trials_that_no_other_beats(searched: Searc
 
 
 def test_what_breaks_a_limit_is_never_trained(searched: SearchResult) -> None:
-    over = [trial for trial in searched.state.trials.values() if trial.costs["flops_per_token"] > 25_000]
-    assert over
-    assert all(trial.state == "infeasible" and trial.tokens == 0 for trial in over)
+    trained = [trial for trial in searched.state.trials.values() if trial.tokens]
+    assert trained and all(trial.costs["flops_per_token"] <= 25_000 for trial in trained)
 
 
 def test_models_are_kept_on_the_front_alone(searched: SearchResult) -> None:
