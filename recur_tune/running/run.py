@@ -85,7 +85,7 @@ def run_search(
     as that says; it is written down once nobody else can be running it.
     """
     audience = audience or Audience()
-    with directory.lock(), _pausing_for_storage():
+    with _pausing_for_storage(), directory.lock():
         if change is not None:
             directory.write_spec(change)
         spec, log = directory.spec, directory.open_log()
@@ -142,7 +142,7 @@ def _pausing_for_storage() -> Iterator[None]:
         yield
     except Exception as error:
         fault = storage_fault(error)
-        if fault is None:
+        if fault is None or isinstance(fault.__cause__, PermissionError):  # which does not pass by waiting
             raise
         raise Paused(str(fault)) from error
 
