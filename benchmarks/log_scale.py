@@ -23,7 +23,7 @@ from typing import Any
 
 from recur_tune.cli.watch import Watch
 from recur_tune.running.rungs import Rungs
-from recur_tune.running.scheduler import ParetoHalving
+from recur_tune.running.scheduler import ParetoPruning
 from recur_tune.searching.directory import EVENTS, SNAPSHOT, SearchDirectory, SearchLog
 from recur_tune.searching.spec import SearchSpec, with_overrides
 from recur_tune.shipped import find_space
@@ -37,7 +37,7 @@ _DRAW = random.Random(0)
 def write(log: SearchLog, spec: SearchSpec, trials: int, reports: int) -> list[tuple[float, float]]:
     """Let made-up trials report to the scheduler; by share of the search, the seconds of a report, and of one with a
     validation. Nobody is pruned, so that all of them report."""
-    scheduler = ParetoHalving(spec, log)
+    scheduler = ParetoPruning(spec, log)
     plain: list[list[float]] = [[] for _ in range(_SHARES)]
     validated: list[list[float]] = [[] for _ in range(_SHARES)]
     every = reports // len(spec.budget.rung_tokens)

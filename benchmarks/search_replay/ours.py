@@ -14,7 +14,7 @@ from ray.tune.search import Searcher
 
 from recur_tune.running.preparation import worst_costs
 from recur_tune.running.sampler import TruthfulSearch
-from recur_tune.running.scheduler import ParetoHalving
+from recur_tune.running.scheduler import ParetoPruning
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.spec import TrialConfig, parse
 
@@ -50,7 +50,7 @@ class Ours:
         self.log = directory.open_log()
         self.log.record("reference", values=worst_costs(spec, _Prices(task), directory.with_own_base))
         self.searcher = TruthfulSearch(directory.spec, self.log, _Prices(task))
-        self.scheduler = ParetoHalving(directory.spec, self.log)
+        self.scheduler = ParetoPruning(directory.spec, self.log)
         self.begun = 0
 
     def begin(self) -> Job | None:

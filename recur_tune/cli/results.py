@@ -130,15 +130,10 @@ def _preparation(seconds: float) -> str:
     return f" (and {format_duration(seconds)} to prepare)" if seconds >= _WORTH_A_WORD else ""
 
 
-def _next_hour(state: SearchState) -> dict[str, float] | None:
-    found = next_hour(state)
-    return None if found is None else {"trials": found[0], "hypervolume": found[1]}
-
-
 def _summary(directory: SearchDirectory, state: SearchState) -> dict[str, Any]:
     from recur_tune.searching.front import front, search_hypervolume
 
-    spec = directory.spec
+    spec, hour = directory.spec, next_hour(state)
     counts: dict[str, int] = {}
     for trial in state.trials.values():
         counts[trial.state] = counts.get(trial.state, 0) + 1
@@ -156,7 +151,7 @@ def _summary(directory: SearchDirectory, state: SearchState) -> dict[str, Any]:
         "preparation_seconds": state.prepared(time.time()) if running else state.preparation_seconds,
         "confirmation_seconds": state.confirmation_seconds,
         "repeats": Counter(one.state for one in state.repeats.values()), "asked_for": trials_wait(directory),
-        "notices": state.notices, "next_hour": _next_hour(state),
+        "notices": state.notices, "next_hour": hour and hour._asdict(),
         "links": state.links if running else {},
         "queue": queue_lines(directory),
     }  # fmt: skip

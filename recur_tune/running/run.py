@@ -242,7 +242,7 @@ def fit(
 
     from recur_tune.cluster.named_places import NamedPlaces
     from recur_tune.cluster.names import named
-    from recur_tune.running.scheduler import ParetoHalving
+    from recur_tune.running.scheduler import ParetoPruning
 
     name = log.directory.name
     # Ray Train's workers have resources of their own; the actor that starts them only waits.
@@ -252,7 +252,7 @@ def fit(
         param_space={"workers": allotment.workers, "cpus": allotment.cpus, "gpus": allotment.gpus, "nested": nested},
         tune_config=tune.TuneConfig(
             search_alg=searcher,
-            scheduler=ParetoHalving(spec, log),
+            scheduler=ParetoPruning(spec, log),
             num_samples=-1,
             # The searcher itself knows how many; without a number Ray would start actors one after the other.
             max_concurrent_trials=_MORE_THAN_EVER,

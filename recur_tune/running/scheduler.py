@@ -19,7 +19,7 @@ from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED, TrialRecord, Validation
 
 
-class ParetoHalving(LivesInDriver, FIFOScheduler):
+class ParetoPruning(LivesInDriver, FIFOScheduler):
     """Stops at rungs what will hardly end on the front. Ray hands every report here first, so here it is logged."""
 
     def __init__(self, spec: SearchSpec, log: SearchLog) -> None:

@@ -16,8 +16,7 @@ class Following:
     def __init__(self, events: Path, snapshot: Path, until: int | None = None) -> None:
         self.events = events
         self.state, self.offset = load_snapshot(snapshot, events, until)
-        for _ in self.news(until):
-            pass
+        self.catch_up(until)
 
     def news(self, until: int | None = None) -> Iterator[Event]:
         """What the log has more, one by one, each when the state has it and nothing later."""
@@ -28,7 +27,7 @@ class Following:
             self.state.apply(in_todays_words(event))
             yield event
 
-    def catch_up(self) -> None:
+    def catch_up(self, until: int | None = None) -> None:
         """Take in all of it."""
-        for _ in self.news():
+        for _ in self.news(until):
             pass

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from recur_tune.searching.spec import Budget
 from recur_tune.searching.state import SearchState
 
@@ -23,15 +25,22 @@ def share_done(state: SearchState, budget: Budget) -> float:
     return min(1.0, max(shares))
 
 
-def next_hour(state: SearchState) -> tuple[float, float] | None:
-    """Trials that an hour ends at the pace so far, and the most hypervolume that they are expected to add: as much each
-    as the trial that was chosen last, since the best is chosen first. None where that is not known."""
+class Outlook(NamedTuple):
+    """Trials that will end, and the most hypervolume that they are expected to add."""
+
+    trials: float
+    hypervolume: float
+
+
+def next_hour(state: SearchState) -> Outlook | None:
+    """At the pace so far, each as much as the trial that was chosen last, since the best is chosen first; None where
+    that is not known."""
     ended = ended_trials(state)
     gains = expected_gains(state)
     if ended < _TELLING or not gains or not state.active_seconds:
         return None
     trials = 3600 * ended / state.active_seconds
-    return trials, trials * gains[-1]
+    return Outlook(trials, trials * gains[-1])
 
 
 def expected_gains(state: SearchState) -> list[float]:

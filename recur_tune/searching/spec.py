@@ -217,6 +217,9 @@ def located(field: str, value: Any) -> Any:
     return f"{kind}{colon}{os.path.abspath(place)}" if path and is_there else value
 
 
+_MAY_CHANGE = {"budget.trials", "budget.wall_clock", "budget.plateau", "tracking", "keep"}
+
+
 def changes_between(before: SearchSpec, after: SearchSpec) -> Iterator[tuple[str, Any, Any]]:
     """Where two searches differ so much that one cannot be the other's continuation.
 
@@ -225,13 +228,7 @@ def changes_between(before: SearchSpec, after: SearchSpec) -> Iterator[tuple[str
     """
     old, new = _flat(before.model_dump()), _flat(after.model_dump())
     for field in sorted(old.keys() | new.keys()):
-        may_change = field in {
-            "budget.trials",
-            "budget.wall_clock",
-            "budget.plateau",
-            "tracking",
-            "keep",
-        } or field.startswith("resources.")
+        may_change = field in _MAY_CHANGE or field.startswith("resources.")
         section, _, name = field.partition(".")
         if section == "space":  # 5e-4 and '5e-4' are the same there, as are 16 and '16'
             same = same_parameter(name, before.parsed_space.field(name), after.parsed_space.field(name))

@@ -12,6 +12,7 @@ import tempfile
 import urllib.request
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tests.command import Command
 from tests.database import empty_database
 from tests.ports import FIRST, taken_port
 from tests.running.searches import small_spec
+from tests.users import as_user
 
 pytestmark = pytest.mark.slow
 
@@ -56,27 +58,13 @@ def neighbour() -> Iterator[int]:
         process.kill()
 
 
-def attempt(user: int, place: str, *request: str) -> str:
-    """What a user is answered on a socket: a status, or why there is none."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setuid(user)
-            server = http.client.HTTPConnection("localhost")
-            server.sock = socket.socket(socket.AF_UNIX)
-            server.sock.connect(place)
-            server.request(*request, headers={"Content-Type": "application/json"})
-            said = str(server.getresponse().status)
-        except Exception as error:
-            said = type(error).__name__
-        os.write(send, said.encode())
-        os._exit(0)
-    os.close(send)
-    with os.fdopen(receive) as answers:
-        said = answers.read()
-    os.waitpid(child, 0)
-    return said
+def status_at(place: str, *request: str) -> int:
+    """What a server answers on a socket."""
+    server = http.client.HTTPConnection("localhost")
+    server.sock = socket.socket(socket.AF_UNIX)
+    server.sock.connect(place)
+    server.request(*request, headers={"Content-Type": "application/json"})
+    return server.getresponse().status
 
 
 def test_where_others_are_on_the_machine_nobody_else_reads_or_writes(results: Path, neighbour: int) -> None:
@@ -91,8 +79,8 @@ def test_where_others_are_on_the_machine_nobody_else_reads_or_writes(results: Pa
         new = '{"name": "theirs"}'
         for request in (["GET", "/api/2.0/mlflow/experiments/get?experiment_id=0"],
                         ["POST", "/api/2.0/mlflow/experiments/create", new]):  # fmt: skip
-            assert attempt(neighbour, place, *request) == "PermissionError"
-            assert attempt(os.getuid(), place, *request) == "200"
+            theirs = as_user(neighbour, partial(status_at, place, *request))
+            assert theirs.startswith("PermissionError") and status_at(place, *request) == 200
         shown.signal(signal.SIGINT)
         assert shown.wait() == 0
     assert not Path(place).parent.exists()

@@ -14,7 +14,7 @@ from recur_tune.searching.progress import expected_gains
 from recur_tune.searching.requests import ask_for_trial
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.spec import parse
-from tests.running.test_sampler import FIELDS, Driver, changed
+from tests.running.driving import FIELDS, Driver, changed
 
 KNOWN_COSTS = {"sampler": {"name": "known-costs"}, "budget": {"tokens": 100, "trials": 9, "rungs": 2}}
 

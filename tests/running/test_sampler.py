@@ -2,111 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from ray.tune.schedulers import TrialScheduler
-from ray.tune.search import Searcher
 
 from recur_tune.errors import UserError
-from recur_tune.running.sampler import TruthfulSearch, first_points, make_sampler, study_storage
-from recur_tune.running.scheduler import ParetoHalving
-from recur_tune.searching.directory import STOP, STUDY, SearchDirectory
+from recur_tune.running.sampler import first_points, make_sampler
+from recur_tune.searching.directory import STOP, SearchDirectory
 from recur_tune.searching.flag import is_up
 from recur_tune.searching.requests import ask_for_trial
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.spec import TrialConfig, parse
-
-FIELDS: dict[str, Any] = {
-    "space": {
-        "base": "tiny",
-        "recurrence": {"none": None, "pooled": {"l_ins": [1, 2, 3], "width": {"from": 8, "to": 300}}},
-        "window": [16, 32, 64],
-        "overlap": {"from": 0, "to": 0.5, "of": "window"},
-        "learning_rate": {"from": 1e-4, "to": 1e-2, "log": True},
-    },
-    "objectives": ["token_perplexity", "flops_per_token"],
-    "budget": {"tokens": 100, "trials": 8, "rungs": 2},
-    "sampler": {"name": "tpe"},
-}
-
-
-def price(config: TrialConfig) -> dict[str, float]:
-    """A price at once: the window is all that counts."""
-    return {
-        "flops_per_token": float(config.window), "training_flops_per_token": 3.0 * config.window,
-        "peak_memory": 1000.0 * config.window, "parameters": 1.0,
-    }  # fmt: skip
-
-
-class RayTrial:
-    """What the scheduler sees of Ray's trial."""
-
-    def __init__(self, trial_id: str, config: dict[str, Any]) -> None:
-        self.trial_id, self.config, self.max_failures = trial_id, config, 3
-
-
-class Driver:
-    """Does what Ray Tune does with a searcher and a scheduler, without Ray."""
-
-    def __init__(self, directory: SearchDirectory, price: Callable[[TrialConfig], dict[str, float]] = price) -> None:
-        self.log = directory.open_log()
-        self.searcher = TruthfulSearch(directory.spec, self.log, price)
-        self.scheduler = ParetoHalving(directory.spec, self.log)
-        self.asked = 0
-
-    def ask(self) -> RayTrial | None:
-        self.asked += 1
-        while (suggested := self.searcher.suggest(f"ray{self.asked}")) is None:
-            if self.searcher.choice is not None:
-                wait([self.searcher.choice])
-            elif self.searcher.proposal is not None:
-                wait([self.searcher.proposal.costs])  # for its price
-        if suggested == Searcher.FINISHED:
-            return None
-        self.log.record("running", trial=suggested["number"])
-        return RayTrial(f"ray{self.asked}", suggested)
-
-    def report(self, trial: RayTrial, tokens: int, perplexity: float | None = None, **end: Any) -> str:
-        validation = None if perplexity is None else {"token_perplexity": perplexity}
-        message = {"tokens": tokens, "loss": 1.0, "validation": validation, **end}
-        result = {"report": json.dumps(message)}
-        decision = self.scheduler.on_trial_result(None, trial, result)  # type: ignore[arg-type]
-        if decision == TrialScheduler.STOP:
-            self.searcher.on_trial_complete(trial.trial_id, result)
-        return decision
-
-    def finish_two(self) -> None:
-        """Show the scheduler how curves go on; then it prunes what is far worse."""
-        for end in (4.8, 4.9):
-            trial = self.ask()
-            assert trial is not None
-            self.report(trial, 50, 5.0)
-            self.report(trial, 100, end, state="complete")
-
-    def told(self) -> list[optuna.trial.FrozenTrial]:
-        """The study's trials, less the first points that nobody has asked for yet."""
-        return [trial for trial in self.searcher.study.get_trials() if trial.state != TrialState.WAITING]
-
-    def states(self) -> list[TrialState]:
-        return [trial.state for trial in self.told()]
+from tests.running.driving import FIELDS, Driver, changed, price
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> SearchDirectory:
-    return SearchDirectory.create(tmp_path, "s", parse(SearchSpec, FIELDS))
-
-
-def changed(tmp_path: Path, **fields: Any) -> SearchDirectory:
-    return SearchDirectory.create(tmp_path, "s", parse(SearchSpec, FIELDS | fields))
+    return changed(tmp_path)
 
 
 def test_full_budget_is_complete_with_its_values(directory: SearchDirectory) -> None:
@@ -324,72 +240,6 @@ def test_the_reference_is_fixed_by_the_baselines_first_validation(directory: Sea
     assert driver.log.state.reference["token_perplexity"] == pytest.approx(21.0)
 
 
-class TestRestart:
-    """A driver that is gone, and another one on the same directory."""
-
-    def test_unfinished_trials_go_on_and_finished_ones_stay(self, directory: SearchDirectory) -> None:
-        first = Driver(directory)
-        done, half = first.ask(), first.ask()
-        assert done and half
-        first.report(half, 50, 7.0)
-        first.report(done, 100, 5.0, state="complete")
-        again = Driver(directory)
-        trial = again.ask()
-        assert trial is not None and trial.config == half.config
-        again.report(trial, 100, 6.0, state="complete")
-        assert again.states()[:2] == [TrialState.COMPLETE] * 2
-        assert [t.number for t in again.told()] == [0, 1]
-
-    def test_what_the_log_knows_is_told_late(self, directory: SearchDirectory) -> None:
-        first = Driver(directory)
-        trial = first.ask()
-        assert trial is not None
-        # The line is written, and the driver dies before it tells Optuna.
-        message = {"tokens": 100, "loss": 1.0, "validation": {"token_perplexity": 4.0}, "state": "complete"}
-        first.log.record("report", trial=0, **message)
-        again = Driver(directory)
-        [told] = again.told()
-        assert (told.state, told.values and told.values[0]) == (TrialState.COMPLETE, 4.0)
-        assert not again.searcher.unfinished
-
-    def test_asked_for_and_never_logged_is_failed(self, directory: SearchDirectory) -> None:
-        first = Driver(directory)
-        first.searcher.study.ask()
-        assert Driver(directory).states()[0] == TrialState.FAIL
-
-    def test_a_paused_trial_stays_open_until_it_goes_on(self, directory: SearchDirectory) -> None:
-        first = Driver(directory)
-        trial = first.ask()
-        assert trial is not None
-        assert first.report(trial, 30, state="paused", reason="asked to stop") == TrialScheduler.STOP
-        assert first.states() == [TrialState.RUNNING]
-        again = Driver(directory)
-        resumed = again.ask()
-        assert resumed is not None and resumed.config["number"] == 0
-
-    def test_rung_tables_survive(self, directory: SearchDirectory) -> None:
-        first = Driver(directory)
-        trials = [first.ask() for _ in range(4)]
-        for place, trial in enumerate(trials):
-            assert trial is not None
-            first.report(trial, 50, 5.0 + place)
-        tables, again = first.scheduler.rungs.tables, Driver(directory).scheduler.rungs.tables
-        assert {number: values.tolist() for number, values in again[50].items()} == {
-            number: values.tolist() for number, values in tables[50].items()
-        }
-        assert len(tables[50]) == 4
-
-    def test_a_restarted_sampler_does_not_repeat_itself(self, directory: SearchDirectory) -> None:
-        first = Driver(directory)
-        drawn = [first.ask() for _ in range(4)]
-        again = Driver(directory)
-        while again.searcher.unfinished:
-            again.ask()
-        drawn += [again.ask(), again.ask()]
-        rates = [trial.config["trial"]["learning_rate"] for trial in drawn if trial]
-        assert len(set(rates)) == len(rates) == 6
-
-
 @pytest.mark.parametrize("name", ["tpe", "nsga2", "nsga3", "gp", "random"])
 def test_every_sampler_proposes_trials(tmp_path: Path, name: str) -> None:
     driver = Driver(changed(tmp_path, sampler={"name": name}, budget={"tokens": 100, "trials": 14, "rungs": 2}))
@@ -436,66 +286,6 @@ def test_one_trial_at_a_time_reproduces_with_its_seed(tmp_path: Path) -> None:
         return found
 
     assert rates("a") == rates("b")
-
-
-def opened_by_optuna_alone(directory: SearchDirectory) -> optuna.Study:
-    """The study as any tool of Optuna's opens it: by nothing but the journal's path."""
-    storage = JournalStorage(JournalFileBackend(str(directory.path / STUDY)))
-    [name] = optuna.get_all_study_names(storage)
-    return optuna.load_study(study_name=name, storage=storage)
-
-
-def test_the_study_can_be_read_by_optuna_alone(tmp_path: Path) -> None:
-    directory = changed(tmp_path, limits={"peak_memory": 40_000})  # the baseline's window of 64 is over it
-    driver = Driver(directory)
-    driver.finish_two()
-    bad = driver.ask()
-    assert bad
-    driver.log.state.trials[bad.config["number"]].costs["flops_per_token"] = 1e9
-    driver.report(bad, 50, 90.0)  # pruned
-    study = opened_by_optuna_alone(directory)
-    assert study.metric_names == ["token_perplexity", "flops_per_token"]
-    seen = {trial.number: trial for trial in study.get_trials() if trial.state != TrialState.WAITING}
-    assert seen.keys() == driver.log.state.trials.keys()
-    ends = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "infeasible": TrialState.PRUNED}
-    for number, record in driver.log.state.trials.items():
-        complete = record.state == "complete"
-        assert seen[number].state == ends[record.state]
-        assert seen[number].values == (record.values(["token_perplexity", "flops_per_token"]) if complete else None)
-        assert seen[number].params["window"] == record.params["window"]
-        assert (max(seen[number].constraints.values()) > 0) == (record.state == "infeasible")
-    assert {record.state for record in driver.log.state.trials.values()} == ends.keys()
-
-
-def test_a_renamed_search_keeps_its_study(directory: SearchDirectory) -> None:
-    driver = Driver(directory)
-    trial = driver.ask()
-    assert trial is not None
-    driver.report(trial, 100, 8.0, state="complete")
-    again = Driver(directory.rename("other"))
-    another = again.ask()
-    assert another is not None and another.config["number"] == 1
-    study = opened_by_optuna_alone(SearchDirectory(directory.path.with_name("other")))
-    assert study.study_name == "s"
-    assert [told.state for told in study.get_trials()] == [TrialState.COMPLETE, TrialState.RUNNING]
-
-
-def test_objectives_get_their_names_when_an_older_search_goes_on(directory: SearchDirectory) -> None:
-    storage = study_storage(directory.path)
-    optuna.create_study(study_name="s", storage=storage, directions=["minimize", "minimize"])
-    Driver(directory)
-    assert opened_by_optuna_alone(directory).metric_names == ["token_perplexity", "flops_per_token"]
-    before = (directory.path / STUDY).read_text().count("metric_names")
-    Driver(directory)
-    assert (directory.path / STUDY).read_text().count("metric_names") == before == 1
-
-
-def test_a_study_that_has_lost_its_trials_is_not_gone_on_with(directory: SearchDirectory) -> None:
-    driver = Driver(directory)
-    assert driver.ask()
-    (directory.path / STUDY).unlink()
-    with pytest.raises(UserError, match=r"has lost the trials of .*--from"):
-        Driver(directory)
 
 
 def test_an_added_trial_takes_no_other_beyond_the_budget(tmp_path: Path) -> None:

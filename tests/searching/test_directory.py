@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from recur_tune.searching.directory import (
 )
 from recur_tune.spec import TrialConfig
 from tests.searching import search
+from tests.users import NOBODY, as_user
 
 HOLDER = """
 import sys
@@ -183,28 +184,9 @@ def test_whoever_can_read_a_search_can_ask_whether_it_runs() -> None:
         Path(folder).chmod(0o755)
         directory = SearchDirectory.create(Path(folder), "first", search())
         with directory.lock():
-            assert as_nobody(lambda: directory.is_running) == "True"
-            assert "could not be written" in as_nobody(directory.request_stop)
-        assert as_nobody(lambda: directory.is_running) == "False"
-
-
-def as_nobody(ask: Callable[[], object]) -> str:
-    """What somebody without rights is answered."""
-    receive, send = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.setuid(65534)
-            answer = str(ask())
-        except Exception as error:
-            answer = str(error)
-        os.write(send, answer.encode())
-        os._exit(0)
-    os.close(send)
-    with os.fdopen(receive) as answers:
-        answer = answers.read()
-    os.waitpid(child, 0)
-    return answer
+            assert as_user(NOBODY, lambda: directory.is_running) == "True"
+            assert "could not be written" in as_user(NOBODY, directory.request_stop)
+        assert as_user(NOBODY, lambda: directory.is_running) == "False"
 
 
 def test_a_killed_process_leaves_no_lock(made: SearchDirectory, holder: subprocess.Popen[str]) -> None:

@@ -13,8 +13,10 @@ from transformers import AutoModelForCausalLM
 from recur_tune.corpus.tokenizers import load_tokenizer
 from recur_tune.errors import UserError
 from recur_tune.model.pretrained import base_config, load_model, save_model
+from recur_tune.recurrences.cache import CacheSpec
 from recur_tune.shape import shape_of
 from recur_tune.spec import TrialConfig
+from recur_tune.trial.reading import reading_of
 from recur_tune.trial.run_folder import run_in_folder
 from tests.model.bodies import body
 
@@ -80,6 +82,15 @@ def test_what_a_base_cannot_do_is_refused(fields: dict, sentence: str, tmp_path:
     with pytest.raises(UserError) as refusal:
         trial(base, **fields).check_base(shape_of(base_config(base).to_dict()))
     assert str(refusal.value).startswith(sentence)
+
+
+def test_a_saved_model_is_not_read_in_windows_that_leave_no_room_for_its_rows(tmp_path: Path) -> None:
+    spec = CacheSpec(cache_rows=12, cache_join="softmax")
+    save_model(body("gpt2", spec, vocab_size=256).float(), load_tokenizer("bytes"), tmp_path)
+    model, _ = load_model(tmp_path)
+    assert reading_of(tmp_path, model, window=20).windowing.size == 20
+    with pytest.raises(UserError, match="window: 21 and the 12 rows beside it is more than the 32 positions of"):
+        reading_of(tmp_path, model, window=21)
 
 
 def test_a_tokenizer_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
