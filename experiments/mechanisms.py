@@ -16,6 +16,7 @@ import argparse
 import json
 import math
 import multiprocessing
+import shutil
 import statistics
 from collections import defaultdict
 from itertools import product
@@ -38,16 +39,20 @@ FORMS: dict[str, dict[str, Any]] = {
     },
     "tokens 10": {"recurrence": "tokens", "state_tokens": 10},
     "tokens 10, ring 4": {"recurrence": "tokens", "state_tokens": 10, "ring": 4},
-    "cache 128, gate": {"recurrence": "cache", "cache_rows": 128},
-    "cache 300, gate": {"recurrence": "cache", "cache_rows": 300},
-    "cache 128, softmax": {"recurrence": "cache", "cache_rows": 128, "cache_join": "softmax"},
-    "cache 200, softmax": {"recurrence": "cache", "cache_rows": 200, "cache_join": "softmax"},
-    "cache 400, softmax": {"recurrence": "cache", "cache_rows": 400, "cache_join": "softmax"},
+    **{
+        f"cache {rows}, {join}": {"recurrence": "cache", "cache_rows": rows, "cache_join": join}
+        for join in ("gate", "softmax")
+        for rows in (64, 100, 128, 200, 300, 400, 512, 1024)
+    },
     "fast weights, delta": {"recurrence": "fast_weights", "write_rule": "delta"},
     "fast weights, gated": {"recurrence": "fast_weights", "write_rule": "gated"},
     "scores 4": {"recurrence": "scores", "score_heads": 4},
     "blocks 64": {"recurrence": "blocks", "state_vectors": 64},
 }  # fmt: skip
+DEFAULT_FORMS = [
+    "none", "pooled", "tokens 10, ring 4", "cache 200, softmax", "cache 300, gate", "fast weights, delta", "scores 4",
+    "blocks 64",
+]  # fmt: skip
 Job = tuple[str, str, float, int]  # form, reading, rate, seed
 
 
@@ -86,7 +91,9 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--corpus", required=True, help="as `recur-tune data list` names them")
     parser.add_argument("--out", type=Path, default=Path("mechanisms.jsonl"), help="where the numbers go")
     parser.add_argument("--runs", type=Path, default=Path("runs/mechanisms"), help="where models go")
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS), metavar="FORM", help=", ".join(FORMS))
+    parser.add_argument(
+        "--forms", nargs="+", choices=FORMS, default=DEFAULT_FORMS, metavar="FORM", help=", ".join(FORMS)
+    )
     parser.add_argument("--readings", nargs="+", default=["300/0"], help="windows and overlaps")
     parser.add_argument("--rates", nargs="+", type=float, default=[1e-4], help="the base's learning rates")
     parser.add_argument("--own-rate", type=float, default=1e-3, help="learning rate of what a recurrence adds")
@@ -105,7 +112,7 @@ def run(given: tuple[argparse.Namespace, Job]) -> Result:
     """Train one model and score it, in a process that has done others before."""
     from recur_tune.cost.estimate import quick_costs
     from recur_tune.training.loop import Report
-    from recur_tune.trial.run_folder import run_in_folder
+    from recur_tune.trial.run_folder import RESUME, run_in_folder
     from recur_tune.trial.shape import base_settings, base_shape
 
     arguments, (form, reading, rate, seed) = given
@@ -118,7 +125,10 @@ def run(given: tuple[argparse.Namespace, Job]) -> Result:
     config = parse(TrialConfig, fields | dict(pair.split("=", 1) for pair in arguments.set) | FORMS[form])
     folder = arguments.runs / f"{form}-{window}-{overlap}-{rate:g}-{seed}".replace(" ", "-").replace(",", "")
     steps: list[Report] = []
-    trained = run_in_folder(config, folder, resume=(folder / "trial.yaml").exists(), listen=steps.append)
+    resume = (folder / RESUME).is_dir()
+    if not resume:
+        shutil.rmtree(folder, ignore_errors=True)  # what was stopped before its first checkpoint
+    trained = run_in_folder(config, folder, resume=resume, listen=steps.append)
     states = ["own"] if config.mechanism is None else list(STATES)
     return {
         "form": form, "reading": reading, "rate": rate, "seed": seed, "recurrence": config.recurrence,

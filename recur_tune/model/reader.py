@@ -31,6 +31,7 @@ from recur_tune.model.recurrences import module_of
 from recur_tune.shape import Shape, shape_of
 
 _BY_AUTOGRAD = Arithmetic()
+_CALIBRATED_TOGETHER = 16  # texts
 
 
 class WindowedConfig(PretrainedConfig):
@@ -145,7 +146,7 @@ class ReadsInWindows(PreTrainedModel):
         passage = cache.passage if cache else None
         if passage is None and self.recurrence is not None:
             passage = self.recurrence.open(state, fresh_B, in_parts=cache is not None)
-            passage.positions, passage.kernels = self.body.positions, arithmetic.kernels
+            passage.kernels = arithmetic.kernels
         position_BT = torch.arange(begin, begin + positions, device=tokens_BT.device)[None]
         if passage is not None and passage.moved_B is not None:
             position_BT = position_BT + passage.moved_B[:, None]
@@ -169,6 +170,21 @@ class ReadsInWindows(PreTrainedModel):
             overlap = (self.config.overlap or 0) if overlap is None else overlap
             left = self.leave(cache, overlap) if cache is not None else passage.close(overlap, behind_BMK)
         return Reading(top_BTK, left)
+
+    @torch.no_grad()
+    def calibrate(self, texts: Callable[[], torch.Tensor]) -> None:
+        """Let the recurrence measure the body on texts [N, T] that are read without a state; they are asked for where
+        it has anything to measure."""
+        watcher = None if self.recurrence is None else self.recurrence.calibrated_by()
+        if watcher is None:
+            return
+        tokens_NT = texts().to(self.device)
+        was_training, position_1T = self.training, torch.arange(tokens_NT.shape[1], device=tokens_NT.device)[None]
+        self.eval()
+        for tokens_BT in tokens_NT.split(_CALIBRATED_TOGETHER):
+            x_BTK = _BY_AUTOGRAD.embed(tokens_BT, position_1T, self.body)
+            self._run(x_BTK, 0, watcher, None, None, False, _BY_AUTOGRAD)
+        self.train(was_training)
 
     def leave(self, cache: Cache, overlap: int) -> State | None:
         """The state that a window read in parts leaves, as far as it was read; it can still be read on."""

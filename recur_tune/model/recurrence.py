@@ -39,14 +39,12 @@ class Passage:
             and none in lanes that begin a document.
         moved_B: How far on the window's learned positions begin in each lane; None: at the first. Rotary ones need no
             such thing: they count from the window's first token, back as well.
-        positions: The body's learned positions, once the reader has opened the passage; None where they are rotary.
         kernels: A GPU's, of `recurrence_kernels.py`, where a step is to run them; None: single operations.
     """
 
     wants: Literal["outputs", "means"] = "outputs"
     seen_B: torch.Tensor | None = None
     moved_B: torch.Tensor | None = None
-    positions: nn.Embedding | None = None
     kernels: Any = None
 
     def before(self) -> torch.Tensor | None:
@@ -124,6 +122,11 @@ class Recurrence(nn.Module):
             in_parts: Whether the window may be read in several parts, as text is generated.
         """
         raise NotImplementedError
+
+    def calibrated_by(self) -> Passage | None:
+        """A passage that watches the body read texts without a state, before training begins, and measures what the
+        recurrence must know of the body; None: nothing."""
+        return None
 
     def reset(self, module: nn.Module) -> None:
         """Initialise one of the modules in here; Hugging Face asks for each in turn."""

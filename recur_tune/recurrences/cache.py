@@ -25,24 +25,18 @@ class CacheSpec(BaseModel):
     )
     cache_layer: Layer = Field("all", description="layer that keeps keys and values, from 1, or 'all'")
     cache_join: Literal["softmax", "gate"] = Field(
-        "gate",
-        description="how they are attended to: apart, with a 'gate' for each head that is closed at first and mixes "
-        "the two, or in one 'softmax' with the window's own, as if windows were longer",
+        "softmax",
+        description="how they are attended to: in one 'softmax' with the window's own, as if windows were longer, or "
+        "apart, with a 'gate' for each head that is closed at first and mixes the two",
     )
     cache_sinks: NonNegativeInt = Field(
         4, description="of these rows, how many are a document's first: heads that look for nothing look there"
     )
 
 
-def _placed(spec: CacheSpec, shape: Shape) -> bool:
-    """Whether layers keep their inputs, which get learned positions and are projected in every window anew."""
-    return shape.learned_positions and spec.cache_join == "softmax"
-
-
 def _flops(spec: CacheSpec, shape: Shape, windowing: Windowing) -> float:
-    """Every position's look at all rows, and their projection where it was not made in their own window."""
-    looks = _looks(shape, windowing.size * spec.cache_rows)
-    return layer_count(spec.cache_layer, shape) * (looks + _projections(spec, shape))
+    """Every position's look at all rows."""
+    return layer_count(spec.cache_layer, shape) * _looks(shape, windowing.size * spec.cache_rows)
 
 
 def _work(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Work:
@@ -50,7 +44,7 @@ def _work(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Work:
     pairs = windowing.size * spec.cache_rows
     if spec.cache_join == "softmax":
         pairs = (windowing.size + spec.cache_rows) ** 2 - windowing.size**2
-    return Work(made=0, used=layer_count(spec.cache_layer, shape) * (_looks(shape, pairs) + _projections(spec, shape)))
+    return Work(made=0, used=layer_count(spec.cache_layer, shape) * _looks(shape, pairs))
 
 
 def _looks(shape: Shape, pairs: int) -> int:
@@ -58,19 +52,9 @@ def _looks(shape: Shape, pairs: int) -> int:
     return pairs * 2 * 2 * shape.heads * shape.head_size
 
 
-def _projections(spec: CacheSpec, shape: Shape) -> int:
-    """Of all rows at one layer, to keys and values."""
-    return spec.cache_rows * 2 * shape.hidden * _keys_values(shape) if _placed(spec, shape) else 0
-
-
-def _keys_values(shape: Shape) -> int:
-    """Numbers in a position's, at one layer."""
-    return 2 * shape.key_value_heads * shape.head_size
-
-
 def _state_floats(spec: CacheSpec, shape: Shape) -> int:
-    """Inputs, or keys and values; and how many rows there are."""
-    columns = shape.hidden if _placed(spec, shape) else _keys_values(shape)
+    """Keys and values, and how many rows there are."""
+    columns = 2 * shape.key_value_heads * shape.head_size
     return layer_count(spec.cache_layer, shape) * spec.cache_rows * columns + 1
 
 
@@ -81,15 +65,15 @@ CACHE = Mechanism(
     summary="keeps keys and values of the windows before, to which layers attend",
     mark=Mark("cache", "s", "square", "#009e73"),
     first={
-        "memorizing": {"cache_rows": 128, "cache_layer": "all", "cache_join": "gate"},
         "transformer-xl": {"cache_rows": 128, "cache_layer": "all", "cache_join": "softmax"},
+        "memorizing": {"cache_rows": 128, "cache_layer": "all", "cache_join": "gate"},
     },
     flops=_flops,
     work=_work,
     state_floats=_state_floats,
     stops_gradients=True,
     outside_products=frozenset({"cache_sinks"}),  # which only chooses
-    outside_state=frozenset({"cache_sinks"}),
+    outside_state=frozenset({"cache_join", "cache_sinks"}),
     kept_as_read=True,
     positions=lambda spec, shape: spec.cache_rows if spec.cache_join == "softmax" else 0,
     check=lambda spec, shape, base: refused_layer("cache_layer", spec.cache_layer, shape, base),

@@ -50,8 +50,9 @@ def body(name: str, spec: BaseModel | None = None, **changes: object) -> ReadsIn
     config = CONFIG_MAPPING[settings["model_type"]](**{k: v for k, v in settings.items() if k != "model_type"})
     model = fresh_model(recurrent_config(config, spec, None)).double().eval()
     with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
+        measured = [] if model.recurrence is None else model.recurrence.buffers()
+        for numbers in (*model.parameters(), *measured):
+            numbers.add_(0.2 * torch.randn_like(numbers))
     return model
 
 

@@ -39,9 +39,9 @@ SPECS: dict[str, BaseModel] = {
     "fast weights, delta": FastWeightsSpec(),
     "fast weights, gated": FastWeightsSpec(write_rule="gated", fast_layers=2),
     "scores, dilated": ScoresSpec(score_heads=3, dilation=4),
-    "cache, in one softmax": CacheSpec(cache_rows=7, cache_join="softmax"),
-    "cache, behind a gate": CacheSpec(cache_rows=14),
-    "cache, one layer": CacheSpec(cache_rows=3, cache_layer=2, cache_join="softmax"),
+    "cache, in one softmax": CacheSpec(cache_rows=7),
+    "cache, behind a gate": CacheSpec(cache_rows=14, cache_join="gate"),
+    "cache, one layer": CacheSpec(cache_rows=3, cache_layer=2),
     "tokens": TokensSpec(state_tokens=3),
     "tokens, a ring": TokensSpec(state_tokens=2, ring=3),
 }

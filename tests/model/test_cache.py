@@ -29,13 +29,12 @@ rotary = pytest.mark.parametrize("name", ["llama", "qwen3"])
 def naive_window(naive: Naive, model: ReadsInWindows, spec: CacheSpec, tokens_T, kept, stride: int):
     """A window's last layer; `kept` has each layer's earlier keys and values, one pair [G, D] a position, and grows.
 
-    In one softmax of a body with learned positions it has their inputs [K] instead, without positions.
+    In one softmax of a body with learned positions they are kept less what their place adds.
     """
     own, placed = model.recurrence, not naive.rotary and spec.cache_join == "softmax"
     first = min(len(kept[0]), spec.cache_rows) if placed else 0
     x_TK = naive.embed(tokens_T, first)
     for number, layer in enumerate(naive.layers):
-        inputs_TK = x_TK
         q_THD, k_TGD, v_TGD = layer.qkv(x_TK)
         is_site = spec.cache_layer in ("all", number + 1)
         site = 0 if spec.cache_layer != "all" else number
@@ -43,14 +42,11 @@ def naive_window(naive: Naive, model: ReadsInWindows, spec: CacheSpec, tokens_T,
         columns = naive.groups * naive.head_size
         turned = [[naive.turned(key, s) for key in k_TGD[s]] for s in range(len(tokens_T))]
         before = []
-        if placed:
-            for place, row_K in enumerate(rows):
-                _, [k_GD], [v_GD] = layer.qkv((row_K + naive.positions.weight[place] + own.offsets[site])[None])
-                before.append((k_GD, v_GD))
-        elif spec.cache_join == "softmax":
-            by_key, by_value = own.offsets[site].view(2, naive.groups, naive.head_size)
-            for back, (k_GD, v_GD) in enumerate(reversed(rows), 1):
-                before.append(([naive.turned(key, -back) for key in k_GD + by_key], v_GD + by_value))
+        if spec.cache_join == "softmax":
+            for place, (k_GD, v_GD) in enumerate(rows):
+                added_C = own.offsets[site] + (own.places[site, place] if placed else 0)
+                by_key, by_value = added_C.view(2, naive.groups, naive.head_size)
+                before.append(([naive.turned(key, place - len(rows)) for key in k_GD + by_key], v_GD + by_value))
         heads_TC = torch.zeros(len(tokens_T), naive.heads * naive.head_size).double()
         for t in range(len(tokens_T)):
             for head in range(naive.heads):
@@ -66,8 +62,9 @@ def naive_window(naive: Naive, model: ReadsInWindows, spec: CacheSpec, tokens_T,
                     taken = (1 - gate) * taken + gate * found
                 heads_TC[t, head * naive.head_size : (head + 1) * naive.head_size] = taken
         for t in range(min(stride, len(tokens_T))):
-            without_K = inputs_TK[t] - naive.positions.weight[first + t] if placed else None
-            kept[number].append(without_K if placed else (k_TGD[t], v_TGD[t]))
+            row_C = torch.cat([k_TGD[t].flatten(), v_TGD[t].flatten()])
+            row_C = row_C - own.places[site, first + t] if placed and is_site else row_C
+            kept[number].append(row_C.view(2, naive.groups, naive.head_size))
         x_TK = x_TK + layer.out(heads_TC)
         x_TK = x_TK + layer.mlp(x_TK)
     return naive.final_norm(x_TK)
@@ -123,6 +120,31 @@ def test_with_rotary_positions_a_cache_of_the_whole_text_is_one_long_window(name
 
 
 @torch.no_grad()
+def test_a_place_is_the_mean_of_keys_and_values_there():
+    model, texts = body("gpt2", CacheSpec(cache_layer=1)), some_tokens(20, 9)
+    model.calibrate(lambda: texts)
+    naive = Naive(model)
+    rows = [torch.cat(naive.layers[0].qkv(naive.embed(text, 0))[1:], dim=-1) for text in texts]
+    expected = torch.stack(rows).mean(0).unflatten(-1, (2, -1)).transpose(1, 2).flatten(1)
+    torch.testing.assert_close(model.recurrence.places[0, :9], expected, **CLOSE)
+    assert (model.recurrence.places[0, 9:] == model.recurrence.places[0, 8]).all()  # none was so long
+
+
+@torch.no_grad()
+def test_with_learned_positions_a_cache_of_a_text_of_equal_tokens_is_one_long_window():
+    # There keys and values depend on the place alone, so that a mean is what each place adds, to all digits.
+    model, text = body("gpt2", CacheSpec(cache_rows=20)), torch.zeros(2, 18, dtype=torch.long)
+    model.calibrate(lambda: text)
+    model.recurrence.offsets.zero_()
+    whole = hugging_face(model).base_model(text).last_hidden_state
+    state = None
+    for begin in range(0, 18, 6):
+        reading = model.read(text[:, begin : begin + 6], state)
+        torch.testing.assert_close(reading.top_BTK, whole[:, begin : begin + 6], **CLOSE)
+        state = reading.state
+
+
+@torch.no_grad()
 def test_rows_that_were_never_filled_are_not_seen():
     for join in ("softmax", "gate"):
         model, tokens = body("llama", CacheSpec(cache_rows=9, cache_join=join)), some_tokens(2, 6)
@@ -151,7 +173,7 @@ def test_a_cache_starts_by_changing_little_or_as_a_longer_window():
         recurrence.reset(recurrence)
     assert not softmax.offsets.any()
     assert (gate.scales == 1).all() and (30 * gate.gates).sigmoid().unique().item() == pytest.approx(0.018, abs=1e-4)
-    model, text = body("gpt2", CacheSpec(cache_rows=16)), some_tokens(8, 33)
+    model, text = body("gpt2", CacheSpec(cache_rows=16, cache_join="gate")), some_tokens(8, 33)
     model.recurrence.reset(model.recurrence)
     state = model.read(text[:, :16]).state
     losses = [
@@ -174,9 +196,8 @@ def test_costs_in_closed_form():
     assert recomputed_windows(TrialConfig(recurrence="cache"), Plan(1)) == 0
     assert CACHE.flops(CacheSpec(cache_rows=300), GPT2, windowing) / 300 == 4 * 768 * 300 * 12
     work = CACHE.work(CacheSpec(cache_rows=100, cache_layer=1, cache_join="softmax"), GPT2, windowing)
-    assert work == Work(made=0, used=(400**2 - 300**2) * 4 * 768 + 100 * 4 * 768 * 768)
+    assert work == Work(made=0, used=(400**2 - 300**2) * 4 * 768)
     assert CACHE.state_floats(CacheSpec(cache_rows=300), GPT2) == 2 * 12 * 300 * 768 + 1
-    assert CACHE.state_floats(CacheSpec(cache_rows=300, cache_join="softmax"), GPT2) == 12 * 300 * 768 + 1
 
 
 def test_what_a_base_cannot_do_is_refused_in_a_sentence():
@@ -184,7 +205,7 @@ def test_what_a_base_cannot_do_is_refused_in_a_sentence():
         TrialConfig(recurrence="cache", cache_layer=13).check_base(GPT2)
     assert str(refusal.value) == "cache_layer: 13 is not a layer of gpt2; choose one from 1 to 12, or 'all'."
     llama = shape_of(KNOWN_SHAPES["HuggingFaceTB/SmolLM2-135M"])
-    trial = {"recurrence": "cache", "base": "smol", "window": 8000, "cache_join": "softmax"}
+    trial = {"recurrence": "cache", "base": "smol", "window": 8000}
     with pytest.raises(UserError) as refusal:
         TrialConfig(**trial, cache_rows=193).check_base(llama)
     assert str(refusal.value) == (
@@ -193,6 +214,6 @@ def test_what_a_base_cannot_do_is_refused_in_a_sentence():
     )
     TrialConfig(**trial, cache_rows=192).check_base(llama)
     TrialConfig(**trial | {"cache_rows": 193, "cache_join": "gate"}).check_base(llama)  # without positions
-    TrialConfig(recurrence="cache", window=1024, cache_rows=999).check_base(GPT2)
+    TrialConfig(recurrence="cache", window=1024, cache_rows=999, cache_join="gate").check_base(GPT2)
     with pytest.raises(UserError, match="need 1025 positions, but gpt2 has 1024"):
-        TrialConfig(recurrence="cache", window=1000, cache_rows=25, cache_join="softmax").check_base(GPT2)
+        TrialConfig(recurrence="cache", window=1000, cache_rows=25).check_base(GPT2)

@@ -85,7 +85,7 @@ def test_what_a_base_cannot_do_is_refused(fields: dict, sentence: str, tmp_path:
 
 
 def test_a_saved_model_is_not_read_in_windows_that_leave_no_room_for_its_rows(tmp_path: Path) -> None:
-    spec = CacheSpec(cache_rows=12, cache_join="softmax")
+    spec = CacheSpec(cache_rows=12)
     save_model(body("gpt2", spec, vocab_size=256).float(), load_tokenizer("bytes"), tmp_path)
     model, _ = load_model(tmp_path)
     assert reading_of(tmp_path, model, window=20).windowing.size == 20
