@@ -274,7 +274,7 @@ def test_a_trial_is_ended_by_hand_and_a_killed_actor_costs_nothing_but_time(
 
 def test_two_workers_train_a_trial_and_survive_the_loss_of_one(cluster: Cluster, world: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {
-        **ALIKE, "budget__trials": 1, "budget__tokens": 20_000, "budget__rungs": 4, "resources__workers": 2,
+        **ALIKE, "budget__trials": 1, "budget__tokens": 12_000, "budget__rungs": 4, "resources__workers": 2,
         "resources__cpus": 1, "space__learning_rate": 0.003,
     }  # fmt: skip
     directory = SearchDirectory.create(tmp_path, "two", small_spec(world, **changes))
