@@ -180,8 +180,9 @@ def _become(asked: dict[str, Any], files: list[int]) -> None:
 
 # What commands load; not Ray, which reads its environment when it is loaded.
 _PRELOADED = (
-    "mlflow.tracking", "moocore", "optuna", "pandas", "pyarrow", "torch", "recur_tune.cost.memory",
-    "recur_tune.tracking.plots", "recur_tune.trial.setup",
+    "matplotlib.backends.backend_agg", "mlflow.store.tracking.sqlalchemy_store", "mlflow.tracking", "moocore", "optuna",
+    "pandas", "pyarrow", "sklearn.gaussian_process", "torch", "recur_tune.cost.memory", "recur_tune.tracking.plots",
+    "recur_tune.trial.setup",
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # exact comparisons are a CPU's busines
 import hypothesis
 import pytest
 
+from tests.processor import PROCESSOR, processor_seconds
+
 if TYPE_CHECKING:  # torch and transformers take seconds of a core, which a process that only hands out tests can spare
     from recur_tune.model import RecurrentGPT2, RecurrentGPT2Config
     from recur_tune.recurrences.pooled import PooledSpec
@@ -27,6 +29,7 @@ if TYPE_CHECKING:  # torch and transformers take seconds of a core, which a proc
 # everywhere else new ones are tried.
 _JUDGED = bool(os.environ.get("RECUR_TUNE_REQUIRE_ALL"))
 _SLOW = [hypothesis.HealthCheck.too_slow]
+_BEFORE = pytest.StashKey[float]()  # seconds of the processor, when a test began
 hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=_SLOW, derandomize=_JUDGED)
 hypothesis.settings.load_profile("tests")
 
@@ -38,6 +41,19 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     if report.skipped and _JUDGED:
         report.outcome, report.longrepr = "failed", f"required here, but skipped: {report.longrepr}"
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """What a test and its fixtures cost goes with its results, for `tests.legs`."""
+    item.stash[_BEFORE] = processor_seconds()
+    return (yield)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """After its own fixtures."""
+    item.user_properties.append((PROCESSOR, round(processor_seconds() - item.stash[_BEFORE], 2)))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

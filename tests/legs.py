@@ -4,6 +4,9 @@
 
 Two of them mostly wait, for clusters, which have little time to start in; the third uses what they leave of the cores.
 Each is one pytest, whose lines are printed as they come, behind the leg's name.
+
+Side by side, a test takes as long as the others let it. What it costs are seconds of a processor: its own, and those of
+the processes that it started and waited for. Of what ends by itself, as most of a cluster does, they tell nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-_SLOWEST = 20
+from tests.processor import PROCESSOR
+
+_DEAREST = 20
 _NO_TESTS = 5  # pytest's exit code where nothing was selected
 _FIRST_PORT = 61_000  # above what Linux gives to who asks for any, up to 60,999
 
@@ -47,6 +52,16 @@ LEGS = (
 QUICK = Leg("quick", "not ray and not slurm and not browser and not slow", _IN_PROCESSES)
 
 
+@dataclass(frozen=True)
+class Test:
+    """One that ended, its fixtures included."""
+
+    name: str
+    leg: str
+    seconds: float
+    processor: float
+
+
 @dataclass
 class Run:
     """A leg under way."""
@@ -66,12 +81,16 @@ class Run:
         self.seconds = time.monotonic() - self.started
 
     @property
-    def tests(self) -> list[tuple[float, str]]:
-        """Seconds and name of every test that ended, its fixtures included."""
+    def tests(self) -> list[Test]:
+        """Every test that ended."""
         if not self.results.exists():
             return []
-        cases = ElementTree.parse(self.results).iter("testcase")
-        return [(float(case.get("time", 0)), f"{case.get('classname')}.{case.get('name')}") for case in cases]
+        return [self._read(case) for case in ElementTree.parse(self.results).iter("testcase")]
+
+    def _read(self, case: ElementTree.Element) -> Test:
+        said = {one.get("name"): one.get("value", "0") for one in case.iter("property")}
+        name, seconds = f"{case.get('classname')}.{case.get('name')}", float(case.get("time", 0))
+        return Test(name, self.leg.name, seconds, float(said.get(PROCESSOR, 0)))
 
 
 def main() -> int:
@@ -121,15 +140,16 @@ def step_back() -> None:
 
 def print_times(runs: list[Run]) -> None:
     """Where the time went, so that who adds a minute sees it."""
-    tests = sorted(((*test, run.leg.name) for run in runs for test in run.tests), reverse=True)
-    print("\nslowest tests, with their fixtures")
-    for seconds, name, leg in tests[:_SLOWEST]:
-        print(f"{seconds:7.1f} s  {leg:<5}  {name}")
+    tests = [test for run in runs for test in run.tests]
+    print("\ndearest tests, with their fixtures: seconds of a processor, and until they ended")
+    for test in sorted(tests, key=lambda test: max(test.processor, test.seconds), reverse=True)[:_DEAREST]:
+        print(f"{test.processor:7.1f} s {test.seconds:7.1f} s  {test.leg:<5}  {test.name}")
     print("\nlegs")
     for run in runs:
-        busy = sum(seconds for seconds, _ in run.tests)
-        print(f"{run.seconds:7.1f} s  {run.leg.name:<5}  {len(run.tests)} tests of {busy:.0f} s together")
-    print(f"{max(run.seconds for run in runs):7.1f} s  all, side by side", flush=True)
+        processor = sum(test.processor for test in run.tests)
+        print(f"{processor:7.1f} s {run.seconds:7.1f} s  {run.leg.name:<5}  {len(run.tests)} tests")
+    everything = sum(test.processor for test in tests)
+    print(f"{everything:7.1f} s {max(run.seconds for run in runs):7.1f} s  all, side by side", flush=True)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 def test_a_comparison_scores_as_eval_does_and_goes_on_where_it_was(
     experiment: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_world(tmp_path)
+    make_world(tmp_path, sentences=4)  # every score reads all of them
     out, runs, corpus = tmp_path / "a.json", tmp_path / "runs", f"text:{tmp_path / 'text'}"
     words = (
         "--base", tmp_path / "base", "--corpus", corpus, "--out", out, "--runs", runs, "--readings", "16/4",

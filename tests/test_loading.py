@@ -30,7 +30,10 @@ def test_the_collector_is_paused_meanwhile_and_then_as_it_was(
         gc.enable()
 
 
-def test_a_process_that_waits_for_workers_loads_no_models() -> None:
-    code = "import sys, recur_tune.running.lanes; print({'torch', 'transformers', 'ray'} & sys.modules.keys())"
+def test_a_process_that_waits_for_workers_loads_no_models_nor_mlflow_before_a_delivery() -> None:
+    code = (
+        "import sys, recur_tune.running.lanes, recur_tune.tracking.mlflow\n"
+        "print({'torch', 'transformers', 'ray', 'mlflow'} & sys.modules.keys())"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "set()\n"

@@ -151,14 +151,6 @@ def reported(search: Reading) -> tuple[Reading, Path]:
     return search, file
 
 
-def test_every_figure_is_drawn_without_a_network(
-    reader: Reader, books: tuple[Reading, Path], keep: Callable[[Page, str], None]
-) -> None:
-    assert reader.read(books[1]) == ALL
-    reader.not_blank(ALL)
-    keep(reader.page, "report")
-
-
 def test_two_hundred_trials_are_all_there(
     read: Reader, big: tuple[Reading, Path], keep: Callable[[Page, str], None]
 ) -> None:
@@ -169,10 +161,12 @@ def test_two_hundred_trials_are_all_there(
     keep(read.page, "report-of-200")
 
 
-def test_a_point_under_the_pointer_says_all_about_its_trial(
+def test_every_figure_is_drawn_without_a_network_and_a_point_under_the_pointer_says_all_about_its_trial(
     reader: Reader, books: tuple[Reading, Path], keep: Callable[[Page, str], None]
 ) -> None:
-    reader.open(books[1])
+    assert reader.read(books[1]) == ALL
+    reader.not_blank(ALL)
+    keep(reader.page, "report")
     for figure in ("front", "windows", "curves"):
         reader.page.mouse.move(*reader.place_of(figure, 1))
         label = reader.page.locator(f"#{figure} .hoverlayer .hovertext")
@@ -319,7 +313,7 @@ def test_where_little_is_known_stands_a_figure_or_a_sentence(
     keep(reader.page, f"report-{name}")
 
 
-def test_a_report_is_whole_on_paper(reader: Reader, books: tuple[Reading, Path], tmp_path: Path) -> None:
+def test_a_report_is_whole_on_paper_and_no_wider(reader: Reader, books: tuple[Reading, Path], tmp_path: Path) -> None:
     reader.open(books[1])
     expect(reader.page.locator("#timeline .main-svg")).to_have_count(0)  # too far down to be drawn yet
     reader.page.pdf(path=tmp_path / "printed.pdf", prefer_css_page_size=True)
@@ -333,17 +327,6 @@ def test_a_report_is_whole_on_paper(reader: Reader, books: tuple[Reading, Path],
         assert words_of(panel.printed or panel.figure) <= words, f"{panel.key} is on the sheet with its title"
     expect(reader.page.locator(".printed svg")).to_have_count(0)  # the screen's are as they were
 
-
-def words_of(figure: dict[str, Any]) -> set[str]:
-    """What stands at the axes of a figure."""
-    layout = figure["layout"]
-    titles = [axis["title"]["text"] for name, axis in layout.items() if "axis" in name and "title" in axis]
-    notes = [note["text"] for note in layout.get("annotations", ())]
-    return {line for words in [*titles, *notes] for line in words.split("<br>") if line}
-
-
-def test_nothing_is_wider_than_the_paper(reader: Reader, books: tuple[Reading, Path]) -> None:
-    reader.open(books[1])
     reader.show("front")
     reader.page.emulate_media(media="print")
     reader.page.set_viewport_size({"width": PAPER, "height": 1000})
@@ -353,6 +336,14 @@ def test_nothing_is_wider_than_the_paper(reader: Reader, books: tuple[Reading, P
         "parts => parts.map(part => part.getBoundingClientRect()).map(box => [box.left, box.right])"
     )
     assert round(min(left for left, _ in ends)) >= 0 and round(max(right for _, right in ends)) <= PAPER
+
+
+def words_of(figure: dict[str, Any]) -> set[str]:
+    """What stands at the axes of a figure."""
+    layout = figure["layout"]
+    titles = [axis["title"]["text"] for name, axis in layout.items() if "axis" in name and "title" in axis]
+    notes = [note["text"] for note in layout.get("annotations", ())]
+    return {line for words in [*titles, *notes] for line in words.split("<br>") if line}
 
 
 def test_a_comparison_opens_without_a_network(

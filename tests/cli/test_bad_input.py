@@ -12,12 +12,14 @@ import pytest
 from tests.cli.run import Outcome, run
 from tests.corpus import text_folder
 
+SHORT = ["--tokens", "1k", "--validation-tokens", "500"]
+
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model to go wrong with: three layers, 128 positions."""
     folder = tmp_path_factory.mktemp("base") / "model"
-    assert run("pretrain", "--corpus", "recall", "--window", 16, "--tokens", "1k", "--out", folder).code == 0
+    assert run("pretrain", "--corpus", "recall", "--window", 16, *SHORT, "--out", folder).code == 0
     return folder
 
 
@@ -111,21 +113,8 @@ def test_an_unknown_key_in_yaml_names_the_nearest(base: Path, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_damaged_model_or_checkpoint_is_named(base: Path, tmp_path: Path) -> None:
-    run(
-        "train",
-        "--base",
-        base,
-        "--corpus",
-        "recall",
-        "--window",
-        16,
-        "--windows",
-        2,
-        "--tokens",
-        "1k",
-        "--out",
-        tmp_path / "run",
-    )
+    reading = ["--window", 16, "--windows", 2]
+    run("train", "--base", base, "--corpus", "recall", *reading, *SHORT, "--out", tmp_path / "run")
     for state in (tmp_path / "run" / "resume").iterdir():
         state.write_bytes(state.read_bytes()[:1000])
     refused(

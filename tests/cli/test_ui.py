@@ -11,15 +11,11 @@ import subprocess
 import tempfile
 import urllib.request
 from collections.abc import Iterator
-from contextlib import nullcontext
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import pytest
 
-from recur_tune.cli import ui
-from recur_tune.localhost import free_ports_from
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.tracking.mlflow import Tracker
 from recur_tune.tracking.places import DELIVERED, Delivered, tracking_uri
@@ -74,7 +70,8 @@ def test_where_others_are_on_the_machine_nobody_else_reads_or_writes(results: Pa
         ssh, options, tunnel, forward, host = shown.out.split()
         assert (ssh, options, tunnel) == ("ssh", "-N", "-L") and "@" in host
         port, _, place = forward.partition(":")
-        assert f"http://localhost:{port}/#/experiments/" in shown.err
+        view = f"/#/experiments/{delivered(results).experiment}/runs?workflowType=machine_learning"
+        assert f"http://localhost:{port}{view}&viewStateShareKey=searches\n" in shown.err, "all searches"
 
         new = '{"name": "theirs"}'
         for request in (["GET", "/api/2.0/mlflow/experiments/get?experiment_id=0"],
@@ -101,22 +98,6 @@ def test_a_taken_port_gives_the_next_and_ctrl_c_ends_the_server(results: Path, n
         assert "(5003) can read and change the runs here; without --port not" in " ".join(shown.err.split())
         with pytest.raises(OSError, match="refused"):
             urllib.request.urlopen(address)
-
-
-def test_all_searches_are_shown_on_the_next_port_where_one_is_taken_while_the_server_starts(
-    results: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The probe looks a moment too early: the port is somebody's before MLflow wants it."""
-    with taken_port() as port:
-        probed_too_early = chain([port], free_ports_from(port))
-        monkeypatch.setattr("recur_tune.tracking.server.free_ports_from", lambda wanted: probed_too_early)
-        monkeypatch.setattr(ui, "stop_requests", lambda: nullcontext(lambda: True))  # as soon as it is shown
-        shown = run("ui", "--no-browser", "--port", port, "--results", results)
-    assert shown.code == 0 and f"port {port} is taken" in shown.err
-    experiment = delivered(results).experiment
-    assert shown.out.endswith(
-        f"/#/experiments/{experiment}/runs?workflowType=machine_learning&viewStateShareKey=searches\n"
-    )
 
 
 def test_a_search_with_a_server_of_its_own_needs_no_other(tmp_path: Path) -> None:

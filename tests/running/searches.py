@@ -34,8 +34,9 @@ ALIKE: dict[str, Any] = {"space__window": 16, "space__overlap": 0, "reference": 
 _TEXT = "The state of a window is a small vector, and the next window reads it before anything else. "
 
 
-def make_world(folder: Path) -> None:
-    """A random byte-level base in folder/base and a text in folder/text, for searches that start from them."""
+def make_world(folder: Path, sentences: int = 40) -> None:
+    """A random byte-level base in folder/base and a text in folder/text, for searches that start from them; its
+    shortest document has so many sentences."""
     torch.manual_seed(0)
     model = small_model(vocab_size=256, n_positions=64, n_layer=2, n_embd=16, n_head=2)
     (folder / "base").mkdir(parents=True)
@@ -44,7 +45,7 @@ def make_world(folder: Path) -> None:
     for split, documents in (("train", 8), ("validation", 2), ("test", 1)):
         (folder / "text" / split).mkdir(parents=True)
         for number in range(documents):
-            (folder / "text" / split / f"{number}.txt").write_text(f"{number}. {_TEXT}" * (40 + number))
+            (folder / "text" / split / f"{number}.txt").write_text(f"{number}. {_TEXT}" * (sentences + number))
 
 
 def small_fields(folder: Path) -> dict[str, Any]:

@@ -15,9 +15,11 @@ import pytest
 
 from recur_tune.cluster.ray_cluster import DASHBOARD
 from recur_tune.searching.directory import SearchDirectory
+from recur_tune.trial.run_folder import RESUME
 from tests.cli.run import run
 from tests.command import Command
 from tests.running.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, small_spec, write_space
+from tests.training.runs import flip
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.ray
@@ -76,7 +78,7 @@ class Night:
 def night(world: Path, tmp_path: Path) -> Iterator[Night]:
     # Long enough to be met midway, and without early stops, so that every trial has an end to be lost; one at a time,
     # since every worker of every cluster takes seconds of a core to load torch.
-    budget = {"budget__tokens": 40_000, "budget__trials": 3, "budget__rungs": 3}
+    budget = {"budget__tokens": 24_000, "budget__trials": 3, "budget__rungs": 3}
     spec = small_spec(world, **budget, **ALIKE, space__learning_rate=0.004, resources__cpus=ONE_AT_A_TIME)
     spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"reduction": 2})})
     night = Night(tmp_path / "results", write_space(tmp_path / "space.yaml", spec))
@@ -105,10 +107,15 @@ def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None
     assert not list(night.directory.state().in_state("running"))
     paused = list(night.directory.state().in_state("paused"))
     assert any(trial.tokens > 0 for trial in paused)
-    assert all((night.directory.trial(trial.number) / "resume").is_dir() for trial in paused if trial.tokens)
+    assert all((night.directory.trial(trial.number) / RESUME).is_dir() for trial in paused if trial.tokens)
 
+    [damaged] = [trial for trial in paused if trial.tokens]
+    for file in (night.directory.trial(damaged.number) / RESUME).iterdir():
+        flip(file)  # as a disk does: a line in the log, and no failed trial
     search = night.begin()
     night.until_midway()
+    [notice] = events_of(night.directory, "notice")
+    assert notice["trial"] == damaged.number and "begins anew" in notice["text"]
     with night.frozen_trials():  # so that they cannot have saved themselves before the second
         search.signal(signal.SIGINT)
         night.until(lambda events: night.directory.stop_requested, "the first is heard")
@@ -139,7 +146,7 @@ def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None
     assert search.wait() == 0, search.err
     state = night.directory.state()
     assert state.status == "finished"
-    assert state.trained == 3
+    assert state.trained == 3 and not list(state.in_state("failed"))
     assert_settled(night.directory)
 
 

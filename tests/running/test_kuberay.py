@@ -1,7 +1,8 @@
 """A search on a cluster as KubeRay starts it from cluster/kuberay.yaml: head, worker and token, without Kubernetes.
 
 KubeRay turns `rayStartParams` into `ray start --block`, fills in what stands below, and gives every container the
-token as RAY_AUTH_TOKEN. Ports are others than its own here, where head and worker are on one machine.
+token as RAY_AUTH_TOKEN. Ports are others than its own here, where head and worker are on one machine. It is also the
+search that somebody on the cluster runs for us, as a job that its dashboard is given.
 """
 
 from __future__ import annotations

@@ -195,26 +195,6 @@ def test_a_trial_of_ones_own_is_trained_beyond_the_budget(both: Searched) -> Non
     assert_settled(directory)
 
 
-def test_a_trial_is_ended_by_hand_and_the_search_goes_on(cluster: Cluster, world: Path, tmp_path: Path) -> None:
-    changes = ALIKE | {"space__learning_rate": 0.004, "resources__cpus": ONE_AT_A_TIME}
-    spec = small_spec(world, budget__trials=2, budget__tokens=40_000, **changes)
-    directory = SearchDirectory.create(tmp_path, "ended", spec)
-    said: list[Outcome] = []
-
-    def end_the_first() -> None:
-        until(lambda: events_of(directory, "report"), "a report of the first trial", pause=0.02)
-        said.append(command("end", "ended", "T0", "--results", tmp_path))
-
-    thread = threading.Thread(target=end_the_first, daemon=True)
-    thread.start()
-    state = run_search(directory)
-    thread.join()
-    assert (state.trials[0].state, state.trials[1].state) == ("pruned", "complete")
-    assert "ended by hand" in state.trials[0].reason and state.trials[0].tokens < 40_000
-    assert said[0].code == 0 and "T0 is pruned." in said[0].err
-    assert_settled(directory)
-
-
 def reports_of(directory: SearchDirectory, number: int) -> dict[int, dict[str, float]]:
     """A trial's validations by its tokens; a worker that was lost may have told one twice."""
     return {event["tokens"]: event["validation"] for event in events_of(directory, "report")
@@ -257,17 +237,31 @@ def midway(event: dict[str, Any]) -> bool:
     return bool(event.get("validation")) and "state" not in event
 
 
-def test_a_killed_actor_costs_nothing_but_time(cluster: Cluster, world: Path, tmp_path: Path) -> None:
-    budget = {"budget__trials": 2, "budget__tokens": 20_000, "budget__rungs": 4, "budget__reduction": 2}
+def test_a_trial_is_ended_by_hand_and_a_killed_actor_costs_nothing_but_time(
+    cluster: Cluster, world: Path, tmp_path: Path
+) -> None:
+    budget = {"budget__trials": 3, "budget__tokens": 20_000, "budget__rungs": 4, "budget__reduction": 2}
     spec = small_spec(world, **ALIKE, **budget, resources__cpus=ONE_AT_A_TIME)
     directory = SearchDirectory.create(tmp_path, "killed", spec)
-    killer = kill_when(directory, midway)
+    said: list[Outcome] = []
+
+    def end_the_first() -> None:
+        until(lambda: events_of(directory, "report"), "a report of the first trial", pause=0.02)
+        said.append(command("end", "killed", "T0", "--results", tmp_path))
+
+    thread = threading.Thread(target=end_the_first, daemon=True)
+    thread.start()
+    killer = kill_when(directory, lambda event: event["trial"] > 0 and midway(event))
     state = run_search(directory)
+    thread.join()
     killer.join()
+    assert state.trials[0].state == "pruned" and state.trials[0].tokens < 20_000
+    assert "ended by hand" in state.trials[0].reason
+    assert said[0].code == 0 and "T0 is pruned." in said[0].err
     assert state.status == "finished"
     assert {trial.state for trial in state.trials.values()} <= {"complete", "pruned"}
     starts = [event["trial"] for event in events_of(directory, "running")]
-    assert len(starts) == 3  # one of the two trials started twice, and went on from its checkpoint
+    assert len(starts) == 4  # one of the three trials started twice, and went on from its checkpoint
     again = max(starts, key=starts.count)
     reasons = [event.get("after") for event in events_of(directory, "running") if event["trial"] == again]
     assert reasons[0] is None
@@ -280,7 +274,7 @@ def test_a_killed_actor_costs_nothing_but_time(cluster: Cluster, world: Path, tm
 
 def test_two_workers_train_a_trial_and_survive_the_loss_of_one(cluster: Cluster, world: Path, tmp_path: Path) -> None:
     changes: dict[str, Any] = {
-        **ALIKE, "budget__trials": 1, "budget__tokens": 20_000, "budget__rungs": 4, "resources__workers": 2,
+        **ALIKE, "budget__trials": 1, "budget__tokens": 12_000, "budget__rungs": 4, "resources__workers": 2,
         "resources__cpus": 1, "space__learning_rate": 0.003,
     }  # fmt: skip
     directory = SearchDirectory.create(tmp_path, "two", small_spec(world, **changes))

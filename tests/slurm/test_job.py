@@ -16,6 +16,8 @@ from recur_tune.spec import parse
 from tests.ports import free_port, taken_port
 from tests.running.searches import small_spec
 
+pytestmark = pytest.mark.slow  # each is a command in a process of its own
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> SlurmFolder:

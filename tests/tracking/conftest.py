@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
+from recur_tune.localhost import free_ports_from
 from recur_tune.tracking.server import answering_server
 from tests.database import empty_database
-from tests.ports import FIRST
+from tests.ports import taken_port
 
 os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] = "60"  # a delivery that fails is sent again; here it has to arrive at once
 
@@ -30,7 +32,11 @@ def server_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(server_folder: Path) -> Iterator[str]:
-    """A server of its own process."""
+    """A server of its own process, on the next port: the wanted one was somebody's when MLflow came to it."""
     uri = f"sqlite:///{server_folder}/mlflow.db"
-    with answering_server(uri, FIRST, server_folder / "log") as (_, port):
-        yield f"http://127.0.0.1:{port}"
+    with taken_port() as taken, pytest.MonkeyPatch.context() as patch:
+        probed_too_early = chain([taken], free_ports_from(taken))
+        patch.setattr("recur_tune.tracking.server.free_ports_from", lambda wanted: probed_too_early)
+        with answering_server(uri, taken, server_folder / "log") as (_, port):
+            assert port > taken
+            yield f"http://127.0.0.1:{port}"

@@ -17,6 +17,7 @@ from recur_tune.tracking import mlflow as tracking
 from recur_tune.tracking.mlflow import Tracker, Undelivered
 from tests.ports import free_port
 from tests.tracking.tracked import OBJECTIVES, Seen, complete, rich_search, search, wait_for
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +27,7 @@ def test_a_server_takes_the_same(results: Path, server: str, server_folder: Path
     tracker = Tracker(directory)
     assert tracker.run_url is None
     tracker.start()
-    assert tracker.close(60) and tracker.problem is None
+    assert tracker.close(PATIENCE) and tracker.problem is None
     Tracker(local).deliver()
 
     seen = Seen(directory)
@@ -85,7 +86,7 @@ def test_the_thread_outlives_failures_and_delivers_when_it_can(results: Path, mo
     wait_for(lambda: tracker.problem is None)
     assert Seen(directory).on_front == {"T1"}
     complete(directory, 2, perplexity=40.0)
-    assert tracker.close()
+    assert tracker.close(PATIENCE)
     assert Seen(directory).on_front == {"T2"}
 
 
@@ -103,5 +104,5 @@ def test_closing_is_bounded_where_nobody_answers(results: Path) -> None:
 def test_closing_a_refused_delivery_says_so(results: Path) -> None:
     tracker = Tracker(rich_search(results, uri=f"http://127.0.0.1:{free_port()}"))
     tracker.start()
-    assert not tracker.close()
+    assert not tracker.close(PATIENCE)
     assert "Connection refused" in str(tracker.problem)

@@ -21,6 +21,7 @@ from recur_tune.tracking.machine import SWITCH, MachineMetrics
 from recur_tune.tracking.mlflow import Tracker, Undelivered
 from recur_tune.tracking.places import DELIVERED, NOTE, Delivered, tracking_uri
 from tests.tracking.tracked import Seen, begin, complete, report, rich_search, search, wait_for
+from tests.waiting import PATIENCE
 
 
 def inputs(run: Run) -> list[tuple[str, str]]:
@@ -192,7 +193,7 @@ def test_a_running_search_shows_its_front_in_pictures_but_not_too_often(
         complete(directory, number, perplexity)
         wait_for(lambda number=number: noted(directory).front == [number])
         wait_for(lambda: noted(directory).figures == [3])
-    assert tracker.close()
+    assert tracker.close(PATIENCE)
     assert drawn == [2, 3], "the next are due in minutes"
 
 
@@ -211,9 +212,9 @@ def test_figures_that_cannot_be_sent_keep_no_number_from_arriving(
     complete(directory, 1, 50.0)
     tracker = Tracker(directory)
     tracker.start()
-    assert asked.wait(60)
+    assert asked.wait(PATIENCE)
     complete(directory, 2, 40.0)
-    assert tracker.close()
+    assert tracker.close(PATIENCE)
     assert Seen(directory).on_front == {"T2"}
 
 
@@ -228,7 +229,7 @@ def test_the_machine_is_watched_when_asked(results: Path, monkeypatch: pytest.Mo
     wait_for(lambda: bool(noted(directory).runs))
     wait_for(lambda: any(name.startswith("system/cpu") for name in Seen(directory).parent.data.metrics))
     directory.record("search", status="paused")
-    assert tracker.close()
+    assert tracker.close(PATIENCE)
     assert Seen(directory).parent.info.status == "KILLED"
     assert not watchers()
 
@@ -265,4 +266,4 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(results: Path, monkeypatc
     tracker = Tracker(rich_search(results))
     with pytest.raises(Undelivered, match="Read-only file system"):
         tracker.deliver()
-    assert not tracker.close() and "Read-only" in str(tracker.problem)
+    assert not tracker.close(PATIENCE) and "Read-only" in str(tracker.problem)

@@ -45,7 +45,7 @@ def trainer_of(config: TrialConfig, **model: Any) -> Trainer:
     """A trainer on random text, in single or, with `double=True`, double precision."""
     double = model.pop("double", False)
     torch.manual_seed(config.seed)
-    network = small_model(config.recurrence_spec, **model)
+    network = small_model(config.recurrence_spec, **{"n_layer": 2} | model)
     if double:
         network = network.double()
     plan = fixed_plan("all" if config.checkpointing == "auto" else config.checkpointing, config.windows)

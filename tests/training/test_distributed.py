@@ -39,9 +39,9 @@ def _worker(rank: int, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes made of both kinds of model; starting them is what takes the time."""
+    """What two processes made of both kinds of model; forked, they have torch loaded already."""
     folder = tmp_path_factory.mktemp("workers")
-    mp.spawn(_worker, args=(str(folder),), nprocs=2)
+    mp.start_processes(_worker, args=(str(folder),), nprocs=2, start_method="fork")
     return folder
 
 

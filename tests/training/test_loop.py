@@ -93,7 +93,7 @@ def test_a_loss_that_is_not_finite_is_caught_before_a_weight_changes() -> None:
 
 @pytest.mark.parametrize(("recurrence", "stop_after"), [("memory", 1), ("none", 4), ("memory", 9)])
 def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path, recurrence: str, stop_after: int) -> None:
-    config = trial(recurrence=recurrence, tokens=1500)  # more than an epoch of the text
+    config = trial(recurrence=recurrence, tokens=800)  # more than an epoch of the text
     dropout = {"resid_pdrop": 0.1, "embd_pdrop": 0.1}
     whole = told(list(trainer_of(config, **dropout).run()))
 
