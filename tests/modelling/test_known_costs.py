@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from recur_tune.errors import UserError
-from recur_tune.modelling.known_costs import KnownCosts, Outlook, Seen, key_of
+from recur_tune.modelling.known_costs import KnownCosts
+from recur_tune.modelling.outlook import Outlook
+from recur_tune.modelling.seen import Seen, key_of
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.spec import TrialConfig, parse
 
