@@ -17,7 +17,7 @@ import numpy as np
 from recur_tune.errors import UserError
 from recur_tune.modelling.features import Features, rows_at
 from recur_tune.modelling.outlook import SMALL_CHANCE, Outlook
-from recur_tune.modelling.seen import Fields, Key, Seen, key_of, quality_of
+from recur_tune.modelling.seen import Fields, Key, Seen, form_of, key_of, quality_of
 from recur_tune.searching.front import non_dominated
 from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.spec import SearchSpec
@@ -80,7 +80,7 @@ class KnownCosts:
         self.quality = quality_of(spec)
         self.costs = [name for name in spec.objectives if name in COSTS]
         self.needed = {*self.costs, *spec.limits}
-        self.quick: dict[Key, dict[str, float]] = {}  # prices without what has to be simulated
+        self.quick: dict[Key, dict[str, float]] = {}  # by form: prices without what has to be simulated
         self.priced: dict[Key, dict[str, float]] = {}  # whole ones
 
     @cached_property
@@ -149,7 +149,7 @@ class KnownCosts:
         """New candidates, and what they and the frozen trials are worth; None while no price is known."""
         for one in trials:
             if self.needed <= one.costs.keys():
-                self.priced[key_of(one.fields)] = dict(one.costs)
+                self.priced[form_of(one.fields)] = dict(one.costs)
         pool = self.pool(np.random.default_rng([self.spec.sampler.seed, *draw]), trials)
         if not self.priced:  # an earlier search's trials bring none
             return pool, None
@@ -221,12 +221,12 @@ class KnownCosts:
         return [one for one in priced if self._keeps_limits(one)]
 
     def _known_price(self, fields: dict[str, Any]) -> dict[str, float]:
-        key = key_of(fields)
-        if key in self.priced:
-            return self.priced[key]
-        if key not in self.quick:
-            self.quick[key] = self.at_once(self.config(fields))
-        return self.quick[key]
+        form = form_of(fields)
+        if form in self.priced:
+            return self.priced[form]
+        if form not in self.quick:
+            self.quick[form] = self.at_once(self.config(fields))
+        return self.quick[form]
 
     def _guess(self, pool: list[Candidate]) -> None:
         """Guess slow costs from the prices that are known, by a process of their own."""
@@ -234,10 +234,10 @@ class KnownCosts:
         if not missing or not self.priced:
             return
         known = list(self.priced.items())  # another thread may add to them meanwhile
-        fields, prices = [dict(key) for key, _ in known], [price for _, price in known]
+        forms, prices = [dict(form) for form, _ in known], [price for _, price in known]
         for name in sorted(missing):
-            process = self.guesses.given(self._rows(fields), np.log([price[name] for price in prices]))
-            mean, _ = process.predict(self._rows([one.fields for one in pool], first=len(fields)))
+            process = self.guesses.given(self._rows(forms), np.log([price[name] for price in prices]))
+            mean, _ = process.predict(self._rows([dict(form_of(one.fields)) for one in pool], first=len(forms)))
             for one, guess in zip(pool, np.exp(mean), strict=True):
                 one.costs = {**one.costs, name: float(guess)}
 
@@ -252,7 +252,7 @@ class KnownCosts:
             except UserError:
                 return False
             candidate.exact = True
-            self.priced[key_of(candidate.fields)] = candidate.costs
+            self.priced[form_of(candidate.fields)] = candidate.costs
         return self._keeps_limits(candidate)
 
     def _keeps_limits(self, candidate: Candidate) -> bool:

@@ -7,12 +7,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from recur_tune.cost.fields import ENTERING
 from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED, TrialRecord
 
 Fields = Mapping[str, Any]
 Key = tuple[tuple[str, Any], ...]
+
+_PRICED = frozenset[str]().union(*ENTERING.values())
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,11 @@ def seen(trials: Iterable[TrialRecord], quality: str) -> list[Seen]:
 def key_of(fields: Fields) -> Key:
     """Fields as something that can be looked up."""
     return tuple(sorted(fields.items()))
+
+
+def form_of(fields: Fields) -> Key:
+    """Those of the fields that enter a cost: whoever has the same costs the same."""
+    return key_of({name: value for name, value in fields.items() if name in _PRICED})
 
 
 def quality_of(spec: SearchSpec) -> str:
