@@ -30,7 +30,7 @@ Price = Callable[[TrialConfig], dict[str, float]]
 
 _ANYWHERE, _NEAR_THE_FRONT = 200, 100  # candidates: from the space's prior, and points of the front with a change
 _MOST_PRICED = 3  # candidates of a pool that are simulated, unless all of them are over a limit
-_WORTH_A_RESTART = 0.1  # of a new trial's promise for each token: below it a trial is frozen
+_WORTH_A_RESTART = 0.01  # of what a new trial promises for each token: below it a trial is frozen
 _BEYOND = 1.05  # the worst that was seen, for a reference that is not fixed yet
 
 
@@ -115,9 +115,9 @@ class KnownCosts:
     def goes_on(self, trials: Sequence[Seen], reference: Mapping[str, float], number: int, spent: bool = False) -> bool:
         """Whether a trial that has come to a rung shall be trained further; else it is frozen.
 
-        It goes on where that buys at least a tenth, for its tokens, of what the best new trial would: curves cross, and
-        the new one's promise is the largest of many guesses. Once all trials are spent it does while it is wanted. What
-        no other trial undercuts always does, so that the cheap corner of a front is certain.
+        It goes on where that buys, for its tokens, at least a hundredth of what the best new trial would: curves cross,
+        and the new one's promise is the largest of many guesses. Once all trials are spent it does while it is wanted.
+        What no other trial undercuts always does, so that the cheap corner of a front is certain.
         """
         [trial] = [one for one in trials if one.number == number]
         if not trial.curve:  # nothing but values that are no numbers
