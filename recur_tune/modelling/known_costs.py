@@ -173,10 +173,8 @@ class KnownCosts:
         if not frozen:
             return []
         left = [max(1, self.spec.budget.tokens - one.curve[-1][0]) for one in frozen]
-        worth = zip(frozen, *outlook.ends_of(frozen), left, strict=True)
-        found = [
-            Thawed(one.number, float(gain), float(gain) / rest, float(chance)) for one, gain, chance, rest in worth
-        ]
+        worth = zip(frozen, left, *outlook.ends_of(frozen), strict=True)
+        found = [Thawed(one.number, gain, gain / rest, chance) for one, rest, gain, chance in worth]
         return sorted(found, key=lambda one: -one.rate)
 
     def _is_undercut(self, trial: Seen, trials: Sequence[Seen]) -> bool:
