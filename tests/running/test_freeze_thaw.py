@@ -31,10 +31,10 @@ def directory(tmp_path: Path) -> SearchDirectory:
     return changed(tmp_path, **SEARCH)
 
 
-def freeze_one(driver: Driver) -> TrialRecord:
+def freeze_one(driver: Driver, nested: bool = False) -> TrialRecord:
     """Bring trials to their end until the first of which the rung thinks little; its checkpoint is 1,000 bytes."""
     while trial := driver.ask():
-        number = trial.config["number"]
+        number, trial.config["nested"] = trial.config["number"], nested
         checkpoint = driver.log.directory.trial(number) / RESUME
         checkpoint.mkdir(parents=True)
         (checkpoint / "training_state.safetensors").write_bytes(bytes(1000))
@@ -88,6 +88,13 @@ def test_workers_that_have_not_noticed_the_pause_are_not_listened_to(directory: 
     driver.report(late, 60)
     driver.report(late, 100, 4.0, state="complete")
     assert frozen.frozen and frozen.tokens == 50 and len(frozen.validations) == 1
+
+
+def test_several_workers_are_asked_to_leave_and_not_taken_away(directory: SearchDirectory) -> None:
+    driver = Driver(directory)
+    frozen = freeze_one(driver, nested=True)
+    assert frozen.frozen and flag.is_up(directory.trial(frozen.number) / STOP)
+    assert frozen.number in {driver.searcher.numbers[one] for one in driver.searcher.live}, "until they have left"
 
 
 def test_a_paused_trial_can_be_ended_by_hand(directory: SearchDirectory) -> None:

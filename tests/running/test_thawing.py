@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -57,12 +56,3 @@ def test_a_paused_trial_goes_on_after_a_resume_with_the_numbers_of_one_that_neve
     assert_settled(directory)
     assert reports_of(directory, paused[0]) == trained_here(directory, paused[0], tmp_path)
     assert not list(directory.path.glob(f"trials/*/{RESUME}")), "nobody will need them"
-
-
-def test_several_workers_leave_a_paused_trial_and_come_back(cluster: Cluster, world: Path, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {**ALIKE, "budget__trials": 3, "resources__workers": 2, "resources__cpus": 1}
-    directory = SearchDirectory.create(tmp_path, "several", small_spec(world, **changes))
-    state = run_search(directory)
-    assert [one.state for one in state.trials.values()] == ["complete", "complete"]
-    assert [event["trial"] for event in events_of(directory, "thaw")] == [1], "the dearer of the two"
-    assert_settled(directory)
