@@ -18,7 +18,9 @@ import numpy as np
 import pandas as pd
 
 from recur_tune.modelling.features import rows_at
-from recur_tune.modelling.known_costs import KnownCosts, Outlook, Seen
+from recur_tune.modelling.known_costs import KnownCosts
+from recur_tune.modelling.outlook import Outlook
+from recur_tune.modelling.seen import Seen
 from recur_tune.searching.front import non_dominated
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.spec import TrialConfig, parse

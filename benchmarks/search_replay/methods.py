@@ -46,6 +46,6 @@ METHODS: dict[str, Maker] = {
     "ours: TPE alone": _ours("tpe", stops=False),
     "ours: TPE + stopping": _ours("tpe", stops=True),
     "ours: known costs alone": _ours("known-costs", stops=False),
-    "ours: known costs + stopping": _ours("known-costs", stops=True),
+    "ours: known costs + freeze-thaw": _ours("known-costs", stops=True),
 }
 SLOW = ("GPSampler", "Syne Tune, EHVI")  # a minute or more for one search

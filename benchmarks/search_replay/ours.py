@@ -50,18 +50,27 @@ class Ours:
         self.log = directory.open_log()
         self.log.record("reference", values=worst_costs(spec, _Prices(task), directory.with_own_base))
         self.searcher = TruthfulSearch(directory.spec, self.log, _Prices(task))
-        self.scheduler = ParetoPruning(directory.spec, self.log)
+        self.scheduler = ParetoPruning(directory.spec, self.log, self.searcher.worth)
         self.begun = 0
+        self.jobs: dict[int, Job] = {}
 
     def begin(self) -> Job | None:
         name = f"t{self.begun}"
         while (job := self.searcher.suggest(name)) is None:
+            thinking = self.searcher.choice or self.searcher.unfinished
+            if self.searcher.at_its_end and self.searcher.live and not thinking:
+                return None  # a trial on its way may be paused, and then be wanted
             time.sleep(0.001)  # it is chosen and priced in another thread
         if job == Searcher.FINISHED:
             return None
         self.begun += 1
         self.log.record("running", trial=job["number"])
-        return Job(parse(TrialConfig, job["trial"]), Trial("replay", stub=True, trial_id=name, config=job))
+        ray_trial = Trial("replay", stub=True, trial_id=name, config=job)
+        if (paused := self.jobs.get(job["number"])) is not None:
+            paused.own = ray_trial
+            return paused
+        self.jobs[job["number"]] = Job(parse(TrialConfig, job["trial"]), ray_trial)
+        return self.jobs[job["number"]]
 
     def report(self, job: Job, tokens: int, quality: float, last: bool) -> Verdict:
         report: dict[str, Any] = {"tokens": tokens, "loss": 0.0, "validation": {self.task.quality: quality}}

@@ -303,8 +303,8 @@ _ROLES = {"baseline": "the plain baseline", "paper": "the paper"}
 
 def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
     from recur_tune.running.preparation import Prices, seen_corpus, worst_costs
-    from recur_tune.running.sampler import first_points
     from recur_tune.running.steps import describe_steps, in_steps
+    from recur_tune.running.study import first_points
 
     _check_shapes(spec)
     with stderr.status("pricing the corners of the space …"):

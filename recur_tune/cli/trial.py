@@ -111,6 +111,8 @@ def _in_words(event: Event) -> str:
             return "proposed" if "repeats" not in event else "asked for, to confirm the front"
         case "running":
             return f"started again, after: {event['after']}" if "after" in event else "started"
+        case "thaw":
+            return "to go on: it promises more for its tokens than a new trial"
         case "moved":
             return "saved itself, to go on elsewhere"
         case "notice":

@@ -153,7 +153,8 @@ class Watch(Audience):
         return Group(table, Text(", ".join(filter(None, marks)), "dim"))
 
     def _importance(self, trial: TrialRecord) -> tuple[int, int]:
-        group = 0 if trial.state in ("running", "paused") else 1 if trial.number in self._on_front else 2
+        at_work = trial.state in ("running", "paused") and not trial.frozen
+        group = 0 if at_work else 1 if trial.number in self._on_front else 2
         return group, -trial.number
 
     def __rich__(self) -> RenderableType:

@@ -7,72 +7,31 @@ whole pool from the prices that are known and made exact for the winner, which h
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from recur_tune.errors import UserError
-from recur_tune.modelling.features import NEW, Features, rows_at
-from recur_tune.modelling.improvement import expected_hypervolume_improvement
+from recur_tune.modelling.features import Features, rows_at
+from recur_tune.modelling.outlook import SMALL_CHANCE, Outlook
+from recur_tune.modelling.seen import Fields, Key, Seen, form_of, key_of, quality_of
 from recur_tune.searching.front import non_dominated
 from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.spec import SearchSpec
-from recur_tune.searching.state import ENDED, TrialRecord
 from recur_tune.spec import TrialConfig
 
 if TYPE_CHECKING:
     from recur_tune.modelling.process import LearnedKernel
 
 Price = Callable[[TrialConfig], dict[str, float]]
-Fields = Mapping[str, Any]
 
 _ANYWHERE, _NEAR_THE_FRONT = 200, 100  # candidates: from the space's prior, and points of the front with a change
-_FEWEST = 4  # trials with a validation before there is something to model
-_MOST_PRICED = 3  # candidates of a pool that are simulated
+_MOST_PRICED = 3  # candidates of a pool that are simulated, unless all of them are over a limit
+_WORTH_A_RESTART = 0.01  # of what a new trial promises for each token: below it a trial is frozen
 _BEYOND = 1.05  # the worst that was seen, for a reference that is not fixed yet
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A trial as the process sees it: its curve as (tokens, quality), and whether it may still reach its end."""
-
-    number: int
-    fields: Fields
-    costs: Mapping[str, float]
-    curve: tuple[tuple[int, float], ...] = ()
-    complete: bool = False
-    pending: bool = False
-    repeats: int | None = None  # the trial that it is, with another seed
-
-
-def seen(trials: Iterable[TrialRecord], quality: str) -> list[Seen]:
-    """Trials of a search's log, without values that are no numbers."""
-    return [
-        Seen(
-            one.number, one.params, one.costs,
-            tuple((v.tokens, v.metrics[quality]) for v in one.validations if 0 < v.metrics.get(quality, 0) < math.inf),
-            one.state == "complete", one.state not in ENDED, one.repeats,
-        )
-        for one in trials
-    ]  # fmt: skip
-
-
-Key = tuple[tuple[str, Any], ...]
-
-
-def key_of(fields: Fields) -> Key:
-    """Fields as something that can be looked up."""
-    return tuple(sorted(fields.items()))
-
-
-def quality_of(spec: SearchSpec) -> str:
-    """The one objective that has to be measured."""
-    [quality] = [name for name in spec.objectives if name not in COSTS]
-    return quality
 
 
 @dataclass(frozen=True)
@@ -82,6 +41,22 @@ class Chosen:
 
     point: dict[str, Any]
     gain: float | None = None
+
+
+@dataclass(frozen=True)
+class Thawed:
+    """A frozen trial to continue: what that is expected to add, all in all and for each token that is left, and its
+    chance of ending on the front."""
+
+    trial: int
+    gain: float
+    rate: float
+    chance: float
+
+    @property
+    def wanted(self) -> bool:
+        """Whether it might still end on the front."""
+        return self.chance >= SMALL_CHANCE
 
 
 @dataclass(eq=False)
@@ -105,7 +80,7 @@ class KnownCosts:
         self.quality = quality_of(spec)
         self.costs = [name for name in spec.objectives if name in COSTS]
         self.needed = {*self.costs, *spec.limits}
-        self.quick: dict[Key, dict[str, float]] = {}  # prices without what has to be simulated
+        self.quick: dict[Key, dict[str, float]] = {}  # by form: prices without what has to be simulated
         self.priced: dict[Key, dict[str, float]] = {}  # whole ones
 
     @cached_property
@@ -123,27 +98,89 @@ class KnownCosts:
 
         return LearnedKernel(self.features.groups)
 
-    def choose(self, trials: Sequence[Seen], reference: Mapping[str, float]) -> Chosen | None:
-        """The next trial, given those that were proposed before; None where no candidate is new and within limits."""
-        rng = np.random.default_rng([self.spec.sampler.seed, len(trials)])
+    def choose(self, trials: Sequence[Seen], reference: Mapping[str, float]) -> Chosen | Thawed | None:
+        """The next trial, given those that were proposed before: a new one, or one of the frozen where that buys more
+        for its tokens. None where no candidate is new and within limits, and no frozen trial is wanted."""
+        pool, outlook = self._look(trials, reference, len(trials))
+        if outlook is None:
+            return next((Chosen(one.point) for one in pool if self._is_affordable(one)), None)
+        new, frozen = self._new(outlook, pool), self._ranked(outlook, trials)
+        if new is None:
+            return next((one for one in frozen if one.wanted), None)
+        best, gain = new
+        if frozen and frozen[0].rate > gain / self.spec.budget.tokens:
+            return frozen[0]
+        return Chosen(best.point, gain)
+
+    def goes_on(self, trials: Sequence[Seen], reference: Mapping[str, float], number: int, spent: bool = False) -> bool:
+        """Whether a trial that has come to a rung shall be trained further; else it is frozen.
+
+        It goes on where that buys, for its tokens, at least a hundredth of what the best new trial would: curves cross,
+        and the new one's promise is the largest of many guesses. Once all trials are spent it does while it is wanted.
+        What no other trial undercuts always does, so that the cheap corner of a front is certain.
+        """
+        [trial] = [one for one in trials if one.number == number]
+        if not trial.curve:  # nothing but values that are no numbers
+            return False
+        if not self._is_undercut(trial, trials):
+            return True
+        trials = [replace(one, pending=False, frozen=True) if one is trial else one for one in trials]
+        pool, outlook = self._look(trials, reference, number, trial.curve[-1][0])
+        if outlook is None:
+            return True
+        [own] = [one for one in self._ranked(outlook, trials) if one.trial == number]
+        if spent or not pool:
+            return own.wanted
+        _, gain = outlook.best_of(pool)
+        return own.rate >= _WORTH_A_RESTART * gain / self.spec.budget.tokens
+
+    def ranked(self, trials: Sequence[Seen], reference: Mapping[str, float]) -> list[Thawed]:
+        """The frozen trials, the one that buys most for its tokens first."""
+        _, outlook = self._look(trials, reference, len(trials))
+        return [] if outlook is None else self._ranked(outlook, trials)
+
+    def last(self, trials: Sequence[Seen], reference: Mapping[str, float]) -> Thawed | None:
+        """Which frozen trial to continue when no new one may begin; None where none is wanted."""
+        return next((one for one in self.ranked(trials, reference) if one.wanted), None)
+
+    def _look(
+        self, trials: Sequence[Seen], reference: Mapping[str, float], *draw: int
+    ) -> tuple[list[Candidate], Outlook | None]:
+        """New candidates, and what they and the frozen trials are worth; None while no price is known."""
         for one in trials:
             if self.needed <= one.costs.keys():
-                self.priced[key_of(one.fields)] = dict(one.costs)
-        pool = self.pool(rng, trials)
-        taught = [one for one in trials if one.curve]
-        if not pool or len(taught) < _FEWEST or not self.priced:  # an earlier search's trials bring no prices
-            return next((Chosen(one.point) for one in pool if self._is_affordable(one)), None)
-        outlook = Outlook(self, trials, self._reference(reference, pool, taught))
-        for _ in range(_MOST_PRICED):
-            best, gain = outlook.best_of(pool)
+                self.priced[form_of(one.fields)] = dict(one.costs)
+        pool = self.pool(np.random.default_rng([self.spec.sampler.seed, *draw]), trials)
+        if not self.priced:  # an earlier search's trials bring none
+            return pool, None
+        return pool, Outlook(self, trials, self._reference(reference, pool, trials))
+
+    def _new(self, outlook: Outlook, pool: list[Candidate]) -> tuple[Candidate, float] | None:
+        """The candidate that is worth most at its exact costs, and its gain."""
+        simulated = 0
+        while pool:
+            exact = [one for one in pool if one.exact] if simulated >= _MOST_PRICED else []
+            best, gain = outlook.best_of(exact or pool)
             if best.exact:
-                return Chosen(best.point, gain)
-            if not self._is_affordable(best):
-                pool.remove(best)
-            if not pool:
-                return None
-        best, gain = outlook.best_of([one for one in pool if one.exact] or pool)
-        return Chosen(best.point, gain)
+                return best, gain
+            simulated += 1
+            if not self._is_affordable(best):  # nor, perhaps, are others like it: guess again
+                pool = self._within_limits([one for one in pool if one is not best])
+        return None
+
+    def _ranked(self, outlook: Outlook, trials: Sequence[Seen]) -> list[Thawed]:
+        frozen = [one for one in trials if one.frozen and one.curve]
+        if not frozen:
+            return []
+        left = [max(1, self.spec.budget.tokens - one.curve[-1][0]) for one in frozen]
+        worth = zip(frozen, left, *outlook.ends_of(frozen), strict=True)
+        found = [Thawed(one.number, gain, gain / rest, chance) for one, rest, gain, chance in worth]
+        return sorted(found, key=lambda one: -one.rate)
+
+    def _is_undercut(self, trial: Seen, trials: Sequence[Seen]) -> bool:
+        """Whether another trial that ended, or is on its way, costs no more."""
+        rivals = [one for one in trials if (one.complete or one.pending) and one is not trial and one.costs]
+        return any(all(one.costs[name] <= trial.costs[name] for name in self.costs) for one in rivals)
 
     def pool(self, rng: np.random.Generator, trials: Sequence[Seen]) -> list[Candidate]:
         """New candidates within the limits, as far as their costs are known."""
@@ -182,22 +219,23 @@ class KnownCosts:
         return [one for one in priced if self._keeps_limits(one)]
 
     def _known_price(self, fields: dict[str, Any]) -> dict[str, float]:
-        key = key_of(fields)
-        if key in self.priced:
-            return self.priced[key]
-        if key not in self.quick:
-            self.quick[key] = self.at_once(self.config(fields))
-        return self.quick[key]
+        form = form_of(fields)
+        if form in self.priced:
+            return self.priced[form]
+        if form not in self.quick:
+            self.quick[form] = self.at_once(self.config(fields))
+        return self.quick[form]
 
     def _guess(self, pool: list[Candidate]) -> None:
         """Guess slow costs from the prices that are known, by a process of their own."""
         missing = self.needed - (pool[0].costs.keys() if pool else self.needed)
         if not missing or not self.priced:
             return
-        fields, prices = [dict(key) for key in self.priced], list(self.priced.values())
+        known = list(self.priced.items())  # another thread may add to them meanwhile
+        forms, prices = [dict(form) for form, _ in known], [price for _, price in known]
         for name in sorted(missing):
-            process = self.guesses.given(self._rows(fields), np.log([price[name] for price in prices]))
-            mean, _ = process.predict(self._rows([one.fields for one in pool], first=len(fields)))
+            process = self.guesses.given(self._rows(forms), np.log([price[name] for price in prices]))
+            mean, _ = process.predict(self._rows([dict(form_of(one.fields)) for one in pool], first=len(forms)))
             for one, guess in zip(pool, np.exp(mean), strict=True):
                 one.costs = {**one.costs, name: float(guess)}
 
@@ -212,7 +250,7 @@ class KnownCosts:
             except UserError:
                 return False
             candidate.exact = True
-            self.priced[key_of(candidate.fields)] = candidate.costs
+            self.priced[form_of(candidate.fields)] = candidate.costs
         return self._keeps_limits(candidate)
 
     def _keeps_limits(self, candidate: Candidate) -> bool:
@@ -222,64 +260,9 @@ class KnownCosts:
         """The objectives among their costs."""
         return np.array([[one.costs[name] for name in self.costs] for one in pool])
 
-    def _reference(self, fixed: Mapping[str, float], pool: list[Candidate], taught: Sequence[Seen]) -> np.ndarray:
-        worst = {self.quality: max(one.curve[-1][1] for one in taught)}
-        worst |= dict(zip(self.costs, self.matrix(pool).max(axis=0), strict=True))
+    def _reference(self, fixed: Mapping[str, float], pool: list[Candidate], trials: Sequence[Seen]) -> np.ndarray:
+        """What is fixed; else the worst that was seen, and for a quality that nobody has seen any number will do."""
+        worst = {self.quality: max((one.curve[-1][1] for one in trials if one.curve), default=1.0)}
+        prices = [*(one.costs for one in pool), *self.priced.values()]
+        worst |= {name: max(price[name] for price in prices) for name in self.costs}
         return np.array([fixed.get(name, _BEYOND * worst[name]) for name in (self.quality, *self.costs)])
-
-
-class Outlook:
-    """What further trials are expected to be worth. Trials that are on their way count as if they ended where they are
-    expected to, so that parallel workers do not look for the same."""
-
-    def __init__(self, sampler: KnownCosts, trials: Sequence[Seen], reference: np.ndarray) -> None:
-        self.sampler, self.reference = sampler, reference
-        taught = [one for one in trials if one.curve]
-        rows, values = self.validations(taught)
-        self.process = sampler.curves.given(rows, values)
-        again = [one for one in taught if one.complete and one.repeats is not None]
-        front = [[_quality(one, again), *self._costs(one)] for one in taught if one.complete and one.repeats is None]
-        pending = [one for one in trials if one.pending and one.repeats is None]
-        if pending:
-            ends = rows_at(sampler.features([one.fields for one in pending]), 1.0, [one.number for one in pending])
-            believed, _ = self.process.predict(ends)
-            front += [[math.exp(end), *self._costs(one)] for one, end in zip(pending, believed, strict=True)]
-            self.process = self.process.and_given(ends, believed)
-        self.front = np.array(front).reshape(-1, 1 + len(sampler.costs))
-
-    def best_of(self, pool: Sequence[Candidate]) -> tuple[Candidate, float]:
-        """The candidate with the largest gain, and that."""
-        gains = self.gains([one.fields for one in pool], self.sampler.matrix(pool))
-        best = int(np.argmax(gains))
-        return pool[best], float(gains[best])
-
-    def gains(self, trials: Sequence[Fields], costs: np.ndarray) -> np.ndarray:
-        """Expected hypervolume improvement of trials that were not proposed yet."""
-        mean, std = self.predict(trials)
-        return expected_hypervolume_improvement(mean, std, costs, self.front, self.reference)
-
-    def predict(self, trials: Sequence[Fields]) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of new trials' log quality at full budget."""
-        return self.process.predict(rows_at(self.sampler.features(trials), 1.0, NEW))
-
-    def _costs(self, trial: Seen) -> list[float]:
-        return [trial.costs[name] for name in self.sampler.costs]
-
-    def validations(self, trials: Sequence[Seen]) -> tuple[np.ndarray, np.ndarray]:
-        """What trials teach: rows for the process, and log qualities."""
-        features = self.sampler.features([one.fields for one in trials])
-        budget = self.sampler.spec.budget.tokens
-        found = [
-            (place, tokens / budget, one.number, quality)
-            for place, one in enumerate(trials)
-            for tokens, quality in one.curve
-        ]
-        places, shares, numbers, qualities = map(np.array, zip(*found, strict=True))
-        return rows_at(features[places], shares, numbers), np.log(qualities)
-
-
-def _quality(trial: Seen, again: Sequence[Seen]) -> float:
-    """What a trial came to; where it was trained again, its further seeds' mean, since the number for which it was
-    chosen to be would flatter it."""
-    ends = [math.log(one.curve[-1][1]) for one in again if one.repeats == trial.number]
-    return math.exp(sum(ends) / len(ends)) if ends else trial.curve[-1][1]

@@ -14,12 +14,15 @@ scikit-learn conditions and optimises; the kernel is ours because of the trials'
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import Lock
 from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
+
+from recur_tune.modelling.scale import Expected, Scale
 
 # Of the logarithms of hyperparameters: where each is expected, and how surely. Variances are in units of the qualities'
 # own, `time` in doublings of tokens; the scales' middle depends on how many there are.
@@ -110,32 +113,39 @@ class LearnedKernel:
     def __init__(self, groups: np.ndarray) -> None:
         self.kernel = self.middle = default_kernel(groups)
         self.rows = 0.0
+        self._fitting = Lock()  # a trial may be judged while the next one is chosen
 
-    def given(self, rows: np.ndarray, values: np.ndarray) -> Curves:
+    def given(self, rows: np.ndarray, values: np.ndarray, expected: Expected | None = None) -> Curves:
         """The process given these rows, or as many of them as it bears."""
-        if len(rows) >= _GROWTH * self.rows:
-            some = _spread(len(rows), _MOST_FITTED)
-            fitting = _process(self.kernel, _map_optimizer(self.middle))
-            self.kernel, self.rows = fitting.fit(rows[some], values[some]).kernel_, len(rows)
+        scale = Scale.of(values, expected)
+        with self._fitting:
+            if len(rows) and len(rows) >= _GROWTH * self.rows:
+                some = _spread(len(rows), _MOST_FITTED)
+                fitting = _process(self.kernel, _map_optimizer(self.middle))
+                self.kernel = fitting.fit(rows[some], scale.normal(values[some])).kernel_
+                self.rows = len(rows)
         some = _spread(len(rows), _MOST_ROWS)
-        return Curves(self.kernel, rows[some], values[some])
+        return Curves(self.kernel, rows[some], values[some], scale)
 
 
 class Curves:
-    """The process given some validations; predicts log quality."""
+    """The process given some validations, or none; predicts log quality."""
 
-    def __init__(self, kernel: CurveKernel, rows: np.ndarray, values: np.ndarray) -> None:
-        self.kernel, self.rows, self.values = kernel, rows, values
-        self._process = _process(kernel, None).fit(rows, values)
+    def __init__(self, kernel: CurveKernel, rows: np.ndarray, values: np.ndarray, scale: Scale) -> None:
+        self.kernel, self.rows, self.values, self.scale = kernel, rows, values, scale
+        self._process = _process(kernel, None)
+        if len(rows):
+            self._process.fit(rows, scale.normal(values))
 
     def and_given(self, rows: np.ndarray, values: np.ndarray) -> Curves:
         """The same process given more."""
-        return Curves(self.kernel, np.concatenate([self.rows, rows]), np.concatenate([self.values, values]))
+        more = np.concatenate([self.rows, rows]), np.concatenate([self.values, values])
+        return Curves(self.kernel, *more, self.scale)
 
     def predict(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of log quality at rows."""
-        mean, std = self._process.predict(rows, return_std=True)
-        return mean, std
+        mean, std = map(np.atleast_1d, self._process.predict(rows, return_std=True))
+        return self.scale.mean + self.scale.std * mean, self.scale.std * std
 
 
 def _spread(count: int, most: int) -> np.ndarray:
@@ -148,7 +158,7 @@ def _spread(count: int, most: int) -> np.ndarray:
 
 
 def _process(kernel: CurveKernel, optimizer: Any) -> GaussianProcessRegressor:
-    return GaussianProcessRegressor(kernel, alpha=1e-6, optimizer=optimizer, normalize_y=True, copy_X_train=False)
+    return GaussianProcessRegressor(kernel, alpha=1e-6, optimizer=optimizer, copy_X_train=False)
 
 
 def _map_optimizer(middle: CurveKernel) -> Callable[..., tuple[np.ndarray, float]]:

@@ -151,7 +151,7 @@ def _one_search() -> Board:
             ),
             _lines("Training loss", "Nats per token.", "short", Query(metric("training_loss"), "{{trial}}")),
             _stacked(
-                "Rungs", "Trials pruned, and let go on, by the tokens of the rung.",
+                "Rungs", "Trials pruned, paused and let go on, by the tokens of the rung.",
                 Query(metric("rung_decisions"), "{{rung}} {{decision}}"),
             ),
         ),

@@ -45,7 +45,7 @@ MEASURES: dict[str, Measure] = {
         Measure("tokens", "tokens that all trials together have trained on"),
         Measure("hypervolume", "share of the box below the reference that the front dominates, 0 to 1"),
         Measure("front_trials", "trials on the front"),
-        Measure("rung_decisions", "trials that a rung pruned or let go on", ("rung", "decision")),
+        Measure("rung_decisions", "trials that a rung pruned, paused or let go on", ("rung", "decision")),
         Measure("failures", "trials that failed or did not fit, by cause", ("cause",)),
         Measure("quality", "what the trial's latest validation said, in the objective's unit", ("trial", "objective")),
         Measure("training_loss", "nats per token in the trial's latest step", ("trial",)),
@@ -106,8 +106,10 @@ def _decisions(state: SearchState, spec: SearchSpec) -> Iterator[Sample]:
     for rung, following in zip(rungs, spec.budget.rung_tokens[1:], strict=True):
         reached = sum(any(one.tokens >= rung for one in trial.validations) for trial in state.trials.values())
         pruned = sum(rung <= trial.tokens < following for trial in state.in_state("pruned"))
+        paused = sum(rung <= trial.tokens < following for trial in state.in_state("paused") if trial.frozen)
         yield Sample("rung_decisions", pruned, (str(rung), "pruned"))
-        yield Sample("rung_decisions", reached - pruned, (str(rung), "went on"))
+        yield Sample("rung_decisions", paused, (str(rung), "paused"))
+        yield Sample("rung_decisions", reached - pruned - paused, (str(rung), "went on"))
 
 
 def _running(trial: TrialRecord, spec: SearchSpec) -> Iterator[Sample]:

@@ -64,7 +64,10 @@ class Steward(LivesInDriver, Callback):
     def _end(self, number: int) -> None:
         """Somebody has seen enough of a trial; its worker leaves when it sees the file."""
         if number in self.log.state.trials and self.log.state.record(number).state not in ENDED:
+            was_frozen = self.log.state.record(number).frozen
             end_by_hand(self.log, number)
+            if was_frozen:  # no worker has it
+                self._clear_up(number)
             self.log.directory.trial(number).mkdir(parents=True, exist_ok=True)
             flag.put_up(self.log.directory.trial(number) / STOP)
 

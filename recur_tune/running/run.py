@@ -252,7 +252,7 @@ def fit(
         param_space={"workers": allotment.workers, "cpus": allotment.cpus, "gpus": allotment.gpus, "nested": nested},
         tune_config=tune.TuneConfig(
             search_alg=searcher,
-            scheduler=ParetoPruning(spec, log),
+            scheduler=ParetoPruning(spec, log, searcher.worth),
             num_samples=-1,
             # The searcher itself knows how many; without a number Ray would start actors one after the other.
             max_concurrent_trials=_MORE_THAN_EVER,

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import stdtr
 
-SMALL_CHANCE = 0.1
+from recur_tune.modelling.outlook import SMALL_CHANCE
 
 
 class Rungs:
@@ -26,17 +26,20 @@ class Rungs:
         self.costs, self.qualities = np.flatnonzero(costs), np.flatnonzero(~np.array(costs))
         self.tables: dict[int, dict[int, np.ndarray]] = {rung: {} for rung in self.tokens}
 
-    def reach(self, trial: int, tokens: int, values: Sequence[float]) -> bool:
-        """Note what a trial has after so many tokens, and say whether it goes on.
+    def note(self, trial: int, tokens: int, values: Sequence[float]) -> int | None:
+        """Note what a trial has after so many tokens; gives the rung at which there is something to decide.
 
         The decision falls once per rung; the last rung is the full budget, where nothing is left to stop.
         """
         new = [rung for rung in self.tokens if rung <= tokens and trial not in self.tables[rung]]
         for rung in new:
             self.tables[rung][trial] = np.array(values, dtype=float)
-        if not new or new[-1] == self.tokens[-1]:
-            return True
-        return self.chance(trial, new[-1]) >= SMALL_CHANCE
+        return new[-1] if new and new[-1] != self.tokens[-1] else None
+
+    def reach(self, trial: int, tokens: int, values: Sequence[float]) -> bool:
+        """The same; says whether the trial goes on."""
+        rung = self.note(trial, tokens, values)
+        return rung is None or self.chance(trial, rung) >= SMALL_CHANCE
 
     def chance(self, trial: int, rung: int) -> float:
         """The probability that a trial ends better, in some quality, than each that ended at no more cost.

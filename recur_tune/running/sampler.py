@@ -7,29 +7,27 @@ of these COMPLETE, with whatever values came last, and the sampler learns from t
 
 from __future__ import annotations
 
-import warnings
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
 from recur_tune.cluster.ray_internals import optuna_study
 from recur_tune.errors import UserError
-from recur_tune.modelling.known_costs import Chosen, KnownCosts, Seen, seen
-from recur_tune.recurrences import DEFAULT, MECHANISMS, NONE, canonical
-from recur_tune.recurrences.pooled import PAPER
+from recur_tune.modelling.known_costs import Chosen, KnownCosts, Thawed
+from recur_tune.modelling.seen import Seen
+from recur_tune.running.frozen import give_up, is_short_of_room, seen_at
 from recur_tune.running.live import LivesInDriver
-from recur_tune.running.optuna_internals import NoLock, reopen
-from recur_tune.searching.directory import KNOWLEDGE, STUDY, SearchLog
+from recur_tune.running.optuna_internals import reopen
+from recur_tune.running.study import first_points, make_sampler, study_name, study_storage
+from recur_tune.searching import flag
+from recur_tune.searching.directory import KNOWLEDGE, STOP, STUDY, SearchLog
 from recur_tune.searching.front import search_hypervolume
 from recur_tune.searching.knowledge import read_knowledge
 from recur_tune.searching.objectives import OBJECTIVES
@@ -38,9 +36,6 @@ from recur_tune.searching.requests import take_trials
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.searching.state import ENDED, TrialRecord
 from recur_tune.spec import TrialConfig
-
-optuna.logging.set_verbosity(optuna.logging.ERROR)
-warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # grouped TPE, by choice
 
 _MOST_TRIES = 200  # proposals in a row that are infeasible or known already, before the space counts as exhausted
 _PATIENCE = 10  # of them before chance takes over from the sampler
@@ -84,7 +79,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             mode=["min"] * len(spec.objectives),
             sampler=make_sampler(spec, already=len(log.state.trials)),
             storage=storage,
-            study_name=_study_name(storage, log.directory.name),
+            study_name=study_name(storage, log.directory.name),
         )
         if self.study.metric_names is None:  # its other tools would number the objectives
             self.study.set_metric_names(list(spec.objectives))
@@ -110,8 +105,9 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         self.proposal: Proposal | None = None
         self.pricing = ThreadPoolExecutor(1, thread_name_prefix="pricing")
         self.model = KnownCosts(spec, price, self._config) if spec.sampler.name == KNOWN_COSTS else None
-        self.choice: Future[Chosen | None] | None = None  # that the model is thinking about
-        self.at_plateau = False
+        self.choice: Future[Chosen | Thawed | None] | None = None  # that the model is thinking about
+        self.at_its_end = False  # no new trial is worth it, or there is none
+        self.unwanted: list[int] = []  # frozen and ended trials, when none of the frozen was wanted
 
     @property
     def study(self) -> optuna.Study:
@@ -148,7 +144,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
                 self.study.tell(trial.number, state=TrialState.FAIL)
             elif record.state in ENDED:
                 self._tell(record)
-            else:
+            elif not record.frozen:
                 unfinished.append(trial.number)
         return unfinished
 
@@ -173,6 +169,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             return Searcher.FINISHED
         if self.room is not None and len(self.live) >= self.room():
             return None
+        self._tell_by_hand()
         while self.unfinished:
             number = self.unfinished.popleft()
             if self.log.state.record(number).state not in ENDED:  # somebody may have ended it meanwhile
@@ -182,7 +179,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             self.study.enqueue_trial(point, user_attrs={"role": "added", "added": True})
             self.added += 1
         if self._is_spent and not (self.proposal or self.added):
-            return Searcher.FINISHED
+            return self._last()
         if self.proposal is None:
             self.proposal = self._propose()
         if self.proposal is None and self.refused < _MOST_TRIES:
@@ -190,7 +187,8 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         if self.proposal is None:
             text = f"{_MOST_TRIES} proposals in a row were known already or over a limit; there are no more."
             self.log.record("notice", text=text, exhausted=True)
-            return Searcher.FINISHED
+            self.at_its_end = True
+            return None
         if not self.proposal.costs.done():
             return None
         proposal, self.proposal = self.proposal, None
@@ -200,7 +198,65 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
     def _is_spent(self) -> bool:
         """Whether the budget has no trial left, but for those that somebody adds."""
         trials = self.spec.budget.trials
-        return not self.proposes or self.at_plateau or (trials is not None and self.log.state.trained >= trials)
+        return not self.proposes or self.at_its_end or (trials is not None and self.log.state.trained >= trials)
+
+    def _last(self) -> str | None:
+        """When no new trial may begin: a frozen one goes on while one is wanted. Once none is on its way, which might
+        be frozen too, the others are pruned."""
+        if self.model is None or not self.proposes:
+            return str(Searcher.FINISHED)
+        trials = self.log.state.trials.values()
+        frozen = [one.number for one in trials if one.frozen]
+        standing = [*frozen, *(one.number for one in trials if one.state in ENDED), *sorted(self._live_numbers)]
+        if frozen and standing != self.unwanted:
+            self.choice = self.choice or self._ask(self.model.last)
+            if self.choice.done():
+                chosen, self.choice = self.choice.result(), None
+                if isinstance(chosen, Thawed):
+                    self._thaw(chosen)
+                else:
+                    self.unwanted = standing
+            return None
+        if self.live:
+            return None
+        for number in frozen:
+            self._give_up(number, "it was paused, and not wanted until the search's end")
+        return str(Searcher.FINISHED)
+
+    def _thaw(self, chosen: Thawed) -> None:
+        """Let a frozen trial go on next. Its folder has its checkpoint, and maybe still the request to leave."""
+        self.log.record("thaw", trial=chosen.trial, gain=chosen.gain)
+        flag.lower(self.log.directory.trial(chosen.trial) / STOP)
+        self.unfinished.append(chosen.trial)
+
+    def _tell_by_hand(self) -> None:
+        """Tell the study of paused trials that somebody has ended: Ray has nothing to say of them."""
+        waiting = {*self._live_numbers, *self.unfinished}
+        for number in [one for one in self.open if one not in waiting]:
+            if (record := self.log.state.trials.get(number)) and record.state in ENDED:
+                self._tell(record)
+
+    def _give_up(self, number: int, reason: str) -> None:
+        self._tell(give_up(self.log, number, reason))
+
+    @property
+    def worth(self) -> Callable[[int], bool] | None:
+        """Says of a trial at a rung, by its number, whether it is worth its tokens; None where the sampler cannot."""
+        model = self.model
+        return None if model is None else lambda one: model.goes_on(*self._known(model), one, self._is_spent)
+
+    @property
+    def _live_numbers(self) -> set[int]:
+        return {self.numbers[one] for one in self.live}
+
+    def _known(self, model: KnownCosts) -> tuple[list[Seen], dict[str, float]]:
+        """What the model is told: all trials and the reference."""
+        state = self.log.state
+        return [*self.earlier, *seen_at(state, self._live_numbers, model.quality)], dict(state.reference)
+
+    def _ask(self, question: Callable[..., Chosen | Thawed | None]) -> Future[Chosen | Thawed | None]:
+        assert self.model is not None
+        return self.pricing.submit(question, *self._known(self.model))
 
     def _job(self, trial_id: str, number: int) -> dict[str, Any]:
         self.numbers[trial_id] = number
@@ -243,13 +299,13 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
 
     def _enqueue_choice(self, model: KnownCosts) -> bool:
         """Whether the model has made up its mind, which takes it up to a second: meanwhile others want to report."""
-        if self.choice is None:
-            state = self.log.state
-            known = seen((*state.trials.values(), *state.repeats.values()), model.quality)
-            self.choice = self.pricing.submit(model.choose, [*self.earlier, *known], dict(state.reference))
+        self.choice = self.choice or self._ask(model.choose)
         if not self.choice.done():
             return False
         chosen, self.choice = self.choice.result(), None
+        if isinstance(chosen, Thawed):
+            self._thaw(chosen)
+            return False
         if chosen is None:  # chance may find what the model does not
             return True
         if chosen.gain is not None and self._is_plateau(chosen.gain):
@@ -263,7 +319,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         last = [*expected_gains(self.log.state), gain][-_PLATEAU:]
         if share is None or not volume or len(last) < _PLATEAU or max(last) >= share * volume:
             return False
-        self.at_plateau = True
+        self.at_its_end = True
         text = f"the next trial is expected to add {gain / volume:.2g} of the hypervolume; budget.plateau is {share:g}."
         self.log.record("notice", text=text, exhausted=True)
         return True
@@ -307,6 +363,8 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         """Tell Optuna how the log says that a trial ended."""
         self.live.discard(trial_id)
         record = self.log.state.record(self.numbers[trial_id])
+        if record.frozen:
+            return self._make_room(record)
         if error and record.state in ("waiting", "paused") and record.number not in self.again:
             # Its worker died before it began: of the trial before, as a rule, and then Ray does not try another.
             self.again.add(record.number)
@@ -317,6 +375,13 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             )
         if record.state in ENDED:  # not so a paused one: its study trial stays open until it goes on
             self._tell(record)
+
+    def _make_room(self, newest: TrialRecord) -> None:
+        """Give up the frozen trial that is wanted least where the disk is nearly full."""
+        if self.model is not None and is_short_of_room(self.log, newest.number):
+            ranked = self.model.ranked(*self._known(self.model))
+            least = ranked[-1].trial if ranked else newest.number
+            self._give_up(least, "it was paused and wanted least, and the disk has little room for checkpoints")
 
     def _tell(self, record: TrialRecord) -> None:
         if record.repeats is not None:
@@ -332,43 +397,3 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
 
     def restore(self, checkpoint_path: str) -> None:
         """Nothing to restore."""
-
-
-def make_sampler(spec: SearchSpec, already: int) -> optuna.samplers.BaseSampler:
-    """The sampler by its name; one that goes on must not draw the numbers that it drew before."""
-    seed = spec.sampler.seed + 1_000_003 * already
-    match spec.sampler.name:
-        case "tpe":
-            return optuna.samplers.TPESampler(multivariate=True, group=True, constant_liar=True, seed=seed)
-        case "nsga2":
-            return optuna.samplers.NSGAIISampler(seed=seed)
-        case "nsga3":
-            return optuna.samplers.NSGAIIISampler(seed=seed)
-        case "gp":
-            return optuna.samplers.GPSampler(seed=seed, deterministic_objective=False)
-        case _:
-            return optuna.samplers.RandomSampler(seed=seed)
-
-
-def first_points(spec: SearchSpec) -> dict[str, dict[str, Any]]:
-    """The plain baseline and each mechanism's own, as near as the space comes to them; then what is given."""
-    space = spec.parsed_space
-    recurrence = space.parameters.get("recurrence")
-    kinds = [canonical(kind) for kind in getattr(recurrence, "values", (space.fixed.get("recurrence", DEFAULT),))]
-    points = {}
-    if NONE in kinds:
-        points["baseline"] = space.closest({**PAPER, "recurrence": NONE})
-    for kind in kinds:
-        for role, fields in MECHANISMS[kind].first.items() if kind != NONE else ():
-            points[f"{kind} {role}" if role in points else role] = space.closest({**fields, "recurrence": kind})
-    return points | {f"given {number}": space.point(given) for number, given in enumerate(spec.first, 1)}
-
-
-def _study_name(storage: JournalStorage, name: str) -> str:
-    """What the search's study is called: as the search was when it began, which may have another name today."""
-    return next(iter(optuna.get_all_study_names(storage)), name)
-
-
-def study_storage(folder: Path) -> JournalStorage:
-    """Optuna's journal in the search directory."""
-    return JournalStorage(JournalFileBackend(str(folder / STUDY), lock_obj=NoLock()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 from ray.tune.execution.tune_controller import TuneController
@@ -16,15 +17,20 @@ from recur_tune.searching import flag
 from recur_tune.searching.directory import STOP, SearchLog
 from recur_tune.searching.objectives import COSTS
 from recur_tune.searching.spec import SearchSpec
-from recur_tune.searching.state import ENDED, TrialRecord, Validation
+from recur_tune.searching.state import ENDED, FROZEN, TrialRecord, Validation
 
 
 class ParetoPruning(LivesInDriver, FIFOScheduler):
-    """Stops at rungs what will hardly end on the front. Ray hands every report here first, so here it is logged."""
+    """Stops at rungs what will hardly end on the front. Ray hands every report here first, so here it is logged.
 
-    def __init__(self, spec: SearchSpec, log: SearchLog) -> None:
+    With `worth`, which says of a trial by its number whether it is worth its tokens, nothing is lost: what is not is
+    frozen, and the searcher may continue it. To Ray a frozen trial has ended, and one that is continued is another of
+    the same number: it has saved itself in its own folder, as it does for a resume, so Ray need keep nothing of it.
+    """
+
+    def __init__(self, spec: SearchSpec, log: SearchLog, worth: Callable[[int], bool] | None = None) -> None:
         super().__init__()
-        self.spec, self.log = spec, log
+        self.spec, self.log, self.worth = spec, log, worth
         costs = [name in COSTS for name in spec.objectives]
         self.rungs = Rungs(spec.budget.rung_tokens, costs)
         # Ray forgets a scheduler's state on a restart; the log does not.
@@ -40,7 +46,8 @@ class ParetoPruning(LivesInDriver, FIFOScheduler):
         if result.get("done") or "report" not in result:
             return TrialScheduler.CONTINUE  # Ray repeats the last report when a function returns
         report, number = json.loads(result["report"]), trial.config["number"]
-        if self.log.state.record(number).state in ENDED:
+        before = self.log.state.record(number)
+        if before.state in ENDED or before.frozen:
             return TrialScheduler.CONTINUE  # its workers have not noticed yet
         if report.get("moved"):
             allow_another_failure(trial)  # the trainable raises next, and that is no failure
@@ -53,7 +60,7 @@ class ParetoPruning(LivesInDriver, FIFOScheduler):
         record = self.log.state.record(number)
         if record.state == "complete" and record.repeats is None and report.get("validation"):
             self._fix_reference(record, record.validations[-1])  # where it is the first, with a single rung
-            self._reach(record)  # others are measured by its end
+            self._goes_on(record)  # others are measured by its end
         if record.state != "running":
             if report.get("replace_actor"):
                 # The trainable raises next, and Ray replaces an actor in which something raised. It shall not try
@@ -64,28 +71,32 @@ class ParetoPruning(LivesInDriver, FIFOScheduler):
         if not report.get("validation") or record.repeats is not None:  # a repetition is to be seen to its end
             return TrialScheduler.CONTINUE
         self._fix_reference(record, record.validations[-1])
-        if self._reach(record):
+        if self._goes_on(record):
             return TrialScheduler.CONTINUE
-        self.log.record(
-            "end",
-            trial=number,
-            state="pruned",
-            reason=f"its chance of ending on the front was under {SMALL_CHANCE:.0%} after {record.tokens} tokens",
-        )
+        if self.worth is None:
+            reason = f"its chance of ending on the front was under {SMALL_CHANCE:.0%} after {record.tokens} tokens"
+            self.log.record("end", trial=number, state="pruned", reason=reason)
+        else:
+            reason = f"after {record.tokens} tokens other trials promised more for theirs"
+            self.log.record("end", trial=number, state="paused", reason=reason, cause=FROZEN)
         return self._let_go(trial)
 
-    def _reach(self, trial: TrialRecord) -> bool:
+    def _goes_on(self, trial: TrialRecord) -> bool:
         validation = trial.validations[-1]
-        return self.rungs.reach(trial.number, validation.tokens, self._values(trial, validation))
+        report = trial.number, validation.tokens, self._values(trial, validation)
+        if self.worth is None:
+            return self.rungs.reach(*report)
+        return self.rungs.note(*report) is None or self.worth(trial.number)
 
     def _let_go(self, trial: Trial) -> str:
         """End a trial's work. An actor is taken from it at once; the workers of Ray Train leave by themselves, those of
-        a pruned trial when they see the file, because killing what holds them can leave their cores taken for good."""
+        a pruned or frozen trial when they see the file, because killing what holds them can leave their cores taken for
+        good."""
         if not trial.config.get("nested"):
             return TrialScheduler.STOP
-        number = trial.config["number"]
-        if self.log.state.record(number).state == "pruned":
-            flag.put_up(self.log.directory.trial(number) / STOP)
+        record = self.log.state.record(trial.config["number"])
+        if record.state == "pruned" or record.frozen:
+            flag.put_up(self.log.directory.trial(record.number) / STOP)
         return TrialScheduler.CONTINUE
 
     def _values(self, trial: TrialRecord, validation: Validation) -> list[float]:

@@ -63,13 +63,14 @@ def learn(earlier: SearchDirectory, spec: SearchSpec) -> Knowledge:
     for trial in state.trials.values():
         values = trial.values(spec.objectives) if trial.state == "complete" else None
         complete = values is not None and all(map(math.isfinite, values))
-        if not complete and trial.state != "pruned":
+        state_told = "pruned" if trial.frozen else trial.state
+        if not complete and state_told != "pruned":
             continue
         try:
             point = space.point(trial.params)
         except ValueError:  # it lies outside of the new space
             continue
-        told.append(Told(trial.name, point, trial.state, values if complete else None))
+        told.append(Told(trial.name, point, state_told, values if complete else None))
     return Knowledge(earlier.name, begins, told, "" if told else "none of them lies in this space")
 
 

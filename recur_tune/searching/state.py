@@ -17,6 +17,7 @@ TrialState = Literal["waiting", "running", "paused", "complete", "pruned", "fail
 ENDED: frozenset[TrialState] = frozenset({"complete", "pruned", "failed", "infeasible"})
 
 STORAGE = "storage"  # the cause of a pause: a disk that did not take a trial's files, say
+FROZEN = "frozen"  # another: a new trial promised more for its tokens, until this one does
 
 Event = dict[str, Any]
 
@@ -59,6 +60,11 @@ class TrialRecord:
     def name(self) -> str:
         """How people call it: `T7`."""
         return f"T{self.number}"
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it was paused at a rung, and waits until nothing else is worth more."""
+        return self.state == "paused" and self.cause == FROZEN
 
     @property
     def metrics(self) -> dict[str, float]:

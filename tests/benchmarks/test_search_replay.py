@@ -160,7 +160,7 @@ def test_a_continuum_has_no_table() -> None:
         "MO-ASHA, mended",
         "Ray's OptunaSearch + ASHA",
         "ours: TPE + stopping",
-        "ours: known costs + stopping",
+        "ours: known costs + freeze-thaw",
     ],
 )
 def test_everybody_begins_alike_and_trains_nothing_twice(name: str, table: RecordedTable) -> None:

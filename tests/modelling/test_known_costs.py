@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from recur_tune.errors import UserError
-from recur_tune.modelling.known_costs import KnownCosts, Outlook, Seen, key_of
+from recur_tune.modelling.known_costs import KnownCosts
+from recur_tune.modelling.outlook import Outlook
+from recur_tune.modelling.seen import Seen, form_of, key_of
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.spec import TrialConfig, parse
 
@@ -200,7 +202,7 @@ def test_a_slow_cost_is_simulated_for_few_and_exact_for_the_chosen() -> None:
     asked = search.run(12)
     assert slow.simulated <= 3 * len(asked)
     assert all(one["window"] >= 50 for one in asked), "none is over the limit"
-    assert {key_of(one) for one in asked} <= search.sampler.priced.keys()
+    assert {form_of(one) for one in asked} <= search.sampler.priced.keys()
 
 
 def test_an_earlier_searchs_trials_bring_no_prices() -> None:

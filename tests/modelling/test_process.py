@@ -7,6 +7,7 @@ import pytest
 
 from recur_tune.modelling.features import NEW, rows_at
 from recur_tune.modelling.process import Curves, LearnedKernel, default_kernel
+from recur_tune.modelling.scale import Scale
 
 
 def curves(rng: np.random.Generator, trials: int, offset: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -87,7 +88,8 @@ def test_values_that_are_all_the_same_or_far_away_are_predicted_as_numbers(value
 
 def test_a_space_without_parameters_has_a_process_too() -> None:
     rows = rows_at(np.zeros((2, 0)), [0.5, 1.0], [0, 0])
-    mean, _ = Curves(default_kernel(np.zeros(0, dtype=int)), rows, np.array([1.0, 0.9])).predict(rows[1:])
+    values = np.array([1.0, 0.9])
+    mean, _ = Curves(default_kernel(np.zeros(0, dtype=int)), rows, values, Scale.of(values)).predict(rows[1:])
     assert mean == pytest.approx([0.9], abs=0.02)
 
 

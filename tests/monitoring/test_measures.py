@@ -75,6 +75,18 @@ def test_rungs_count_who_was_pruned_there_and_who_went_on(tmp_path: Path) -> Non
     assert said["rung_decisions", str(second), "pruned"] == 0
 
 
+@pytest.mark.parametrize(("cause", "paused"), [("frozen", 1), ("", 0)])
+def test_a_rung_counts_who_it_paused_and_not_who_was_paused_with_the_search(
+    cause: str, paused: int, tmp_path: Path
+) -> None:
+    report = {"time": 101.0, "kind": "report", "trial": 0, "tokens": RUNGS[0], "validation": {"perplexity": 50.0}}
+    end = {"time": 102.0, "kind": "end", "trial": 0, "state": "paused", "cause": cause}
+    said = told([*opening(), *begun(0, 100, params_of(), 4e5, 2.0**25), report, end], tmp_path)
+    assert said["trials", "paused"] == 1
+    assert said["rung_decisions", str(RUNGS[0]), "paused"] == paused
+    assert said["rung_decisions", str(RUNGS[0]), "went on"] == 1 - paused
+
+
 def test_a_running_trial_tells_its_speed_and_an_ended_one_does_not(tmp_path: Path) -> None:
     report = {"time": 101.0, "kind": "report", "trial": 0, "tokens": 1000, "loss": 3.0, "tokens_per_second": 500.0}
     running = [*opening(), *begun(0, 100, params_of(), 4e5, 2.0**25), report | {"device_flops": 1e10}]

@@ -19,7 +19,7 @@ from recur_tune.errors import UserError
 from recur_tune.model.pretrained import base_config
 from recur_tune.recurrences import FIELDS, MARKS, MECHANISMS, canonical
 from recur_tune.recurrences.pooled import POOLED, PooledSpec
-from recur_tune.running.sampler import first_points
+from recur_tune.running.study import first_points
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.space_parsing import read_space
 from recur_tune.searching.spec import SearchSpec

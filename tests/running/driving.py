@@ -54,7 +54,7 @@ class Driver:
     def __init__(self, directory: SearchDirectory, price: Callable[[TrialConfig], dict[str, float]] = price) -> None:
         self.log = directory.open_log()
         self.searcher = TruthfulSearch(directory.spec, self.log, price)
-        self.scheduler = ParetoPruning(directory.spec, self.log)
+        self.scheduler = ParetoPruning(directory.spec, self.log, self.searcher.worth)
         self.asked = 0
 
     def ask(self) -> RayTrial | None:

@@ -14,7 +14,7 @@ from optuna.trial import TrialState
 
 from recur_tune.corpus.tokenizers import load_tokenizer
 from recur_tune.model.pretrained import save_model
-from recur_tune.running.sampler import study_storage
+from recur_tune.running.study import study_storage
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.spec import SearchSpec, with_overrides
 from recur_tune.searching.state import ENDED

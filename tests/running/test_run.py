@@ -25,7 +25,8 @@ from recur_tune.running.callback import Steward
 from recur_tune.running.preparation import Prices
 from recur_tune.running.result import SearchResult
 from recur_tune.running.run import fit, run_search
-from recur_tune.running.sampler import TruthfulSearch, study_storage
+from recur_tune.running.sampler import TruthfulSearch
+from recur_tune.running.study import study_storage
 from recur_tune.running.trainable import run_trial
 from recur_tune.searching.directory import MODEL, SearchDirectory
 from recur_tune.searching.state import SearchState

@@ -11,7 +11,7 @@ from optuna.trial import TrialState
 from ray.tune.schedulers import TrialScheduler
 
 from recur_tune.errors import UserError
-from recur_tune.running.sampler import first_points, make_sampler
+from recur_tune.running.study import first_points, make_sampler
 from recur_tune.searching.directory import STOP, SearchDirectory
 from recur_tune.searching.flag import is_up
 from recur_tune.searching.requests import ask_for_trial

@@ -14,8 +14,8 @@ from recur_tune.errors import UserError
 from recur_tune.recurrences import MECHANISMS
 from recur_tune.recurrences.pooled import PAPER
 from recur_tune.running.preparation import Prices, check_shapes, worst_costs
-from recur_tune.running.sampler import first_points
 from recur_tune.running.steps import describe_steps
+from recur_tune.running.study import first_points
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.shipped import SEARCH_SPACES, find_space
 from recur_tune.spec import parse, read_yaml

@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 from ray.tune.schedulers import TrialScheduler
 
 from recur_tune.errors import UserError
-from recur_tune.running.sampler import study_storage
+from recur_tune.running.study import study_storage
 from recur_tune.searching.directory import STUDY, SearchDirectory
 from tests.running.driving import Driver, changed
 

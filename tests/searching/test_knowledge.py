@@ -10,7 +10,8 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
-from recur_tune.running.sampler import TruthfulSearch, study_storage
+from recur_tune.running.sampler import TruthfulSearch
+from recur_tune.running.study import study_storage
 from recur_tune.searching.directory import KNOWLEDGE, SearchDirectory
 from recur_tune.searching.knowledge import Knowledge, learn
 from recur_tune.searching.spec import SearchSpec

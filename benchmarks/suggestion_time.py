@@ -1,0 +1,94 @@
+"""How long the sampler `known-costs` thinks about the next trial, in seconds of a core.
+
+    python benchmarks/suggestion_time.py [--trials 300]
+
+The quickstart's space with its real prices, of which peak memory takes a simulated step; qualities are made up, since
+nothing is trained. Every trial ends at its full budget with three validations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import os
+import statistics
+import time
+from dataclasses import dataclass
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # seconds of one core; before NumPy is imported
+
+import numpy as np
+
+from recur_tune.modelling.known_costs import Chosen, KnownCosts
+from recur_tune.modelling.seen import Seen
+from recur_tune.running.preparation import Prices, worst_costs
+from recur_tune.searching.spec import SearchSpec
+from recur_tune.shipped import find_space
+from recur_tune.spec import TrialConfig, parse, read_yaml
+
+BANDS = (0, 10, 50, 100, 200, 300, 500, 1000)
+
+
+@dataclass
+class Timed:
+    """Prices that know how long they took."""
+
+    prices: Prices
+    count: int = 0
+    seconds: float = 0.0
+
+    def __call__(self, config: TrialConfig) -> dict[str, float]:
+        began = time.process_time()
+        costs = self.prices(config)
+        self.count, self.seconds = self.count + 1, self.seconds + time.process_time() - began
+        return costs
+
+    def at_once(self, config: TrialConfig) -> dict[str, float]:
+        return self.prices.at_once(config)
+
+
+def made_up_quality(config: TrialConfig, rng: np.random.Generator) -> float:
+    """One learning rate is best, overlap helps and so does a state."""
+    rate = abs(math.log(config.learning_rate / 3e-3))
+    return float(12 * math.exp(0.1 * rate - 0.2 * config.overlap / config.window + rng.normal(0, 0.01)))
+
+
+def suggestions(trials: int) -> list[tuple[float, float, int]]:
+    """Of each suggestion: seconds, those of them that went into prices, and simulated steps."""
+    spec = parse(SearchSpec, read_yaml(find_space("quickstart")))
+    price, rng = Timed(Prices(1)), np.random.default_rng(0)
+    sampler = KnownCosts(spec, price, spec.trial_config)
+    reference = {"token_perplexity": 16.0, **worst_costs(spec, Prices(1), lambda config: config)}
+    fields: dict[str, Any] = spec.parsed_space.sample(rng)[1]
+    told, found = [], []
+    for number in range(trials):
+        config = spec.trial_config(fields)
+        end = made_up_quality(config, rng)
+        curve = tuple((tokens, end * (spec.budget.tokens / tokens) ** 0.1) for tokens in spec.budget.rung_tokens)
+        told.append(Seen(number, fields, Prices(1)(config), curve, complete=True))
+        price.count, price.seconds, began = 0, 0.0, time.process_time()
+        chosen = sampler.choose(told, reference)
+        assert isinstance(chosen, Chosen)
+        found.append((time.process_time() - began, price.seconds, price.count))
+        fields = spec.parsed_space.fields_of(chosen.point)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=300)
+    trials = parser.parse_args().trials
+    found = suggestions(trials)
+    print("\n| trials | seconds each | of them thinking | simulated steps each |\n|---|---|---|---|")
+    for low, high in itertools.pairwise(BANDS):
+        if part := found[low:high]:
+            seconds, pricing, simulated = (statistics.mean(column) for column in zip(*part, strict=True))
+            name = f"{low + 1} to {min(high, trials)}"
+            print(f"| {name} | {seconds:.2f} | {seconds - pricing:.2f} | {simulated:.2f} |")
+    print(f"| all | {statistics.mean(one[0] for one in found):.2f} | | |")
+
+
+if __name__ == "__main__":
+    main()
