@@ -86,7 +86,8 @@ class ParetoPruning(LivesInDriver, FIFOScheduler):
         report = trial.number, validation.tokens, self._values(trial, validation)
         if self.worth is None:
             return self.rungs.reach(*report)
-        return self.rungs.note(*report) is None or self.worth(trial.number)
+        # Everything is compared with the baseline, so that its end is worth having whatever it is.
+        return self.rungs.note(*report) is None or trial.role == "baseline" or self.worth(trial.number)
 
     def _let_go(self, trial: Trial) -> str:
         """End a trial's work. An actor is taken from it at once; the workers of Ray Train leave by themselves, those of

@@ -81,6 +81,21 @@ def test_a_paused_trial_is_paused_after_a_resume_and_can_be_thawed(
     assert kinds == ["trial", "running", "report", "end", "thaw", "running", "report"]
 
 
+def test_the_baseline_is_trained_to_its_end_whatever_is_thought_of_it(
+    directory: SearchDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(known_costs.KnownCosts, "goes_on", lambda *known, **spent: False)
+    driver = Driver(directory)
+    states = []
+    for _ in range(2):
+        trial = driver.ask()
+        assert trial is not None
+        driver.report(trial, 50, 9.0)
+        record = driver.log.state.record(trial.config["number"])
+        states.append((record.role, record.state))
+    assert states == [("baseline", "running"), ("", "paused")]
+
+
 def test_workers_that_have_not_noticed_the_pause_are_not_listened_to(directory: SearchDirectory) -> None:
     driver = Driver(directory)
     frozen = freeze_one(driver)
