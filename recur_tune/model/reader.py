@@ -172,19 +172,20 @@ class ReadsInWindows(PreTrainedModel):
         return Reading(top_BTK, left)
 
     @torch.no_grad()
-    def calibrate(self, texts: Callable[[], torch.Tensor]) -> None:
-        """Let the recurrence measure the body on texts [N, T] that are read without a state; they are asked for where
-        it has anything to measure."""
-        watcher = None if self.recurrence is None else self.recurrence.calibrated_by()
-        if watcher is None:
+    def calibrate(self, texts: Callable[[], torch.Tensor], weight: float = 1.0) -> None:
+        """Let the recurrence measure the body on texts [N, T], which are asked for where there is anything to measure;
+        by this weight, against what it measured before."""
+        measure = None if self.recurrence is None else self.recurrence.calibrated_by()
+        if measure is None:
             return
         tokens_NT = texts().to(self.device)
         was_training, position_1T = self.training, torch.arange(tokens_NT.shape[1], device=tokens_NT.device)[None]
         self.eval()
         for tokens_BT in tokens_NT.split(_CALIBRATED_TOGETHER):
             x_BTK = _BY_AUTOGRAD.embed(tokens_BT, position_1T, self.body)
-            self._run(x_BTK, 0, watcher, None, None, False, _BY_AUTOGRAD)
+            self._run(x_BTK, 0, measure, None, None, False, _BY_AUTOGRAD)
         self.train(was_training)
+        measure.take(weight)
 
     def leave(self, cache: Cache, overlap: int) -> State | None:
         """The state that a window read in parts leaves, as far as it was read; it can still be read on."""

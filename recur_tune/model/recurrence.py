@@ -95,6 +95,14 @@ class Passage:
         raise NotImplementedError
 
 
+class Measure(Passage):
+    """Texts that are read without a state, so that a recurrence gets to know the body."""
+
+    def take(self, weight: float) -> None:
+        """Take over what was seen: by this weight, against what was known before."""
+        raise NotImplementedError
+
+
 class Recurrence(nn.Module):
     """What connects a body's windows.
 
@@ -123,9 +131,8 @@ class Recurrence(nn.Module):
         """
         raise NotImplementedError
 
-    def calibrated_by(self) -> Passage | None:
-        """A passage that watches the body read texts without a state, before training begins, and measures what the
-        recurrence must know of the body; None: nothing."""
+    def calibrated_by(self) -> Measure | None:
+        """What measures the body, where the recurrence must know something of it; None: nothing."""
         return None
 
     def reset(self, module: nn.Module) -> None:

@@ -31,12 +31,14 @@ class DamagedCheckpoint(UserError):
 
 
 def save_checkpoint(trainer: Trainer, folder: Path) -> None:
-    """Weights, Adam's moments, RNG state and progress; the folder's earlier checkpoint becomes the one before."""
+    """Weights, Adam's moments, what was measured, RNG state and progress; the folder's earlier checkpoint becomes the
+    one before."""
     trained = trainer.trained  # what is frozen is in the base
     tensors = {f"weight.{name}": parameter.detach() for name, parameter in trained.items()}
     for name, parameter in trained.items():
         for part, value in trainer.optimizer.state[parameter].items():
             tensors[f"optimizer.{part}.{name}"] = value
+    tensors |= {f"measured.{name}": buffer for name, buffer in trainer.measured.items()}
     tensors["random.cpu"] = torch.get_rng_state()
     if trainer.device.type == "cuda":
         tensors["random.cuda"] = torch.cuda.get_rng_state(trainer.device)
@@ -89,6 +91,9 @@ def _read(trainer: Trainer, path: Path) -> tuple[Progress, dict[str, torch.Tenso
             for part in ("weight", "optimizer.exp_avg", "optimizer.exp_avg_sq"):
                 if tensors[f"{part}.{name}"].shape != parameter.shape:
                     raise ValueError(f"{part}.{name} has another shape")
+        for name, buffer in trainer.measured.items():
+            if tensors[f"measured.{name}"].shape != buffer.shape:
+                raise ValueError(f"measured.{name} has another shape")
         return Progress(**json.loads(said["progress"])), tensors
     except FileNotFoundError:
         raise DamagedCheckpoint(f"checkpoint: {path} does not exist, so there is nothing to go on from.") from None
@@ -106,6 +111,8 @@ def _restore(trainer: Trainer, progress: Progress, tensors: Mapping[str, torch.T
             # The fused kernel counts steps on the device that it runs on.
             moments = {part: tensors[f"optimizer.{part}.{name}"].to(trainer.device) for part in _MOMENTS}
             trainer.optimizer.state[parameter].update(moments)
+        for name, buffer in trainer.measured.items():
+            buffer.copy_(tensors[f"measured.{name}"])
     trainer.progress = progress
     trainer.stream.seek(progress.epoch, progress.row)
     torch.set_rng_state(tensors["random.cpu"])

@@ -20,6 +20,7 @@ from recur_tune.errors import UserError
 from recur_tune.model import ReadsInWindows
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, Plan, chosen_speed
+from recur_tune.training.calibration import Calibration
 from recur_tune.training.evaluate import evaluate
 from recur_tune.training.memory_tracker import MemoryTracker
 from recur_tune.training.step import make_optimizer, set_learning_rate, train_step
@@ -90,6 +91,7 @@ class Trainer:
         self.stream = TrainingStream(
             train, config.windowing, config.windows, config.batch, config.seed, self.rank, self.workers
         )
+        self.calibration = Calibration(config, self.model, train)
         self.progress = Progress()
         self.measured_peak_bytes: int | None = None
         self._steps_here = 0
@@ -100,6 +102,11 @@ class Trainer:
     def trained(self) -> dict[str, nn.Parameter]:
         """What learns, by name."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
+
+    @property
+    def measured(self) -> dict[str, torch.Tensor]:
+        """What the recurrence has measured of the body, by name."""
+        return {} if self.model.recurrence is None else dict(self.model.recurrence.named_buffers())
 
     def run(self) -> Iterator[Report]:
         """Train until the budget is spent or validation stops improving."""
@@ -118,6 +125,7 @@ class Trainer:
 
             before = progress.tokens
             progress.step += 1
+            self.calibration.follow(progress.step)
             progress.tokens += batch.step_scored
             progress.epoch, progress.row = self.stream.epoch, self.stream.row
             speed = batch.step_scored / (time.perf_counter() - started)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from recur_tune.corpus.sources import check_corpus
 from recur_tune.corpus.tokenizers import load_tokenizer
-from recur_tune.corpus.tokens import TokenisedSplit, nonempty, prepare
+from recur_tune.corpus.tokens import nonempty, prepare
 from recur_tune.cost.memory import resolve_plan
 from recur_tune.model.pretrained import base_config, base_tokenizer, load_base
 from recur_tune.shape import shape_of
@@ -36,15 +33,5 @@ def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Tra
     if config.tune == "recurrence":
         model.freeze_body()
     model.config.window, model.config.overlap = config.window, config.overlap
-    device = device or default_device()
-    model.to(device).calibrate(partial(calibration_texts, train, shape.context))
     plan = resolve_plan(config, model.config, lanes=max(1, config.batch // worker_count()))
-    return Trainer(config, model, plan, train, validation, device), tokenizer
-
-
-def calibration_texts(train: TokenisedSplit, length: int) -> torch.Tensor:
-    """Stretches from all over the training split, [N, T], which a recurrence may look at before it is trained: so many
-    that a mean over them is off by a few hundredths of a token's own spread."""
-    length = min(length, len(train.tokens))
-    starts = np.linspace(0, len(train.tokens) - length, min(512, len(train.tokens) // length)).astype(np.int64)
-    return torch.from_numpy(np.stack([train.tokens[start : start + length] for start in starts]).astype(np.int64))
+    return Trainer(config, model, plan, train, validation, device or default_device()), tokenizer

@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from recur_tune.model.products import product_type
-from recur_tune.model.recurrence import CLOSED_GATE, Heads, Passage, Recurrence, State, gate, layers_at, single
+from recur_tune.model.recurrence import CLOSED_GATE, Heads, Measure, Passage, Recurrence, State, gate, layers_at, single
 from recur_tune.shape import Shape
 
 
@@ -225,25 +225,30 @@ class PlacedPassage(JoinedPassage):
         return F.embedding(place_BM, self._cached.places[site])
 
 
-class PlaceMeasure(Passage):
-    """Texts read without a state, to learn what places add: the mean of keys and values at each, over all texts."""
+class PlaceMeasure(Measure):
+    """What places add: the mean of keys and values at each, over all texts."""
 
     def __init__(self, sites: list[int], places_SPC: torch.Tensor) -> None:
-        self._sites, self._places_SPC = sites, places_SPC.zero_()
-        self._texts = dict.fromkeys(sites, 0)
+        self._places_SPC, self._texts = places_SPC, 0
+        self._sums: dict[int, torch.Tensor | float] = dict.fromkeys(sites, 0.0)
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
-        """Take these texts' keys and values into the mean. Places beyond their end are as their last."""
-        if layer in self._texts:
+        """Add these texts' keys and values, and change nothing."""
+        if layer in self._sums:
             _, *keys_values = heads()
-            mean_TC = torch.cat(
-                [single(one_BGTD).mean(0).transpose(0, 1).flatten(1) for one_BGTD in keys_values], dim=-1
-            )
-            self._texts[layer] += len(out_BTC)
-            places_PC = self._places_SPC[self._sites.index(layer)]
-            mean_PC = mean_TC[torch.arange(len(places_PC), device=mean_TC.device).clamp(max=len(mean_TC) - 1)]
-            places_PC.lerp_(mean_PC.to(places_PC.dtype), len(out_BTC) / self._texts[layer])
+            sums = [single(one_BGTD).sum(0).transpose(0, 1).flatten(1) for one_BGTD in keys_values]
+            self._sums[layer] += torch.cat(sums, dim=-1)
+            self._texts += len(out_BTC)
         return out_BTC
+
+    def take(self, weight: float) -> None:
+        """Places that no text reached are as the last, until one does."""
+        sums_STC = torch.stack([torch.as_tensor(one) for one in self._sums.values()])
+        places_SPC, length = self._places_SPC, sums_STC.shape[1]
+        mean_STC = sums_STC * (len(self._sums) / self._texts)  # every site has counted the texts
+        places_SPC[:, :length].lerp_(mean_STC.to(places_SPC.dtype), weight)
+        if weight == 1:
+            places_SPC[:, length:] = places_SPC[:, length - 1 : length]
 
 
 def _joined(parts: list[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
