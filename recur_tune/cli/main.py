@@ -8,6 +8,7 @@ import click
 
 from recur_tune import recurrences
 from recur_tune.cli.confirm import confirm
+from recur_tune.cli.continuing import continue_command
 from recur_tune.cli.cost import cost
 from recur_tune.cli.dashboards import dashboards
 from recur_tune.cli.data import data
@@ -55,7 +56,8 @@ def cli() -> None:
 for command in (
     search, resume, stop, status, front_command, confirm, trial, add, end, report, compare, ui, dashboards, export,
     track, rename, remove,
-    grow, logs, tunnel, cluster, pretrain, train, evaluate, generate, cost, data,
+    grow, logs, tunnel, cluster, pretrain, train, evaluate, generate, continue_command, cost,
+    data,
 ):  # fmt: skip
     cli.add_command(command)
 
