@@ -87,6 +87,7 @@ def continue_command(
     amounts = parse(_Amounts, {"prompts": prompts, "prompt_tokens": prompt_tokens, "tokens": tokens})
     with stderr.status("loading torch …"):
         from recur_tune.corpus.sources import check_corpus
+        from recur_tune.corpus.tokenizers import load_tokenizer
         from recur_tune.topics.comparison import compare
         from recur_tune.topics.continuations import Sampling
         from recur_tune.topics.folder import check_out, summary, write_folder
@@ -96,10 +97,10 @@ def continue_command(
         check_out(out)
     corpus = corpus or _corpus_of(runs)
     check_corpus(corpus, ("train", split))
-    tokenizers = _tokenizers(runs)
+    tokenizers = [load_tokenizer(str(run), field="run") for run in runs]
     taken = _take(corpus, split, tokenizers[0], amounts, seed)
     model = _topic_model(corpus, topics)
-    _note_shortage(taken, amounts)
+    _note_remarks(taken, amounts, tokenizers)
     sampling = Sampling(amounts.tokens, temperature, top_k, seed)
     written = {
         str(run): _written(run, tokenizer, tokenizers[0], taken, sampling, batch)
@@ -140,18 +141,6 @@ def _corpus_of(runs: tuple[Path, ...]) -> str:
     return found[runs[0]]
 
 
-def _tokenizers(runs: tuple[Path, ...]) -> list[PreTrainedTokenizerBase]:
-    from recur_tune.corpus.tokenizers import fingerprint, load_tokenizer
-
-    loaded = [load_tokenizer(str(run), field="run") for run in runs]
-    if len(set(map(fingerprint, loaded))) > 1:
-        note(
-            "the runs have several tokenizers: all continue the same texts, but as many tokens are not as many words, "
-            "and topics are over words."
-        )
-    return loaded
-
-
 def _take(
     corpus: str, split: Split, tokenizer: PreTrainedTokenizerBase, amounts: _Amounts, seed: int
 ) -> Prompts:  # fmt: skip
@@ -164,13 +153,20 @@ def _take(
     return take_prompts(prepared, tokenizer, amounts.prompts, amounts.prompt_tokens, amounts.tokens, seed, what)
 
 
-def _note_shortage(taken: Prompts, amounts: _Amounts) -> None:
-    """Of documents that are too short, and of prompts that found no place."""
+def _note_remarks(taken: Prompts, amounts: _Amounts, tokenizers: list[PreTrainedTokenizerBase]) -> None:
+    """Documents that are too short, prompts that found no place, and tokens that are not the same."""
+    from recur_tune.corpus.tokenizers import fingerprint
+
     if taken.too_short:
         need = amounts.prompt_tokens + amounts.tokens
         note(f"documents skipped, with fewer than {need} tokens: {taken.too_short}.")
     if len(taken.chosen) < amounts.prompts:
         note(f"there is room for {len(taken.chosen)} of {amounts.prompts} prompts that share no text.")
+    if len(set(map(fingerprint, tokenizers))) > 1:
+        note(
+            "the runs have several tokenizers: all continue the same texts, but as many tokens are not as many words, "
+            "and topics are over words."
+        )
 
 
 def _topic_model(corpus: str, topics: int) -> TopicModel:

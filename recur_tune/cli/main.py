@@ -7,6 +7,7 @@ import sys
 import click
 
 from recur_tune import recurrences
+from recur_tune.cli.budget import budget
 from recur_tune.cli.confirm import confirm
 from recur_tune.cli.continuing import continue_command
 from recur_tune.cli.cost import cost
@@ -56,8 +57,8 @@ def cli() -> None:
 for command in (
     search, resume, stop, status, front_command, confirm, trial, add, end, report, compare, ui, dashboards, export,
     track, rename, remove,
-    grow, logs, tunnel, cluster, pretrain, train, evaluate, generate, continue_command, cost,
-    data,
+    grow, logs, tunnel, cluster, pretrain, train, evaluate, generate, continue_command, budget,
+    cost, data,
 ):  # fmt: skip
     cli.add_command(command)
 
