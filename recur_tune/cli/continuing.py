@@ -49,7 +49,7 @@ class _Amounts(BaseModel):
 @click.option("--tokens", default="500", show_default=True, help="How many to write after each.")
 @click.option("--topics", type=click.IntRange(min=2), default=50, show_default=True, help="Topics of the LDA.")
 @sampling_options
-@click.option("--batch", type=click.IntRange(min=1), default=32, show_default=True, help="Prompts read side by side.")
+@click.option("--batch", type=click.IntRange(min=1), default=64, show_default=True, help="Prompts read side by side.")
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for tables, a picture and the texts to read.")
 @as_json
 def continue_command(

@@ -49,6 +49,8 @@ def cli() -> None:
       recur-tune train --base runs/base --window 32 --windows 8 --tokens 200k --out runs/a
       recur-tune eval runs/a --split test
       recur-tune generate runs/a --prompt "The " --tokens 200
+      recur-tune continue runs/a runs/plain --tokens 500
+      recur-tune budget runs/a --against runs/plain
       recur-tune cost --base gpt2 --window 300 --overlap 30
     """
     recurrences.check(reserved=COMMON)

@@ -12,21 +12,24 @@ import torch
 
 from recur_tune.budget.contender import contend, trial_to_measure
 from recur_tune.budget.measurement import measure
+from recur_tune.corpus.tokens import prepare
+from recur_tune.corpus.windows import Windowing
 from recur_tune.errors import UserError
-from tests.budget import trained
+from recur_tune.model.pretrained import load_model
+from recur_tune.training.evaluate import evaluate
+from tests.budget import made, trained, trial_in
 
 CPU = torch.device("cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [
-        {"recurrence": "pooled"},
-        {"recurrence": "none"},
         {"recurrence": "pooled", "tune": "recurrence"},
-        {"recurrence": "pooled", "checkpointing": "none", "dropout": 0.1, "decay": "cosine"},
+        {"recurrence": "none", "checkpointing": "none", "dropout": 0.1, "decay": "cosine"},
     ],
-    ids=["pooled", "plain", "frozen", "kept"],
+    ids=["frozen", "plain"],
 )
 def test_a_step_takes_the_memory_that_it_took_when_the_run_was_trained(tmp_path: Path, fields: dict[str, Any]) -> None:
     run = trained(tmp_path, "run", **fields)
@@ -34,33 +37,28 @@ def test_a_step_takes_the_memory_that_it_took_when_the_run_was_trained(tmp_path:
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     found = contend(run, f"text:{tmp_path / 'books'}", CPU)
     assert found.peak_memory == found.recorded_memory == json.loads(before["result.json"])["measured_peak_memory"]
-    tokens = [next(found.steps).tokens for _ in range(9)]  # on and on: further than the run's own budget
-    assert tokens == sorted(set(tokens)) and tokens[-1] > 1000
+    assert [next(found.steps).last for _ in range(2)] == [False, False]  # further than the run's own budget
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
 
 
-def test_the_score_is_that_of_the_weights_as_they_lie_there(tmp_path: Path) -> None:
-    """Of the whole validation split, before any of the steps."""
-    run = trained(tmp_path, "run", validation_tokens=10**6)
-    stored = json.loads((run / "result.json").read_text())["validation"]
-    found = contend(run, f"text:{tmp_path / 'books'}", CPU).evaluation.metrics()
-    assert found == pytest.approx(stored, rel=1e-5)
-
-
-def test_a_run_that_was_exported_has_no_record(tmp_path: Path) -> None:
-    run = trained(tmp_path, "run")
-    (run / "result.json").unlink()
-    assert contend(run, f"text:{tmp_path / 'books'}", CPU).recorded_memory is None
+def test_the_score_is_that_of_the_weights_as_they_lie_there_and_an_exported_run_has_no_record(tmp_path: Path) -> None:
+    run = made(tmp_path, "run")
+    corpus = f"text:{tmp_path / 'books'}"
+    found = contend(run, corpus, CPU)
+    model, tokenizer = load_model(run)
+    expected = evaluate(model, prepare(corpus, "validation", tokenizer), Windowing(16, 2), lanes=1)
+    assert found.evaluation.metrics() == pytest.approx(expected.metrics(), rel=1e-5)
+    assert found.recorded_memory is None
 
 
 def test_a_model_that_does_not_say_how_it_was_trained_is_refused(tmp_path: Path) -> None:
-    trained(tmp_path, "run")
+    trial_in(tmp_path)
     with pytest.raises(UserError, match=r"base does not say how it was trained \(no trial.yaml\)"):
         trial_to_measure(tmp_path / "base")
 
 
 def test_what_two_runs_do_not_share_is_said(tmp_path: Path) -> None:
-    one, other = trained(tmp_path, "one", recurrence="none", window=12), trained(tmp_path, "other", batch=2)
+    one, other = made(tmp_path, "one", recurrence="none", window=12), made(tmp_path, "other", batch=2)
     corpora = (f"text:{tmp_path / 'books'}", f"text:{tmp_path}/./books")
     unlike, plain, corpus = measure((one, other), corpora, rounds=1).remarks
     assert "window (12 and 16), batch (4 and 2)" in unlike

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.budget import trained
+from tests.budget import made
 from tests.cli.run import run
 from tests.cli.test_bad_input import refused
 
@@ -18,8 +18,8 @@ NEVER = ["--more-memory", "1TB", "--more-time", 1e9]
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
-    trained(folder, "recurrent", recurrence="pooled")
-    trained(folder, "plain", recurrence="none")
+    made(folder, "recurrent", recurrence="pooled")
+    made(folder, "plain", recurrence="none")
     return folder
 
 

@@ -128,7 +128,7 @@ def test_runs_of_several_corpora_need_to_be_told_which(place: Path, tmp_path: Pa
 
 @pytest.mark.slow
 def test_after_ctrl_c_the_same_command_goes_on(place: Path, tmp_path: Path) -> None:
-    long = ["--prompts", 6, "--prompt-tokens", 99, "--tokens", 90, "--topics", 3, "--batch", 1, "--seed", 5]
+    long = ["--prompts", 6, "--prompt-tokens", 99, "--tokens", 50, "--topics", 3, "--batch", 1, "--seed", 5]
     cache = tmp_path / "cache" / "continuations"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RECUR_TUNE_CACHE", str(tmp_path / "cache"))

@@ -108,7 +108,7 @@ DRAWS = torch.rand(4, LENGTH, generator=torch.Generator().manual_seed(5), dtype=
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2], list(range(25)), [6, 5, 3, 5, 8, 9, 7]]
 
 
-@pytest.mark.parametrize("windowing", WINDOWINGS, ids=lambda w: f"{w.size}-{w.overlap}")
+@pytest.mark.parametrize("windowing", WINDOWINGS[:2], ids=lambda w: f"{w.size}-{w.overlap}")
 @pytest.mark.parametrize("memory", MODELS.values(), ids=MODELS)
 def test_greedy_texts_of_several_lengths_side_by_side_are_those_of_one_alone(memory, windowing):
     model = a_model(memory)
