@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from recur_tune.cli.display import TokenProgress, note, stderr, stdout, table_by
 from recur_tune.cli.options import as_json, print_json
 from recur_tune.cli.sampling import sampling_options
 from recur_tune.errors import UserError
-from recur_tune.jsonable import finite
 from recur_tune.spec import Count, parse
 from recur_tune.units import format_count
 
@@ -113,7 +111,7 @@ def continue_command(
     }  # fmt: skip
     told = summary(settings, taken, found, model)
     if out is not None:
-        write_folder(out, told, json.dumps(finite(told), indent=2) + "\n", taken, written, found, model)
+        write_folder(out, told, taken, written, found, model)
     if as_json:
         print_json(told)
     else:
@@ -186,6 +184,8 @@ def _written(
     run: Path, tokenizer: PreTrainedTokenizerBase, first: PreTrainedTokenizerBase, prompts: Prompts,
     sampling: Sampling, batch: int,
 ) -> list[str]:  # fmt: skip
+    import torch
+
     from recur_tune.corpus.tokenizers import fingerprint
     from recur_tune.model.pretrained import load_model
     from recur_tune.topics.continuations import Writer, continuations
@@ -207,6 +207,11 @@ def _written(
     except KeyboardInterrupt:
         stderr.print("what was written is kept; the same command goes on.")
         raise
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"batch: {batch} prompts side by side do not fit into the device's memory; choose fewer. What was written "
+            "is kept."
+        ) from error
 
 
 def _print(told: dict[str, Any]) -> None:

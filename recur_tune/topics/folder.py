@@ -10,6 +10,7 @@ texts.txt        prompts, what truly follows, and what each run has written
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from recur_tune.errors import UserError
 from recur_tune.files import whole_folder
+from recur_tune.jsonable import finite
 from recur_tune.topics.comparison import OTHER, TRUTH, Comparison, Difference, Source
 from recur_tune.topics.divergence import BASE
 from recur_tune.topics.prompts import Prompts
@@ -51,15 +53,15 @@ def summary(settings: Mapping[str, Any], prompts: Prompts, found: Comparison, mo
 
 
 def write_folder(
-    folder: Path, told: dict[str, Any], text: str, prompts: Prompts, written: Mapping[str, Sequence[str]],
+    folder: Path, told: dict[str, Any], prompts: Prompts, written: Mapping[str, Sequence[str]],
     found: Comparison, model: TopicModel,
 ) -> None:  # fmt: skip
-    """All files or none; `told` is the summary and `text` the same as JSON."""
+    """All files or none; `told` is the summary."""
     from recur_tune.drawing.pictures import write_picture
     from recur_tune.topics.picture import panels
 
     with whole_folder(folder) as partial:
-        (partial / _JSON).write_text(text)
+        (partial / _JSON).write_text(json.dumps(finite(told), indent=2) + "\n")
         _write_rows(partial / "topics.csv", list(told["sources"][0]), told["sources"])
         _write_rows(partial / "differences.csv", [one.name for one in fields(Difference)], told["differences"])
         title = f"Do continuations stay on topic? {told['corpus']}, {told['split']} split"

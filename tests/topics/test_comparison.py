@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 from recur_tune.topics.comparison import OTHER, TRUTH, compare, standard_error
+from recur_tune.topics.picture import panels
 from recur_tune.topics.prompts import Prompt, Prompts
 from recur_tune.topics.topic_model import TopicModel, fit
 from tests.topics import TOPICS, text_about
@@ -61,6 +62,7 @@ def test_one_document_has_no_other_and_its_prompts_count_by_themselves(model: To
     prompts = prompts_about("sea", "court", "sea", documents=[4, 4, 4])
     found = compare(prompts, {"same": [prompt.truth for prompt in prompts.chosen]}, model)
     truth, same = found.sources
+    assert [panel.key for panel in panels(found)] == ["topics"]  # one run differs from none
     assert found.independent == "prompts" and found.differences == []
     assert np.array_equal(truth.divergence_N, same.divergence_N)
     assert same.standard_error == pytest.approx(stats.sem(same.divergence_N))
@@ -80,6 +82,14 @@ def test_runs_that_say_the_same_are_a_tie(model: TopicModel) -> None:
     (difference,) = compare(prompts, {"one": texts, "other": texts}, model).differences
     assert (difference.mean, difference.standard_error, difference.nearer) == (0, 0, 0.5)
     assert math.isnan(difference.p_value)
+
+
+def test_a_picture_names_runs_by_their_folders_where_that_tells_them_apart(model: TopicModel) -> None:
+    texts = [text_about("sea", 60), text_about("court", 60)]
+    found = compare(prompts_about("sea", "court"), dict.fromkeys(("a/plain", "b/plain", "a/pooled"), texts), model)
+    levels, less = (panel.figure for panel in panels(found))
+    assert levels and levels["layout"]["xaxis"]["ticktext"] == [TRUTH, "a/plain", "b/plain", "pooled", OTHER]
+    assert less and [trace["y"] for trace in less["data"]] == [[0.0]] * 3
 
 
 def test_copies_of_a_prompt_make_no_error_smaller() -> None:
