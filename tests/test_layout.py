@@ -30,7 +30,7 @@ LAYERS = (
     {"searching"},
     {"modelling"},
     {"drawing"},
-    {"tracking", "monitoring", "cluster"},
+    {"tracking", "monitoring", "cluster", "topics", "budget"},
     {"running", "slurm", "reporting"},
     {"cli"},
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from itertools import islice
@@ -13,6 +12,7 @@ from pydantic import BaseModel
 
 from recur_tune.cli.display import stderr
 from recur_tune.cli.options import as_json, print_json
+from recur_tune.cli.sampling import sampling_options
 from recur_tune.errors import UserError
 from recur_tune.spec import Count, parse
 
@@ -27,17 +27,7 @@ class _Length(BaseModel):
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--prompt", default="The ", show_default=True, help="Text to go on from.")
 @click.option("--tokens", default="200", show_default=True, help="How many to write, as 200 or 5k; no limit.")
-@click.option(
-    "--temperature", type=click.FloatRange(min=0), default=0.8, show_default=True, help="0 takes the likeliest."
-)
-@click.option("--top-k", type=click.IntRange(min=1), help="Choose among so many of the likeliest only.")
-@click.option(
-    "--seed",
-    type=click.IntRange(0, 2**63 - 1),
-    default=0,
-    show_default=True,
-    help="The same seed writes the same text.",
-)
+@sampling_options
 @as_json
 def generate(
     run: Path, prompt: str, tokens: str, temperature: float, top_k: int | None, seed: int, as_json: bool
@@ -49,8 +39,6 @@ def generate(
     \b
       recur-tune generate runs/a --prompt "The file" --tokens 2000
     """
-    if not math.isfinite(temperature):
-        raise UserError(f"temperature: {temperature} is not a number; choose one from 0 (the likeliest) to about 1.")
     count = parse(_Length, {"tokens": tokens}).tokens
     # A byte from a shell that does not speak UTF-8 arrives as half a character.
     prompt = prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -7,7 +7,9 @@ import sys
 import click
 
 from recur_tune import recurrences
+from recur_tune.cli.budget import budget
 from recur_tune.cli.confirm import confirm
+from recur_tune.cli.continuing import continue_command
 from recur_tune.cli.cost import cost
 from recur_tune.cli.dashboards import dashboards
 from recur_tune.cli.data import data
@@ -47,6 +49,8 @@ def cli() -> None:
       recur-tune train --base runs/base --window 32 --windows 8 --tokens 200k --out runs/a
       recur-tune eval runs/a --split test
       recur-tune generate runs/a --prompt "The " --tokens 200
+      recur-tune continue runs/a runs/plain --tokens 500
+      recur-tune budget runs/a --against runs/plain
       recur-tune cost --base gpt2 --window 300 --overlap 30
     """
     recurrences.check(reserved=COMMON)
@@ -55,7 +59,8 @@ def cli() -> None:
 for command in (
     search, resume, stop, status, front_command, confirm, trial, add, end, report, compare, ui, dashboards, export,
     track, rename, remove,
-    grow, logs, tunnel, cluster, pretrain, train, evaluate, generate, cost, data,
+    grow, logs, tunnel, cluster, pretrain, train, evaluate, generate, continue_command, budget,
+    cost, data,
 ):  # fmt: skip
     cli.add_command(command)
 

@@ -129,14 +129,14 @@ def prepare(
     if not folder.is_dir():
         with writing(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with _one_at_a_time(f"{folder}.lock"):
+            with one_at_a_time(f"{folder}.lock"):
                 if not folder.is_dir():
                     _build(corpus, split, tokenizer, folder, progress)
     return nonempty(_open(folder), f"the {split} split of {corpus_name}")
 
 
 @contextmanager
-def _one_at_a_time(file: str) -> Iterator[None]:
+def one_at_a_time(file: str) -> Iterator[None]:
     """Let one process work while the others wait. Where the file system has no locks, as NFS and Lustre may, several do
     the same work, and each puts the same folder there whole."""
     with ExitStack() as held:
@@ -187,16 +187,19 @@ def _build(
 
 def _measure(document: Document, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """For each token: words that begin in it, bytes that it covers; and the tokens in which an answer ends."""
-    data = np.frombuffer(document.data, dtype=np.uint8)
-    space = np.isin(data, _SPACE)
-    begins_word = ~space & np.concatenate([[True], space[:-1]])[: len(data)]
-    words_before = np.concatenate([[0], np.cumsum(begins_word)])
+    words_before = np.concatenate([[0], np.cumsum(word_starts(document.data))])
     # A text that had to be repaired on decoding may be longer than its bytes.
-    ends = np.minimum(ends, len(data))
+    ends = np.minimum(ends, len(document.data))
     begins = np.concatenate([[0], ends[:-1]])[: len(ends)]
     marked = [int(np.searchsorted(ends, end)) for _, end in document.answers]
     kept = np.array([token for token in marked if token < len(ends)], dtype=np.int64)
     return words_before[ends] - words_before[begins], ends - begins, kept
+
+
+def word_starts(data: bytes) -> np.ndarray:
+    """For each byte whether a word begins there."""
+    space = np.isin(np.frombuffer(data, dtype=np.uint8), _SPACE)
+    return ~space & np.concatenate([[True], space[:-1]])[: len(data)]
 
 
 def _open(folder: Path) -> TokenisedSplit:

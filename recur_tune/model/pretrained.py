@@ -128,8 +128,8 @@ def save_model(model: ReadsInWindows, tokenizer: PreTrainedTokenizerBase, folder
     (folder / "config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
-def load_model(folder: Path) -> tuple[ReadsInWindows, PreTrainedTokenizerBase]:
-    """A model that `save_model` wrote, with its tokenizer."""
+def check_model(folder: Path) -> None:
+    """Refuse a folder without a model, before anything is loaded."""
     if (folder / "trial.yaml").is_file() and not (folder / "config.json").is_file():
         raise UserError(
             f"model: {folder} has no model before a first validation; go on: recur-tune train --out {folder} --resume."
@@ -138,6 +138,11 @@ def load_model(folder: Path) -> tuple[ReadsInWindows, PreTrainedTokenizerBase]:
         raise UserError(
             f"model: {folder} holds no model (no config.json); give a folder that `recur-tune train` wrote."
         )
+
+
+def load_model(folder: Path) -> tuple[ReadsInWindows, PreTrainedTokenizerBase]:
+    """A model that `save_model` wrote, with its tokenizer."""
+    check_model(folder)
     config = base_config(str(folder))
     if getattr(config, "recurrence", None) is None:
         return load_base(str(folder), None), load_tokenizer(str(folder))

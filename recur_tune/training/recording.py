@@ -48,7 +48,7 @@ class Recording:
 
     def _by_hand(self, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """On a stream of its own, as CUDA wants it before a recording."""
-        stream, current = _side_stream(torch.cuda.current_device()), torch.cuda.current_stream()
+        stream, current = side_stream(torch.cuda.current_device()), torch.cuda.current_stream()
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             result = self.chain.differentiate_now(batch)
@@ -73,6 +73,6 @@ class Recording:
 
 
 @cache
-def _side_stream(device: int) -> torch.cuda.Stream:
+def side_stream(device: int) -> torch.cuda.Stream:
     """One for all recordings of a process: cuBLAS keeps a workspace for every stream that it has ever worked on."""
     return torch.cuda.Stream(device)

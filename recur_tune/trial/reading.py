@@ -31,7 +31,7 @@ def reading_of(
     A plain model may be read at any overlap. A recurrent one expects its state to stand for the text before
     the window as it did in training (section 4.2 of the paper), so reading it otherwise is worth a warning.
     """
-    trial = parse(TrialConfig, read_yaml(run / TRIAL)) if (run / TRIAL).exists() else None
+    trial = trial_of(run)
     saved = model.config
     trained = trial.windowing if trial else saved.windowing
     size = trained.size if window is None else window
@@ -48,7 +48,18 @@ def reading_of(
             f"{run} was trained with window {trained.size} and overlap {trained.overlap}; a recurrent model read with "
             f"window {size} and overlap {shared} is likely worse than it could be."
         )
-    return ReadingPlan(corpus or (trial.corpus if trial else "stdlib"), windowing, warning)
+    return ReadingPlan(corpus or corpus_of(run), windowing, warning)
+
+
+def trial_of(run: Path) -> TrialConfig | None:
+    """The trial that a run was; None for a folder that something else wrote."""
+    return parse(TrialConfig, read_yaml(run / TRIAL)) if (run / TRIAL).exists() else None
+
+
+def corpus_of(run: Path) -> str:
+    """The corpus that a run was trained on, as far as is known."""
+    trial = trial_of(run)
+    return trial.corpus if trial else "stdlib"
 
 
 def _rows_beside(config: WindowedConfig) -> int:

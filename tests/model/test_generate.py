@@ -9,7 +9,7 @@ import torch
 
 from recur_tune.corpus.windows import BEGIN, END, SCORED_FROM, Windowing
 from recur_tune.model import RecurrentGPT2
-from recur_tune.model.generate import generate
+from recur_tune.model.generate import continue_texts, generate
 from recur_tune.recurrences.pooled import PooledSpec
 from tests.conftest import small_model
 
@@ -102,3 +102,43 @@ def test_the_same_seed_samples_the_same_text_and_another_seed_another():
     model, windowing = a_model(PooledSpec()), Windowing(10)
     texts = [generated(model, [1], windowing, generator=torch.Generator().manual_seed(s))[0] for s in (0, 0, 1)]
     assert texts[0] == texts[1] != texts[2]
+
+
+DRAWS = torch.rand(4, LENGTH, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+PROMPTS = [[3, 1, 4, 1, 5], [9, 2], list(range(25)), [6, 5, 3, 5, 8, 9, 7]]
+
+
+@pytest.mark.parametrize("windowing", WINDOWINGS[:2], ids=lambda w: f"{w.size}-{w.overlap}")
+@pytest.mark.parametrize("memory", MODELS.values(), ids=MODELS)
+def test_greedy_texts_of_several_lengths_side_by_side_are_those_of_one_alone(memory, windowing):
+    model = a_model(memory)
+    alone = [generated(model, prompt, windowing, temperature=0)[0] for prompt in PROMPTS]
+    assert continue_texts(model, PROMPTS, windowing, DRAWS, temperature=0) == alone
+
+
+@pytest.mark.parametrize("top_k", [None, 3])
+def test_a_sampled_text_depends_on_its_own_draws_and_on_no_neighbour(top_k):
+    model, windowing = a_model(PooledSpec()), Windowing(10, 3)
+    together = continue_texts(model, PROMPTS, windowing, DRAWS, 1.3, top_k)
+    for at, prompt in enumerate(PROMPTS):
+        (alone,) = continue_texts(model, [prompt], windowing, DRAWS[at : at + 1], 1.3, top_k)
+        assert alone == together[at]
+    (other,) = continue_texts(model, PROMPTS[:1], windowing, 1 - DRAWS[:1], 1.3, top_k)
+    assert other != together[0]
+
+
+def test_a_token_is_where_its_draw_falls_among_the_cumulated_probabilities():
+    model, windowing, prompt = a_model(PooledSpec()), Windowing(10, 3), PROMPTS[0]
+    (tokens,) = continue_texts(model, [prompt], windowing, DRAWS[:1], 1.7)
+    p_TV = (scored(model, prompt + tokens, windowing)[len(prompt) - 1 :].double() / 1.7).softmax(-1)
+    up_to, place = p_TV.cumsum(-1), torch.tensor(tokens)[:, None]
+    assert (up_to.gather(1, place)[:, 0] >= DRAWS[0] - 1e-5).all()
+    assert ((up_to - p_TV).gather(1, place)[:, 0] <= DRAWS[0] + 1e-5).all()
+
+
+def test_no_draw_takes_what_top_k_leaves_out():
+    model, windowing = a_model(PooledSpec()), Windowing(10, 3)
+    ends = torch.tensor([0.0, 1.0], dtype=torch.float64).repeat(LENGTH // 2)[None]
+    (tokens,) = continue_texts(model, [[1, 2]], windowing, ends, 50.0, top_k=3)
+    likeliest = scored(model, [1, 2, *tokens], windowing)[1:].topk(3).indices
+    assert (likeliest == torch.tensor(tokens)[:, None]).any(1).all()
