@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recur_tune.cluster.lifeline import ClusterLost
+from recur_tune.cluster.ray_internals import print_no_messages
 from recur_tune.cluster.sigterm import own_sigterm
 from recur_tune.errors import UserError
 from recur_tune.files import cache_folder
@@ -107,6 +108,7 @@ def _init(address: str | None, about: Mapping[str, str]) -> str | None:
     import ray
     from ray.job_config import JobConfig
 
+    print_no_messages()
     for attempt in range(1, START_UPS + 1):
         try:
             with own_sigterm():
