@@ -31,7 +31,8 @@ def main() -> int:
     if reason := available() or (None if shutil.which("cc") else "a slow disk needs a C compiler, which is not here"):
         print(f"soak: {reason}.", file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # nothing is left behind then either
+    for number in (signal.SIGINT, signal.SIGTERM):  # the first of which a shell's background jobs would not hear
+        signal.signal(number, signal.default_int_handler)
     outcome = Outcome(arguments.seed, arguments.minutes)
     say(f"a soak of {arguments.minutes:g} minutes, seed {arguments.seed}")
     interrupted = False
