@@ -130,7 +130,7 @@ class Lease:
                 self._lost = True
                 return
             try:
-                self._lost = os.fstat(file).st_size > _END or str(self.number + 1) in os.listdir(self._folder)
+                self._lost = os.fstat(file).st_size > _END or self._has_successor()
                 if not self._lost:
                     said = json.dumps({"time": time.time(), "holder": asdict(Holder.current())})
                     os.pwrite(file, said.encode().ljust(_END), 0)
@@ -139,15 +139,23 @@ class Lease:
                 os.close(file)
 
     def check(self) -> None:
-        """Whoever is about to write asks; where the lease may have run out unseen, so is the server."""
-        if _clock() - self._renewed > TERM / 2:
-            with suppress(OSError):  # storage that cannot be reached: what is to be written will say so
+        """Whoever is about to write asks for a successor: SLURM may bring a search back while its network is cut."""
+        with suppress(OSError):  # storage that cannot be reached: what is to be written will say so
+            if _clock() - self._renewed > TERM / 2:
                 self.renew()
+            self._lost |= self._has_successor()
         if self._lost:
-            raise Lost(
-                "name: another process goes on with this search, since this one was not heard of for a minute; "
-                "this one ends."
-            )
+            raise Lost("name: another process goes on with this search, which took this one for gone; this one ends.")
+
+    def _has_successor(self) -> bool:
+        """By opening it, which asks the server."""
+        try:
+            os.close(os.open(str(self.number + 1), os.O_RDONLY, dir_fd=self._folder))
+        except FileNotFoundError:
+            return False
+        except PermissionError:  # another user's
+            pass
+        return True
 
     def release(self) -> None:
         """Give it back."""

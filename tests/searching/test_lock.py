@@ -17,7 +17,7 @@ import pytest
 
 from recur_tune.errors import UserError
 from recur_tune.searching import flag, lock
-from recur_tune.searching.directory import EVENTS, SearchDirectory
+from recur_tune.searching.directory import EVENTS, LOCK, SearchDirectory
 from recur_tune.searching.holder import Holder
 from tests.searching import search
 from tests.waiting import until
@@ -204,6 +204,18 @@ def test_who_slept_through_many_leases_does_not_wake_up_as_a_second_holder(
         with pytest.raises(lock.Held):
             lock.held(folder).__enter__()
         assert lock.is_held(folder)
+
+
+def test_who_was_taken_for_gone_writes_no_line_more(tmp_path: Path) -> None:
+    """SLURM starts a job again that its cut-off node still runs: the second driver has read the log by then."""
+    directory = SearchDirectory.create(tmp_path, "s", search())
+    with directory.lock():
+        directory.record("notice", text="mine")
+        [number] = (int(file.name) for file in (directory.path / LOCK).iterdir() if file.name.isdigit())
+        (directory.path / LOCK / str(number + 1)).touch()  # as the server lets one make it
+        with pytest.raises(UserError, match="another process goes on with this search"):
+            directory.record("notice", text="no longer mine")
+    assert [event["text"] for event, _ in directory.events()] == ["mine"]
 
 
 def test_a_search_that_is_renamed_under_its_lock_is_released(tmp_path: Path) -> None:
