@@ -23,12 +23,8 @@ class Target:
 
     ground: Ground
     search: Submitted
+    head: str  # the node that the driver runs on
     draw: Draw
-
-    @property
-    def head(self) -> str:
-        """The node that the driver runs on."""
-        return self.search.head.node
 
     @property
     def node(self) -> str:

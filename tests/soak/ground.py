@@ -22,6 +22,7 @@ from tests.slurm.site import Site
 from tests.waiting import until
 
 _DISK = "2g"
+_LEFT_TO_OTHERS = 16 << 20  # bytes, more than anybody writes in the moment that it takes to fill the rest
 _PORT = 5000
 _NO_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # they would take more processes than the server
 
@@ -61,11 +62,16 @@ class Ground:
     @contextmanager
     def ballast(self, room: int) -> Iterator[None]:
         """Fill the disk, but for so many bytes."""
-        file = self.disk / "ballast"
+        file, block = self.disk / "ballast", bytes(1 << 16)
         free = os.statvfs(self.disk)
         try:
-            with file.open("wb") as ballast:
-                os.posix_fallocate(ballast.fileno(), 0, free.f_bavail * free.f_frsize - room)
+            with file.open("wb", buffering=0) as ballast:
+                os.posix_fallocate(ballast.fileno(), 0, free.f_bavail * free.f_frsize - _LEFT_TO_OTHERS)
+                ballast.seek(0, os.SEEK_END)
+                with suppress(OSError):  # others write too: how much is left shows at the end
+                    while True:
+                        ballast.write(block)
+                ballast.truncate(ballast.tell() - room)
             yield
         finally:
             file.unlink(missing_ok=True)

@@ -102,6 +102,8 @@ class Soak:
             self._do(draw, struck)
         except Stuck as stuck:
             struck.broken.append(str(stuck))
+        except Exception as error:  # of the soak's own, which is to go on
+            struck.broken.append(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
         is_stuck = bool(struck.broken)
         struck.then = before.told(vigil)
         struck.broken += vigil.check()
@@ -113,11 +115,9 @@ class Soak:
     def _do(self, draw: Draw, struck: Struck) -> None:
         """The fault, perhaps a second time, and then until the search is back at work."""
         fault, vigil = FAULTS[draw.kind], self.vigil
-        vigil.wait(lambda: vigil.search.folder.head is not None or vigil.is_finished, "its cluster")
-        if vigil.is_finished:
-            struck.what = "nothing: it had just finished"
+        if (target := self._aim(draw)) is None:
+            struck.what = "none: it had just finished"
             return
-        target = Target(self.ground, vigil.search, draw)
         node, place = target.node, vigil.place
         anew = fault.ends_run(node, target.head)
         victims = [trial for trial, there in vigil.search.nodes_at_work().items() if fault.takes and there == node]
@@ -125,11 +125,21 @@ class Soak:
         if anew and draw.again:
             vigil.wait(lambda: vigil.begins_behind(place), "another run")
             place = vigil.place
-            self._let(target, struck)
+            if target := self._aim(draw):
+                self._let(target, struck)
         cleared = time.monotonic()
         place = place if anew or victims else vigil.place
         vigil.wait(lambda: vigil.is_back(place, anew, victims), "back at work")
         struck.seconds = time.monotonic() - cleared
+
+    def _aim(self, draw: Draw) -> Target | None:
+        """At the search where it is now; None where it has just finished."""
+        while not self.vigil.is_finished:
+            if head := self.vigil.search.folder.head:
+                return Target(self.ground, self.vigil.search, head.node, draw)
+            self.vigil.tend()
+            time.sleep(0.3)
+        return None
 
     def _let(self, target: Target, struck: Struck) -> None:
         fault = FAULTS[target.draw.kind]
