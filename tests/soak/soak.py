@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tests.soak.faults import FAULTS, Target
 from tests.soak.ground import Ground
 from tests.soak.plan import MINUTE, Draw, plan
-from tests.soak.vigil import Ended, Stuck, Vigil
+from tests.soak.vigil import Ended, Vigil
 from tests.waiting import until
 
 
@@ -80,37 +80,35 @@ class Soak:
             time.sleep(0.5)
 
     def _see_off(self) -> None:
+        """Wait for the end of a search, and judge it."""
+        vigil = self.vigil
         try:
-            self.vigil.wait(lambda: self.vigil.is_finished, "the end of the search")
-            ended = self.vigil.settle()
-        except Stuck as stuck:
-            self.outcome.struck[-1].broken.append(str(stuck))
-            self.tell(f"{self.vigil.search.name}: BROKEN: {stuck}")
-            return
-        held = "; ".join(ended.broken) if ended.broken else "every invariant held, nothing left behind"
+            vigil.wait(lambda: vigil.is_finished, "the end of the search")
+            ended = vigil.settle()
+        except Exception as error:
+            ended = self._give_up(_said(error))
+        held = f"BROKEN: {'; '.join(ended.broken)}" if ended.broken else "every invariant held, nothing left behind"
         self.tell(
-            f"{ended.name} finished: {ended.trials} trials, hypervolume {ended.hypervolume:.4f}, {ended.allocations} "
-            f"allocations, {ended.resumes} resumes: {'BROKEN: ' if ended.broken else ''}{held}"
+            f"{ended.name} ended: {ended.trials} trials, hypervolume {ended.hypervolume:.4f}, {ended.allocations} "
+            f"allocations, {ended.resumes} resumes: {held}"
         )
 
     def _strike(self, draw: Draw) -> None:
         vigil = self.vigil
         struck = Struck(self._passed() / MINUTE, draw.minute, draw.kind, vigil.search.name)
         self.outcome.struck.append(struck)
-        before = _Count.of(vigil)
+        before, ended = _Count.of(vigil), len(vigil.ended)
         try:
             self._do(draw, struck)
-        except Stuck as stuck:
-            struck.broken.append(str(stuck))
-        except Exception as error:  # of the soak's own, which is to go on
-            struck.broken.append(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
-        is_stuck = bool(struck.broken)
+            struck.broken = vigil.check()
+        except Exception as error:  # stuck, or a fault of the soak's own: the rest of the hour is worth having
+            struck.broken = [_said(error)]
+            self._give_up(_said(error))
         struck.then = before.told(vigil)
-        struck.broken += vigil.check()
         held = f"BROKEN: {'; '.join(struck.broken)}" if struck.broken else "invariants held"
         self.tell(f"              {struck.then}, at work after {struck.seconds:.0f} s; {held}")
-        if is_stuck:
-            self._abandon()
+        if len(vigil.ended) > ended:
+            vigil.begin()
 
     def _do(self, draw: Draw, struck: Struck) -> None:
         """The fault, perhaps a second time, and then until the search is back at work."""
@@ -149,17 +147,17 @@ class Soak:
             if fault.lasts:
                 time.sleep(target.draw.hold)  # the fault's own length, which nothing is hoped of
 
-    def _abandon(self) -> None:
-        """A search that is stuck is broken enough; the next may fare better."""
+    def _give_up(self, why: str) -> Ended:
+        """A search that does not go on is broken enough; the next may fare better."""
         vigil = self.vigil
         for job in vigil.search.jobs_in_queue():
             self.ground.slurm.run("scancel", job)
         until(lambda: not vigil.search.jobs_in_queue(), "the end of its job", pause=0.5)
-        vigil.ended.append(
-            Ended(vigil.search.name, len(vigil.search.state.trials), vigil.witness.hypervolume,
-                  len(vigil.search.notes("begun")), vigil.resumes, ["given up"])
-        )  # fmt: skip
-        vigil.begin()
+        return vigil.enter([f"given up: {why}"])
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 @dataclass(frozen=True)

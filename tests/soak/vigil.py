@@ -119,12 +119,15 @@ class Vigil:
     def settle(self) -> Ended:
         """See a finished search off: everything is delivered, everything agrees, nothing is left."""
         until(lambda: not self.search.jobs_in_queue(), "the end of its job", pause=0.5)
-        name, state = self.search.name, self.search.state
-        if any(_UNDELIVERED in notice for notice in state.notices[-1:]):
-            self.ground.site.type("track", name)
+        if any(_UNDELIVERED in notice for notice in self.search.state.notices[-1:]):
+            self.ground.site.type("track", self.search.name)
         books = read_books(self.search.directory, self.ground.database)
         broken = [*self.witness.check(books, settled=True), *left_behind(self.ground, self.search)]
-        begun = len(self.search.notes("begun"))
-        ended = Ended(name, len(state.trials), self.witness.hypervolume, begun, self.resumes, broken)
+        return self.enter(broken)
+
+    def enter(self, broken: list[str]) -> Ended:
+        """The search is over, in whichever way."""
+        trials, begun = len(self.search.state.trials), len(self.search.notes("begun"))
+        ended = Ended(self.search.name, trials, self.witness.hypervolume, begun, self.resumes, broken)
         self.ended.append(ended)
         return ended
