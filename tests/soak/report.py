@@ -53,7 +53,8 @@ def table(outcome: Outcome) -> list[str]:
     """By kind of fault: how often, how the searches went on, the longest way back to work, what broke."""
     kinds: dict[str, list[Struck]] = defaultdict(list)
     for one in outcome.struck:
-        kinds[one.kind].append(one)
+        if one.then:  # it was seen to its end
+            kinds[one.kind].append(one)
     return [
         "| fault | times | by itself | after a resume | longest, s | broken |",
         "|---|---|---|---|---|---|",
