@@ -38,7 +38,10 @@ class Site:
 
     def profile(self, **fields: Any) -> Path:
         """A profile in a file; every node shares the storage, and nobody takes longer than it must."""
-        settings = {"RECUR_TUNE_CACHE": str(self.shared / "cache"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        settings = {
+            "RECUR_TUNE_CACHE": str(self.shared / "cache"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": str(CHECKOUT),  # this code, wherever the environment was made
+        }  # fmt: skip
         defaults = {
             "time": "1:00:00",  # and nobody is told to hurry, however slow the machine is
             "join": "0:30:00",

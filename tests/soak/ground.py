@@ -41,8 +41,7 @@ class Ground:
 
     def profile(self) -> Path:
         """Two nodes of the three; every process of a search has the library that spoils clock and disk."""
-        checkout = f"PYTHONPATH='{CHECKOUT}'"  # this code, wherever the environment was made
-        setup = [f"export {checkout} LD_PRELOAD='{self._library}' SOAK_CONTROL='{self._control}'"]
+        setup = [f"export LD_PRELOAD='{self._library}' SOAK_CONTROL='{self._control}'"]
         return self.site.profile(nodes=2, setup=setup, allocations=1000)
 
     def _build(self) -> tuple[Path, Path]:
