@@ -82,6 +82,15 @@ def check(folder: Path) -> None:
         lease.check()
 
 
+def release_for_the_dead(folder: Path) -> None:
+    """End the lease of a process that was killed: who knows it to be gone says so to those who cannot tell."""
+    number = _latest(folder)
+    seen = _look(folder, number)
+    if seen is not None and not seen.ended and seen.holder is not None and seen.holder.is_alive() is False:
+        with suppress(OSError):  # it runs out by itself
+            _end(str(folder / str(number)), b"dead")
+
+
 @dataclass(frozen=True)
 class _Seen:
     """A lease as it lies there."""
@@ -130,7 +139,7 @@ class Lease:
                 self._lost = True
                 return
             try:
-                self._lost = os.fstat(file).st_size > _END or self._has_successor()
+                self._lost = os.fstat(file).st_size > _END or str(self.number + 1) in os.listdir(self._folder)
                 if not self._lost:
                     said = json.dumps({"time": time.time(), "holder": asdict(Holder.current())})
                     os.pwrite(file, said.encode().ljust(_END), 0)

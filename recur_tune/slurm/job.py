@@ -121,13 +121,16 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
         [sys.executable, "-m", "recur_tune.cli.main", *words], stdin=subprocess.DEVNULL, cwd=folder.working_directory
     )
     told = False
-    while process.poll() is None:
-        if signals.ended:
-            return _end(process, search)
+    while process.poll() is None and not signals.ended:
         if signals.warned and not told:
             process.send_signal(signal.SIGINT)  # trials save themselves
             told = True
         time.sleep(0.2)
+    if signals.ended:
+        _end(process, search)
+    search.release_for_the_dead()  # where it was killed: from the login node nobody could tell
+    if signals.ended:
+        return process.returncode
     if process.returncode == UserError.exit_code and not _is_up(head):
         say(f"Ray has ended; what it said last is in {folder.ray_logs(head.job, head.node)}")
         return _FAILED  # through nobody's fault: another allocation may fare better
@@ -152,7 +155,7 @@ def _is_up(head: Head) -> bool:
     return True
 
 
-def _end(process: subprocess.Popen[bytes], search: SearchDirectory) -> int:
+def _end(process: subprocess.Popen[bytes], search: SearchDirectory) -> None:
     """SLURM's last word was for every process of the job: what cannot be saved in seconds is left as it is.
 
     The search must not outlive this job, where the next allocation would find it at work.
@@ -160,10 +163,10 @@ def _end(process: subprocess.Popen[bytes], search: SearchDirectory) -> int:
     with suppress(UserError):  # a full disk must not keep us here
         search.request_stop()  # not with a signal: the search has had SLURM's, and a second one means at once
     try:
-        return process.wait(_SECONDS_TO_SAVE)
+        process.wait(_SECONDS_TO_SAVE)
     except subprocess.TimeoutExpired:
         process.kill()
-        return process.wait()
+        process.wait()
 
 
 @contextmanager

@@ -113,8 +113,7 @@ def requeue(number: int) -> bool:
 
 
 def nodes_without_script(number: int) -> list[str]:
-    """What is left of a job whose script ran on a node that SLURM has taken away; none where it is well, or no
-    script's."""
+    """What is left of a job whose script's node SLURM has taken away; none of a job that is well or has no script."""
     told = _ask("scontrol", "show", "job", "--oneliner", str(number))
     found = {
         name: match[1] if (match := re.search(rf"\s{name}=(\S+)", told)) else ""

@@ -218,6 +218,23 @@ def test_who_was_taken_for_gone_writes_no_line_more(tmp_path: Path) -> None:
     assert [event["text"] for event, _ in directory.events()] == ["mine"]
 
 
+def test_who_knows_a_holder_to_be_dead_frees_its_search_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = SearchDirectory.create(tmp_path, "s", search())
+    directory.release_for_the_dead()  # nobody ever held it
+    with child(lambda: hold_until_lost(directory)):
+        until((directory.path / EVENTS).read_text, "it is held")
+        directory.release_for_the_dead()
+        assert directory.is_running, "the living keep theirs"
+    with monkeypatch.context() as away:
+        elsewhere(away)
+        assert directory.is_running, "as far as another machine knows"
+    directory.release_for_the_dead()
+    elsewhere(monkeypatch)
+    assert not directory.is_running
+
+
 def test_a_search_that_is_renamed_under_its_lock_is_released(tmp_path: Path) -> None:
     directory = SearchDirectory.create(tmp_path, "first", search())
     renamed = directory.rename("second")
