@@ -102,9 +102,9 @@ class Soak:
             self._do(draw, struck)
             struck.broken = vigil.check()
         except Exception as error:  # stuck, or a fault of the soak's own: the rest of the hour is worth having
-            struck.broken = [_said(error)]
+            struck.broken, struck.then = [_said(error)], "did not come back"
             self._give_up(_said(error))
-        struck.then = before.told(vigil)
+        struck.then = struck.then or before.told(vigil)
         held = f"BROKEN: {'; '.join(struck.broken)}" if struck.broken else "invariants held"
         self.tell(f"              {struck.then}, at work after {struck.seconds:.0f} s; {held}")
         if len(vigil.ended) > ended:
