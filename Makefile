@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help search test test-quick test-unit test-ray test-slurm lint docs pictures bench bench-gpu newest install packages clean
+.PHONY: help search test test-quick test-unit test-ray test-slurm soak lint docs pictures bench bench-gpu newest install packages clean
 
 help:  ## what can be made here
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -39,6 +39,12 @@ test-ray: install packages  ## whole searches on Ray, and what can happen to the
 
 test-slurm: install packages  ## searches in a SLURM of three nodes on this machine (Linux, root)
 	$(BIN)/python -m tests.legs --only slurm $(PYTEST_ARGS)
+
+# Not a part of the tests: make soak MINUTES=10 SEED=7
+MINUTES ?= 60
+SEED    ?= 1
+soak: install packages  ## an hour of searches in that SLURM with a fault every minute; the report is build/soak
+	$(BIN)/python -m tests.soak --minutes $(MINUTES) --seed $(SEED)
 
 packages:  ## what the tests need beside Python, from Debian's packages
 	@sh tests/packages.sh

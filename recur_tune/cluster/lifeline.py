@@ -56,7 +56,7 @@ class Lifeline:
     @property
     def loss(self) -> ClusterLost:
         """What there is to say."""
-        return ClusterLost(f"address: the Ray cluster at {self.address} is gone.")
+        return _loss(self.address)
 
     def check(self) -> None:
         """Raise when the cluster is gone, or this process's own node of it."""
@@ -71,14 +71,44 @@ class Lifeline:
         return any(node["Alive"] and node["NodeID"] == self.node for node in ray.nodes())
 
     def _look(self) -> None:
-        unanswered = 0
-        while unanswered < _PATIENCE:
-            if self.left.wait(_SECONDS_BETWEEN_LOOKS):
-                return
-            unanswered = 0 if answers(self.address) else unanswered + 1
-        self.lost.set()
-        if not self.left.wait(_SECONDS_TO_LEAVE):
-            self.last_words(self.loss)
+        if falls_silent(self.address, self.left):
+            self.lost.set()
+            if not self.left.wait(_SECONDS_TO_LEAVE):
+                self.last_words(self.loss)
+
+
+@contextmanager
+def while_connecting(address: str | None, last_words: Callable[[ClusterLost], None]) -> Iterator[None]:
+    """Look at HOST:PORT while Ray connects to it: it waits for minutes for a store that has died meanwhile.
+
+    A cluster of our own has no address yet, and `auto` is known to Ray alone: there Ray's patience counts.
+    """
+    connected = threading.Event()
+
+    def look() -> None:
+        if address and falls_silent(address, connected) and not connected.wait(_SECONDS_TO_LEAVE):
+            last_words(_loss(address))
+
+    if address and ":" in address:
+        threading.Thread(target=look, name="connecting", daemon=True).start()
+    try:
+        yield
+    finally:
+        connected.set()
+
+
+def falls_silent(address: str, left: threading.Event) -> bool:
+    """Whether nobody listens at HOST:PORT any more; no where somebody did until the caller had left."""
+    unanswered = 0
+    while unanswered < _PATIENCE:
+        if left.wait(_SECONDS_BETWEEN_LOOKS):
+            return False
+        unanswered = 0 if answers(address) else unanswered + 1
+    return True
+
+
+def _loss(address: str) -> ClusterLost:
+    return ClusterLost(f"address: the Ray cluster at {address} is gone.")
 
 
 def answers(address: str) -> bool:

@@ -6,12 +6,13 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from recur_tune.cluster.lifeline import ClusterLost
+from recur_tune.cluster.lifeline import ClusterLost, while_connecting
+from recur_tune.cluster.ray_internals import print_no_messages
 from recur_tune.cluster.sigterm import own_sigterm
 from recur_tune.errors import UserError
 from recur_tune.files import cache_folder
@@ -73,10 +74,13 @@ class Cluster:
 
 
 @contextmanager
-def connected(address: str | None, about: Mapping[str, str] = {}) -> Iterator[Cluster]:
+def connected(
+    address: str | None, about: Mapping[str, str] = {}, last_words: Callable[[ClusterLost], None] = lambda loss: None
+) -> Iterator[Cluster]:
     """Start a cluster of our own, or join the one at `address`; at the end only our own is stopped.
 
-    The dashboard's page of this job shows what it is `about`.
+    The dashboard's page of this job shows what it is `about`. Where the cluster is lost while we wait for it in Ray,
+    `last_words` are called from a thread and should end the process.
     """
     for name, value in (_SETTINGS | START_UP).items():
         os.environ.setdefault(name, value)
@@ -87,12 +91,14 @@ def connected(address: str | None, about: Mapping[str, str] = {}) -> Iterator[Cl
     import ray
 
     already = ray.is_initialized()
-    url = None if already else _init(address, about)
+    with while_connecting(address, last_words):
+        url = None if already else _init(address, about)
+        nodes = _living_nodes()
     for name in ("ray", "ray.tune", "ray.train", "ray.data"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the search's own log says why a trial failed
     lost = False
     try:
-        yield Cluster(f"http://{url}" if url else None, _living_nodes())
+        yield Cluster(f"http://{url}" if url else None, nodes)
     except ClusterLost:  # nor would Ray come back from saying goodbye to it
         lost = True
         raise
@@ -107,6 +113,7 @@ def _init(address: str | None, about: Mapping[str, str]) -> str | None:
     import ray
     from ray.job_config import JobConfig
 
+    print_no_messages()
     for attempt in range(1, START_UPS + 1):
         try:
             with own_sigterm():

@@ -20,6 +20,16 @@ def set_process_title(title: str) -> None:
     setproctitle(title)
 
 
+def print_no_messages() -> None:
+    """Let Ray print nothing on stdout, which is for what was asked for; `log_to_driver` is about workers alone.
+
+    When a raylet dies, a thread in every driver prints the last lines of its log there.
+    """
+    from ray._private import worker
+
+    worker.print_to_stdstream = lambda *_, **__: None
+
+
 def drain_command(address: str, node: str, reason: str, seconds: float) -> list[str]:
     """The words that let a node take nothing new; the command is hidden, and has no function beside it."""
     return [

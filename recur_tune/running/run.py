@@ -95,7 +95,11 @@ def run_search(
             check_shapes(spec)
             bases = missing_bases(directory, spec)
             stages.tell("starting Ray …" if address is None else f"connecting to {address} …")
-            with stop_requests() as interrupted, connected(address, _about(directory)) as cluster:
+
+            def end(loss: ClusterLost) -> None:
+                _say_the_last_words(log, loss, audience)
+
+            with stop_requests() as interrupted, connected(address, _about(directory), end) as cluster:
                 allotment = allot(spec.resources, cluster)
                 shutil.rmtree(directory.path / "ray", ignore_errors=True)  # Ray's notes on an earlier run
                 clear_up_after_a_kill(spec, log)
@@ -103,7 +107,7 @@ def run_search(
                     # MLflow takes seconds of a core, which the first trials want; a base is minutes of work.
                     _tracked(spec, log, audience, at_once=bool(bases)) as tracker,
                     metered(directory, spec, asks) as meter,
-                    Lifeline(lambda loss: _say_the_last_words(log, loss, audience)) as lifeline,
+                    Lifeline(end) as lifeline,
                     outside_of_ray(lifeline),
                 ):
                     desk = Desk(log, interrupted, meter, lifeline)

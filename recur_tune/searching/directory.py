@@ -223,6 +223,10 @@ class SearchDirectory:
         """Whether a process runs it; who can read the search may ask."""
         return lock.is_held(self.path / LOCK)
 
+    def release_for_the_dead(self) -> None:
+        """Let others go on with a search whose process was killed on this machine, without waiting for its lease."""
+        lock.release_for_the_dead(self.path / LOCK)
+
     def check_idle(self) -> None:
         """Refuse to run what runs."""
         if self.is_running:

@@ -82,6 +82,15 @@ def check(folder: Path) -> None:
         lease.check()
 
 
+def release_for_the_dead(folder: Path) -> None:
+    """End the lease of a process that was killed: who knows it to be gone says so to those who cannot tell."""
+    number = _latest(folder)
+    seen = _look(folder, number)
+    if seen is not None and not seen.ended and seen.holder is not None and seen.holder.is_alive() is False:
+        with suppress(OSError):  # it runs out by itself
+            _end(str(folder / str(number)), b"dead")
+
+
 @dataclass(frozen=True)
 class _Seen:
     """A lease as it lies there."""
@@ -139,15 +148,23 @@ class Lease:
                 os.close(file)
 
     def check(self) -> None:
-        """Whoever is about to write asks; where the lease may have run out unseen, so is the server."""
-        if _clock() - self._renewed > TERM / 2:
-            with suppress(OSError):  # storage that cannot be reached: what is to be written will say so
+        """Whoever is about to write asks for a successor: SLURM may bring a search back while its network is cut."""
+        with suppress(OSError):  # storage that cannot be reached: what is to be written will say so
+            if _clock() - self._renewed > TERM / 2:
                 self.renew()
+            self._lost |= self._has_successor()
         if self._lost:
-            raise Lost(
-                "name: another process goes on with this search, since this one was not heard of for a minute; "
-                "this one ends."
-            )
+            raise Lost("name: another process goes on with this search, which took this one for gone; this one ends.")
+
+    def _has_successor(self) -> bool:
+        """By opening it, which asks the server."""
+        try:
+            os.close(os.open(str(self.number + 1), os.O_RDONLY, dir_fd=self._folder))
+        except FileNotFoundError:
+            return False
+        except PermissionError:  # another user's
+            pass
+        return True
 
     def release(self) -> None:
         """Give it back."""

@@ -24,11 +24,11 @@ from recur_tune.cluster.ray_cluster import check_reachable
 from recur_tune.errors import Paused, UserError
 from recur_tune.searching import lock
 from recur_tune.searching.directory import SearchDirectory
-from recur_tune.slurm import queue
 from recur_tune.slurm.allocation import Allocation
 from recur_tune.slurm.drain import drain
 from recur_tune.slurm.folder import Head, SlurmFolder
 from recur_tune.slurm.steps import EndedEarly, Steps
+from recur_tune.slurm.succession import go_on, say
 from recur_tune.tracking.places import is_server, tracking_uri
 from recur_tune.tracking.server import private_server
 
@@ -110,7 +110,7 @@ def host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_go_o
     if by_somebody or done or code == UserError.exit_code:
         folder.note(allocation.job, "over")
         sys.exit(UserError.exit_code if code == UserError.exit_code else 0)
-    _go_on(folder, allocation.job, may_go_on)
+    go_on(folder, allocation.job, may_go_on)
 
 
 def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
@@ -121,13 +121,16 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
         [sys.executable, "-m", "recur_tune.cli.main", *words], stdin=subprocess.DEVNULL, cwd=folder.working_directory
     )
     told = False
-    while process.poll() is None:
-        if signals.ended:
-            return _end(process, search)
+    while process.poll() is None and not signals.ended:
         if signals.warned and not told:
             process.send_signal(signal.SIGINT)  # trials save themselves
             told = True
         time.sleep(0.2)
+    if signals.ended:
+        _end(process, search)
+    search.release_for_the_dead()  # where it was killed: from the login node nobody could tell
+    if signals.ended:
+        return process.returncode
     if process.returncode == UserError.exit_code and not _is_up(head):
         say(f"Ray has ended; what it said last is in {folder.ray_logs(head.job, head.node)}")
         return _FAILED  # through nobody's fault: another allocation may fare better
@@ -152,7 +155,7 @@ def _is_up(head: Head) -> bool:
     return True
 
 
-def _end(process: subprocess.Popen[bytes], search: SearchDirectory) -> int:
+def _end(process: subprocess.Popen[bytes], search: SearchDirectory) -> None:
     """SLURM's last word was for every process of the job: what cannot be saved in seconds is left as it is.
 
     The search must not outlive this job, where the next allocation would find it at work.
@@ -160,10 +163,10 @@ def _end(process: subprocess.Popen[bytes], search: SearchDirectory) -> int:
     with suppress(UserError):  # a full disk must not keep us here
         search.request_stop()  # not with a signal: the search has had SLURM's, and a second one means at once
     try:
-        return process.wait(_SECONDS_TO_SAVE)
+        process.wait(_SECONDS_TO_SAVE)
     except subprocess.TimeoutExpired:
         process.kill()
-        return process.wait()
+        process.wait()
 
 
 @contextmanager
@@ -177,23 +180,6 @@ def _mlflow(folder: SlurmFolder, head: Head) -> Iterator[None]:
     with private_server(uri, folder.profile.scratch_folder, log) as (_, socket):
         folder.publish(replace(head, mlflow=str(socket)))
         yield
-
-
-def _go_on(folder: SlurmFolder, job: int, may_go_on: bool) -> None:
-    """Take another allocation, if there may be one."""
-    profile, by_hand = folder.profile, f"`recur-tune resume {folder.search.name} --slurm` goes on"
-    if not may_go_on:
-        folder.note(job, "over")
-        say(f"the allocation ends; {by_hand}.")
-    elif folder.allocations_used >= profile.allocations:
-        folder.note(job, "over")
-        say(f"its {profile.allocations} allocations in a row are used up (allocations); {by_hand}.")
-    elif profile.requeue and queue.requeue(job):
-        say("back to the queue; the search goes on in the next allocation.")
-    else:
-        successor = queue.submit(folder.path / "job.sh")
-        folder.note(successor, "search", by="job")
-        say(f"submitted job {successor}, in which the search goes on.")
 
 
 def visit(folder: SlurmFolder, allocation: Allocation, signals: Signals, warning: float) -> None:
@@ -223,11 +209,6 @@ def _same_cluster(one: Head | None, other: Head) -> bool:
 
 def _search_lives(folder: SlurmFolder) -> bool:
     return not folder.is_over and any(kind == "search" for kind, _ in folder.living_jobs())
-
-
-def say(text: str) -> None:
-    """A line of the job's log."""
-    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from recur_tune.slurm import queue
 from recur_tune.slurm.allocation import Grant, free_ports, interface_of, own_address
 from recur_tune.slurm.folder import Head, SlurmFolder
 from recur_tune.slurm.profile import Profile
+from recur_tune.slurm.succession import outlive_the_first_node
 
 _MARK = "RECUR_TUNE_MARK"  # by which our own processes are known, whoever is their parent
 _OBJECT_STORE = 128 * 2**20  # bytes; trials exchange files, hardly any objects
@@ -59,7 +60,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _leave)
     folder = SlurmFolder(SearchDirectory(Path(path)))
     try:
-        sys.exit(run_ray(folder, int(job), node, place))
+        code = run_ray(folder, int(job), node, place)
+        if place != "head" and int(job) in folder.jobs("search"):  # a guest has its own script
+            outlive_the_first_node(folder, int(job), node, place, _told_to_leave)
+        sys.exit(code)
     except UserError as error:
         sys.exit(f"recur-tune: node {node}: {error}")
 

@@ -112,6 +112,19 @@ def requeue(number: int) -> bool:
     return _run("scontrol", "requeue", str(number)).returncode == 0
 
 
+def nodes_without_script(number: int) -> list[str]:
+    """What is left of a job whose script's node SLURM has taken away; none of a job that is well or has no script."""
+    told = _ask("scontrol", "show", "job", "--oneliner", str(number))
+    found = {
+        name: match[1] if (match := re.search(rf"\s{name}=(\S+)", told)) else ""
+        for name in ("JobState", "BatchFlag", "BatchHost", "NodeList")
+    }
+    if (found["JobState"], found["BatchFlag"]) != ("RUNNING", "1"):
+        return []
+    left = host_names(found["NodeList"])
+    return [] if found["BatchHost"] in left else left
+
+
 def host_names(nodes: str) -> list[str]:
     """`n[1-3]` -> n1, n2, n3."""
     return _ask("scontrol", "show", "hostnames", nodes).split()

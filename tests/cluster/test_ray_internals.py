@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import threading
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import optuna
 import pytest
@@ -29,6 +32,37 @@ def test_a_process_is_called_by_ray_raylet_setproctitle() -> None:
         title = said.read()
     os.waitpid(child, 0)
     assert title.startswith(b"ray::books-T7"), "ray._raylet.setproctitle no longer sets the title of a process"
+
+
+class Subscriber:
+    """A driver's, which hears once that a raylet has died."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+
+    def subscribe(self) -> None: ...
+
+    def poll(self) -> tuple[None, dict[str, Any]]:
+        self.over.set()
+        return None, {"job_id": None, "error_message": "Raylet is terminated."}
+
+
+def test_what_ray_has_to_say_to_drivers_is_not_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ray import JobID
+    from ray._private import worker
+
+    def hear() -> str:
+        heard = Subscriber()
+        driver = SimpleNamespace(gcs_error_subscriber=heard, current_job_id=JobID.nil())
+        worker.listen_error_messages(driver, heard.over)  # type: ignore[arg-type]
+        return capsys.readouterr().out
+
+    assert "Raylet is terminated" in hear(), "Ray says so in another way"
+    monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)  # which is put back afterwards
+    ray_internals.print_no_messages()
+    assert hear() == "", "ray._private.worker.print_to_stdstream is no longer what prints it"
 
 
 def test_the_command_drain_node_takes_our_options() -> None:

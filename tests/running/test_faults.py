@@ -138,6 +138,15 @@ def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None
 
     search = night.begin()
     night.until_midway()
+    kill_children(search, "raylet")  # the driver's own node alone: the store still answers, and marks it dead
+    assert search.wait() == 75
+    assert "the Ray cluster at" in search.err.splitlines()[-1] and "`recur-tune resume night" in search.err
+    assert "Traceback" not in search.err
+    assert "raylet" not in search.out + search.err, "Ray has not printed its log among what the search found"
+    assert night.directory.state().status == "paused"
+
+    search = night.begin()
+    night.until_midway()
     kill_children(search, "gcs_server", "raylet")  # the cluster is gone under the driver
     assert search.wait() == 75
     assert "Traceback" not in search.err

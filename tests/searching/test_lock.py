@@ -17,7 +17,7 @@ import pytest
 
 from recur_tune.errors import UserError
 from recur_tune.searching import flag, lock
-from recur_tune.searching.directory import EVENTS, SearchDirectory
+from recur_tune.searching.directory import EVENTS, LOCK, SearchDirectory
 from recur_tune.searching.holder import Holder
 from tests.searching import search
 from tests.waiting import until
@@ -204,6 +204,35 @@ def test_who_slept_through_many_leases_does_not_wake_up_as_a_second_holder(
         with pytest.raises(lock.Held):
             lock.held(folder).__enter__()
         assert lock.is_held(folder)
+
+
+def test_who_was_taken_for_gone_writes_no_line_more(tmp_path: Path) -> None:
+    """SLURM starts a job again that its cut-off node still runs: the second driver has read the log by then."""
+    directory = SearchDirectory.create(tmp_path, "s", search())
+    with directory.lock():
+        directory.record("notice", text="mine")
+        [number] = (int(file.name) for file in (directory.path / LOCK).iterdir() if file.name.isdigit())
+        (directory.path / LOCK / str(number + 1)).touch()  # as the server lets one make it
+        with pytest.raises(UserError, match="another process goes on with this search"):
+            directory.record("notice", text="no longer mine")
+    assert [event["text"] for event, _ in directory.events()] == ["mine"]
+
+
+def test_who_knows_a_holder_to_be_dead_frees_its_search_for_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = SearchDirectory.create(tmp_path, "s", search())
+    directory.release_for_the_dead()  # nobody ever held it
+    with child(lambda: hold_until_lost(directory)):
+        until((directory.path / EVENTS).read_text, "it is held")
+        directory.release_for_the_dead()
+        assert directory.is_running, "the living keep theirs"
+    with monkeypatch.context() as away:
+        elsewhere(away)
+        assert directory.is_running, "as far as another machine knows"
+    directory.release_for_the_dead()
+    elsewhere(monkeypatch)
+    assert not directory.is_running
 
 
 def test_a_search_that_is_renamed_under_its_lock_is_released(tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,12 +13,15 @@ import pytest
 from recur_tune.errors import UserError
 from recur_tune.searching.confirmation import Again
 from recur_tune.searching.directory import SearchDirectory
+from recur_tune.searching.holder import Holder
+from recur_tune.slurm import job
 from recur_tune.slurm.folder import Head, SlurmFolder
 from recur_tune.slurm.job import Signals, _run_search
 from recur_tune.slurm.profile import Profile
 from recur_tune.spec import parse
 from tests.ports import free_port, taken_port
 from tests.running.searches import small_spec
+from tests.waiting import until
 
 pytestmark = pytest.mark.slow  # each is a command in a process of its own
 
@@ -32,6 +39,32 @@ def test_a_cluster_that_is_gone_is_nobodys_fault(folder: SlurmFolder, capfd: pyt
     said = capfd.readouterr()
     assert "nothing answers at" in said.err
     assert f"Ray has ended; what it said last is in {folder.ray_logs(7, 'n1')}" in said.out + said.err
+
+
+def test_a_search_that_slurm_kills_is_free_on_every_machine(
+    folder: SlurmFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In place of the search a process that holds its lock and hears of nothing."""
+    held, deaf = tmp_path / "held", Signals()
+    program = (
+        "import pathlib, signal, sys, time; from recur_tune.searching.directory import SearchDirectory\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"with SearchDirectory(pathlib.Path({str(folder.search.path)!r})).lock():\n"
+        f"    pathlib.Path({str(held)!r}).touch(); time.sleep(900)"
+    )
+    start = subprocess.Popen
+    monkeypatch.setattr(job.subprocess, "Popen", lambda words, **options: start([words[0], "-c", program]))
+    monkeypatch.setattr(job, "_SECONDS_TO_SAVE", 0.1)
+
+    def end_it() -> None:
+        until(held.exists, "it holds the lock")
+        deaf(signal.SIGTERM, None)
+
+    threading.Thread(target=end_it, daemon=True).start()
+    assert _run_search(folder, Head(7, "n1", "127.0.0.1:1", client=1), deaf) == -signal.SIGKILL
+    there = replace(Holder.current(), host="login", machine="another", boot="another")
+    monkeypatch.setattr(Holder, "current", classmethod(lambda cls: there))
+    assert not folder.search.is_running
 
 
 def test_a_base_that_is_gone_is_the_users_fault(folder: SlurmFolder, capfd: pytest.CaptureFixture[str]) -> None:

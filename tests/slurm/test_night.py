@@ -75,3 +75,18 @@ def test_lost_nodes_and_preemption_lose_no_finished_trial(site: Site, slurm: Min
     assert [note["job"] for note in search.notes("begun")] == [search.job] * 2, "SLURM brought it back"
     assert_settled(search.directory)
     slurm.ready()
+
+
+def test_a_job_that_loses_its_first_node_is_not_kept_for_nothing(site: Site, slurm: MiniSlurm) -> None:
+    """SLURM keeps what is left of the job, as it was asked to; but its script is gone, and whoever ran the search."""
+    search = site.submit("headless", site.profile(nodes=2), site.space(budget__tokens=30_000))
+    search.until(lambda: bool(search.nodes_at_work()), "at work")
+    first = search.head.node
+    slurm.kill_node(first)
+    search.until(lambda: len(search.notes("begun")) == 2, "another allocation")
+    slurm.revive_node(first)
+    search.until_finished()
+    assert first not in search.notes("begun")[-1]["nodes"]
+    assert search.folder.jobs("begun") == [search.job], "the job itself came back"
+    assert_settled(search.directory)
+    slurm.ready()
