@@ -59,7 +59,8 @@ def table(outcome: Outcome) -> list[str]:
         "| fault | times | by itself | after a resume | longest, s | broken |",
         "|---|---|---|---|---|---|",
         *(
-            f"| {kind} | {len(all_of)} | {sum('resume' not in one.then and 'did not' not in one.then for one in all_of)} "
+            f"| {kind} | {len(all_of)} "
+            f"| {sum('resume' not in one.then and 'did not' not in one.then for one in all_of)} "
             f"| {sum('resume' in one.then for one in all_of)} | {max(one.seconds for one in all_of):.0f} "
             f"| {sum(len(one.broken) for one in all_of)} |"
             for kind, all_of in sorted(kinds.items())
