@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -28,12 +27,12 @@ from recur_tune.slurm import queue
 from recur_tune.slurm.allocation import Grant, free_ports, interface_of, own_address
 from recur_tune.slurm.folder import Head, SlurmFolder
 from recur_tune.slurm.profile import Profile
+from recur_tune.slurm.scratch import own_scratch
 from recur_tune.slurm.succession import outlive_the_first_node
 
 _MARK = "RECUR_TUNE_MARK"  # by which our own processes are known, whoever is their parent
 _OBJECT_STORE = 128 * 2**20  # bytes; trials exchange files, hardly any objects
 _SECONDS_TO_LISTEN = 5.0  # for the last words of a process that has ended; its children may hold the pipe open
-_LONGEST_SCRATCH = 40  # characters: Ray's sockets lie below it, and a socket's path ends at 107
 
 _PORTS_OF_A_NODE = (
     "node-manager-port", "object-manager-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port",
@@ -80,7 +79,7 @@ def run_ray(folder: SlurmFolder, job: int, node: str, place: str) -> int:
             f"storage: {node} does not see {folder.path}; searches must lie on storage that all nodes share."
         )
     profile, mark = folder.profile, uuid.uuid4().hex
-    scratch = _own_scratch(profile)
+    scratch = own_scratch(profile.scratch_folder)
     try:
         towards = queue.controller() if place == "head" else place.rpartition(":")[0]
         address = own_address(profile.interface, towards)
@@ -137,20 +136,6 @@ def _told_to_leave(seconds: float) -> bool:
     """Whether whoever started this step has closed its input, by will or by dying, within these seconds."""
     readable, _, _ = select.select([sys.stdin], [], [], seconds)
     return bool(readable) and not os.read(sys.stdin.fileno(), 1024)
-
-
-def _own_scratch(profile: Profile) -> Path:
-    """A folder that only we can read: Ray's default one belongs to the first user who came by."""
-    parent = profile.scratch_folder
-    if len(str(parent)) > _LONGEST_SCRATCH:
-        raise UserError(
-            f"scratch: {parent} is too long for Ray's sockets; give a path of at most {_LONGEST_SCRATCH} letters."
-        )
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        return Path(tempfile.mkdtemp(prefix="rt", dir=parent))
-    except OSError as error:
-        raise UserError(f"scratch: {parent} cannot be used on this node ({error.strerror}).") from None
 
 
 def _way_between_workers(address: str) -> dict[str, str]:

@@ -33,7 +33,7 @@ def run_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, s
     """Runs Ray on a node where its start fails so often, with these words: its exit code, and how often it started."""
     folder = SlurmFolder(SearchDirectory.create(tmp_path / "results", "books", small_spec(tmp_path)))
     folder.create(parse(Profile, {}))
-    monkeypatch.setattr(node, "_own_scratch", lambda profile: tmp_path / "scratch")
+    monkeypatch.setattr(node, "own_scratch", lambda parent: tmp_path / "scratch")
     never_closed, _ = os.pipe()
     monkeypatch.setattr(sys, "stdin", os.fdopen(never_closed))
     starts = tmp_path / "starts"
