@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,11 @@ def print_no_messages() -> None:
     """
     from ray._private import worker
 
-    worker.print_to_stdstream = lambda *_, **__: None
+    @wraps(worker.print_to_stdstream)
+    def nothing(*_: object, **__: object) -> None:
+        pass
+
+    worker.print_to_stdstream = nothing
 
 
 def drain_command(address: str, node: str, reason: str, seconds: float) -> list[str]:

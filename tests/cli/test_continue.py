@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from recur_tune.corpus.tokenizers import byte_tokenizer, load_tokenizer
+from recur_tune.files import write_text
 from recur_tune.model.pretrained import save_model
 from recur_tune.recurrences.pooled import PooledSpec
+from recur_tune.topics import continuations
 from tests.cli.run import Outcome, run
 from tests.cli.test_bad_input import refused
 from tests.conftest import small_model
@@ -130,9 +134,16 @@ def test_runs_of_several_corpora_need_to_be_told_which(place: Path, tmp_path: Pa
 def test_after_ctrl_c_the_same_command_goes_on(place: Path, tmp_path: Path) -> None:
     long = ["--prompts", 6, "--prompt-tokens", 99, "--tokens", 50, "--topics", 3, "--batch", 1, "--seed", 5]
     cache = tmp_path / "cache" / "continuations"
+
+    def write_and_press_ctrl_c(file: Path, text: str) -> None:
+        write_text(file, text)
+        os.kill(os.getpid(), signal.SIGINT)
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RECUR_TUNE_CACHE", str(tmp_path / "cache"))
-        stopped = continued(place, *long, "--out", tmp_path / "out", ctrl_c=lambda out, err: any(cache.glob("*.jsonl")))
+        with patch.context() as first:
+            first.setattr(continuations, "write_text", write_and_press_ctrl_c)
+            stopped = continued(place, *long, "--out", tmp_path / "out")
         assert stopped.code == 130 and "the same command goes on" in stopped.err
         assert not (tmp_path / "out").exists()
         (kept,) = cache.glob("*.jsonl")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import traceback
+from inspect import unwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,8 +60,9 @@ def test_what_ray_has_to_say_to_drivers_is_not_printed(
         worker.listen_error_messages(driver, heard.over)  # type: ignore[arg-type]
         return capsys.readouterr().out
 
+    # As it is where no search has run in this process before; what it was is put back afterwards.
+    monkeypatch.setattr(worker, "print_to_stdstream", unwrap(worker.print_to_stdstream))
     assert "Raylet is terminated" in hear(), "Ray says so in another way"
-    monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)  # which is put back afterwards
     ray_internals.print_no_messages()
     assert hear() == "", "ray._private.worker.print_to_stdstream is no longer what prints it"
 
