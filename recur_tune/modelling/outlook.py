@@ -11,7 +11,7 @@ from scipy.special import ndtr
 
 from recur_tune.modelling.features import NEW, rows_at
 from recur_tune.modelling.improvement import expected_hypervolume_improvement
-from recur_tune.modelling.scale import Expected
+from recur_tune.modelling.scale import Scale
 from recur_tune.modelling.seen import Fields, Seen
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Outlook:
         self.sampler, self.reference = sampler, reference
         taught = [one for one in trials if one.curve]
         rows, values = self.validations(taught)
-        self.process = sampler.curves.given(rows, values, Expected(math.log(reference[0]) + _BETTER, _SPREAD))
+        self.process = sampler.curves.given(rows, values, Scale(math.log(reference[0]) + _BETTER, _SPREAD))
         again = [one for one in taught if one.complete and one.repeats is not None]
         front = [[_quality(one, again), *self._costs(one)] for one in taught if one.complete and one.repeats is None]
         pending = [one for one in trials if one.pending and one.repeats is None]

@@ -22,7 +22,7 @@ from scipy.optimize import minimize
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
-from recur_tune.modelling.scale import Expected, Scale
+from recur_tune.modelling.scale import Scale
 
 # Of the logarithms of hyperparameters: where each is expected, and how surely. Variances are in units of the qualities'
 # own, `time` in doublings of tokens; the scales' middle depends on how many there are.
@@ -115,7 +115,7 @@ class LearnedKernel:
         self.rows = 0.0
         self._fitting = Lock()  # a trial may be judged while the next one is chosen
 
-    def given(self, rows: np.ndarray, values: np.ndarray, expected: Expected | None = None) -> Curves:
+    def given(self, rows: np.ndarray, values: np.ndarray, expected: Scale | None = None) -> Curves:
         """The process given these rows, or as many of them as it bears."""
         scale = Scale.of(values, expected)
         with self._fitting:

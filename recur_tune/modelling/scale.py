@@ -11,14 +11,6 @@ _COUNTS_FOR = 2  # values
 
 
 @dataclass(frozen=True)
-class Expected:
-    """A prior of values: the mean and standard deviation that they are expected to have before one is known."""
-
-    mean: float
-    std: float
-
-
-@dataclass(frozen=True)
 class Scale:
     """The mean and standard deviation of values."""
 
@@ -26,7 +18,7 @@ class Scale:
     std: float
 
     @classmethod
-    def of(cls, values: np.ndarray, expected: Expected | None = None) -> Scale:
+    def of(cls, values: np.ndarray, expected: Scale | None = None) -> Scale:
         """The scale of values. What was expected counts like two more: the first two trials may happen to be alike, and
         all others would seem certain."""
         if expected is None:

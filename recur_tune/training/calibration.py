@@ -24,16 +24,16 @@ class Calibration:
         self._config, self._model, self._train = config, model, train
         shape = model.config.shape
         rows = config.mechanism.positions(config.recurrence_spec, shape) if config.mechanism else 0
-        self._places = min(config.window + rows, shape.context)
-        model.calibrate(partial(stretches, train, shape.context, _FIRST))
+        self._context, self._places = shape.context, min(config.window + rows, shape.context)
 
-    def follow(self, step: int) -> None:
-        """Measure again, where it is time and the body has moved."""
-        if step % _EVERY or self._config.tune == "recurrence":
-            return
-        generator = np.random.default_rng([self._config.seed, step])  # so that a resumed run draws the same
-        with autocast(self._model.device, self._config.precision):
-            self._model.calibrate(partial(stretches, self._train, self._places, _LATER, generator), _WEIGHT)
+    def before(self, step: int) -> None:
+        """Measure, before the first step of all, and again where it is time and the body has moved."""
+        if step == 0:
+            self._model.calibrate(partial(stretches, self._train, self._context, _FIRST))
+        elif step % _EVERY == 0 and self._config.tune != "recurrence":
+            generator = np.random.default_rng([self._config.seed, step])  # so that a resumed run draws the same
+            with autocast(self._model.device, self._config.precision):
+                self._model.calibrate(partial(stretches, self._train, self._places, _LATER, generator), _WEIGHT)
 
 
 def stretches(

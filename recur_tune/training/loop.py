@@ -113,6 +113,7 @@ class Trainer:
         config, progress = self.config, self.progress
         while progress.tokens < config.tokens and not self._out_of_patience():
             started = time.perf_counter()
+            self.calibration.before(progress.step)
             batch = next(self.stream).to(self.device)
             rate = self._learning_rate()
             set_learning_rate(self.optimizer, rate)
@@ -125,7 +126,6 @@ class Trainer:
 
             before = progress.tokens
             progress.step += 1
-            self.calibration.follow(progress.step)
             progress.tokens += batch.step_scored
             progress.epoch, progress.row = self.stream.epoch, self.stream.row
             speed = batch.step_scored / (time.perf_counter() - started)

@@ -14,7 +14,7 @@ from recur_tune.modelling import known_costs
 from recur_tune.modelling.features import rows_at
 from recur_tune.modelling.known_costs import Chosen, KnownCosts, Thawed
 from recur_tune.modelling.outlook import Outlook
-from recur_tune.modelling.scale import Expected, Scale
+from recur_tune.modelling.scale import Scale
 from recur_tune.modelling.seen import Seen
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.spec import TrialConfig, parse
@@ -114,7 +114,7 @@ def test_a_trial_without_a_number_is_frozen_and_never_thawed() -> None:
 
 
 def test_a_scale_begins_with_what_was_expected_and_two_alike_do_not_make_it_certain() -> None:
-    expected = Expected(2.0, 0.1)
+    expected = Scale(2.0, 0.1)
     assert Scale.of(np.empty(0), expected) == Scale(2.0, 0.1)
     alike = Scale.of(np.array([2.0, 2.0]), expected)
     assert alike.mean == 2.0 and alike.std == pytest.approx(0.1 / math.sqrt(2))

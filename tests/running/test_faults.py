@@ -95,6 +95,14 @@ def kill_children(search: Command, *names: str) -> None:
                 child.kill()
 
 
+def assert_lost_its_cluster(night: Night, search: Command) -> None:
+    """It ends by itself, in order and with one sentence."""
+    assert search.wait() == 75
+    assert "the Ray cluster at" in search.err.splitlines()[-1] and "`recur-tune resume night" in search.err
+    assert "Traceback" not in search.err
+    assert night.directory.state().status == "paused"
+
+
 def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None:
     search = night.begin()
     night.until_midway()
@@ -131,25 +139,19 @@ def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None
     search = night.begin()
     night.until_midway()
     kill_children(search, "gcs_server")  # Ray's store alone: whoever asks it anything is stuck
-    assert search.wait() == 75
-    assert "the Ray cluster at" in search.err.splitlines()[-1] and "`recur-tune resume night" in search.err
+    assert_lost_its_cluster(night, search)
     assert "Failed to connect to GCS" not in search.err, "Ray has not had the last word"
-    assert night.directory.state().status == "paused"
 
     search = night.begin()
     night.until_midway()
     kill_children(search, "raylet")  # the driver's own node alone: the store still answers, and marks it dead
-    assert search.wait() == 75
-    assert "the Ray cluster at" in search.err.splitlines()[-1] and "`recur-tune resume night" in search.err
-    assert "Traceback" not in search.err
+    assert_lost_its_cluster(night, search)
     assert "raylet" not in search.out + search.err, "Ray has not printed its log among what the search found"
-    assert night.directory.state().status == "paused"
 
     search = night.begin()
     night.until_midway()
     kill_children(search, "gcs_server", "raylet")  # the cluster is gone under the driver
-    assert search.wait() == 75
-    assert "Traceback" not in search.err
+    assert_lost_its_cluster(night, search)
 
     search = night.begin()
     assert search.wait() == 0, search.err

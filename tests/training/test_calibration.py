@@ -52,6 +52,7 @@ def test_a_short_split_gives_fewer_and_a_tiny_one_shorter() -> None:
 
 def test_a_run_begins_with_the_places_of_its_base() -> None:
     trainer = trained(0)
+    trainer.calibration.before(0)
     texts = stretches(split_of([150, 7, 90, 33, 200]), trainer.model.config.shape.context, 512)
     expected = first_layers_places(trainer, texts)
     torch.testing.assert_close(trainer.model.recurrence.places[0, : len(expected)], expected)
@@ -59,10 +60,11 @@ def test_a_run_begins_with_the_places_of_its_base() -> None:
 
 @pytest.mark.parametrize(("tune", "moves"), [("all", True), ("recurrence", False)])
 def test_places_follow_a_body_that_learns(tune: str, moves: bool) -> None:
-    trainer = trained(9, tune=tune, learning_rate=3e-2)
+    trainer = trained(10, tune=tune, learning_rate=3e-2)
     before = trainer.model.recurrence.places.clone()
-    for _ in trainer.run():
-        break  # the tenth step
+    trainer.calibration.before(9)
+    assert torch.equal(before, trainer.model.recurrence.places), "not at every step"
+    trainer.calibration.before(10)
     after = trainer.model.recurrence.places
     assert moves == (not torch.equal(before, after))
     if moves:  # a fifth of the way to what they are now, up to which of the few texts were drawn
@@ -72,9 +74,12 @@ def test_places_follow_a_body_that_learns(tune: str, moves: bool) -> None:
 
 
 def test_what_was_measured_is_part_of_a_checkpoint(tmp_path: Path) -> None:
-    trainer = trained(10, learning_rate=3e-2)
+    trainer = trained(11, learning_rate=3e-2)
     save_checkpoint(trainer, tmp_path / "checkpoint")
     again = trained(0, learning_rate=3e-2)
-    assert not torch.equal(again.model.recurrence.places, trainer.model.recurrence.places)
     load_checkpoint(again, tmp_path / "checkpoint")
     assert torch.equal(again.model.recurrence.places, trainer.model.recurrence.places)
+    for one in (trainer, again):  # up to a step before which is measured again
+        for _, _ in zip(range(10), one.run(), strict=False):
+            pass
+    assert again.progress.step == 21 and torch.equal(again.model.recurrence.places, trainer.model.recurrence.places)

@@ -203,15 +203,22 @@ class PlacedPassage(JoinedPassage):
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
         super().__init__(cached, rows_BSMC, filled_B)
         self.moved_B = self.seen_B
+        self._place_BM: torch.Tensor | None = None  # of the rows, the oldest at the first
+        if self.seen_B is not None:
+            number_M = torch.arange(cached.rows, device=self.seen_B.device)
+            self._place_BM = (number_M - (cached.rows - self.seen_B)[:, None]).clamp(min=0)
 
     def keys_values(self, layer: int) -> torch.Tensor | None:
-        """The rows of this layer, the oldest at the first place."""
+        """The rows of this layer in their places."""
         rows_BMC = super().keys_values(layer)
-        if rows_BMC is None or self.seen_B is None:
+        if rows_BMC is None or self._place_BM is None:
             return None
-        number_M = torch.arange(self._cached.rows, device=rows_BMC.device)
-        place_BM = (number_M - (self._cached.rows - self.seen_B)[:, None]).clamp(min=0)
-        return rows_BMC + self._places(self._cached.sites.index(layer), place_BM)
+        return rows_BMC + self._places(self._cached.sites.index(layer), self._place_BM)
+
+    def reorder(self, lane_B: torch.Tensor) -> None:
+        """Places go along."""
+        super().reorder(lane_B)
+        self._place_BM = None if self._place_BM is None else self._place_BM[lane_B]
 
     def _rows(
         self, site: int, gathered: tuple[torch.Tensor, ...], lane_B1: torch.Tensor, own_BM: torch.Tensor
