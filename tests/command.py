@@ -1,19 +1,9 @@
-"""A command of ours in a process of its own, forked from one that has loaded torch, transformers and MLflow already.
-
-Loading them takes seconds of a core, and tests start dozens of commands. Otherwise it is what a shell would start: it
-has its own process number, session, signals, environment and files to print to.
-
-    python -m tests.command SOCKET      # the process that is forked
-"""
+"""A command of ours in a process of its own, out of the fork server."""
 
 from __future__ import annotations
 
-import gc
-import importlib
 import json
 import os
-import pwd
-import random
 import select
 import signal
 import socket
@@ -22,12 +12,11 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
 
-import recur_tune.cli.main
+from tests.forkserver import COMMAND
 from tests.waiting import PATIENCE, until
 
 CHECKOUT = Path(__file__).parents[1]
@@ -38,15 +27,17 @@ class Command:
 
     def __init__(
         self, *words: object, server: Path | None = None, env: Mapping[str, str] | None = None,
-        cwd: Path | None = None, user: str | None = None,
+        cwd: Path | None = None, user: str | None = None, beside: int | None = None,
     ) -> None:  # fmt: skip
         self.words = [*map(str, words)]
         self._out, self._err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115
-        asked = {"words": self.words, "env": {**(os.environ if env is None else env)}, "cwd": str(cwd or Path.cwd())}
+        asked = {
+            "words": [COMMAND, *self.words], "env": {**(os.environ if env is None else env)},
+            "cwd": str(cwd or Path.cwd()), "user": user, "beside": beside,
+        }  # fmt: skip
         self._keeper = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._keeper.connect(str(server or _own_server().place))
-        request = json.dumps(asked | {"user": user}).encode()
-        socket.send_fds(self._keeper, [request], [self._out.fileno(), self._err.fileno()])
+        self._keeper.connect(str(server or own_server()))
+        socket.send_fds(self._keeper, [json.dumps(asked).encode()], [self._out.fileno(), self._err.fileno()])
         self.pid = int(self._keeper.recv(100))
         self.code: int | None = None
 
@@ -101,96 +92,21 @@ def _read(file: int) -> str:
     return os.pread(file, os.fstat(file).st_size, 0).decode(errors="replace")
 
 
-@dataclass(frozen=True)
-class _Server:
-    place: Path
-    process: subprocess.Popen[bytes]
-
-
 @cache
-def _own_server() -> _Server:
+def own_server() -> Path:
     """The one of this process, which ends with it."""
-    place = Path(tempfile.mkdtemp(prefix="recur-tune-commands-")) / "socket"
-    words = [sys.executable, "-m", "tests.command", str(place)]
+    return start_server(Path(tempfile.mkdtemp(prefix="recur-tune-forkserver-")) / "socket")
+
+
+def start_server(place: Path) -> Path:
+    """A fork server that listens there, from its first moment on until this process ends."""
+    words = [sys.executable, "-m", "tests.forkserver", str(place)]
+    env = os.environ | {"PYTHONPATH": str(CHECKOUT), "HF_HUB_OFFLINE": "1"}
     # Nobody ever writes to it: it ends when the pipe does, which is with this process, however that ends.
-    process = subprocess.Popen(words, stdin=subprocess.PIPE, cwd=CHECKOUT, start_new_session=True)
-    wait_for_server(place, lambda: process.poll() is None)
-    return _Server(place, process)
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, cwd=CHECKOUT, env=env, start_new_session=True)
+    _KEPT.append(process)
+    until(place.exists, "the fork server", hopeless=lambda: process.poll() is not None)
+    return place
 
 
-def wait_for_server(place: Path, alive: Callable[[], bool]) -> None:
-    """Until commands can be forked there."""
-    until(place.exists, "the process that commands are forked from", hopeless=lambda: not alive())
-
-
-def _be_forked(place: Path) -> list[str]:
-    """Fork for whoever asks; returns in the forked process alone, with the words of its command."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
-        door.bind(f"{place}.new")
-        door.listen()
-        os.rename(f"{place}.new", place)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers need no one to wait for them
-        while True:
-            ready, _, _ = select.select([door, sys.stdin], [], [])
-            if sys.stdin in ready:  # whose end is that of the tests
-                os._exit(0)
-            guest, _ = door.accept()
-            if os.fork() == 0:
-                door.close()
-                return _keep(guest)
-            guest.close()
-
-
-def _keep(guest: socket.socket) -> list[str]:
-    """Fork the command and stay beside it, to pass on signals and to say how it ended."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    message, files, _, _ = socket.recv_fds(guest, 1 << 20, 2)
-    asked = json.loads(message)
-    command = os.fork()
-    if command == 0:
-        guest.close()
-        _become(asked, files)
-        return asked["words"]
-    guest.send(str(command).encode())
-    ended = os.pidfd_open(command)
-    while True:
-        ready, _, _ = select.select([guest, ended], [], [])
-        if ended in ready:
-            guest.send(str(os.waitstatus_to_exitcode(os.waitpid(command, 0)[1])).encode())
-            os._exit(0)
-        os.kill(command, int(guest.recv(100) or signal.SIGKILL))  # without a word: nobody is there any more
-
-
-def _become(asked: dict[str, Any], files: list[int]) -> None:
-    os.setsid()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for stream, file in zip((1, 2), files, strict=True):
-        os.dup2(file, stream)
-        os.close(file)
-    if asked["user"]:
-        user = pwd.getpwnam(asked["user"])
-        os.initgroups(user.pw_name, user.pw_gid)
-        os.setgid(user.pw_gid)
-        os.setuid(user.pw_uid)
-    os.environ.clear()
-    os.environ.update(asked["env"])
-    os.chdir(asked["cwd"])
-    random.seed()
-
-
-# What commands load; not Ray, which reads its environment when it is loaded.
-_PRELOADED = (
-    "matplotlib.backends.backend_agg", "mlflow.store.tracking.sqlalchemy_store", "mlflow.tracking", "moocore", "optuna",
-    "pandas", "pyarrow", "sklearn.gaussian_process", "torch", "recur_tune.cost.memory", "recur_tune.tracking.plots",
-    "recur_tune.trial.setup",
-)  # fmt: skip
-
-if __name__ == "__main__":
-    for module in _PRELOADED:
-        importlib.import_module(module)
-    gc.freeze()  # or a collection in a forked process would write to, and so copy, all of it
-    sys.argv = ["recur-tune", *_be_forked(Path(sys.argv[1]))]
-    if threads := os.environ.get("OMP_NUM_THREADS"):  # which torch reads when it is loaded
-        sys.modules["torch"].set_num_threads(int(threads))
-    __package__ = ""  # or `--help` called it after this file
-    recur_tune.cli.main.main()
+_KEPT: list[subprocess.Popen[bytes]] = []  # for the pipes to them

@@ -27,6 +27,7 @@ from xml.etree import ElementTree
 from tests.processor import PROCESSOR
 
 _DEAREST = 20
+_LINES_OF_A_FAILURE = 12
 _NO_TESTS = 5  # pytest's exit code where nothing was selected
 _FIRST_PORT = 61_000  # above what Linux gives to who asks for any, up to 60,999
 
@@ -60,6 +61,7 @@ class Test:
     leg: str
     seconds: float
     processor: float
+    failure: str = ""  # the last lines of what it said, where it failed
 
 
 @dataclass
@@ -90,7 +92,8 @@ class Run:
     def _read(self, case: ElementTree.Element) -> Test:
         said = {one.get("name"): one.get("value", "0") for one in case.iter("property")}
         name, seconds = f"{case.get('classname')}.{case.get('name')}", float(case.get("time", 0))
-        return Test(name, self.leg.name, seconds, float(said.get(PROCESSOR, 0)))
+        failures = [one.text or one.get("message", "") for kind in ("failure", "error") for one in case.iter(kind)]
+        return Test(name, self.leg.name, seconds, float(said.get(PROCESSOR, 0)), "\n".join(map(last_lines, failures)))
 
 
 def main() -> int:
@@ -112,6 +115,7 @@ def main() -> int:
                     for run in runs:
                         run.process.send_signal(signal.SIGINT)
         print_times(runs)
+        print_failures(runs)
     codes = [run.process.returncode for run in runs]
     if any(codes) and any(code not in (0, _NO_TESTS) for code in codes):
         print(f"failed: {', '.join(run.leg.name for run in runs if run.process.returncode not in (0, _NO_TESTS))}")
@@ -150,6 +154,17 @@ def print_times(runs: list[Run]) -> None:
         print(f"{processor:7.1f} s {run.seconds:7.1f} s  {run.leg.name:<5}  {len(run.tests)} tests")
     everything = sum(test.processor for test in tests)
     print(f"{everything:7.1f} s {max(run.seconds for run in runs):7.1f} s  all, side by side", flush=True)
+
+
+def print_failures(runs: list[Run]) -> None:
+    """Once more and last: whoever sees nothing but the end of a log sees what failed."""
+    for test in (test for run in runs for test in run.tests if test.failure):
+        print(f"\nfailed in leg {test.leg}: {test.name}\n{test.failure}", flush=True)
+
+
+def last_lines(text: str) -> str:
+    """Where pytest says what was wrong, and in which line."""
+    return "\n".join(f"  {line}" for line in text.strip().splitlines()[-_LINES_OF_A_FAILURE:])
 
 
 if __name__ == "__main__":

@@ -9,11 +9,22 @@ from pathlib import Path
 import pytest
 
 from recur_tune.cluster.ray_cluster import DASHBOARD, Cluster, connected
+from tests import forked_worker
+from tests.command import own_server
 from tests.running.searches import make_world
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def forked_workers() -> Iterator[None]:
+    """Workers of every cluster come from the fork server."""
+    with pytest.MonkeyPatch.context() as variables:
+        for name, value in forked_worker.settings(own_server()).items():
+            variables.setenv(name, value)
+        yield
+
+
+@pytest.fixture(scope="session")
+def cluster(forked_workers: None) -> Iterator[Cluster]:
     """A cluster of this process; whoever runs a search here finds it and leaves it as it is."""
     with ExitStack() as until_the_end:
         with pytest.MonkeyPatch.context() as variables:
@@ -23,7 +34,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def world(tmp_path_factory: pytest.TempPathFactory, forked_workers: None) -> Path:
     """A base and a text."""
     folder = tmp_path_factory.mktemp("world")
     make_world(folder)

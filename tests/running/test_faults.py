@@ -34,12 +34,12 @@ class Night:
         self.process: Command | None = None
         self.seen = 0
 
-    def begin(self) -> Command:
+    def begin(self, *more: object) -> Command:
         known = self.directory.path.exists()
         self.seen = len(self.events()) if known else 0
         words = ["resume", "night"] if known else ["search", self.space, "--name", "night"]
         env = os.environ | {"OMP_NUM_THREADS": "1", DASHBOARD: "off"}
-        self.process = Command(*words, "--results", self.results, env=env)
+        self.process = Command(*words, *more, "--results", self.results, env=env)
         return self.process
 
     def events(self) -> list[dict[str, Any]]:
@@ -76,9 +76,9 @@ class Night:
 
 @pytest.fixture
 def night(world: Path, tmp_path: Path) -> Iterator[Night]:
-    # Long enough to be met midway, and without early stops, so that every trial has an end to be lost; one at a time,
-    # since every worker of every cluster takes seconds of a core to load torch.
-    budget = {"budget__tokens": 24_000, "budget__trials": 3, "budget__rungs": 3}
+    # Trials long enough to be met midway, more than any machine has finished before the last fault, and without early
+    # stops, so that every trial has an end to be lost; one at a time, so that one is known to be under way.
+    budget = {"budget__tokens": 24_000, "budget__trials": 25, "budget__rungs": 3}
     spec = small_spec(world, **budget, **ALIKE, space__learning_rate=0.004, resources__cpus=ONE_AT_A_TIME)
     spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"reduction": 2})})
     night = Night(tmp_path / "results", write_space(tmp_path / "space.yaml", spec))
@@ -97,7 +97,7 @@ def kill_children(search: Command, *names: str) -> None:
 
 def assert_lost_its_cluster(night: Night, search: Command) -> None:
     """It ends by itself, in order and with one sentence."""
-    assert search.wait() == 75
+    assert search.wait() == 75, f"{night.directory.state().status}: {search.out}{search.err}"
     assert "the Ray cluster at" in search.err.splitlines()[-1] and "`recur-tune resume night" in search.err
     assert "Traceback" not in search.err
     assert night.directory.state().status == "paused"
@@ -153,11 +153,12 @@ def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None
     kill_children(search, "gcs_server", "raylet")  # the cluster is gone under the driver
     assert_lost_its_cluster(night, search)
 
-    search = night.begin()
+    wanted = night.directory.state().trained + 1
+    search = night.begin("--trials", wanted)
     assert search.wait() == 0, search.err
     state = night.directory.state()
     assert state.status == "finished"
-    assert state.trained == 3 and not list(state.in_state("failed"))
+    assert state.trained == wanted and not list(state.in_state("failed"))
     assert_settled(night.directory)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +15,8 @@ from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.state import SearchState
 from recur_tune.slurm.folder import Head, SlurmFolder
 from recur_tune.throttle import Throttled
-from tests.command import CHECKOUT, Command, wait_for_server
+from tests import forked_worker
+from tests.command import CHECKOUT, Command, start_server
 from tests.running.searches import ALIKE, make_world, small_spec, write_space
 from tests.slurm.mini_slurm import MiniSlurm
 from tests.waiting import until
@@ -34,13 +33,14 @@ class Site:
         (self.world / "base" / "model.safetensors").chmod(0o644)  # safetensors makes files private
         self.results.mkdir(mode=0o777)
         self.results.chmod(0o1777)
-        self._login = self._log_in()
+        self._forkserver = start_server(self.shared / "forkserver")
 
     def profile(self, **fields: Any) -> Path:
         """A profile in a file; every node shares the storage, and nobody takes longer than it must."""
         settings = {
             "RECUR_TUNE_CACHE": str(self.shared / "cache"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
             "PYTHONPATH": str(CHECKOUT),  # this code, wherever the environment was made
+            **forked_worker.settings(self._forkserver),
         }  # fmt: skip
         defaults = {
             "time": "1:00:00",  # and nobody is told to hurry, however slow the machine is
@@ -68,18 +68,11 @@ class Site:
             "HF_HUB_OFFLINE": "1",
         }
         environment = self.slurm.environment(user, env)
-        with Command(*words, server=self._login, env=environment, cwd=self.shared, user=user) as ran:
+        where = {"server": self._forkserver, "cwd": self.shared, "beside": self.slurm.pid("ctl")}
+        with Command(*words, env=environment, user=user, **where) as ran:
             assert ran.wait() == code or code is None, f"{words}: {ran.out}{ran.err}"
         assert "Traceback" not in ran.err
         return ran
-
-    def _log_in(self) -> Path:
-        """The process on the login node from which commands are forked, by the socket that it listens on."""
-        place, env = self.shared / "login", {"PYTHONPATH": str(CHECKOUT), "HF_HUB_OFFLINE": "1"}
-        server = self.slurm.popen(sys.executable, "-m", "tests.command", place, env=env, stdin=subprocess.PIPE)
-        wait_for_server(place, lambda: server.poll() is None)
-        self._server = server  # which ends with the pipe to it
-        return place
 
     @contextmanager
     def occupied(self, *words: str) -> Iterator[None]:
