@@ -1,7 +1,7 @@
 """Ray's workers out of the fork server: a trial then starts in a second, not in seven.
 
-Ray itself has the two hooks that this takes: a driver's runtime environment can be changed on its way, and may name what
-starts a worker in place of Python.
+Ray itself has the two hooks that this takes: a driver's runtime environment can be changed on its way to the cluster,
+and may name what starts a worker in place of Python.
 
     python tests/forked_worker.py SOCKET FILE ARGUMENTS…      # as Python would run that file
 """

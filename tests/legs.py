@@ -2,8 +2,8 @@
 
     python -m tests.legs [--only LEG …] [ARGUMENTS OF PYTEST]
 
-Two of them mostly wait, for clusters, which have little time to start in; the third uses what they leave of the cores.
-Each is one pytest, whose lines are printed as they come, behind the leg's name.
+Two of them mostly wait, for clusters, which have little time to start in; the third uses what they leave of the cores,
+and style and types are looked at beside them. Each leg's lines are printed as they come, behind its name.
 
 Side by side, a test takes as long as the others let it. What it costs are seconds of a processor: its own, and those of
 the processes that it started and waited for. Of what ends by itself, as most of a cluster does, they tell nothing.
@@ -34,12 +34,19 @@ _FIRST_PORT = 61_000  # above what Linux gives to who asks for any, up to 60,999
 
 @dataclass(frozen=True)
 class Leg:
-    """Tests that one pytest runs, and how."""
+    """Tests that one pytest runs, and how; or what make does under that name."""
 
     name: str
-    marks: str
-    arguments: tuple[str, ...]
+    marks: str = ""
+    arguments: tuple[str, ...] = ()
     steps_back: bool = False  # and lets whoever else wants the cores have them
+
+    def words(self, results: Path, more: list[str]) -> list[str]:
+        """Its command line."""
+        if not self.marks:
+            return ["make", "--no-print-directory", self.name]
+        pytest = [sys.executable, "-m", "pytest", "-m", self.marks, *self.arguments, f"--junitxml={results}"]
+        return [*pytest, *more]
 
 
 # A file's tests stay together, with the fixtures that they share. Where a test takes a minute its name is printed.
@@ -49,6 +56,7 @@ LEGS = (
     Leg("unit", "not ray and not slurm", _IN_PROCESSES, steps_back=True),
     Leg("ray", "ray", _BY_NAME),
     Leg("slurm", "slurm", _BY_NAME),
+    Leg("lint"),
 )
 QUICK = Leg("quick", "not ray and not slurm and not browser and not slow", _IN_PROCESSES)
 
@@ -126,10 +134,9 @@ def main() -> int:
 def start(leg: Leg, number: int, folder: Path, arguments: list[str]) -> Run:
     """A pytest of its own, with ports that no other leg takes."""
     results = folder / f"{leg.name}.xml"
-    words = [sys.executable, "-m", "pytest", "-m", leg.marks, *leg.arguments, f"--junitxml={results}", *arguments]
     env = os.environ | {"RECUR_TUNE_TEST_PORTS": str(_FIRST_PORT + 1000 * number)}
     process = subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env,
+        leg.words(results, arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env,
         start_new_session=True, preexec_fn=step_back if leg.steps_back else None,
     )  # fmt: skip
     return Run(leg, process, results, time.monotonic())

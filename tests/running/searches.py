@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import optuna
+import psutil
 import torch
 from mlflow import MlflowClient
 from optuna.trial import TrialState
@@ -79,6 +82,19 @@ def small_spec(folder: Path, **changes: Any) -> SearchSpec:
 def events_of(directory: SearchDirectory, kind: str) -> list[dict[str, Any]]:
     """The log's lines of one kind."""
     return [event for event, _ in directory.events() if event["kind"] == kind]
+
+
+@contextmanager
+def held(worker: str) -> Iterator[None]:
+    """The process that a report named gets no further meanwhile: what is done to its trial, or asked of it, then comes
+    in time, however fast one is and slow the other."""
+    process = psutil.Process(int(worker.partition(":")[2]))
+    process.suspend()
+    try:
+        yield
+    finally:
+        with suppress(psutil.NoSuchProcess):  # it was killed, or its cluster took it along
+            process.resume()
 
 
 def write_space(path: Path, spec: SearchSpec) -> Path:

@@ -19,7 +19,7 @@ from recur_tune.searching.directory import SearchDirectory
 from recur_tune.shapes import PRETRAINING
 from recur_tune.tracking.places import DELIVERED, tracking_uri
 from tests.cli.run import run
-from tests.running.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, small_spec
+from tests.running.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, held, small_spec
 from tests.waiting import until
 
 pytestmark = pytest.mark.ray
@@ -46,8 +46,9 @@ def test_the_cluster_pretrains_a_base_and_everybody_is_told(
         seen["numbers"] = {sample.name for sample in measure(directory.state(), spec)}
         os.kill(int(first["worker"].partition(":")[2]), signal.SIGKILL)
         until(lambda: events_of(directory, "notice"), "the death of its worker")
-        until(lambda: len({one["worker"] for one in progress(directory)}) == 2, "another worker", pause=0.02)
-        directory.request_stop()
+        until(lambda: progress(directory)[-1]["worker"] != first["worker"], "another worker", pause=0.02)
+        with held(progress(directory)[-1]["worker"]):
+            directory.request_stop()
 
     thread = threading.Thread(target=kill_the_worker_and_then_stop, daemon=True)
     thread.start()

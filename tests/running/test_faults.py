@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from recur_tune.searching.directory import SearchDirectory
 from recur_tune.trial.run_folder import RESUME
 from tests.cli.run import run
 from tests.command import Command
-from tests.running.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, small_spec, write_space
+from tests.running.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, held, small_spec, write_space
 from tests.training.runs import flip
 from tests.waiting import PATIENCE, until
 
@@ -61,17 +61,12 @@ class Night:
     @contextmanager
     def frozen_trials(self) -> Iterator[None]:
         """Trials that have reported do not get any further meanwhile, nor hear of anything."""
-        told = [event["worker"] for event in self.events()[self.seen :] if "worker" in event]
-        workers = [psutil.Process(int(pid)) for pid in {worker.partition(":")[2] for worker in told}]
+        workers = {event["worker"] for event in self.events()[self.seen :] if "worker" in event}
         assert workers
-        for worker in workers:
-            worker.suspend()
-        try:
-            yield
-        finally:
+        with ExitStack() as until_the_end:
             for worker in workers:
-                with suppress(psutil.NoSuchProcess):  # its cluster took it along
-                    worker.resume()
+                until_the_end.enter_context(held(worker))
+            yield
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from recur_tune.searching.state import SearchState
 from recur_tune.tracking.places import tracking_uri
 from tests.cli.run import Outcome
 from tests.cli.run import run as command
-from tests.running.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, small_fields, small_spec
+from tests.running.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, held, small_fields, small_spec
 from tests.running.short_of_memory import short_of_memory
 from tests.waiting import until
 
@@ -247,8 +247,9 @@ def test_a_trial_is_ended_by_hand_and_a_killed_actor_costs_nothing_but_time(
     said: list[Outcome] = []
 
     def end_the_first() -> None:
-        until(lambda: events_of(directory, "report"), "a report of the first trial", pause=0.02)
-        said.append(command("end", "killed", "T0", "--results", tmp_path))
+        [report, *_] = until(lambda: events_of(directory, "report"), "a report of the first trial", pause=0.02)
+        with held(report["worker"]):
+            said.append(command("end", "killed", "T0", "--results", tmp_path))
 
     thread = threading.Thread(target=end_the_first, daemon=True)
     thread.start()

@@ -34,7 +34,8 @@ def frozen(directory: SearchDirectory) -> list[int]:
 def test_a_paused_trial_goes_on_after_a_resume_with_the_numbers_of_one_that_never_paused(
     cluster: Cluster, world: Path, tmp_path: Path
 ) -> None:
-    spec = small_spec(world, **ALIKE, budget__trials=4, resources__cpus=ONE_AT_A_TIME)
+    # More trials than are over before the stop is heard.
+    spec = small_spec(world, **ALIKE, budget__trials=12, resources__cpus=ONE_AT_A_TIME)
     directory = SearchDirectory.create(tmp_path, "thawed", spec)
 
     def stop_once_one_is_paused() -> None:
@@ -49,7 +50,8 @@ def test_a_paused_trial_goes_on_after_a_resume_with_the_numbers_of_one_that_neve
     paused = frozen(directory)
     assert paused and all((directory.trial(number) / RESUME).is_dir() for number in paused)
 
-    state = run_search(directory)
+    enough = spec.model_copy(update={"budget": spec.budget.model_copy(update={"trials": state.trained + 1})})
+    state = run_search(directory, change=enough)
     assert state.status == "finished" and {one.state for one in state.trials.values()} == {"complete"}
     thawed = [event["trial"] for event in events_of(directory, "thaw")]
     assert set(paused) <= set(thawed)

@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.running.searches import assert_settled
 from tests.slurm.mini_slurm import MiniSlurm
 from tests.slurm.site import Site
-from tests.waiting import PATIENCE
+from tests.waiting import until
 
 pytestmark = pytest.mark.slurm
 
 
-def test_two_searches_share_a_node_and_outlive_their_allocations(site: Site, slurm: MiniSlurm) -> None:
+@pytest.fixture(scope="module")
+def warned_job(storage: Site, slurm: MiniSlurm) -> Path:
+    """What a job says that has our script's directives and a time limit; SLURM takes a minute or two over it, in which
+    the first test runs. It is bob's, whose jobs no test cancels."""
+    # SLURM may warn up to a minute early: not before the shell has come to set its trap.
+    profile = storage.profile(time="0:02:00", warning="30s", directives=["--nodelist=n2"])
+    script = storage.type("search", storage.space(), "--name", "warned", "--slurm", profile, "--dry-run").out
+    directives = [line for line in script.splitlines() if line.startswith("#SBATCH")]
+    file = slurm.shared / "warned.sh"
+    file.write_text(
+        "\n".join(["#!/bin/bash", *directives, "trap 'echo warned; exit' USR1; echo up; sleep 600 & wait", ""])
+    )
+    job = slurm.run("sbatch", "--parsable", file, user="bob").stdout.strip()
+    return slurm.shared / f"job-{job}.log"
+
+
+def test_two_searches_share_a_node_and_outlive_their_allocations(
+    site: Site, slurm: MiniSlurm, warned_job: Path
+) -> None:
     """One goes back to the queue; the other may not and submits its successor, which is cancelled, then resumed."""
     on_n1, space = {"directives": ["--nodelist=n1"]}, site.space(budget__tokens=30_000, budget__trials=2)
     first = site.submit("requeued", site.profile(**on_n1), space)
@@ -36,24 +56,16 @@ def test_two_searches_share_a_node_and_outlive_their_allocations(site: Site, slu
     assert second.folder.jobs("begun") == [second.job, successor, resumed]
 
 
-def test_slurm_itself_warns_a_job_before_its_time_is_up(site: Site, slurm: MiniSlurm) -> None:
+def test_slurm_itself_warns_a_job_before_its_time_is_up(warned_job: Path, slurm: MiniSlurm) -> None:
     """What SLURM does with our script's directives.
 
     Searches are sent the signal by the tests, as soon as they are where it is to meet them: nobody knows how far a slow
     machine is after a minute.
     """
-    # SLURM may send it up to a minute early: not before the shell has come to set its trap.
-    profile = site.profile(time="0:02:00", warning="30s")
-    script = site.type("search", site.space(), "--name", "warned", "--slurm", profile, "--dry-run").out
-    directives = [line for line in script.splitlines() if line.startswith("#SBATCH")]
-    file = site.shared / "warned.sh"
-    file.write_text(
-        "\n".join(["#!/bin/bash", *directives, "trap 'echo warned; exit' USR1; echo up; sleep 600 & wait", ""])
-    )
-    job = slurm.run("sbatch", "--parsable", "--wait", file, timeout=PATIENCE).stdout.strip()
-    said = (site.shared / f"job-{job}.log").read_text().splitlines()
+    until(lambda: not slurm.run("squeue", "--noheader", "--user=bob").stdout, "its end", pause=0.5)
     # SLURM adds a line of its own where the shell is gone before it has signalled all of the job's processes.
-    assert [line for line in said if not line.startswith("slurmstepd")] == ["up", "warned"]
+    said = [line for line in warned_job.read_text().splitlines() if not line.startswith("slurmstepd")]
+    assert said == ["up", "warned"]
 
 
 def test_lost_nodes_and_preemption_lose_no_finished_trial(site: Site, slurm: MiniSlurm) -> None:
