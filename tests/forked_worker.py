@@ -18,12 +18,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
+HOOK = "RAY_RUNTIME_ENV_HOOK"
 _SOCKET = "RECUR_TUNE_TEST_FORKSERVER"
 
 
 def settings(server: Path) -> dict[str, str]:
     """The environment of a driver whose workers are to come from there."""
-    return {_SOCKET: str(server), "RAY_RUNTIME_ENV_HOOK": "tests.forked_worker.with_forked_workers"}
+    return {_SOCKET: str(server), HOOK: "tests.forked_worker.with_forked_workers"}
 
 
 def with_forked_workers(runtime_env: dict[str, Any] | None) -> dict[str, Any]:

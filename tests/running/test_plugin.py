@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from recur_tune.cluster.ray_cluster import DASHBOARD
+from tests.forked_worker import HOOK
 from tests.running.searches import ONE_AT_A_TIME, make_world
 
 ROOT = Path(__file__).parents[2]
@@ -77,10 +78,11 @@ print(json.dumps(said))
 def commands(folder: Path, *all_words: list[str]) -> list[str]:
     """What each command says on stdout."""
     places = os.pathsep.join([str(folder), str(ROOT)])
+    env = {**os.environ, "PYTHONPATH": places, DASHBOARD: "off"}
+    env.pop(HOOK, None)  # the fork server has looked for packages before this one was there
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, json.dumps(all_words)],
-        cwd=folder, env=os.environ | {"PYTHONPATH": places, DASHBOARD: "off"}, capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", PROGRAM, json.dumps(all_words)], cwd=folder, env=env, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
