@@ -64,6 +64,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return f"mark.{mark}" not in collection_path.read_text() or None
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first: were a long one the last, one process would work on it and the others wait."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("browser")}
+    items.sort(key=lambda item: item.path not in slow)  # and keep their order otherwise
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """What is loaded meanwhile stays for good: garbage is not looked for, and all of it is left out of every later

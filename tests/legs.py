@@ -49,8 +49,9 @@ class Leg:
         return [*pytest, *more]
 
 
-# A file's tests stay together, with the fixtures that they share. Where a test takes a minute its name is printed.
-_IN_PROCESSES = ("-n", "auto", "--dist", "loadfile")
+# A file's tests stay together, with the fixtures that they share, and files are begun in the order of their collection.
+_IN_PROCESSES = ("-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder")
+# Where a test takes a minute its name is printed.
 _BY_NAME = ("-vv",)
 LEGS = (
     Leg("unit", "not ray and not slurm", _IN_PROCESSES, steps_back=True),
