@@ -145,11 +145,11 @@ def remarks_on(split: QuestionSplit, layout: Layout) -> list[str]:
     if layout.paragraphs == "whole":
         long = sum(end - begin > room for question in chosen for begin, end in split.paragraphs_of(question))
     told = (
-        (split.unusable, "questions have no answer or no text, and are left out"),
-        (cut, f"questions are longer than {layout.question_tokens} tokens, and are cut there"),
-        (long, f"paragraphs are longer than the {room} tokens of text in a window, and are cut"),
+        (split.unusable, "questions left out, without an answer or without a text"),
+        (cut, f"questions cut, with more than {layout.question_tokens} tokens"),
+        (long, f"paragraphs cut, with more than the {room} tokens of text in a window"),
     )
-    return [f"{count} {what}." for count, what in told if count]
+    return [f"{what}: {count}." for count, what in told if count]
 
 
 def _usable(split: QuestionSplit, layout: Layout, windows: int) -> tuple[list[np.ndarray], tuple[str, ...]]:
@@ -168,12 +168,9 @@ def _usable(split: QuestionSplit, layout: Layout, windows: int) -> tuple[list[np
         else:
             tables.append(table)
     told = (
-        (nowhere, "questions have an answer that stands in none of their paragraphs, and are not trained on"),
-        (
-            at_an_edge,
-            "questions have an answer that the edge of a window cuts, and are not trained on; more overlap helps",
-        ),
-        (too_long, f"questions need more than the {windows} windows of a chain, and are not trained on"),
+        (nowhere, "questions not trained on, whose answer stands in none of their paragraphs"),
+        (at_an_edge, "questions not trained on, whose answer is cut by the edge of a window (more overlap helps)"),
+        (too_long, f"questions not trained on, with more than the {windows} windows of a chain"),
     )
     if not tables:
         raise UserError(
@@ -181,4 +178,4 @@ def _usable(split: QuestionSplit, layout: Layout, windows: int) -> tuple[list[np
             f"that stands nowhere, {at_an_edge} one that a window's edge cuts, and {too_long} need more than the "
             f"{windows} windows of a chain."
         )
-    return tables, (*remarks_on(split, layout), *(f"{count} {what}." for count, what in told if count))
+    return tables, (*remarks_on(split, layout), *(f"{what}: {count}." for count, what in told if count))

@@ -47,6 +47,9 @@ class TaskCode(Protocol):
     ) -> Any:
         """A split, tokenised now or at any earlier time; `progress` hears how many tokens there are so far."""
 
+    def check(self, model: Windowed, split: Any) -> None:
+        """Refuse a model that would take a split's tokens for something else."""
+
     def sample(self, split: Any, tokens: int) -> Any:
         """About so many tokens of a split, from all over it."""
 

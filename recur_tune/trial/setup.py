@@ -30,6 +30,7 @@ def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Tra
     validation = task.sample(task.prepare(config.corpus, "validation", tokenizer), config.validation_size)
     torch.manual_seed(config.seed)
     model = load_base(config.base, config.recurrence_spec, config.dropout, vocabulary=len(tokenizer))
+    task.check(model, train)
     if config.tune == "recurrence":
         model.freeze_body()
     model.config.window, model.config.overlap = config.window, config.overlap

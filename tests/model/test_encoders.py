@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from pydantic import BaseModel
 from transformers import CONFIG_MAPPING, AutoModel, AutoModelForQuestionAnswering
+from transformers.dynamic_module_utils import get_imports
 
 from recur_tune.corpus.batches import WindowBatch
 from recur_tune.corpus.windows import ENDS, NOT_SCORED, STARTS
@@ -182,6 +184,10 @@ def test_a_saved_encoder_is_the_same_and_a_plain_one_opens_anywhere(family: str,
     for name, parameter in model.named_parameters():
         assert torch.equal(loaded.get_parameter(name), parameter)
     assert torch.equal(loaded.eval()(tokens).start_logits, model(tokens).start_logits)
+    files = {file.stem: file for file in tmp_path.glob("*.py")}
+    assert {"encoder", "windowed"} <= files.keys() or kind == "none"
+    for file in files.values():
+        assert set(get_imports(file)) - sys.stdlib_module_names <= {"torch", "transformers", "numpy"}
     if kind == "none":
         theirs = AutoModelForQuestionAnswering.from_pretrained(tmp_path).eval()
         torch.testing.assert_close(theirs(tokens).end_logits, model(tokens).end_logits)

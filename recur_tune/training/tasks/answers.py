@@ -11,6 +11,7 @@ from recur_tune.corpus.document import Split
 from recur_tune.corpus.question_tokens import QuestionSplit, prepare_questions
 from recur_tune.corpus.question_windows import Layout, QuestionStream
 from recur_tune.corpus.windows import Windowing
+from recur_tune.errors import UserError
 from recur_tune.model.encoder import ReadsBothWays
 from recur_tune.spec import Precision, TrialConfig
 from recur_tune.training.answering import AnswerEvaluation, evaluate_answers
@@ -32,6 +33,13 @@ class Answers:
     ) -> QuestionSplit:
         """From the cache, or into it."""
         return prepare_questions(corpus, split, tokenizer, progress)
+
+    def check(self, model: ReadsBothWays, split: QuestionSplit) -> None:
+        """Padding has to be the same token for both."""
+        if split.marks.padding != (own := model.config.pad_token_id):
+            raise UserError(
+                f"tokenizer: it fills up with token {split.marks.padding}, and the base with {own}; use the base's own."
+            )
 
     def sample(self, split: QuestionSplit, tokens: int) -> QuestionSplit:
         """Whole questions."""

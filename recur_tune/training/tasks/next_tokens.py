@@ -29,6 +29,9 @@ class NextTokens:
         """From the cache, or into it."""
         return prepare(corpus, split, tokenizer, progress)
 
+    def check(self, model: ReadsInWindows, split: TokenisedSplit) -> None:
+        """A token is a token."""
+
     def sample(self, split: TokenisedSplit, tokens: int) -> TokenisedSplit:
         """Of every document its opening, or stretches of a few."""
         return nonempty(split.sample(tokens), f"a sample of {tokens} tokens of the validation split")
