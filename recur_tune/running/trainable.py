@@ -111,8 +111,10 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
     _start_clean()
     call_this_process(trial_name(folder))
     trainer, tokenizer = set_up(config)
-    if (folder / RESUME).is_dir() and (damage := _go_on(trainer, folder / RESUME)):
-        yield {"damage": damage}
+    if not (folder / RESUME).is_dir():
+        yield from ({"notice": remark} for remark in trainer.stream.remarks)
+    elif damage := _go_on(trainer, folder / RESUME):
+        yield {"notice": damage}
     node = os.environ.get(NODE_NAME)
     leaving = Throttled(
         lambda: bool(node) and flag.is_up(folder.parent.parent / LEAVING / str(node)), _SECONDS_BETWEEN_LOOKS

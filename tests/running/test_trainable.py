@@ -111,7 +111,7 @@ def test_a_damaged_checkpoint_costs_a_trial_steps_and_nothing_else(damaged: list
     first, *rest = again
     first_validation = next(one["tokens"] for one in said if one["validation"])
     words = "begins anew" if BEFORE in damaged else f"whole, after {first_validation} tokens"
-    assert str(folder / RESUME / FILE) in first["damage"] and words in first["damage"]
+    assert str(folder / RESUME / FILE) in first["notice"] and words in first["notice"]
     assert rest[-1]["state"] == "complete"
     expected = 0 if BEFORE in damaged else first_validation
     assert expected < rest[0]["tokens"] <= expected + 2 * 2 * 8, "it went on from the very checkpoint"
