@@ -114,8 +114,10 @@ def test_a_chains_gradients_are_autograds_under_every_plan(family: str, kind: st
     model, batch = encoder(family, SPECS[kind]), mixed_batch()
     expected = by_hand(model, batch)
     by_parameter = torch.autograd.grad(expected, list(model.parameters()))
-    for kept in (1, 2, 4):
-        loss, gradients = Chain(model, Plan(kept)).differentiate(batch)
+    for kept, uniform in ((1, False), (2, False), (4, False), (2, True)):
+        chain = Chain(model, Plan(kept))
+        chain.uniform = uniform  # as where a step is recorded
+        loss, gradients = chain.differentiate(batch)
         torch.testing.assert_close(loss, expected.detach(), **CLOSE)
         for ours, theirs in zip(gradients, by_parameter, strict=True):
             torch.testing.assert_close(ours, theirs, **CLOSE)

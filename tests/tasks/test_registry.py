@@ -33,7 +33,7 @@ def test_every_quality_is_an_objective_of_one_task() -> None:
     qualities = [quality for task in TASKS for quality in task.qualities]
     assert len({quality.name for quality in qualities}) == len(qualities)
     assert {name for name, one in OBJECTIVES.items() if one.kind == "quality"} == {one.name for one in qualities}
-    assert OBJECTIVES["f1_error"].title == "1 − F1"
+    assert OBJECTIVES["f1_error"].title == "1−F1"
 
 
 def test_a_trial_has_the_fields_of_its_own_task_alone() -> None:
