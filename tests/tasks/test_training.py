@@ -21,11 +21,11 @@ TOKENIZER = word_tokenizer(FACTS_WORDS)
 def trainer_of(recurrence: str = "pooled", **changes: Any) -> Trainer:
     config = TrialConfig(
         corpus="facts:lag=2", recurrence=recurrence, window=14, question_tokens=3, paragraphs="whole", windows=4,
-        batch=3, width=8, depth=1, tokens=700, validate_every=300, dropout=0.1,
+        batch=3, width=8, depth=1, tokens=350, validate_every=150, dropout=0.1,
     )  # fmt: skip
     task = config.task.build(config.task_spec)
     # Of the training questions so few that there is more than an epoch.
-    train, validation = (task.sample(task.prepare(config.corpus, split, TOKENIZER), 400) for split in ("train", "test"))
+    train, validation = (task.sample(task.prepare(config.corpus, split, TOKENIZER), 120) for split in ("train", "test"))
     torch.manual_seed(0)
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.1)
     model = small_encoder("roberta", config.recurrence_spec, vocab_size=len(TOKENIZER), **rates | changes)
@@ -45,7 +45,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(recurrence: str, tmp_path: Path) -> N
     whole = told(trainer_of(recurrence))
     assert whole[-1]["validation"]["f1"] >= 0 and whole[-1]["last"]
     first = trainer_of(recurrence)
-    beginning = told(first, steps=4)
+    beginning = told(first, steps=2)
     save_checkpoint(first, tmp_path)
     second = trainer_of(recurrence)
     torch.manual_seed(999)
