@@ -115,6 +115,8 @@ def _encoder(base: str, spec: BaseModel | None, dropout: float | None) -> Window
     try:
         ours = recurrent_config(_read_config(base), spec, dropout)  # the file's own: a known shape says less
         model = BODIES[ours.shape.family].from_pretrained(base, config=ours, use_safetensors=True, dtype=torch.float32)
+    except UserError:
+        raise
     except Exception as error:  # as above
         raise UserError(hub_message("base", base, error, _suggestions())) from error
     model.add_recurrence()
@@ -204,6 +206,8 @@ def _read_config(base: str) -> PretrainedConfig:
         )
     is_ours = settings["model_type"] != family
     config = (BODIES[family].config_class if is_ours else CONFIG_MAPPING[family]).from_dict(settings)
+    if family in ENCODERS and config.pad_token_id is None:
+        raise UserError(f"base: {base} does not say which token is padding (pad_token_id in its config.json); add it.")
     rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rotary not in _ROTARY:
         raise UserError(
