@@ -164,6 +164,14 @@ def test_what_cannot_be_learned_from_is_left_out_and_counted(tmp_path: Path) -> 
     assert read == {0, 1, 2, 3, 4}  # all of them are asked
 
 
+def test_an_answer_is_marked_in_windows_that_have_all_of_it(tmp_path: Path) -> None:
+    split = prepared(tmp_path, ("w1", [text_of(0, 12)], "w7 w8"))
+    for overlap, marked in ((0, 0), (2, 1), (8, 2)):
+        layout = layout_of(room=10, overlap=overlap)
+        targets = layout.gather(split, layout.cut(split, 0)[:, None]).targets_WBT[..., 1:]
+        assert int((targets == STARTS).sum()) == int((targets == ENDS).sum()) == marked
+
+
 def test_a_corpus_of_which_nothing_can_be_learned_is_refused(tmp_path: Path) -> None:
     split = prepared(tmp_path, ("w1", [text_of(0, 5)], "w30"))
     with pytest.raises(

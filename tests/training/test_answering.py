@@ -13,7 +13,7 @@ from recur_tune.corpus.question_windows import question_batches
 from recur_tune.model.encoder import ReadsBothWays
 from recur_tune.model.spans import answer_losses, pooled_over_windows
 from recur_tune.recurrences.pooled import PooledSpec
-from recur_tune.training.answering import AnswerEvaluation, evaluate_answers
+from recur_tune.training.answering import AnswerEvaluation, _best_spans, evaluate_answers
 from tests.corpus.test_question_windows import layout_of, prepared, text_of
 from tests.tasks import small_encoder
 
@@ -83,6 +83,23 @@ def test_the_best_span_of_all_windows_is_the_answer(kind: str, split: Any) -> No
         else:
             assert ours == pytest.approx(theirs, rel=1e-5)
     assert [ours is None for ours in found.nll].count(True) == 1
+
+
+def test_no_span_is_longer_than_allowed_or_leaves_the_text() -> None:
+    spans_BT2, targets_BT = torch.randn(50, 12, 2), torch.randint(-1, 2, (50, 12)).clamp(min=-1) * 100
+    targets_BT[targets_BT > 0] = 0
+    targets_BT[:, 5] = 0  # one position at least
+    for scores_T2, targets_T, *found in zip(
+        spans_BT2, targets_BT, *_best_spans(spans_BT2, targets_BT, LONGEST), strict=True
+    ):
+        text = [place for place in range(1, 12) if targets_T[place] == 0]
+        tried = {
+            (one, other): float(scores_T2[one, 0] + scores_T2[other, 1])
+            for one, other in itertools.combinations_with_replacement(text, 2)
+            if other - one < LONGEST
+        }
+        best = max(tried, key=tried.__getitem__)
+        assert found == pytest.approx([tried[best], *best])
 
 
 @pytest.mark.parametrize("kind", ["plain", "recurrent"])
