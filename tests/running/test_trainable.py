@@ -131,7 +131,7 @@ def test_a_trial_on_questions_says_what_it_does_not_read_and_is_scored_as_answer
         "width": 8,
     }
     said: list[Message] = []
-    run_trial({"folder": str(folder), "trial": trial | {"windows": 4}, "split": "test"}, said.append)
+    run_trial({"folder": str(folder), "trial": trial | {"windows": 4, "batch": 32}, "split": "test"}, said.append)
     notice, *_, last = said
     assert notice == {"notice": "questions cut, with more than 2 tokens: 4096."}
     assert last["state"] == "complete" and {"f1_error", "loss"} <= last["validation"].keys()
