@@ -1,4 +1,4 @@
-"""Shape of a decoder: what costs, checks and recurrences must know of a body, without torch.
+"""Shape of a body: what costs, checks and recurrences must know of it, without torch.
 
 Letters: K hidden size, L layers, H heads, G key-value heads, D head size, I the MLP's inner size, V vocabulary.
 """
@@ -11,13 +11,16 @@ from typing import Any
 
 # Families by transformers' `model_type`, and how each says what it is made of.
 LLAMA_FAMILY = ("llama", "mistral", "qwen2", "qwen3")
-FAMILIES = ("gpt2", *LLAMA_FAMILY)
+ENCODERS = ("roberta", "bert", "mpnet")
+FAMILIES = ("gpt2", *LLAMA_FAMILY, *ENCODERS)
+ANSWER_KINDS = ("span", "yes", "no")  # which an encoder's head for the kind of an answer tells apart
 _RECURRENT = "recurrent_"  # what our own configurations put before the family
+_ALIGNED = 128  # matrix units are at their best with multiples of it, and far from it with an odd vocabulary
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A decoder's sizes.
+    """A body's sizes.
 
     Attributes:
         family: transformers' `model_type`.
@@ -35,6 +38,8 @@ class Shape:
         final_norm: Numbers in the norm behind the last block.
         gated: Whether the MLP multiplies by a gate, a third product.
         learned_positions: Whether positions have embeddings, one for each place of the context.
+        both_ways: Whether a position sees those behind it too: an encoder.
+        others: Numbers elsewhere: of an encoder, what it adds to embeddings, and the heads of its task.
     """
 
     family: str
@@ -52,6 +57,8 @@ class Shape:
     final_norm: int
     gated: bool
     learned_positions: bool
+    both_ways: bool = False
+    others: int = 0
 
     @property
     def block_products(self) -> int:
@@ -65,7 +72,16 @@ class Shape:
         """All weights; tied ones count once."""
         embeddings = self.vocabulary * (1 if self.tied else 2) + (self.context if self.learned_positions else 0)
         block = self.block_products + self.biases + self.norms
-        return embeddings * self.hidden + self.layers * block + self.final_norm
+        return embeddings * self.hidden + self.layers * block + self.final_norm + self.others
+
+    def pairs(self, rows: int) -> float:
+        """Of a row and one that it sees, itself among them."""
+        return rows * rows if self.both_ways else rows * (rows + 1) / 2
+
+
+def padded(vocabulary: int) -> int:
+    """How many columns the logits have."""
+    return -(-vocabulary // _ALIGNED) * _ALIGNED
 
 
 def family_of(settings: Mapping[str, Any]) -> str:
@@ -75,7 +91,8 @@ def family_of(settings: Mapping[str, Any]) -> str:
 
 def shape_of(settings: Mapping[str, Any]) -> Shape:
     """The shape that a configuration (transformers' `config.json`) describes; its family must be one of FAMILIES."""
-    return _gpt2(settings) if family_of(settings) == "gpt2" else _llama(settings)
+    family = family_of(settings)
+    return _gpt2(settings) if family == "gpt2" else _encoder(settings) if family in ENCODERS else _llama(settings)
 
 
 def _gpt2(settings: Mapping[str, Any]) -> Shape:
@@ -107,3 +124,26 @@ def _llama(settings: Mapping[str, Any]) -> Shape:
         tied=bool(settings.get("tie_word_embeddings")), biases=biases,
         norms=2 * k + (2 * head_size if family == "qwen3" else 0), final_norm=k, gated=True, learned_positions=False,
     )  # fmt: skip
+
+
+def _encoder(settings: Mapping[str, Any]) -> Shape:
+    family, k, heads = family_of(settings), settings["hidden_size"], settings["num_attention_heads"]
+    inner, places = settings["intermediate_size"], settings["max_position_embeddings"]
+    unused = first_place(settings)
+    # A norm behind the embeddings; of MPNet biases by distance, of the others embeddings of segments.
+    others = 2 * k + unused * k
+    others += (
+        settings["relative_attention_num_buckets"] * heads if family == "mpnet" else settings["type_vocab_size"] * k
+    )
+    others += (k + 1) * (2 + len(ANSWER_KINDS))  # where an answer starts and ends, and its kind
+    return Shape(
+        family=family, hidden=k, layers=settings["num_hidden_layers"], heads=heads, key_value_heads=heads,
+        head_size=k // heads, inner=inner, vocabulary=settings["vocab_size"], context=places - unused, tied=True,
+        biases=3 * k + k + inner + k, norms=4 * k, final_norm=0, gated=False, learned_positions=True, both_ways=True,
+        others=others,
+    )  # fmt: skip
+
+
+def first_place(settings: Mapping[str, Any]) -> int:
+    """The position of an encoder's first token: in RoBERTa and MPNet the places up to padding's are not used."""
+    return 0 if family_of(settings) == "bert" else settings["pad_token_id"] + 1

@@ -26,6 +26,18 @@ KNOWN_SHAPES: dict[str, dict[str, Any]] = {
     "gpt2-medium": {"n_layer": 24, "n_embd": 1024, "n_head": 16},
     "gpt2-large": {"n_layer": 36, "n_embd": 1280, "n_head": 20},
     "gpt2-xl": {"n_layer": 48, "n_embd": 1600, "n_head": 25},
+    "roberta-base": {
+        "model_type": "roberta", "num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12,
+        "intermediate_size": 3072, "vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1,
+    },
+    "bert-base-uncased": {
+        "model_type": "bert", "num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12,
+        "intermediate_size": 3072, "vocab_size": 30522, "max_position_embeddings": 512, "type_vocab_size": 2,
+    },
+    "microsoft/mpnet-base": {
+        "model_type": "mpnet", "num_hidden_layers": 12, "hidden_size": 768, "num_attention_heads": 12,
+        "intermediate_size": 3072, "vocab_size": 30527, "max_position_embeddings": 514,
+    },
     "HuggingFaceTB/SmolLM2-135M": {
         "model_type": "llama", "num_hidden_layers": 30, "hidden_size": 576, "num_attention_heads": 9,
         "num_key_value_heads": 3, "intermediate_size": 1536, "vocab_size": 49152, "max_position_embeddings": 8192,

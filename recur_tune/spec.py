@@ -28,11 +28,12 @@ from pydantic import (
     model_validator,
 )
 
-from recur_tune import recurrences
+from recur_tune import recurrences, tasks
 from recur_tune.corpus.windows import Windowing
 from recur_tune.errors import UserError
 from recur_tune.recurrences import Mechanism
 from recur_tune.shape import Shape
+from recur_tune.tasks import Task
 from recur_tune.units import parse_count, parse_size
 
 if TYPE_CHECKING:
@@ -59,10 +60,10 @@ class _Subject(BaseModel):
 
     base: str = Field(
         "gpt2",
-        description="model to start from (gpt2, llama, mistral, qwen2 or qwen3): a folder, a GGUF file, a name on the "
-        "Hub, or a preset (tiny, mini)",
+        description="model to start from (gpt2, llama, mistral, qwen2 or qwen3; for questions roberta, bert or mpnet): "
+        "a folder, a GGUF file, a name on the Hub, or a preset (tiny, mini)",
     )
-    corpus: str = Field("stdlib", description="text to train on; `recur-tune data list` names them")
+    corpus: str = Field("stdlib", description="text, or questions, to train on; `recur-tune data list` names them")
     tokenizer: str | None = Field(None, description="'bytes', a folder or a name on the Hub; default: the base's own")
 
     recurrence: Annotated[_RecurrenceName, BeforeValidator(recurrences.canonical)] = Field(
@@ -72,11 +73,11 @@ class _Subject(BaseModel):
 
 if TYPE_CHECKING:
     _Recurrent = _Subject
-else:  # the fields of all mechanisms stand behind `recurrence`; code reads them from `recurrence_spec`
+else:  # the fields of all mechanisms and tasks stand behind `recurrence`; code reads them from the specs below
     _Recurrent = create_model(
         "_Recurrent",
         __base__=_Subject,
-        **{name: (field.annotation, copy(field)) for name, field in recurrences.FIELDS.items()},
+        **{name: (field.annotation, copy(field)) for name, field in (recurrences.FIELDS | tasks.FIELDS).items()},
     )
 
 
@@ -130,6 +131,11 @@ class TrialConfig(_Recurrent):
                 f"overlap: {self.overlap} is not smaller than the window of {self.window}; "
                 f"choose one from 0 to {self.window - 1}."
             )
+        if self.overlap >= (room := self.window - self.reserved):
+            raise ValueError(
+                f"window: {self.window} tokens, {self.reserved} of them for the question, leave {max(room, 0)} for the "
+                f"text, and {self.overlap} of these are read again; choose a longer window or less of either."
+            )
         if self.mechanism and self.windows < 2:
             raise ValueError(
                 f"windows: 1 leaves no second window to pass a state to; choose 2 or more for {self.recurrence!r}."
@@ -146,8 +152,8 @@ class TrialConfig(_Recurrent):
 
     @property
     def windowing(self) -> Windowing:
-        """Window size and overlap as one value."""
-        return Windowing(self.window, self.overlap)
+        """Window size and overlap as one value, and what of a window is no text."""
+        return Windowing(self.window, self.overlap, self.reserved)
 
     @property
     def step_tokens(self) -> int:
@@ -181,9 +187,31 @@ class TrialConfig(_Recurrent):
         spec = self.mechanism.spec
         return spec(**{field: getattr(self, field) for field in spec.model_fields})
 
+    @property
+    def task(self) -> Task:
+        """What is trained for, which the corpus decides."""
+        return tasks.task_of(self.corpus)
+
+    @property
+    def task_spec(self) -> BaseModel:
+        """The task's own fields with this trial's values."""
+        spec = self.task.spec
+        return spec(**{field: getattr(self, field) for field in spec.model_fields})
+
+    @property
+    def reserved(self) -> int:
+        """Positions of every window that are no text of the corpus."""
+        return self.task.reserved(self.task_spec)
+
     def plain_values(self) -> dict[str, Any]:
         """Its fields for a file or another process, where the mechanisms that it does not have may not be installed."""
-        return self.model_dump(mode="json", exclude=set(recurrences.FIELDS) - recurrences.fields_of(self.recurrence))
+        return self.model_dump(mode="json", exclude=self.foreign_fields)
+
+    @property
+    def foreign_fields(self) -> set[str]:
+        """Those of other recurrences and tasks."""
+        own = recurrences.fields_of(self.recurrence) | tasks.fields_of(self.corpus)
+        return (recurrences.FIELDS.keys() | tasks.FIELDS.keys()) - own
 
     @property
     def validation_interval(self) -> int:
@@ -197,6 +225,14 @@ class TrialConfig(_Recurrent):
 
     def check_base(self, shape: Shape) -> None:
         """Refuse what this base's shape cannot do."""
+        if problem := self.task.refusal(shape, self.base, self.corpus):
+            raise UserError(problem)
+        if shape.both_ways and self.mechanism and not self.mechanism.both_ways:
+            able = ", ".join(name for name, one in recurrences.MECHANISMS.items() if one.both_ways)
+            raise UserError(
+                f"recurrence: {self.recurrence!r} needs a decoder, and {self.base} reads in both directions; choose "
+                f"{able} or none."
+            )
         if self.window > shape.context:
             raise UserError(f"window: {self.window} is more than the {shape.context} positions of {self.base}.")
         rows = self.mechanism.positions(self.recurrence_spec, shape) if self.mechanism else 0
@@ -209,7 +245,7 @@ class TrialConfig(_Recurrent):
             raise UserError(problem)
 
 
-COMMON = frozenset({*_Subject.model_fields, *TrialConfig.__annotations__})  # fields that are no mechanism's
+COMMON = frozenset({*_Subject.model_fields, *TrialConfig.__annotations__})  # fields of no mechanism and no task
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 

@@ -20,7 +20,7 @@ LAYERS = (
     {"errors", "units", "jsonable", "throttle", "shape", "shapes", "loading"},
     {"files", "hub", "localhost", "neighbours", "shipped"},
     {"corpus.windows"},
-    {"recurrences"},
+    {"recurrences", "tasks"},
     {"spec"},
     {"corpus"},
     {"model"},

@@ -14,7 +14,7 @@ from recur_tune.corpus.tokens import prepare
 from recur_tune.cost.memory import resolve_plan
 from recur_tune.errors import UserError
 from recur_tune.files import reading
-from recur_tune.model.pretrained import check_model, load_model
+from recur_tune.model.pretrained import check_model, load_decoder
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import chosen_speed
 from recur_tune.training.evaluate import Evaluation, evaluate
@@ -67,7 +67,7 @@ def contend(
     """Score a run and make its first two training steps, the second of which tells its memory."""
     trial = trial_to_measure(run)
     held_before = _held(device)
-    model, tokenizer = load_model(run)
+    model, tokenizer = load_decoder(run)
     train, validation = (prepare(corpus, split, tokenizer) for split in ("train", "validation"))
     model.config.window, model.config.overlap = trial.window, trial.overlap
     evaluation = evaluate(

@@ -187,12 +187,12 @@ def _written(
     import torch
 
     from recur_tune.corpus.tokenizers import fingerprint
-    from recur_tune.model.pretrained import load_model
+    from recur_tune.model.pretrained import load_decoder
     from recur_tune.topics.continuations import Writer, continuations
     from recur_tune.training.precision import default_device
     from recur_tune.trial.reading import reading_of
 
-    model, _ = load_model(run)
+    model, _ = load_decoder(run)
     windowing = reading_of(run, model).windowing
     length = len(prompts.chosen[0].tokens) + sampling.tokens
     if length <= windowing.size:

@@ -46,14 +46,15 @@ def prepare(name: str, tokenizer: str, as_json: bool) -> None:
     with stderr.status("loading …"):
         from recur_tune.corpus.sources import check_corpus
         from recur_tune.corpus.tokenizers import load_tokenizer
-        from recur_tune.corpus.tokens import prepare as tokenise
+        from recur_tune.tasks import task_of
 
         check_corpus(name, SPLITS)
-        loaded = load_tokenizer(tokenizer)
+        loaded, described = load_tokenizer(tokenizer), task_of(name)
+        task = described.build(described.spec())
     summaries = {}
     for split in SPLITS:
         with TokenProgress(f"{name} {split}", None) as progress:
-            summaries[split] = tokenise(name, split, loaded, progress.update).summary()
+            summaries[split] = task.prepare(name, split, loaded, progress.update).summary()
     if as_json:
         print_json({"corpus": name, "tokenizer": tokenizer, "cache": str(cache_folder()), "splits": summaries})
         return

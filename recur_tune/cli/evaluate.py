@@ -40,7 +40,8 @@ def evaluate(
     state: str,
     as_json: bool,
 ) -> None:
-    """Score a trained model: perplexity per word and per token, bits per byte, accuracy.
+    """Score a trained model: perplexity per word and per token, bits per byte, accuracy; or F1 and exact match of
+    answers, where the corpus has questions.
 
     RUN is a folder that `train` or `pretrain` wrote, or any Hugging Face folder of a supported family. Every
     document is read from its beginning to its end with the state carried along, and every token after a document's
@@ -52,9 +53,7 @@ def evaluate(
       recur-tune eval runs/a --state other
     """
     with stderr.status("loading torch …"):
-        from recur_tune.corpus.tokens import prepare
         from recur_tune.model.pretrained import load_model
-        from recur_tune.training.evaluate import evaluate as score
         from recur_tune.training.precision import default_device
         from recur_tune.trial.reading import reading_of
 
@@ -62,13 +61,14 @@ def evaluate(
     reading = reading_of(run, model, corpus, window, overlap)
     if reading.warning:
         note(reading.warning)
-    prepared = prepare(reading.corpus, split, tokenizer)  # type: ignore[arg-type]
-    scored = len(prepared.tokens) - (len(prepared.document_starts) - 1)
-    with TokenProgress(f"scoring {run} on {reading.corpus} {split}", scored) as progress:
-        evaluation = score(
-            model.to(default_device()), prepared, reading.windowing, lanes, precision, progress.update,  # type: ignore[arg-type]
-            state,  # type: ignore[arg-type]
-        )  # fmt: skip
+    task = reading.task.build(reading.task_spec)
+    prepared = task.prepare(reading.corpus, split, tokenizer)
+    with TokenProgress(f"scoring {run} on {reading.corpus} {split}", task.size(prepared)) as progress:
+        evaluation = task.evaluate(
+            model.to(default_device()), prepared, reading.windowing, lanes, precision, progress.update, state
+        )
+    for remark in evaluation.remarks:
+        note(remark)
     report = {
         "run": str(run), "corpus": reading.corpus, "split": split, "state": state,
         "window": reading.windowing.size, "overlap": reading.windowing.overlap, **evaluation.report(),
@@ -79,6 +79,5 @@ def evaluate(
     rows = {name: f"{value:.5g}" for name, value in evaluation.metrics().items()}
     print_table(
         f"{run} on {reading.corpus} {split}, window {reading.windowing.size}, overlap {reading.windowing.overlap}",
-        rows | {"tokens": report["tokens"], "words": report["words"], "bytes": report["bytes"],
-                "documents": report["documents"], "tokens per second": f"{report['tokens_per_second']:.0f}"},
-    )  # fmt: skip
+        rows | evaluation.counts(),
+    )

@@ -47,11 +47,11 @@ def generate(
 
         from recur_tune.corpus.tokenizers import decode_stream
         from recur_tune.model.generate import generate as write
-        from recur_tune.model.pretrained import load_model
+        from recur_tune.model.pretrained import load_decoder
         from recur_tune.training.precision import default_device
         from recur_tune.trial.reading import reading_of
 
-        model, tokenizer = load_model(run)
+        model, tokenizer = load_decoder(run)
     prompt_tokens = tokenizer.encode(prompt, add_special_tokens=False)
     if not prompt_tokens:
         raise UserError(f"prompt: {prompt!r} holds no token to go on from; give some text.")

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from recur_tune import recurrences
+from recur_tune import recurrences, tasks
 from recur_tune.cli.budget import budget
 from recur_tune.cli.confirm import confirm
 from recur_tune.cli.continuing import continue_command
@@ -53,7 +53,7 @@ def cli() -> None:
       recur-tune budget runs/a --against runs/plain
       recur-tune cost --base gpt2 --window 300 --overlap 30
     """
-    recurrences.check(reserved=COMMON)
+    recurrences.check(reserved=COMMON | tasks.FIELDS.keys())
 
 
 for command in (

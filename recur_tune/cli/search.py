@@ -76,9 +76,9 @@ def search(
 
     SPACE is a YAML file, or the name of one that comes with recur-tune: quickstart (the default; nothing is
     downloaded), wikitext-103, pg19, enwik8-bytes, enwik8-bpe, enwik8-short, texts (text files of one's own),
-    recurrences (the same with every recurrence), smollm2. Trials run on all of this machine, on the cluster at
-    --address, or with --slurm in an allocation that the search waits for in the queue. Ctrl-C once pauses the search,
-    its trials saved, twice ends it at once; `recur-tune resume` goes on.
+    recurrences (the same with every recurrence), smollm2, hotpotqa (answers to questions). Trials run on all of this
+    machine, on the cluster at --address, or with --slurm in an allocation that the search waits for in the queue.
+    Ctrl-C once pauses the search, its trials saved, twice ends it at once; `recur-tune resume` goes on.
 
     \b
       recur-tune search

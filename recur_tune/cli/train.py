@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from recur_tune import tasks
 from recur_tune.cli.display import TokenProgress, note, print_table, stderr
 from recur_tune.cli.options import as_json, fields_from, print_json, trial_options
 from recur_tune.errors import UserError
@@ -25,7 +26,8 @@ _resume = click.option(
     "--resume", is_flag=True, help="Go on with the interrupted run in --out, under its own settings."
 )
 _FIXED_IN_PRETRAINING = (
-    "base", "recurrence", *OF_A_RECURRENCE, "windows", "overlap", "decay", "checkpointing", "memory_budget",
+    "base", "recurrence", *OF_A_RECURRENCE, *tasks.FIELDS, "windows", "overlap", "decay", "checkpointing",
+    "memory_budget",
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from recur_tune.corpus.tokens import TokenisedSplit
 from recur_tune.corpus.windows import BEGIN, END, NOT_SCORED, SCORED_FROM, Windowing
 
 FRESH = 3  # in a table of scheduled windows: 1 where a document (or a chain) begins, so that no state exists yet
+_IDLE = np.array([0, 0, 0, 1, -1], dtype=np.int64)  # where a lane has run dry
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,12 @@ class WindowBatch:
     starts: tuple[Literal["all", "some", "none"], ...]
     scored: int  # targets in this batch that count
     step_scored: int  # the same over all workers' batches of the step
+    step_losses: int | None = None  # losses of the step, where there is not one for every target
+
+    @property
+    def mean_over(self) -> int:
+        """What a step's mean loss is over."""
+        return self.step_scored if self.step_losses is None else self.step_losses
 
     def to(self, device: torch.device | str) -> WindowBatch:
         """The same batch on a device; the copy does not wait where memory is pinned."""
@@ -74,7 +81,12 @@ class TrainingStream:
     phase, so that window boundaries move; one that fits into a chain is always read whole. `batch` rows make a
     step over all workers; worker `rank` of `workers` gets its share of them, so the number of workers changes
     nothing in what a step sees.
+
+    Attributes:
+        remarks: Sentences on what is not read, for whoever trains.
     """
+
+    remarks: tuple[str, ...] = ()
 
     def __init__(
         self, split: TokenisedSplit, windowing: Windowing, windows: int, batch: int, seed: int,
@@ -91,8 +103,18 @@ class TrainingStream:
     def __next__(self) -> WindowBatch:
         table_WB4 = np.stack([self._next_row() for _ in range(self.batch)], axis=1)
         share = slice(self.rank * self.batch // self.workers, (self.rank + 1) * self.batch // self.workers)
-        mine = gather(self.split.tokens, table_WB4[:, share], self.windowing.size)
-        return replace(mine, step_scored=int((table_WB4[..., END] - table_WB4[..., SCORED_FROM]).sum()))
+        mine = self._gather(table_WB4[:, share])
+        return replace(
+            mine,
+            step_scored=int((table_WB4[..., END] - table_WB4[..., SCORED_FROM]).sum()),
+            step_losses=self._losses(table_WB4),
+        )
+
+    def _gather(self, table_WB4: np.ndarray) -> WindowBatch:
+        return gather(self.split.tokens, table_WB4, self.windowing.size)
+
+    def _losses(self, table_WB4: np.ndarray) -> int | None:
+        return None
 
     def _next_row(self) -> np.ndarray:
         if self.row == len(self._rows):
@@ -131,25 +153,28 @@ class TrainingStream:
         return rows
 
     def _packed_rows(self, chains: list[tuple[int, int]]) -> np.ndarray:
-        """Best fit: each chain goes into the row whose free space it fills best."""
-        rows: list[list[np.ndarray]] = []
-        rows_by_space: dict[int, list[int]] = defaultdict(list)
-        for begin, end in chains:
-            table = _marked(self.windowing.cut(begin, end))
-            space = next((s for s in range(len(table), self.windows + 1) if rows_by_space[s]), None)
-            if space is None:
-                rows.append([table])
-                row, space = len(rows) - 1, self.windows
-            else:
-                row = rows_by_space[space].pop()
-                rows[row].append(table)
-            rows_by_space[space - len(table)].append(row)
-        packed = np.zeros((len(rows), self.windows, 4), dtype=np.int64)
-        packed[..., FRESH] = 1
-        for row, tables in enumerate(rows):
-            joined = np.concatenate(tables)
-            packed[row, : len(joined)] = joined
-        return packed
+        return packed_rows([_marked(self.windowing.cut(begin, end)) for begin, end in chains], self.windows, _IDLE[:4])
+
+
+def packed_rows(tables: list[np.ndarray], windows: int, idle: np.ndarray) -> np.ndarray:
+    """Chains of scheduled windows as rows of so many windows, filled up with idle ones. Best fit: each goes into the
+    row whose free space it fills best."""
+    rows: list[list[np.ndarray]] = []
+    rows_by_space: dict[int, list[int]] = defaultdict(list)
+    for table in tables:
+        space = next((s for s in range(len(table), windows + 1) if rows_by_space[s]), None)
+        if space is None:
+            rows.append([table])
+            row, space = len(rows) - 1, windows
+        else:
+            row = rows_by_space[space].pop()
+            rows[row].append(table)
+        rows_by_space[space - len(table)].append(row)
+    packed = np.tile(idle, (len(rows), windows, 1))
+    for row, tables_of_row in enumerate(rows):
+        joined = np.concatenate(tables_of_row)
+        packed[row, : len(joined)] = joined
+    return packed
 
 
 def evaluation_batches(
@@ -166,6 +191,12 @@ def evaluation_batches(
         table = _marked(windowing.cut(begin, end))
         table = np.concatenate([table, np.arange(len(table))[:, None]], axis=1)
         units.extend([table] if carry_state else table[:, None])
+    for table_B5 in side_by_side(units, lanes):
+        yield gather(split.tokens, table_B5[None], windowing.size), table_B5
+
+
+def side_by_side(units: list[np.ndarray], lanes: int) -> Iterator[np.ndarray]:
+    """Chains of scheduled windows in lanes: tables [B, 5] of the windows that are read together."""
     lanes = max(1, min(lanes, len(units)))
     # Longest first onto the lane that is free soonest: within 4/3 of the best possible makespan.
     free_at = [(0, lane) for lane in range(lanes)]
@@ -175,10 +206,8 @@ def evaluation_batches(
         queues[lane].append(unit)
         heapq.heappush(free_at, (windows + len(unit), lane))
     columns = [np.concatenate(queue) for queue in queues if queue]
-    idle = np.array([0, 0, 0, 1, -1], dtype=np.int64)
     for step in range(max(map(len, columns), default=0)):
-        table_B5 = np.stack([column[step] if step < len(column) else idle for column in columns])
-        yield gather(split.tokens, table_B5[None], windowing.size), table_B5
+        yield np.stack([column[step] if step < len(column) else _IDLE for column in columns])
 
 
 def _marked(table: np.ndarray) -> np.ndarray:

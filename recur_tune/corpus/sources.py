@@ -19,7 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from recur_tune.corpus.document import Corpus, Document, Extent, Split
+from recur_tune.corpus.facts import FactsCorpus
+from recur_tune.corpus.hotpotqa import HotpotQAHub, hotpotqa_files
 from recur_tune.corpus.recall import RecallCorpus
+from recur_tune.corpus.squad import squad_files
 from recur_tune.corpus.stdlib import StdlibCorpus
 from recur_tune.corpus.text_files import look_at, read_bytes, read_texts
 from recur_tune.errors import UserError
@@ -43,6 +46,7 @@ _ARCHIVES = {  # SHA-256 of what their author publishes
 # Commits of data sets on the Hub, by which their files are the same for everybody and for good.
 _WIKITEXT_COMMIT = "b08601e04326c79dfdd32d625aee71d232d685c3"
 _PG19_COMMIT = "c021754c8e01c5b1cc83a1f549c1f97fbbb756b8"
+_HOTPOTQA_COMMIT = "1908d6afbbead072334abe2965f91bd2709910ab"
 
 
 @dataclass(frozen=True)
@@ -328,6 +332,12 @@ def _digest(parts: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
+def _open_hotpotqa(where: str) -> Corpus:
+    if where:
+        return hotpotqa_files(where)
+    return HotpotQAHub(lambda split: _from_hub("hotpotqa", "hotpotqa/hotpot_qa", "distractor", split, _HOTPOTQA_COMMIT))
+
+
 def _open_stdlib(where: str) -> Corpus:
     if where:
         raise UserError(f"corpus: stdlib takes nothing after its name, and {where!r} stands there; write just stdlib.")
@@ -358,4 +368,13 @@ CORPORA: dict[str, CorpusKind] = {
         lambda where: HundredMillionBytes("text8", where),
     ),
     "text": CorpusKind("any folder of text files, text:DIR with train, validation and test in it", "files", TextFolder),
+    "hotpotqa": CorpusKind(
+        "questions over ten paragraphs each, distractor setting (hotpotqa:FILE for the official JSON)",
+        "the Hub or files", _open_hotpotqa,
+    ),
+    "squad": CorpusKind("questions in SQuAD's file format, squad:FILE", "a file", squad_files),
+    "facts": CorpusKind(
+        "synthetic questions, whose answer needs a fact from LAG paragraphs before (facts:lag=1)", "nothing",
+        FactsCorpus.parse,
+    ),
 }  # fmt: skip

@@ -16,33 +16,42 @@ import numpy as np
 BEGIN, END, SCORED_FROM = 0, 1, 2
 
 NOT_SCORED = -100  # the target of a position that does not count: torch's own marker
+STARTS, ENDS = 1, 2  # in the target of a position where an answer to a question starts, or ends; 0: it does neither
 
 
 @dataclass(frozen=True)
 class Windowing:
-    """How a document is read: windows of `size` tokens, `overlap` of them shared with the window before."""
+    """How a document is read: windows of `size` tokens, `overlap` of them shared with the window before; `reserved` of
+    them are no text of the document, but a question in front of it."""
 
     size: int
     overlap: int = 0
+    reserved: int = 0
 
     def __post_init__(self) -> None:
-        if self.size < 1 or not 0 <= self.overlap < self.size:
-            raise ValueError(f"a window of {self.size} cannot overlap by {self.overlap}")
+        if self.size < 1 or not 0 <= self.overlap < self.room:
+            beside = f" beside {self.reserved} tokens that are reserved" if self.reserved else ""
+            raise ValueError(f"a window of {self.size} cannot overlap by {self.overlap}{beside}")
+
+    @property
+    def room(self) -> int:
+        """Tokens of the document in a full window."""
+        return self.size - self.reserved
 
     @property
     def stride(self) -> int:
         """New tokens scored by every window after a document's first."""
-        return self.size - self.overlap
+        return self.room - self.overlap
 
     def span(self, windows: int) -> int:
         """Inputs covered by a chain of full windows."""
-        return self.size + (windows - 1) * self.stride
+        return self.room + (windows - 1) * self.stride
 
     def count(self, inputs: int) -> int:
         """Windows needed for a document, or part of one, with this many inputs."""
         if inputs <= 0:
             return 0
-        return 1 + max(0, -(-(inputs - self.size) // self.stride))
+        return 1 + max(0, -(-(inputs - self.room) // self.stride))
 
     def cut(self, begin: int, end: int) -> np.ndarray:
         """The windows that read the inputs [begin, end) of a token array, as rows (BEGIN, END, SCORED_FROM).
@@ -52,4 +61,4 @@ class Windowing:
         begins = begin + self.stride * np.arange(self.count(end - begin), dtype=np.int64)
         scored_from = begins + self.overlap
         scored_from[:1] = begin
-        return np.stack([begins, np.minimum(begins + self.size, end), scored_from], axis=1)
+        return np.stack([begins, np.minimum(begins + self.room, end), scored_from], axis=1)

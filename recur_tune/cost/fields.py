@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from recur_tune.recurrences import FIELDS, MECHANISMS
+from recur_tune.tasks import TASKS
 
 _RECURRENCE = frozenset({"recurrence", *FIELDS})
 _ALL = MECHANISMS.values()
 _IN_PRODUCTS = {"recurrence"}.union(*(one.spec.model_fields.keys() - one.outside_products for one in _ALL))
 _IN_STATE = {"recurrence"}.union(*(one.spec.model_fields.keys() - one.outside_state for one in _ALL))
-_PRODUCTS = frozenset({*_IN_PRODUCTS, "base", "window", "overlap"})
+_OF_TASKS = set[str]().union(*(task.spec.model_fields.keys() - task.outside_products for task in TASKS))
+_PRODUCTS = frozenset({*_IN_PRODUCTS, *_OF_TASKS, "base", "window", "overlap"})
 _STEP = _RECURRENCE | {
     "base", "tokenizer", "window", "overlap", "windows", "batch", "dropout", "precision", "checkpointing",
     "memory_budget", "tune",

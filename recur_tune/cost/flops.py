@@ -19,9 +19,8 @@ if TYPE_CHECKING:  # importing torch takes seconds, and a report counts without 
 
 def flops_per_token(config: TrialConfig, shape: Shape, counted: Work | None = None) -> float:
     """The paper's convention (Tables 1 and 2): one forward pass of the blocks and the recurrence per token that is
-    scored, embeddings and vocabulary left out, causal attention counted at its average length."""
-    causal = (config.window + 1) / 2
-    window = config.window * _blocks_per_position(shape, attended=causal)
+    scored, embeddings and head left out, causal attention counted at its average length."""
+    window = config.window * _blocks_per_position(shape, attended=shape.pairs(config.window) / config.window)
     return (window + recurrence_flops(config, shape, counted)) / config.windowing.stride
 
 
@@ -37,12 +36,10 @@ def recurrence_flops(config: TrialConfig, shape: Shape, counted: Work | None = N
 
 def training_flops_per_token(config: TrialConfig, shape: Shape, plan: Plan, counted: Work | None = None) -> float:
     """Everything that a training step multiplies, per scored token: forward, backward, whatever the plan runs again,
-    the vocabulary projection, and attention over the whole square that kernels are charged for."""
-    from recur_tune.model.loss import padded
-
+    the task's head, and attention over the whole square that kernels are charged for."""
     windows, tokens = config.windows, config.window
     body = tokens * _blocks_per_position(shape, attended=tokens)
-    head = tokens * 2 * shape.hidden * padded(shape.vocabulary)
+    head = 2 * config.task.head(shape, tokens)
     mechanism, recomputed = config.mechanism, recomputed_windows(config, plan)
     # A product's backward pass is two products of the same size.
     total = 3 * windows * (body + head) + recomputed * body

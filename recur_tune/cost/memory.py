@@ -161,7 +161,7 @@ class _FusedDropout(nn.Module):
 
 def _forget_inside_the_kernel(config: PretrainedConfig) -> None:
     """A GPU's attention drops out inside its kernel and keeps nothing for it; a CPU's would keep the whole square."""
-    for name in ("attn_pdrop", "attention_dropout"):
+    for name in ("attn_pdrop", "attention_dropout", "attention_probs_dropout_prob"):
         if hasattr(config, name):
             setattr(config, name, 0.0)
 

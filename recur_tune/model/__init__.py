@@ -1,18 +1,19 @@
-"""The recurrent language model; it knows nothing of training."""
+"""The recurrent model; it knows nothing of training."""
 
-from transformers import AutoConfig, AutoModelForCausalLM
+import transformers
 
 from recur_tune.model.bodies import BODIES
 from recur_tune.model.bodies.gpt2 import RecurrentGPT2, RecurrentGPT2Config
 from recur_tune.model.cache import Cache, TextCache
-from recur_tune.model.reader import Reading, ReadsInWindows
+from recur_tune.model.reader import ReadsInWindows
 from recur_tune.model.recurrence import Passage, Recurrence, State
+from recur_tune.model.windowed import Reading, Windowed
 
 __all__ = [
     "Cache", "Passage", "Reading", "ReadsInWindows", "Recurrence", "RecurrentGPT2", "RecurrentGPT2Config", "State",
-    "TextCache",
+    "TextCache", "Windowed",
 ]  # fmt: skip
 
 for _body in BODIES.values():
-    AutoConfig.register(_body.config_class.model_type, _body.config_class)
-    AutoModelForCausalLM.register(_body.config_class, _body)
+    transformers.AutoConfig.register(_body.config_class.model_type, _body.config_class)
+    getattr(transformers, _body.opened_by).register(_body.config_class, _body)

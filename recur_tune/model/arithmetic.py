@@ -61,6 +61,11 @@ class Arithmetic:
         x_BTK, hidden, _ = self.norm_project(x_BTK, added, block.mlp_norm, block.up)
         return x_BTK, self.project(activated(hidden, block), block.down)
 
+    def mlp(self, x_BTK: torch.Tensor, block: Block) -> Product:
+        """A block's MLP alone, for blocks that normalise elsewhere."""
+        hidden = self.value(self.project(x_BTK, block.up))
+        return self.project(activated(hidden, block), block.down)
+
     def project(self, x_BTK: torch.Tensor, projection: Projection) -> Product:
         """A matrix product."""
         return _side_by_side([part(x_BTK) for part in projection.parts])

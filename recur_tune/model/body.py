@@ -1,4 +1,4 @@
-"""A decoder's parts, as the reader runs them: whatever the family, its own modules in these places.
+"""A body's parts, as a reader runs them: whatever the family, its own modules in these places.
 
 A family's file in `bodies/` says which of its modules is what. They stay where transformers puts them, so that any
 checkpoint loads and saves as it is.
@@ -94,7 +94,7 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """A decoder between its tokens and its last norm.
+    """A decoder between its tokens and its last norm, or an encoder (`encoder.py`).
 
     Attributes:
         tokens: Embeddings of tokens.

@@ -1,25 +1,25 @@
 """The next-token loss over a large vocabulary and its gradients, made together a chunk of rows at a time.
 
-Shape suffixes: N positions of a window in one row, K hidden size, V vocabulary, padded.
+Shape suffixes: W windows, B lanes, T positions, N positions of a window in one row, K hidden size, V vocabulary,
+padded.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from recur_tune.model.fusion import passes_for
 from recur_tune.model.passes import sum_type
 from recur_tune.model.products import add_product, product_type
+from recur_tune.model.reader import ReadsInWindows
+from recur_tune.shape import padded
 
 _ROWS = 5120  # positions whose logits exist at the same time, at most;
 _ROWS_IN_SINGLE_PRECISION = 4096  # and where evaluation wants them exact
-_ALIGNED = 128  # matrix units are at their best with multiples of it, and far from it with an odd vocabulary
-
-
-def padded(vocabulary: int) -> int:
-    """How many columns the logits have."""
-    return -(-vocabulary // _ALIGNED) * _ALIGNED
 
 
 def padded_weight(weight_VK: torch.Tensor) -> torch.Tensor:
@@ -79,3 +79,23 @@ class Head:
         """What all windows so far say about the weight."""
         assert self._gathered_VK is not None
         return self._gathered_VK[: self.vocabulary]
+
+
+class NextTokenScorer:
+    """The head during one step of predicting next tokens, where every window has a loss of its own."""
+
+    def __init__(self, model: ReadsInWindows, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> None:
+        self._weight_VK, self._targets_WBT = model.lm_head.weight, targets_WBT
+        self._head = Head(self._weight_VK, fused, is_trained=self._weight_VK.requires_grad)
+
+    def see(self, window: int, top_NK: torch.Tensor) -> None:
+        """Nothing is known of a window before it is scored."""
+
+    def score(self, window: int, top_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum of negative log-likelihoods, and its gradient."""
+        return self._head.score(top_NK, self._targets_WBT[window].flatten())
+
+    def gradients(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+        """Of the vocabulary projection."""
+        if self._weight_VK.requires_grad:
+            yield self._weight_VK, self._head.gradient

@@ -33,7 +33,7 @@ def write_code(folder: Path) -> None:
         origin = f"{_ORIGIN}: {module}, with imports of its own.\n"
         (folder / f"{_file(module)}.py").write_text(origin + _IMPORT.sub(r"from .\2 import ", source))
     (folder / f"{_file(recurrences.__name__)}.py").write_text(_only(recurrence))
-    settings["auto_map"] = {"AutoConfig": _place(body.config_class), "AutoModelForCausalLM": _place(body)}
+    settings["auto_map"] = {"AutoConfig": _place(body.config_class), body.opened_by: _place(body)}
     (folder / "config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 

@@ -9,7 +9,10 @@ from typing import Any
 import torch
 from pydantic import BaseModel
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerBase
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
+)
 from transformers.utils import logging as transformers_logging
 
 from recur_tune.corpus.tokenizers import load_tokenizer
@@ -18,8 +21,9 @@ from recur_tune.hub import gguf_file, hub_message, use_cache_where_offline
 from recur_tune.model.bodies import BODIES
 from recur_tune.model.portable import write_code
 from recur_tune.model.reader import ReadsInWindows
+from recur_tune.model.windowed import Windowed
 from recur_tune.recurrences import settings_of
-from recur_tune.shape import FAMILIES, family_of
+from recur_tune.shape import ENCODERS, FAMILIES, family_of
 from recur_tune.shapes import DROPOUTS, KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
 
 # Hugging Face's bars and load reports would break ours; what goes wrong raises anyway.
@@ -28,6 +32,11 @@ transformers_logging.set_verbosity_error()
 
 # Ways to scale rotary positions that are the same for every window; others change with a text's length.
 _ROTARY = ("default", "linear", "llama3", "yarn")
+_DROPOUTS = {"gpt2": DROPOUTS} | dict.fromkeys(ENCODERS, ("hidden_dropout_prob", "attention_probs_dropout_prob"))
+_ARCHITECTURES = {
+    "AutoModelForCausalLM": MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    "AutoModelForQuestionAnswering": MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
+}
 _OURS = {"recurrence", "window", "overlap", "auto_map"}
 
 
@@ -59,16 +68,16 @@ def recurrent_config(base: PretrainedConfig, spec: BaseModel | None, dropout: fl
     settings = {key: value for key, value in base.to_dict().items() if key not in {"model_type", "dtype", *_OURS}}
     family = family_of(base.to_dict())
     if dropout is not None:
-        settings |= dict.fromkeys(DROPOUTS if family == "gpt2" else ("attention_dropout",), dropout)
+        settings |= dict.fromkeys(_DROPOUTS.get(family, ("attention_dropout",)), dropout)
     return BODIES[family].config_class(**settings, recurrence=settings_of(spec))
 
 
-def fresh_model(config: Any) -> ReadsInWindows:
+def fresh_model(config: Any) -> Windowed:
     """A model of this configuration, its weights drawn from torch's generator."""
     return BODIES[config.shape.family](config)
 
 
-def described_model(described: str) -> ReadsInWindows:
+def described_model(described: str) -> Windowed:
     """The same of a configuration's JSON, which caches can have as a key."""
     settings = json.loads(described)
     return fresh_model(BODIES[family_of(settings)].config_class.from_dict(settings))
@@ -76,7 +85,7 @@ def described_model(described: str) -> ReadsInWindows:
 
 def load_base(
     base: str, spec: BaseModel | None, dropout: float | None = None, vocabulary: int | None = None
-) -> ReadsInWindows:
+) -> Windowed:
     """A base with a fresh recurrence (or none) added; a preset's weights are drawn from torch's generator.
 
     `dropout` replaces the base's own rates where it is given.
@@ -86,6 +95,8 @@ def load_base(
         raise UserError(f"base: {base} already has a recurrence; give the plain model that it was trained from.")
     if base in PRESETS and not Path(base).is_dir():
         return fresh_model(recurrent_config(config, spec, dropout))
+    if family_of(config.to_dict()) in ENCODERS:
+        return _encoder(base, spec, dropout)
     weights = _weights(base)
     # The file's own configuration: a known shape says nothing of rotary positions.
     ours = recurrent_config(weights.config, spec, dropout)
@@ -95,6 +106,20 @@ def load_base(
     model.load_state_dict(weights.state_dict(), strict=False, assign=True)
     model.take_buffers(weights)
     model.tie_weights()
+    return model
+
+
+def _encoder(base: str, spec: BaseModel | None, dropout: float | None) -> Windowed:
+    """An encoder with its heads, which are drawn where the base has none, as the recurrence is."""
+    use_cache_where_offline()
+    try:
+        ours = recurrent_config(_read_config(base), spec, dropout)  # the file's own: a known shape says less
+        model = BODIES[ours.shape.family].from_pretrained(base, config=ours, use_safetensors=True, dtype=torch.float32)
+    except UserError:
+        raise
+    except Exception as error:  # as above
+        raise UserError(hub_message("base", base, error, _suggestions())) from error
+    model.add_recurrence()
     return model
 
 
@@ -111,7 +136,7 @@ def _weights(base: str) -> Any:
         raise UserError(hub_message("base", base, error, _suggestions())) from error
 
 
-def save_model(model: ReadsInWindows, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+def save_model(model: Windowed, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write the model in Hugging Face's format. Without a recurrence the folder is a plain model of its family, which
     any tool opens. With one it holds the model's code too. Then transformers opens it where recur-tune is not installed
     if it is told to trust that code, and after `import recur_tune.model` without; the family's own class finds the
@@ -124,7 +149,7 @@ def save_model(model: ReadsInWindows, tokenizer: PreTrainedTokenizerBase, folder
         return
     family = model.config.shape.family
     settings = {key: value for key, value in model.config.to_dict().items() if key not in _OURS}
-    settings |= {"model_type": family, "architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family]]}
+    settings |= {"model_type": family, "architectures": [_ARCHITECTURES[model.opened_by][family]]}
     (folder / "config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
@@ -140,7 +165,7 @@ def check_model(folder: Path) -> None:
         )
 
 
-def load_model(folder: Path) -> tuple[ReadsInWindows, PreTrainedTokenizerBase]:
+def load_model(folder: Path) -> tuple[Windowed, PreTrainedTokenizerBase]:
     """A model that `save_model` wrote, with its tokenizer."""
     check_model(folder)
     config = base_config(str(folder))
@@ -152,6 +177,14 @@ def load_model(folder: Path) -> tuple[ReadsInWindows, PreTrainedTokenizerBase]:
     except Exception as error:  # a damaged file raises safetensors' own type, a missing one OSError
         raise UserError(hub_message("model", str(folder), error, "another run")) from error
     return model, load_tokenizer(str(folder))
+
+
+def load_decoder(folder: Path) -> tuple[ReadsInWindows, PreTrainedTokenizerBase]:
+    """The same, where it is to say which tokens come next."""
+    model, tokenizer = load_model(folder)
+    if not isinstance(model, ReadsInWindows):
+        raise UserError(f"model: {folder} is an encoder, which predicts no next tokens; give a decoder's run.")
+    return model, tokenizer
 
 
 def base_tokenizer(base: str, chosen: str | None) -> str:
@@ -173,6 +206,8 @@ def _read_config(base: str) -> PretrainedConfig:
         )
     is_ours = settings["model_type"] != family
     config = (BODIES[family].config_class if is_ours else CONFIG_MAPPING[family]).from_dict(settings)
+    if family in ENCODERS and config.pad_token_id is None:
+        raise UserError(f"base: {base} does not say which token is padding (pad_token_id in its config.json); add it.")
     rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rotary not in _ROTARY:
         raise UserError(

@@ -9,117 +9,38 @@ Shape suffixes: B lanes, T positions, M rows that a recurrence brings, K hidden 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache as cache_calls
-from functools import cached_property, partial
-from typing import Any
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
-from recur_tune.corpus.windows import NOT_SCORED, Windowing
+from recur_tune.corpus.windows import NOT_SCORED
 from recur_tune.model.arithmetic import Arithmetic, Product
 from recur_tune.model.attention import Extra, attend, inserted_keys_values, split_keys_values, turned_keys_values
-from recur_tune.model.body import Body, Turn
+from recur_tune.model.body import Turn
 from recur_tune.model.cache import Cache, TextCache
-from recur_tune.model.recurrence import Passage, Recurrence, State
-from recur_tune.model.recurrences import module_of
-from recur_tune.shape import Shape, shape_of
+from recur_tune.model.recurrence import Passage, State
+from recur_tune.model.windowed import Reading, Windowed
 
 _BY_AUTOGRAD = Arithmetic()
 _CALIBRATED_TOGETHER = 16  # texts
 
 
-class WindowedConfig(PretrainedConfig):
-    """What our configurations add to a family's own.
-
-    Attributes:
-        recurrence: The mechanism's name as `kind`, and its fields; None is the plain model.
-        window: Tokens that the model was trained to read at a time: a text of any length is read so, and evaluation
-            warns when it reads otherwise.
-        overlap: Tokens of a window that are read again in the next.
-    """
-
-    recurrence: dict[str, Any] | None = None
-    window: int | None = None
-    overlap: int | None = None
-
-    @property
-    def shape(self) -> Shape:
-        """The body's."""
-        return shape_of(self.to_dict())
-
-    @property
-    def windowing(self) -> Windowing:
-        """The windows in which a text is read."""
-        context = self.shape.context
-        size = self.window or context
-        if size > context:
-            raise ValueError(f"window: {size} is more than the {context} positions of this model.")
-        return Windowing(size, self.overlap or 0)
-
-
-@dataclass(frozen=True)
-class Reading:
-    """What one window (or the next part of it) became: the last layer's output, and the state that it leaves."""
-
-    top_BTK: torch.Tensor
-    state: State | None
-
-
-class ReadsInWindows(PreTrainedModel):
+class ReadsInWindows(Windowed):
     """A pretrained decoder and the recurrence that connects its windows.
 
-    `read` runs one window. Called as a model, and in Hugging Face's `generate`, it reads a text of any length in the
-    windows of its configuration. A family's class says where its modules are (`find_body`).
+    Called as a model, and in Hugging Face's `generate`, it reads a text of any length in the windows of its
+    configuration.
     """
 
+    opened_by, scored_by = "AutoModelForCausalLM", "recur_tune.model.loss:NextTokenScorer"
     _is_stateful = True  # a window that is over cannot be gone back to, so no other model may guess tokens ahead
     accepts_loss_kwargs = False  # Hugging Face's Trainer would take **unknown for a place to put its own
-    recurrence: Recurrence | None
-
-    def find_body(self) -> Body:
-        """The family's modules in their places."""
-        raise NotImplementedError
-
-    @cached_property
-    def body(self) -> Body:
-        """The same, found once."""
-        return self.find_body()
-
-    def add_recurrence(self) -> None:
-        """A fresh one, as the configuration describes it, or none."""
-        settings = self.config.recurrence
-        self.recurrence = None
-        if settings is not None:
-            fields = {name: value for name, value in settings.items() if name != "kind"}
-            # Before there were others, a configuration did not say which.
-            self.recurrence = module_of(settings.get("kind", "pooled"))(self.config.shape, **fields)
-
-    def take_buffers(self, other: nn.Module) -> None:
-        """What another model of the family computes with and does not save, as the angles of rotary positions."""
-        own = dict(self.named_buffers())
-        for name, buffer in other.named_buffers():
-            if name in own and own[name].is_meta:
-                place, _, attribute = name.rpartition(".")
-                setattr(self.get_submodule(place), attribute, buffer)
-
-    def freeze_body(self) -> None:
-        """Leave only the recurrence to be trained."""
-        assert self.recurrence is not None
-        self.requires_grad_(False)
-        self.recurrence.requires_grad_(True)
-
-    def _init_weights(self, module: nn.Module) -> None:
-        # The recurrence has a start of its own; a body's narrow normal would leave the state at almost nothing.
-        if self.recurrence is not None and any(module is part for part in self.recurrence.modules()):
-            self.recurrence.reset(module)
-        else:
-            super()._init_weights(module)
 
     def read(
         self,

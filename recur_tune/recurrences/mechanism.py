@@ -66,6 +66,7 @@ class Mechanism:
         state_floats: Numbers in the state of one lane; None has them counted.
         from_the_start: Whether a document's first window has a state as well, a learned one.
         stops_gradients: Whether no gradient goes from a window to the one before, as its module says too.
+        both_ways: Whether it connects an encoder's windows too: they are read in both directions, and end in padding.
         kept_as_read: Whether a state's numbers have the precision in which a window is read; else single precision.
         positions: Given a spec and a body's shape, the positions that its rows take beside a window's own.
         outside_products: Fields that enter no matrix product.
@@ -85,6 +86,7 @@ class Mechanism:
     state_floats: Callable[[Any, Shape], int] | None = None
     from_the_start: bool = False
     stops_gradients: bool = False
+    both_ways: bool = False
     kept_as_read: bool = False
     positions: Callable[[Any, Shape], int] = lambda spec, shape: 0
     outside_products: frozenset[str] = frozenset()

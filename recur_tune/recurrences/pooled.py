@@ -45,8 +45,9 @@ def _flops(spec: PooledSpec, shape: Shape, windowing: Windowing) -> float:
 
 
 def _work(spec: PooledSpec, shape: Shape, windowing: Windowing) -> Work:
-    """The attention's square grows from T to T + M on both sides."""
-    grown = (windowing.size + spec.embeddings) ** 2 - windowing.size**2
+    """The square of causal attention grows from T to T + M on both sides, an encoder's on one."""
+    beside = windowing.size if shape.both_ways else windowing.size + spec.embeddings
+    grown = beside * (windowing.size + spec.embeddings) - windowing.size**2
     look = grown * 2 * 2 * shape.heads * shape.head_size
     return Work(_made(spec, shape, windowing), layer_count(spec.l_ins, shape) * (_keys_values(spec, shape) + look))
 
@@ -76,6 +77,13 @@ PAPER = {
     "window": 300, "overlap": 0, "windows": 20,
 }  # fmt: skip
 
+
+def _check(spec: PooledSpec, shape: Shape, base: str) -> str | None:
+    if shape.both_ways and spec.pooling != "mean":
+        return f"pooling: {spec.pooling!r} would take in the padding of windows that {base} reads; choose 'mean'."
+    return refused_layer("l_ins", spec.l_ins, shape, base)
+
+
 POOLED = Mechanism(
     name="pooled",
     spec=PooledSpec,
@@ -88,6 +96,7 @@ POOLED = Mechanism(
     work=_work,
     state_floats=_state_floats,
     outside_products=frozenset({"skip"}),  # which only adds
+    both_ways=True,
     outside_state=frozenset({"width", "depth", "pooling", "skip"}),
-    check=lambda spec, shape, base: refused_layer("l_ins", spec.l_ins, shape, base),
+    check=_check,
 )

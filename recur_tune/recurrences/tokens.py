@@ -22,9 +22,11 @@ class TokensSpec(BaseModel):
 
 
 def _flops(spec: TokensSpec, shape: Shape, windowing: Windowing) -> float:
-    """What rows cost in all layers: their products, and causal attention with its looks at them."""
+    """What rows cost in all layers: their products, and attention with its looks at them."""
     read, write, tokens = spec.ring * spec.state_tokens, spec.state_tokens, windowing.size
-    looks = _causal(read + tokens + write) - _causal(tokens)
+    looks = shape.pairs(read + tokens + write) - shape.pairs(tokens)
+    if shape.both_ways:  # and yet no row sees those that sum it up
+        looks -= (read + tokens) * write
     return shape.layers * (2 * shape.block_products * (read + write) + _look(shape) * looks)
 
 
@@ -44,11 +46,6 @@ def _look(shape: Shape) -> int:
     return 2 * 2 * shape.heads * shape.head_size
 
 
-def _causal(rows: int) -> float:
-    """Pairs of a row and one that it sees, itself among them."""
-    return rows * (rows + 1) / 2
-
-
 TOKENS = Mechanism(
     name="tokens",
     spec=TokensSpec,
@@ -60,5 +57,6 @@ TOKENS = Mechanism(
     work=_work,
     state_floats=lambda spec, shape: spec.ring * spec.state_tokens * shape.hidden,
     from_the_start=True,
+    both_ways=True,
     positions=lambda spec, shape: 0 if shape.learned_positions else (spec.ring + 1) * spec.state_tokens,
 )

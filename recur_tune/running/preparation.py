@@ -73,16 +73,15 @@ def tokenise(
 ) -> None:
     """Prepare every corpus of the space, so that no worker waits for it."""
     from recur_tune.corpus.tokenizers import load_tokenizer
-    from recur_tune.corpus.tokens import prepare
     from recur_tune.model.pretrained import base_tokenizer
 
     for config in _distinct(spec, "base", "corpus", "tokenizer"):
         named = "base" if config.tokenizer is None else "tokenizer"
         name = base_tokenizer(directory.with_own_base(config).base, config.tokenizer)
-        tokenizer = load_tokenizer(name, field=named)
+        tokenizer, task = load_tokenizer(name, field=named), config.task.build(config.task_spec)
         for split in splits:
             title = f"{config.corpus} {split}"
-            prepare(config.corpus, split, tokenizer, lambda tokens, title=title: progress(title, tokens))  # type: ignore[arg-type,misc]
+            task.prepare(config.corpus, split, tokenizer, lambda tokens, title=title: progress(title, tokens))
 
 
 def worst_costs(spec: SearchSpec, prices: Prices, own_base: Callable[[TrialConfig], TrialConfig]) -> dict[str, float]:

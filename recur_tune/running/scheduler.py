@@ -53,8 +53,8 @@ class ParetoPruning(LivesInDriver, FIFOScheduler):
             allow_another_failure(trial)  # the trainable raises next, and that is no failure
             self.log.record("moved", trial=number)
             return TrialScheduler.CONTINUE
-        if damage := report.get("damage"):
-            self.log.record("notice", trial=number, text=f"T{number}: {damage}")
+        if notice := report.get("notice"):
+            self.log.record("notice", trial=number, text=f"T{number}: {notice}")
             return TrialScheduler.CONTINUE
         self.log.record("report", trial=number, **report)
         record = self.log.state.record(number)

@@ -22,7 +22,6 @@ from transformers import PreTrainedTokenizerBase
 
 from recur_tune.cluster.names import call_this_process, trial_name
 from recur_tune.cluster.ray_cluster import NODE_NAME
-from recur_tune.corpus.tokens import prepare
 from recur_tune.cost.device import device_flops
 from recur_tune.errors import StorageFault, UserError
 from recur_tune.files import storage_fault, whole_folder, write_text
@@ -33,7 +32,6 @@ from recur_tune.searching.state import STORAGE
 from recur_tune.spec import TrialConfig
 from recur_tune.throttle import Every, Throttled
 from recur_tune.training.checkpoint import DamagedCheckpoint, load_checkpoint, save_checkpoint
-from recur_tune.training.evaluate import evaluate
 from recur_tune.training.loop import Diverged, Report, Trainer
 from recur_tune.trial.run_folder import RESUME
 from recur_tune.trial.setup import set_up
@@ -113,8 +111,10 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
     _start_clean()
     call_this_process(trial_name(folder))
     trainer, tokenizer = set_up(config)
-    if (folder / RESUME).is_dir() and (damage := _go_on(trainer, folder / RESUME)):
-        yield {"damage": damage}
+    if not (folder / RESUME).is_dir():
+        yield from ({"notice": remark} for remark in trainer.stream.remarks)
+    elif damage := _go_on(trainer, folder / RESUME):
+        yield {"notice": damage}
     node = os.environ.get(NODE_NAME)
     leaving = Throttled(
         lambda: bool(node) and flag.is_up(folder.parent.parent / LEAVING / str(node)), _SECONDS_BETWEEN_LOOKS
@@ -160,9 +160,9 @@ def _go_on(trainer: Trainer, folder: Path) -> str:
 
 def _score(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, split: str) -> dict[str, float]:
     """The metrics of the trained model on a whole split, read as in training."""
-    config = trainer.config
-    documents = prepare(config.corpus, split, tokenizer)  # type: ignore[arg-type]
-    return evaluate(trainer.model, documents, config.windowing, config.batch, config.precision).metrics()
+    config, task = trainer.config, trainer.task
+    whole = task.prepare(config.corpus, split, tokenizer)  # type: ignore[arg-type]
+    return task.evaluate(trainer.model, whole, config.windowing, config.batch, config.precision).metrics()
 
 
 class Stopwatch:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from recur_tune.tasks import TASKS
 from recur_tune.units import format_count, format_size
 
 
@@ -26,10 +27,7 @@ def _plain(value: float) -> str:
 OBJECTIVES: dict[str, Objective] = {
     objective.name: objective
     for objective in (
-        Objective("perplexity", "perplexity per word", "quality", _plain),
-        Objective("token_perplexity", "perplexity per token", "quality", _plain),
-        Objective("bits_per_byte", "bits per byte", "quality", _plain),
-        Objective("loss", "nats per token", "quality", _plain),
+        *(Objective(*quality, "quality", _plain) for task in TASKS for quality in task.qualities),
         Objective("flops_per_token", "FLOPs/token", "cost", format_count),
         Objective("training_flops_per_token", "training FLOPs/token", "cost", format_count),
         Objective("peak_memory", "peak memory", "cost", format_size),

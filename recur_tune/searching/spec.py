@@ -27,6 +27,7 @@ from recur_tune.searching.objectives import COSTS, OBJECTIVES
 from recur_tune.searching.space import RECURRENCE, Space, same_parameter
 from recur_tune.searching.space_parsing import read_space
 from recur_tune.spec import Count, TrialConfig, nearest
+from recur_tune.tasks import task_of
 from recur_tune.units import format_size, parse_count, parse_duration, parse_size
 
 Duration = Annotated[PositiveFloat, BeforeValidator(parse_duration)]
@@ -174,12 +175,24 @@ class SearchSpec(_Section):
             self.parsed_space.point(given)  # and where it has no such trial
         if "corpus" in searched:
             raise ValueError("space: corpus is a choice, and numbers from two texts cannot be compared; name one.")
+        self._check_qualities()
         per_token = [name for name in self.objectives if name in ("token_perplexity", "loss")]
         if "tokenizer" in searched and per_token:
             raise ValueError(
                 f"objectives: {per_token[0]} of two tokenizers cannot be compared; take bits_per_byte or perplexity."
             )
         return self
+
+    def _check_qualities(self) -> None:
+        """A corpus is for one task, and each has qualities of its own."""
+        corpus = str(self.parsed_space.fixed.get("corpus", TrialConfig.model_fields["corpus"].default))
+        own = [quality.name for quality in task_of(corpus).qualities]
+        for name in self.objectives:
+            if name not in COSTS and name not in own:
+                raise ValueError(
+                    f"objectives: {name} is no quality of {task_of(corpus).name}, which {corpus} is for; these are: "
+                    f"{', '.join(own)}."
+                )
 
     @cached_property
     def parsed_space(self) -> Space:

@@ -1,7 +1,7 @@
 """Backpropagation through time over a chain of windows, with the paper's checkpoint at the bottleneck.
 
 Between two windows only the state survives (section 3.2). So the chain is read once for the states alone, and then
-window by window from its end: run again, scored, differentiated and forgotten. The vocabulary projection, a third of
+window by window from its end: run again, scored, differentiated and forgotten. A vocabulary projection, a third of
 a small model's work, is needed on the way back only and is never run twice. A `Plan` says how many windows are kept
 from the first reading instead.
 """
@@ -17,9 +17,9 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from recur_tune.corpus.batches import WindowBatch
-from recur_tune.model import ReadsInWindows, State
+from recur_tune.model import State, Windowed
 from recur_tune.model.gathered import Gathered, Totals
-from recur_tune.model.loss import Head
+from recur_tune.model.windowed import Scorer
 from recur_tune.spec import TrialConfig
 from recur_tune.training.dice import Dice
 from recur_tune.training.recording import Recording
@@ -72,14 +72,14 @@ class Chain(nn.Module):
     says on the host must not matter, since a recording is of one batch and serves all.
     """
 
-    def __init__(self, model: ReadsInWindows, plan: Plan, speed: Speed = "plain") -> None:
+    def __init__(self, model: Windowed, plan: Plan, speed: Speed = "plain") -> None:
         super().__init__()
         self.model, self.plan = model, plan
         self.uniform, self.fused = speed != "plain", speed in ("compiled", "recorded")
         self._recording = Recording(self) if speed in _WITHOUT_RECORDING else None
 
     def forward(self, batch: WindowBatch) -> torch.Tensor:
-        """The sum of negative log-likelihoods over every scored token of the batch."""
+        """The sum of the task's losses over the batch: of next tokens, every scored token's negative log-likelihood."""
         return _Differentiated.apply(self, batch, *self.trained)
 
     @property
@@ -97,15 +97,15 @@ class Chain(nn.Module):
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """That, operation by operation; dropout throws `dice`."""
         dice = dice or Dice(self.model)
-        trained, vocabulary = self.trained, self.model.lm_head.weight
+        trained = self.trained
         totals = Totals(trained, self.model.body)
-        head = Head(vocabulary, self.fused, is_trained=vocabulary.requires_grad)
+        scorer = self.model.scorer(batch.targets_WBT, batch.fresh_WB, self.fused)
         step = Gathered(totals, self.fused)
         losses: list[torch.Tensor] = []
         by_state: Gradients | None = None  # what the windows behind say about the state that one leaves
-        for window, entry, reading in self._readings(batch, step, dice):
+        for window, entry, reading in self._readings(batch, step, dice, scorer):
             top_NK, left = reading
-            loss, by_top_NK = head.score(top_NK, batch.targets_WBT[window].flatten())
+            loss, by_top_NK = scorer.score(window, top_NK)
             losses.append(loss)
             by_outputs: list[tuple[torch.Tensor, torch.Tensor | None]] = [(top_NK, by_top_NK)]
             if left is not None and by_state is not None:
@@ -115,17 +115,19 @@ class Chain(nn.Module):
             by_state = None if entry is None else by_entry
             _add(totals.gradients, by_trained)
             del reading, top_NK, left, by_outputs, by_trained  # before another window's activations are made
-        if vocabulary.requires_grad:
-            at_head = next(at for at, parameter in enumerate(trained) if parameter is vocabulary)
-            totals.gradients[at_head] += head.gradient
+        for weight, gradient in scorer.gradients():
+            at_head = next(at for at, parameter in enumerate(trained) if parameter is weight)
+            totals.gradients[at_head] += gradient
         return torch.stack(losses).sum(), totals.gradients
 
-    def _readings(self, batch: WindowBatch, step: Gathered, dice: Dice) -> Iterator[tuple[int, State | None, Read]]:
+    def _readings(
+        self, batch: WindowBatch, step: Gathered, dice: Dice, scorer: Scorer
+    ) -> Iterator[tuple[int, State | None, Read]]:
         """Windows in the order in which they are differentiated, with the state that each begins with."""
         if self.model.recurrence is not None and self.model.recurrence.stops_gradients:
             yield from self._forward_readings(batch, step, dice)
             return
-        entries, readings = self._read_for_states(batch, step, dice)
+        entries, readings = self._read_for_states(batch, step, dice, scorer)
         for window in reversed(range(len(entries))):
             entry, reading = entries.pop(), readings.pop(window, None)
             if reading is None:
@@ -146,7 +148,7 @@ class Chain(nn.Module):
             del top_NK
 
     def _read_for_states(
-        self, batch: WindowBatch, step: Gathered, dice: Dice
+        self, batch: WindowBatch, step: Gathered, dice: Dice, scorer: Scorer
     ) -> tuple[list[State | None], dict[int, Read]]:
         """The state that each window begins with, and the readings that are kept."""
         windows = len(batch.starts)
@@ -159,6 +161,7 @@ class Chain(nn.Module):
             with torch.set_grad_enabled(kept), dice.first(window):
                 reading = self._read(batch, window, entries[-1], step)
             left = reading[1]
+            scorer.see(window, reading[0])
             if kept:
                 readings[window] = reading
         return entries, readings

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from recur_tune.corpus.tokens import TokenisedSplit
-from recur_tune.model import ReadsInWindows
+from recur_tune.model import Windowed
 from recur_tune.spec import TrialConfig
 from recur_tune.training.precision import autocast
 
@@ -20,7 +20,7 @@ _WEIGHT = 0.2  # of these in the running mean, which so has the last 50 steps in
 class Calibration:
     """Whatever a recurrence has to know of its body as means over texts is measured, and follows the body."""
 
-    def __init__(self, config: TrialConfig, model: ReadsInWindows, train: TokenisedSplit) -> None:
+    def __init__(self, config: TrialConfig, model: Windowed, train: TokenisedSplit) -> None:
         self._config, self._model, self._train = config, model, train
         shape = model.config.shape
         rows = config.mechanism.positions(config.recurrence_spec, shape) if config.mechanism else 0

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from recur_tune.model import ReadsInWindows
+from recur_tune.model import Windowed
 
 _SEEDS = 2**62
 
@@ -15,7 +15,7 @@ _SEEDS = 2**62
 class Dice:
     """Remembers the RNG state before each window and goes back to it."""
 
-    def __init__(self, model: ReadsInWindows) -> None:
+    def __init__(self, model: Windowed) -> None:
         self.thrown = model.training and model.body.drops_out
         self.devices = [device] if (device := next(model.parameters()).device).type == "cuda" else []
         self._before: dict[int, tuple[torch.Tensor, ...]] = {}
@@ -45,7 +45,7 @@ class RecordedDice(Dice):
     """The same inside a CUDA graph, where no state can be read or set: every window has two generators that begin alike
     and, since each replay draws as many numbers from both, stay alike."""
 
-    def __init__(self, model: ReadsInWindows, windows: int, graph: torch.cuda.CUDAGraph) -> None:
+    def __init__(self, model: Windowed, windows: int, graph: torch.cuda.CUDAGraph) -> None:
         super().__init__(model)
         if not self.thrown:
             return

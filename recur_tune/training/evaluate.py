@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +18,8 @@ from recur_tune.model import ReadsInWindows, State
 from recur_tune.model.loss import likelihoods, padded_weight
 from recur_tune.spec import Precision
 from recur_tune.training.precision import autocast
+from recur_tune.training.task import GivenState
 
-GivenState = Literal["own", "none", "other"]
 DEEPEST = 64  # depths of recurrence from here on are reported together
 
 
@@ -40,6 +40,7 @@ class Evaluation:
     document_words: list[int]
     document_bytes: list[int]
     seconds: float
+    remarks: tuple[str, ...] = ()
 
     def metrics(self) -> dict[str, float]:
         """The numbers that people compare."""
@@ -53,6 +54,13 @@ class Evaluation:
         if self.answers:
             metrics["answer_accuracy"] = self.answers_correct / self.answers
         return metrics
+
+    def counts(self) -> dict[str, Any]:
+        """What was scored, and how fast."""
+        return {
+            "tokens": self.tokens, "words": self.words, "bytes": self.bytes, "documents": len(self.document_nll),
+            "tokens per second": f"{self.tokens / self.seconds:.0f}",
+        }  # fmt: skip
 
     def report(self) -> dict[str, Any]:
         """Everything, as plain values for JSON: NaN, which JSON does not know, becomes null."""
@@ -106,7 +114,7 @@ def evaluate(
                 fresh_B=on_device.fresh_WB[0] if start == "some" else None,
                 overlap=windowing.overlap,
             )
-        state = reading.state if given != "other" else _handed_round(reading.state, state, table_B5)
+        state = reading.state if given != "other" else handed_round(reading.state, state, table_B5)
         # Only what is scored is projected: in an overlapped window that may be a small part.
         top_NK, target_N = reading.top_BTK.flatten(0, 1)[rows], on_device.targets_WBT[0].flatten()[rows]
         answers.append(likelihoods(top_NK, head_VK, target_N, len(model.lm_head.weight)))
@@ -123,7 +131,7 @@ def evaluate(
     return _summarise(split, windowing, nll, correct, depth, position, time.perf_counter() - started)
 
 
-def _handed_round(left: State | None, before: State | None, table_B5: np.ndarray) -> State | None:
+def handed_round(left: State | None, before: State | None, table_B5: np.ndarray) -> State | None:
     """Every lane gets the state of the one before it; a lane that has run dry keeps handing on what it last got."""
     if left is None or before is None:
         return None if left is None else tuple(one.roll(1, 0) for one in left)

@@ -14,16 +14,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from recur_tune.corpus.batches import TrainingStream, WindowBatch
-from recur_tune.corpus.tokens import TokenisedSplit
+from recur_tune.corpus.batches import WindowBatch
 from recur_tune.errors import UserError
-from recur_tune.model import ReadsInWindows
+from recur_tune.model import Windowed
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, Plan, chosen_speed
 from recur_tune.training.calibration import Calibration
-from recur_tune.training.evaluate import evaluate
 from recur_tune.training.memory_tracker import MemoryTracker
 from recur_tune.training.step import make_optimizer, set_learning_rate, train_step
+from recur_tune.training.task import TaskCode
 
 
 def worker_count() -> int:
@@ -41,7 +40,7 @@ class Report:
 
     step: int
     tokens: int  # scored so far: the clock by which everything is compared and resumed
-    loss: float  # nats per token in this step, over all workers
+    loss: float  # nats per token, or per question, in this step, over all workers
     learning_rate: float
     gradient_norm: float
     tokens_per_second: float
@@ -72,10 +71,10 @@ class Trainer:
     def __init__(
         self,
         config: TrialConfig,
-        model: ReadsInWindows,
+        model: Windowed,
         plan: Plan,
-        train: TokenisedSplit,
-        validation: TokenisedSplit,
+        train: Any,
+        validation: Any,
         device: torch.device,
     ) -> None:
         self.workers = worker_count()
@@ -88,9 +87,8 @@ class Trainer:
         if self.workers > 1:
             self.chain = DistributedDataParallel(self.chain)
         self.optimizer = make_optimizer(self.model, config.learning_rate, config.weight_decay, config.recurrence_rate)
-        self.stream = TrainingStream(
-            train, config.windowing, config.windows, config.batch, config.seed, self.rank, self.workers
-        )
+        self.task: TaskCode = config.task.build(config.task_spec)
+        self.stream = self.task.stream(config, train, self.rank, self.workers)
         self.calibration = Calibration(config, self.model, train)
         self.progress = Progress()
         self.measured_peak_bytes: int | None = None
@@ -171,7 +169,7 @@ class Trainer:
 
     def _validate(self) -> dict[str, float]:
         config = self.config
-        metrics = evaluate(
+        metrics = self.task.evaluate(
             self.model, self.validation, config.windowing, lanes=config.batch, precision=config.precision
         ).metrics()
         if self.device.type == "cuda":  # a recording has memory of its own: this is for whoever shares the card

@@ -48,15 +48,15 @@ def train_step(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Forward, backward, clip, update; returns this worker's part of the step's mean loss, and the gradient's norm.
 
-    `batch.step_scored` counts the step's tokens over all workers, and DDP averages gradients over them, so the
-    gradient is that of the mean over all tokens however many workers share the work. `proceed` sees the loss
+    `batch.mean_over` counts the step's losses over all workers, and DDP averages gradients over them, so the gradient
+    is that of the mean over all tokens, or questions, however many workers share the work. `proceed` sees the loss
     and the gradient's norm before any weight changes and may raise.
     """
     with autocast(batch.inputs_WBT.device, precision):
         if isinstance(chain, Chain):
             loss = _differentiate(chain, batch)
         else:  # DDP gathers the workers' gradients while autograd hands them out
-            loss = chain(batch) / batch.step_scored
+            loss = chain(batch) / batch.mean_over
             (loss * workers).backward()
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     norm = nn.utils.clip_grad_norm_(parameters, clip_norm)
@@ -69,7 +69,7 @@ def train_step(
 def _differentiate(chain: Chain, batch: WindowBatch) -> torch.Tensor:
     """The mean loss; its gradients go straight to the parameters."""
     loss, gradients = chain.differentiate(batch)
-    torch._foreach_div_(gradients, batch.step_scored)
+    torch._foreach_div_(gradients, batch.mean_over)
     for parameter, gradient in zip(chain.trained, gradients, strict=True):
         parameter.grad = gradient
-    return loss / batch.step_scored
+    return loss / batch.mean_over

@@ -1,4 +1,4 @@
-"""The fields that a trial has: those of its own recurrence, and a plain model has none of any."""
+"""The fields that a trial has: those of its own recurrence, of which a plain model has none, and of its task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ _OF_ANY = OF_A_RECURRENCE - FIELDS.keys()
 
 def own_fields(config: TrialConfig) -> dict[str, Any]:
     """A trial's fields without those that mean nothing in it."""
-    return own(config.recurrence, dict(config))
+    own_values = own(config.recurrence, dict(config))
+    return {name: value for name, value in own_values.items() if name not in config.foreign_fields}
 
 
 def own(recurrence: str | None, values: Mapping[str, Any]) -> dict[str, Any]:

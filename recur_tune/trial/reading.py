@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from pydantic import BaseModel
 
 from recur_tune.corpus.windows import Windowing
 from recur_tune.errors import UserError
-from recur_tune.model import ReadsInWindows
-from recur_tune.model.reader import WindowedConfig
+from recur_tune.model import Windowed
+from recur_tune.model.windowed import WindowedConfig
 from recur_tune.recurrences import of_settings
 from recur_tune.spec import TrialConfig, parse, read_yaml
+from recur_tune.tasks import Task, task_of
 from recur_tune.trial.run_folder import TRIAL
 
 
@@ -20,11 +23,13 @@ class ReadingPlan:
 
     corpus: str
     windowing: Windowing
+    task: Task
+    task_spec: BaseModel
     warning: str | None = None
 
 
 def reading_of(
-    run: Path, model: ReadsInWindows, corpus: str | None = None, window: int | None = None, overlap: int | None = None
+    run: Path, model: Windowed, corpus: str | None = None, window: int | None = None, overlap: int | None = None
 ) -> ReadingPlan:
     """As the run was trained, where nothing else is asked for.
 
@@ -33,22 +38,34 @@ def reading_of(
     """
     trial = trial_of(run)
     saved = model.config
-    trained = trial.windowing if trial else saved.windowing
+    corpus = corpus or corpus_of(run)
+    task = task_of(corpus)
+    if problem := task.refusal(saved.shape, str(run), corpus):
+        raise UserError(problem)
+    task_spec = trial.task_spec if trial and trial.task is task else task.spec()
+    reserved = task.reserved(task_spec)
+    trained = trial.windowing if trial else replace(saved.windowing, reserved=reserved)
     size = trained.size if window is None else window
-    shared = min(trained.overlap, size - 1) if overlap is None else overlap
+    room = size - reserved
+    shared = min(trained.overlap, max(room - 1, 0)) if overlap is None else overlap
     rows = _rows_beside(saved)
     if size + rows > (context := saved.shape.context):
         beside = f" and the {rows} rows beside it" if rows else ""
         raise UserError(f"window: {size}{beside} is more than the {context} positions of {run}.")
-    if shared >= size:
-        raise UserError(f"overlap: {shared} is not smaller than the window of {size}; choose one from 0 to {size - 1}.")
-    windowing, warning = Windowing(size, shared), None
+    if shared >= room:
+        beside = f" less the {reserved} tokens for a question" if reserved else ""
+        raise UserError(
+            f"overlap: {shared} is not smaller than the window of {size}{beside}; choose one from 0 to {room - 1}."
+            if room > 0
+            else f"window: {size} has no room beside the {reserved} tokens for a question; choose a longer one."
+        )
+    windowing, warning = Windowing(size, shared, reserved), None
     if model.recurrence is not None and windowing != trained:
         warning = (
             f"{run} was trained with window {trained.size} and overlap {trained.overlap}; a recurrent model read with "
             f"window {size} and overlap {shared} is likely worse than it could be."
         )
-    return ReadingPlan(corpus or corpus_of(run), windowing, warning)
+    return ReadingPlan(corpus, windowing, task, task_spec, warning)
 
 
 def trial_of(run: Path) -> TrialConfig | None:

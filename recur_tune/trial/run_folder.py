@@ -42,7 +42,8 @@ def run_in_folder(
     config: TrialConfig, folder: Path, resume: bool, listen: Callable[[Report], None],
     warn: Callable[[str], None] = lambda text: None, stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Train in a folder of its own and return the result; `listen` hears every report, `warn` of what was damaged.
+    """Train in a folder of its own and return the result; `listen` hears every report, `warn` of what was damaged or is
+    not read.
 
     A signal ends it after the current step, or whoever makes `stop` say so.
     """
@@ -53,6 +54,8 @@ def run_in_folder(
         if damage := load_checkpoint(trainer, folder / RESUME):
             warn(damage)
         _forget_reports_after(folder / REPORTS, trainer.progress.tokens)
+    for remark in trainer.stream.remarks:
+        warn(remark)
     with whole_folder(folder) as partial:
         write_yaml(partial / TRIAL, config)
     report: Report | None = None

@@ -7,13 +7,13 @@ from transformers import PreTrainedTokenizerBase
 
 from recur_tune.corpus.sources import check_corpus
 from recur_tune.corpus.tokenizers import load_tokenizer
-from recur_tune.corpus.tokens import nonempty, prepare
 from recur_tune.cost.memory import resolve_plan
 from recur_tune.model.pretrained import base_config, base_tokenizer, load_base
 from recur_tune.shape import shape_of
 from recur_tune.spec import TrialConfig
 from recur_tune.training.loop import Trainer, worker_count
 from recur_tune.training.precision import default_device
+from recur_tune.training.task import TaskCode
 from recur_tune.trial.shape import check_vocabulary
 
 
@@ -25,11 +25,12 @@ def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Tra
     config.check_base(shape)
     check_vocabulary(config.base, shape, len(tokenizer))
     check_corpus(config.corpus)
-    train = prepare(config.corpus, "train", tokenizer)
-    validation = prepare(config.corpus, "validation", tokenizer).sample(config.validation_size)
-    nonempty(validation, f"a sample of {config.validation_size} tokens of the validation split")
+    task: TaskCode = config.task.build(config.task_spec)
+    train = task.prepare(config.corpus, "train", tokenizer)
+    validation = task.sample(task.prepare(config.corpus, "validation", tokenizer), config.validation_size)
     torch.manual_seed(config.seed)
     model = load_base(config.base, config.recurrence_spec, config.dropout, vocabulary=len(tokenizer))
+    task.check(model, train)
     if config.tune == "recurrence":
         model.freeze_body()
     model.config.window, model.config.overlap = config.window, config.overlap

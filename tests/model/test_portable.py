@@ -100,7 +100,7 @@ def test_its_files_are_ours_and_need_torch_and_transformers_alone(tmp_path: Path
     files = {file.stem: file for file in tmp_path.glob("*.py")}
     assert files.keys() == {
         "gpt2", "reader", "body", "shape", "recurrence", "recurrences", "pooled", "cache", "windows", "arithmetic",
-        "attention", "passes",
+        "attention", "passes", "windowed",
     }  # fmt: skip
     assert "Pooled" in files.pop("recurrences").read_text()
     for name, file in files.items():

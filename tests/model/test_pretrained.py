@@ -142,8 +142,8 @@ def test_a_base_that_already_has_a_recurrence_is_refused(tmp_path):
 
 
 def test_a_base_of_another_kind_is_refused(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(UserError, match="bert"):
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    with pytest.raises(UserError, match="t5"):
         base_config(str(tmp_path))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, PositiveInt
 
-from recur_tune import recurrences
+from recur_tune import recurrences, tasks
 from recur_tune.corpus.windows import Windowing
 from recur_tune.cost.counted import counted
 from recur_tune.cost.flops import flops_per_token, training_flops_per_token
@@ -229,6 +229,7 @@ def test_what_cannot_stand_beside_ours_is_refused_in_a_sentence(name: str, probl
 
 def test_a_field_that_every_trial_has_is_no_mechanisms() -> None:
     recurrences.check(COMMON)
-    assert COMMON | FIELDS.keys() == TrialConfig.model_fields.keys() and not COMMON & FIELDS.keys()
+    of_others = COMMON | tasks.FIELDS.keys()
+    assert of_others | FIELDS.keys() == TrialConfig.model_fields.keys() and not of_others & FIELDS.keys()
     with pytest.raises(UserError, match="'pooled' has a field 'width', which every trial has"):
         recurrences.check({"width"})

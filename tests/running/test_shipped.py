@@ -28,6 +28,7 @@ AS_THEY_ARE = [name for name in NAMES if name not in NEEDS_FILES]
 LARGE = ["enwik8-bpe", "enwik8-bytes", "pg19", "wikitext-103"]
 SHORT = {"texts": 48_000, "enwik8-short": 24_000}  # trials of minutes, several on one GPU; tokens in a step
 EVERY = {"recurrences": 48_000, "smollm2": 65_536}  # with every recurrence
+QUESTIONS = ["hotpotqa"]  # with every recurrence that encoders can have
 
 
 @cache
@@ -65,7 +66,7 @@ class Given:
 
 
 def test_all_that_the_help_names_are_there() -> None:
-    assert set(NAMES) == {*LARGE, *SHORT, *EVERY, "quickstart"}
+    assert set(NAMES) == {*LARGE, *SHORT, *EVERY, *QUESTIONS, "quickstart"}
     text = run("search", "--help").out
     assert all(name in text for name in NAMES)
     assert (Path(__file__).parents[2] / "search_spaces").resolve() == SEARCH_SPACES.resolve()
@@ -76,7 +77,8 @@ def test_a_shipped_space_fits_its_base_and_its_text(name: str) -> None:
     spec = shipped(name)
     check_shapes(with_fields(spec, corpus="stdlib", tokenizer="bytes") if name in NEEDS_FILES else spec)
     assert spec.parsed_space.fixed["corpus"].partition(":")[0] in CORPORA
-    kinds = MECHANISMS if name in EVERY else ["pooled"]
+    of_encoders = [kind for kind, mechanism in MECHANISMS.items() if mechanism.both_ways]
+    kinds = MECHANISMS if name in EVERY else of_encoders if name in QUESTIONS else ["pooled"]
     assert {"none", *kinds} == set(spec.parsed_space.parameters["recurrence"].values)
     assert spec.budget.trials and spec.resources.gpus == "auto"
     text = find_space(name).read_text()

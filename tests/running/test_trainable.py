@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from recur_tune.model.pretrained import save_model
 from recur_tune.running import trainable
 from recur_tune.running.lanes import train_in_actor
 from recur_tune.running.trainable import Message, run_trial
@@ -20,6 +21,7 @@ from recur_tune.training.checkpoint import BEFORE, FILE
 from recur_tune.training.loop import Diverged, Trainer
 from recur_tune.trial.run_folder import RESUME
 from tests.running.searches import make_world
+from tests.tasks import FACTS_WORDS, small_encoder, word_tokenizer
 from tests.training.runs import flip
 
 _TRAINED = {"window": 8, "windows": 2, "batch": 2, "tokens": 400, "validate_every": 100, "validation_tokens": 200}
@@ -111,10 +113,29 @@ def test_a_damaged_checkpoint_costs_a_trial_steps_and_nothing_else(damaged: list
     first, *rest = again
     first_validation = next(one["tokens"] for one in said if one["validation"])
     words = "begins anew" if BEFORE in damaged else f"whole, after {first_validation} tokens"
-    assert str(folder / RESUME / FILE) in first["damage"] and words in first["damage"]
+    assert str(folder / RESUME / FILE) in first["notice"] and words in first["notice"]
     assert rest[-1]["state"] == "complete"
     expected = 0 if BEFORE in damaged else first_validation
     assert expected < rest[0]["tokens"] <= expected + 2 * 2 * 8, "it went on from the very checkpoint"
+
+
+def test_a_trial_on_questions_says_what_it_does_not_read_and_is_scored_as_answers(tmp_path: Path) -> None:
+    tokenizer, folder = word_tokenizer(FACTS_WORDS), tmp_path / "search" / "trials" / "0"
+    save_model(small_encoder(vocab_size=len(tokenizer)), tokenizer, tmp_path / "base")
+    folder.mkdir(parents=True)
+    trial = _TRAINED | {
+        "base": str(tmp_path / "base"),
+        "corpus": "facts",
+        "window": 9,
+        "question_tokens": 2,
+        "width": 8,
+    }
+    said: list[Message] = []
+    run_trial({"folder": str(folder), "trial": trial | {"windows": 4, "batch": 32}, "split": "test"}, said.append)
+    notice, *_, last = said
+    assert notice == {"notice": "questions cut, with more than 2 tokens: 4096."}
+    assert last["state"] == "complete" and {"f1_error", "loss"} <= last["validation"].keys()
+    assert last["scores"]["test"]["f1"] == pytest.approx(1 - last["scores"]["test"]["f1_error"])
 
 
 def test_trials_of_an_actor_train_in_one_thread_whichever_ray_tune_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,8 @@ def test_a_tokenizer_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"model_type": "bert"}, r"is of type 'bert'.*gpt2, llama, mistral, qwen2, qwen3\.$"),
+        ({"model_type": "t5"}, r"is of type 't5'.*gpt2, llama, mistral, qwen2, qwen3, roberta, bert, mpnet\.$"),
+        ({"model_type": "bert", "pad_token_id": None}, r"does not say which token is padding \(pad_token_id"),
         (
             {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10.0, "factor": 2.0}},
             r"in the way 'dynamic', which is not supported; these are: default, linear, llama3, yarn\.$",

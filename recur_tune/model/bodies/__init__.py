@@ -1,16 +1,21 @@
-"""Families of decoders: transformers' own models, with a recurrence between their windows."""
+"""Families of decoders and encoders: transformers' own models, with a recurrence between their windows."""
 
 from __future__ import annotations
 
+from recur_tune.model.bodies.bert import RecurrentBert, RecurrentRoberta
 from recur_tune.model.bodies.gpt2 import RecurrentGPT2
 from recur_tune.model.bodies.llama import RecurrentLlama, RecurrentMistral, RecurrentQwen2, RecurrentQwen3
-from recur_tune.model.reader import ReadsInWindows
+from recur_tune.model.bodies.mpnet import RecurrentMPNet
+from recur_tune.model.windowed import Windowed
 
 # By transformers' `model_type`, as recur_tune.shape has them.
-BODIES: dict[str, type[ReadsInWindows]] = {
+BODIES: dict[str, type[Windowed]] = {
     "gpt2": RecurrentGPT2,
     "llama": RecurrentLlama,
     "mistral": RecurrentMistral,
     "qwen2": RecurrentQwen2,
     "qwen3": RecurrentQwen3,
+    "roberta": RecurrentRoberta,
+    "bert": RecurrentBert,
+    "mpnet": RecurrentMPNet,
 }

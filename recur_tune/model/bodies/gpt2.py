@@ -8,7 +8,8 @@ from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from transformers.pytorch_utils import Conv1D
 
 from recur_tune.model.body import Block, Body, Projection
-from recur_tune.model.reader import ReadsInWindows, WindowedConfig
+from recur_tune.model.reader import ReadsInWindows
+from recur_tune.model.windowed import WindowedConfig
 
 
 class RecurrentGPT2Config(WindowedConfig, GPT2Config):

@@ -28,7 +28,8 @@ from transformers import (
 )  # fmt: skip
 
 from recur_tune.model.body import Block, Body, Module, Projection
-from recur_tune.model.reader import ReadsInWindows, WindowedConfig
+from recur_tune.model.reader import ReadsInWindows
+from recur_tune.model.windowed import WindowedConfig
 
 
 class _Family(ReadsInWindows):

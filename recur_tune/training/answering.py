@@ -1,0 +1,206 @@
+"""Answers of a model to the questions of a split: the best span of all windows, or yes or no.
+
+Shape suffixes: B lanes, T positions, L lengths of a span, K hidden size, Q questions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from recur_tune.corpus.question_tokens import QuestionSplit
+from recur_tune.corpus.question_windows import QUESTION, Layout, kind_of, question_batches, remarks_on
+from recur_tune.corpus.windows import BEGIN, ENDS, NOT_SCORED, STARTS
+from recur_tune.model.encoder import ReadsBothWays
+from recur_tune.shape import ANSWER_KINDS
+from recur_tune.spec import Precision
+from recur_tune.training.answer_scores import exact_match, f1
+from recur_tune.training.evaluate import handed_round
+from recur_tune.training.precision import autocast
+from recur_tune.training.task import GivenState
+
+_NEVER = -1e9  # a score that nothing is chosen for
+
+
+@dataclass(frozen=True)
+class AnswerEvaluation:
+    """What a model makes of a split, question by question in its order.
+
+    Attributes:
+        names: Of the questions.
+        answers: What it answers.
+        f1: Of each.
+        exact: Of each, exact match.
+        nll: Nats; nothing for a question whose answer stands in no window.
+        tokens: Of all texts together.
+        windows: In which they were read.
+        remarks: On what was not read as it is.
+        seconds: That it took.
+    """
+
+    names: list[str]
+    answers: list[str]
+    f1: list[float]
+    exact: list[float]
+    nll: list[float | None]
+    tokens: int
+    windows: int
+    remarks: list[str]
+    seconds: float
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers that people compare."""
+        share, exact, known = _mean(self.f1), _mean(self.exact), [one for one in self.nll if one is not None]
+        return {
+            "f1": share, "exact_match": exact, "f1_error": 1 - share, "exact_match_error": 1 - exact,
+            "loss": _mean(known),
+        }  # fmt: skip
+
+    def counts(self) -> dict[str, Any]:
+        """What was scored, and how fast."""
+        return {
+            "questions": len(self.names), "windows": self.windows, "tokens": self.tokens,
+            "tokens per second": f"{self.tokens / self.seconds:.0f}",
+        }  # fmt: skip
+
+    def report(self) -> dict[str, Any]:
+        """Everything, as plain values for JSON."""
+        each = zip(self.names, self.answers, self.f1, self.exact, self.nll, strict=True)
+        return {
+            **self.metrics(),
+            "questions": len(self.names), "tokens": self.tokens, "windows": self.windows,
+            "tokens_per_second": self.tokens / self.seconds, "remarks": self.remarks,
+            "answers": [
+                {"id": name, "answer": answer, "f1": share, "exact_match": exact, "nll": nll}
+                for name, answer, share, exact, nll in each
+            ],
+        }  # fmt: skip
+
+
+class _Best(NamedTuple):
+    """A span of a window: its score, and its first and last token in the split."""
+
+    score: float
+    first: int
+    last: int
+
+
+@torch.no_grad()
+def evaluate_answers(
+    model: ReadsBothWays,
+    split: QuestionSplit,
+    layout: Layout,
+    longest: int,
+    lanes: int = 16,
+    precision: Precision = "auto",
+    progress: Callable[[int], None] = lambda tokens: None,
+    given: GivenState = "own",
+) -> AnswerEvaluation:
+    """Answer every question; the result does not depend on how many `lanes` are read side by side.
+
+    Args:
+        model: An encoder with its heads.
+        split: The questions.
+        layout: How they become windows.
+        longest: Tokens of the longest span that is taken for an answer.
+        lanes: Questions side by side.
+        precision: Of products.
+        progress: Hears how many tokens have been read.
+        given: The state that a window gets: its question's own, none, or another question's.
+    """
+    device, was_training = next(model.parameters()).device, model.training
+    model.eval()
+    started, state, read, windows = time.perf_counter(), None, 0, 0
+    place = {int(question): at for at, question in enumerate(split.chosen)}
+    best = [_Best(-np.inf, 0, 0)] * len(place)
+    first_QK = torch.full((len(place), model.config.hidden_size), -torch.inf, device=device)
+    sums_Q22 = np.full((len(place), 2, 2), -np.inf)  # log-sums of all scores and of the right ones, of starts and ends
+    for batch, table_B5 in question_batches(split, layout, lanes, carry_state=model.recurrence is not None):
+        on_device, start = batch.to(device), batch.starts[0]
+        with autocast(device, precision):
+            reading = model.read(
+                on_device.inputs_WBT[0],
+                state=None if start == "all" or given == "none" else state,
+                fresh_B=on_device.fresh_WB[0] if start == "some" else None,
+                overlap=layout.windowing.overlap,
+            )
+        state = reading.state if given != "other" else handed_round(reading.state, state, table_B5)
+        top_BTK = reading.top_BTK.float()
+        spans_BT2 = model.qa_outputs(top_BTK)
+        found = zip(*_best_spans(spans_BT2, on_device.targets_WBT[0], longest), strict=True)
+        sums_B22 = _log_sums(spans_BT2, on_device.targets_WBT[0]).cpu().numpy()
+        for lane, (score, first, last) in enumerate(found):
+            question = int(table_B5[lane, QUESTION])
+            if question < 0:
+                continue
+            at, windows = place[question], windows + 1
+            shift = int(table_B5[lane, BEGIN]) - layout.text_begins(split, question)
+            best[at] = max(best[at], _Best(score, first + shift, last + shift))
+            sums_Q22[at] = np.logaddexp(sums_Q22[at], sums_B22[lane])
+            first_QK[at] = torch.maximum(first_QK[at], top_BTK[lane, 0])
+        read += batch.scored
+        progress(read)
+    kinds_Q3 = model.answer_kind(first_QK).log_softmax(-1).cpu()
+    model.train(was_training)
+    answers = [
+        split.text_between(span.first, span.last) if kind == 0 else ANSWER_KINDS[kind]
+        for span, kind in zip(best, kinds_Q3.argmax(-1).tolist(), strict=True)
+    ]
+    right = [split.answers[question] for question in place]
+    nll = [_nll(kinds_Q3[at], sums_Q22[at], kind_of(split, question)) for question, at in place.items()]
+    return AnswerEvaluation(
+        names=[split.names[question] for question in place],
+        answers=answers,
+        f1=[f1(answer, one, split.closed) for answer, one in zip(answers, right, strict=True)],
+        exact=[exact_match(answer, one) for answer, one in zip(answers, right, strict=True)],
+        nll=nll,
+        tokens=read,
+        windows=windows,
+        remarks=remarks_on(split, layout),
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _best_spans(
+    spans_BT2: torch.Tensor, targets_BT: torch.Tensor, longest: int
+) -> tuple[list[float], list[int], list[int]]:
+    """In every lane the span of the text with the highest sum of a start's and an end's score: that sum, and where the
+    span starts and ends."""
+    start_BT, end_BT = spans_BT2.masked_fill(~_text(targets_BT)[..., None], _NEVER).unbind(-1)
+    last_BT, length_BT = F.pad(end_BT, (0, longest - 1), value=_NEVER).unfold(1, longest, 1).max(-1)
+    score_B, first_B = (start_BT + last_BT).max(1)
+    length_B = length_BT.gather(1, first_B[:, None])[:, 0]
+    return score_B.tolist(), first_B.tolist(), (first_B + length_B).tolist()
+
+
+def _log_sums(spans_BT2: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
+    """Of the exponentials of all scores and of the right ones, [B, 2, 2]."""
+    text_BT1, marks_BT = _text(targets_BT)[..., None], targets_BT.clamp(min=0)
+    right_BT2 = torch.stack([marks_BT & STARTS, marks_BT & ENDS], dim=-1).bool() & text_BT1
+    return torch.stack(
+        [spans_BT2.masked_fill(~those, -torch.inf).logsumexp(1) for those in (text_BT1, right_BT2)], dim=1
+    )
+
+
+def _text(targets_BT: torch.Tensor) -> torch.Tensor:
+    """Positions of the text; the first has the kind of the answer."""
+    text_BT = targets_BT != NOT_SCORED
+    text_BT[:, 0] = False
+    return text_BT
+
+
+def _nll(kind_3: torch.Tensor, sums_22: np.ndarray, kind: int) -> float | None:
+    of_all, of_right = sums_22
+    if kind == 0 and not np.isfinite(of_right).all():
+        return None
+    return float(-kind_3[kind]) + (float((of_all - of_right).sum()) if kind == 0 else 0.0)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / max(1, len(values))

@@ -1,0 +1,1 @@
+"""Tasks: the code of one a file."""

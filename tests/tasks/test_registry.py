@@ -1,0 +1,88 @@
+"""Tasks: the corpus decides, and what a task does not have is refused or left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from recur_tune import tasks
+from recur_tune.corpus.sources import CORPORA
+from recur_tune.errors import UserError
+from recur_tune.model.pretrained import base_config
+from recur_tune.recurrences import MECHANISMS
+from recur_tune.searching.objectives import OBJECTIVES
+from recur_tune.shape import shape_of
+from recur_tune.spec import COMMON, TrialConfig, parse
+from recur_tune.tasks import TASKS, task_of
+from recur_tune.tasks.answers import ANSWERS
+from recur_tune.tasks.next_tokens import NEXT_TOKENS
+from recur_tune.trial.command import train_command
+from recur_tune.trial.fields import own_fields
+
+GPT2, ROBERTA = (shape_of(base_config(name).to_dict()) for name in ("gpt2", "roberta-base"))
+
+
+def test_every_corpus_has_a_task_and_every_task_a_corpus() -> None:
+    assert {name: task_of(name).name for name in CORPORA if task_of(name) is ANSWERS}.keys() == ANSWERS.corpora
+    assert task_of("text:hotpotqa") is task_of("stdlib") is NEXT_TOKENS
+    assert task_of("hotpotqa:dev.json") is ANSWERS
+
+
+def test_every_quality_is_an_objective_of_one_task() -> None:
+    qualities = [quality for task in TASKS for quality in task.qualities]
+    assert len({quality.name for quality in qualities}) == len(qualities)
+    assert {name for name, one in OBJECTIVES.items() if one.kind == "quality"} == {one.name for one in qualities}
+    assert OBJECTIVES["f1_error"].title == "1−F1"
+
+
+def test_a_trial_has_the_fields_of_its_own_task_alone() -> None:
+    text, asked = TrialConfig(), TrialConfig(corpus="facts", question_tokens=7)
+    assert not tasks.FIELDS.keys() & own_fields(text).keys() and not tasks.FIELDS.keys() & text.plain_values().keys()
+    assert tasks.FIELDS.keys() <= own_fields(asked).keys() and asked.plain_values()["question_tokens"] == 7
+    assert not COMMON & tasks.FIELDS.keys()
+    assert "--question-tokens 7" in train_command(asked, "out")  # type: ignore[arg-type]
+    assert parse(TrialConfig, asked.plain_values()) == asked
+
+
+def test_a_windows_question_is_no_text() -> None:
+    config = TrialConfig(corpus="facts", window=100, overlap=10, question_tokens=17, windows=3, batch=2)
+    assert (config.windowing.room, config.windowing.stride) == (80, 70)
+    assert config.step_tokens == 2 * (80 + 2 * 70)
+    assert TrialConfig(window=100, overlap=10, windows=3, batch=2).step_tokens == 2 * (100 + 2 * 90)
+
+
+@pytest.mark.parametrize(
+    ("fields", "shape", "sentence"),
+    [
+        ({"base": "gpt2", "corpus": "facts"}, GPT2, r"^base: gpt2 reads in one direction, and answers, which facts is"),
+        ({"base": "roberta-base"}, ROBERTA, r"^base: roberta-base reads in both directions, and next tokens, w"),
+        *(
+            ({"base": "roberta-base", "corpus": "facts", "recurrence": name}, ROBERTA, f"'{name}' needs a decoder")
+            for name, one in MECHANISMS.items()
+            if not one.both_ways
+        ),
+        (
+            {"base": "roberta-base", "corpus": "facts", "pooling": "max"}, ROBERTA,
+            r"^pooling: 'max' would take in the padding of windows that roberta-base reads; choose 'mean'\.$",
+        ),
+        ({"base": "roberta-base", "corpus": "facts", "window": 513}, ROBERTA, "more than the 512 positions"),
+    ],
+)  # fmt: skip
+def test_what_a_body_cannot_do_is_one_sentence(fields: dict[str, Any], shape: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        TrialConfig(**fields).check_base(shape)
+
+
+@pytest.mark.parametrize("recurrence", ["none", "pooled", "tokens"])
+def test_an_encoder_answers_with_and_without_a_state(recurrence: str) -> None:
+    TrialConfig(base="roberta-base", corpus="facts", window=512, recurrence=recurrence).check_base(ROBERTA)
+
+
+def test_a_window_without_room_for_a_text_is_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"^window: 40 tokens, 51 of them for the question, leave 0 for the text"):
+        parse(TrialConfig, {"corpus": "facts", "window": 40})
+    with pytest.raises(
+        UserError, match=r"^window: 60 tokens, 51 of them for the question, leave 9 for the text, and 9"
+    ):
+        parse(TrialConfig, {"corpus": "facts", "window": 60, "overlap": 9})
