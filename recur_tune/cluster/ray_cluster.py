@@ -24,8 +24,7 @@ from recur_tune.throttle import Every
 NODE_NAME = "RECUR_TUNE_NODE"  # a variable: what the node is called by whoever started Ray on it
 DASHBOARD = "RECUR_TUNE_DASHBOARD"  # a variable: off where a cluster of our own is to have none
 
-# Read when Ray is imported or started. Ours are: the log of the search instead of Ray's result files, our own Ctrl-C,
-# and workers that notice within a second what happened to their peers.
+# Read when Ray is imported or started. Ours are: the log of the search instead of Ray's result files, our own Ctrl-C.
 _SETTINGS = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -34,9 +33,6 @@ _SETTINGS = {
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "TUNE_RESULT_BUFFER_LENGTH": "1",
     "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30",
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -200,20 +196,19 @@ def shared_card(resources: Resources, cluster: Cluster) -> tuple[Card | None, st
 class Room:
     """How many trials there is room for on the cluster as it is now: nodes come and go."""
 
-    def __init__(
-        self, resources: Resources, spare: int, card: Card | None = None, seconds_between_looks: float = 2.0
-    ) -> None:
-        self.resources, self.spare, self.card = resources, spare, card
+    def __init__(self, resources: Resources, card: Card | None = None, seconds_between_looks: float = 2.0) -> None:
+        self.resources, self.card = resources, card
         self.places, self.gpus, self.due = 1, 1, Every(seconds_between_looks)
 
     def __call__(self) -> int:
-        """As of a moment ago; one at least, since lost nodes may come back."""
+        """As of a moment ago; one at least, since lost nodes may come back. And one more, which waits with its price
+        known: no actor waits for it."""
         if self.due():
             cluster = Cluster(None, _living_nodes())
             with suppress(UserError):
                 self.places = allot(self.resources, cluster, self.card).at_once
                 self.gpus = int(cluster.gpus)
-        return self.places + self.spare
+        return self.places + 1
 
 
 def _living_nodes() -> list[dict[str, float]]:

@@ -225,8 +225,7 @@ def _tune(
         return time.time() > deadline or bool(log.state.fault)
 
     nested = allotment.workers > 1
-    # One more than there is room for: it waits with its price known, and no actor waits for it.
-    room = Room(spec.resources, spare=not nested, card=allotment.card)
+    room = Room(spec.resources, allotment.card)
     shared = SharedCards(allotment.card, lambda: room.gpus) if allotment.card else None
     prices = Prices(allotment.workers)
     searcher = TruthfulSearch(spec, log, prices, is_over, room, proposes=again is None, shared=shared)
@@ -257,8 +256,11 @@ def fit(
     name = log.directory.name
 
     def place(job: dict[str, Any]) -> NamedPlaces:
-        # Ray Train's workers have resources of their own; the actor that starts them only waits.
-        return NamedPlaces(name, {"CPU": WAITING_CPU} if nested else {"CPU": job["cpus"], "GPU": job["gpus"]})
+        if not nested:
+            return NamedPlaces(name, {"CPU": job["cpus"], "GPU": job["gpus"]})
+        # The actor that starts workers only waits.
+        worker = {"CPU": job["cpus"] - WAITING_CPU, "GPU": job["gpus"]}
+        return NamedPlaces(name, {"CPU": WAITING_CPU}, *[worker] * job["workers"])
 
     tune.Tuner(
         tune.with_resources(named(train, f"{name}-trial"), place),

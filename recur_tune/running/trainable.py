@@ -1,7 +1,8 @@
 """One trial on a worker: the same training in two lanes.
 
-One worker trains in Ray Tune's own actor, which is used again for the next trial. Several train under Ray Train with
-DDP. Both read a trial's folder: a checkpoint in it is gone on from, so a restart finds its own work whoever died.
+One worker trains in Ray Tune's own actor, which is used again for the next trial. Several train with DDP, in a group
+that the actor keeps. Both read a trial's folder: a checkpoint in it is gone on from, so a restart finds its own work
+whoever died.
 """
 
 from __future__ import annotations
@@ -55,11 +56,14 @@ def use_cores(cpus: float) -> None:
     torch.set_num_threads(max(1, int(cpus)))
 
 
-def fault_of_a_worker(error: Exception) -> StorageFault | None:
-    """What a disk did to one of the workers; the others only lost a peer."""
-    failures: dict[int, BaseException] = getattr(error, "worker_failures", {})
-    found = (storage_fault(getattr(failure, "cause", None) or failure) for failure in failures.values())
-    return next((fault for fault in found if fault), None)
+def fault_of_a_worker(errors: list[Exception]) -> StorageFault | None:
+    """What a disk did to one of several workers; the others only lost a peer."""
+    return next((fault for fault in map(storage_fault, errors) if fault), None)
+
+
+def has_moved(errors: list[Exception]) -> bool:
+    """Whether workers have left their node, and not failed."""
+    return any(isinstance(error, Moved) for error in errors)
 
 
 def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
@@ -68,8 +72,8 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
     Whatever goes wrong ends this trial alone, but for a disk that does not take its files: that pauses it, and the
     search with it, since all others write there too. After anything but a diverged loss or a refused configuration the
     process is not trusted with another trial: the error is raised once it has been reported. One of several workers
-    cannot report alone; it raises, and Ray Train starts all of them again, unless its memory was too small: that would
-    be so again, and it leaves word.
+    cannot report alone; it raises, and all of them are started again, unless its memory was too small: that would be so
+    again, and it leaves word.
     """
     folder = Path(job["folder"])
     if (folder / _OUTCOME).exists():  # a worker of an earlier attempt met its end alone and left word
