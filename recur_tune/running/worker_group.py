@@ -25,11 +25,13 @@ Message = dict[str, Any]
 
 
 class WorkersFailed(Exception):
-    """What workers raised, the reason first; those that died or lost a peer come last."""
+    """What workers raised, in Python's own exceptions, what tells most first: a death tells less, and least that a peer
+    was lost."""
 
     def __init__(self, errors: list[Exception]) -> None:
-        super().__init__(str(errors[0]))
-        self.errors = errors
+        causes: list[Exception] = [getattr(error, "cause", None) or error for error in errors]
+        self.errors = sorted(causes, key=_tells_little)
+        super().__init__(str(self.errors[0]))
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class WorkerGroup:
                 told.remove(ready)
             except ray.exceptions.RayError as error:
                 told.remove(ready)
-                raise WorkersFailed(_by_reason([error, *_others(told)])) from None
+                raise WorkersFailed([error, *_others(told)]) from None
 
     def end(self) -> None:
         """Kill all of them."""
@@ -138,7 +140,7 @@ def _answers(asked: list[Any]) -> list[Any]:
     try:
         return list(ray.get(asked))
     except ray.exceptions.RayError as error:
-        raise WorkersFailed(_by_reason([error])) from None
+        raise WorkersFailed([error]) from None
 
 
 def _others(told: list[Any]) -> Iterator[Exception]:
@@ -154,15 +156,7 @@ def _others(told: list[Any]) -> Iterator[Exception]:
             yield error
 
 
-def _by_reason(errors: list[Exception]) -> list[Exception]:
-    """Python's own exceptions where they are known; a death tells least, and a lost peer is what torch says of it."""
-    causes = [getattr(error, "cause", None) or error for error in errors]
-    return sorted(causes, key=_tells_little)
-
-
 def _tells_little(error: Exception) -> int:
     import ray
 
-    if isinstance(error, ray.exceptions.RayError):
-        return 1
-    return 2 if "peer" in str(error) else 0
+    return 1 if isinstance(error, ray.exceptions.RayError) else 2 if "peer" in str(error) else 0  # as Gloo says it
