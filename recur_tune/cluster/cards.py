@@ -1,7 +1,7 @@
 """Bin packing of trials onto GPUs: a trial asks for as many eighths of a card as its predicted memory needs.
 
 Eighths rather than bytes, since Ray Tune gives an actor to the next trial only where both ask for the same: among few
-sizes that happens often, and a new process takes longer to start than a short trial to train.
+sizes that happens often, and a new process has torch to load first.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from typing import Any
 
 from recur_tune.units import format_size
 
-PARTS = 8  # of a card, and so the most trials on it: eight short ones have nearly filled an H200
-MARGIN = (
-    1.5  # eight processes of 10 GiB predicted have held up to 17 each, of which a bounded one gives back what is free
-)
+PARTS = 8  # of a card, and so the most trials on it; eight short ones have nearly filled an H200
+# Eight processes of 10 GiB predicted have held up to 17 each, much of it only kept: at its bound torch gives that back.
+MARGIN = 1.5
 CONTEXT = 2**30  # bytes that CUDA takes for a process beside its tensors
 
 _SECONDS_TO_TELL = 60.0

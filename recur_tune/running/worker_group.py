@@ -43,6 +43,12 @@ class Place:
     address: str
 
 
+def in_sight(here: Place, places: list[Place]) -> tuple[list[str], int]:
+    """The GPUs of all workers on a node, each once, and which of them is the own one's."""
+    gpus = list(dict.fromkeys(gpu for place in places if place.node == here.node for gpu in place.gpus))
+    return gpus, gpus.index(here.gpus[0]) if here.gpus else 0
+
+
 class Worker:
     """One process of a group."""
 
@@ -58,8 +64,8 @@ class Worker:
         return Place(context.get_node_id(), gpus, f"{ray.util.get_node_ip_address()}:{port}")
 
     def train(self, job: Message, rank: int, address: str, gpus: list[str], own: int) -> Iterator[Message]:
-        """Its part of a trial; the first worker speaks for all. `gpus` are those of the group on this node, which have
-        to see each other to pass gradients on directly, and `own` is its place among them."""
+        """Its part of a trial; the first worker speaks for all. Of the `gpus` of this node, which pass gradients on
+        directly where all are in sight, its `own` is the one at that place."""
         if gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         trial = load("recur_tune.running.trainable")
@@ -112,10 +118,7 @@ class WorkerGroup:
         places: list[Place] = _answers([worker.place.remote() for worker in self.workers])
         told = []
         for rank, (worker, here) in enumerate(zip(self.workers, places, strict=True)):
-            beside = [place for place in places if place.node == here.node]
-            gpus = [gpu for place in beside for gpu in place.gpus]
-            own = sum(len(place.gpus) for place in beside[: beside.index(here)])
-            told.append(worker.train.remote(job, rank, places[0].address, gpus, own))
+            told.append(worker.train.remote(job, rank, places[0].address, *in_sight(here, places)))
         while told:
             [ready], _ = ray.wait(told, num_returns=1)
             try:

@@ -14,7 +14,7 @@ from ray.exceptions import ActorDiedError, RayTaskError
 from recur_tune.errors import StorageFault
 from recur_tune.running import lanes
 from recur_tune.running.trainable import Moved
-from recur_tune.running.worker_group import WorkersFailed
+from recur_tune.running.worker_group import Place, WorkersFailed, in_sight
 
 DONE = {"state": "complete"}
 LOST = RuntimeError("Connection closed by peer [127.0.0.1]:4711")
@@ -90,3 +90,19 @@ def test_a_disk_pauses_the_trial_and_a_node_that_leaves_has_it_started_elsewhere
     with pytest.raises(WorkersFailed):
         train(Groups([LOST, Moved("n1")]), tmp_path, monkeypatch)
     assert len(said) == 1, "it has said so itself"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "seen"),
+    [
+        ([["0"], ["1"], ["0"]], [(["0", "1"], 0), (["0", "1"], 1), (["0"], 0)]),
+        ([["2", "3"], ["0", "1"], ["5"]], [(["2", "3", "0", "1"], 0), (["2", "3", "0", "1"], 2), (["5"], 0)]),
+        ([["1"], ["1"], ["1"]], [(["1"], 0)] * 3),  # two on one card
+        ([[], [], []], [([], 0)] * 3),
+    ],
+)  # fmt: skip
+def test_workers_of_a_node_see_each_others_gpus_and_use_their_own(
+    gpus: list[list[str]], seen: list[tuple[list[str], int]]
+) -> None:
+    places = [Place(node, own, f"{node}:{at}") for at, (node, own) in enumerate(zip("aab", gpus, strict=True))]
+    assert [in_sight(place, places) for place in places] == seen
