@@ -111,7 +111,7 @@ def main() -> None:
     with connected(None):
         rows = {"bare Ray Tune function, which trains nothing": bare_tune(arguments.trials)}
         rows["ours, one worker"] = ours(arguments.trials, workers=1)
-        rows["ours, two Ray Train workers"] = ours(max(3, arguments.trials // 2), workers=2)
+        rows["ours, two workers"] = ours(max(3, arguments.trials // 2), workers=2)
         ends = {sampler: instant_trials(arguments.instant, sampler) for sampler in ("random", "tpe")}
     print("\n| seconds beyond training | first trial | later trials, median |\n|---|---|---|")
     for name, (first, later) in rows.items():

@@ -1,6 +1,6 @@
 """Small trials that share a GPU: how much sooner a search of them ends.
 
-    python benchmarks/shared_gpu.py [--trials 16] [--shares 1 0.25]
+    python benchmarks/shared_gpu.py [--trials 16] [--shares 1 0.25 auto]
     python benchmarks/shared_gpu.py --of cpus --shares 2 1        # without a GPU
 
 The same trials of the quickstart's space (random sampling, one seed, no early stops) in every row, from a GPT-2 of 4
@@ -33,12 +33,12 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=16)
     parser.add_argument("--tokens", default="100k", help="of each trial")
     parser.add_argument("--of", choices=["gpus", "cpus"], default="gpus", help="what is shared")
-    parser.add_argument("--shares", type=float, nargs="+", default=[1.0, 0.25], help="for a trial")
+    parser.add_argument("--shares", type=_share, nargs="+", default=[1.0, 0.25, "auto"], help="for a trial")
     arguments = parser.parse_args()
     print(f"{arguments.of + ' for a trial':<18}{f'{arguments.trials} trials':>12}{'sooner':>10}", flush=True)
     first: float | None = None
     for share in arguments.shares:
-        print(f"{share:<18g}", end="", flush=True)  # the rest of the line takes its time
+        print(f"{share if share == 'auto' else format(share, 'g'):<18}", end="", flush=True)  # the rest takes its time
         try:
             taken = seconds(arguments.trials, arguments.tokens, {arguments.of: share})
         except UserError as error:
@@ -47,7 +47,11 @@ def main() -> None:
         print(f"{taken:>10.1f} s{first / taken:>8.2f} x", flush=True)
 
 
-def seconds(trials: int, tokens: str, resources: dict[str, float]) -> float:
+def _share(text: str) -> float | str:
+    return text if text == "auto" else float(text)
+
+
+def seconds(trials: int, tokens: str, resources: dict[str, float | str]) -> float:
     """Of a search, from the first trial's start to the last one's end."""
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder) / "base"

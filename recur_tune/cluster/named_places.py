@@ -9,10 +9,11 @@ from ray.util.placement_group import PlacementGroup, placement_group
 
 
 class NamedPlaces(PlacementGroupFactory):
-    """What a trial needs; every place where trials run one after the other is named after their search."""
+    """What a trial needs, for its actor and for workers beside it; every place where trials run one after the other is
+    named after their search."""
 
-    def __init__(self, search: str, resources: dict[str, float]) -> None:
-        super().__init__([resources])
+    def __init__(self, search: str, *resources: dict[str, float]) -> None:
+        super().__init__(list(resources))
         self.search = search
 
     def to_placement_group(self) -> PlacementGroup:

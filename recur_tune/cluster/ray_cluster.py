@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import socket
@@ -11,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from recur_tune.cluster.cards import PARTS, Card, smallest_card
 from recur_tune.cluster.lifeline import ClusterLost, while_connecting
 from recur_tune.cluster.ray_internals import print_no_messages
 from recur_tune.cluster.sigterm import own_sigterm
@@ -22,8 +24,7 @@ from recur_tune.throttle import Every
 NODE_NAME = "RECUR_TUNE_NODE"  # a variable: what the node is called by whoever started Ray on it
 DASHBOARD = "RECUR_TUNE_DASHBOARD"  # a variable: off where a cluster of our own is to have none
 
-# Read when Ray is imported or started. Ours are: the log of the search instead of Ray's result files, our own Ctrl-C,
-# and workers that notice within a second what happened to their peers.
+# Read when Ray is imported or started. Ours are: the log of the search instead of Ray's result files, our own Ctrl-C.
 _SETTINGS = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -32,9 +33,6 @@ _SETTINGS = {
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "TUNE_RESULT_BUFFER_LENGTH": "1",
     "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30",
-    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
-    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
-    "RAY_TRAIN_METRICS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -150,16 +148,18 @@ WAITING_CPU = 0.01
 
 @dataclass(frozen=True)
 class Allotment:
-    """What a trial gets on this cluster, and how many fit at a time."""
+    """What a trial gets on this cluster, and how many fit at a time; at most, where trials share a card."""
 
     workers: int
     cpus: float
     gpus: float
     at_once: int
+    card: Card | None = None
 
 
-def allot(resources: Resources, cluster: Cluster) -> Allotment:
-    """Refuse at once what the cluster will never have; Ray would wait for ever."""
+def allot(resources: Resources, cluster: Cluster, card: Card | None = None) -> Allotment:
+    """Refuse at once what the cluster will never have; Ray would wait for ever. Trials share the `card` where one is
+    given."""
     gpus = resources.gpus
     if gpus == "auto":
         gpus = 1.0 if cluster.gpus else 0.0
@@ -170,22 +170,45 @@ def allot(resources: Resources, cluster: Cluster) -> Allotment:
         have = f"{_count(cluster.cpus, 'CPU')} and {_count(cluster.gpus, 'GPU')}"
         spread = f" on {len(cluster.nodes)} nodes" if len(cluster.nodes) > 1 else ""
         raise UserError(f"resources: a trial needs {need}, which {cluster.name} with {have}{spread} will never have.")
-    return Allotment(resources.workers, resources.cpus, gpus, places // resources.workers)
+    if card is not None:
+        places = sum(_places(node, resources.cpus, gpus / PARTS) for node in cluster.nodes)
+    return Allotment(resources.workers, resources.cpus, gpus, places // resources.workers, card)
+
+
+def shared_card(resources: Resources, cluster: Cluster) -> tuple[Card | None, str]:
+    """The card that trials share by prediction, and why they do or do not, in a line where there is something to say.
+
+    Only `auto` leaves it to us. Workers of one trial have a GPU each, as NCCL wants it.
+    """
+    if resources.gpus != "auto" or not cluster.gpus:
+        return None, ""
+    if resources.workers > 1:
+        return None, "gpus auto: each worker has a GPU to itself, since a trial has several."
+    import ray
+
+    card = smallest_card(ray.nodes())
+    if card is None:
+        return None, "gpus auto: a trial has a GPU to itself, since nvidia-smi does not tell a whole GPU's memory."
+    at_most = math.ceil(allot(resources, cluster, card).at_once / cluster.gpus)
+    return card, card.why(at_most)
 
 
 class Room:
     """How many trials there is room for on the cluster as it is now: nodes come and go."""
 
-    def __init__(self, resources: Resources, spare: int, seconds_between_looks: float = 2.0) -> None:
-        self.resources, self.spare = resources, spare
-        self.places, self.due = 1, Every(seconds_between_looks)
+    def __init__(self, resources: Resources, card: Card | None = None, seconds_between_looks: float = 2.0) -> None:
+        self.resources, self.card = resources, card
+        self.places, self.gpus, self.due = 1, 1, Every(seconds_between_looks)
 
     def __call__(self) -> int:
-        """As of a moment ago; one at least, since lost nodes may come back."""
+        """As of a moment ago; one at least, since lost nodes may come back. And one more, which waits with its price
+        known: no actor waits for it."""
         if self.due():
+            cluster = Cluster(None, _living_nodes())
             with suppress(UserError):
-                self.places = allot(self.resources, Cluster(None, _living_nodes())).at_once
-        return self.places + self.spare
+                self.places = allot(self.resources, cluster, self.card).at_once
+                self.gpus = int(cluster.gpus)
+        return self.places + 1
 
 
 def _living_nodes() -> list[dict[str, float]]:

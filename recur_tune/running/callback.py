@@ -51,7 +51,8 @@ class Steward(LivesInDriver, Callback):
         nothing more to say."""
         number, before = trial.config["number"], last_failure(trial)
         if self.log.state.record(number).state not in ENDED:
-            self.log.record("running", trial=number, **({"after": before} if before else {}))
+            part = {"gpus": trial.config["gpus"]} if "tensors_share" in trial.config else {}  # of a card that it shares
+            self.log.record("running", trial=number, **part, **({"after": before} if before else {}))
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Ended or paused."""

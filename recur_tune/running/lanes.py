@@ -12,10 +12,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from recur_tune.cluster.names import trial_name
-from recur_tune.cluster.ray_cluster import WAITING_CPU
 from recur_tune.loading import load
 from recur_tune.running.training_thread import messages_of
+from recur_tune.running.worker_group import WorkerGroup, WorkersFailed
 from recur_tune.searching.state import STORAGE
 
 _TRIAL = "recur_tune.running.trainable"
@@ -36,42 +35,37 @@ def train_in_actor(job: dict[str, Any]) -> None:
 
 
 def train_on_workers(job: dict[str, Any]) -> None:
-    """Several workers: Ray Train starts them, and starts them again when one is lost."""
+    """Several workers: they stay with this actor for its next trial, and are replaced when one of them is lost."""
     from ray import tune
-    from ray.train import FailureConfig, RunConfig, ScalingConfig, TrainingFailedError
-    from ray.train.torch import TorchTrainer
-    from ray.tune.integration.ray_train import TuneReportCallback
 
-    resources = {"CPU": job["cpus"] - WAITING_CPU} | ({"GPU": job["gpus"]} if job["gpus"] else {})
-    folder = Path(job["folder"])
-    trainer = TorchTrainer(
-        _train_as_worker,
-        train_loop_config=job,
-        scaling_config=ScalingConfig(
-            num_workers=job["workers"], use_gpu=bool(job["gpus"]), resources_per_worker=resources
-        ),
-        run_config=RunConfig(
-            name=trial_name(folder),
-            storage_path=str(folder.parent.parent / "ray"),
-            callbacks=[TuneReportCallback()],
-            failure_config=FailureConfig(max_failures=3),
-        ),
-    )
-    try:
-        trainer.fit()
-    except TrainingFailedError as error:
-        trial = load(_TRIAL)
-        if fault := trial.fault_of_a_worker(error):
-            tune.report({"report": json.dumps(trial.ending("paused", str(fault), STORAGE))})
+    for failures in range(1, _MOST_FAILURES + 2):
+        try:
+            for message in _workers(job).train(job):
+                tune.report({"report": json.dumps(message)})
             return
-        outcome = trial.outcome_of(error, folder) | {"replace_actor": True}
-        tune.report({"report": json.dumps(outcome)})
-        raise
+        except WorkersFailed as failed:
+            _end_workers()
+            trial = load(_TRIAL)
+            if fault := trial.fault_of_a_worker(failed.errors):
+                tune.report({"report": json.dumps(trial.ending("paused", str(fault), STORAGE))})
+                return
+            if trial.has_moved(failed.errors):
+                raise
+            if failures > _MOST_FAILURES:
+                outcome = trial.outcome_of(failed.errors[0], Path(job["folder"])) | {"replace_actor": True}
+                tune.report({"report": json.dumps(outcome)})
+                raise
 
 
-def _train_as_worker(job: dict[str, Any]) -> None:
-    trial = load(_TRIAL)
-    from ray import train
+_MOST_FAILURES = 3
+_kept: list[WorkerGroup] = []  # by this process, one at most
 
-    trial.use_cores(job["cpus"])
-    trial.run_trial(job, lambda message: train.report({"report": json.dumps(message)}))
+
+def _workers(job: dict[str, Any]) -> WorkerGroup:
+    if not _kept:
+        _kept.append(WorkerGroup(job))
+    return _kept[0]
+
+
+def _end_workers() -> None:
+    _kept.pop().end()

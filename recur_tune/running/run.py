@@ -24,6 +24,7 @@ from recur_tune.cluster.ray_cluster import (
     check_this_machine,
     connected,
     runs_elsewhere,
+    shared_card,
 )
 from recur_tune.errors import Paused, StorageFault, UserError
 from recur_tune.files import storage_fault, write_text
@@ -100,7 +101,10 @@ def run_search(
                 _say_the_last_words(log, loss, audience)
 
             with stop_requests() as interrupted, connected(address, _about(directory), end) as cluster:
-                allotment = allot(spec.resources, cluster)
+                card, why = shared_card(spec.resources, cluster)
+                allotment = allot(spec.resources, cluster, card)
+                if why and why not in log.state.notices:
+                    log.record("notice", text=why)
                 shutil.rmtree(directory.path / "ray", ignore_errors=True)  # Ray's notes on an earlier run
                 clear_up_after_a_kill(spec, log)
                 with (
@@ -213,6 +217,7 @@ def _tune(
     from recur_tune.running.callback import Steward
     from recur_tune.running.lanes import train_in_actor, train_on_workers
     from recur_tune.running.sampler import TruthfulSearch
+    from recur_tune.running.sharing import SharedCards
 
     deadline = _deadline(spec, log) if again is None else math.inf
 
@@ -220,10 +225,10 @@ def _tune(
         return time.time() > deadline or bool(log.state.fault)
 
     nested = allotment.workers > 1
-    # One more than there is room for: it waits with its price known, and no actor waits for it.
-    room = Room(spec.resources, spare=not nested)
+    room = Room(spec.resources, allotment.card)
+    shared = SharedCards(allotment.card, lambda: room.gpus) if allotment.card else None
     prices = Prices(allotment.workers)
-    searcher = TruthfulSearch(spec, log, prices, is_over, room, proposes=again is None)
+    searcher = TruthfulSearch(spec, log, prices, is_over, room, proposes=again is None, shared=shared)
     if again is not None:
         for trial, seed in again.missing(log.state, spec):
             searcher.repeat(trial, seed, again.split)
@@ -249,10 +254,16 @@ def fit(
     from recur_tune.running.scheduler import ParetoPruning
 
     name = log.directory.name
-    # Ray Train's workers have resources of their own; the actor that starts them only waits.
-    resources = {"CPU": WAITING_CPU} if nested else {"CPU": allotment.cpus, "GPU": allotment.gpus}
+
+    def place(job: dict[str, Any]) -> NamedPlaces:
+        if not nested:
+            return NamedPlaces(name, {"CPU": job["cpus"], "GPU": job["gpus"]})
+        # The actor that starts workers only waits.
+        worker = {"CPU": job["cpus"] - WAITING_CPU, "GPU": job["gpus"]}
+        return NamedPlaces(name, {"CPU": WAITING_CPU}, *[worker] * job["workers"])
+
     tune.Tuner(
-        tune.with_resources(named(train, f"{name}-trial"), NamedPlaces(name, resources)),
+        tune.with_resources(named(train, f"{name}-trial"), place),
         param_space={"workers": allotment.workers, "cpus": allotment.cpus, "gpus": allotment.gpus, "nested": nested},
         tune_config=tune.TuneConfig(
             search_alg=searcher,

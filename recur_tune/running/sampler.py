@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import optuna
@@ -25,7 +24,8 @@ from recur_tune.modelling.seen import Seen
 from recur_tune.running.frozen import give_up, is_short_of_room, seen_at
 from recur_tune.running.live import LivesInDriver
 from recur_tune.running.optuna_internals import reopen
-from recur_tune.running.study import first_points, make_sampler, study_name, study_storage
+from recur_tune.running.sharing import SharedCards
+from recur_tune.running.study import Proposal, first_points, make_sampler, study_name, study_storage
 from recur_tune.searching import flag
 from recur_tune.searching.directory import KNOWLEDGE, STOP, STUDY, SearchLog
 from recur_tune.searching.front import search_hypervolume
@@ -34,7 +34,7 @@ from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.progress import expected_gains
 from recur_tune.searching.requests import take_trials
 from recur_tune.searching.spec import SearchSpec
-from recur_tune.searching.state import ENDED, TrialRecord
+from recur_tune.searching.state import CROWDED, ENDED, TrialRecord
 from recur_tune.spec import TrialConfig
 
 _MOST_TRIES = 200  # proposals in a row that are infeasible or known already, before the space counts as exhausted
@@ -45,15 +45,6 @@ _TOLD = {
     "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED,
     "infeasible": TrialState.PRUNED, "failed": TrialState.FAIL,
 }  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A trial that the sampler wants, whose price is being found."""
-
-    trial: optuna.Trial
-    params: dict[str, Any]
-    costs: Future[dict[str, float]]
 
 
 class TruthfulSearch(LivesInDriver, OptunaSearch):
@@ -67,9 +58,11 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         finished: Callable[[], bool] = lambda: False,
         room: Callable[[], int] | None = None,
         proposes: bool = True,
+        shared: SharedCards | None = None,
     ) -> None:
         self.spec, self.log, self.price, self.finished, self.room = spec, log, price, finished, room
         self.proposes = proposes  # or only goes on with what is there
+        self.shared = shared  # where trials share cards
         self.numbers: dict[str, int] = {}  # by Ray's names for the trials
         self.live: set[str] = set()  # of those, not completed yet
         storage = study_storage(log.directory.path)
@@ -169,6 +162,8 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             return Searcher.FINISHED
         if self.room is not None and len(self.live) >= self.room():
             return None
+        if self.shared and not self.shared.have_room_beside(map(self.log.state.record, self._live_numbers)):
+            return None
         self._tell_by_hand()
         while self.unfinished:
             number = self.unfinished.popleft()
@@ -267,6 +262,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         config = self._config(record.params, record.seed)
         return {
             "number": number, "folder": str(folder), "trial": config.plain_values(), "split": record.split,
+            **(self.shared.job(record) if self.shared else {}),
         }  # fmt: skip
 
     def _propose(self) -> Proposal | None:
@@ -365,7 +361,9 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         record = self.log.state.record(self.numbers[trial_id])
         if record.frozen:
             return self._make_room(record)
-        if error and record.state in ("waiting", "paused") and record.number not in self.again:
+        if error and record.state == "paused" and record.cause == CROWDED:
+            self.unfinished.append(record.number)
+        elif error and record.state in ("waiting", "paused") and record.number not in self.again:
             # Its worker died before it began: of the trial before, as a rule, and then Ray does not try another.
             self.again.add(record.number)
             self.unfinished.append(record.number)

@@ -90,9 +90,8 @@ class ParetoPruning(LivesInDriver, FIFOScheduler):
         return self.rungs.note(*report) is None or trial.role == "baseline" or self.worth(trial.number)
 
     def _let_go(self, trial: Trial) -> str:
-        """End a trial's work. An actor is taken from it at once; the workers of Ray Train leave by themselves, those of
-        a pruned or frozen trial when they see the file, because killing what holds them can leave their cores taken for
-        good."""
+        """End a trial's work. An actor is taken from it at once; several workers leave by themselves, those of a pruned
+        or frozen trial when they see the file: whoever is taken away in the middle of a step cannot train the next."""
         if not trial.config.get("nested"):
             return TrialScheduler.STOP
         record = self.log.state.record(trial.config["number"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,15 @@ from recur_tune.searching.spec import SearchSpec
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # grouped TPE, by choice
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A trial that the sampler wants, whose price is being found."""
+
+    trial: optuna.Trial
+    params: dict[str, Any]
+    costs: Future[dict[str, float]]
 
 
 def make_sampler(spec: SearchSpec, already: int) -> optuna.samplers.BaseSampler:

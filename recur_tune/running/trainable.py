@@ -1,7 +1,8 @@
 """One trial on a worker: the same training in two lanes.
 
-One worker trains in Ray Tune's own actor, which is used again for the next trial. Several train under Ray Train with
-DDP. Both read a trial's folder: a checkpoint in it is gone on from, so a restart finds its own work whoever died.
+One worker trains in Ray Tune's own actor, which is used again for the next trial. Several train with DDP, in a group
+that the actor keeps. Both read a trial's folder: a checkpoint in it is gone on from, so a restart finds its own work
+whoever died.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from recur_tune.files import storage_fault, whole_folder, write_text
 from recur_tune.model.pretrained import save_model
 from recur_tune.searching import flag
 from recur_tune.searching.directory import COMPILED, LEAVING, MODEL, STOP
-from recur_tune.searching.state import STORAGE
+from recur_tune.searching.state import CROWDED, STORAGE
 from recur_tune.spec import TrialConfig
 from recur_tune.throttle import Every, Throttled
 from recur_tune.training.checkpoint import DamagedCheckpoint, load_checkpoint, save_checkpoint
@@ -39,6 +40,7 @@ from recur_tune.trial.setup import set_up
 _OUTCOME = "outcome.json"
 _SECONDS_BETWEEN_REPORTS = 5.0  # for whoever watches; validations are always reported
 _SECONDS_BETWEEN_LOOKS = 0.5  # at the request to stop, which lies on a file system
+_NO_MEMORY = ("CUDA error: out of memory", "STATUS_ALLOC_FAILED")  # what is not a tensor's: kernels, cuBLAS, a graph
 
 Message = dict[str, Any]
 
@@ -52,11 +54,14 @@ def use_cores(cpus: float) -> None:
     torch.set_num_threads(max(1, int(cpus)))
 
 
-def fault_of_a_worker(error: Exception) -> StorageFault | None:
-    """What a disk did to one of the workers; the others only lost a peer."""
-    failures: dict[int, BaseException] = getattr(error, "worker_failures", {})
-    found = (storage_fault(getattr(failure, "cause", None) or failure) for failure in failures.values())
-    return next((fault for fault in found if fault), None)
+def fault_of_a_worker(errors: list[Exception]) -> StorageFault | None:
+    """What a disk did to one of several workers; the others only lost a peer."""
+    return next((fault for fault in map(storage_fault, errors) if fault), None)
+
+
+def has_moved(errors: list[Exception]) -> bool:
+    """Whether workers have left their node, and not failed."""
+    return any(isinstance(error, Moved) for error in errors)
 
 
 def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
@@ -65,8 +70,8 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
     Whatever goes wrong ends this trial alone, but for a disk that does not take its files: that pauses it, and the
     search with it, since all others write there too. After anything but a diverged loss or a refused configuration the
     process is not trusted with another trial: the error is raised once it has been reported. One of several workers
-    cannot report alone; it raises, and Ray Train starts all of them again, unless its memory was too small: that would
-    be so again, and it leaves word.
+    cannot report alone; it raises, and all of them are started again, unless its memory was too small: that would be so
+    again, and it leaves word.
     """
     folder = Path(job["folder"])
     if (folder / _OUTCOME).exists():  # a worker of an earlier attempt met its end alone and left word
@@ -75,7 +80,10 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
     config = TrialConfig(**job["trial"])
     # What one trial has compiled serves every other of its hidden size, on whatever node.
     os.environ["TRITON_CACHE_DIR"] = str(folder.parent.parent / COMPILED)
+    share = job.get("tensors_share")
     try:
+        if share is not None:
+            _bound_memory(share)
         for message in _train(config, folder, job.get("split", "")):
             report(message)
     except Moved:
@@ -91,7 +99,7 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
             report(ending("failed", str(error), "diverged" if isinstance(error, Diverged) else "refused"))
             return
         write_text(folder / "error.txt", traceback.format_exc())
-        outcome = outcome_of(error, folder) | {"replace_actor": True}
+        outcome = outcome_of(error, folder, shares_card=share is not None) | {"replace_actor": True}
         if not _several_workers():
             report(outcome)
         elif outcome["state"] == "infeasible":
@@ -206,10 +214,14 @@ def ending(state: str, reason: str, cause: str = "") -> Message:
     return {"state": state, "reason": " ".join(reason.split()), "cause": cause}
 
 
-def outcome_of(error: Exception, folder: Path) -> Message:
-    """Memory that was not there is a limit that the prediction did not see; everything else is a failure."""
+def outcome_of(error: Exception, folder: Path, shares_card: bool = False) -> Message:
+    """Memory that was not there is a limit that the prediction did not see, but on a shared card there may be more of
+    it; everything else is a failure."""
     on_cpu = isinstance(error, MemoryError) or "can't allocate memory" in str(error)
-    if isinstance(error, torch.OutOfMemoryError) or on_cpu:
+    on_card = isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
+    if on_card and shares_card:
+        return ending("paused", "it needs more of a card than was predicted, and goes on with one to itself", CROWDED)
+    if on_card or on_cpu:
         return ending("infeasible", "out of memory on its device", "memory")
     return ending("failed", f"{type(error).__name__}: {error} (see {folder / 'error.txt'})", "error")
 
@@ -222,6 +234,13 @@ def _start_clean() -> None:
         gc.freeze()
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
+
+
+def _bound_memory(share: float) -> None:
+    """Let tensors of this process take no more of the card: whoever needs more than was predicted for it then fails
+    alone, and not whichever of its neighbours asks next."""
+    if torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(share)
 
 
 def _forget_the_trial() -> None:

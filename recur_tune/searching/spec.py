@@ -72,7 +72,7 @@ class Resources(_Section):
     workers: PositiveInt = Field(1, description="processes that train one trial together (DDP)")
     cpus: PositiveFloat = Field(1, description="CPU cores for each of them")
     gpus: NonNegativeFloat | Literal["auto"] = Field(
-        "auto", description="GPUs for each, fractions allowed; 'auto': one where the cluster has any"
+        "auto", description="GPUs for each, fractions allowed; 'auto': as much of one as its predicted memory needs"
     )
 
     @model_validator(mode="after")

@@ -18,6 +18,7 @@ ENDED: frozenset[TrialState] = frozenset({"complete", "pruned", "failed", "infea
 
 STORAGE = "storage"  # the cause of a pause: a disk that did not take a trial's files, say
 FROZEN = "frozen"  # another: a new trial promised more for its tokens, until this one does
+CROWDED = "crowded"  # and another: it needed more of a shared card than its prediction had got it
 
 Event = dict[str, Any]
 
