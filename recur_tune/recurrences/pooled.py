@@ -87,6 +87,7 @@ POOLED = Mechanism(
     flops=_flops,
     work=_work,
     state_floats=_state_floats,
+    leaves_overlap_out=False,
     outside_products=frozenset({"skip"}),  # which only adds
     outside_state=frozenset({"width", "depth", "pooling", "skip"}),
     check=lambda spec, shape, base: refused_layer("l_ins", spec.l_ins, shape, base),

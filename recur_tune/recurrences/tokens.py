@@ -60,5 +60,6 @@ TOKENS = Mechanism(
     work=_work,
     state_floats=lambda spec, shape: spec.ring * spec.state_tokens * shape.hidden,
     from_the_start=True,
+    leaves_overlap_out=False,
     positions=lambda spec, shape: 0 if shape.learned_positions else (spec.ring + 1) * spec.state_tokens,
 )
