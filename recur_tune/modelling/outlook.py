@@ -71,18 +71,18 @@ class Outlook:
 
     def _expected(self, mean: np.ndarray, std: np.ndarray, costs: np.ndarray) -> np.ndarray:
         gains = [
-            expected_hypervolume_improvement(*of_case, costs, front, self.reference)
-            for *of_case, front in zip(*_by_case(mean, std), self.fronts, strict=True)
+            expected_hypervolume_improvement(middle, spread, costs, front, self.reference)
+            for middle, spread, front in zip(*_by_case(mean, std), self.fronts, strict=True)
         ]
         return np.asarray(np.mean(gains, axis=0))
 
     def _chances(self, mean: np.ndarray, std: np.ndarray, costs: np.ndarray) -> np.ndarray:
         """Of trials to beat everything that costs no more."""
         chances = []
-        for mean_of_case, std_of_case, front in zip(*_by_case(mean, std), self.fronts, strict=True):
+        for middle, spread, front in zip(*_by_case(mean, std), self.fronts, strict=True):
             no_dearer = (front[None, :, 1:] <= costs[:, None]).all(axis=2)
             best = np.where(no_dearer, front[None, :, 0], np.inf).min(axis=1, initial=np.inf)
-            chances.append(ndtr((np.log(best) - mean_of_case) / np.maximum(std_of_case, 1e-12)))
+            chances.append(ndtr((np.log(best) - middle) / np.maximum(spread, 1e-12)))
         return np.asarray(np.mean(chances, axis=0))
 
     def _costs(self, trial: Seen) -> list[float]:
