@@ -25,11 +25,10 @@ from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 from recur_tune.modelling.scale import Scale
 
 # Of the logarithms of hyperparameters: where each is expected, and how surely. Variances are in units of the qualities'
-# own, `time` in doublings of tokens; the scales' middle depends on how many there are. Those of `shape`, `time` and
-# `scales` are about what was fitted to 25 tasks of LCBench, none of them among those that the benchmarks replay.
+# own, `time` in doublings of tokens; the scales' middle depends on how many there are.
 _PRIOR = {
-    "level": (0.5, 1.0), "shape": (0.4, 1.0), "trend": (0.5, 1.0), "offset": (0.01, 1.5), "noise": (0.001, 1.5),
-    "time": (2.0, 0.5), "scales": (0.33, 0.8),
+    "level": (0.5, 1.0), "shape": (0.05, 1.0), "trend": (0.5, 1.0), "offset": (0.01, 1.5), "noise": (0.001, 1.5),
+    "time": (3.0, 0.5), "scales": (0.5, 0.5),
 }  # fmt: skip
 _ITERATIONS = 20
 _MOST_ROWS, _MOST_FITTED = 600, 160  # that the process is given, and that its hyperparameters are fitted to
