@@ -34,7 +34,6 @@ _ITERATIONS = 20
 _MOST_ROWS, _MOST_FITTED = 600, 160  # that the process is given, and that its hyperparameters are fitted to
 _GROWTH = 1.1  # of the rows, before they are fitted anew
 _BOUNDS = 1e-10, 1e6
-_JITTER = 1e-6
 
 
 class CurveKernel(Kernel):
@@ -130,8 +129,7 @@ class LearnedKernel:
 
 
 class Curves:
-    """The process given some validations, or none; predicts log quality. Where it is given several values for a row,
-    [rows, cases], it predicts as many."""
+    """The process given some validations, or none; predicts log quality."""
 
     def __init__(self, kernel: CurveKernel, rows: np.ndarray, values: np.ndarray, scale: Scale) -> None:
         self.kernel, self.rows, self.values, self.scale = kernel, rows, values, scale
@@ -140,22 +138,14 @@ class Curves:
             self._process.fit(rows, scale.normal(values))
 
     def and_given(self, rows: np.ndarray, values: np.ndarray) -> Curves:
-        """The same process given more; where these are cases, what was known before is the same in all of them."""
-        known = np.broadcast_to(self.values.reshape(-1, *[1] * (values.ndim - 1)), (len(self.rows), *values.shape[1:]))
-        return Curves(self.kernel, np.concatenate([self.rows, rows]), np.concatenate([known, values]), self.scale)
+        """The same process given more."""
+        more = np.concatenate([self.rows, rows]), np.concatenate([self.values, values])
+        return Curves(self.kernel, *more, self.scale)
 
     def predict(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of log quality at rows, [rows] or [rows, cases]."""
+        """Mean and standard deviation of log quality at rows."""
         mean, std = map(np.atleast_1d, self._process.predict(rows, return_std=True))
         return self.scale.mean + self.scale.std * mean, self.scale.std * std
-
-    def draw(self, rows: np.ndarray, cases: int) -> np.ndarray:
-        """What log qualities at rows may be together, [rows, cases]: always the same draws, each with its opposite."""
-        mean, covariance = self._process.predict(rows, return_cov=True)
-        half = np.random.default_rng(0).standard_normal((len(rows), cases // 2))
-        root = np.linalg.cholesky(np.atleast_2d(covariance) + _JITTER * np.eye(len(rows)))
-        away = root @ np.concatenate([half, -half], axis=1)
-        return np.asarray(self.scale.mean + self.scale.std * (np.reshape(mean, (-1, 1)) + away))
 
 
 def _spread(count: int, most: int) -> np.ndarray:
@@ -168,7 +158,7 @@ def _spread(count: int, most: int) -> np.ndarray:
 
 
 def _process(kernel: CurveKernel, optimizer: Any) -> GaussianProcessRegressor:
-    return GaussianProcessRegressor(kernel, alpha=_JITTER, optimizer=optimizer, copy_X_train=False)
+    return GaussianProcessRegressor(kernel, alpha=1e-6, optimizer=optimizer, copy_X_train=False)
 
 
 def _map_optimizer(middle: CurveKernel) -> Callable[..., tuple[np.ndarray, float]]:

@@ -11,11 +11,8 @@ import numpy as np
 import pytest
 
 from recur_tune.errors import UserError
-from recur_tune.modelling.features import NEW, rows_at
-from recur_tune.modelling.improvement import expected_hypervolume_improvement
 from recur_tune.modelling.known_costs import KnownCosts
 from recur_tune.modelling.outlook import Outlook
-from recur_tune.modelling.process import Curves
 from recur_tune.modelling.seen import Seen, form_of, key_of
 from recur_tune.searching.spec import SearchSpec
 from recur_tune.spec import TrialConfig, parse
@@ -165,33 +162,8 @@ def test_a_pending_trial_is_believed_to_end_as_its_curve_goes_on() -> None:
     assert fields is not None
     search.tell(fields, 0.25, 0.5, pending=True)
     outlook = Outlook(search.sampler, search.trials, np.array([*REFERENCE.values()]))
-    ends = [front[-1, 0] for front in outlook.fronts]
-    assert len(set(ends)) > 8 and np.mean(ends) == pytest.approx(quality(fields), rel=0.02)
-    assert outlook.fronts[0][-1, 1:].tolist() == list(price(search.spec.trial_config(fields)).values())
-
-
-def test_a_gain_beside_pending_trials_is_the_mean_over_how_they_may_end() -> None:
-    """One case after the other, each with a process of its own, the straightforward way."""
-    search = Search()
-    search.run(6)
-    for _ in range(3):
-        fields = search.ask()
-        assert fields is not None
-        search.tell(fields, 0.25, pending=True)
-    reference = np.array([*REFERENCE.values()])
-    outlook = Outlook(search.sampler, search.trials, reference)
-    pool = search.sampler.pool(search.trials)
-    fields_of_pool, costs = [one.fields for one in pool], search.sampler.matrix(pool)
-    known = search.sampler.curves.given(*outlook.validations(search.trials), outlook.process.scale)
-    pending = search.trials[6:]
-    features = search.sampler.features
-    ends = rows_at(features([one.fields for one in pending]), 1.0, [one.number for one in pending])
-    gains = []
-    for front in outlook.fronts:
-        process = Curves(known.kernel, known.rows, known.values, outlook.process.scale)
-        mean, std = process.and_given(ends, np.log(front[6:, 0])).predict(rows_at(features(fields_of_pool), 1.0, NEW))
-        gains.append(expected_hypervolume_improvement(mean, std, costs, front, reference))
-    assert outlook.gains(fields_of_pool, costs) == pytest.approx(np.mean(gains, axis=0), rel=1e-6, abs=1e-12)
+    assert outlook.front[-1, 0] == pytest.approx(quality(fields), rel=0.02)
+    assert outlook.front[-1, 1:].tolist() == list(price(search.spec.trial_config(fields)).values())
 
 
 def test_candidates_are_drawn_once_for_a_front_and_are_those_that_another_process_would_draw() -> None:
@@ -215,9 +187,9 @@ def test_a_front_point_that_was_luck_loses_its_place() -> None:
         again = ((50, quality(lucky.fields, 0.5)), (100, factor * quality(lucky.fields)))
         search.trials.append(replace(lucky, number=len(search.trials), curve=again, repeats=lucky.number))
     after = Outlook(search.sampler, search.trials, np.array([*REFERENCE.values()]))
-    assert len(after.fronts[0]) == len(before.fronts[0]) == 10, "a repetition is no candidate of its own"
-    assert before.fronts[0][4, 0] == pytest.approx(0.5 * quality(lucky.fields))
-    assert after.fronts[0][4, 0] == pytest.approx(quality(lucky.fields)), "the mean of its further seeds"
+    assert len(after.front) == len(before.front) == 10, "a repetition is no candidate of its own"
+    assert before.front[4, 0] == pytest.approx(0.5 * quality(lucky.fields))
+    assert after.front[4, 0] == pytest.approx(quality(lucky.fields)), "the mean of its further seeds"
     assert after.predict([lucky.fields])[0] > before.predict([lucky.fields])[0], "and the model has learned of them"
 
 

@@ -98,32 +98,3 @@ def test_more_rows_than_the_process_bears_are_thinned() -> None:
     process = LearnedKernel(GROUPS).given(rows, values)
     assert len(process.rows) == 600
     assert (process.rows[-1] == rows[-1]).all()
-
-
-def test_several_cases_at_once_are_predicted_as_each_alone() -> None:
-    rows, values = curves(np.random.default_rng(0), 8)
-    ends, new = (rows_at(np.random.default_rng(seed).random((3, 4)), 1.0, NEW) for seed in (1, 2))
-    process = LearnedKernel(GROUPS).given(rows, values)
-    cases = process.draw(ends, 6)
-    mean, std = process.and_given(ends, cases).predict(new)
-    for place, case in enumerate(cases.T):
-        alone, spread = process.and_given(ends, case).predict(new)
-        assert mean[:, place] == pytest.approx(alone) and std[:, place] == pytest.approx(spread)
-
-
-@pytest.mark.parametrize("known", [0, 8])
-def test_draws_have_the_mean_and_the_spread_of_the_process_and_go_together(known: int) -> None:
-    rows, values = curves(np.random.default_rng(0), 8)
-    process = Curves(default_kernel(GROUPS), rows[:known], values[:known], Scale(2.0, 0.3))
-    feature = np.full((1, 4), 0.5)
-    alike = rows_at(np.concatenate([feature, feature, feature + 0.4]), 1.0, [50, 51, 52])
-    drawn = process.draw(alike, 20_000)
-    mean, std = process.predict(alike)
-    assert drawn.mean(axis=1) == pytest.approx(mean, abs=1e-9), "each has its opposite"
-    kernel, scale = process.kernel, process.scale.std
-    assert drawn.std(axis=1) == pytest.approx(np.hypot(std, scale * kernel.noise**0.5), rel=0.03), (
-        "as validations scatter"
-    )
-    near, far = np.corrcoef(drawn)[0, 1:]
-    assert near > 0.5 and near > far
-    assert (process.draw(alike, 4) == process.draw(alike, 4)).all()
