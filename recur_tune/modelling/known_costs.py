@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from recur_tune.modelling.process import LearnedKernel
 
 Price = Callable[[TrialConfig], dict[str, float]]
+_Drawn = tuple[dict[str, Any], dict[str, Any]]  # a point in the sampler's own names, and its fields
 
 _ANYWHERE, _NEAR_THE_FRONT = 200, 100  # candidates: from the space's prior, and points of the front with a change
 _MOST_PRICED = 3  # candidates of a pool that are simulated, unless all of them are over a limit
@@ -82,10 +83,7 @@ class KnownCosts:
         self.needed = {*self.costs, *spec.limits}
         self.quick: dict[Key, dict[str, float]] = {}  # by form: prices without what has to be simulated
         self.priced: dict[Key, dict[str, float]] = {}  # whole ones
-        self.drawn: tuple[Any, list[tuple[dict[str, Any], dict[str, Any]]]] = (
-            None,
-            [],
-        )  # the last candidates, and of what
+        self.drawn: tuple[Any, list[_Drawn]] = (None, [])  # the last candidates, and for which trials and front
 
     @cached_property
     def curves(self) -> LearnedKernel:
@@ -198,7 +196,7 @@ class KnownCosts:
             new.pop(key_of(one.fields), None)
         return self._within_limits([Candidate(*pair, {}, exact=False) for pair in reversed(new.values())])
 
-    def _draw(self, rng: np.random.Generator, front: Sequence[Seen]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    def _draw(self, rng: np.random.Generator, front: Sequence[Seen]) -> list[_Drawn]:
         """Points and their fields. Trials that are judged until the next one is chosen are compared with the same ones:
         to draw them and to find their costs takes longer than to see what they are worth."""
         best = [self.space.closest(one.fields) for one in front]
