@@ -124,8 +124,7 @@ def draw_model(sampler: KnownCosts, trials: list[Seen], reference: np.ndarray) -
 
 def draw_choice(sampler: KnownCosts, trials: list[Seen], reference: np.ndarray, recorded: Recorded) -> None:
     """All candidates at their exact costs, by what each is expected to add."""
-    rng = np.random.default_rng(0)
-    pool = [one.fields for one in sampler.pool(rng, trials)]
+    pool = [one.fields for one in sampler.pool(trials)]
     costs = np.array([[recorded.price(sampler.spec.trial_config(fields))[COST]] for fields in pool])
     outlook = Outlook(sampler, trials, reference)
     gains, (mean, std) = outlook.gains(pool, costs), outlook.predict(pool)

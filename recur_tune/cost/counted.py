@@ -6,12 +6,12 @@ from functools import cache
 from typing import NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PretrainedConfig
 
 from recur_tune.corpus.batches import WindowBatch
+from recur_tune.cost.fake import FakeTensors
 from recur_tune.cost.inference import closed_state_floats
 from recur_tune.model import State
 from recur_tune.model.pretrained import described_model, recurrent_config
@@ -93,7 +93,7 @@ def frozen_training_flops(config: TrialConfig, base: PretrainedConfig, kept: int
 @cache
 def _frozen_step(shape: str, window: int, windows: int, kept: int) -> int:
     """Of one chain."""
-    with FakeTensorMode():
+    with FakeTensors():
         model = described_model(shape)
         model.freeze_body()
         with FlopCounterMode(display=False) as counter:

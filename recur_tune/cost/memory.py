@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from transformers import PretrainedConfig
 
 from recur_tune.corpus.batches import WindowBatch
 from recur_tune.cost.counted import simulated_batch, state_floats
+from recur_tune.cost.fake import FakeTensors
 from recur_tune.cost.inference import state_bytes
 from recur_tune.errors import UserError
 from recur_tune.model.pretrained import described_model, recurrent_config
@@ -24,7 +24,7 @@ from recur_tune.training.precision import default_device, uses_bfloat16
 from recur_tune.training.step import make_optimizer, train_step
 
 _SIMULATED_WINDOWS = 4  # a longer chain is priced from one of this length, of which at most so many are kept:
-_SIMULATED_KEPT = 3
+_SIMULATED_KEPT = 3  # or from one of this length, where all windows are kept
 
 
 def predict_peak_memory(config: TrialConfig, base: PretrainedConfig, lanes: int | None = None) -> int:
@@ -64,7 +64,7 @@ def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: 
     """The predicted peak under a plan."""
     device = default_device()
     described = recurrent_config(base, config.recurrence_spec, config.dropout)
-    described.overlap = config.overlap
+    described.overlap = config.overlap if config.mechanism and config.mechanism.leaves_overlap_out else 0
     if device.type == "cuda":
         _forget_inside_the_kernel(described)
     shape = described.to_json_string(use_diff=False)
@@ -76,14 +76,16 @@ def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: 
         )
 
     windows, kept = config.windows, plan.kept_windows
-    if windows <= _SIMULATED_WINDOWS:
+    stops_gradients = config.mechanism is not None and config.mechanism.stops_gradients
+    keeps_all = kept == windows > _SIMULATED_KEPT and not stops_gradients
+    if windows <= _SIMULATED_WINDOWS and not keeps_all:
         return simulated(windows, kept).peak
     # Every further window adds the same bytes: its tokens, and if it is kept its activations, otherwise the state that
     # waits for the backward pass. The first kept window is apart, since recomputing takes as much.
     tokens = lanes * (2 * 8 * config.window + 1)
-    if config.mechanism and config.mechanism.stops_gradients:  # nothing is kept, and no state waits
+    if stops_gradients:  # nothing is kept, and no state waits
         return simulated(_SIMULATED_WINDOWS, 1).peak + (windows - _SIMULATED_WINDOWS) * tokens
-    if kept == windows:
+    if keeps_all:
         short = simulated(_SIMULATED_KEPT, _SIMULATED_KEPT)
         return short.peak + (windows - _SIMULATED_KEPT) * (tokens + short.activations)
     short_kept = 1 if kept == 1 else _SIMULATED_KEPT
@@ -106,7 +108,7 @@ def _simulate(
     shape: str, window: int, windows: int, lanes: int, precision: Precision, plan: Plan, on_gpu: bool, tune: str
 ) -> _Simulation:
     """Only what moves bytes is an argument, so that trials which differ in the rest share an answer."""
-    with FakeTensorMode():
+    with FakeTensors():
         model = described_model(shape)
         if tune == "recurrence":
             model.freeze_body()

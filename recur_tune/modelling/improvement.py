@@ -11,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtr
 
+from recur_tune.searching.front import non_dominated
+
 _MOST_CELLS = 20_000  # boxes of a front; where there are more, a spread part of the front stands for it
 _AT_ONCE = 4_000_000  # numbers held at once
 
@@ -31,7 +33,8 @@ def expected_hypervolume_improvement(
     have the quality first.
     """
     costs, front = costs / reference[1:], front / reference
-    front = _thinned(front[(front < 1).all(axis=1)])
+    front = front[(front < 1).all(axis=1)]
+    front = _thinned(front[non_dominated(front)] if len(front) else front)
     mean = mean - np.log(reference[0])
     edges = [np.concatenate([[-np.inf], np.unique(column)]) for column in front[:, 1:].T]
     best = _best_quality(front, edges)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from recur_tune.modelling.process import LearnedKernel
 
 Price = Callable[[TrialConfig], dict[str, float]]
+_Drawn = tuple[dict[str, Any], dict[str, Any]]  # a point in the sampler's own names, and its fields
 
 _ANYWHERE, _NEAR_THE_FRONT = 200, 100  # candidates: from the space's prior, and points of the front with a change
 _MOST_PRICED = 3  # candidates of a pool that are simulated, unless all of them are over a limit
@@ -82,6 +83,7 @@ class KnownCosts:
         self.needed = {*self.costs, *spec.limits}
         self.quick: dict[Key, dict[str, float]] = {}  # by form: prices without what has to be simulated
         self.priced: dict[Key, dict[str, float]] = {}  # whole ones
+        self.drawn: tuple[Any, list[_Drawn]] = (None, [])  # the last candidates, and for which trials and front
 
     @cached_property
     def curves(self) -> LearnedKernel:
@@ -101,7 +103,7 @@ class KnownCosts:
     def choose(self, trials: Sequence[Seen], reference: Mapping[str, float]) -> Chosen | Thawed | None:
         """The next trial, given those that were proposed before: a new one, or one of the frozen where that buys more
         for its tokens. None where no candidate is new and within limits, and no frozen trial is wanted."""
-        pool, outlook = self._look(trials, reference, len(trials))
+        pool, outlook = self._look(trials, reference)
         if outlook is None:
             return next((Chosen(one.point) for one in pool if self._is_affordable(one)), None)
         new, frozen = self._new(outlook, pool), self._ranked(outlook, trials)
@@ -125,7 +127,7 @@ class KnownCosts:
         if not self._is_undercut(trial, trials):
             return True
         trials = [replace(one, pending=False, frozen=True) if one is trial else one for one in trials]
-        pool, outlook = self._look(trials, reference, number, trial.curve[-1][0])
+        pool, outlook = self._look(trials, reference)
         if outlook is None:
             return True
         [own] = [one for one in self._ranked(outlook, trials) if one.trial == number]
@@ -136,21 +138,19 @@ class KnownCosts:
 
     def ranked(self, trials: Sequence[Seen], reference: Mapping[str, float]) -> list[Thawed]:
         """The frozen trials, the one that buys most for its tokens first."""
-        _, outlook = self._look(trials, reference, len(trials))
+        _, outlook = self._look(trials, reference)
         return [] if outlook is None else self._ranked(outlook, trials)
 
     def last(self, trials: Sequence[Seen], reference: Mapping[str, float]) -> Thawed | None:
         """Which frozen trial to continue when no new one may begin; None where none is wanted."""
         return next((one for one in self.ranked(trials, reference) if one.wanted), None)
 
-    def _look(
-        self, trials: Sequence[Seen], reference: Mapping[str, float], *draw: int
-    ) -> tuple[list[Candidate], Outlook | None]:
+    def _look(self, trials: Sequence[Seen], reference: Mapping[str, float]) -> tuple[list[Candidate], Outlook | None]:
         """New candidates, and what they and the frozen trials are worth; None while no price is known."""
         for one in trials:
             if self.needed <= one.costs.keys():
                 self.priced[form_of(one.fields)] = dict(one.costs)
-        pool = self.pool(np.random.default_rng([self.spec.sampler.seed, *draw]), trials)
+        pool = self.pool(trials)
         if not self.priced:  # an earlier search's trials bring none
             return pool, None
         return pool, Outlook(self, trials, self._reference(reference, pool, trials))
@@ -182,23 +182,31 @@ class KnownCosts:
         rivals = [one for one in trials if (one.complete or one.pending) and one is not trial and one.costs]
         return any(all(one.costs[name] <= trial.costs[name] for name in self.costs) for one in rivals)
 
-    def pool(self, rng: np.random.Generator, trials: Sequence[Seen]) -> list[Candidate]:
+    def pool(self, trials: Sequence[Seen]) -> list[Candidate]:
         """New candidates within the limits, as far as their costs are known."""
-        known = {key_of(one.fields) for one in trials}
         finished = [one for one in trials if one.complete and one.curve and one.repeats is None]
-        best = [self.space.closest(one.fields) for one in self._front(finished)]
-        pool = []
-        for turn in range(_ANYWHERE + (_NEAR_THE_FRONT if best else 0)):
-            kept = None
-            if turn >= _ANYWHERE:
-                kept = dict(best[rng.integers(len(best))])
-                for label in rng.choice([*kept], min(len(kept), int(rng.integers(1, 3))), replace=False):
-                    del kept[label]
-            point, fields = self.space.sample(rng, kept)
-            if (key := key_of(fields)) not in known:
-                known.add(key)
-                pool.append(Candidate(point, fields, {}, exact=False))
-        return self._within_limits(pool)
+        front = self._front(finished)
+        of = len(trials), [one.number for one in front]
+        drawn, pairs = self.drawn
+        if drawn != of:
+            pairs = self._draw(np.random.default_rng([self.spec.sampler.seed, len(trials)]), front)
+            self.drawn = of, pairs
+        new = {key_of(fields): (point, fields) for point, fields in reversed(pairs)}
+        for one in trials:
+            new.pop(key_of(one.fields), None)
+        return self._within_limits([Candidate(*pair, {}, exact=False) for pair in reversed(new.values())])
+
+    def _draw(self, rng: np.random.Generator, front: Sequence[Seen]) -> list[_Drawn]:
+        """Points and their fields. Trials that are judged until the next one is chosen are compared with the same ones:
+        to draw them and to find their costs takes longer than to see what they are worth."""
+        best = [self.space.closest(one.fields) for one in front]
+        pairs = [self.space.sample(rng, None) for _ in range(_ANYWHERE)]
+        for _ in range(_NEAR_THE_FRONT if best else 0):
+            kept = dict(best[rng.integers(len(best))])
+            for label in rng.choice([*kept], min(len(kept), int(rng.integers(1, 3))), replace=False):
+                del kept[label]
+            pairs.append(self.space.sample(rng, kept))
+        return pairs
 
     def _front(self, finished: Sequence[Seen]) -> list[Seen]:
         if not finished:

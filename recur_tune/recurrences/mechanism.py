@@ -67,6 +67,8 @@ class Mechanism:
         from_the_start: Whether a document's first window has a state as well, a learned one.
         stops_gradients: Whether no gradient goes from a window to the one before, as its module says too.
         both_ways: Whether it connects an encoder's windows too: they are read in both directions, and end in padding.
+        leaves_overlap_out: Whether what the next window reads again is not in the state; a step's memory then depends
+            on the overlap.
         kept_as_read: Whether a state's numbers have the precision in which a window is read; else single precision.
         positions: Given a spec and a body's shape, the positions that its rows take beside a window's own.
         outside_products: Fields that enter no matrix product.
@@ -87,6 +89,7 @@ class Mechanism:
     from_the_start: bool = False
     stops_gradients: bool = False
     both_ways: bool = False
+    leaves_overlap_out: bool = True
     kept_as_read: bool = False
     positions: Callable[[Any, Shape], int] = lambda spec, shape: 0
     outside_products: frozenset[str] = frozenset()

@@ -95,6 +95,7 @@ POOLED = Mechanism(
     flops=_flops,
     work=_work,
     state_floats=_state_floats,
+    leaves_overlap_out=False,
     outside_products=frozenset({"skip"}),  # which only adds
     both_ways=True,
     outside_state=frozenset({"width", "depth", "pooling", "skip"}),

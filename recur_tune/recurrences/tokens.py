@@ -58,5 +58,6 @@ TOKENS = Mechanism(
     state_floats=lambda spec, shape: spec.ring * spec.state_tokens * shape.hidden,
     from_the_start=True,
     both_ways=True,
+    leaves_overlap_out=False,
     positions=lambda spec, shape: 0 if shape.learned_positions else (spec.ring + 1) * spec.state_tokens,
 )

@@ -40,13 +40,13 @@ class MemoryTracker(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(out):
+        for leaf in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
             if isinstance(leaf, torch.Tensor):
                 self._count(leaf)
         return out
 
     def _count(self, tensor: torch.Tensor) -> None:
-        storage = tensor.untyped_storage()
+        storage = getattr(tensor, "meta", tensor).untyped_storage()  # a fake tensor's is not its own
         key = storage._cdata
         size = storage.nbytes()
         known = self._sizes.get(key)

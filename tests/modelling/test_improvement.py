@@ -73,3 +73,12 @@ def test_a_front_of_hundreds_of_points_is_thinned_and_nearly_as_good(monkeypatch
     exact = expected_hypervolume_improvement(*arguments)
     monkeypatch.setattr(improvement, "_MOST_CELLS", 100)
     assert expected_hypervolume_improvement(*arguments) == pytest.approx(exact, rel=0.1)
+
+
+@given(fronts())
+def test_points_that_others_beat_make_no_difference(made: tuple[np.ndarray, np.ndarray]) -> None:
+    front, trial = made
+    uncertain = np.log(trial[:1]), np.full(1, 0.2), trial[None, 1:]
+    [found] = expected_hypervolume_improvement(*uncertain, front, np.ones(len(trial)))
+    [more] = expected_hypervolume_improvement(*uncertain, np.vstack([front, front + 0.05]), np.ones(len(trial)))
+    assert more == pytest.approx(found, abs=1e-12)

@@ -166,6 +166,17 @@ def test_a_pending_trial_is_believed_to_end_as_its_curve_goes_on() -> None:
     assert outlook.front[-1, 1:].tolist() == list(price(search.spec.trial_config(fields)).values())
 
 
+def test_candidates_are_drawn_once_for_a_front_and_are_those_that_another_process_would_draw() -> None:
+    search = Search()
+    search.run(5)
+    pool = [one.point for one in search.sampler.pool(search.trials)]
+    assert [one.point for one in search.sampler.pool(search.trials)] == pool
+    resumed = KnownCosts(search.spec, price, search.spec.trial_config)
+    assert [one.point for one in resumed.pool(search.trials)] == pool
+    known = replace(search.trials[0], fields=search.spec.parsed_space.fields_of(pool[0]))
+    assert pool[0] not in [one.point for one in search.sampler.pool([known, *search.trials[1:]])]
+
+
 def test_a_front_point_that_was_luck_loses_its_place() -> None:
     search = Search()
     search.run(10)

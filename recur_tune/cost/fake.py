@@ -1,0 +1,129 @@
+"""Fake tensors: shapes and lifetimes without data, for steps that are only priced.
+
+torch has its own, `FakeTensorMode`, made to trace any program, which takes four times as long. Here a tensor stands for
+one on torch's meta device and says that it lies on the CPU, so that autocast and attention choose as they do there; and
+what an operation makes of given shapes is worked out once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_MOST_KNOWN = 20_000  # operations; a step of a shape that is new has a few hundred that are
+_META, _CPU = torch.device("meta"), torch.device("cpu")
+
+
+class FakeTensor(torch.Tensor):
+    """Stands for `meta`, which has its shape and its storage, of as many bytes, but no memory."""
+
+    meta: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, meta: torch.Tensor) -> FakeTensor:
+        """It says that it is on the CPU."""
+        made: FakeTensor = torch.Tensor._make_wrapper_subclass(
+            cls, meta.size(), strides=meta.stride(), storage_offset=meta.storage_offset(), dtype=meta.dtype, device=_CPU
+        )
+        made.meta = meta
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        raise RuntimeError(f"{func}: a fake tensor can be used under FakeTensors alone.")
+
+
+class FakeTensors(TorchDispatchMode):
+    """While it is active every tensor that is made is fake."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        fakes: list[FakeTensor] = []
+        described = func, _described(args, fakes), _described(kwargs, fakes)
+        is_known, made = described in _MADE, _MADE.get(described)
+        if made is not None:
+            return made(fakes)
+        inputs, options = _on_meta(args), _on_meta(kwargs or {})
+        if not fakes and _makes_from_nothing(func):
+            options["device"] = _META
+        before = [_layout(one.meta) for one in fakes]
+        output = func(*inputs, **options)
+        if not is_known:
+            if len(_MADE) >= _MOST_KNOWN:
+                _MADE.clear()
+            _MADE[described] = _learn(output, fakes) if before == [_layout(one.meta) for one in fakes] else None
+        return _faked(output, fakes)
+
+
+_Makes = Callable[[list[FakeTensor]], Any]  # of an operation's tensors its output
+_MADE: dict[Any, _Makes | None] = {}  # by operation, shapes and numbers; None: it has to be run each time
+
+
+def _learn(output: Any, fakes: list[FakeTensor]) -> _Makes | None:
+    """How to make an output again: what an operation was given, it wrote into, and no byte moved; what shares a storage
+    with that is a view, which has to be made by the operation."""
+    storages = {one.meta.untyped_storage()._cdata for one in fakes}
+    kind, several = type(output), type(output) in (list, tuple)
+    parts = []
+    for one in output if several else (output,):
+        given = next((place for place, fake in enumerate(fakes) if fake.meta is one), None)
+        if given is None and (not isinstance(one, torch.Tensor) or one.untyped_storage()._cdata in storages):
+            return None
+        parts.append(_again(given, one))
+    return (lambda fakes: kind([part(fakes) for part in parts])) if several else parts[0]
+
+
+def _again(given: int | None, made: torch.Tensor) -> _Makes:
+    if given is not None:
+        return lambda fakes: fakes[given]
+    size, stride, kind = _layout(made)
+    return lambda fakes: FakeTensor(torch.empty_strided(size, stride, dtype=kind, device=_META))
+
+
+def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.size(), tensor.stride(), tensor.dtype
+
+
+def _described(value: Any, fakes: list[FakeTensor]) -> Any:
+    """What an operation's output can depend on, as a key; collects the fake tensors."""
+    kind = type(value)
+    if isinstance(value, FakeTensor):
+        fakes.append(value)
+        return value.size(), value.stride(), value.dtype
+    if kind is list or kind is tuple:
+        return tuple([_described(one, fakes) for one in value])
+    if kind is dict:
+        return tuple([(name, _described(one, fakes)) for name, one in value.items()])
+    return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else (kind, value)
+
+
+def _on_meta(value: Any) -> Any:
+    kind = type(value)
+    if isinstance(value, FakeTensor):
+        return value.meta
+    if kind is list or kind is tuple:
+        return kind([_on_meta(one) for one in value])
+    if kind is dict:
+        return {name: _on_meta(one) for name, one in value.items()}
+    if kind is torch.device:
+        return _META
+    return value.to(_META) if isinstance(value, torch.Tensor) else value
+
+
+def _faked(value: Any, fakes: list[FakeTensor]) -> Any:
+    """An output as fake tensors; what an operation was given, and gives back, stays what it was."""
+    kind = type(value)
+    if isinstance(value, torch.Tensor):
+        given = next((one for one in fakes if one.meta is value), None)
+        return FakeTensor(value) if given is None else given
+    return kind([_faked(one, fakes) for one in value]) if kind is list or kind is tuple else value
+
+
+@cache
+def _makes_from_nothing(func: Any) -> bool:
+    return any(argument.name == "device" for argument in func._schema.arguments)
