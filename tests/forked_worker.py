@@ -23,8 +23,9 @@ _SOCKET = "RECUR_TUNE_TEST_FORKSERVER"
 
 
 def settings(server: Path) -> dict[str, str]:
-    """The environment of a driver whose workers are to come from there."""
-    return {_SOCKET: str(server), HOOK: "tests.forked_worker.with_forked_workers"}
+    """The environment of a driver whose workers are to come from there; it has to find this file."""
+    checkout = str(Path(__file__).parents[1])
+    return {_SOCKET: str(server), HOOK: "tests.forked_worker.with_forked_workers", "PYTHONPATH": checkout}
 
 
 def with_forked_workers(runtime_env: dict[str, Any] | None) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class Night:
 def night(world: Path, tmp_path: Path) -> Iterator[Night]:
     # Trials long enough to be met midway, more than any machine has finished before the last fault, and without early
     # stops, so that every trial has an end to be lost; one at a time, so that one is known to be under way.
-    budget = {"budget__tokens": 24_000, "budget__trials": 25, "budget__rungs": 3}
+    budget = {"budget__tokens": 16_000, "budget__trials": 25, "budget__rungs": 3}
     spec = small_spec(world, **budget, **ALIKE, space__learning_rate=0.004, resources__cpus=ONE_AT_A_TIME)
     spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"reduction": 2})})
     night = Night(tmp_path / "results", write_space(tmp_path / "space.yaml", spec))

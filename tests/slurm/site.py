@@ -25,8 +25,9 @@ from tests.waiting import until
 class Site:
     """The shared folder of a site, and the commands that a user types on its login node."""
 
-    def __init__(self, slurm: MiniSlurm) -> None:
-        self.slurm, self.shared = slurm, slurm.shared
+    def __init__(self, slurm: MiniSlurm, forked_workers: bool = True) -> None:
+        """Workers that are forked start sooner; what is preloaded into processes of a node is not in them."""
+        self.slurm, self.shared, self._forked_workers = slurm, slurm.shared, forked_workers
         # Whatever people call their folders: nothing of it may run, or come apart, in any shell on the way.
         self.world, self.results = self.shared / "world", self.shared / """it's $(touch pwned); `id` "%j" results"""
         make_world(self.world)
@@ -40,8 +41,9 @@ class Site:
         settings = {
             "RECUR_TUNE_CACHE": str(self.shared / "cache"), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
             "PYTHONPATH": str(CHECKOUT),  # this code, wherever the environment was made
-            **forked_worker.settings(self._forkserver),
         }  # fmt: skip
+        if self._forked_workers:
+            settings |= forked_worker.settings(self._forkserver)
         defaults = {
             "time": "1:00:00",  # and nobody is told to hurry, however slow the machine is
             "join": "0:30:00",

@@ -34,14 +34,15 @@ def test_two_searches_share_a_node_and_outlive_their_allocations(
     site: Site, slurm: MiniSlurm, warned_job: Path
 ) -> None:
     """One goes back to the queue; the other may not and submits its successor, which is cancelled, then resumed."""
-    on_n1, space = {"directives": ["--nodelist=n1"]}, site.space(budget__tokens=30_000, budget__trials=2)
+    on_n1, space = {"directives": ["--nodelist=n1"]}, site.space(budget__trials=2)
     first = site.submit("requeued", site.profile(**on_n1), space)
     second = site.submit("succeeded", site.profile(**on_n1, requeue=False), space)
     first.until(lambda: first.folder.head is not None and second.folder.head is not None, "two clusters on one node")
     assert first.head.node == second.head.node == "n1"
     for search in (first, second):
-        search.until(lambda search=search: bool(search.nodes_at_work()), "at work")  # type: ignore[misc]
-        slurm.run("scancel", "--batch", "--signal=USR1", str(search.job))  # as SLURM does before the time is up
+        with search.held("n1"):
+            slurm.run("scancel", "--batch", "--signal=USR1", str(search.job))  # as SLURM does before the time is up
+            search.until(lambda search=search: search.directory.stop_requested, "asked to stop")  # type: ignore[misc]
     second.until(lambda: len(second.folder.jobs("begun")) == 2, "its successor")
     successor = second.folder.jobs("begun")[-1]
     slurm.run("scancel", str(successor))
@@ -91,10 +92,11 @@ def test_lost_nodes_and_preemption_lose_no_finished_trial(site: Site, slurm: Min
 
 def test_a_job_that_loses_its_first_node_is_not_kept_for_nothing(site: Site, slurm: MiniSlurm) -> None:
     """SLURM keeps what is left of the job, as it was asked to; but its script is gone, and whoever ran the search."""
-    search = site.submit("headless", site.profile(nodes=2), site.space(budget__tokens=30_000))
+    search = site.submit("headless", site.profile(nodes=2), site.space(budget__trials=2))
     search.until(lambda: bool(search.nodes_at_work()), "at work")
     first = search.head.node
-    slurm.kill_node(first)
+    with search.held(*search.nodes_at_work().values()):
+        slurm.kill_node(first)
     search.until(lambda: len(search.notes("begun")) == 2, "another allocation")
     slurm.revive_node(first)
     search.until_finished()

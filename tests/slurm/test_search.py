@@ -24,7 +24,7 @@ _ATTACK = Path(__file__).parent / "attack.py"
 
 def test_from_submission_to_front_with_a_guest_and_nobody_else(site: Site, slurm: MiniSlurm) -> None:
     tracking = f"sqlite:///{site.shared}/alice.db"
-    space = site.space(budget__tokens=40_000, budget__trials=3, budget__rungs=1, tracking=tracking, resources__gpus=0)
+    space = site.space(budget__tokens=20_000, budget__trials=3, budget__rungs=1, tracking=tracking, resources__gpus=0)
     profile = site.profile(nodes=2, gpus_per_node=1, mlflow=True, dashboard="localhost")
     search = site.submit("a", profile, space, user="alice")
     with site.occupied("--nodelist=n[1-2]", "--nodes=2", "--cpus-per-task=3"):  # so that the guest gets n3

@@ -32,7 +32,7 @@ class Ground:
 
     def __init__(self, slurm: MiniSlurm) -> None:
         self.slurm, self.disk = slurm, slurm.shared
-        self.site = Site(slurm)
+        self.site = Site(slurm, forked_workers=False)
         self.database = empty_database(self.disk / "mlflow.db")
         self.tracking = f"http://10.77.0.254:{_PORT}"
         self._library, self._control = self._build()
