@@ -241,7 +241,7 @@ def midway(event: dict[str, Any]) -> bool:
 def test_a_trial_is_ended_by_hand_and_a_killed_actor_costs_nothing_but_time(
     cluster: Cluster, world: Path, tmp_path: Path
 ) -> None:
-    budget = {"budget__trials": 3, "budget__tokens": 20_000, "budget__rungs": 4, "budget__reduction": 2}
+    budget = {"budget__trials": 3, "budget__tokens": 12_000, "budget__rungs": 4, "budget__reduction": 2}
     spec = small_spec(world, **ALIKE, **budget, resources__cpus=ONE_AT_A_TIME)
     directory = SearchDirectory.create(tmp_path, "killed", spec)
     said: list[Outcome] = []
@@ -257,7 +257,7 @@ def test_a_trial_is_ended_by_hand_and_a_killed_actor_costs_nothing_but_time(
     state = run_search(directory)
     thread.join()
     killer.join()
-    assert state.trials[0].state == "pruned" and state.trials[0].tokens < 20_000
+    assert state.trials[0].state == "pruned" and state.trials[0].tokens < 12_000
     assert "ended by hand" in state.trials[0].reason
     assert said[0].code == 0 and "T0 is pruned." in said[0].err
     assert state.status == "finished"

@@ -22,7 +22,7 @@ def test_trials_share_a_card_by_prediction_and_workers_go_to_the_next_of_their_s
 ) -> None:
     changes = {
         "space__recurrence": "none", "space__window": 8, "space__overlap": 0, "space__batch": [4, 64],
-        "budget__tokens": 24_000, "budget__trials": 6, "sampler": {"name": "random"},
+        "budget__tokens": 6_000, "budget__trials": 6, "sampler": {"name": "random"},
         "first": [{"batch": 4}] * 5,  # after the baseline, whose batch is the larger
         "reference": {"peak_memory": "10MB"}, "resources__cpus": 1,
     }  # fmt: skip
