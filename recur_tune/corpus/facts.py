@@ -15,8 +15,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from recur_tune.corpus.document import SPLITS, Split
+from recur_tune.corpus.numbers import check_number, read_numbers
 from recur_tune.corpus.questions import NoDocuments, Question
-from recur_tune.errors import UserError
 
 NAMES = ("Ada", "Ben", "Cleo", "Dora", "Emil", "Finn", "Gwen", "Hugo", "Iris", "Jack", "Kate", "Liam")
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -40,24 +40,12 @@ class FactsCorpus(NoDocuments):
         for field, lowest, highest in (
             ("lag", 1, 100), ("values", 2, len(NAMES)), ("words", max(2, self.values), 4096),
         ):  # fmt: skip
-            value = getattr(self, field)
-            if not lowest <= value <= highest:
-                raise UserError(f"corpus: facts' {field} is {value}; it must be from {lowest} to {highest}.")
+            check_number(self.name, field, getattr(self, field), lowest, highest)
 
     @classmethod
     def parse(cls, options: str) -> FactsCorpus:
         """From the text after `facts:`."""
-        known = [field.name for field in fields(cls)]
-        chosen: dict[str, int] = {}
-        for option in filter(None, options.split(",")):
-            field, _, value = option.partition("=")
-            if field not in known or not value.isdecimal() or len(value) > 9:
-                raise UserError(
-                    f"corpus: facts does not understand {option!r}; write FIELD=NUMBER with a field of "
-                    f"{', '.join(known)}, as in facts:lag=2,values=8."
-                )
-            chosen[field] = int(value)
-        return cls(**chosen)
+        return cls(**read_numbers(options, [field.name for field in fields(cls)], cls.name, "facts:lag=2,values=8"))
 
     def look(self, split: Split) -> None:
         """Made on the spot."""

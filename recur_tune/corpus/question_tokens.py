@@ -17,9 +17,9 @@ from recur_tune.corpus import tokenizers
 from recur_tune.corpus.document import Document, Split
 from recur_tune.corpus.questions import Question, QuestionCorpus
 from recur_tune.corpus.sources import open_corpus
-from recur_tune.corpus.tokens import one_at_a_time
+from recur_tune.corpus.tokens import made_once
 from recur_tune.errors import UserError
-from recur_tune.files import cache_folder, whole_folder, writing
+from recur_tune.files import cache_folder, whole_folder
 
 _FORMAT = 1
 _ARRAYS = ("tokens", "begins", "ends", "paragraph_starts", "first_paragraphs", "asked", "asked_starts", "spans", "text")
@@ -120,12 +120,7 @@ def prepare_questions(
     corpus: Any = open_corpus(corpus_name)
     key = f"questions {_FORMAT} {corpus.fingerprint(split)} {tokenizers.fingerprint(tokenizer)}"
     folder = cache_folder() / f"{corpus.name}-{split}-{hashlib.sha256(key.encode()).hexdigest()[:20]}"
-    if not folder.is_dir():
-        with writing(folder):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with one_at_a_time(f"{folder}.lock"):
-                if not folder.is_dir():
-                    _build(corpus, split, tokenizer, folder, progress)
+    made_once(folder, lambda: _build(corpus, split, tokenizer, folder, progress))
     about = json.loads((folder / "about.json").read_text())
     if not about["names"]:
         raise UserError(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from recur_tune.corpus.document import SPLITS, Document, Split
-from recur_tune.errors import UserError
+from recur_tune.corpus.numbers import check_number, read_numbers
 
 _FILLER = b"rain falls on the old town and the river runs slow under stone bridges while bells ring far off "
 _VALUES = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -39,24 +39,12 @@ class RecallCorpus:
         for field, lowest, highest in (
             ("lag", 1, 1000), ("line", shortest, 4096), ("values", 2, len(_VALUES)), ("facts", 1, 1000),
         ):  # fmt: skip
-            value = getattr(self, field)
-            if not lowest <= value <= highest:
-                raise UserError(f"corpus: recall's {field} is {value}; it must be from {lowest} to {highest}.")
+            check_number(self.name, field, getattr(self, field), lowest, highest)
 
     @classmethod
     def parse(cls, options: str) -> RecallCorpus:
         """From the text after `recall:`."""
-        known = [field.name for field in fields(cls)]
-        chosen: dict[str, int] = {}
-        for option in filter(None, options.split(",")):
-            field, _, value = option.partition("=")
-            if field not in known or not value.isdecimal() or len(value) > 9:
-                raise UserError(
-                    f"corpus: recall does not understand {option!r}; write FIELD=NUMBER with a field of "
-                    f"{', '.join(known)}, as in recall:lag=3,values=16."
-                )
-            chosen[field] = int(value)
-        return cls(**chosen)
+        return cls(**read_numbers(options, [field.name for field in fields(cls)], cls.name, "recall:lag=3,values=16"))
 
     def look(self, split: Split) -> None:
         """Made on the spot."""

@@ -126,13 +126,19 @@ def prepare(
     key = f"{_FORMAT} {corpus.fingerprint(split)} {corpus.token_limit(split)} {tokenizers.fingerprint(tokenizer)}"
     digest = hashlib.sha256(key.encode()).hexdigest()[:20]
     folder = cache_folder() / f"{re.sub(r'[^a-z0-9-]', '-', corpus.name)}-{split}-{digest}"
-    if not folder.is_dir():
-        with writing(folder):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with one_at_a_time(f"{folder}.lock"):
-                if not folder.is_dir():
-                    _build(corpus, split, tokenizer, folder, progress)
+    made_once(folder, lambda: _build(corpus, split, tokenizer, folder, progress))
     return nonempty(_open(folder), f"the {split} split of {corpus_name}")
+
+
+def made_once(folder: Path, make: Callable[[], None]) -> None:
+    """Make a folder of the cache unless it is there, or another process makes it meanwhile."""
+    if folder.is_dir():
+        return
+    with writing(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with one_at_a_time(f"{folder}.lock"):
+            if not folder.is_dir():
+                make()
 
 
 @contextmanager

@@ -162,9 +162,9 @@ def test_no_paragraph_of_facts_tells_the_answer_alone(lag: int, values: int, wor
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ("lag=0", "facts' lag is 0; it must be from 1 to 100"),
-        ("values=99", "facts' values is 99; it must be from 2 to 12"),
-        ("words=3", "facts' words is 3; it must be from 4 to 4096"),
+        ("lag=0", "facts's lag is 0; it must be from 1 to 100"),
+        ("values=99", "facts's values is 99; it must be from 2 to 12"),
+        ("words=3", "facts's words is 3; it must be from 4 to 4096"),
         ("colour=1", "facts does not understand 'colour=1'"),
     ],
 )
