@@ -18,6 +18,8 @@ from tests.cli.run import run
 from tests.cli.test_bad_input import refused
 from tests.tasks import FACTS_WORDS, small_encoder, word_tokenizer
 
+pytestmark = pytest.mark.slow  # each trains
+
 READING = ["--window", 14, "--question-tokens", 3, "--paragraphs", "whole", "--windows", 4, "--batch", 4]
 SHORT = ["--tokens", "1k", "--validation-tokens", 200, "--validate-every", "1k"]
 

@@ -18,6 +18,8 @@ from recur_tune.training.bptt import Plan
 from recur_tune.training.memory_tracker import MemoryTracker
 from tests.conftest import small_config
 
+pytestmark = pytest.mark.slow  # steps of every mechanism, twice
+
 
 def peak(config: TrialConfig, kept: int, mode: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(memory, "FakeTensors", mode)

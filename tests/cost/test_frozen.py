@@ -13,6 +13,8 @@ from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, Plan
 from tests.model.bodies import BODIES
 
+pytestmark = pytest.mark.slow  # real and simulated steps side by side
+
 FIELDS = {"l_ins": 2, "width": 8, "depth": 1, "window": 8, "batch": 2}
 
 
@@ -20,7 +22,6 @@ def base_of(name: str):
     return CONFIG_MAPPING[BODIES[name]["model_type"]](**{k: v for k, v in BODIES[name].items() if k != "model_type"})
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("windows", "kept"), [(2, 1), (6, 1), (7, 3), (6, 6)])
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_frozen_bodys_flops_are_those_of_a_real_step(name, windows, kept):

@@ -17,6 +17,8 @@ from recur_tune.training.step import make_optimizer, train_step
 from tests.conftest import small_config, small_model
 from tests.model import full_batch
 
+pytestmark = pytest.mark.slow  # real and simulated steps side by side
+
 LANES, SIZE = 2, 16
 SHAPE = {"n_layer": 2}
 
@@ -73,7 +75,6 @@ def test_a_window_that_is_recomputed_still_costs_its_tokens_and_its_state():
 
 
 # Every plan with either kind of model and in either precision, and every kind in both.
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("plan", "plain", "recurrent"),
     [

@@ -22,6 +22,8 @@ from recur_tune.spec import parse, read_yaml
 from recur_tune.units import parse_size
 from tests.cli.run import run
 
+pytestmark = pytest.mark.slow  # each prices a space of real size
+
 NAMES = sorted(file.stem for file in SEARCH_SPACES.glob("*.yaml"))
 NEEDS_FILES = ["texts", "recurrences"]  # the user's own
 AS_THEY_ARE = [name for name in NAMES if name not in NEEDS_FILES]
@@ -141,7 +143,6 @@ def test_an_objective_fits_its_text() -> None:
         assert shipped(name).objectives == (quality, "flops_per_token", "peak_memory")
 
 
-@pytest.mark.slow
 def test_the_limit_of_a_shipped_space_holds_its_largest_trial() -> None:
     """The other three have GPT-2's shape and take ten seconds a simulation; their largest trial needs 20.7 GiB."""
     spec = shipped("enwik8-bytes")
@@ -154,7 +155,6 @@ def test_the_limit_of_a_shipped_space_holds_its_largest_trial() -> None:
     assert parse_size("2GiB") < costs["peak_memory"] < spec.limits["peak_memory"]
 
 
-@pytest.mark.slow
 def test_a_preset_is_priced_for_the_tokenizer_that_it_gets() -> None:
     config = shipped("enwik8-bytes").trial_config({"window": 20, "batch": 2, "windows": 2})
     bytes_, bpe = Prices(1)(config), Prices(1)(config.model_copy(update={"tokenizer": None}))
@@ -162,7 +162,6 @@ def test_a_preset_is_priced_for_the_tokenizer_that_it_gets() -> None:
     assert bytes_["peak_memory"] < bpe["peak_memory"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", AS_THEY_ARE)
 def test_a_dry_run_prints_a_space_that_can_be_run_again(name: str, tmp_path: Path) -> None:
     outcome = run("search", name, "--dry-run", "--results", tmp_path / "results")
@@ -174,7 +173,6 @@ def test_a_dry_run_prints_a_space_that_can_be_run_again(name: str, tmp_path: Pat
     assert parse(SearchSpec, read_yaml(tmp_path / "again.yaml")) == shipped(name)
 
 
-@pytest.mark.slow
 def test_a_space_for_files_of_ones_own_says_what_it_needs_and_takes_them(tmp_path: Path) -> None:
     refused = run("search", "texts", "--dry-run", "--results", tmp_path / "results")
     assert refused.code == 2 and "text:books names no folder; write text:DIR" in refused.err

@@ -15,6 +15,8 @@ from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
 from recur_tune.training.loop import Trainer
 from tests.tasks import FACTS_WORDS, small_encoder, word_tokenizer
 
+pytestmark = pytest.mark.slow  # each trains
+
 TOKENIZER = word_tokenizer(FACTS_WORDS)
 
 

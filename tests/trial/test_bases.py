@@ -20,6 +20,8 @@ from recur_tune.trial.reading import reading_of
 from recur_tune.trial.run_folder import run_in_folder
 from tests.model.bodies import body
 
+pytestmark = pytest.mark.slow  # each trains
+
 
 def saved(folder: Path, name: str) -> str:
     save_model(body(name, vocab_size=256).float(), load_tokenizer("bytes"), folder)
@@ -38,7 +40,6 @@ def run(config: TrialConfig, folder: Path) -> None:
     run_in_folder(config, folder, resume=False, listen=lambda report: None)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama, tied, with biases", "mistral", "qwen2", "qwen3"])
 def test_a_plain_run_is_the_familys_own_model_again(name: str, tmp_path: Path) -> None:
     run(trial(saved(tmp_path / "base", name), recurrence="none"), tmp_path / "run")
