@@ -24,7 +24,7 @@ from recur_tune.corpus.windows import ENDS, NOT_SCORED, STARTS
 from recur_tune.model.encoder import ReadsBothWays
 
 SPAN = 0  # among the kinds of an answer
-_NEVER = -1e9  # a score that no softmax sees
+NEVER = -1e9  # a score that no softmax sees
 
 
 def answer_losses(
@@ -39,19 +39,28 @@ def answer_losses(
         fresh_WB: Windows that begin a question.
     """
     question_WB = questions_of(fresh_WB)
-    marks_WBT = targets_WBT.clamp(min=0)
-    text_WBT = targets_WBT != NOT_SCORED
-    text_WBT[..., 0] = False
-    right_WBT2 = torch.stack([marks_WBT & STARTS, marks_WBT & ENDS], dim=-1).bool() & text_WBT[..., None]
     of_all, of_right = (
-        _log_sum_by_question(spans_WBT2.masked_fill(~those, _NEVER).logsumexp(2), question_WB)
-        for those in (text_WBT[..., None], right_WBT2)
+        _log_sum_by_question(spans_WBT2.masked_fill(~those, NEVER).logsumexp(2), question_WB)
+        for those in (in_text(targets_WBT)[..., None], at_answer(targets_WBT))
     )
     kind_Q = torch.full_like(question_WB.flatten(), NOT_SCORED).scatter_reduce(
         0, question_WB.flatten(), targets_WBT[..., 0].flatten(), "amax"
     )
     by_kind_Q = F.cross_entropy(kinds_Q3, kind_Q, ignore_index=NOT_SCORED, reduction="none")
     return by_kind_Q + (of_all - of_right).sum(-1) * (kind_Q == SPAN)
+
+
+def in_text(targets: torch.Tensor) -> torch.Tensor:
+    """Which positions [..., T] are of the text: those that are scored, but for the first, which has the kind."""
+    text = targets != NOT_SCORED
+    text[..., 0] = False
+    return text
+
+
+def at_answer(targets: torch.Tensor) -> torch.Tensor:
+    """Where an answer starts, and where one ends, [..., T, 2]."""
+    marks = targets.clamp(min=0)
+    return torch.stack([marks & STARTS, marks & ENDS], dim=-1).bool() & in_text(targets)[..., None]
 
 
 def questions_of(fresh_WB: torch.Tensor) -> torch.Tensor:
@@ -72,7 +81,7 @@ def _log_sum_by_question(score_WB2: torch.Tensor, question_WB: torch.Tensor) -> 
     """Of the exponentials of scores, [Q, 2]."""
     score_N2 = score_WB2.flatten(0, 1)
     place_N2 = question_WB.flatten()[:, None].expand_as(score_N2)
-    highest_Q2 = torch.full_like(score_N2, _NEVER).scatter_reduce(0, place_N2, score_N2.detach(), "amax")
+    highest_Q2 = torch.full_like(score_N2, NEVER).scatter_reduce(0, place_N2, score_N2.detach(), "amax")
     sums_Q2 = torch.zeros_like(score_N2).scatter_add(0, place_N2, (score_N2 - highest_Q2.gather(0, place_N2)).exp())
     return highest_Q2 + sums_Q2.clamp(min=torch.finfo(sums_Q2.dtype).tiny).log()
 

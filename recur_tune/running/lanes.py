@@ -18,6 +18,7 @@ from recur_tune.running.worker_group import WorkerGroup, WorkersFailed
 from recur_tune.searching.state import STORAGE
 
 _TRIAL = "recur_tune.running.trainable"
+_MOST_FAILURES = 3  # of a trial's workers
 
 
 def train_in_actor(job: dict[str, Any]) -> None:
@@ -57,7 +58,6 @@ def train_on_workers(job: dict[str, Any]) -> None:
                 raise
 
 
-_MOST_FAILURES = 3
 _kept: list[WorkerGroup] = []  # by this process, one at most
 
 

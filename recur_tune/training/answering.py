@@ -16,16 +16,15 @@ import torch.nn.functional as F
 
 from recur_tune.corpus.question_tokens import QuestionSplit
 from recur_tune.corpus.question_windows import QUESTION, Layout, kind_of, question_batches, remarks_on
-from recur_tune.corpus.windows import BEGIN, ENDS, NOT_SCORED, STARTS
+from recur_tune.corpus.windows import BEGIN
 from recur_tune.model.encoder import ReadsBothWays
+from recur_tune.model.spans import NEVER, SPAN, at_answer, in_text
 from recur_tune.shape import ANSWER_KINDS
 from recur_tune.spec import Precision
 from recur_tune.training.answer_scores import exact_match, f1
-from recur_tune.training.evaluate import handed_round
+from recur_tune.training.evaluate import read_on
 from recur_tune.training.precision import autocast
 from recur_tune.training.task import GivenState
-
-_NEVER = -1e9  # a score that nothing is chosen for
 
 
 @dataclass(frozen=True)
@@ -83,14 +82,6 @@ class AnswerEvaluation:
         }  # fmt: skip
 
 
-class _Best(NamedTuple):
-    """A span of a window: its score, and its first and last token in the split."""
-
-    score: float
-    first: int
-    last: int
-
-
 @torch.no_grad()
 def evaluate_answers(
     model: ReadsBothWays,
@@ -117,45 +108,19 @@ def evaluate_answers(
     device, was_training = next(model.parameters()).device, model.training
     model.eval()
     started, state, read, windows = time.perf_counter(), None, 0, 0
-    place = {int(question): at for at, question in enumerate(split.chosen)}
-    best = [_Best(-np.inf, 0, 0)] * len(place)
-    first_QK = torch.full((len(place), model.config.hidden_size), -torch.inf, device=device)
-    sums_Q22 = np.full((len(place), 2, 2), -np.inf)  # log-sums of all scores and of the right ones, of starts and ends
+    found = _Found(model, split, layout, longest)
     for batch, table_B5 in question_batches(split, layout, lanes, carry_state=model.recurrence is not None):
-        on_device, start = batch.to(device), batch.starts[0]
+        on_device = batch.to(device)
         with autocast(device, precision):
-            reading = model.read(
-                on_device.inputs_WBT[0],
-                state=None if start == "all" or given == "none" else state,
-                fresh_B=on_device.fresh_WB[0] if start == "some" else None,
-                overlap=layout.windowing.overlap,
-            )
-        state = reading.state if given != "other" else handed_round(reading.state, state, table_B5)
-        top_BTK = reading.top_BTK.float()
-        spans_BT2 = model.qa_outputs(top_BTK)
-        found = zip(*_best_spans(spans_BT2, on_device.targets_WBT[0], longest), strict=True)
-        sums_B22 = _log_sums(spans_BT2, on_device.targets_WBT[0]).cpu().numpy()
-        for lane, (score, first, last) in enumerate(found):
-            question = int(table_B5[lane, QUESTION])
-            if question < 0:
-                continue
-            at, windows = place[question], windows + 1
-            shift = int(table_B5[lane, BEGIN]) - layout.text_begins(split, question)
-            best[at] = max(best[at], _Best(score, first + shift, last + shift))
-            sums_Q22[at] = np.logaddexp(sums_Q22[at], sums_B22[lane])
-            first_QK[at] = torch.maximum(first_QK[at], top_BTK[lane, 0])
+            top_BTK, state = read_on(model, on_device, table_B5, state, layout.windowing.overlap, given)
+        windows += found.look(top_BTK.float(), on_device.targets_WBT[0], table_B5)
         read += batch.scored
         progress(read)
-    kinds_Q3 = model.answer_kind(first_QK).log_softmax(-1).cpu()
+    answers, nll = found.answers()
     model.train(was_training)
-    answers = [
-        split.text_between(span.first, span.last) if kind == 0 else ANSWER_KINDS[kind]
-        for span, kind in zip(best, kinds_Q3.argmax(-1).tolist(), strict=True)
-    ]
-    right = [split.answers[question] for question in place]
-    nll = [_nll(kinds_Q3[at], sums_Q22[at], kind_of(split, question)) for question, at in place.items()]
+    right = [split.answers[question] for question in split.chosen]
     return AnswerEvaluation(
-        names=[split.names[question] for question in place],
+        names=[split.names[question] for question in split.chosen],
         answers=answers,
         f1=[f1(answer, one, split.closed) for answer, one in zip(answers, right, strict=True)],
         exact=[exact_match(answer, one) for answer, one in zip(answers, right, strict=True)],
@@ -167,13 +132,64 @@ def evaluate_answers(
     )
 
 
+class _Best(NamedTuple):
+    """A span of a window: its score, and its first and last token in the split."""
+
+    score: float
+    first: int
+    last: int
+
+
+class _Found:
+    """What the windows of every question say together, as far as they have been read."""
+
+    def __init__(self, model: ReadsBothWays, split: QuestionSplit, layout: Layout, longest: int) -> None:
+        self._model, self._split, self._layout, self._longest = model, split, layout, longest
+        self._place = {int(question): at for at, question in enumerate(split.chosen)}
+        questions = len(self._place)
+        self._best = [_Best(-np.inf, 0, 0)] * questions
+        self._first_QK = torch.full((questions, model.config.hidden_size), -torch.inf, device=model.device)
+        # Log-sums of all scores and of the right ones, of starts and ends.
+        self._sums_Q22 = np.full((questions, 2, 2), -np.inf)
+
+    def look(self, top_BTK: torch.Tensor, targets_BT: torch.Tensor, table_B5: np.ndarray) -> int:
+        """At a window of every lane that has one, some perhaps of the same question; how many there were."""
+        lanes = np.flatnonzero(table_B5[:, QUESTION] >= 0)
+        questions = table_B5[lanes, QUESTION].tolist()
+        at = [self._place[question] for question in questions]
+        spans_BT2 = self._model.qa_outputs(top_BTK[lanes])
+        for place, question, begin, (score, first, last) in zip(
+            at, questions, table_B5[lanes, BEGIN].tolist(),
+            zip(*_best_spans(spans_BT2, targets_BT[lanes], self._longest), strict=True), strict=True,
+        ):  # fmt: skip
+            shift = begin - self._layout.text_begins(self._split, question)
+            self._best[place] = max(self._best[place], _Best(score, first + shift, last + shift))
+        sums_B22 = _log_sums(spans_BT2, targets_BT[lanes]).cpu().numpy()
+        np.logaddexp.at(self._sums_Q22, at, sums_B22)
+        self._first_QK.index_reduce_(0, torch.tensor(at, device=top_BTK.device), top_BTK[lanes, 0], "amax")
+        return len(lanes)
+
+    def answers(self) -> tuple[list[str], list[float | None]]:
+        """Of every question, and how unlikely the right one was held to be, in nats."""
+        kinds_Q3 = self._model.answer_kind(self._first_QK).log_softmax(-1).cpu()
+        answers = [
+            self._split.text_between(span.first, span.last) if kind == SPAN else ANSWER_KINDS[kind]
+            for span, kind in zip(self._best, kinds_Q3.argmax(-1).tolist(), strict=True)
+        ]
+        nll = [
+            _nll(kinds_Q3[at], self._sums_Q22[at], kind_of(self._split, question))
+            for question, at in self._place.items()
+        ]
+        return answers, nll
+
+
 def _best_spans(
     spans_BT2: torch.Tensor, targets_BT: torch.Tensor, longest: int
 ) -> tuple[list[float], list[int], list[int]]:
     """In every lane the span of the text with the highest sum of a start's and an end's score: that sum, and where the
     span starts and ends."""
-    start_BT, end_BT = spans_BT2.masked_fill(~_text(targets_BT)[..., None], _NEVER).unbind(-1)
-    last_BT, length_BT = F.pad(end_BT, (0, longest - 1), value=_NEVER).unfold(1, longest, 1).max(-1)
+    start_BT, end_BT = spans_BT2.masked_fill(~in_text(targets_BT)[..., None], NEVER).unbind(-1)
+    last_BT, length_BT = F.pad(end_BT, (0, longest - 1), value=NEVER).unfold(1, longest, 1).max(-1)
     score_B, first_B = (start_BT + last_BT).max(1)
     length_B = length_BT.gather(1, first_B[:, None])[:, 0]
     return score_B.tolist(), first_B.tolist(), (first_B + length_B).tolist()
@@ -181,25 +197,20 @@ def _best_spans(
 
 def _log_sums(spans_BT2: torch.Tensor, targets_BT: torch.Tensor) -> torch.Tensor:
     """Of the exponentials of all scores and of the right ones, [B, 2, 2]."""
-    text_BT1, marks_BT = _text(targets_BT)[..., None], targets_BT.clamp(min=0)
-    right_BT2 = torch.stack([marks_BT & STARTS, marks_BT & ENDS], dim=-1).bool() & text_BT1
     return torch.stack(
-        [spans_BT2.masked_fill(~those, -torch.inf).logsumexp(1) for those in (text_BT1, right_BT2)], dim=1
+        [
+            spans_BT2.masked_fill(~those, -torch.inf).logsumexp(1)
+            for those in (in_text(targets_BT)[..., None], at_answer(targets_BT))
+        ],
+        dim=1,
     )
-
-
-def _text(targets_BT: torch.Tensor) -> torch.Tensor:
-    """Positions of the text; the first has the kind of the answer."""
-    text_BT = targets_BT != NOT_SCORED
-    text_BT[:, 0] = False
-    return text_BT
 
 
 def _nll(kind_3: torch.Tensor, sums_22: np.ndarray, kind: int) -> float | None:
     of_all, of_right = sums_22
-    if kind == 0 and not np.isfinite(of_right).all():
+    if kind == SPAN and not np.isfinite(of_right).all():
         return None
-    return float(-kind_3[kind]) + (float((of_all - of_right).sum()) if kind == 0 else 0.0)
+    return float(-kind_3[kind]) + (float((of_all - of_right).sum()) if kind == SPAN else 0.0)
 
 
 def _mean(values: list[float]) -> float:

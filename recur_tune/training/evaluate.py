@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from recur_tune.corpus.batches import evaluation_batches
+from recur_tune.corpus.batches import WindowBatch, evaluation_batches
 from recur_tune.corpus.tokens import TokenisedSplit
 from recur_tune.corpus.windows import NOT_SCORED, Windowing
-from recur_tune.model import ReadsInWindows, State
+from recur_tune.model import ReadsInWindows, State, Windowed
 from recur_tune.model.loss import likelihoods, padded_weight
 from recur_tune.spec import Precision
 from recur_tune.training.precision import autocast
@@ -106,17 +106,10 @@ def evaluate(
         on_device = batch.to(device)
         lane, place = np.nonzero(batch.targets_WBT[0].numpy() != NOT_SCORED)
         rows = torch.from_numpy(lane * windowing.size + place).to(device, non_blocking=True)
-        start = batch.starts[0]
         with autocast(device, precision):
-            reading = model.read(
-                on_device.inputs_WBT[0],
-                state=None if start == "all" or given == "none" else state,
-                fresh_B=on_device.fresh_WB[0] if start == "some" else None,
-                overlap=windowing.overlap,
-            )
-        state = reading.state if given != "other" else handed_round(reading.state, state, table_B5)
+            top_BTK, state = read_on(model, on_device, table_B5, state, windowing.overlap, given)
         # Only what is scored is projected: in an overlapped window that may be a small part.
-        top_NK, target_N = reading.top_BTK.flatten(0, 1)[rows], on_device.targets_WBT[0].flatten()[rows]
+        top_NK, target_N = top_BTK.flatten(0, 1)[rows], on_device.targets_WBT[0].flatten()[rows]
         answers.append(likelihoods(top_NK, head_VK, target_N, len(model.lm_head.weight)))
         target = table_B5[lane, 0] + place + 1
         places.append(target)
@@ -129,6 +122,20 @@ def evaluate(
         where = np.concatenate(places)
         nll[where], correct[where] = (torch.cat(parts).cpu().numpy() for parts in zip(*answers, strict=True))
     return _summarise(split, windowing, nll, correct, depth, position, time.perf_counter() - started)
+
+
+def read_on(
+    model: Windowed, batch: WindowBatch, table_B5: np.ndarray, state: State | None, overlap: int, given: GivenState
+) -> tuple[torch.Tensor, State | None]:
+    """The next window of every lane: its last layer, and the state that the one behind it is given."""
+    start = batch.starts[0]
+    reading = model.read(
+        batch.inputs_WBT[0],
+        state=None if start == "all" or given == "none" else state,
+        fresh_B=batch.fresh_WB[0] if start == "some" else None,
+        overlap=overlap,
+    )
+    return reading.top_BTK, reading.state if given != "other" else handed_round(reading.state, state, table_B5)
 
 
 def handed_round(left: State | None, before: State | None, table_B5: np.ndarray) -> State | None:

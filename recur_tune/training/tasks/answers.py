@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from transformers import PreTrainedTokenizerBase
-
-from recur_tune.corpus.document import Split
 from recur_tune.corpus.question_tokens import QuestionSplit, prepare_questions
 from recur_tune.corpus.question_windows import Layout, QuestionStream
 from recur_tune.corpus.windows import Windowing
@@ -21,18 +18,10 @@ from recur_tune.training.task import GivenState
 class Answers:
     """Its splits are questions with their paragraphs."""
 
+    prepare = staticmethod(prepare_questions)
+
     def __init__(self, question_tokens: int, paragraphs: Literal["joined", "whole"], answer_tokens: int) -> None:
         self._question_tokens, self._paragraphs, self._longest = question_tokens, paragraphs, answer_tokens
-
-    def prepare(
-        self,
-        corpus: str,
-        split: Split,
-        tokenizer: PreTrainedTokenizerBase,
-        progress: Callable[[int], None] = lambda tokens: None,
-    ) -> QuestionSplit:
-        """From the cache, or into it."""
-        return prepare_questions(corpus, split, tokenizer, progress)
 
     def check(self, model: ReadsBothWays, split: QuestionSplit) -> None:
         """Padding has to be the same token for both."""

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from transformers import PreTrainedTokenizerBase
-
 from recur_tune.corpus.batches import TrainingStream
-from recur_tune.corpus.document import Split
 from recur_tune.corpus.tokens import TokenisedSplit, nonempty, prepare
-from recur_tune.corpus.windows import Windowing
 from recur_tune.model import ReadsInWindows
-from recur_tune.spec import Precision, TrialConfig
-from recur_tune.training.evaluate import Evaluation, evaluate
-from recur_tune.training.task import GivenState
+from recur_tune.spec import TrialConfig
+from recur_tune.training.evaluate import evaluate
 
 
 class NextTokens:
     """Its splits are documents one after another."""
 
-    def prepare(
-        self,
-        corpus: str,
-        split: Split,
-        tokenizer: PreTrainedTokenizerBase,
-        progress: Callable[[int], None] = lambda tokens: None,
-    ) -> TokenisedSplit:
-        """From the cache, or into it."""
-        return prepare(corpus, split, tokenizer, progress)
+    prepare = staticmethod(prepare)
+    evaluate = staticmethod(evaluate)
 
     def check(self, model: ReadsInWindows, split: TokenisedSplit) -> None:
         """A token is a token."""
@@ -43,16 +29,3 @@ class NextTokens:
     def stream(self, config: TrialConfig, split: TokenisedSplit, rank: int, workers: int) -> TrainingStream:
         """Shuffled chains of windows."""
         return TrainingStream(split, config.windowing, config.windows, config.batch, config.seed, rank, workers)
-
-    def evaluate(
-        self,
-        model: ReadsInWindows,
-        split: TokenisedSplit,
-        windowing: Windowing,
-        lanes: int = 16,
-        precision: Precision = "auto",
-        progress: Callable[[int], None] = lambda tokens: None,
-        given: GivenState = "own",
-    ) -> Evaluation:
-        """Perplexities, bits per byte, accuracy."""
-        return evaluate(model, split, windowing, lanes, precision, progress, given)
