@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tests.forkserver import COMMAND
+from tests.handover import SERVER
 from tests.waiting import PATIENCE, until
 
 CHECKOUT = Path(__file__).parents[1]
@@ -94,19 +95,25 @@ def _read(file: int) -> str:
 
 @cache
 def own_server() -> Path:
-    """The one of this process, which ends with it."""
-    return start_server(Path(tempfile.mkdtemp(prefix="recur-tune-forkserver-")) / "socket")
+    """That of all legs, where there are several; or one of this process, which ends with it."""
+    if shared := os.environ.get(SERVER):
+        place = Path(shared)
+        until(place.exists, "the fork server")
+    else:
+        place = Path(tempfile.mkdtemp(prefix="recur-tune-forkserver-")) / "socket"
+        process = start_server(place)
+        until(place.exists, "the fork server", hopeless=lambda: process.poll() is not None)
+    return place
 
 
-def start_server(place: Path) -> Path:
-    """A fork server that listens there, from its first moment on until this process ends."""
+def start_server(place: Path) -> subprocess.Popen[bytes]:
+    """A fork server that will listen there, as soon as it has loaded everything and until this process ends."""
     words = [sys.executable, "-m", "tests.forkserver", str(place)]
-    env = os.environ | {"PYTHONPATH": str(CHECKOUT), "HF_HUB_OFFLINE": "1"}
+    env = os.environ | {"PYTHONPATH": str(CHECKOUT), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     # Nobody ever writes to it: it ends when the pipe does, which is with this process, however that ends.
     process = subprocess.Popen(words, stdin=subprocess.PIPE, cwd=CHECKOUT, env=env, start_new_session=True)
     _KEPT.append(process)
-    until(place.exists, "the fork server", hopeless=lambda: process.poll() is not None)
-    return place
+    return process
 
 
 _KEPT: list[subprocess.Popen[bytes]] = []  # for the pipes to them

@@ -22,6 +22,7 @@ import signal
 import socket
 import struct
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,9 @@ def _keep(guest: socket.socket) -> list[str]:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     message, files, _, _ = socket.recv_fds(guest, 1 << 20, 2)
     asked = json.loads(message)
-    doors = _other_namespaces(asked.get("beside") or _asker(guest))
+    asker = _asker(guest)
+    priority, of_session = os.getpriority(os.PRIO_PROCESS, asker), _session_priority(asker)
+    doors = _other_namespaces(asked.get("beside") or asker)
     if "pid" in doors:
         _enter(doors.pop("pid"))  # which is where children are
     forked = os.fork()
@@ -69,6 +72,9 @@ def _keep(guest: socket.socket) -> list[str]:
         for door in doors.values():
             _enter(door)
         _become(asked, files)
+        os.setpriority(os.PRIO_PROCESS, 0, priority)  # a leg that steps back does so with all that it starts
+        with suppress(OSError):
+            Path("/proc/self/autogroup").write_text(of_session)
         return asked["words"]
     guest.send(str(forked).encode())
     ended = os.pidfd_open(forked)
@@ -84,6 +90,13 @@ def _asker(guest: socket.socket) -> int:
     """The process at the other end, as this one sees it, whatever namespace that is in."""
     process, _, _ = struct.unpack("3i", guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
     return process
+
+
+def _session_priority(process: int) -> str:
+    """Where Linux shares the cores among sessions first."""
+    with suppress(OSError):
+        return Path(f"/proc/{process}/autogroup").read_text().rpartition(" nice ")[2]
+    return "0"
 
 
 def _other_namespaces(process: int) -> dict[str, int]:

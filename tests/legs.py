@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tests.command import start_server
+from tests.handover import SERVER
 from tests.processor import PROCESSOR
 
 _DEAREST = 30
@@ -112,6 +114,8 @@ def main() -> int:
     arguments, for_pytest = parser.parse_known_args()
     legs = [leg for leg in (*LEGS, QUICK) if leg.name in (arguments.only or [leg.name for leg in LEGS])]
     with tempfile.TemporaryDirectory(prefix="recur-tune-legs-") as folder:
+        os.environ[SERVER] = str(Path(folder) / "forkserver")
+        start_server(Path(os.environ[SERVER]))
         runs = [start(leg, number, Path(folder), for_pytest) for number, leg in enumerate(legs)]
         followers = [threading.Thread(target=run.follow) for run in runs]
         for follower in followers:

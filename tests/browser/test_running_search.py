@@ -25,6 +25,7 @@ from recur_tune.monitoring.servers import Dashboards, Server
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.progress import seconds_left
 from recur_tune.searching.state import SearchState
+from tests.command import CHECKOUT
 from tests.ports import FIRST
 from tests.running.searches import ALIKE, ONE_AT_A_TIME, make_world, small_spec, write_space
 from tests.waiting import PATIENCE, until
@@ -62,7 +63,7 @@ def running(results: Path, prometheus: Server) -> Iterator[SearchDirectory]:
     with said.open("w") as file:
         process = subprocess.Popen(  # not forked: Ray's dashboard shows the words that a process was started with
             [sys.executable, "-m", "recur_tune.cli.main", *words],
-            stdout=file, stderr=file, env=os.environ | {"OMP_NUM_THREADS": "1"},
+            stdout=file, stderr=file, env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(CHECKOUT)},
         )  # fmt: skip
 
     def held() -> psutil.Process | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recur_tune.cluster.ray_cluster import DASHBOARD, Cluster, connected
-from tests import forked_worker
+from tests import forked
 from tests.command import own_server
 from tests.running.searches import make_world
 
@@ -18,7 +18,7 @@ from tests.running.searches import make_world
 def forked_workers() -> Iterator[None]:
     """Workers of every cluster come from the fork server."""
     with pytest.MonkeyPatch.context() as variables:
-        for name, value in forked_worker.settings(own_server()).items():
+        for name, value in forked.settings(own_server()).items():
             variables.setenv(name, value)
         yield
 

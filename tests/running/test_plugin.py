@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from recur_tune.cluster.ray_cluster import DASHBOARD
-from tests.forked_worker import HOOK
+from tests.forked import HOOK
 from tests.running.searches import ONE_AT_A_TIME, make_world
 
 ROOT = Path(__file__).parents[2]

@@ -15,8 +15,8 @@ from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.state import SearchState
 from recur_tune.slurm.folder import Head, SlurmFolder
 from recur_tune.throttle import Throttled
-from tests import forked_worker
-from tests.command import CHECKOUT, Command, start_server
+from tests import forked
+from tests.command import CHECKOUT, Command, own_server
 from tests.running.searches import ALIKE, make_world, small_spec, write_space
 from tests.slurm.mini_slurm import MiniSlurm
 from tests.waiting import until
@@ -34,7 +34,8 @@ class Site:
         (self.world / "base" / "model.safetensors").chmod(0o644)  # safetensors makes files private
         self.results.mkdir(mode=0o777)
         self.results.chmod(0o1777)
-        self._forkserver = start_server(self.shared / "forkserver")
+        self._forkserver = self.shared / "forkserver"
+        self._forkserver.hardlink_to(own_server())  # a socket at a place that every node sees
 
     def profile(self, **fields: Any) -> Path:
         """A profile in a file; every node shares the storage, and nobody takes longer than it must."""
@@ -43,7 +44,7 @@ class Site:
             "PYTHONPATH": str(CHECKOUT),  # this code, wherever the environment was made
         }  # fmt: skip
         if self._forked_workers:
-            settings |= forked_worker.settings(self._forkserver)
+            settings |= forked.settings(self._forkserver)
         defaults = {
             "time": "1:00:00",  # and nobody is told to hurry, however slow the machine is
             "join": "0:30:00",
