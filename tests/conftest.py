@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import sqlite3
 import sys
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 # Before anything of ours is imported: no test may find, or leave, anything in the user's own cache.
 os.environ["RECUR_TUNE_CACHE"] = tempfile.mkdtemp(prefix="recur-tune-tests-")
@@ -90,6 +91,24 @@ def _one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting_for_disks() -> Iterator[None]:
+    """Nothing here outlives a power cut, and whoever only loses a process loses nothing that was written: journals and
+    databases of this process are not forced to the disk."""
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    def hurry(connection: Any, record: object) -> None:
+        if isinstance(connection, sqlite3.Connection):
+            connection.execute("PRAGMA synchronous = OFF")
+
+    event.listen(Engine, "connect", hurry)
+    with pytest.MonkeyPatch.context() as calls:
+        calls.setattr(os, "fsync", lambda file: None)
+        yield
+    event.remove(Engine, "connect", hurry)
 
 
 @pytest.fixture(autouse=True)
