@@ -117,7 +117,7 @@ def best_table(group: Group, answerable: set[str]) -> Table:
                 for questions in (group.questions, possible) for metric in METRICS
             ),
             *against(group, runs), format_count(runs[0]["flops_per_token"]),
-            format_count(statistics.median(one["tokens_per_second"] or 0 for one in runs)),
+            format_count(statistics.median(one["tokens_per_second"] for one in runs)),
         )  # fmt: skip
     return table
 

@@ -52,8 +52,8 @@ def main() -> None:
             arguments.readings, range(arguments.folds), arguments.rates, arguments.forms
         )
     ]
-    with processes(arguments.processes) as pool:
-        record.run(pool, run, arguments, jobs, lambda result: result["scores"]["test"]["own"]["f1"])
+    with processes(arguments.processes) as mapping:
+        record.run(mapping, run, arguments, jobs, lambda result: result["scores"]["test"]["own"]["f1"])
     print_tables(record.results, rows)
 
 

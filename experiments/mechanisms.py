@@ -59,9 +59,9 @@ def main() -> None:
     first, *others = arguments.seeds
 
     def run_all(jobs: list[Job]) -> None:
-        record.run(pool, run, arguments, jobs, lambda result: metric.of(result, "test"))
+        record.run(mapping, run, arguments, jobs, lambda result: metric.of(result, "test"))
 
-    with processes(arguments.processes) as pool:
+    with processes(arguments.processes) as mapping:
         tried = list(product(arguments.forms, arguments.readings, arguments.rates, [first]))
         run_all(sorted(tried, key=lambda job: arguments.rates.index(job[2])))
         run_all(

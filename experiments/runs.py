@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import shutil
 import statistics
-from collections.abc import Callable, Iterable
-from multiprocessing.pool import Pool
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from comparison_results import Result
 from recur_tune.spec import TrialConfig
 
 Job = tuple[Any, ...]  # the values of what tells one run from another
+Mapping = Callable[[Callable[[Any], Result], Iterable[Any]], Iterable[Result]]
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
@@ -31,9 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="of all trials")
 
 
-def processes(count: int) -> Pool:
-    """Spawned: a process that was forked cannot use a GPU that its parent has."""
-    return multiprocessing.get_context("spawn").Pool(count)
+@contextmanager
+def processes(count: int) -> Iterator[Mapping]:
+    """A `map` that works in so many processes; in this one if one is enough. Others are spawned, since a process that
+    was forked cannot use a GPU that its parent has used."""
+    if count == 1:
+        yield map
+        return
+    with multiprocessing.get_context("spawn").Pool(count) as pool:
+        yield pool.imap_unordered
 
 
 class Record:
@@ -52,7 +60,7 @@ class Record:
 
     def run(
         self,
-        pool: Pool,
+        mapping: Mapping,
         work: Callable[[tuple[argparse.Namespace, Job]], Result],
         arguments: argparse.Namespace,
         jobs: Iterable[Job],
@@ -61,7 +69,7 @@ class Record:
         """Those jobs that have no result yet, each kept as it ends; of each one number is `told`."""
         known = {tuple(one[name] for name in self._names) for one in self.results}
         waiting = [(arguments, job) for job in jobs if job not in known]
-        for number, result in enumerate(pool.imap_unordered(work, waiting), start=1):
+        for number, result in enumerate(mapping(work, waiting), start=1):
             self.results.append(result)
             with self._file.open("a") as file:
                 file.write(json.dumps(result) + "\n")
@@ -81,10 +89,11 @@ def trained(config: TrialConfig, folder: Path) -> Result:
     if not resume:
         shutil.rmtree(folder, ignore_errors=True)  # what was stopped before its first checkpoint
     result = run_in_folder(config, folder, resume=resume, listen=steps.append)
+    shutil.rmtree(folder / RESUME)  # twice the model's size, times all the runs of an experiment
     return {
         "recurrence": config.recurrence, "config": config.plain_values(), **result,
         **quick_costs(config, base_shape(config.base, config.tokenizer), base_settings(config.base, config.tokenizer)),
-        "tokens_per_second": statistics.median(step.tokens_per_second for step in steps) if steps else None,
+        "tokens_per_second": statistics.median(step.tokens_per_second for step in steps) if steps else math.nan,
     }  # fmt: skip
 
 
