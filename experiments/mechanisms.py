@@ -13,20 +13,16 @@ own best, paired over documents.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import multiprocessing
-import shutil
 import statistics
 from collections import defaultdict
 from itertools import product
-from multiprocessing.pool import Pool
-from pathlib import Path
 from typing import Any
 
 from comparison_results import METRICS, STATES, Metric, Result
 from rich.console import Console
 from rich.table import Table
+from runs import Job, Record, add_arguments, folder_name, processes, trained
 from scoring import Scoring
 
 from recur_tune.spec import TrialConfig, parse
@@ -53,56 +49,41 @@ DEFAULT_FORMS = [
     "none", "pooled", "tokens 10, ring 4", "cache 200, softmax", "cache 300, gate", "fast weights, delta", "scores 4",
     "blocks 64",
 ]  # fmt: skip
-Job = tuple[str, str, float, int]  # form, reading, rate, seed
+NAMES = ("form", "reading", "rate", "seed")
 
 
 def main() -> None:
     """Train, score, write and print."""
     arguments = parsed_arguments()
-    results = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
-    metric = METRICS[arguments.metric]
+    record, metric = Record(arguments.out, NAMES), METRICS[arguments.metric]
     first, *others = arguments.seeds
-    with multiprocessing.get_context("spawn").Pool(arguments.processes) as pool:
+
+    def run_all(jobs: list[Job]) -> None:
+        record.run(mapping, run, arguments, jobs, lambda result: metric.of(result, "test"))
+
+    with processes(arguments.processes) as mapping:
         tried = list(product(arguments.forms, arguments.readings, arguments.rates, [first]))
-        run_all(pool, sorted(tried, key=lambda job: arguments.rates.index(job[2])), arguments, results)
-        best = [
-            (form, reading, best_rates(results, reading, metric)[form][0]["rate"], seed)
-            for form, reading, seed in product(arguments.forms, arguments.readings, others)
-        ]
-        run_all(pool, best, arguments, results)
-    print_tables(results, metric)
-
-
-def run_all(pool: Pool, jobs: list[Job], arguments: argparse.Namespace, results: list[Result]) -> None:
-    """Those jobs that have no result yet, each added to the results and to their file as it ends."""
-    known = {(one["form"], one["reading"], one["rate"], one["seed"]) for one in results}
-    waiting = [(arguments, job) for job in jobs if job not in known]
-    for number, result in enumerate(pool.imap_unordered(run, waiting), start=1):
-        results.append(result)
-        with arguments.out.open("a") as file:
-            file.write(json.dumps(result) + "\n")
-        told = " ".join(str(result[name]) for name in ("form", "reading", "rate", "seed"))
-        print(f"{number} of {len(waiting)}: {told}: {METRICS[arguments.metric].of(result, 'test'):.4g}", flush=True)
+        run_all(sorted(tried, key=lambda job: arguments.rates.index(job[2])))
+        run_all(
+            [
+                (form, reading, best_rates(record.results, reading, metric)[form][0]["rate"], seed)
+                for form, reading, seed in product(arguments.forms, arguments.readings, others)
+            ]
+        )
+    print_tables(record.results, metric)
 
 
 def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", required=True, help="what every run starts from")
+    add_arguments(parser, "mechanisms")
     parser.add_argument("--corpus", required=True, help="as `recur-tune data list` names them")
-    parser.add_argument("--out", type=Path, default=Path("mechanisms.jsonl"), help="where the numbers go")
-    parser.add_argument("--runs", type=Path, default=Path("runs/mechanisms"), help="where models go")
     parser.add_argument(
         "--forms", nargs="+", choices=FORMS, default=DEFAULT_FORMS, metavar="FORM", help=", ".join(FORMS)
     )
-    parser.add_argument("--readings", nargs="+", default=["300/0"], help="windows and overlaps")
-    parser.add_argument("--rates", nargs="+", type=float, default=[1e-4], help="the base's learning rates")
-    parser.add_argument("--own-rate", type=float, default=1e-3, help="learning rate of what a recurrence adds")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument(
         "--positions", type=int, default=4800, help="read at a time: so many chains that a step is equal"
     )
-    parser.add_argument("--processes", type=int, default=1, help="runs at a time")
-    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="of all trials")
     parser.add_argument("--metric", choices=METRICS, default="perplexity", help="what is printed")
     Scoring.add_arguments(parser)
     return parser.parse_args()
@@ -110,11 +91,6 @@ def parsed_arguments() -> argparse.Namespace:
 
 def run(given: tuple[argparse.Namespace, Job]) -> Result:
     """Train one model and score it, in a process that has done others before."""
-    from recur_tune.cost.estimate import quick_costs
-    from recur_tune.training.loop import Report
-    from recur_tune.trial.run_folder import RESUME, run_in_folder
-    from recur_tune.trial.shape import base_settings, base_shape
-
     arguments, (form, reading, rate, seed) = given
     window, overlap = map(int, reading.split("/"))
     fields = {
@@ -123,18 +99,10 @@ def run(given: tuple[argparse.Namespace, Job]) -> Result:
         "recurrence_rate": arguments.own_rate / rate,
     }  # fmt: skip
     config = parse(TrialConfig, fields | dict(pair.split("=", 1) for pair in arguments.set) | FORMS[form])
-    folder = arguments.runs / f"{form}-{window}-{overlap}-{rate:g}-{seed}".replace(" ", "-").replace(",", "")
-    steps: list[Report] = []
-    resume = (folder / RESUME).is_dir()
-    if not resume:
-        shutil.rmtree(folder, ignore_errors=True)  # what was stopped before its first checkpoint
-    trained = run_in_folder(config, folder, resume=resume, listen=steps.append)
+    folder = arguments.runs / folder_name(form, reading, f"{rate:g}", seed)
     states = ["own"] if config.mechanism is None else list(STATES)
     return {
-        "form": form, "reading": reading, "rate": rate, "seed": seed, "recurrence": config.recurrence,
-        "config": config.plain_values(), **trained,
-        **quick_costs(config, base_shape(config.base, config.tokenizer), base_settings(config.base, config.tokenizer)),
-        "tokens_per_second": statistics.median(step.tokens_per_second for step in steps),
+        **dict(zip(NAMES, (form, reading, rate, seed), strict=True)), **trained(config, folder),
         "scores": Scoring.of(arguments).scores(folder, config.corpus, config.windowing, states, controlled=["test"]),
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A trained model on held-out documents, in the same way for every experiment."""
+"""A trained model on held-out documents or questions, in the same way for every experiment."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import Any
 
 from comparison_results import SPLITS
 
-from recur_tune.corpus.tokens import prepare
 from recur_tune.corpus.windows import Windowing
 from recur_tune.model.pretrained import load_model
-from recur_tune.training.evaluate import evaluate
 from recur_tune.training.precision import default_device
+from recur_tune.trial.reading import reading_of
 from recur_tune.units import parse_count
 
 
@@ -56,15 +55,17 @@ class Scoring:
         """
         model, tokenizer = load_model(folder)
         model = model.to(default_device())
+        reading = reading_of(folder, model, corpus, windowing.size, windowing.overlap)
+        task = reading.task.build(reading.task_spec)
         found: dict[str, Any] = {}
         for split in SPLITS:
-            prepared = prepare(corpus, split, tokenizer)
+            prepared = task.prepare(corpus, split, tokenizer)
             if self.opening:
                 prepared = prepared.openings(self.opening)
             if self.pieces:
                 prepared = prepared.pieces(self.pieces)
             found[split] = {
-                state: evaluate(model, prepared, windowing, self.lanes, given=state).report()  # type: ignore[arg-type]
+                state: task.evaluate(model, prepared, reading.windowing, self.lanes, given=state).report()
                 for state in (states if split in controlled else ("own",))
             }
         return found

@@ -41,6 +41,26 @@ def test_a_comparison_scores_as_eval_does_and_goes_on_where_it_was(
     assert "recurrent against plain" in capsys.readouterr().out
 
 
+def test_every_mechanism_is_tried_at_every_rate_and_goes_on_with_the_best(
+    experiment: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_world(tmp_path, sentences=4)
+    out, runs, corpus = tmp_path / "a.jsonl", tmp_path / "runs", f"text:{tmp_path / 'text'}"
+    words = (
+        "--base", tmp_path / "base", "--corpus", corpus, "--out", out, "--runs", runs, "--readings", "16/4",
+        "--forms", "tokens 10", "--set", "tokens=2k", "windows=2", "validation_tokens=500", "--positions", 32,
+    )  # fmt: skip
+    experiment("mechanisms", *words, "--rates", 1e-4, 1e-2)
+    experiment("mechanisms", *words, "--rates", 1e-4, 1e-2, "--seeds", 0, 1)
+    results = [json.loads(line) for line in out.read_text().splitlines()]
+    best = min(results[:2], key=lambda one: one["scores"]["validation"]["own"]["perplexity"])["rate"]
+    assert [(one["rate"], one["seed"]) for one in results] == [(1e-4, 0), (1e-2, 0), (best, 1)]
+    assert list(results[2]["scores"]["test"]) == ["own", "none", "other"]
+    assert "1 of 1: tokens 10 16/4" in capsys.readouterr().out
+    said = command("eval", runs / f"tokens-10-16-4-{best:g}-1", "--split", "test", "--json")
+    assert json.loads(said.out)["perplexity"] == pytest.approx(results[2]["scores"]["test"]["own"]["perplexity"])
+
+
 def result(recurrence: str, losses: Sequence[float]) -> dict[str, Any]:
     scores = {"document_nll": losses, "document_words": [10, 20, 0], "document_bytes": [100, 100, 1]}
     return {"reading": "300/0", "seed": 0, "recurrence": recurrence, "scores": {"test": {"own": scores}}}

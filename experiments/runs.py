@@ -1,0 +1,102 @@
+"""Many runs on one device: several processes at a time, and a line in a file for each that has been scored."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import shutil
+import statistics
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from comparison_results import Result
+
+from recur_tune.spec import TrialConfig
+
+Job = tuple[Any, ...]  # the values of what tells one run from another
+Mapping = Callable[[Callable[[Any], Result], Iterable[Any]], Iterable[Result]]
+
+
+def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+    """The options of every experiment of many runs; `name` is in the default places."""
+    parser.add_argument("--base", required=True, help="what every run starts from")
+    parser.add_argument("--out", type=Path, default=Path(f"{name}.jsonl"), help="where the numbers go")
+    parser.add_argument("--runs", type=Path, default=Path(f"runs/{name}"), help="where models go")
+    parser.add_argument("--readings", nargs="+", default=["300/0"], help="windows and overlaps")
+    parser.add_argument("--rates", nargs="+", type=float, default=[1e-4], help="the base's learning rates")
+    parser.add_argument("--own-rate", type=float, default=1e-3, help="learning rate of what a recurrence adds")
+    parser.add_argument("--processes", type=int, default=1, help="runs at a time")
+    parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="of all trials")
+
+
+@contextmanager
+def processes(count: int) -> Iterator[Mapping]:
+    """A `map` that works in so many processes; in this one if one is enough. Others are spawned, since a process that
+    was forked cannot use a GPU that its parent has used."""
+    if count == 1:
+        yield map
+        return
+    with multiprocessing.get_context("spawn").Pool(count) as pool:
+        yield pool.imap_unordered
+
+
+class Record:
+    """Results in a file of JSON lines, to which an experiment that was cut short comes back.
+
+    Attributes:
+        results: All of them, those of earlier calls too.
+    """
+
+    def __init__(self, file: Path, names: tuple[str, ...]) -> None:
+        """`names` are the fields of a result that tell it from others."""
+        self.results: list[Result] = []
+        self._file, self._names = file, names
+        if file.exists():
+            self.results = [json.loads(line) for line in file.read_text().splitlines()]
+
+    def run(
+        self,
+        mapping: Mapping,
+        work: Callable[[tuple[argparse.Namespace, Job]], Result],
+        arguments: argparse.Namespace,
+        jobs: Iterable[Job],
+        told: Callable[[Result], float],
+    ) -> None:
+        """Those jobs that have no result yet, each kept as it ends; of each one number is `told`."""
+        known = {tuple(one[name] for name in self._names) for one in self.results}
+        waiting = [(arguments, job) for job in jobs if job not in known]
+        for number, result in enumerate(mapping(work, waiting), start=1):
+            self.results.append(result)
+            with self._file.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+            which = " ".join(str(result[name]) for name in self._names)
+            print(f"{number} of {len(waiting)}: {which}: {told(result):.4g}", flush=True)
+
+
+def trained(config: TrialConfig, folder: Path) -> Result:
+    """Train one model, or go on with it; what it came to, what it costs, and how fast it was."""
+    from recur_tune.cost.estimate import quick_costs
+    from recur_tune.training.loop import Report
+    from recur_tune.trial.run_folder import RESUME, run_in_folder
+    from recur_tune.trial.shape import base_settings, base_shape
+
+    steps: list[Report] = []
+    resume = (folder / RESUME).is_dir()
+    if not resume:
+        shutil.rmtree(folder, ignore_errors=True)  # what was stopped before its first checkpoint
+    result = run_in_folder(config, folder, resume=resume, listen=steps.append)
+    shutil.rmtree(folder / RESUME)  # twice the model's size, times all the runs of an experiment
+    return {
+        "recurrence": config.recurrence, "config": config.plain_values(), **result,
+        **quick_costs(config, base_shape(config.base, config.tokenizer), base_settings(config.base, config.tokenizer)),
+        "tokens_per_second": statistics.median(step.tokens_per_second for step in steps) if steps else math.nan,
+    }  # fmt: skip
+
+
+def folder_name(*parts: object) -> str:
+    """Of a run, without what a shell would take apart."""
+    return "-".join(map(str, parts)).replace(" ", "-").replace(",", "").replace("/", "-")
