@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from pydantic.fields import FieldInfo
 
 from recur_tune.tasks.answers import ANSWERS
@@ -16,6 +18,7 @@ TASKS = (NEXT_TOKENS, ANSWERS)
 FIELDS: dict[str, FieldInfo] = {name: field for task in TASKS for name, field in task.spec.model_fields.items()}
 
 
+@cache
 def task_of(corpus: str) -> Task:
     """What a corpus is for, by its name as users write it."""
     kind = corpus.partition(":")[0]
