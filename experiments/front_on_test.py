@@ -21,7 +21,7 @@ from recur_tune.files import write_text
 from recur_tune.running.result import SearchResult
 from recur_tune.searching.directory import MODEL, SearchDirectory
 from recur_tune.searching.front import front_rows
-from recur_tune.units import format_count, format_size
+from recur_tune.searching.objectives import OBJECTIVES
 
 
 def main() -> None:
@@ -35,18 +35,19 @@ def main() -> None:
     arguments = parser.parse_args()
     directory, scoring, metric = SearchDirectory(arguments.search), Scoring.of(arguments), METRICS[arguments.metric]
     space, objectives = directory.spec.parsed_space, directory.spec.objectives
+    costs = [OBJECTIVES[name] for name in objectives[1:]]
+    titles = [cost.title for cost in costs]
     table = Table(
-        "trial", "recurrence", "window/overlap", "FLOPs/token", "peak memory", "in the search", *SPLITS,
-        title=metric.title, box=None,
-    )  # fmt: skip
+        "trial", "recurrence", "window/overlap", *titles, "in the search", *SPLITS, title=metric.title, box=None
+    )
     rows = front_rows(directory.state(), objectives)
     for row in rows:
         config = space.trial_config(row["params"])
         model = directory.trial(row["number"]) / MODEL
         row["scores"] = scoring.scores(model, config.corpus, config.windowing)
         table.add_row(
-            row["trial"], config.recurrence, f"{config.window}/{config.overlap}", format_count(row["flops_per_token"]),
-            format_size(row["peak_memory"]), f"{row[objectives[0]]:.5g}",
+            row["trial"], config.recurrence, f"{config.window}/{config.overlap}",
+            *(cost.format(row[cost.name]) for cost in costs), f"{row[objectives[0]]:.5g}",
             *(f"{metric.of(row, split):.5g}" for split in SPLITS),
         )  # fmt: skip
     if arguments.out:
