@@ -47,7 +47,7 @@ def main() -> None:
 
 
 class Group:
-    """The runs of one reading in those folds that are complete.
+    """The runs of one reading in those folds that are complete: that have every form and rate which any fold has.
 
     Attributes:
         title: The reading, and in how many folds the questions were split.
@@ -59,10 +59,9 @@ class Group:
 
     def __init__(self, reading: str, folds: int, results: Iterable[Result], rows: Sequence[Any]) -> None:
         here = [one for one in results if (one["reading"], one["folds"]) == (reading, folds)]
-        by_fold = [[one for one in here if one["fold"] == fold] for fold in range(folds)]
-        most = max(map(len, by_fold))
-        complete = [fold for fold, runs in enumerate(by_fold) if len(runs) == most]
-        self._runs = [one for fold in complete for one in by_fold[fold]]
+        done = [{(one["form"], one["rate"]) for one in here if one["fold"] == fold} for fold in range(folds)]
+        complete = [fold for fold in range(folds) if done[fold] == set().union(*done)]
+        self._runs = [one for one in here if one["fold"] in complete]
         self.title, self.missing = f"{reading}, {folds} folds", folds - len(complete)
         parts = folds_of(rows, folds)
         self.questions = [name_of(row) for fold in complete for row in parts[fold]["test"]]
@@ -95,8 +94,9 @@ def print_tables(results: Sequence[Result], rows: Sequence[Any]) -> None:
     for group in groups(results, rows):
         if group.missing:
             console.print(f"{group.title}: {group.missing} of them not complete, and left out")
-        console.print(best_table(group, answerable))
-        console.print(rates_table(group))
+        if group.questions:
+            console.print(best_table(group, answerable))
+            console.print(rates_table(group))
 
 
 def best_table(group: Group, answerable: set[str]) -> Table:

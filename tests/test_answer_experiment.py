@@ -102,6 +102,10 @@ def test_a_fold_that_is_not_complete_is_left_out_with_its_questions(
     assert {one["fold"] for one in group.best("pooled")} == {0} and group.missing == 1
     print_tables(results[:-1], rows)
     assert "1 of them not complete" in capsys.readouterr().out
+    [group] = groups(results[1:-1], rows)  # as many runs in both folds, and not the same
+    assert (group.missing, group.questions, group.forms) == (2, [], [])
+    print_tables(results[1:-1], rows)
+    assert "2 of them not complete" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ class EncoderBody(Body):
         embedding_norm: Behind the sum of embeddings.
         embedding_dropout: Behind that.
         first_place: The position of a window's first token.
-        distances: Has biases of attention by distance (`compute_position_bias`); None where the family has none.
+        distances: Has biases of attention by distance (`relative_attention_bias`); None where the family has none.
     """
 
     segments: nn.Embedding | None
@@ -128,7 +128,7 @@ class ReadsBothWays(Windowed):
         """Rows through all blocks; the last one's output."""
         share_BT1 = (there_BT / there_BT.sum(1, keepdim=True)).to(x_BTK.dtype)[..., None]
         distances = self.body.distances
-        bias_1HTT = None if distances is None else distances.compute_position_bias(x_BTK[:1])
+        bias_1HTT = None if distances is None else _by_distance(x_BTK.shape[1], distances, x_BTK.device)
         for layer, block in enumerate(self.body.blocks):
             inserted_BMK = None if passage is None else passage.inserted(layer)
             attended_BTC = self._attended(x_BTK, seen_BTT, inserted_BMK, fresh_B, bias_1HTT, block, arithmetic)
@@ -179,6 +179,14 @@ class ReadsBothWays(Windowed):
         window to window take `read`, and `qa_outputs` of what it gives."""
         start_BT, end_BT = self.qa_outputs(self.read(input_ids, leave_state=False).top_BTK).unbind(-1)
         return QuestionAnsweringModelOutput(start_logits=start_BT, end_logits=end_BT)
+
+
+def _by_distance(positions: int, distances: Module, device: torch.device) -> torch.Tensor:
+    """Biases [1, H, T, T]. Buckets are made where they are needed: transformers 5.17 makes them on the CPU, and nothing
+    can be copied from there while a CUDA graph is recorded."""
+    place_T = torch.arange(positions, device=device)
+    buckets_TT = distances.relative_position_bucket(place_T - place_T[:, None])
+    return distances.relative_attention_bias(buckets_TT).permute(2, 0, 1)[None]
 
 
 def _keys_values(inserted_BMK: torch.Tensor, block: Block, arithmetic: Arithmetic) -> torch.Tensor:
