@@ -62,7 +62,7 @@ def small_fields(folder: Path) -> dict[str, Any]:
             "window": [8, 16, 32],
             "overlap": {"from": 0, "to": 0.5, "step": 0.25, "of": "window"},
             "windows": 2,
-            "batch": 4,
+            "batch": 16,
             "warmup_steps": 2,
             "validation_tokens": 1000,
             "learning_rate": {"from": 1e-3, "to": 1e-2, "log": True},
