@@ -142,12 +142,12 @@ class Gathered(Arithmetic):
     def embed(self, tokens_BT: torch.Tensor, position_BT: torch.Tensor, body: Body) -> torch.Tensor:
         """Keeps nothing but the tokens and their positions."""
         positions = None if body.positions is None else body.positions.weight
-        x_BTK = _Embed.apply(self.anchor, self, tokens_BT, position_BT, body.tokens.weight, positions)
+        x_BTK = _run(_Embed, self.anchor, self, tokens_BT, position_BT, body.tokens.weight, positions)
         return x_BTK if body.dropout is None else body.dropout(x_BTK)
 
     def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
         """Keeps the sum."""
-        x_BTK, normed_BTK, _ = _NormProject.apply(x_BTK, *_parts(added), self, norm, None, False)
+        x_BTK, normed_BTK, _ = _run(_NormProject, x_BTK, *_parts(added), self, norm, None, False)
         return x_BTK, normed_BTK
 
     def norm_project(
@@ -163,7 +163,7 @@ class Gathered(Arithmetic):
         if x_BTK.dtype != norm.weight.dtype:  # a state that autocast's products made
             x_BTK = x_BTK.to(norm.weight.dtype)
         factor = self.factor(projection, begin)
-        x_BTK, value, mean_B1K = _NormProject.apply(x_BTK, *_parts(added), self, norm, factor, with_mean)
+        x_BTK, value, mean_B1K = _run(_NormProject, x_BTK, *_parts(added), self, norm, factor, with_mean)
         return x_BTK, Product(value, factor.by_bias), mean_B1K
 
     def norm_mlp(self, x_BTK: torch.Tensor, added: Product | None, block: Block) -> tuple[torch.Tensor, Product]:
@@ -173,18 +173,18 @@ class Gathered(Arithmetic):
         if activation is None:
             return x_BTK, self.project(activated(self.value(hidden), block), block.down)
         down = self.factor(block.down)
-        return x_BTK, Product(_ActivateProject.apply(*_parts(hidden), down, *activation), down.by_bias)
+        return x_BTK, Product(_run(_ActivateProject, *_parts(hidden), down, *activation), down.by_bias)
 
     def project(self, x_BTK: torch.Tensor, projection: Projection) -> Product:
         """Keeps what is multiplied."""
         factor = self.factor(projection)
-        return Product(_Project.apply(x_BTK, factor), factor.by_bias)
+        return Product(_run(_Project, x_BTK, factor), factor.by_bias)
 
     def value(self, product: Product | torch.Tensor) -> torch.Tensor:
         """With a graph that takes care of the bias."""
         if isinstance(product, torch.Tensor):
             return product
-        return product.value if product.by_bias is None else _Biased.apply(product.value, product.by_bias)
+        return product.value if product.by_bias is None else _run(_Biased, product.value, product.by_bias)
 
     def heads(
         self, product: Product | torch.Tensor, block: Block, turn: Turn | None = None
@@ -192,7 +192,7 @@ class Gathered(Arithmetic):
         """Views, which attention keeps."""
         if isinstance(product, torch.Tensor):
             product = Product(product, None)
-        return _Heads.apply(product.value, product.by_bias, self, block, *(turn or (None, None)))
+        return _run(_Heads, product.value, product.by_bias, self, block, *(turn or (None, None)))
 
     def plus(self, product: Product, x_BTK: torch.Tensor | None) -> Product:
         """In the product's type."""
@@ -223,6 +223,21 @@ def _cast(stack: tuple[nn.Parameter, ...]) -> torch.Tensor:
     """Parameters one behind the other, in the type in which products run here."""
     parts = [parameter.detach().to(product_type(parameter)) for parameter in stack]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _run(operation: type[torch.autograd.Function], *inputs: Any) -> Any:
+    """An operation; where nothing is differentiated its forward pass alone, without what autograd does around it."""
+    return operation.apply(*inputs) if torch.is_grad_enabled() else operation.forward(_Unkept(), *inputs)
+
+
+class _Unkept:
+    """A context that is thrown away, and with it whatever a forward pass notes in it."""
+
+    def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
+        """Nobody will ask for them."""
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """There will be none."""
 
 
 class _Embed(torch.autograd.Function):
