@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from train_step import Line, forget, measured, random_batch
+from train_step import Line, forget, random_batch, rows_of
 
 from recur_tune.cost.estimate import training_flops
 from recur_tune.cost.memory import plan_memory, resolve_plan
@@ -70,7 +70,7 @@ def main() -> None:
                 model, optimizer, batch
             ),
         )
-        row = measured(line, arguments, batch, device)
+        [row] = rows_of([line], arguments, batch, device)
         work = training_flops(trial, shape_of(base.to_dict()), base, plan)
         yardstick = yardstick or (row.rate, work)
         promised = yardstick[0] * yardstick[1] / work

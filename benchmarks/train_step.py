@@ -7,7 +7,8 @@
 Every line trains on the same batch, of random tokens or, with --corpus and --tokenizer, of a text's. "stock" is Hugging
 Face's own model, no recurrence and no recomputation, its gradients added up over micro-batches: the chains' windows one
 after another or, since its windows do not depend on each other, as many at a time as is fastest. "Of the best stock" is
-over the fastest of all stock lines. Speeds are the median of several rounds, with the slowest and the fastest.
+over the fastest of all stock lines. Speeds are the median of several rounds, with the slowest and the fastest. On a
+CPU, which others may use too, lines take turns, a round of each at a time, and seconds are those of busy cores.
 Utilisation counts a model's own products, whatever a line recomputes, over what the device reaches in a product of
 large matrices.
 """
@@ -20,9 +21,10 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -66,9 +68,10 @@ def main() -> None:
         )
         batch = (text_batch(trial, arguments) if arguments.corpus else random_batch(trial, base.vocab_size)).to(device)
         work = training_flops_per_token(trial, shape_of(base.to_dict()), Plan(trial.windows))
-        stock = rows_of(stock_lines(base, batch, device, arguments), arguments, batch, device)
-        ours = rows_of(our_lines(trial, base, batch, device, speed, arguments.budget), arguments, batch, device)
-        best = max((row.rate for row in stock), default=math.nan)
+        stock = stock_lines(base, batch, device, arguments)
+        ours = our_lines(trial, base, batch, device, speed, arguments.budget)
+        rows = rows_of(chain(stock, ours), arguments, batch, device)
+        best = max((row.rate for row in rows if row.title.startswith("stock")), default=math.nan)
         title = f"{trial.base}, {lanes} chains of {trial.windows} windows of {trial.window}"
         table = Table(
             title,
@@ -80,7 +83,7 @@ def main() -> None:
             "first step",
             box=None,
         )
-        for row in (*stock, *ours):
+        for row in rows:
             spread = f"{format_count(min(row.rates))}, {format_count(max(row.rates))}"
             share, used = f"{row.rate / best:.2f} x", f"{row.rate * work / ceiling:.0%}"
             table.add_row(
@@ -277,37 +280,39 @@ def stock_step(loss: Loss, optimizer: torch.optim.Optimizer, batch: WindowBatch,
 
 
 def rows_of(
-    lines: Iterator[Line], arguments: argparse.Namespace, batch: WindowBatch, device: torch.device
+    lines: Iterable[Line], arguments: argparse.Namespace, batch: WindowBatch, device: torch.device
 ) -> list[Row]:
-    rows = []
-    for line in lines:
-        rows.append(measured(line, arguments, batch, device))
-        del line  # and its model, before the next one's is made
+    """On a GPU one line at a time, so that only one is in memory; on a CPU they take turns."""
+    rows, lines = list[Row](), iter(lines)
+    while together := list(islice(lines, 1 if device.type == "cuda" else None)):
+        firsts = [first_steps(line, device) for line in together]
+        rounds = [[rate(line, arguments.steps, batch, device) for line in together] for _ in range(arguments.rounds)]
+        for line, (first, peak), *rates in zip(together, firsts, *rounds, strict=True):
+            rows.append(Row(line.title, rates, peak, first))
+            print(f"{line.title}: {format_count(rows[-1].rate)} tokens/s", file=sys.stderr, flush=True)
+        del together, line  # and its model, before the next one's is made
     return rows
 
 
-def measured(line: Line, arguments: argparse.Namespace, batch: WindowBatch, device: torch.device) -> Row:
-    """The first step, the peak of the next three, and then round after round."""
-    started = time.perf_counter()
+def first_steps(line: Line, device: torch.device) -> tuple[float, int]:
+    """Seconds of the first, and the peak of the next three."""
+    started = seconds(device)
     line.step()
-    wait(device)
-    first = time.perf_counter() - started
+    first = seconds(device) - started
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
     for _ in range(3):
         line.step()
-    wait(device)
-    peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else tracked_peak(line)
-    rates = []
-    for _ in range(arguments.rounds):
-        started = time.perf_counter()
-        for _ in range(arguments.steps):
-            line.step()
-        wait(device)
-        rates.append(arguments.steps * batch.scored / (time.perf_counter() - started))
-    row = Row(line.title, rates, peak, first)
-    print(f"{row.title}: {format_count(row.rate)} tokens/s", file=sys.stderr, flush=True)
-    return row
+    seconds(device)
+    return first, torch.cuda.max_memory_allocated() if device.type == "cuda" else tracked_peak(line)
+
+
+def rate(line: Line, steps: int, batch: WindowBatch, device: torch.device) -> float:
+    """Tokens per second of one round."""
+    started = seconds(device)
+    for _ in range(steps):
+        line.step()
+    return steps * batch.scored / (seconds(device) - started)
 
 
 def tracked_peak(line: Line) -> int:
@@ -317,9 +322,12 @@ def tracked_peak(line: Line) -> int:
     return tracker.peak
 
 
-def wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+def seconds(device: torch.device) -> float:
+    """By the clock, when a GPU has done what it was given; a CPU's are of one of its threads."""
+    if device.type != "cuda":
+        return time.process_time() / torch.get_num_threads()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 if __name__ == "__main__":

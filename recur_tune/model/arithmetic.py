@@ -107,8 +107,8 @@ def is_tanh_gelu(block: Block) -> bool:
 def split_heads(qkv_BTC: torch.Tensor, block: Block) -> tuple[torch.Tensor, ...]:
     """Queries, keys and values as views, each [B, heads, T, head size]."""
     head_size = qkv_BTC.shape[-1] // (block.heads + 2 * block.key_value_heads)
-    columns = [heads * head_size for heads in (block.heads, block.key_value_heads, block.key_value_heads)]
-    return tuple(part.unflatten(-1, (-1, head_size)).transpose(1, 2) for part in qkv_BTC.split(columns, dim=-1))
+    heads = [block.heads, block.key_value_heads, block.key_value_heads]
+    return qkv_BTC.unflatten(-1, (-1, head_size)).transpose(1, 2).split(heads, dim=1)
 
 
 def _columns(x_BTK: torch.Tensor, projection: Projection, begin: int) -> torch.Tensor:

@@ -61,6 +61,42 @@ def _of_norm(norm: Module) -> tuple[tuple[nn.Parameter, ...], tuple[nn.Parameter
 
 
 @dataclass(frozen=True)
+class Factor:
+    """A projection as a step multiplies with it, and the sums that its gradients are added to.
+
+    Attributes:
+        weight: [inputs, columns], in the type in which products run here.
+        bias: One number a column; None where there is none.
+        by_weight: As the weights lie, one behind the other; None where they are not trained.
+        by_bias: None where there is none, or it is not trained.
+        inputs_first: Whether that is as `weight` lies.
+    """
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    by_weight: torch.Tensor | None
+    by_bias: torch.Tensor | None
+    inputs_first: bool
+
+    def times(self, rows: torch.Tensor) -> torch.Tensor:
+        """Rows times the weight, plus the bias if there is one."""
+        flat = rows.flatten(0, -2)
+        product = flat @ self.weight if self.bias is None else torch.addmm(self.bias, flat, self.weight)
+        return product.view(*rows.shape[:-1], -1)
+
+    def back(self, by_value: torch.Tensor) -> torch.Tensor:
+        """The gradient with respect to the rows, from the product's."""
+        return (by_value.flatten(0, -2) @ self.weight.t()).view(*by_value.shape[:-1], -1)
+
+    def add_by_weight(self, rows: torch.Tensor, by_value: torch.Tensor) -> None:
+        """Add the weight's gradient: the rows that it was multiplied with, transposed, times the product's."""
+        if self.by_weight is None:
+            return
+        rows, by_value = rows.flatten(0, -2), by_value.flatten(0, -2)
+        add_product(self.by_weight, *((rows, by_value) if self.inputs_first else (by_value, rows)))
+
+
+@dataclass(frozen=True)
 class Product:
     """What a matrix product made.
 
@@ -87,35 +123,31 @@ class Gathered(Arithmetic):
         self.move, self.turned = self.passes.move, self.passes.turned
         self.pack, self.packed_extra = self.passes.pack, self.passes.packed_extra
         self.anchor = torch.zeros((), requires_grad=totals.of_the_body)
-        self._cast: dict[tuple[nn.Parameter, ...], torch.Tensor] = {}
+        self._factors: dict[tuple[Projection, int], Factor] = {}
 
-    def cast(self, stack: tuple[nn.Parameter, ...]) -> torch.Tensor:
-        """Parameters one behind the other, in the type in which products run here."""
-        if stack not in self._cast:
-            kind = product_type(stack[0])
-            parts = [parameter.detach().to(kind) for parameter in stack]
-            self._cast[stack] = parts[0] if len(parts) == 1 else torch.cat(parts)
-        return self._cast[stack]
-
-    def weight(self, projection: Projection, begin: int = 0) -> torch.Tensor:
-        """Of a product, [inputs, columns from `begin` on]."""
-        weight = self.cast(projection.weights)
-        return (weight if projection.inputs_first else weight.t())[:, begin:]
-
-    def bias_total(self, projection: Projection, begin: int = 0) -> torch.Tensor | None:
-        """The sum of a bias's gradients; None where there is no bias, or it is not trained."""
-        total = self.totals.of(projection.biases)
-        return None if total is None else total[begin:]
+    def factor(self, projection: Projection, begin: int = 0) -> Factor:
+        """Of a projection's columns from `begin` on; made once for all windows of the step."""
+        if (projection, begin) not in self._factors:
+            inputs_first, by_weight = projection.inputs_first, self.totals.of(projection.weights)
+            weight, by_bias = _cast(projection.weights), self.totals.of(projection.biases)
+            self._factors[projection, begin] = Factor(
+                (weight if inputs_first else weight.t())[:, begin:],
+                _cast(projection.biases)[begin:] if projection.biases else None,
+                None if by_weight is None else by_weight[:, begin:] if inputs_first else by_weight[begin:],
+                None if by_bias is None else by_bias[begin:],
+                inputs_first,
+            )
+        return self._factors[projection, begin]
 
     def embed(self, tokens_BT: torch.Tensor, position_BT: torch.Tensor, body: Body) -> torch.Tensor:
         """Keeps nothing but the tokens and their positions."""
         positions = None if body.positions is None else body.positions.weight
-        x_BTK = _Embed.apply(self.anchor, self, tokens_BT, position_BT, body.tokens.weight, positions)
+        x_BTK = _run(_Embed, self.anchor, self, tokens_BT, position_BT, body.tokens.weight, positions)
         return x_BTK if body.dropout is None else body.dropout(x_BTK)
 
     def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
         """Keeps the sum."""
-        x_BTK, normed_BTK, _ = _NormProject.apply(x_BTK, *_parts(added), self, norm, None, 0, False)
+        x_BTK, normed_BTK, _ = _run(_NormProject, x_BTK, *_parts(added), self, norm, None, False)
         return x_BTK, normed_BTK
 
     def norm_project(
@@ -130,8 +162,9 @@ class Gathered(Arithmetic):
         """Keeps the sum."""
         if x_BTK.dtype != norm.weight.dtype:  # a state that autocast's products made
             x_BTK = x_BTK.to(norm.weight.dtype)
-        x_BTK, value, mean_B1K = _NormProject.apply(x_BTK, *_parts(added), self, norm, projection, begin, with_mean)
-        return x_BTK, Product(value, self.bias_total(projection, begin)), mean_B1K
+        factor = self.factor(projection, begin)
+        x_BTK, value, mean_B1K = _run(_NormProject, x_BTK, *_parts(added), self, norm, factor, with_mean)
+        return x_BTK, Product(value, factor.by_bias), mean_B1K
 
     def norm_mlp(self, x_BTK: torch.Tensor, added: Product | None, block: Block) -> tuple[torch.Tensor, Product]:
         """Keeps the sum, and what the activation is given."""
@@ -139,18 +172,19 @@ class Gathered(Arithmetic):
         activation = self._activation(block)
         if activation is None:
             return x_BTK, self.project(activated(self.value(hidden), block), block.down)
-        value = _ActivateProject.apply(hidden.value, hidden.by_bias, self, block.down, *activation)
-        return x_BTK, Product(value, self.bias_total(block.down))
+        down = self.factor(block.down)
+        return x_BTK, Product(_run(_ActivateProject, *_parts(hidden), down, *activation), down.by_bias)
 
     def project(self, x_BTK: torch.Tensor, projection: Projection) -> Product:
         """Keeps what is multiplied."""
-        return Product(_Project.apply(x_BTK, self, projection), self.bias_total(projection))
+        factor = self.factor(projection)
+        return Product(_run(_Project, x_BTK, factor), factor.by_bias)
 
     def value(self, product: Product | torch.Tensor) -> torch.Tensor:
         """With a graph that takes care of the bias."""
         if isinstance(product, torch.Tensor):
             return product
-        return product.value if product.by_bias is None else _Biased.apply(product.value, product.by_bias)
+        return product.value if product.by_bias is None else _run(_Biased, product.value, product.by_bias)
 
     def heads(
         self, product: Product | torch.Tensor, block: Block, turn: Turn | None = None
@@ -158,7 +192,7 @@ class Gathered(Arithmetic):
         """Views, which attention keeps."""
         if isinstance(product, torch.Tensor):
             product = Product(product, None)
-        return _Heads.apply(product.value, product.by_bias, self, block, *(turn or (None, None)))
+        return _run(_Heads, product.value, product.by_bias, self, block, *(turn or (None, None)))
 
     def plus(self, product: Product, x_BTK: torch.Tensor | None) -> Product:
         """In the product's type."""
@@ -185,26 +219,25 @@ def _parts(product: Product | None) -> tuple[torch.Tensor | None, torch.Tensor |
     return (None, None) if product is None else (product.value, product.by_bias)
 
 
-def _times(rows: torch.Tensor, step: Gathered, projection: Projection, begin: int = 0) -> torch.Tensor:
-    """Rows times a weight, plus its bias if it has one."""
-    weight, flat = step.weight(projection, begin), rows.flatten(0, -2)
-    bias = step.cast(projection.biases)[begin:] if projection.biases else None
-    product = flat @ weight if bias is None else torch.addmm(bias, flat, weight)
-    return product.unflatten(0, rows.shape[:-1])
+def _cast(stack: tuple[nn.Parameter, ...]) -> torch.Tensor:
+    """Parameters one behind the other, in the type in which products run here."""
+    parts = [parameter.detach().to(product_type(parameter)) for parameter in stack]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _add_by_weight(
-    step: Gathered, projection: Projection, rows: torch.Tensor, by_value: torch.Tensor, begin: int = 0
-) -> None:
-    """Add a weight's gradient: the rows that it was multiplied with, transposed, times the product's."""
-    total = step.totals.of(projection.weights)
-    if total is None:
-        return
-    rows, by_value = rows.flatten(0, -2), by_value.flatten(0, -2)
-    if projection.inputs_first:
-        add_product(total[:, begin:], rows, by_value)
-    else:
-        add_product(total[begin:], by_value, rows)
+def _run(operation: type[torch.autograd.Function], *inputs: Any) -> Any:
+    """An operation; where nothing is differentiated its forward pass alone, without what autograd does around it."""
+    return operation.apply(*inputs) if torch.is_grad_enabled() else operation.forward(_Unkept(), *inputs)
+
+
+class _Unkept:
+    """A context that is thrown away, and with it whatever a forward pass notes in it."""
+
+    def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
+        """Nobody will ask for them."""
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """There will be none."""
 
 
 class _Embed(torch.autograd.Function):
@@ -238,51 +271,47 @@ class _NormProject(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, by_bias_of_added: torch.Tensor | None,
-        step: Gathered, norm: Module, product: Projection | None, begin: int, with_mean: bool,
+        step: Gathered, norm: Module, factor: Factor | None, with_mean: bool,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:  # fmt: skip
         ctx.set_materialize_grads(False)
-        kind = x_BTK.dtype if product is None else step.cast(product.weights).dtype
+        kind = x_BTK.dtype if factor is None else factor.weight.dtype
         x_BTK, normed_BTK, mean_B1K, moments = step.passes.add_norm(x_BTK, added_BTK, norm, kind, with_mean)
         ctx.save_for_backward(x_BTK, moments)
-        ctx.step, ctx.norm, ctx.product, ctx.begin, ctx.kind = step, norm, product, begin, kind
+        ctx.step, ctx.norm, ctx.factor, ctx.kind = step, norm, factor, kind
         ctx.by_bias, ctx.kind_of_added = by_bias_of_added, None if added_BTK is None else added_BTK.dtype
-        value = normed_BTK if product is None else _times(normed_BTK, step, product, begin)
-        return x_BTK, value, mean_B1K
+        return x_BTK, normed_BTK if factor is None else factor.times(normed_BTK), mean_B1K
 
     @staticmethod
     @once_differentiable
     def backward(
         ctx: Any, by_x_BTK: torch.Tensor | None, by_value: torch.Tensor, by_mean_B1K: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        (x_BTK, moments), step, norm, product = ctx.saved_tensors, ctx.step, ctx.norm, ctx.product
-        by_normed = by_value
-        if product is not None:
-            by_normed = (by_value.flatten(0, -2) @ step.weight(product, ctx.begin).t()).view_as(x_BTK)
+        (x_BTK, moments), step, norm, factor = ctx.saved_tensors, ctx.step, ctx.norm, ctx.factor
         gradient, low, normed = step.passes.add_norm_backward(
-            by_normed, by_x_BTK, by_mean_B1K, x_BTK, moments, norm, ctx.kind_of_added or x_BTK.dtype,
-            None if product is None else ctx.kind,
+            by_value if factor is None else factor.back(by_value),
+            by_x_BTK, by_mean_B1K, x_BTK, moments, norm, ctx.kind_of_added or x_BTK.dtype,
+            None if factor is None else ctx.kind,
             (*(step.totals.of(stack) for stack in _of_norm(norm)), ctx.by_bias),
         )  # fmt: skip
-        if product is not None:
-            _add_by_weight(step, product, normed, by_value, ctx.begin)
-        return gradient, None if ctx.kind_of_added is None else low, *[None] * 6
+        if factor is not None:
+            factor.add_by_weight(normed, by_value)
+        return gradient, None if ctx.kind_of_added is None else low, *[None] * 5
 
 
 class _Project(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows_BTK: torch.Tensor, step: Gathered, product: Projection) -> torch.Tensor:
-        ctx.kind, ctx.step, ctx.product = rows_BTK.dtype, step, product
-        rows_BTK = rows_BTK.to(step.cast(product.weights).dtype)
+    def forward(ctx: Any, rows_BTK: torch.Tensor, factor: Factor) -> torch.Tensor:
+        ctx.kind, ctx.factor = rows_BTK.dtype, factor
+        rows_BTK = rows_BTK.to(factor.weight.dtype)
         ctx.save_for_backward(rows_BTK)
-        return _times(rows_BTK, step, product)
+        return factor.times(rows_BTK)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (rows_BTK,), step, product = ctx.saved_tensors, ctx.step, ctx.product
-        gradient = (by_value.flatten(0, -2) @ step.weight(product).t()).view_as(rows_BTK)
-        _add_by_weight(step, product, rows_BTK, by_value)
-        return gradient.to(ctx.kind), None, None
+        [rows_BTK] = ctx.saved_tensors
+        ctx.factor.add_by_weight(rows_BTK, by_value)
+        return ctx.factor.back(by_value).to(ctx.kind), None
 
 
 class _ActivateProject(torch.autograd.Function):
@@ -290,21 +319,20 @@ class _ActivateProject(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, by_bias: torch.Tensor | None, step: Gathered, product: Projection,
+        ctx: Any, hidden: torch.Tensor, by_bias: torch.Tensor | None, factor: Factor,
         activate: Activation, activate_backward: Activation,
     ) -> torch.Tensor:  # fmt: skip
         ctx.save_for_backward(hidden)
-        ctx.by_bias, ctx.step, ctx.product, ctx.activate_backward = by_bias, step, product, activate_backward
-        return _times(activate(hidden), step, product)
+        ctx.by_bias, ctx.factor, ctx.activate_backward = by_bias, factor, activate_backward
+        return factor.times(activate(hidden))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, by_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (hidden,), step, product = ctx.saved_tensors, ctx.step, ctx.product
-        by_active = (by_value.flatten(0, -2) @ step.weight(product).t()).unflatten(0, by_value.shape[:-1])
-        gradient, active = ctx.activate_backward(hidden, by_active, ctx.by_bias)
-        _add_by_weight(step, product, active, by_value)
-        return gradient, *[None] * 5
+        [hidden] = ctx.saved_tensors
+        gradient, active = ctx.activate_backward(hidden, ctx.factor.back(by_value), ctx.by_bias)
+        ctx.factor.add_by_weight(active, by_value)
+        return gradient, *[None] * 4
 
 
 class _Heads(torch.autograd.Function):

@@ -8,6 +8,7 @@ Shape suffixes: B lanes, T positions, K hidden size, C columns, D head size, N r
 
 from __future__ import annotations
 
+from math import pi, sqrt
 from typing import Any
 
 import torch
@@ -17,6 +18,9 @@ from recur_tune.corpus.windows import NOT_SCORED
 from recur_tune.model.body import Module, Turn
 
 _ROWS_AT_A_TIME = 512  # whose probabilities exist in single precision
+
+_GELU_SLOPE = 2 * sqrt(2 / pi)  # GELU is x times the sigmoid of x (slope + bend x²), approximated by a tanh:
+_GELU_BEND = 0.044715 * _GELU_SLOPE  # (1 + tanh(y)) / 2 = sigmoid(2 y)
 
 Total = torch.Tensor | None
 
@@ -85,9 +89,22 @@ def gelu(hidden: torch.Tensor) -> torch.Tensor:
 
 def gelu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradient with respect to `hidden`, and what the function made of it once more."""
-    gradient = torch.ops.aten.gelu_backward(by_active, hidden, approximate="tanh")
+    if hidden.device.type == "cpu" and hidden.dtype != torch.bfloat16:  # which would round every operation's result
+        gradient, active = _gelu_backward_by_sigmoid(hidden, by_active)
+    else:
+        gradient, active = torch.ops.aten.gelu_backward(by_active, hidden, approximate="tanh"), gelu(hidden)
     add_columns(gradient, total)
-    return gradient, gelu(hidden)
+    return gradient, active
+
+
+def _gelu_backward_by_sigmoid(hidden: torch.Tensor, by_active: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both from one sigmoid, in less than half the time: a CPU's tanh takes three times as long, and torch's backward
+    pass has one of its own. With s the sigmoid of y, the derivative of x s is s + x y' s (1 - s)."""
+    slope, square = hidden.new_full((), _GELU_SLOPE), hidden * hidden
+    sigmoid = torch.add(slope, square, alpha=_GELU_BEND).mul_(hidden).sigmoid_()
+    gradient = torch.add(slope, square, alpha=3 * _GELU_BEND, out=square).mul_(hidden)
+    torch.ops.aten.sigmoid_backward(gradient, sigmoid, grad_input=gradient)
+    return gradient.add_(sigmoid).mul_(by_active), sigmoid.mul_(hidden)
 
 
 def swiglu(hidden: torch.Tensor) -> torch.Tensor:
@@ -181,11 +198,15 @@ def cross_entropy(logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: i
     not scored or a column is padding."""
     losses = []
     for logits, target in zip(logits_NV.split(_ROWS_AT_A_TIME), target_N.split(_ROWS_AT_A_TIME), strict=True):
-        scored, place = target != NOT_SCORED, target.clamp(min=0)[:, None]
-        log_p = logits[:, :vocabulary].to(sum_type(logits)).log_softmax(-1)
-        losses.append(-(log_p.gather(1, place)[:, 0] * scored).sum())
-        gradient = log_p.exp_().scatter_add_(1, place, torch.full_like(place, -1, dtype=log_p.dtype))
-        logits.zero_()[:, :vocabulary] = gradient.mul_(scored[:, None])
+        scores_NV = logits[:, :vocabulary].to(sum_type(logits))
+        place_N1, scored_N1 = target.clamp(min=0)[:, None], (target != NOT_SCORED).to(scores_NV.dtype)[:, None]
+        p_NV = scores_NV.softmax(-1)
+        # One exponential for loss and gradient: p of the likeliest is at least 1 / V, while the target's may be zero.
+        below_highest_N1 = scores_NV.amax(-1, keepdim=True) - scores_NV.gather(1, place_N1)
+        losses.append(((below_highest_N1 - p_NV.amax(-1, keepdim=True).log()) * scored_N1).sum())
+        gradient_NV = p_NV.scatter_add_(1, place_N1, torch.full_like(scored_N1, -1))
+        torch.mul(gradient_NV, scored_N1, out=logits[:, :vocabulary])
+        logits[:, vocabulary:] = 0
     return torch.stack(losses).sum()
 
 

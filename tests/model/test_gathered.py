@@ -130,6 +130,17 @@ def test_rows_are_moved_down_and_leave_zeros(down, expected):
     assert move(rows, down, len(expected[0]))[..., 0].tolist() == expected
 
 
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 2e-6), (torch.bfloat16, 2e-2)])
+def test_gelu_is_differentiated_as_autograd_does_far_from_zero_too(dtype, close):
+    x = torch.cat([torch.linspace(-12, 12, 4001), torch.tensor([-1e4, 0.0, 1e4])]).to(dtype).requires_grad_()
+    total = torch.zeros_like(x)
+    active = passes.gelu(x)
+    [expected] = torch.autograd.grad(active, x, torch.full_like(x, 3.0))
+    gradient, again = passes.gelu_backward(x.detach()[None], torch.full_like(x, 3.0)[None], total)
+    torch.testing.assert_close([gradient[0], again[0]], [expected, active.detach()], rtol=close, atol=3 * close)
+    torch.testing.assert_close(total, expected, rtol=close, atol=3 * close)
+
+
 @pytest.mark.parametrize(
     "name",
     ["add_norm", "add_norm_backward", "gelu", "gelu_backward", "swiglu", "swiglu_backward", "turned", "join", "move",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import pytest
@@ -94,3 +95,10 @@ def test_under_autocast_sums_are_in_single_precision():
     torch.testing.assert_close(total, expected.detach(), rtol=1e-2, atol=0)
     for ours, theirs in zip(gradients, torch.autograd.grad(expected, [weight, *tops]), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0.02 * float(theirs.abs().max()))
+
+
+def test_a_target_whose_probability_is_zero_in_single_precision_has_its_loss():
+    logits = torch.tensor([[0.0, 200.0, 0.0], [-300.0, 0.0, 0.0]])
+    loss = cross_entropy(logits, torch.tensor([0, 0]), 3)
+    torch.testing.assert_close(loss, torch.tensor(200.0 + 300.0 + math.log(2)))
+    torch.testing.assert_close(logits, torch.tensor([[-1.0, 1.0, 0.0], [-1.0, 0.5, 0.5]]))
