@@ -81,7 +81,9 @@ def _keep(guest: socket.socket) -> list[str]:
     while True:
         ready, _, _ = select.select([guest, ended], [], [])
         if ended in ready:
-            guest.send(str(os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])).encode())
+            code = os.waitstatus_to_exitcode(os.waitpid(forked, 0)[1])
+            with suppress(BrokenPipeError):  # whoever asked for it was killed, and it was killed for that
+                guest.send(str(code).encode())
             os._exit(0)
         os.kill(forked, int(guest.recv(100) or signal.SIGKILL))  # without a word: nobody is there any more
 

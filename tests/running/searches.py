@@ -32,8 +32,11 @@ _OPTUNA_HEARS = {
 }  # fmt: skip
 # Cores that leave no room for a second trial, and of two cores give one thread: a second would mostly wait.
 ONE_AT_A_TIME = (os.cpu_count() or 1) / 2 + 0.5
-# For trials that are to take about as long as each other, and at once: to find the most memory takes simulations.
-ALIKE: dict[str, Any] = {"space__window": 16, "space__overlap": 0, "reference": {"peak_memory": "10MB"}}
+# For trials that are met midway: they take about as long as each other, with many small steps, and begin at once: to
+# find the most memory takes simulations.
+ALIKE: dict[str, Any] = {
+    "space__window": 16, "space__overlap": 0, "space__batch": 4, "reference": {"peak_memory": "10MB"},
+}  # fmt: skip
 _TEXT = "The state of a window is a small vector, and the next window reads it before anything else. "
 
 

@@ -70,7 +70,7 @@ def test_slurm_itself_warns_a_job_before_its_time_is_up(warned_job: Path, slurm:
 
 
 def test_lost_nodes_and_preemption_lose_no_finished_trial(site: Site, slurm: MiniSlurm) -> None:
-    space = site.space(budget__tokens=50_000, budget__trials=3, budget__rungs=3, space__batch=4)  # they take a while
+    space = site.space(budget__tokens=50_000, budget__trials=3, budget__rungs=3)
     search = site.submit("lossy", site.profile(nodes=3, cpus_per_node=2, partition="preempt"), space)
     search.until(lambda: "n3" in search.nodes_at_work().values(), "a trial on n3")
     trial = next(number for number, node in search.nodes_at_work().items() if node == "n3")

@@ -30,8 +30,8 @@ def test_from_submission_to_front_with_a_guest_and_nobody_else(site: Site, slurm
     with site.occupied("--nodelist=n[1-2]", "--nodes=2", "--cpus-per-task=3"):  # so that the guest gets n3
         guest = site.type("grow", "a", "--nodes", "1", "--time", "0:05:00", user="alice").out.strip()
         with search.held("n1", "n2"):  # so that the last trial is left to the guest, and nothing is over too soon
-            watched_from_the_login_node(search, site)
             with search.held("n3"):
+                watched_from_the_login_node(search, site)
                 slurm.run("scancel", "--batch", "--signal=USR1", guest)  # as SLURM does before the time is up
                 search.until(
                     lambda: is_up(search.directory.path / LEAVING / "n3"), "the guest's trial is asked to leave"
