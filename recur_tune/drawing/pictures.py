@@ -93,8 +93,9 @@ def plot(axes: Axes, figure: Figure, names: bool = True) -> None:
 
 def _draw_trace(axes: Axes, trace: Figure, colours: Figure | None, names: bool) -> None:
     name = trace["name"] if trace.get("showlegend", True) and trace.get("name") else None
-    x, y = trace["x"], trace["y"]
-    if "lines" in trace["mode"] and x != [None]:
+    placed = trace["x"] != [None]  # else it stands in the legend alone
+    x, y = (trace["x"], trace["y"]) if placed else ([], [])
+    if "lines" in trace["mode"] and (placed or trace["mode"] == "lines"):
         line = trace["line"]
         style = "steps-post" if line.get("shape") == "hv" else "default"
         only = name if "markers" not in trace["mode"] else None

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from recur_tune.drawing.front import Front, Group, thin_names
-from recur_tune.drawing.marks import COLOURS, SYMBOLS, Figure, Kind, Panel, layout, usual_top
+from recur_tune.drawing.marks import COLOURS, SYMBOLS, Figure, Kind, Panel, layout
 from recur_tune.errors import UserError
 from recur_tune.reporting.page import cell, page, section, table
 from recur_tune.reporting.reading import Reading, read_search
@@ -91,11 +91,8 @@ class Comparison:
         """All fronts in one figure."""
         cost = self.costs[0]
         complete = [_complete(search, self.objectives) for search in self.searches]
-        everything = [trial for trials in complete for trial in trials]
-        top = usual_top(values_of(everything, self.quality))
-        shown = [trial for trial in everything if values_of([trial], self.quality)[0] <= top]
         drawn = Front(cost, self.quality, None, [self._group(at, trials) for at, trials in enumerate(complete)])
-        axes, traces = drawn.axes(shown), [trace for at in range(len(complete)) for trace in self._traces(at, drawn)]
+        axes, traces = drawn.axes(), [trace for at in range(len(complete)) for trace in self._traces(at, drawn)]
         thin_names(traces, axes["xaxis"])
         worst = ", ".join(
             f"{OBJECTIVES[name].title} {OBJECTIVES[name].format(value)}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from recur_tune.drawing.front import EDGE, Front, by_kind, points, thin_names
-from recur_tune.drawing.marks import GREY, KINDS, Figure, Panel, axis, layout, plain_axis, usual_top
+from recur_tune.drawing.marks import KINDS, Figure, Panel, axis, layout, plain_axis, usual_top
 from recur_tune.reporting.reading import Reading
 from recur_tune.searching.objectives import OBJECTIVES
 from recur_tune.searching.state import TrialRecord, values_of
@@ -22,34 +22,23 @@ def front_panel(search: Reading) -> Panel:
         return Panel.of_words(key, title, "No trial has reached its full budget with values that are numbers yet.")
     cost, quality = search.costs[0], search.quality
     colour = search.costs[1] if len(search.costs) > 1 else None
-    top = usual_top(values_of(search.complete, quality))
-    reached = [value for value in values_of(search.complete, quality) if value <= top]
-    if room := max(reached) - min(reached):  # those on their way are worse, and may take as much above the others
-        top = max(reached) + room
-    shown = [trial for trial in search.known if values_of([trial], quality)[0] <= top]
-    drawn = Front(cost, quality, colour, by_kind(search.complete, search.best, search.kind))
-    axes, traces = drawn.axes(shown), [_unfinished(search), *drawn.traces(EDGE)]
+    unfinished = [trial for trial in search.known if trial.state != "complete"]
+    groups = by_kind(search.complete, search.best, unfinished, search.kind)
+    drawn = Front(cost, quality, colour, groups, "not at full budget")
+    axes, traces = drawn.axes(), drawn.traces(EDGE)
     thin_names(traces, axes["xaxis"])
-    figure = {
-        "data": [trace for trace in traces if trace["x"]],
-        "layout": layout(_FRONT_HEIGHT, 60 if colour else 32, **axes),
-    }
+    figure = {"data": [*traces, *drawn.legend()], "layout": layout(_FRONT_HEIGHT, 60 if colour else 32, **axes)}
     coloured = f" Colour is {colour.title}, dark for little." if colour else ""
-    above = len(search.known) - len(shown)
-    more = f" {above} more {'lies' if above == 1 else 'lie'} above; a double click shows all." if above else ""
+    left_out = len(search.known) - len(drawn.in_view)
+    more = (
+        f" {left_out} more {'lies' if left_out == 1 else 'lie'} outside; a double click shows all." if left_out else ""
+    )
     caption = (
         "Lower and further left is better. Every kind has a shape of its own; those with a black edge no other trial "
         f"beats in all of {_listed(search.spec.objectives)}; hollow ones have not reached their full budget, and "
         f"lines join the best of a kind, dashed for plain.{coloured}{more}"
     )
     return Panel(key, title, caption, figure, _FRONT_HEIGHT)
-
-
-def _unfinished(search: Reading) -> Figure:
-    trials = [trial for trial in search.known if trial.state != "complete"]
-    symbols = [f"{KINDS[search.kind(trial)].symbol}-open" for trial in trials]
-    marker = {"color": GREY, "size": 7, "opacity": 0.7, "symbol": symbols}
-    return points(trials, search.costs[0], search.quality, "not at full budget", marker=marker)
 
 
 def windows_panel(search: Reading) -> Panel:

@@ -272,7 +272,7 @@ def test_without_colours_a_plain_model_is_still_told_from_a_recurrent_one(
                 for number, symbol in zip(trace["customdata"], each, strict=True):
                     shapes[kinds[number]].add(symbol.removesuffix("-open"))
         assert shapes == {"none": {"circle"}, "pooled": {"triangle-up"}}, figure
-    dashes = {trace["name"]: trace["line"]["dash"] for trace in read.data("front") if "line" in trace}
+    dashes = {trace["name"]: trace["line"]["dash"] for trace in read.data("front") if "dash" in trace.get("line", {})}
     assert len(set(dashes.values())) == len(dashes) == 2
     patterns = [trace["marker"]["pattern"]["shape"] for trace in read.data("timeline")]
     assert len(set(patterns)) == len(patterns) == 2, "how a trial ended"

@@ -75,7 +75,7 @@ def test_every_trial_with_values_is_a_mark_in_its_place_and_kind(books: Reading,
         def name(trial: TrialRecord, best: set[int] = best) -> str:
             kind = {"none": "plain", "pooled": "pooled"}[trial.params["recurrence"]]
             ending = "on the front" if trial.number in best else "beaten"
-            return f"{kind}, {ending}" if trial.state == "complete" else "not at full budget"
+            return f"{kind}, {ending if trial.state == 'complete' else 'not at full budget'}"
 
         validated = [trial for trial in search.state.trials.values() if trial.validations]
         assert sorted(marks) == [
@@ -91,7 +91,7 @@ def test_kinds_differ_in_shape_and_the_front_by_its_edge(books: Reading) -> None
         assert (best["symbol"], best["line"]["color"]) == (symbol, "black")
     behind = found["pooled, beaten"]
     assert behind["symbol"] == "triangle-up" and behind["line"]["color"] != "black" and behind["opacity"] < 0.5
-    assert found["not at full budget"]["symbol"] == ["triangle-up-open"], "T4 was pruned and is recurrent"
+    assert found["pooled, not at full budget"]["symbol"] == "triangle-up-open", "T4 was pruned and is recurrent"
 
 
 def test_trials_on_their_way_are_in_sight_and_counted_where_they_are_not(books: Reading, tmp_path: Path) -> None:
@@ -101,13 +101,13 @@ def test_trials_on_their_way_are_in_sight_and_counted_where_they_are_not(books: 
         return tuple(panel.figure["layout"]["yaxis"]["range"])
 
     assert books.state.trials[4].metrics["perplexity"] == 95, "from 50 to 70 the others reach"
-    assert ends(books)[1] < 90 and "1 more lies above" in front_panel(books).caption
+    assert ends(books)[1] < 90 and "1 more lies outside" in front_panel(books).caption
     events = few()
     for event in events:
         if event.get("trial") == 4 and "validation" in event:
             event["validation"]["perplexity"] = 85.0
     near = read_search(make(tmp_path / "near", events=events))
-    assert ends(near)[1] > 85 and "lies above" not in front_panel(near).caption
+    assert ends(near)[1] > 85 and "lies outside" not in front_panel(near).caption
 
 
 def test_a_plain_trial_tells_nothing_of_a_recurrence(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.collections import PathCollection
-from matplotlib.colors import to_rgb
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.markers import MarkerStyle
 
@@ -19,17 +19,25 @@ from tests.searching import OBJECTIVES, state_of, trial
 
 GREY = "#8c8c8c"
 CIRCLE, TRIANGLE = "circle", "triangle-up"  # plotly's names
+SHAPES = {CIRCLE: "o", TRIANGLE: "^", "square": "s", "x": "X"}  # and matplotlib's
+# By the recurrence of a trial: what its kind is called, its shape and its colour.
+KINDS = {
+    "none": ("plain", CIRCLE, "#0072b2"), "pooled": ("pooled", TRIANGLE, "#d55e00"),
+    "cache": ("cache", "square", "#009e73"), "blocks": ("blocks", "x", "#000000"), None: ("trial", CIRCLE, "#0072b2"),
+}  # fmt: skip
+STOPPED = ("pruned", "paused")
 
 
 def many(count: int = 40) -> SearchState:
-    """Trials of every kind and state."""
+    """Trials in every state; those of two of the kinds were all stopped early."""
     dice = random.Random(0)
-    states = ["complete", "complete", "pruned", "failed", "running", "infeasible"]
+    states = ["complete", "complete", "complete", *STOPPED, "failed", "running", "infeasible"]
+    kinds = {state: ["none", "pooled", *(["cache", "blocks"] if state in STOPPED else [])] for state in states}
     return state_of(
         *(
             trial(
                 number, None if state in ("failed", "infeasible") else dice.uniform(20, 40), dice.uniform(1e7, 1e9),
-                dice.uniform(1e9, 4e10), state, {"recurrence": dice.choice(["none", "pooled"]), "window": 300 + number},
+                dice.uniform(1e9, 4e10), state, {"recurrence": dice.choice(kinds[state]), "window": 300 + number},
             )
             for number, state in enumerate(dice.choice(states) for _ in range(count))
         )
@@ -48,11 +56,25 @@ def one_bad() -> SearchState:
     return state_of(*plain, trial(9, 1e9, 5e7, 2e9, params={"recurrence": "pooled"}))
 
 
-def pruned_far_off() -> SearchState:
-    """Two at full budget between four that were pruned: far above, far dearer, far cheaper, and in their midst."""
-    far = ((90.0, 1.5e8, 3e9), (31.0, 9e9, 9e10), (32.0, 1e6, 1e8), (30.5, 1.5e8, 3e9))
-    pruned = (trial(number, *values, "pruned") for number, values in enumerate(far))
-    return state_of(*pruned, trial(8, 30.0, 2e8, 4e9), trial(9, 31.0, 1e8, 2e9))
+def stopped_far_off() -> SearchState:
+    """Two at full budget between six that were stopped: far above, far dearer, far cheaper, too high by a little, and
+    as near as the two are to each other: above and dearer, and cheaper."""
+    far = ((90.0, 1.5e8, 3e9), (31.0, 9e9, 9e10), (32.0, 1e6, 1e8), (33.0, 1.5e8, 3e9))
+    near = ((31.9, 3.9e8, 7.8e9), (30.5, 5.1e7, 1.1e9))
+    stopped = (trial(number, *values, STOPPED[number % 2]) for number, values in enumerate((*far, *near)))
+    return state_of(*stopped, trial(8, 30.0, 2e8, 4e9), trial(9, 31.0, 1e8, 2e9))
+
+
+def crowd() -> SearchState:
+    """A front among many trials that were stopped right beside it."""
+    dice = random.Random(0)
+    best = [trial(number, 40.0 - number, 1e8 + 1e7 * number, 2e9) for number in range(10)]
+    around = [(one.metrics["perplexity"], one.costs["flops_per_token"]) for one in best for _ in range(16)]
+    stopped = (
+        trial(10 + at, up + dice.uniform(-0.6, 0.6), across + dice.uniform(-6e6, 6e6), 2e9, STOPPED[at % 2])
+        for at, (up, across) in enumerate(around)
+    )
+    return state_of(*best, *stopped)
 
 
 def hardly_too_high() -> SearchState:
@@ -64,12 +86,12 @@ def hardly_too_high() -> SearchState:
 STATES = {
     "none": state_of(),
     "unfinished": state_of(trial(0, None, 1e8, 2e9, "running"), trial(1, 40, 1e8, 2e9, "failed")),
-    "only pruned": state_of(trial(0, 40, 1e8, 2e9, "pruned")),
+    "only stopped": state_of(trial(0, 40, 1e8, 2e9, "pruned"), trial(1, 50, 2e8, 3e9, "paused")),
     "one": state_of(trial(0, 30, 1e8, 2e9, params={"recurrence": "pooled"})),
     "equal": equal(),
     "not finite": state_of(trial(0, math.nan, 1e8, 2e9), trial(1, 30, 1e8, 2e9), trial(2, math.inf, 1e8, 2e9)),
     "one bad": one_bad(),
-    "pruned far off": pruned_far_off(),
+    "stopped far off": stopped_far_off(),
     "hardly too high": hardly_too_high(),
     "many": many(),
 }
@@ -89,14 +111,14 @@ class Mark(NamedTuple):
     """A trial as a picture shows it."""
 
     place: tuple[float, float]
-    look: str  # front, beaten or pruned
+    look: str  # front, beaten or stopped
     shape: str
-    colour: float | None  # the number that its colour stands for
+    colour: float | str  # its own, or the number that it stands for
 
 
 def ended(name: str, objectives: Sequence[str]) -> list[TrialRecord]:
-    """The trials that a picture is of: at full budget or pruned before, and all their values are numbers."""
-    found = (one for one in STATES[name].trials.values() if one.state in ("complete", "pruned"))
+    """The trials that a picture is of: at full budget or stopped before, and all their values are numbers."""
+    found = (one for one in STATES[name].trials.values() if one.state in ("complete", *STOPPED))
     return [one for one in found if np.isfinite([value(one, objective) for objective in objectives]).all()]
 
 
@@ -113,7 +135,7 @@ def beaten(one: TrialRecord, others: Sequence[TrialRecord], objectives: Sequence
 
 
 def look(one: TrialRecord, others: Sequence[TrialRecord], objectives: Sequence[str]) -> str:
-    return "pruned" if one.state == "pruned" else "beaten" if beaten(one, others, objectives) else "front"
+    return "stopped" if one.state in STOPPED else "beaten" if beaten(one, others, objectives) else "front"
 
 
 def place(one: TrialRecord, objectives: tuple[str, ...]) -> tuple[float, float]:
@@ -125,11 +147,10 @@ def marks_of_trials(name: str, objectives: tuple[str, ...]) -> Counter[Mark]:
     """What the trials' own numbers ask for."""
     trials, colour, marks = ended(name, objectives), CHOICES[objectives][2], Counter[Mark]()
     for one in trials:
-        recurrent = one.params.get("recurrence") == "pooled"
-        shape, colour_value = TRIANGLE if recurrent else CIRCLE, value(one, colour) if colour else None
-        if one.state == "pruned":
-            shape, colour_value = CIRCLE, None
-        marks[Mark(place(one, objectives), look(one, trials, objectives), shape, colour_value)] += 1
+        _, shape, own = KINDS[one.params.get("recurrence")]
+        if colour:
+            own = GREY if one.state in STOPPED else round(math.log10(value(one, colour)), 9)
+        marks[Mark(place(one, objectives), look(one, trials, objectives), shape, own)] += 1
     return marks
 
 
@@ -146,14 +167,26 @@ def lines_of_trials(name: str, objectives: tuple[str, ...]) -> dict[str, list[tu
 
 
 def marks_of_picture(figure: Figure) -> Counter[Mark]:
-    """What the picture's own collections hold; their colours are logarithms, as the page's are."""
+    """What the picture's own collections hold; numbers that colours stand for are logarithms, as the page's are."""
     marks = Counter[Mark]()
-    for collection in figure.axes[0].collections:
-        colours = collection.get_array()
+    for collection in drawn_marks(figure):
+        numbers = collection.get_array()
         for at, (x, y) in enumerate(places(collection)):
-            colour = None if colours is None else round(float(colours[at]), 9)
+            colour = colour_of(collection) if numbers is None else round(float(numbers[at]), 9)
             marks[Mark((x, y), look_of(collection), shape_of(collection), colour)] += 1
     return marks
+
+
+def drawn_marks(figure: Figure) -> list[PathCollection]:
+    """Marks with a place; others are in the legend alone."""
+    return [collection for collection in figure.axes[0].collections if len(collection.get_offsets())]
+
+
+def colour_of(collection: PathCollection) -> str:
+    """The one of all its marks, inside or, where they are hollow, at their edge."""
+    inside = collection.get_facecolors()
+    [colour] = {to_hex(one) for one in (inside if len(inside) else collection.get_edgecolors())}
+    return colour
 
 
 def places(collection: PathCollection) -> list[list[float]]:
@@ -162,20 +195,20 @@ def places(collection: PathCollection) -> list[list[float]]:
 
 
 def look_of(collection: PathCollection) -> str:
-    """By edge, strength and colour, which are the same for all its marks."""
-    [width] = collection.get_linewidths()
-    edged = width > 0
+    """By inside, edge, strength and size, which are the same for all its marks."""
+    [width], [size] = collection.get_linewidths(), collection.get_sizes()
+    hollow = collection.get_array() is None and not len(collection.get_facecolors())
+    edged = width > 0 and not hollow
     assert not edged or all(tuple(edge) == (0, 0, 0, 1) for edge in collection.get_edgecolors()), "an edge is black"
-    grey = collection.get_array() is None and all(tuple(one[:3]) == to_rgb(GREY) for one in collection.get_facecolors())
-    faint = collection.get_alpha() == 0.4
-    return {(True, False, False): "front", (False, True, False): "beaten", (False, False, True): "pruned"}[
-        (edged, faint, grey)
-    ]
+    faint, small = collection.get_alpha() < 0.7, size < 36
+    looks = {(False, True, False): "front", (False, False, True): "beaten", (True, False, True): "stopped"}
+    assert small == faint
+    return looks[hollow, edged, faint]
 
 
 def shape_of(collection: PathCollection) -> str:
     [path] = collection.get_paths()
-    styles = {CIRCLE: MarkerStyle("o"), TRIANGLE: MarkerStyle("^"), "x": MarkerStyle("X")}
+    styles = {shape: MarkerStyle(marker) for shape, marker in SHAPES.items()}
     outlines = {shape: style.get_path().transformed(style.get_transform()) for shape, style in styles.items()}
     [shape] = [shape for shape, outline in outlines.items() if np.array_equal(outline.vertices, path.vertices)]
     return shape
@@ -189,18 +222,20 @@ def shares(figure: Figure, marks: Sequence[Mark]) -> np.ndarray:
 
 
 def marks_of_page(traces: Iterable[Any]) -> Counter[Mark]:
-    """What a page's own traces hold; their colours are logarithms."""
+    """What a page's own traces hold; numbers that colours stand for are logarithms."""
     marks = Counter[Mark]()
-    for trace in (one for one in traces if "markers" in one.mode):
+    for trace in placed(traces):
         marker = trace.marker
-        look = "front" if marker.line.color == "black" else "beaten" if marker.opacity == 0.4 else "pruned"
-        assert (marker.color == GREY) == (look == "pruned")
-        colours = [None] * len(trace.x) if isinstance(marker.color, str) else [round(one, 9) for one in marker.color]
+        hollow = marker.symbol.endswith("-open")
+        look = "stopped" if hollow else "front" if marker.line.color == "black" else "beaten"
+        assert (marker.opacity < 0.7) == (look != "front")
+        own = marker.color
+        colours = [own] * len(trace.x) if isinstance(own, str) else [round(one, 9) for one in own]
         for x, y, colour in zip(trace.x, trace.y, colours, strict=True):
-            marks[Mark((x, y), look, marker.symbol or CIRCLE, colour)] += 1
+            marks[Mark((x, y), look, marker.symbol.removesuffix("-open"), colour)] += 1
     return marks
 
 
-def with_logarithms(marks: Counter[Mark]) -> Counter[Mark]:
-    logs = (one if one.colour is None else one._replace(colour=round(math.log10(one.colour), 9)) for one in marks)
-    return Counter(dict(zip(logs, marks.values(), strict=True)))
+def placed(traces: Iterable[Any]) -> list[Any]:
+    """The marks of a page; those without a place are in the legend alone."""
+    return [one for one in traces if "markers" in one.mode and one.x != (None,)]

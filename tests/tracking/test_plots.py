@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from functools import cache
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ import pytest
 from matplotlib.figure import Figure
 from PIL import Image
 
+from recur_tune.recurrences import MARKS
+from recur_tune.searching.front import front
 from recur_tune.searching.objectives import OBJECTIVES as KNOWN
 from recur_tune.searching.state import SearchState
 from recur_tune.tracking.plots import front_figure, front_page, front_picture, interactive_front
@@ -24,7 +27,12 @@ from tests.searching import OBJECTIVES, state_of, trial
 from tests.tracking.marks import (
     CHOICES,
     CIRCLE,
+    KINDS,
     STATES,
+    STOPPED,
+    colour_of,
+    crowd,
+    drawn_marks,
     ended,
     lines_of_trials,
     look,
@@ -34,9 +42,10 @@ from tests.tracking.marks import (
     marks_of_trials,
     one_bad,
     place,
+    placed,
+    places,
     shape_of,
     shares,
-    with_logarithms,
 )
 
 TITLE = "a $title_{ of its $own"
@@ -66,12 +75,12 @@ def words_of(figure: Figure) -> list[str]:
 
 @in_every_case
 def test_every_trial_stands_where_its_numbers_say_in_its_own_form(name: str, objectives: tuple[str, ...]) -> None:
-    assert marks_of_picture(drawn(name, objectives)) == with_logarithms(marks_of_trials(name, objectives))
+    assert marks_of_picture(drawn(name, objectives)) == marks_of_trials(name, objectives)
 
 
 @in_every_case
 def test_a_line_joins_the_best_of_each_kind(name: str, objectives: tuple[str, ...]) -> None:
-    lines = drawn(name, objectives).axes[0].lines
+    lines = [line for line in drawn(name, objectives).axes[0].lines if len(line.get_xydata())]
     found = {line.get_linestyle(): list(zip(*line.get_data(), strict=True)) for line in lines}
     assert found == lines_of_trials(name, objectives)
     assert all(line.get_drawstyle() == "steps-post" for line in lines), "nothing is promised between two trials"
@@ -82,12 +91,12 @@ def test_what_lies_outside_of_the_axes_is_said(name: str, objectives: tuple[str,
     figure = drawn(name, objectives)
     marks = list(marks_of_picture(figure).elements())
     outside = [
-        ("pruned" if mark.look == "pruned" else "more", up > 1)
+        ("stopped" if mark.look == "stopped" else "more", up > 1)
         for mark, (across, up) in zip(marks, shares(figure, marks), strict=True)
         if not (0 <= across <= 1 and 0 <= up <= 1)
     ]
     words = words_of(figure)
-    said = {kind: int(count) for word in words for count, kind in re.findall(r"(\d+) (more|pruned)", word)}
+    said = {kind: int(count) for word in words for count, kind in re.findall(r"(\d+) (more|stopped)", word)}
     assert said == Counter(kind for kind, _ in outside)
     above = [is_above for kind, is_above in outside if kind == "more"]
     assert any("above" in word for word in words) == (bool(above) and all(above))
@@ -113,23 +122,41 @@ def test_axes_say_what_they_measure_in_numbers_that_differ(name: str, objectives
 @in_every_case
 def test_the_legend_has_an_entry_for_each_thing_that_is_there(name: str, objectives: tuple[str, ...]) -> None:
     entries = [entry for legend in drawn(name, objectives).legends for entry in legend.legend_handles]
-    found = {entry.get_label(): (entry.get_marker(), entry.get_linestyle()) for entry in entries}
-    titles = {"front": "on the front", "beaten": "complete, but beaten", "pruned": "pruned"}
-    expected = {titles[mark.look]: ("o", "None") for mark in marks_of_trials(name, objectives)}
-    kinds = {"none": ("plain", "o", "--"), "pooled": ("pooled", "^", "-"), None: ("trial", "o", "-")}
-    for one in ended(name, objectives):
-        if one.state == "complete":
-            title, marker, line = kinds[one.params.get("recurrence")]
-            expected |= {title: (marker, "None"), f"{title}: best for a cost": ("None", line)}
-    assert found == expected
+    found = {entry.get_label(): entry for entry in entries if entry.get_label().strip()}
+    trials, titles = ended(name, objectives), {}
+    for one in trials:  # also those of a kind that has none at full budget
+        title, shape, colour = KINDS[one.params.get("recurrence")]
+        titles[title] = shape
+        assert CHOICES[objectives][2] or colour_of(found[title]) == colour
+    looks = {"front": "on the front", "beaten": "complete, but beaten", "stopped": "stopped early, where it stood"}
+    as_drawn = {looks[one]: one for one in {look(one, trials, objectives) for one in trials}}
+    assert {title: look_of(found[title]) for title in as_drawn} == as_drawn
+    titles |= dict.fromkeys(as_drawn, CIRCLE)
+    several = len({one.params.get("recurrence") for one in trials}) > 1
+    along = "best of its kind for a cost" if several else "best for a cost"
+    line = {along} if any(one.state == "complete" for one in trials) else set()
+    assert {title: shape_of(found[title]) for title in found.keys() - line} == titles
+    assert all(found[title].get_linestyle() == "-" for title in line)
+
+
+def test_the_legend_of_many_kinds_is_short_and_inside_the_picture() -> None:
+    kinds = [trial(at, 30.0 + at, 1e8, 2e9, "paused", {"recurrence": kind}) for at, kind in enumerate(MARKS)]
+    ends = [trial(50 + at, 29.0 + at, 1e8, 2e9, params={"recurrence": "none"}) for at in range(2)]
+    figure = front_figure(state_of(*kinds, *ends), OBJECTIVES[:2], TITLE)
+    [legend] = figure.legends
+    words = [text.get_text() for text in legend.get_texts() if text.get_text().strip()]
+    assert len(words) == len(MARKS) + 4 and {mark.word for mark in MARKS.values()} < set(words)
+    box = legend.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= 1280 and box.height < 80, "pixels, of 1280 and 800"
+    assert box.y1 < figure.axes[0].xaxis.label.get_window_extent().y0, "below the axes"
 
 
 @in_every_case
 def test_a_second_cost_has_a_bar_of_colours_and_without_one_kinds_have_their_own(
     name: str, objectives: tuple[str, ...]
 ) -> None:
-    axes, *bars = drawn(name, objectives).axes
-    complete = [collection for collection in axes.collections if look_of(collection) != "pruned"]
+    _, *bars = drawn(name, objectives).axes
+    complete = [one for one in drawn_marks(drawn(name, objectives)) if look_of(one) != "stopped"]
     if CHOICES[objectives][2] and complete:
         [bar] = bars
         assert bar.get_ylabel() == "peak memory"
@@ -153,7 +180,42 @@ def test_names_stand_beside_the_front_s_marks(name: str, objectives: tuple[str, 
     assert {one for one in seen if seen[one] in lines} <= names.keys() <= seen.keys(), "in a crowd some go without"
     for one, text in names.items():
         box, mark = text.get_window_extent(), axes.transData.transform(best[one])
-        assert np.abs(mark - np.clip(mark, box.min, box.max)).max() < 40, "pixels, of 1280 and 800"
+        assert np.abs(mark - np.clip(mark, box.min, box.max)).max() < 70, "pixels, of 1280 and 800"
+
+
+@pytest.mark.parametrize("state", [STATES["many"], STATES["one bad"], crowd()], ids=["many", "one bad", "crowd"])
+def test_names_cover_neither_marks_nor_each_other(state: SearchState) -> None:
+    figure = front_figure(state, OBJECTIVES[:2], TITLE)
+    axes = figure.axes[0]
+    names = [text.get_window_extent() for text in axes.texts if re.fullmatch(r"T\d+", text.get_text())]
+    best = [place(one, OBJECTIVES[:2]) for one in front(state.trials.values(), OBJECTIVES[:2])]
+    assert len(names) == sum(axes.viewLim.contains(*point) for point in best), "here is room for all"
+    assert all(axes.bbox.count_contains(name.corners()) == 4 for name in names)
+    assert not any(one.overlaps(other) for one, other in combinations(names, 2))
+    for marks in drawn_marks(figure):
+        radius = np.sqrt(marks.get_sizes()[0]) / 2 * figure.dpi / 72
+        for at in axes.transData.transform(places(marks)):
+            assert all(np.abs(at - np.clip(at, name.min, name.max)).max() >= radius for name in names)
+
+
+def in_sight(state: SearchState) -> set[str]:
+    """The trials within the axes."""
+    view = front_figure(state, OBJECTIVES[:2], TITLE).axes[0].viewLim
+    found = (one for one in state.trials.values() if one.state in ("complete", *STOPPED))
+    return {one.name for one in found if view.contains(*place(one, OBJECTIVES[:2]))}
+
+
+def test_what_stopped_early_is_in_sight_unless_it_is_far_off() -> None:
+    assert in_sight(STATES["stopped far off"]) == {"T8", "T9", "T4", "T5"}
+    assert "4 stopped early lie outside" in words_of(drawn("stopped far off", OBJECTIVES))
+
+
+def test_half_of_all_trials_are_in_sight_even_where_few_came_to_their_end() -> None:
+    stopped = [trial(number, 30.0 + 3 * number, 1e8, 2e9, "paused") for number in range(1, 8)]
+    bad = trial(9, 1e9, 1e8, 2e9, "pruned")
+    near = {"T0", "T1", "T2", "T3", "T4"}
+    assert in_sight(state_of(trial(0, 30.0, 1e8, 2e9), *stopped, bad)) == near, "T4 is the median of nine"
+    assert in_sight(state_of(*stopped, bad)) == {one.name for one in stopped}, "and where none did, all but the bad"
 
 
 def test_one_bad_trial_does_not_flatten_the_others() -> None:
@@ -182,10 +244,16 @@ def test_a_picture_is_a_whole_png_and_replaces_the_one_before(tmp_path: Path) ->
 @in_every_case
 def test_a_page_has_every_trial_where_the_picture_has_it(name: str, objectives: tuple[str, ...]) -> None:
     figure, axes = explored(name, objectives), drawn(name, objectives).axes[0]
-    assert marks_of_page(figure.data) == with_logarithms(marks_of_trials(name, objectives))
+    assert marks_of_page(figure.data) == marks_of_trials(name, objectives)
     lines = {
-        trace.line.dash: list(zip(trace.x, trace.y, strict=True)) for trace in figure.data if trace.mode == "lines"
+        trace.line.dash: list(zip(trace.x, trace.y, strict=True))
+        for trace in figure.data
+        if trace.mode == "lines" and trace.x != (None,)
     }
+    legend = [entry.get_label() for legend in axes.figure.legends for entry in legend.legend_handles]
+    assert [trace.name for trace in figure.data if trace.showlegend is not False] == [
+        one for one in legend if one.strip()
+    ]
     dashes = {"--": "dash", "-": "solid"}
     assert lines == {dashes[style]: points for style, points in lines_of_trials(name, objectives).items()}
     for ours, theirs, ends in (
@@ -200,11 +268,12 @@ def test_a_page_has_every_trial_where_the_picture_has_it(name: str, objectives: 
 
 @in_every_case
 def test_on_a_page_every_mark_has_its_trial_s_name(name: str, objectives: tuple[str, ...]) -> None:
-    traces = [one for one in explored(name, objectives).data if "markers" in one.mode]
+    traces = placed(explored(name, objectives).data)
     found = [(hover, (x, y)) for one in traces for hover, x, y in zip(one.hovertext, one.x, one.y, strict=True)]
     trials = ended(name, objectives)
     assert sorted((hover.split("<br>")[0], point) for hover, point in found) == sorted(
-        (f"<b>{one.name}</b> {one.state}", place(one, objectives)) for one in trials
+        (f"<b>{one.name}</b> {one.state}{', here after 1k tokens' * (one.state in STOPPED)}", place(one, objectives))
+        for one in trials
     )
     written = [(text, (x, y)) for one in traces for text, x, y in zip(one.text or (), one.x, one.y, strict=False)]
     best = [one for one in trials if look(one, trials, objectives) == "front"]
@@ -220,19 +289,19 @@ def test_a_page_is_one_file_that_needs_no_network(tmp_path: Path) -> None:
     assert "<title>&lt;b&gt;mine&lt;/b&gt;</title>" in page
     plotted = page[page.index("[", page.rindex("Plotly.newPlot")) :]
     traces = go.Figure(json.JSONDecoder().raw_decode(plotted)[0]).data
-    assert marks_of_page(traces) == with_logarithms(marks_of_trials("many", OBJECTIVES))
+    assert marks_of_page(traces) == marks_of_trials("many", OBJECTIVES)
 
 
 def test_a_trial_tells_all_about_itself_under_the_pointer() -> None:
     params = {"recurrence": "pooled", "learning_rate": 0.000123456, "base": "<i>"}
-    seen = state_of(trial(7, 30.5, 1e8, 2**31, params=params), trial(8, 40, 1e8, 2**31, "pruned"))
+    seen = state_of(trial(7, 30.5, 1e8, 2**31, params=params), trial(8, 40, 1e8, 2**31, "paused"))
     seen.trials[7].role = "paper"
-    pruned, _, best = interactive_front(seen, OBJECTIVES, TITLE).data
+    best, paused = sorted(placed(interactive_front(seen, OBJECTIVES, TITLE).data), key=lambda trace: trace.customdata)
     assert best.hovertext == (
         "<b>T7</b> complete (paper)<br>perplexity per word: 30.5<br>FLOPs/token: 100M<br>peak memory: 2 GiB<br>"
         "recurrence = pooled<br>learning_rate = 0.0001235<br>base = &lt;i&gt;",
     )
-    assert pruned.name == "pruned" and pruned.hovertext[0].startswith("<b>T8</b> pruned<br>")
+    assert paused.hovertext[0].startswith("<b>T8</b> paused, here after 1k tokens<br>perplexity per word: 40<br>")
 
 
 def test_neither_library_is_imported_before_something_is_drawn_nor_are_pictures_global(tmp_path: Path) -> None:
