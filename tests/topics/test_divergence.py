@@ -28,6 +28,7 @@ def entropy(row: np.ndarray) -> float:
         ([0.2, 0.8], [0.2, 0.8], 0.0),
         ([1.0, 0.0], [0.0, 1.0], 1.0),
         ([1.0, 0.0], [0.5, 0.5], 1.5 - 0.75 * math.log2(3)),
+        ([1.0, 0.0], [1.0, 5e-324], 0.0),
     ],
 )
 def test_it_is_what_the_closed_form_says(one: list[float], other: list[float], bits: float) -> None:
