@@ -61,7 +61,9 @@ def test_what_recurs_is_hidden_in_one_sentence_and_marked_in_the_other() -> None
     ("text", "answers"),
     [
         (f"We went for Rome, {FILLER}. They went for Rome, {FILLER}.", {"Rome"}),
-        (f"Later, {FILLER} with Bob. Later, {FILLER} without Tim.", set()),  # a capital that begins a sentence
+        (f"Later, {FILLER} with Robert. Later, {FILLER} without.", set()),  # a capital that begins a sentence
+        (f"So it was later, {FILLER}. And later, {FILLER}.", set()),  # neither a name nor rare
+        (f"A quokka of Rome, {FILLER}. The quokka of Rome, {FILLER}.", {"quokka of Rome"}),  # and no part of it
         (f"It was 1848, {FILLER}. Then in 1848, {FILLER}.", {"1848"}),
         (f"It was 18, {FILLER}. Then in 18, {FILLER}.", set()),
         (f"She met Ann Lee, {FILLER}. He met Ann Day, {FILLER}.", set()),  # part of a name
@@ -76,7 +78,7 @@ def test_what_recurs_is_hidden_in_one_sentence_and_marked_in_the_other() -> None
     ],
 )  # fmt: skip
 def test_what_is_worth_hiding(text: str, answers: set[str]) -> None:
-    questions = [one for one in asked(text) if one.name.startswith("train 0 ")]
+    questions = [one for one in asked(text, "Later on.") if one.name.startswith("train 0 ")]
     assert {one.answers[0] for one in questions} == answers
     for one in questions:
         assert one.text.count(BLANK) == 1 and one.answers[0] not in one.text and len(one.spans) >= 1
@@ -84,7 +86,7 @@ def test_what_is_worth_hiding(text: str, answers: set[str]) -> None:
 
 def test_names_come_before_rare_words() -> None:
     names = [f"Name{letter}" for letter in "abcdefg"]
-    sentences = [f"So it went for {name}, {FILLER} quokkas." for name in names for _ in range(2)]
+    sentences = [f"So it went for {name}, {FILLER}, emu, yak, gnu, ape, cod." for name in names for _ in range(2)]
     answers = [one.answers[0] for one in asked(" ".join(sentences))]
     assert len(answers) == PIECE_QUESTIONS and set(answers) <= set(names)
 
