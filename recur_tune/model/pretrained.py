@@ -113,6 +113,8 @@ def load_base(
 
 def left_behind(base: str, spec: BaseModel | None) -> str | None:
     """What of a base's recurrence a trial does not take over, in a sentence."""
+    if gguf_file(base):
+        return None  # it has none, and its configuration takes seconds to read
     config = base_config(base)
     if getattr(config, "recurrence", None) is None or _has_recurrence(config, spec):
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,14 @@ def test_a_long_sentence_is_asked_around_what_is_hidden() -> None:
     assert [question for _, question in found.pop("Rome")] == [
         f"{' '.join(many[18:30])} {BLANK} {' '.join(many[30:42])}", f"It went for {BLANK} {FILLER}.",
     ] and not found  # fmt: skip
+
+
+def test_a_long_text_is_cut_at_sentences_into_pieces_that_are_full() -> None:
+    sentences = [f"Sentence {number} {FILLER}." for number in range(100)]
+    pieces = [[one.text for one in piece] for piece in pieces_of(" ".join(sentences))]
+    assert list(chain(*pieces)) == sentences
+    words = len(sentences[0].split())
+    assert {len(piece) for piece in pieces[:-1]} == {PIECE_WORDS // words} and len(pieces[-1]) <= PIECE_WORDS // words
 
 
 WORDS = st.sampled_from(["Ada", "Ben Lee", "1999", "Rhine", "the", "of", "saw", "a", "river", "and", "St", "o'er"])
