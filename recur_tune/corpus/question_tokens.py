@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase
 
 from recur_tune.corpus import tokenizers
 from recur_tune.corpus.document import Document, Split
-from recur_tune.corpus.questions import Question, QuestionCorpus
+from recur_tune.corpus.questions import BLANK, Question, QuestionCorpus
 from recur_tune.corpus.sources import open_corpus
 from recur_tune.corpus.tokens import made_once
 from recur_tune.errors import UserError
@@ -150,7 +150,7 @@ def _build(
     progress: Callable[[int], None],
 ) -> None:
     kept: list[Question] = []
-    unusable = 0
+    unusable, blank = 0, tokenizer.mask_token or "…"
 
     def documents() -> Iterator[Document]:
         nonlocal unusable
@@ -159,7 +159,8 @@ def _build(
                 unusable += 1
             else:
                 kept.append(question)
-                yield from (Document(text.encode("utf-8", "replace")) for text in (question.text, *question.paragraphs))
+                asked = question.text.replace(BLANK, blank)
+                yield from (Document(text.encode("utf-8", "replace")) for text in (asked, *question.paragraphs))
 
     token_type = np.min_scalar_type(max(tokenizer.get_vocab().values()))
     tokens, asked, begins, ends, spans = ([np.zeros(0, dtype=np.int64)] for _ in range(5))

@@ -14,6 +14,8 @@ from recur_tune.corpus.document import Corpus, Document, Extent, Split
 from recur_tune.corpus.text_files import look_at, read_bytes
 from recur_tune.errors import UserError
 
+BLANK = "\N{BLANK SYMBOL}"  # in a question: what is asked for stood here; a tokenizer has a mask token for it
+
 _SPLIT_FILES: dict[Split, tuple[str, ...]] = {
     "train": ("train",), "validation": ("validation", "valid", "val", "dev"), "test": ("test",),
 }  # fmt: skip

@@ -22,6 +22,7 @@ from recur_tune.corpus.document import Corpus, Document, Extent, Split
 from recur_tune.corpus.facts import FactsCorpus
 from recur_tune.corpus.hotpotqa import HotpotQAHub, hotpotqa_files
 from recur_tune.corpus.recall import RecallCorpus
+from recur_tune.corpus.spans import SpansCorpus
 from recur_tune.corpus.squad import squad_files
 from recur_tune.corpus.stdlib import StdlibCorpus
 from recur_tune.corpus.text_files import look_at, read_bytes, read_texts
@@ -373,6 +374,10 @@ CORPORA: dict[str, CorpusKind] = {
         "the Hub or files", _open_hotpotqa,
     ),
     "squad": CorpusKind("questions in SQuAD's file format, squad:FILE", "a file", squad_files),
+    "spans": CorpusKind(
+        "questions of words that recur in any folder of text files, spans:DIR as text:DIR", "files",
+        lambda where: SpansCorpus(TextFolder(where, name="spans")),
+    ),
     "facts": CorpusKind(
         "synthetic questions, whose answer needs a fact from LAG paragraphs before (facts:lag=1)", "nothing",
         FactsCorpus.parse,

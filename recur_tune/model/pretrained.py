@@ -22,7 +22,7 @@ from recur_tune.model.bodies import BODIES
 from recur_tune.model.portable import write_code
 from recur_tune.model.reader import ReadsInWindows
 from recur_tune.model.windowed import Windowed
-from recur_tune.recurrences import settings_of
+from recur_tune.recurrences import of_settings, settings_of
 from recur_tune.shape import ENCODERS, FAMILIES, family_of
 from recur_tune.shapes import DROPOUTS, KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
 
@@ -86,13 +86,12 @@ def described_model(described: str) -> Windowed:
 def load_base(
     base: str, spec: BaseModel | None, dropout: float | None = None, vocabulary: int | None = None
 ) -> Windowed:
-    """A base with a fresh recurrence (or none) added; a preset's weights are drawn from torch's generator.
+    """A base with a recurrence (or none); a preset's weights are drawn from torch's generator.
 
+    The recurrence is the base's own where that was trained with the very same fields, and a fresh one otherwise.
     `dropout` replaces the base's own rates where it is given.
     """
     config = base_config(base, vocabulary)
-    if getattr(config, "recurrence", None) is not None:
-        raise UserError(f"base: {base} already has a recurrence; give the plain model that it was trained from.")
     if base in PRESETS and not Path(base).is_dir():
         return fresh_model(recurrent_config(config, spec, dropout))
     if family_of(config.to_dict()) in ENCODERS:
@@ -103,24 +102,49 @@ def load_base(
     with torch.device("meta"):
         model = fresh_model(ours)
     model.add_recurrence()
-    model.load_state_dict(weights.state_dict(), strict=False, assign=True)
+    found = weights.state_dict()
+    if not _has_recurrence(weights.config, spec):
+        found = {name: tensor for name, tensor in found.items() if not name.startswith("recurrence.")}
+    model.load_state_dict(found, strict=False, assign=True)
     model.take_buffers(weights)
     model.tie_weights()
     return model
+
+
+def left_behind(base: str, spec: BaseModel | None) -> str | None:
+    """What of a base's recurrence a trial does not take over, in a sentence."""
+    if gguf_file(base):
+        return None  # it has none, and its configuration takes seconds to read
+    config = base_config(base)
+    if getattr(config, "recurrence", None) is None or _has_recurrence(config, spec):
+        return None
+    other = "the trial has none" if spec is None else "the trial's is another, or has other fields"
+    return f"base: the recurrence of {base} is left behind, since {other}; its other weights are kept."
 
 
 def _encoder(base: str, spec: BaseModel | None, dropout: float | None) -> Windowed:
     """An encoder with its heads, which are drawn where the base has none, as the recurrence is."""
     use_cache_where_offline()
     try:
-        ours = recurrent_config(_read_config(base), spec, dropout)  # the file's own: a known shape says less
+        config = _read_config(base)  # the file's own: a known shape says less
+        ours, has_it = recurrent_config(config, spec, dropout), _has_recurrence(config, spec)
+        if getattr(config, "recurrence", None) is not None:
+            ours.recurrence = config.recurrence  # opened as it was saved: weights of another might not fit
         model = BODIES[ours.shape.family].from_pretrained(base, config=ours, use_safetensors=True, dtype=torch.float32)
     except UserError:
         raise
     except Exception as error:  # as above
         raise UserError(hub_message("base", base, error, _suggestions())) from error
-    model.add_recurrence()
+    if not has_it:
+        model.config.recurrence = settings_of(spec)
+        model.add_recurrence()
     return model
+
+
+def _has_recurrence(base: PretrainedConfig, spec: BaseModel | None) -> bool:
+    """Whether a base was trained with this recurrence, to its last field."""
+    settings = getattr(base, "recurrence", None)
+    return spec is not None and settings is not None and of_settings(settings)[1] == spec
 
 
 def _weights(base: str) -> Any:

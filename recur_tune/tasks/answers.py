@@ -33,7 +33,7 @@ class AnswersSpec(BaseModel):
 
 ANSWERS = Task(
     name="answers",
-    corpora=frozenset({"hotpotqa", "squad", "facts"}),
+    corpora=frozenset({"hotpotqa", "squad", "facts", "spans"}),
     spec=AnswersSpec,
     module="recur_tune.training.tasks.answers:Answers",
     qualities=(Quality("f1_error", "1−F1"), Quality("exact_match_error", "1−EM")),

@@ -21,7 +21,7 @@ import torch
 from recur_tune.cost.estimate import estimate
 from recur_tune.errors import UserError
 from recur_tune.files import append_line, whole_folder, write_text
-from recur_tune.model.pretrained import save_model
+from recur_tune.model.pretrained import left_behind, save_model
 from recur_tune.spec import TrialConfig, parse, read_yaml, write_yaml
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
 from recur_tune.training.interrupt import stop_requests
@@ -54,6 +54,8 @@ def run_in_folder(
         if damage := load_checkpoint(trainer, folder / RESUME):
             warn(damage)
         _forget_reports_after(folder / REPORTS, trainer.progress.tokens)
+    if remark := left_behind(config.base, config.recurrence_spec):
+        warn(remark)
     for remark in trainer.stream.remarks:
         warn(remark)
     with whole_folder(folder) as partial:

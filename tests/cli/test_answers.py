@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from transformers import AutoModelForQuestionAnswering
 
@@ -89,6 +90,32 @@ def test_a_run_may_be_asked_other_questions_in_other_windows(runs: Path) -> None
     assert result.code == 0, result.err
     assert "was trained with window 14" in " ".join(result.err.split())
     assert json.loads(result.out)["questions"] == 256
+
+
+def test_a_run_on_recurring_spans_is_a_base_for_questions(base: Path, questions: Path, tmp_path: Path) -> None:
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.txt").write_text(
+            "The old town, where Ada has it, falls. Rain rings on Ada while bells ring."
+        )
+
+    def trained(out: str, start: Path, corpus: str, *flags: Any) -> str:
+        fixed = ["--width", 16, "--learning-rate", 1e-12, "--tokens", 50]
+        words = ["--base", start, "--corpus", corpus, *READING, *SHORT, *fixed, *flags, "--out", tmp_path / out]
+        result = run("train", *words)
+        assert result.code == 0, result.err
+        return " ".join(result.err.split())
+
+    trained("first", base, f"spans:{tmp_path}", "--question-tokens", 8, "--learning-rate", 1e-3)
+    before = dict(load_model(tmp_path / "first")[0].named_parameters())
+    assert "left behind" not in trained("same", tmp_path / "first", f"hotpotqa:{questions}")
+    assert "left behind, since the trial has none" in trained(
+        "none", tmp_path / "first", f"hotpotqa:{questions}", "--recurrence", "none"
+    )
+    for name in ("same", "none"):
+        after = dict(load_model(tmp_path / name)[0].named_parameters())
+        assert {one for one in before if name == "same" or not one.startswith("recurrence.")} == after.keys()
+        for one, parameter in after.items():
+            torch.testing.assert_close(parameter, before[one], rtol=0, atol=1e-6)
 
 
 def test_what_an_encoder_cannot_do_is_one_sentence(runs: Path) -> None:

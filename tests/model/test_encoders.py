@@ -15,6 +15,7 @@ from recur_tune.corpus.batches import WindowBatch
 from recur_tune.corpus.windows import ENDS, NOT_SCORED, STARTS
 from recur_tune.model.encoder import ReadsBothWays
 from recur_tune.model.pretrained import load_base, load_model, save_model
+from recur_tune.recurrences import settings_of
 from recur_tune.recurrences.pooled import PooledSpec
 from recur_tune.recurrences.tokens import TokensSpec
 from recur_tune.training.bptt import Chain, Plan
@@ -209,3 +210,23 @@ def test_a_base_without_heads_gets_some_and_keeps_the_rest(family: str, tmp_path
             assert torch.equal(weights[f"{family}.{name}"], parameter)
     assert model.body.blocks[0].attention_dropout == model.body.embedding_dropout.p == 0.25
     assert weights["qa_outputs.weight"].std() > 0 and weights["recurrence.network.0.weight"].std() > 0
+
+
+@pytest.mark.parametrize("after", SPECS)
+@pytest.mark.parametrize("before", SPECS)
+def test_a_run_that_is_a_base_keeps_its_heads_and_a_recurrence_that_is_the_same(
+    before: str, after: str, tmp_path: Path
+) -> None:
+    run = encoder("roberta", SPECS[before]).float()
+    save_model(run, word_tokenizer(FACTS_WORDS), tmp_path)
+    model = load_base(str(tmp_path), SPECS[after], dropout=0.25)
+    known, weights = dict(run.named_parameters()), dict(model.named_parameters())
+    assert {"qa_outputs.bias", "answer_kind.weight"} <= weights.keys()
+    for name, parameter in weights.items():
+        if before == after or not name.startswith("recurrence."):
+            assert torch.equal(parameter, known[name])
+        else:
+            assert name not in known or not torch.equal(parameter, known[name])
+    assert model.config.recurrence == settings_of(SPECS[after])
+    assert model.body.blocks[0].attention_dropout == 0.25
+    model.read(some_tokens(1, 12))

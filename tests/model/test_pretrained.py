@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, GPT2LMHeadModel
 from recur_tune.corpus.tokenizers import byte_tokenizer
 from recur_tune.errors import UserError
 from recur_tune.model import RecurrentGPT2
-from recur_tune.model.pretrained import base_config, load_base, load_model, save_model
+from recur_tune.model.pretrained import base_config, left_behind, load_base, load_model, save_model
 from recur_tune.recurrences import settings_of
 from recur_tune.recurrences.pooled import PooledSpec
 from tests.conftest import small_model
@@ -135,10 +135,22 @@ def test_a_hub_name_without_a_network_is_refused(open_base):
         open_base("nobody/no-such-model")
 
 
-def test_a_base_that_already_has_a_recurrence_is_refused(tmp_path):
-    saved(tmp_path, PooledSpec())
-    with pytest.raises(UserError, match="already has a recurrence"):
-        load_base(str(tmp_path), PooledSpec())
+@pytest.mark.parametrize("spec", [None, PooledSpec(width=8), MEMORY], ids=["none", "another", "the same"])
+@torch.no_grad()
+def test_a_recurrent_base_keeps_its_body_and_a_recurrence_that_is_the_same(tmp_path, spec):
+    before = saved(tmp_path, MEMORY)
+    model = load_base(str(tmp_path), spec).eval()
+    torch.testing.assert_close(model(TOKENS).logits, before(TOKENS).logits, rtol=0, atol=0)
+    assert model.config.recurrence == settings_of(spec)
+    assert (left_behind(str(tmp_path), spec) is None) == (spec == MEMORY)
+    if spec == MEMORY:
+        state = before.read(TOKENS).state
+        torch.testing.assert_close(seeing(model, state), seeing(before, state), rtol=0, atol=0)
+    elif spec:
+        first = model.recurrence.network[0].weight
+        assert first.std().item() == pytest.approx((2 / 24) ** 0.5, rel=0.2), "as new"
+    else:
+        assert model.recurrence is None and left_behind("tiny", None) is None
 
 
 def test_a_base_of_another_kind_is_refused(tmp_path):
