@@ -112,6 +112,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=[leg.name for leg in (*LEGS, QUICK)], help="these legs alone")
     arguments, for_pytest = parser.parse_known_args()
+    # A shell has its background jobs ignore Ctrl-C, and so would everything that tests start and press it for.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     legs = [leg for leg in (*LEGS, QUICK) if leg.name in (arguments.only or [leg.name for leg in LEGS])]
     with tempfile.TemporaryDirectory(prefix="recur-tune-legs-") as folder:
         os.environ[SERVER] = str(Path(folder) / "forkserver")
