@@ -23,7 +23,7 @@ def answer_accuracy(recurrence: str, windows: int, batch: int, tokens: int) -> f
     to learn; a step reads as much of them whatever the windows and the batch."""
     config = TrialConfig(
         corpus=CORPUS, recurrence=recurrence, window=10, windows=windows, batch=batch, width=64, depth=2, l_ins=2,
-        learning_rate=2e-3, warmup_steps=50, tokens=tokens, validate_every=60_000, checkpointing="none",
+        learning_rate=2e-3, warmup_steps=50, tokens=tokens, validate_every=20_000, checkpointing="none",
     )  # fmt: skip
     tokenizer = load_tokenizer("bytes")
     train, validation, test = (prepare(CORPUS, split, tokenizer) for split in ("train", "validation", "test"))
