@@ -55,11 +55,12 @@ class Leg:
 _IN_PROCESSES = ("-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder")
 # Where a test takes a minute its name is printed.
 _BY_NAME = ("-vv",)
+LINT = Leg("lint")
 LEGS = (
     Leg("unit", "not ray and not slurm", _IN_PROCESSES, steps_back=True),
     Leg("ray", "ray", _BY_NAME),
     Leg("slurm", "slurm", _BY_NAME),
-    Leg("lint"),
+    LINT,
 )
 QUICK = Leg("quick", "not ray and not slurm and not browser and not slow", _IN_PROCESSES)
 
@@ -116,8 +117,9 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     legs = [leg for leg in (*LEGS, QUICK) if leg.name in (arguments.only or [leg.name for leg in LEGS])]
     with tempfile.TemporaryDirectory(prefix="recur-tune-legs-") as folder:
-        os.environ[SERVER] = str(Path(folder) / "forkserver")
-        start_server(Path(os.environ[SERVER]))
+        if any(leg not in (LINT, QUICK) for leg in legs):
+            os.environ[SERVER] = str(Path(folder) / "forkserver")
+            start_server(Path(os.environ[SERVER]))
         runs = [start(leg, number, Path(folder), for_pytest) for number, leg in enumerate(legs)]
         followers = [threading.Thread(target=run.follow) for run in runs]
         for follower in followers:

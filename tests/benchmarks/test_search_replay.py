@@ -152,6 +152,7 @@ def test_a_continuum_has_no_table() -> None:
         list(points(read_space({"learning_rate": {"from": 1e-4, "to": 1e-3}})))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [

@@ -37,6 +37,7 @@ def test_a_table_has_costs_quality_and_a_verdict_for_each_limit(runs: Path) -> N
     assert told.out.count(": kept") == 2 and "memory: +" in told.out and "timing steps" in told.err
 
 
+@pytest.mark.slow
 def test_the_exit_code_and_the_json_say_which_limit_is_broken(runs: Path) -> None:
     asked = ["--against", runs / "plain", "--steps", 1, "--json", "--more-time", 1e9]
     broken = run("budget", runs / "recurrent", *asked, "--more-memory", "1")

@@ -48,6 +48,7 @@ def test_a_report_lies_in_its_search_and_says_where(results: Path) -> None:
     assert (results / "books" / "report.html").read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 def test_a_report_with_pictures_elsewhere(results: Path, tmp_path: Path) -> None:
     page = tmp_path / "new folder" / "mine.html"
     outcome = run("report", "books", "--out", page, "--png", "--pdf")

@@ -68,12 +68,14 @@ class Search:
         return asked
 
 
+@pytest.mark.slow
 def test_it_finds_the_learning_rate_and_both_ends_of_the_front() -> None:
     late = Search().run(20)[8:]
     assert sum(1e-3 < one["learning_rate"] < 4e-3 for one in late) > 0.7 * len(late), "a draw of the prior: 30 %"
     assert min(one["window"] for one in late) < 30 and max(one["window"] for one in late) > 115
 
 
+@pytest.mark.slow
 def test_the_same_seed_chooses_the_same_and_another_does_not() -> None:
     assert Search().run(6) == Search().run(6)
     assert Search().run(6) != Search(sampler={"name": "known-costs", "seed": 1}).run(6)
@@ -139,6 +141,7 @@ def test_categories_alone_and_conditions_three_deep_are_all_tried() -> None:
     assert len({key_of(one) for one in found}) == len(found) == 5  # none, max, mean: skipped, or 1 or 2 deep
 
 
+@pytest.mark.slow
 def test_pending_trials_count() -> None:
     """Where eight workers ask before anybody has reported, they are sent to different places."""
     search = Search()
@@ -155,6 +158,7 @@ def test_pending_trials_count() -> None:
     assert max(one["window"] for one in together) - min(one["window"] for one in together) > 30
 
 
+@pytest.mark.slow
 def test_a_pending_trial_is_believed_to_end_as_its_curve_goes_on() -> None:
     search = Search()
     search.run(12)

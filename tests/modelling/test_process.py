@@ -93,6 +93,7 @@ def test_a_space_without_parameters_has_a_process_too() -> None:
     assert mean == pytest.approx([0.9], abs=0.02)
 
 
+@pytest.mark.slow
 def test_more_rows_than_the_process_bears_are_thinned() -> None:
     rows, values = curves(np.random.default_rng(0), 250)
     process = LearnedKernel(GROUPS).given(rows, values)

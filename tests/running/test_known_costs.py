@@ -7,6 +7,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from recur_tune.searching.directory import SearchDirectory
 from recur_tune.searching.front import search_hypervolume
 from recur_tune.searching.knowledge import learn
@@ -75,6 +77,7 @@ def test_trials_of_an_earlier_search_teach_it(tmp_path: Path) -> None:
     assert len(run(driver)) == 9
 
 
+@pytest.mark.slow
 def test_a_plateau_ends_the_search_and_says_so(tmp_path: Path) -> None:
     """All qualities are the same, so that nothing is to be gained beyond the cheapest window."""
     budget = {"tokens": 100, "trials": 60, "rungs": 2, "plateau": 0.01}

@@ -90,6 +90,7 @@ def test_a_trial_is_destroyed_in_the_thread_that_ran_it(
     assert [one() for one in left] == [None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", [[FILE], [FILE, BEFORE]], ids=["the latest", "all"])
 def test_a_damaged_checkpoint_costs_a_trial_steps_and_nothing_else(damaged: list[str], tmp_path: Path) -> None:
     make_world(tmp_path)
@@ -119,6 +120,7 @@ def test_a_damaged_checkpoint_costs_a_trial_steps_and_nothing_else(damaged: list
     assert expected < rest[0]["tokens"] <= expected + 2 * 2 * 8, "it went on from the very checkpoint"
 
 
+@pytest.mark.slow
 def test_a_trial_on_questions_says_what_it_does_not_read_and_is_scored_as_answers(tmp_path: Path) -> None:
     tokenizer, folder = word_tokenizer(FACTS_WORDS), tmp_path / "search" / "trials" / "0"
     save_model(small_encoder(vocab_size=len(tokenizer)), tokenizer, tmp_path / "base")

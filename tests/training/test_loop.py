@@ -91,6 +91,7 @@ def test_a_loss_that_is_not_finite_is_caught_before_a_weight_changes() -> None:
     assert all(torch.equal(p, before[name]) for name, p in trainer.model.named_parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recurrence", "stop_after"), [("memory", 1), ("none", 4), ("memory", 9)])
 def test_a_resumed_run_goes_on_bit_for_bit(tmp_path: Path, recurrence: str, stop_after: int) -> None:
     config = trial(recurrence=recurrence, tokens=800)  # more than an epoch of the text
@@ -153,6 +154,7 @@ def target() -> Trainer:
     return trainer_of(trial())
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path: Path) -> None:
     first = trainer_of(trial())
     run = first.run()
@@ -169,6 +171,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(tmp_path: Path) -> 
     assert told(list(second.run())) == told(list(trainer_of(trial()).run()))[2:]
 
 
+@pytest.mark.slow
 def test_where_no_checkpoint_is_whole_the_trainer_stays_as_it_was_made(tmp_path: Path) -> None:
     first = trainer_of(trial())
     run = first.run()

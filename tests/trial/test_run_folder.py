@@ -26,6 +26,7 @@ def reports(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) | {"tokens_per_second": 0} for line in lines]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_from_its_last_validation_to_the_same_end(tmp_path: Path) -> None:
     class Killed(Exception):
         pass
