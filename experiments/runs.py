@@ -18,7 +18,7 @@ from comparison_results import Result
 from recur_tune.spec import TrialConfig
 
 Job = tuple[Any, ...]  # the values of what tells one run from another
-Mapping = Callable[[Callable[[Any], Result], Iterable[Any]], Iterable[Result]]
+Map = Callable[[Callable[[Any], Result], Iterable[Any]], Iterable[Result]]
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 @contextmanager
-def processes(count: int) -> Iterator[Mapping]:
+def processes(count: int) -> Iterator[Map]:
     """A `map` that works in so many processes; in this one if one is enough. Others are spawned, since a process that
     was forked cannot use a GPU that its parent has used."""
     if count == 1:
@@ -60,7 +60,7 @@ class Record:
 
     def run(
         self,
-        mapping: Mapping,
+        mapping: Map,
         work: Callable[[tuple[argparse.Namespace, Job]], Result],
         arguments: argparse.Namespace,
         jobs: Iterable[Job],

@@ -13,6 +13,7 @@ import pwd
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 SERVER = "RECUR_TUNE_TEST_FORKSERVER"  # the variable that names its socket
 
@@ -37,8 +38,13 @@ def hand_over(server: str, words: list[str], for_python: list[str]) -> int:
             os.execv(sys.executable, [sys.executable, *for_python])
         socket.send_fds(keeper, [json.dumps(asked).encode()], [1, 2])
         keeper.recv(100)  # its process number
+
+        def pass_on(number: int, _: object) -> None:
+            with suppress(BrokenPipeError):  # it has ended, and its exit code is on the way
+                keeper.send(str(number).encode())
+
         for number in _PASSED_ON:
-            signal.signal(number, lambda number, _: keeper.send(str(number).encode()))
+            signal.signal(number, pass_on)
         code = int(keeper.recv(100) or -signal.SIGKILL)
     if code < 0:
         if -code in _PASSED_ON:
