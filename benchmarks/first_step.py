@@ -23,11 +23,9 @@ from typing import Any
 
 STEPS = 5
 TRIALS: list[tuple[str, dict[str, Any]]] = [
-    ("plain", {"speed": "plain"}),
     ("replayed", {"speed": "replayed"}),
     ("recorded, the first of its shape", {}),
     ("the same shape again", {"seed": 1, "learning_rate": 1e-4}),
-    ("and again", {"seed": 2, "learning_rate": 1e-3}),
     ("another width", {"width": 96}),
     ("another layer", {"l_ins": 1}),
 ]

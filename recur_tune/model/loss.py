@@ -19,7 +19,7 @@ from recur_tune.model.reader import ReadsInWindows
 from recur_tune.shape import padded
 
 _ROWS = 5120  # positions whose logits exist at the same time, at most;
-_ROWS_IN_SINGLE_PRECISION = 4096  # and where evaluation wants them exact
+_ROWS_IN_SINGLE_PRECISION = 1024  # and where evaluation wants them exact, beside all that training keeps
 
 
 def padded_weight(weight_VK: torch.Tensor) -> torch.Tensor:
