@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
-from recur_tune.corpus.sources import open_corpus
+from recur_tune.corpus.batches import evaluation_batches
 from recur_tune.corpus.tokenizers import load_tokenizer
 from recur_tune.corpus.tokens import prepare
+from recur_tune.corpus.windows import NOT_SCORED, Windowing
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import fixed_plan
 from recur_tune.training.evaluate import evaluate
@@ -46,14 +48,14 @@ def test_a_model_with_a_state_remembers_what_an_earlier_window_said() -> None:
     assert answer_accuracy("pooled", windows=6, batch=16, tokens=300_000) > 4 / VALUES
 
 
-def test_a_model_without_a_state_gives_every_question_the_same_answer() -> None:
-    """Whatever it has learnt: all questions are the same line up to their answer. So it is right where that happens to
-    be the value, which is one in VALUES."""
-    answers = Counter(
-        document.data[begin:end]
-        for document in open_corpus(CORPUS).documents("test")
-        for begin, end in document.answers
-    )
-    shares = [count / answers.total() for count in answers.values()]
+def test_a_model_without_a_state_is_always_asked_the_same_and_gives_the_same_answer() -> None:
+    """Whatever it has learnt: so it is right where that happens to be the value, which is one time in VALUES."""
+    test, asked = prepare(CORPUS, "test", load_tokenizer("bytes")), set()
+    for batch, table_B5 in evaluation_batches(test, Windowing(10), lanes=16, carry_state=False):
+        for lane, place in np.argwhere(batch.targets_WBT[0].numpy() != NOT_SCORED):
+            if table_B5[lane, 0] + place + 1 in test.answers:
+                asked.add(tuple(batch.inputs_WBT[0, lane, : place + 1].tolist()))
+    assert len(asked) == 1
+    shares = [count / len(test.answers) for count in Counter(test.tokens[test.answers].tolist()).values()]
     assert len(shares) == VALUES and max(shares) < 2 / VALUES
     assert answer_accuracy("none", windows=2, batch=48, tokens=30_000) in [0, *map(pytest.approx, shares)]
