@@ -9,10 +9,9 @@ Shape suffixes: B lanes, T positions, C columns, D head size.
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 
 from recur_tune.model.body import Turn
+from recur_tune.model.jit import kernel, tl, triton
 from recur_tune.model.passes import Total
 
 _TALLER, _WIDE = 64, 64  # a block of a join, as it was fastest on an H200 for a hidden size of 768
@@ -33,7 +32,7 @@ def turned(
     return turned_BTC
 
 
-@triton.jit
+@kernel
 def _turned(
     qkv_at, cos_at, sin_at, turned_at, rows, columns, positions, half, heads,
     BACK: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
@@ -81,7 +80,7 @@ def join(parts: tuple[torch.Tensor, ...], total: Total, turn: Turn | None = None
     return joined
 
 
-@triton.jit
+@kernel
 def _join(
     queries_at, keys_at, values_at, joined_at, total_at, rows, wide, narrow,
     HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
@@ -108,7 +107,7 @@ def _of(wanted, row, rows, column, columns):
     return (row < tl.where(wanted, rows, 0))[:, None] & (column < columns)[None, :]
 
 
-@triton.jit
+@kernel
 def _join_turned(
     queries_at, keys_at, values_at, joined_at, total_at, rows, cos_at, sin_at, positions, half, heads, shared_heads,
     HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
@@ -153,7 +152,7 @@ def move(x_BTC: torch.Tensor, down: int | torch.Tensor, rows: int) -> torch.Tens
     return moved_BTC
 
 
-@triton.jit
+@kernel
 def _move(
     x_at, downs_at, moved_at, source_rows, rows, size, down, BY_LANE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -180,7 +179,7 @@ def pack(extra_BMC: torch.Tensor, x_BTC: torch.Tensor, seen_B: torch.Tensor | No
     return packed_BSC
 
 
-@triton.jit
+@kernel
 def _pack(
     x_at, extra_at, seen_at, packed_at, positions, inserted, size, columns, BY_LANE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -213,7 +212,7 @@ def packed_extra(packed_BSC: torch.Tensor, inserted: int, columns: int, seen_B: 
     return extra_BMC
 
 
-@triton.jit
+@kernel
 def _packed_extra(
     packed_at, seen_at, extra_at, rows, size, columns, BY_LANE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip

@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch.autograd.function import once_differentiable
+
+from recur_tune.model.jit import kernel, tl, triton
 
 _ROWS = 32  # of a block
 
@@ -85,7 +85,7 @@ class _Mixed(torch.autograd.Function):
         return by_out, by_taken, of_gate.sum(0).to(gate.dtype)
 
 
-@triton.jit
+@kernel
 def _rows(
     v_at, v_lane, v_head, v_row, past_at, past_lane, past_head, past_row, rows_at, heads, group, before, count, size,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -105,7 +105,7 @@ def _rows(
     tl.store(rows_at + at, value, mask=inside)
 
 
-@triton.jit
+@kernel
 def _rows_backward(
     by_rows_at, by_v_at, heads, group, numbers, before, positions, size, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -129,7 +129,7 @@ def _number(head, heads, numbers):
     return number, (number < numbers) & (number * heads // numbers == head)
 
 
-@triton.jit
+@kernel
 def _mix(out_at, taken_at, gate_at, mixed_at, numbers, positions, size, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     head, heads, lane = tl.program_id(1), tl.num_programs(1), tl.program_id(2).to(tl.int64)
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
@@ -144,7 +144,7 @@ def _mix(out_at, taken_at, gate_at, mixed_at, numbers, positions, size, ROWS: tl
     tl.store(mixed_at + at, out + gate * (taken - out), mask=inside)
 
 
-@triton.jit
+@kernel
 def _mix_backward(
     out_at, taken_at, gate_at, by_mixed_at, by_out_at, by_taken_at, of_gate_at, numbers, positions, size,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
