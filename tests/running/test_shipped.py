@@ -105,6 +105,17 @@ def test_the_first_trials_are_the_baseline_and_the_papers_own_configuration(name
     assert (drawn["paper"].base, drawn["paper"].tokenizer) == (base, tokenizer)
 
 
+def test_every_mechanism_begins_in_the_baselines_windows() -> None:
+    spec = shipped("recurrences")
+    points = first_points(spec)
+    readings = {
+        role: (drawn["window"], drawn["overlap"])
+        for role, point in points.items()
+        if (drawn := spec.parsed_space.draw(Given(point)))
+    }
+    assert len(readings) > 7 and set(readings.values()) == {(300, 0)}
+
+
 def test_short_searches_begin_with_what_was_best_before() -> None:
     """docs/results/books.md has the comparison, and its rates."""
     form = {"l_ins": "all", "width": 200, "depth": 3, "pooling": "recent", "embeddings": 8, "skip": True, "overlap": 0}
