@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -41,6 +41,8 @@ from recur_tune.recurrences import DEFAULT, MECHANISMS, NONE
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Chain, Plan, Speed
 from recur_tune.training.precision import autocast
+
+Check = Callable[..., Iterator[str]]  # prints on a `console` what it finds on a `device`, and yields faults
 
 VOCABULARY = 50257
 _GROUPED = {"num_hidden_layers": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024}
@@ -83,9 +85,9 @@ def main() -> None:
     chosen = parser.parse_args().steps
     if not torch.cuda.is_available():
         parser.error("a CUDA device is needed, and torch sees none.")
-    checks = [partial(step_faults, family=family, chosen=chosen) for family in BODIES]
+    checks: list[Check] = [partial(step_faults, family=family, chosen=chosen) for family in BODIES]
     if not chosen:
-        checks += [partial(kernel_faults), partial(dropout_faults), partial(memory_faults)]
+        checks += [kernel_faults, dropout_faults, memory_faults]
     faults: list[str] = []
     # Spawned: a process that has used CUDA cannot be forked.
     with ProcessPoolExecutor(len(checks), mp_context=get_context("spawn")) as pool:
@@ -97,11 +99,11 @@ def main() -> None:
     sys.exit(bool(faults))
 
 
-def checked(check: partial[Iterator[str]]) -> tuple[str, list[str]]:
+def checked(check: Check) -> tuple[str, list[str]]:
     """What a check prints, and its faults."""
-    console = Console(width=110, file=StringIO())
-    faults = list(check(console=console, device=torch.device("cuda")))
-    return console.file.getvalue(), faults  # type: ignore[attr-defined]
+    printed = StringIO()
+    faults = list(check(console=Console(width=110, file=printed), device=torch.device("cuda")))
+    return printed.getvalue(), faults
 
 
 def step_faults(console: Console, family: str, chosen: list[str] | None, device: torch.device) -> Iterator[str]:

@@ -15,8 +15,8 @@ from typing import Any
 from recur_tune.units import format_size
 
 PARTS = 8  # of a card, and so the most trials on it; eight short ones have nearly filled an H200
-# Seven processes on an H200 have held what was predicted for them and CUDA's own, give or take 5 %; a quarter more is
-# for what torch keeps and does not use, which it gives back at its bound.
+# Seven processes on an H200 have held in the median what was predicted for them and CUDA's own; a quarter more is for
+# what torch keeps and does not use, which it gives back at its bound.
 MARGIN = 1.25
 CONTEXT = 2**30  # bytes that CUDA takes for a process beside its tensors
 

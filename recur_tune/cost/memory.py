@@ -26,7 +26,7 @@ from recur_tune.training.step import make_optimizer, train_step
 
 _SIMULATED_WINDOWS = 4  # a longer chain is priced from one of this length, of which at most so many are kept:
 _SIMULATED_KEPT = 3  # or from one of this length, where all windows are kept
-# Bytes that a step on an H200 has held beside its tensors, 130 to 270 MiB in twenty measured ones: torch gives cuBLAS a
+# Bytes that a step on an H200 has held beside its tensors, 110 to 350 MiB in twenty measured ones: torch gives cuBLAS a
 # workspace of 32 MiB there for each thread and stream that multiplies. Older GPUs have a quarter of it.
 _WORKSPACES = 6 * 2**25
 
