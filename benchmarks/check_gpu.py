@@ -287,10 +287,14 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
     yield "join, turned back", [module.join(parts, total, turn), total]
     down = torch.tensor([0, 2, 0, 1, 2], device=device)
     yield "move", [module.move(x, down, positions + 2), module.move(x, -down, positions - 2)]
-    extra, given = some(2 * hidden, torch.float32, rows=3), some(3 * hidden)
-    for title, seen in (("pack", None), ("pack, by lane", torch.tensor([0, 3, 1, 2, 3], device=device))):
-        packed = module.pack(extra, given, seen)
-        yield title, [packed, module.packed_extra(packed, 3, 2 * hidden, seen)]
+    extra, given, places = some(2 * hidden, rows=3), some(3 * hidden), some(2 * hidden, torch.float32, rows=3)[0]
+    for title, seen in (("packed", None), ("packed, by lane", torch.tensor([0, 3, 1, 2, 3], device=device))):
+        packed, total = module.pack(extra, given, seen, places), ones(3 * hidden)
+        yield f"{title}, unplaced", [module.pack(extra, given, seen, None)]
+        parts = packed.chunk(3, dim=-1)
+        joined = module.join(parts, total, down=3 if seen is None else seen, rows=positions)
+        of_extra, of_places = module.by_extra(parts[1:], 3, seen), module.by_places(parts[1:], 3, seen, torch.float32)
+        yield title, [packed, joined, total, of_extra, of_places]
     logits, target = torch.randn(300, 50304, device=device).to(low), torch.randint(50257, (300,), device=device)
     target[::7] = NOT_SCORED
     yield "cross_entropy", [module.cross_entropy(logits, target, 50257), logits]

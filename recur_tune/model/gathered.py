@@ -120,8 +120,6 @@ class Gathered(Arithmetic):
         """`fused` takes a GPU's kernels for the passes."""
         self.totals = totals
         self.passes, self.kernels = passes_for(fused), recurrence_kernels_for(fused)
-        self.move, self.turned = self.passes.move, self.passes.turned
-        self.pack, self.packed_extra = self.passes.pack, self.passes.packed_extra
         self.anchor = torch.zeros((), requires_grad=totals.of_the_body)
         self._factors: dict[tuple[Projection, int], Factor] = {}
 
@@ -186,13 +184,15 @@ class Gathered(Arithmetic):
             return product
         return product.value if product.by_bias is None else _run(_Biased, product.value, product.by_bias)
 
+    def parts(self, product: Product | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The bias is taken care of elsewhere."""
+        return (product, None) if isinstance(product, torch.Tensor) else (product.value, product.by_bias)
+
     def heads(
         self, product: Product | torch.Tensor, block: Block, turn: Turn | None = None
     ) -> tuple[torch.Tensor, ...]:
         """Views, which attention keeps."""
-        if isinstance(product, torch.Tensor):
-            product = Product(product, None)
-        return _run(_Heads, product.value, product.by_bias, self, block, *(turn or (None, None)))
+        return _run(_Heads, *self.parts(product), self, block, *(turn or (None, None)))
 
     def plus(self, product: Product, x_BTK: torch.Tensor | None) -> Product:
         """In the product's type."""
@@ -347,7 +347,7 @@ class _Heads(torch.autograd.Function):
         ctx.by_bias, ctx.step = by_bias, step
         ctx.save_for_backward(cos_TD, sin_TD)
         if cos_TD is not None and sin_TD is not None:
-            value = step.turned(value, cos_TD, sin_TD, block.turned_heads)
+            value = step.passes.turned(value, cos_TD, sin_TD, block.turned_heads)
         return split_heads(value, block)
 
     @staticmethod

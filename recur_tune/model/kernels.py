@@ -18,13 +18,13 @@ import triton
 import triton.language as tl
 
 from recur_tune.corpus.windows import NOT_SCORED
-from recur_tune.model.attention_kernels import join, move, pack, packed_extra, turned
+from recur_tune.model.attention_kernels import by_extra, by_places, join, move, pack, turned
 from recur_tune.model.body import Module
 from recur_tune.model.passes import Total, add_columns, is_rms
 
 __all__ = [
-    "add_columns", "add_norm", "add_norm_backward", "cross_entropy", "gelu", "gelu_backward", "join", "move", "pack",
-    "packed_extra", "swiglu", "swiglu_backward", "turned",
+    "add_columns", "add_norm", "add_norm_backward", "by_extra", "by_places", "cross_entropy", "gelu", "gelu_backward",
+    "join", "move", "pack", "swiglu", "swiglu_backward", "turned",
 ]  # fmt: skip
 
 # Shapes of blocks, as they were fastest on an H200 for layer norm and GELU at a hidden size of 768.

@@ -139,9 +139,18 @@ def turned(
     return torch.cat([rotated.flatten(-2), qkv_BTC[..., columns:]], dim=-1)
 
 
-def join(parts: tuple[torch.Tensor, ...], total: Total, turn: Turn | None = None) -> torch.Tensor:
-    """Gradients of queries, keys and values side by side; where the first two were turned, turned back."""
+def join(
+    parts: tuple[torch.Tensor, ...],
+    total: Total,
+    turn: Turn | None = None,
+    down: int | torch.Tensor = 0,
+    rows: int | None = None,
+) -> torch.Tensor:
+    """Gradients of queries, keys and values side by side; where the first two were turned, turned back. Of a packed
+    window so many rows, which lie so far down in all lanes, or in each by its own."""
     joined = torch.cat(parts, dim=-1)
+    if rows is not None:
+        joined = move(joined, -down, rows)
     if turn is not None:
         columns, size = joined.shape[-1] - parts[-1].shape[-1], turn[0].shape[-1]
         joined = turned(joined, *turn, columns // size, back=True)
@@ -162,29 +171,51 @@ def move(x_BTC: torch.Tensor, down: int | torch.Tensor, rows: int) -> torch.Tens
     return x_BTC[lane, source_BT.clamp(0, source_rows - 1)] * inside_BT[..., None]
 
 
-def pack(extra_BMC: torch.Tensor, x_BTC: torch.Tensor, seen_B: torch.Tensor | None) -> torch.Tensor:
+def pack(
+    extra_BMC: torch.Tensor, x_BTC: torch.Tensor, seen_B: torch.Tensor | None, places_MC: torch.Tensor | None
+) -> torch.Tensor:
     """A window's rows, and in their last columns what is inserted: before the window what a lane sees of it, counted
-    from the last, and the rest behind; None: all is seen."""
+    from the last, and the rest behind; None: all is seen. A place may add something to the row that stands there."""
     inserted, positions = extra_BMC.shape[1], x_BTC.shape[1]
     packed_BSC = move(x_BTC, inserted if seen_B is None else seen_B, inserted + positions)
-    packed_BSC[_places(packed_BSC, inserted, extra_BMC.shape[2], seen_B)] = extra_BMC.to(x_BTC.dtype)
+    lane, row = _where_inserted(packed_BSC, inserted, seen_B)
+    packed_BSC[lane, row, -extra_BMC.shape[2] :] = in_places(extra_BMC, places_MC, seen_B).to(x_BTC.dtype)
     return packed_BSC
 
 
-def packed_extra(packed_BSC: torch.Tensor, inserted: int, columns: int, seen_B: torch.Tensor | None) -> torch.Tensor:
-    """What was inserted, so many rows and columns, of all that was packed."""
-    return packed_BSC[_places(packed_BSC, inserted, columns, seen_B)]
+def in_places(extra_BMC: torch.Tensor, places_MC: torch.Tensor | None, seen_B: torch.Tensor | None) -> torch.Tensor:
+    """What is inserted, and what is added to it by the places where it stands: those that are seen at the first."""
+    if places_MC is None or seen_B is None:
+        return extra_BMC if places_MC is None else extra_BMC + places_MC
+    number_M = torch.arange(len(places_MC), device=seen_B.device)
+    place_BM = number_M + (seen_B - len(places_MC))[:, None]
+    return extra_BMC + F.embedding(place_BM.clamp(min=0), places_MC)
 
 
-def _places(packed_BSC: torch.Tensor, inserted: int, columns: int, seen_B: torch.Tensor | None) -> tuple[Any, ...]:
-    """Where in a packed window what is inserted stands."""
-    lanes, rows, all_columns = packed_BSC.shape
-    last_columns = slice(all_columns - columns, None)
+def by_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None) -> torch.Tensor:
+    """The gradient by what is inserted, so many rows, from those of all keys and values, each [B, S, C]."""
+    lane, row = _where_inserted(parts[0], inserted, seen_B)
+    return torch.cat([part[lane, row] for part in parts], dim=-1)
+
+
+def by_places(
+    parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None, kind: torch.dtype
+) -> torch.Tensor:
+    """The same with respect to what so many places add, as a `kind` of number."""
+    by_place_BMC = torch.cat([part[:, :inserted] for part in parts], dim=-1).to(kind)
     if seen_B is None:
-        return slice(None), slice(0, inserted), last_columns
-    row_M, lane_B = torch.arange(inserted, device=seen_B.device), torch.arange(lanes, device=seen_B.device)
+        return by_place_BMC.sum(0)
+    is_seen_BM = torch.arange(inserted, device=seen_B.device) < seen_B[:, None]
+    return (by_place_BMC * is_seen_BM[..., None]).sum(0)
+
+
+def _where_inserted(packed_BSC: torch.Tensor, inserted: int, seen_B: torch.Tensor | None) -> tuple[Any, Any]:
+    """Lanes and rows of a packed window in which what is inserted stands."""
+    if seen_B is None:
+        return slice(None), slice(0, inserted)
+    row_M, lane_B = torch.arange(inserted, device=seen_B.device), torch.arange(len(seen_B), device=seen_B.device)
     # Rows that are not seen, which would begin before the first place, come round to the end.
-    return lane_B[:, None], (row_M + seen_B[:, None] - inserted) % rows, last_columns
+    return lane_B[:, None], (row_M + seen_B[:, None] - inserted) % packed_BSC.shape[1]
 
 
 def add_columns(gradient: torch.Tensor, total: Total) -> None:

@@ -21,7 +21,7 @@ from transformers.utils.generic import can_return_tuple
 
 from recur_tune.corpus.windows import NOT_SCORED
 from recur_tune.model.arithmetic import Arithmetic, Product
-from recur_tune.model.attention import Extra, attend, inserted_keys_values, split_keys_values, turned_keys_values
+from recur_tune.model.attention import Extra, attend, inserted_keys_values, turned_keys_values
 from recur_tune.model.body import Turn
 from recur_tune.model.cache import Cache, TextCache
 from recur_tune.model.recurrence import Passage, State
@@ -146,7 +146,7 @@ class ReadsInWindows(Windowed):
             past, hidden_B = (cache.keys_values.get(layer), cache.hidden.get(layer)) if cache else (None, None)
             extra = self._extra(layer, passage, fresh_B, turn_before, arithmetic) if past is None else None
             if cache is not None and extra is not None:
-                past, hidden_B = split_keys_values(extra.rows_BMC, block), extra.hidden_B
+                past, hidden_B = extra.keys_values(block), extra.hidden_B
                 if hidden_B is not None:
                     cache.hidden[layer] = hidden_B
                 extra = None
@@ -186,7 +186,7 @@ class ReadsInWindows(Windowed):
         seen_B = passage.seen_B
         if seen_B is None and fresh_B is not None:
             seen_B = rows_BMC.shape[1] * ~fresh_B
-        return Extra(rows_BMC, seen_B)
+        return Extra(rows_BMC, seen_B, passage.places(layer))
 
     def logits(self, top_BTK: torch.Tensor) -> torch.Tensor:
         """Scores over the vocabulary."""

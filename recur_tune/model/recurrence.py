@@ -67,6 +67,10 @@ class Passage:
         stand before the window, one behind the other."""
         return None
 
+    def places(self, layer: int) -> torch.Tensor | None:
+        """What is added to these rows by where they stand, [M, 2 G D], those that are seen at the first."""
+        return None
+
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """What a layer's heads took, side by side, on its way to the output projection; `heads` gives queries, keys and
         values, before rotary positions."""
