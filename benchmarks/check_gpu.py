@@ -55,6 +55,7 @@ RECURRENCES: dict[str, dict[str, Any]] = {
     "none": {"recurrence": "none"},
     "pooled": {},
     "pooled, all layers": {"l_ins": "all", "embeddings": 2},
+    "pooled, recent": {"l_ins": "all", "pooling": "recent", "embeddings": 4, "skip": True},
     "tokens": {"recurrence": "tokens"},
     "cache, gate": {"recurrence": "cache", "cache_join": "gate"},
     "cache, softmax": {"recurrence": "cache"},
@@ -257,16 +258,22 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
         return torch.ones(columns, device=device)
 
     x, added = some(hidden, torch.float32), some(hidden)
-    by_x, by_mean = some(hidden, torch.float32), some(hidden, torch.float32, rows=1)
+    by_x = some(hidden, torch.float32)
     for title, norm in (("add_norm", torch.nn.LayerNorm(hidden)), ("add_norm, RMS", LlamaRMSNorm(hidden))):
         norm.to(device).requires_grad_(False)
         for vector in norm.parameters():
             vector.normal_()
-        total, normed, mean, moments = module.add_norm(x, added, norm, low, True)
-        yield title, [total, normed, mean, moments.flatten()]
-        totals = ones(hidden), ones(hidden), ones(hidden)
-        made = module.add_norm_backward(added, by_x, by_mean, total, moments, norm, low, low, totals)
-        yield f"{title}, backward", [*made, *totals]
+        for means in (1, 4):
+            by_means = some(hidden, torch.float32, rows=means)
+            total, normed, mean, moments = module.add_norm(x, added, norm, low, means)
+            yield f"{title}, means of {means}", [total, normed, mean, moments.flatten()]
+            totals = ones(hidden), ones(hidden), ones(hidden)
+            made = module.add_norm_backward(added, by_x, by_means, total, moments, norm, low, low, totals)
+            yield f"{title}, means of {means}, backward", [*made, *totals]
+    yield "means", [module.stretch_means(x, 5), module.stretch_means_backward(some(hidden, rows=5), positions)]
+    total = ones(hidden)
+    module.add_columns(added, total)
+    yield "add_columns", [total]
     given, total = some(4 * hidden), ones(4 * hidden)
     yield "gelu", [module.gelu(given)]
     yield "gelu, backward", [*module.gelu_backward(given, some(4 * hidden), total), total]

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from recur_tune.model.body import Block, Body, Module, Projection, Turn
-from recur_tune.model.passes import by_extra, by_places, is_rms, join, move, pack, rms_norm, turned
+from recur_tune.model.passes import by_extra, by_places, is_rms, join, move, pack, rms_norm, stretch_means, turned
 
 Product = Any  # what a matrix product made: here, a tensor
 
@@ -50,13 +50,17 @@ class Arithmetic:
         norm: Module,
         projection: Projection,
         begin: int = 0,
-        with_mean: bool = False,
+        means: int = 0,
     ) -> tuple[torch.Tensor, Product, torch.Tensor | None]:
-        """The same, but the norm projected to the columns from `begin` on; and the stream's mean over positions,
-        [B, 1, K], if it is wanted."""
+        """The same, but the norm projected to the columns from `begin` on; and the stream's means over so many
+        stretches of positions, [B, M, K], if they are wanted."""
         x_BTK, normed_BTK = self.norm(x_BTK, added, norm)
         value = _columns(normed_BTK, projection, begin) if begin else self.project(normed_BTK, projection)
-        return x_BTK, value, x_BTK.mean(1, keepdim=True) if with_mean else None
+        return x_BTK, value, self.means(x_BTK, means) if means else None
+
+    def means(self, x_BTK: torch.Tensor, count: int) -> torch.Tensor:
+        """Means over so many stretches of positions, [B, M, K]."""
+        return stretch_means(x_BTK, count)
 
     def norm_mlp(self, x_BTK: torch.Tensor, added: Product | None, block: Block) -> tuple[torch.Tensor, Product]:
         """The same, but the norm through the block's MLP."""

@@ -26,21 +26,22 @@ Total = torch.Tensor | None
 
 
 def add_norm(
-    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, kind: torch.dtype, with_mean: bool
+    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, kind: torch.dtype, means: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """A sum, its norm as a `kind` of number, the sum's mean over positions if it is wanted, and for the backward pass
-    every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of the root mean square."""
+    """A sum, its norm as a `kind` of number, the sum's means over so many stretches of positions if they are wanted,
+    and for the backward pass every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of
+    the root mean square."""
     if added_BTK is not None:
         x_BTK = x_BTK + added_BTK
     normed_BTK, *moments = _norm(x_BTK, norm)
-    mean_B1K = x_BTK.mean(1, keepdim=True) if with_mean else None
-    return x_BTK, normed_BTK.to(kind), mean_B1K, torch.stack(moments)
+    means_BMK = stretch_means(x_BTK, means) if means else None
+    return x_BTK, normed_BTK.to(kind), means_BMK, torch.stack(moments)
 
 
 def add_norm_backward(
     by_normed_BTK: torch.Tensor,
     by_x_BTK: torch.Tensor | None,
-    by_mean_B1K: torch.Tensor | None,
+    by_means_BMK: torch.Tensor | None,
     x_BTK: torch.Tensor,
     moments: torch.Tensor,
     norm: Module,
@@ -53,7 +54,7 @@ def add_norm_backward(
     Args:
         by_normed_BTK: The gradient with respect to the norm.
         by_x_BTK: What else is known of the gradient with respect to the sum.
-        by_mean_B1K: The gradient with respect to the sum's mean over positions.
+        by_means_BMK: The gradient with respect to the sum's means over stretches of positions.
         x_BTK: The sum.
         moments: What `add_norm` gave for this.
         norm: Whose weight and bias these are.
@@ -70,8 +71,8 @@ def add_norm_backward(
         )
     if by_x_BTK is not None:
         gradient += by_x_BTK
-    if by_mean_B1K is not None:
-        gradient.add_(by_mean_B1K, alpha=1 / x_BTK.shape[1])
+    if by_means_BMK is not None:
+        _add_spread(gradient, by_means_BMK)
     of_weight, of_bias, of_added = totals
     if of_weight is not None:
         of_weight += by_weight
@@ -80,6 +81,40 @@ def add_norm_backward(
     add_columns(gradient, of_added)
     normed = None if kind_of_norm is None else _norm(x_BTK, norm)[0].to(kind_of_norm)
     return gradient, gradient.to(kind), normed
+
+
+def stretches(positions: int, count: int) -> list[tuple[int, int]]:
+    """Parts of a window: stretches of 1, 2, 4, ... positions from its end, and the last is what is left. Where a short
+    window has nothing left a stretch is empty."""
+    found, end = [], positions
+    for number in range(count):
+        begin = 0 if number == count - 1 else max(0, end - 2**number)
+        found.append((begin, end))
+        end = begin
+    return found
+
+
+def stretch_means(x_BTK: torch.Tensor, count: int) -> torch.Tensor:
+    """Means over so many stretches of positions, [B, M, K]; of an empty one, zeros."""
+    if count == 1:
+        return x_BTK.mean(1, keepdim=True)
+    parts = stretches(x_BTK.shape[1], count)
+    return torch.stack([x_BTK[:, begin:end].sum(1) / max(1, end - begin) for begin, end in parts], dim=1)
+
+
+def stretch_means_backward(by_means_BMK: torch.Tensor, positions: int) -> torch.Tensor:
+    """The gradient with respect to so many positions."""
+    lanes, _, size = by_means_BMK.shape
+    gradient = by_means_BMK.new_zeros(lanes, positions, size)
+    _add_spread(gradient, by_means_BMK)
+    return gradient
+
+
+def _add_spread(gradient: torch.Tensor, by_means_BMK: torch.Tensor) -> None:
+    """Add to every position its part of the gradient with respect to means."""
+    for number, (begin, end) in enumerate(stretches(gradient.shape[1], by_means_BMK.shape[1])):
+        if end > begin:
+            gradient[:, begin:end].add_(by_means_BMK[:, number : number + 1], alpha=1 / (end - begin))
 
 
 def gelu(hidden: torch.Tensor) -> torch.Tensor:

@@ -26,6 +26,7 @@ SHAPES = [{}, {"n_layer": 1}, {"scale_attn_by_inverse_layer_idx": True}, {"activ
 MEMORIES = {
     "none": None, "mean": PooledSpec(width=8, depth=1), "max": PooledSpec(width=8, depth=1, pooling="max"),
     "all": PooledSpec(l_ins="all", embeddings=2, width=8, depth=1), "skip": PooledSpec(width=8, depth=1, skip=True),
+    "recent": PooledSpec(l_ins="all", pooling="recent", embeddings=4, width=8, depth=1, skip=True),
 }  # fmt: skip
 TOKENS = [some_tokens(3, 7), some_tokens(3, 7)]
 FRESH = torch.tensor([True, False, False])
@@ -162,12 +163,13 @@ def test_gelu_is_differentiated_as_autograd_does_far_from_zero_too(dtype, close)
 
 @pytest.mark.parametrize(
     "name",
-    ["add_norm", "add_norm_backward", "gelu", "gelu_backward", "swiglu", "swiglu_backward", "turned", "join", "move",
-     "pack", "by_extra", "by_places", "cross_entropy"],
+    ["add_norm", "add_norm_backward", "stretch_means", "stretch_means_backward", "add_columns", "gelu",
+     "gelu_backward", "swiglu", "swiglu_backward", "turned", "join", "move", "pack", "by_extra", "by_places",
+     "cross_entropy"],
 )  # fmt: skip
 def test_a_kernel_takes_what_its_pass_takes(name):
     """Read rather than imported: kernels need Triton, which comes with torch for GPUs."""
-    files = [Path(passes.__file__).with_name(file) for file in ("kernels.py", "attention_kernels.py")]
+    files = [Path(passes.__file__).with_name(f"{part}kernels.py") for part in ("", "attention_", "mean_")]
     parts = [part for file in files for part in ast.parse(file.read_text()).body]
     kernels = {part.name: part.args for part in parts if isinstance(part, ast.FunctionDef)}
     taken = [one.arg for one in kernels[name].args]
