@@ -32,6 +32,9 @@ __all__ = [
 _ROWS = 4  # of norms
 _PARTS, _COLUMNS = 32, 64  # of sums over parts
 _PROGRAMS = 528  # that share a norm's rows: four for each processor
+# Columns that a warp loads at once, 16 bytes of half precision a thread. With more warps than a row has of these, rows
+# would be shared out among them, and every sum over rows would have to go through a processor's own memory.
+_OF_A_WARP = 256
 _TALL, _WIDE = 32, 64  # of sums over rows
 _LOGITS = 2048
 
@@ -133,6 +136,7 @@ def add_norm_backward(
     low = gradient if kind == x_BTK.dtype else torch.empty_like(x_BTK, dtype=kind)
     normed = None if kind_of_norm is None else torch.empty_like(x_BTK, dtype=kind_of_norm)
     of_weight, of_bias, of_added = (x_BTK if total is None else total for total in totals)
+    block = triton.next_power_of_2(size)
     _add_norm_backward[(min(_PROGRAMS, triton.cdiv(rows, _ROWS)),)](
         by_normed_BTK.contiguous(), x_BTK if by_x_BTK is None else by_x_BTK.contiguous(),
         x_BTK if by_means_BMK is None else by_means_BMK.contiguous(), x_BTK, moments, *_vectors(norm),
@@ -141,7 +145,7 @@ def add_norm_backward(
         IS_RMS=is_rms(norm), HAS_BY_X=by_x_BTK is not None, HAS_BY_MEANS=by_means_BMK is not None,
         HAS_LOW=low is not gradient, HAS_NORMED=normed is not None, HAS_WEIGHT=totals[0] is not None,
         HAS_BIAS=totals[1] is not None, HAS_ADDED=totals[2] is not None,
-        ROWS=_ROWS, BLOCK=triton.next_power_of_2(size),
+        ROWS=_ROWS, BLOCK=block, num_warps=max(1, min(8, block // _OF_A_WARP)),
     )  # fmt: skip
     return gradient, low, normed
 
