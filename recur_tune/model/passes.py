@@ -223,8 +223,8 @@ def in_places(extra_BMC: torch.Tensor, places_MC: torch.Tensor | None, seen_B: t
     if places_MC is None or seen_B is None:
         return extra_BMC if places_MC is None else extra_BMC + places_MC
     number_M = torch.arange(len(places_MC), device=seen_B.device)
-    place_BM = number_M + (seen_B - len(places_MC))[:, None]
-    return extra_BMC + F.embedding(place_BM.clamp(min=0), places_MC)
+    place_BM = number_M + (seen_B - len(places_MC))[:, None]  # of rows that are not seen, below zero
+    return extra_BMC + F.embedding(place_BM.clamp(min=0), places_MC) * (place_BM >= 0)[..., None]
 
 
 def by_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None) -> torch.Tensor:
