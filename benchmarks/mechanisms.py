@@ -58,7 +58,7 @@ def main() -> None:
         if arguments.recurrences and fields["recurrence"] not in ("pooled", *arguments.recurrences):
             continue
         given = {name: getattr(arguments, name) for name in ("base", "batch", "window", "windows", "checkpointing")}
-        trial = parse(TrialConfig, given | fields)
+        trial = parse(TrialConfig, given | fields | {"speed": speed})
         batch, plan = random_batch(trial, base.vocab_size).to(device), resolve_plan(trial, base)
         model = fresh_model(recurrent_config(base, trial.recurrence_spec, 0.0)).to(device).train()
         chain = Chain(model, plan, speed)

@@ -227,7 +227,7 @@ def our_lines(
     ways: list[dict[str, Any]] = [{"checkpointing": "all"}]
     ways += [{"checkpointing": "auto", "memory_budget": budget} for budget in budgets]
     for way in ways:
-        config = parse(TrialConfig, trial.model_dump() | way)
+        config = parse(TrialConfig, trial.model_dump() | way | {"speed": speed})
         plan = resolve_plan(config, base)
         ours = fresh_model(recurrent_config(base, config.recurrence_spec, None)).to(device).train()
         windows = Chain(ours, plan, speed)

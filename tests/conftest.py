@@ -20,6 +20,8 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""  # exact comparisons are a CPU's busines
 import hypothesis
 import pytest
 
+from tests import forked
+from tests.command import own_server
 from tests.processor import PROCESSOR, processor_seconds
 
 if TYPE_CHECKING:  # torch and transformers take seconds of a core, which a process that only hands out tests can spare
@@ -119,6 +121,13 @@ def _as_new() -> None:
 
     torch.manual_seed(0)
     torch.backends.mkldnn.set_flags(True)
+
+
+@pytest.fixture
+def from_the_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands and servers that a test starts in other processes, however deep below, load nothing heavy."""
+    for name, value in forked.settings(own_server()).items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture

@@ -26,13 +26,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-COMMAND = "recur-tune"  # the first word of a command of ours; any other is a Python file
+COMMAND = "recur-tune"  # the first word of a command of ours; any other is what Python would be given
 
-# What is loaded; not Ray, which reads its environment when it is.
+# What is loaded; neither Ray nor MLflow's server, which read their environment when they are.
 _PRELOADED = (
-    "matplotlib.backends.backend_agg", "mlflow.store.tracking.sqlalchemy_store", "mlflow.tracking", "moocore", "optuna",
-    "pandas", "pyarrow", "sklearn.gaussian_process", "torch", "recur_tune.cli.main", "recur_tune.cost.memory",
-    "recur_tune.running.trainable", "recur_tune.tracking.plots", "recur_tune.trial.setup",
+    "flask", "matplotlib.backends.backend_agg", "mlflow.pyfunc", "mlflow.store.tracking.sqlalchemy_store",
+    "mlflow.tracking", "moocore", "optuna", "pandas", "pyarrow", "sklearn.gaussian_process", "torch", "uvicorn",
+    "recur_tune.cli.main", "recur_tune.cost.memory", "recur_tune.running.trainable", "recur_tune.tracking.plots",
+    "recur_tune.trial.setup",
 )  # fmt: skip
 _NAMESPACES = ("net", "uts", "ipc", "pid", "mnt")
 
@@ -140,9 +141,14 @@ def _run(words: list[str]) -> None:
     sys.argv = words
     if threads := os.environ.get("OMP_NUM_THREADS"):  # which torch reads when it is loaded
         sys.modules["torch"].set_num_threads(int(threads))
+    if words[0] == "-m" and words[1] == "recur_tune.cli.main":
+        sys.argv = words = [COMMAND, *words[2:]]
     if words[0] == COMMAND:
         globals()["__package__"] = ""  # or `--help` called it after this file
         sys.modules["recur_tune.cli.main"].main()
+    elif words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(words[0], run_name="__main__")
 

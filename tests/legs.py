@@ -31,6 +31,7 @@ from tests.processor import PROCESSOR
 _DEAREST = 30
 _LINES_OF_A_FAILURE = 12
 _NO_TESTS = 5  # pytest's exit code where nothing was selected
+_STEP = 5  # of niceness
 _FIRST_PORT = 61_000  # above what Linux gives to who asks for any, up to 60,999
 
 
@@ -152,10 +153,10 @@ def start(leg: Leg, number: int, folder: Path, arguments: list[str]) -> Run:
 
 
 def step_back() -> None:
-    """The lowest priority, below Ray's trials, which have a low one themselves."""
-    os.nice(19)
+    """A third of the others' share of a core. With less, somebody else who keeps the cores busy would stop it."""
+    os.nice(_STEP)
     with suppress(OSError):  # where Linux shares the cores among sessions first, the session's counts
-        Path("/proc/self/autogroup").write_text("19")
+        Path("/proc/self/autogroup").write_text(str(_STEP))
 
 
 def print_times(runs: list[Run]) -> None:

@@ -15,8 +15,9 @@ from typing import Any
 from recur_tune.units import format_size
 
 PARTS = 8  # of a card, and so the most trials on it; eight short ones have nearly filled an H200
-# Eight processes of 10 GiB predicted have held up to 17 each, much of it only kept: at its bound torch gives that back.
-MARGIN = 1.5
+# Seven processes on an H200 have held what was predicted for them and CUDA's own, give or take 5 %; a quarter more is
+# for what torch keeps and does not use, which it gives back at its bound.
+MARGIN = 1.25
 CONTEXT = 2**30  # bytes that CUDA takes for a process beside its tensors
 
 _SECONDS_TO_TELL = 60.0
@@ -45,7 +46,7 @@ class Card:
         cores = "" if at_most >= PARTS else ", for want of cores"
         return (
             f"gpus auto: up to {min(at_most, PARTS)} trials share a card of {format_size(self.memory)}{cores}. An "
-            f"eighth of it holds {held}, half of that again and {format_size(CONTEXT)} for CUDA; larger ones take more."
+            f"eighth holds {held}, a quarter of that again and {format_size(CONTEXT)} for CUDA; larger ones take more."
         )
 
 

@@ -8,6 +8,7 @@ what an operation makes of given shapes is worked out once.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import cache
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 _MOST_KNOWN = 20_000  # operations; a step of a shape that is new has a few hundred that are
+_on_gpu: ContextVar[bool] = ContextVar("on_gpu", default=False)
 _META, _CPU = torch.device("meta"), torch.device("cpu")
 
 
@@ -32,6 +34,11 @@ class FakeTensor(torch.Tensor):
         made.meta = meta
         return made
 
+    @property
+    def is_cuda(self) -> bool:  # type: ignore[override]
+        """Whether it stands for a GPU's: products are added up in another way there."""
+        return _on_gpu.get()
+
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
@@ -40,7 +47,20 @@ class FakeTensor(torch.Tensor):
 
 
 class FakeTensors(TorchDispatchMode):
-    """While it is active every tensor that is made is fake."""
+    """While it is active every tensor that is made is fake; `on_gpu` has all of them stand for a GPU's."""
+
+    def __init__(self, on_gpu: bool = False) -> None:
+        super().__init__()
+        self._on_gpu = on_gpu
+
+    def __enter__(self) -> FakeTensors:
+        self._token = _on_gpu.set(self._on_gpu)
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        _on_gpu.reset(self._token)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         fakes: list[FakeTensor] = []

@@ -13,7 +13,7 @@ _OF_TASKS = set[str]().union(*(task.spec.model_fields.keys() - task.outside_prod
 _PRODUCTS = frozenset({*_IN_PRODUCTS, *_OF_TASKS, "base", "window", "overlap"})
 _STEP = _RECURRENCE | {
     "base", "tokenizer", "window", "overlap", "windows", "batch", "dropout", "precision", "checkpointing",
-    "memory_budget", "tune",
+    "memory_budget", "tune", "speed", "tokens",  # the last two choose kernels, which keep less
 }  # fmt: skip
 
 ENTERING: dict[str, frozenset[str]] = {

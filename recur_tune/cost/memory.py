@@ -15,21 +15,26 @@ from recur_tune.cost.counted import simulated_batch, state_floats
 from recur_tune.cost.fake import FakeTensors
 from recur_tune.cost.inference import state_bytes
 from recur_tune.errors import UserError
+from recur_tune.model.launches import without_launches
 from recur_tune.model.pretrained import described_model, recurrent_config
 from recur_tune.shape import shape_of
 from recur_tune.spec import Precision, TrialConfig
-from recur_tune.training.bptt import Chain, Plan, Read, fixed_plan
+from recur_tune.training.bptt import Chain, Plan, Read, Speed, chosen_speed, fixed_plan
 from recur_tune.training.memory_tracker import MemoryTracker
 from recur_tune.training.precision import default_device, uses_bfloat16
 from recur_tune.training.step import make_optimizer, train_step
 
 _SIMULATED_WINDOWS = 4  # a longer chain is priced from one of this length, of which at most so many are kept:
 _SIMULATED_KEPT = 3  # or from one of this length, where all windows are kept
+# Bytes that a step on an H200 has held beside its tensors, 130 to 270 MiB in twenty measured ones: torch gives cuBLAS a
+# workspace of 32 MiB there for each thread and stream that multiplies. Older GPUs have a quarter of it.
+_WORKSPACES = 6 * 2**25
 
 
 def predict_peak_memory(config: TrialConfig, base: PretrainedConfig, lanes: int | None = None) -> int:
     """Bytes of weights, gradients, optimiser state, batch and activations at the worst moment of a step.
 
+    It is the step that the trial will run: on a GPU with kernels, or operation by operation, as its speed is chosen.
     `lanes` is one worker's share of the batch; the default is all of it.
     """
     return plan_memory(config, base, resolve_plan(config, base, lanes), lanes or config.batch)
@@ -69,10 +74,11 @@ def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: 
         _forget_inside_the_kernel(described)
     shape = described.to_json_string(use_diff=False)
     precision: Precision = "bfloat16" if uses_bfloat16(device, config.precision) else "float32"
+    speed = chosen_speed(config, device, workers=-(-config.batch // lanes))
 
     def simulated(windows: int, kept: int) -> _Simulation:
         return _simulate(
-            shape, config.window, windows, lanes, precision, Plan(kept), device.type == "cuda", config.tune
+            shape, config.window, windows, lanes, precision, Plan(kept), device.type == "cuda", config.tune, speed
         )
 
     windows, kept = config.windows, plan.kept_windows
@@ -105,10 +111,11 @@ class _Simulation:
 
 @cache
 def _simulate(
-    shape: str, window: int, windows: int, lanes: int, precision: Precision, plan: Plan, on_gpu: bool, tune: str
-) -> _Simulation:
+    shape: str, window: int, windows: int, lanes: int, precision: Precision, plan: Plan, on_gpu: bool, tune: str,
+    speed: Speed,
+) -> _Simulation:  # fmt: skip
     """Only what moves bytes is an argument, so that trials which differ in the rest share an answer."""
-    with FakeTensors():
+    with FakeTensors(on_gpu), without_launches():
         model = described_model(shape)
         if tune == "recurrence":
             model.freeze_body()
@@ -120,10 +127,12 @@ def _simulate(
         optimizer.step()  # makes the moments, which exist from the second step on
         optimizer.zero_grad(set_to_none=True)
         batch = simulated_batch(windows, lanes, window)
-        chain, tracker = Chain(model, plan), MemoryTracker()
+        chain, tracker = Chain(model, plan, speed), MemoryTracker()
+        chain._recording = None  # the second step, whose peak is measured, is run by hand
         added = _added_by_each_reading(chain, tracker)
         peak = track_step(tracker, chain, optimizer, batch, precision)
-        return _Simulation(peak, activations=added[windows - 2] if plan.kept_windows > 2 else 0)
+        activations = added[windows - 2] if plan.kept_windows > 2 else 0
+        return _Simulation(peak + (_WORKSPACES if on_gpu else 0), activations)
 
 
 def track_step(

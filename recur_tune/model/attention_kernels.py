@@ -9,10 +9,9 @@ Shape suffixes: B lanes, T positions, C columns, D head size.
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 
 from recur_tune.model.body import Turn
+from recur_tune.model.jit import kernel, tl, triton
 from recur_tune.model.passes import Total
 
 _TALLER, _WIDE = 64, 64  # a block of a join, as it was fastest on an H200 for a hidden size of 768
@@ -38,7 +37,7 @@ def turned(
     return turned_BTC
 
 
-@triton.jit
+@kernel
 def _turned(
     qkv_at, cos_at, sin_at, turned_at, rows, columns, positions, half, heads,
     BACK: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
@@ -97,7 +96,7 @@ def join(
     return joined
 
 
-@triton.jit
+@kernel
 def _join(
     queries_at, keys_at, values_at, joined_at, total_at, downs_at, down, rows, positions, source_rows, wide, narrow,
     BY_LANE: tl.constexpr, HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
@@ -133,7 +132,7 @@ def _of(wanted, row, rows, column, columns):
     return (row < tl.where(wanted, rows, 0))[:, None] & (column < columns)[None, :]
 
 
-@triton.jit
+@kernel
 def _join_turned(
     queries_at, keys_at, values_at, joined_at, total_at, downs_at, down, rows, positions, source_rows, cos_at, sin_at,
     half, heads, shared_heads,
@@ -180,7 +179,7 @@ def move(x_BTC: torch.Tensor, down: int | torch.Tensor, rows: int) -> torch.Tens
     return moved_BTC
 
 
-@triton.jit
+@kernel
 def _move(
     x_at, downs_at, moved_at, source_rows, rows, size, down,
     BY_LANE: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
@@ -212,7 +211,7 @@ def pack(
     return packed_BSC
 
 
-@triton.jit
+@kernel
 def _pack(
     x_at, extra_at, extra_lane, places_at, seen_at, packed_at, positions, inserted, size, columns,
     BY_LANE: tl.constexpr, HAS_PLACES: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
@@ -250,7 +249,7 @@ def by_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tenso
     return by_extra_BMC
 
 
-@triton.jit
+@kernel
 def _by_extra(
     keys_at, values_at, seen_at, by_extra_at, rows, inserted, narrow,
     BY_LANE: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
@@ -287,7 +286,7 @@ def by_places(
     return by_places_MC
 
 
-@triton.jit
+@kernel
 def _by_places(
     keys_at, values_at, seen_at, by_places_at, lanes, rows, inserted, narrow,
     BY_LANE: tl.constexpr, LANES: tl.constexpr, WIDE: tl.constexpr,

@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch.autograd.function import once_differentiable
+
+from recur_tune.model.jit import kernel, tl, triton
 
 _ROWS, _KEYS = 64, 64  # queries and cached rows of a block
 _EXACT = tl.constexpr("tf32x3")  # where a step is in single precision
@@ -54,7 +54,7 @@ def keep_rows(
     return next_BSMC
 
 
-@triton.jit
+@kernel
 def _keep(
     rows_at, next_at, rows_lane, filled_at, k_at, k_lane, k_head, k_row, v_at, v_lane, v_head, v_row, places_at,
     moved_at, count, sinks, kept, columns, size,
@@ -142,7 +142,7 @@ def _blocks(size: int) -> dict[str, int]:
     return {"ROWS": _ROWS, "KEYS": _KEYS, "BLOCK": max(16, triton.next_power_of_2(size)), "num_warps": 4}
 
 
-@triton.jit
+@kernel
 def _attend(
     q_at, q_lane, q_head, q_row, out_at, rows_at, rows_lane, scale_at, gate_at, gate_lane, seen_at,
     mixed_at, taken_at, normaliser_at, heads, groups, positions, cached, size, root,
@@ -191,7 +191,7 @@ def _scales(scale_at, own, values, inside):
     return of_keys, tl.load(scale_at + values + own, mask=inside, other=0.0).to(tl.float32)
 
 
-@triton.jit
+@kernel
 def _attend_backward(
     q_at, q_lane, q_head, q_row, out_at, rows_at, rows_lane, scale_at, gate_at, gate_lane, seen_at, taken_at,
     normaliser_at, by_mixed_at, by_q_at, by_out_at, of_scale_at, of_gate_at,

@@ -15,9 +15,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch.autograd.function import once_differentiable
+
+from recur_tune.model.jit import kernel, tl, triton
 
 WIDEST = 64  # head: of wider ones a processor's own memory has no room for the squares that are multiplied
 _ROWS = 64  # positions of a block
@@ -228,7 +228,7 @@ def _store_memory(memory_at, sums_at, memory, sums, size, HAS_SUMS: tl.constexpr
         tl.store(sums_at + row, sums, mask=row < size)
 
 
-@triton.jit
+@kernel
 def _read(
     q_at, q_lane, q_head, q_row, out_at, gate_at, gate_lane, memory_at, memory_lane, sums_at, sums_lane, mixed_at,
     heads, group, positions, size, least, HAS_SUMS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -249,7 +249,7 @@ def _read(
     tl.store(mixed_at + at, out + gate * (found - out), mask=inside)
 
 
-@triton.jit
+@kernel
 def _read_backward(
     q_at, q_lane, q_head, q_row, out_at, gate_at, gate_lane, memory_at, memory_lane, sums_at, sums_lane, by_mixed_at,
     by_q_at, by_out_at, by_gate_at, by_memory_at, by_sums_at, groups, group, positions, size, least,
@@ -286,7 +286,7 @@ def _read_backward(
     _store_memory(by_memory_at + at * size, by_sums_at + at, by_memory, by_sums, size, HAS_SUMS, BLOCK)
 
 
-@triton.jit
+@kernel
 def _write(
     k_at, k_lane, k_head, k_row, v_at, v_lane, v_head, v_row, memory_at, sums_at, written_at, features_at,
     memory_lane, sums_lane, groups, positions, size, least,
@@ -311,7 +311,7 @@ def _write(
     _store_memory(written_at + at_memory, features_at + at_sums, written, features, size, HAS_SUMS, BLOCK)
 
 
-@triton.jit
+@kernel
 def _write_backward(
     k_at, k_lane, k_head, k_row, v_at, v_lane, v_head, v_row, memory_at, sums_at, by_written_at, by_features_at,
     by_memory_at, by_sums_at, by_k_at, by_v_at, memory_lane, sums_lane, groups, positions, size, least,

@@ -11,7 +11,7 @@ def passes_for(fused: bool) -> ModuleType:
     """The module that has them."""
     if not fused:
         return passes
-    from recur_tune.model import kernels  # needs Triton, which comes with torch for GPUs
+    from recur_tune.model import kernels  # here, since to load Triton takes a while
 
     return kernels
 

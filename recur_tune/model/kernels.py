@@ -14,12 +14,11 @@ Shape suffixes: B lanes, T positions, K hidden size, N rows, V vocabulary, padde
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
 
 from recur_tune.corpus.windows import NOT_SCORED
 from recur_tune.model.attention_kernels import by_extra, by_places, join, move, pack, turned
 from recur_tune.model.body import Module
+from recur_tune.model.jit import kernel, tl, triton
 from recur_tune.model.mean_kernels import stretch_means, stretch_means_backward, stretch_of
 from recur_tune.model.passes import Total, is_rms
 
@@ -69,7 +68,7 @@ def _vectors(norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
     return norm.weight, norm.weight if is_rms(norm) else norm.bias
 
 
-@triton.jit
+@kernel
 def _add_norm(
     x_at, added_at, weight_at, bias_at, total_at, normed_at, means_at, moments_at, positions, size, eps,
     IS_RMS: tl.constexpr, HAS_ADDED: tl.constexpr, HAS_MEAN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -108,7 +107,7 @@ def _sum_of_parts(x_BPK: torch.Tensor) -> torch.Tensor:
     return sum_B1K
 
 
-@triton.jit
+@kernel
 def _sum_parts(x_at, sum_at, parts, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     lane, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([PARTS, BLOCK], tl.float32)
@@ -150,7 +149,7 @@ def add_norm_backward(
     return gradient, low, normed
 
 
-@triton.jit
+@kernel
 def _add_norm_backward(
     by_normed_at, by_x_at, by_means_at, x_at, moments_at, weight_at, bias_at, gradient_at, low_at, normed_at,
     of_weight_at, of_bias_at, of_added_at, rows, size, positions, stretches,
@@ -217,7 +216,7 @@ def add_columns(gradient: torch.Tensor, total: Total) -> None:
     )
 
 
-@triton.jit
+@kernel
 def _add_columns(gradient_at, total_at, rows, size, TALL: tl.constexpr, WIDE: tl.constexpr):
     column, row = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1) * TALL + tl.arange(0, TALL)
     inside = (row < rows)[:, None] & (column < size)[None, :]
@@ -239,7 +238,7 @@ def gelu(hidden: torch.Tensor) -> torch.Tensor:
     return active
 
 
-@triton.jit
+@kernel
 def _gelu(hidden_at, active_at, count, BLOCK: tl.constexpr):
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     hidden = tl.load(hidden_at + at, mask=at < count).to(tl.float32)
@@ -264,7 +263,7 @@ def gelu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -
     return gradient, active
 
 
-@triton.jit
+@kernel
 def _gelu_backward(
     hidden_at, by_active_at, gradient_at, active_at, total_at, rows, size,
     HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
@@ -293,7 +292,7 @@ def swiglu(hidden: torch.Tensor) -> torch.Tensor:
     return active
 
 
-@triton.jit
+@kernel
 def _swiglu(hidden_at, active_at, rows, units, TALL: tl.constexpr, WIDE: tl.constexpr):
     column, row = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1) * TALL + tl.arange(0, TALL)
     inside = (row < rows)[:, None] & (column < units)[None, :]
@@ -315,7 +314,7 @@ def swiglu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total)
     return gradient, active
 
 
-@triton.jit
+@kernel
 def _swiglu_backward(
     hidden_at, by_active_at, gradient_at, active_at, total_at, rows, units,
     HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
@@ -348,7 +347,7 @@ def cross_entropy(logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: i
     return loss_N.sum()
 
 
-@triton.jit
+@kernel
 def _cross_entropy(logits_at, target_at, loss_at, vocabulary, size, not_scored, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     logits_at += row * size

@@ -9,8 +9,8 @@ Shape suffixes: B lanes, T positions, M stretches, K hidden size.
 from __future__ import annotations
 
 import torch
-import triton
-import triton.language as tl
+
+from recur_tune.model.jit import kernel, tl, triton
 
 _PARTS, _COLUMNS = 32, 64  # of sums over positions
 
@@ -43,7 +43,7 @@ def stretch_means(x_BTK: torch.Tensor, count: int) -> torch.Tensor:
     return means_BMK
 
 
-@triton.jit
+@kernel
 def _stretch_means(x_at, means_at, positions, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     lane, stretch, stretches = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
     column = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
@@ -68,7 +68,7 @@ def stretch_means_backward(by_means_BMK: torch.Tensor, positions: int) -> torch.
     return gradient
 
 
-@triton.jit
+@kernel
 def _spread(by_means_at, gradient_at, positions, size, stretches, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     lane, position = tl.program_id(0).to(tl.int64), tl.program_id(1) * PARTS + tl.arange(0, PARTS)
     column = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)

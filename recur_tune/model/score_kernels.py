@@ -16,9 +16,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch.autograd.function import once_differentiable
+
+from recur_tune.model.jit import kernel, tl, triton
 
 _ROWS = 32  # of a block
 _COLUMNS = 64  # the same, of weights
@@ -120,7 +120,7 @@ def _powers(
     return long, power, lower, angle * long - late.to(tl.float32) * _QUARTER, there
 
 
-@triton.jit
+@kernel
 def _weights(
     radius_at, angle_at, weights_at, numbers, sines, dilation, first, rows, seen, all_rows, columns,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -132,7 +132,7 @@ def _weights(
     tl.store(weights_at + at, tl.where(there, power * tl.cos(turn), 0.0), mask=inside)
 
 
-@triton.jit
+@kernel
 def _weights_backward(
     radius_at, angle_at, by_weights_at, by_both_at, numbers, sines, dilation, first, rows, seen, all_rows, columns,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -208,7 +208,7 @@ class _Mixed(torch.autograd.Function):
         return by_out, by_taken, of_gate.sum(0).to(gate.dtype)
 
 
-@triton.jit
+@kernel
 def _rows(
     v_at, v_lane, v_head, v_row, past_at, past_lane, past_head, past_row, rows_at, heads, group, before,
     positions, count, size,
@@ -230,7 +230,7 @@ def _rows(
     tl.store(rows_at + at, value, mask=inside)
 
 
-@triton.jit
+@kernel
 def _rows_backward(
     by_rows_at, by_values_at, by_v_at, heads, group, numbers, before, positions, count, size,
     HAS_VALUES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -259,7 +259,7 @@ def _number(head, heads, numbers):
     return number, (number < numbers) & (number * heads // numbers == head)
 
 
-@triton.jit
+@kernel
 def _mix(out_at, taken_at, gate_at, mixed_at, numbers, positions, size, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     head, heads, lane = tl.program_id(1), tl.num_programs(1), tl.program_id(2).to(tl.int64)
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
@@ -274,7 +274,7 @@ def _mix(out_at, taken_at, gate_at, mixed_at, numbers, positions, size, ROWS: tl
     tl.store(mixed_at + at, out + gate * (taken - out), mask=inside)
 
 
-@triton.jit
+@kernel
 def _mix_backward(
     out_at, taken_at, gate_at, by_mixed_at, by_out_at, by_taken_at, of_gate_at, numbers, positions, size,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,

@@ -58,7 +58,8 @@ class Mechanism:
         module: Where its `Recurrence` (recur_tune.model.recurrence) is, as `package.module:Class`.
         summary: One line for `--help` and the docs.
         mark: How its trials are drawn; None takes the next free one.
-        first: Trials that a search tries first, by their role; fields that they do not name are drawn.
+        first: Trials that a search tries first, by their role; of fields that they do not name windows are the
+            baseline's and others are drawn.
         aliases: Other names that are understood.
         flops: Forward FLOPs that it adds to a window, a position's attention counted over what it sees; None has
             them counted by torch.

@@ -48,16 +48,21 @@ def make_sampler(spec: SearchSpec, already: int) -> optuna.samplers.BaseSampler:
 
 
 def first_points(spec: SearchSpec) -> dict[str, dict[str, Any]]:
-    """The plain baseline and each mechanism's own, as near as the space comes to them; then what is given."""
+    """The plain baseline and each mechanism's own, as near as the space comes to them; then what is given.
+
+    All are read in the baseline's windows, so that they can be compared: what else differs would be taken for the
+    mechanism's doing.
+    """
     space = spec.parsed_space
     recurrence = space.parameters.get("recurrence")
     kinds = [canonical(kind) for kind in getattr(recurrence, "values", (space.fixed.get("recurrence", DEFAULT),))]
-    points = {}
+    points, reading = {}, {name: PAPER[name] for name in ("window", "overlap")}
     if NONE in kinds:
         points["baseline"] = space.closest({**PAPER, "recurrence": NONE})
     for kind in kinds:
         for role, fields in MECHANISMS[kind].first.items() if kind != NONE else ():
-            points[f"{kind} {role}" if role in points else role] = space.closest({**fields, "recurrence": kind})
+            wanted = {**reading, **fields, "recurrence": kind}
+            points[f"{kind} {role}" if role in points else role] = space.closest(wanted)
     return points | {f"given {number}": space.point(given) for number, given in enumerate(spec.first, 1)}
 
 

@@ -238,7 +238,12 @@ def _start_clean() -> None:
 
 def _bound_memory(share: float) -> None:
     """Let tensors of this process take no more of the card: whoever needs more than was predicted for it then fails
-    alone, and not whichever of its neighbours asks next."""
+    alone, and not whichever of its neighbours asks next.
+
+    Expandable segments keep a twentieth less that is not used. Torch looks for them when it first asks CUDA for memory.
+    """
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its former name, which somebody may have given other settings
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     if torch.cuda.is_available():
         torch.cuda.set_per_process_memory_fraction(share)
 

@@ -114,11 +114,20 @@ class Reader:
                 assert any(mark.bounding_box() for mark in marks), f"{figure} is blank"
 
 
+@pytest.fixture(scope="module")
+def window(browser: Browser) -> Iterator[BrowserContext]:
+    """One for all files that are opened: a window's own frame takes Chromium more than a second."""
+    context = desktop(browser)
+    yield context
+    context.close()
+
+
 @pytest.fixture
-def reader(page: Page) -> Iterator[Reader]:
+def reader(window: BrowserContext) -> Iterator[Reader]:
     """Whatever a test does, the page asks nobody for anything and has nothing to complain of."""
-    reader = Reader.at(page)
+    reader = Reader.at(window.new_page())
     yield reader
+    reader.page.close()
     assert reader.asked == [] and reader.complaints == []
 
 
@@ -135,14 +144,12 @@ def big(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reading, Path]:
 
 
 @pytest.fixture(scope="module")
-def read(browser: Browser, big: tuple[Reading, Path]) -> Iterator[Reader]:
+def read(window: BrowserContext, big: tuple[Reading, Path]) -> Iterator[Reader]:
     """Somebody who has read that report to its end, which takes seconds; several tests look at what they see."""
-    context = desktop(browser)
-    reader = Reader.at(context.new_page())
+    reader = Reader.at(window.new_page())
     assert reader.read(big[1]) == ALL
     yield reader
     assert reader.asked == [] and reader.complaints == []
-    context.close()
 
 
 def reported(search: Reading) -> tuple[Reading, Path]:

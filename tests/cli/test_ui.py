@@ -28,6 +28,8 @@ from tests.running.searches import small_spec
 from tests.users import as_user
 
 pytestmark = pytest.mark.slow
+# Not where a port is listened on: that it is the server's own is told by whose child listens.
+forked = pytest.mark.usefixtures("from_the_fork_server")
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,7 @@ def status_at(place: str, *request: str) -> int:
     return server.getresponse().status
 
 
+@forked
 def test_where_others_are_on_the_machine_nobody_else_reads_or_writes(results: Path, neighbour: int) -> None:
     with Command("ui", "--results", results) as shown:
         shown.until(lambda: "Ctrl-C" in shown.err, "the address, which comes when the server answers")
@@ -117,6 +120,7 @@ def test_nothing_to_show_is_a_sentence(tmp_path: Path) -> None:
     assert refused.code == 2 and "there are no searches in" in refused.err
 
 
+@forked
 def test_a_database_of_an_older_version_says_how_to_upgrade(results: Path, tmp_path: Path) -> None:
     SearchDirectory.create(tmp_path, "books", small_spec(tmp_path).model_copy(update={"tracking": None}))
     (tmp_path / "mlflow.db").write_bytes((results / "mlflow.db").read_bytes())
@@ -128,6 +132,7 @@ def test_a_database_of_an_older_version_says_how_to_upgrade(results: Path, tmp_p
     assert "Traceback" not in refused.err
 
 
+@forked
 def test_a_server_that_does_not_start_leaves_what_it_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     spec = small_spec(tmp_path).model_copy(update={"tracking": "nonsense://"})

@@ -19,7 +19,7 @@ memories = st.integers(4 * GIB, 200 * GIB)
 @pytest.mark.parametrize(
     ("predicted", "parts"),
     [
-        (0.001, 1), (1, 1), (10, 1), (10.7, 2), (22, 2), (22.8, 3), (44, 4), (60, 6), (92, 8), (93, 8), (1000, 8),
+        (0.001, 1), (1, 1), (12, 1), (12.9, 2), (26, 2), (26.5, 3), (53, 4), (70, 6), (94, 7), (95, 8), (1000, 8),
     ],
 )  # fmt: skip
 def test_a_trial_takes_as_many_eighths_as_its_prediction_and_a_margin_need(predicted: float, parts: int) -> None:
@@ -110,7 +110,7 @@ def test_alike_trials_are_asked_for_until_cards_are_full_and_one_waits(cards: in
 
 def test_the_line_says_how_many_share_a_card_and_why() -> None:
     said = Card(136 * GIB).why(8)
-    assert "up to 8 trials share a card of 136 GiB." in said and "holds 10.7 GiB of predicted memory" in said
+    assert "up to 8 trials share a card of 136 GiB." in said and "holds 12.8 GiB of predicted memory" in said
     assert "up to 3 trials share a card of 136 GiB, for want of cores" in Card(136 * GIB).why(3)
 
 

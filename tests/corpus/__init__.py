@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import urllib.error
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 from hypothesis import strategies as st
@@ -61,3 +63,8 @@ def save_merging_tokenizer(folder: Path) -> None:
 
 def texts(name: str, split: Split) -> list[bytes]:
     return [document.data for document in open_corpus(name).documents(split)]
+
+
+def no_network(*_: object, **__: object) -> NoReturn:
+    """In place of what opens an address."""
+    raise urllib.error.URLError("no network in tests")

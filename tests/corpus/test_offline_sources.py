@@ -1,4 +1,5 @@
-"""The corpora that need no file: the standard library's own text, and recall, which is made up."""
+"""Every corpus without a network, and those that need no file: the standard library's own text, which takes seconds to
+read and is read once a process, and recall, which is made up."""
 
 from __future__ import annotations
 
@@ -16,9 +17,27 @@ from hypothesis import strategies as st
 
 from recur_tune.corpus.document import SPLITS, Split
 from recur_tune.corpus.recall import RecallCorpus
-from recur_tune.corpus.sources import open_corpus
+from recur_tune.corpus.sources import CORPORA, open_corpus
 from recur_tune.errors import UserError
-from tests.corpus import texts
+from tests.corpus import no_network, texts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CORPORA)
+def test_every_corpus_opens_without_a_network_or_says_what_it_needs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("urllib.request.urlopen", no_network)
+    try:
+        corpus = open_corpus(name)
+        read = getattr(corpus, "questions", corpus.documents)
+        something = next(iter(read("validation")))
+        assert corpus.fingerprint("validation")
+    except UserError as error:
+        assert CORPORA[name].needs != "nothing"
+        assert name in str(error) and f"{name}:" in str(error), "the sentence says what to give instead"
+    else:
+        assert CORPORA[name].needs == "nothing" and something
+        assert corpus.name == name
+
 
 # --- stdlib ---
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import urllib.error
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,7 @@ from recur_tune.corpus import sources
 from recur_tune.corpus.document import SPLITS, Split
 from recur_tune.corpus.sources import CORPORA, HundredMillionBytes, Pg19Hub, open_corpus, split_articles
 from recur_tune.errors import UserError
-from tests.corpus import text_folder, texts
+from tests.corpus import no_network, text_folder, texts
 
 # --- names ---
 
@@ -38,27 +37,6 @@ def test_a_corpus_unlike_any_other_gives_all_names() -> None:
     with pytest.raises(UserError, match="known: ") as caught:
         open_corpus("zzzzzz")
     assert all(name in str(caught.value) for name in CORPORA)
-
-
-def no_network(*_: object, **__: object) -> NoReturn:
-    raise urllib.error.URLError("no network in tests")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CORPORA)
-def test_every_corpus_opens_without_a_network_or_says_what_it_needs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("urllib.request.urlopen", no_network)
-    try:
-        corpus = open_corpus(name)
-        read = getattr(corpus, "questions", corpus.documents)
-        something = next(iter(read("validation")))
-        assert corpus.fingerprint("validation")
-    except UserError as error:
-        assert CORPORA[name].needs != "nothing"
-        assert name in str(error) and f"{name}:" in str(error), "the sentence says what to give instead"
-    else:
-        assert CORPORA[name].needs == "nothing" and something
-        assert corpus.name == name
 
 
 @pytest.mark.parametrize("name", ["wikitext-103", "pg19", "enwik8", "text8", "text"])

@@ -21,7 +21,7 @@ from tests.conftest import small_config
 pytestmark = pytest.mark.slow  # steps of every mechanism, twice
 
 
-def peak(config: TrialConfig, kept: int, mode: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> int:
+def peak(config: TrialConfig, kept: int, mode: Callable[[bool], Any], monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(memory, "FakeTensors", mode)
     memory._simulate.cache_clear()
     return plan_memory(config, small_config(n_layer=1, n_positions=144), Plan(kept), config.batch)  # room for a cache
@@ -38,7 +38,7 @@ def test_a_step_has_the_peak_that_it_has_under_torchs_own(recurrence: str, monke
     variants += [{"tune": "recurrence"}] if recurrence != "none" else [{}]
     for fields in variants:
         config = config_of(recurrence, **fields)
-        theirs = peak(config, 1, FakeTensorMode, monkeypatch)
+        theirs = peak(config, 1, lambda on_gpu: FakeTensorMode(), monkeypatch)
         assert peak(config, 1, FakeTensors, monkeypatch) == theirs
         assert peak(config, 1, FakeTensors, monkeypatch) == theirs, "nor when every operation is known"
 
@@ -61,7 +61,7 @@ def test_the_overlap_moves_no_byte_where_it_is_not_left_out(recurrence: str) -> 
         described = memory.recurrent_config(base, config_of(recurrence).recurrence_spec, None)
         described.overlap = overlap
         shape = described.to_json_string(use_diff=False)
-        peaks.add(memory._simulate(shape, 16, 3, 2, "float32", Plan(2), False, "all"))
+        peaks.add(memory._simulate(shape, 16, 3, 2, "float32", Plan(2), False, "all", "plain"))
     assert len(peaks) == 1
 
 

@@ -36,7 +36,7 @@ OTHERS: dict[str, Any] = {
 }  # fmt: skip
 SHAPE = {"base", "corpus", "tokenizer"}
 # Change the work only by what 'auto' keeps:
-BY_PLAN = {"batch", "dropout", "precision", "memory_budget"}
+BY_PLAN = {"batch", "dropout", "precision", "memory_budget", "speed", "tokens"}
 BY_PLAN |= {field for one in MECHANISMS.values() for field in one.outside_products}
 # A mechanism's fields that enter products, and yet not all costs that products enter: neither a row nor a lag has
 # weights, and rows are looked at as often in one softmax as apart.

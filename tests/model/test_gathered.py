@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from recur_tune.model import RecurrentGPT2, passes
+from recur_tune.model import RecurrentGPT2, kernels, passes
 from recur_tune.model.arithmetic import Arithmetic
 from recur_tune.model.attention import Extra, attend
 from recur_tune.model.gathered import Gathered, Totals
@@ -168,9 +166,5 @@ def test_gelu_is_differentiated_as_autograd_does_far_from_zero_too(dtype, close)
      "cross_entropy"],
 )  # fmt: skip
 def test_a_kernel_takes_what_its_pass_takes(name):
-    """Read rather than imported: kernels need Triton, which comes with torch for GPUs."""
-    files = [Path(passes.__file__).with_name(f"{part}kernels.py") for part in ("", "attention_", "mean_")]
-    parts = [part for file in files for part in ast.parse(file.read_text()).body]
-    kernels = {part.name: part.args for part in parts if isinstance(part, ast.FunctionDef)}
-    taken = [one.arg for one in kernels[name].args]
-    assert taken == list(inspect.signature(getattr(passes, name)).parameters)
+    taken, expected = (list(inspect.signature(getattr(module, name)).parameters) for module in (kernels, passes))
+    assert taken == expected

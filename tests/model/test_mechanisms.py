@@ -208,7 +208,7 @@ def test_a_step_in_low_precision_learns(spec):
     model = made("qwen3", spec).float().train()
     chain, batch = Chain(model, Plan(1)), mixed_batch()
     optimizer = make_optimizer(model, 1e-3, 0.1)
-    losses = [float(train_step(chain, optimizer, batch, 1.0, "bfloat16")[0]) for _ in range(3)]
+    losses = [float(train_step(chain, optimizer, batch, 1.0, "bfloat16")[0]) for _ in range(2)]
     assert losses[-1] < losses[0]
 
 

@@ -27,7 +27,7 @@ OUT_OF_MEMORY = [
 
 def in_gibibytes(config: TrialConfig) -> dict[str, float]:
     """Windows of 16, 32 and 64 take one, three and all eighths of a card of 64 GiB."""
-    return price(config) | {"peak_memory": {16: 4.0, 32: 12.0, 64: 60.0}[config.window] * GIB}
+    return price(config) | {"peak_memory": {16: 4.0, 32: 15.0, 64: 60.0}[config.window] * GIB}
 
 
 def on_one_card(directory: SearchDirectory) -> Driver:

@@ -74,10 +74,14 @@ def test_all_that_the_help_names_are_there() -> None:
     assert (Path(__file__).parents[2] / "search_spaces").resolve() == SEARCH_SPACES.resolve()
 
 
+def test_every_recurrence_fits_the_base_for_files_of_ones_own() -> None:
+    """Whether the other spaces fit is told by their dry runs."""
+    check_shapes(with_fields(shipped("recurrences"), corpus="stdlib", tokenizer="bytes"))
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_a_shipped_space_fits_its_base_and_its_text(name: str) -> None:
+def test_a_shipped_space_has_its_text_its_recurrences_and_its_budget(name: str) -> None:
     spec = shipped(name)
-    check_shapes(with_fields(spec, corpus="stdlib", tokenizer="bytes") if name in NEEDS_FILES else spec)
     assert spec.parsed_space.fixed["corpus"].partition(":")[0] in CORPORA
     of_encoders = [kind for kind, mechanism in MECHANISMS.items() if mechanism.both_ways]
     kinds = MECHANISMS if name in EVERY else of_encoders if name in QUESTIONS else ["pooled"]
@@ -99,6 +103,17 @@ def test_the_first_trials_are_the_baseline_and_the_papers_own_configuration(name
     assert drawn["paper"].checkpointing == "all" and drawn["paper"].precision == "auto"
     base, tokenizer = ("mini", "bytes") if name == "enwik8-bytes" else ("gpt2", None)
     assert (drawn["paper"].base, drawn["paper"].tokenizer) == (base, tokenizer)
+
+
+def test_every_mechanism_begins_in_the_baselines_windows() -> None:
+    spec = shipped("recurrences")
+    points = first_points(spec)
+    readings = {
+        role: (drawn["window"], drawn["overlap"])
+        for role, point in points.items()
+        if (drawn := spec.parsed_space.draw(Given(point)))
+    }
+    assert len(readings) > 7 and set(readings.values()) == {(300, 0)}
 
 
 def test_short_searches_begin_with_what_was_best_before() -> None:

@@ -19,19 +19,12 @@ from recur_tune.slurm.folder import Head, SlurmFolder
 from recur_tune.slurm.job import Signals, _run_search
 from recur_tune.slurm.profile import Profile
 from recur_tune.spec import parse
-from tests import forked
-from tests.command import own_server
 from tests.ports import free_port, taken_port
 from tests.running.searches import small_spec
 from tests.waiting import until
 
-pytestmark = pytest.mark.slow  # each is a command in a process of its own
-
-
-@pytest.fixture(autouse=True)
-def _forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in forked.settings(own_server()).items():
-        monkeypatch.setenv(name, value)
+# Each is a command in a process of its own.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("from_the_fork_server")]
 
 
 @pytest.fixture

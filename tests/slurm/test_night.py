@@ -70,16 +70,15 @@ def test_slurm_itself_warns_a_job_before_its_time_is_up(warned_job: Path, slurm:
 
 
 def test_lost_nodes_and_preemption_lose_no_finished_trial(site: Site, slurm: MiniSlurm) -> None:
-    space = site.space(budget__tokens=50_000, budget__trials=3, budget__rungs=3)
+    space = site.space(budget__trials=3, budget__rungs=3)
     search = site.submit("lossy", site.profile(nodes=3, cpus_per_node=2, partition="preempt"), space)
     search.until(lambda: "n3" in search.nodes_at_work().values(), "a trial on n3")
     trial = next(number for number, node in search.nodes_at_work().items() if node == "n3")
-    slurm.kill_node("n3")
-    elsewhere = ("n1", "n2")
-    search.until(lambda: search.nodes_at_work().get(trial) in elsewhere, "that trial elsewhere")
-    slurm.cut_off("n2")
-    search.until(lambda: set(search.nodes_at_work().values()) == {"n1"}, "all trials on n1")
-    with search.held("n1"):  # so that there is something left to preempt
+    with search.held("n1", "n2"):  # so that there is something left to lose, and then to preempt
+        slurm.kill_node("n3")
+        search.until(lambda: search.nodes_at_work().get(trial) in ("n1", "n2"), "that trial elsewhere")
+        slurm.cut_off("n2")
+        search.until(lambda: set(search.nodes_at_work().values()) == {"n1"}, "all trials on n1")
         slurm.reconnect("n2")
         slurm.revive_node("n3")
         slurm.run("sbatch", "--partition=urgent", "--nodelist=n1", "--exclusive", "--wrap=sleep 1")

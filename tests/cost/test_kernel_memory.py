@@ -1,0 +1,157 @@
+"""Peak memory on a GPU: a step is priced at the speed at which it runs, with what its kernels allocate and keep."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import CONFIG_MAPPING, PretrainedConfig
+
+from recur_tune.cost import memory
+from recur_tune.cost.fake import FakeTensors
+from recur_tune.cost.memory import plan_memory, predict_peak_memory, track_step
+from recur_tune.errors import UserError
+from recur_tune.model import jit
+from recur_tune.model.launches import without_launches
+from recur_tune.model.pretrained import base_config, fresh_model, recurrent_config
+from recur_tune.model.products import add_product
+from recur_tune.recurrences import MECHANISMS
+from recur_tune.spec import TrialConfig
+from recur_tune.training.bptt import Chain, Plan
+from recur_tune.training.memory_tracker import MemoryTracker
+from recur_tune.training.step import make_optimizer, train_step
+from tests.conftest import small_config, small_model
+from tests.model import full_batch
+from tests.model.bodies import BODIES
+
+LANES, SIZE, WINDOWS = 2, 16, 3
+GATED = [{"recurrence": "cache", "cache_join": "gate"}, {"recurrence": "fast_weights", "write_rule": "gated"}]
+
+
+@pytest.fixture
+def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "default_device", lambda: torch.device("cuda"))
+
+
+def config_of(**fields: Any) -> TrialConfig:
+    usual = {"window": SIZE, "windows": WINDOWS, "batch": LANES, "cache_rows": 9, "score_heads": 2}
+    return TrialConfig(**usual | {"precision": "float32", "speed": "compiled"} | fields)
+
+
+def base_of(family: str) -> PretrainedConfig:
+    settings = dict(BODIES[family])
+    return CONFIG_MAPPING[settings.pop("model_type")](**settings)
+
+
+def real_and_simulated(config: TrialConfig, base: PretrainedConfig, kept: int) -> tuple[int, int]:
+    """The peak of a step's real tensors, which no kernel fills, and of its fake ones, which stand for a CPU's too."""
+    described = recurrent_config(base, config.recurrence_spec, config.dropout)
+    model = fresh_model(described).train()
+    optimizer, batch, plan = make_optimizer(model, 1e-3, 0.0), full_batch(WINDOWS, LANES, SIZE), Plan(kept)
+    chain = Chain(model, plan, "compiled")
+    with without_launches():
+        train_step(chain, optimizer, batch, clip_norm=1.0, precision=config.precision)
+        real = track_step(MemoryTracker(), chain, optimizer, batch, config.precision)
+    shape = described.to_json_string(use_diff=False)
+    fake = memory._simulate(shape, SIZE, WINDOWS, LANES, config.precision, plan, False, config.tune, "compiled")
+    return real, fake.peak
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize("form", [*({"recurrence": name} for name in ("none", *MECHANISMS)), *GATED], ids=str)
+def test_what_is_simulated_with_kernels_is_the_peak_of_real_tensors(form: dict[str, Any], precision: str) -> None:
+    kept = 1 if precision == "float32" else WINDOWS
+    real, simulated = real_and_simulated(config_of(**form, precision=precision), small_config(n_layer=2), kept)
+    assert simulated == pytest.approx(real, rel=0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recurrence", ["none", "fast_weights", "scores"])
+def test_so_it_is_where_heads_share_keys_and_positions_turn(recurrence: str) -> None:
+    real, simulated = real_and_simulated(config_of(recurrence=recurrence), base_of("llama"), WINDOWS)
+    assert simulated == pytest.approx(real, rel=0.01)
+
+
+# By `benchmarks/mechanisms.py --base mini --batch 16 --window 300 --windows 10` on an H200 (docs/recurrences.md): the
+# form of which kernels save most, and the one with the lowest peak.
+@pytest.mark.parametrize(
+    ("form", "measured"),
+    [
+        ({"recurrence": "fast_weights", "write_rule": "delta"}, 6.85),
+        ({"recurrence": "cache", "cache_join": "gate"}, 2.18),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("on_gpu")
+def test_the_prediction_is_what_was_measured_on_a_gpu(form: dict[str, Any], measured: float) -> None:
+    config = TrialConfig(
+        base="mini", batch=16, window=300, windows=10, checkpointing="none", speed="recorded", **form
+    )  # fmt: skip
+    assert predict_peak_memory(config, base_config("mini")) / 2**30 == pytest.approx(measured, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("speed", ["replayed", "recorded"])
+@pytest.mark.parametrize("form", [{"recurrence": "none"}, *GATED], ids=str)
+@pytest.mark.usefixtures("on_gpu")
+def test_a_long_chain_is_priced_from_a_short_one_at_every_speed(
+    form: dict[str, Any], speed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, windows = small_config(n_layer=1), 6
+    config, plans = config_of(**form, windows=windows, speed=speed), (Plan(1), Plan(4), Plan(windows))
+
+    def tensors() -> list[int]:
+        return [plan_memory(config, base, plan, LANES) - memory._WORKSPACES for plan in plans]
+
+    short = tensors()
+    monkeypatch.setattr(memory, "_SIMULATED_WINDOWS", windows)
+    monkeypatch.setattr(memory, "_SIMULATED_KEPT", windows)
+    assert tensors() == pytest.approx(short, rel=0.003)
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_a_trial_is_priced_at_the_speed_that_it_will_have() -> None:
+    base = small_config(n_layer=2)
+
+    def peak(lanes: int = LANES, **fields: Any) -> int:
+        config = config_of(recurrence="fast_weights", checkpointing="none", **fields)
+        return predict_peak_memory(config, base, lanes)
+
+    long, short = ({"speed": "auto", "tokens": tokens} for tokens in (2_000_000, 1_999_999))
+    assert peak(**long) == peak(speed="recorded") < peak(speed="replayed") == peak(**short)
+    # Several workers have no recording, and without one a window that begins all documents has no state.
+    assert peak(1, **long) == peak(1, speed="compiled") < peak(1, speed="plain") == peak(1, **short)
+    assert peak(speed="plain") < peak(speed="replayed")
+
+
+def test_on_a_gpu_a_product_is_added_where_its_total_lies() -> None:
+    added = {}
+    for on_gpu in (True, False):
+        with FakeTensors(on_gpu), MemoryTracker() as tracker:
+            rows, other, total = torch.zeros(5, 8).bfloat16(), torch.zeros(5, 4).bfloat16(), torch.zeros(8, 4)
+            before = tracker.peak = tracker.live
+            add_product(total, rows, other)
+            added[on_gpu] = tracker.peak - before
+    assert added == {True: 0, False: 8 * 4 * 2}
+
+
+def test_so_the_heads_gradient_is_never_there_twice() -> None:
+    vocabulary, hidden = 4096, 24
+    shape = small_config(vocab_size=vocabulary, n_layer=1).to_json_string(use_diff=False)
+    on_cpu, on_gpu = (
+        memory._simulate(shape, SIZE, 2, LANES, "bfloat16", Plan(1), on_gpu, "all", "compiled").peak
+        for on_gpu in (False, True)
+    )
+    losses = LANES * SIZE * 4  # of rows: at a GPU's peak they are there, and gone when a CPU multiplies
+    assert on_cpu + memory._WORKSPACES - on_gpu == vocabulary * hidden * 2 - losses
+
+
+def test_without_triton_a_kernel_can_be_priced_and_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "_is_installed", False)
+    chain, batch = Chain(small_model(), Plan(1), "compiled"), full_batch(2, 1, 8)
+    with without_launches():
+        chain.differentiate(batch)
+    with pytest.raises(UserError, match="speed: 'compiled' and 'recorded' need Triton"):
+        chain.differentiate(batch)
