@@ -57,6 +57,7 @@ RECURRENCES: dict[str, dict[str, Any]] = {
     "none": {"recurrence": "none"},
     "pooled": {},
     "pooled, all layers": {"l_ins": "all", "embeddings": 2},
+    "pooled, recent": {"l_ins": "all", "pooling": "recent", "embeddings": 4, "skip": True},
     "tokens": {"recurrence": "tokens"},
     "cache, gate": {"recurrence": "cache", "cache_join": "gate"},
     "cache, softmax": {"recurrence": "cache"},
@@ -259,16 +260,22 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
         return torch.ones(columns, device=device)
 
     x, added = some(hidden, torch.float32), some(hidden)
-    by_x, by_mean = some(hidden, torch.float32), some(hidden, torch.float32, rows=1)
+    by_x = some(hidden, torch.float32)
     for title, norm in (("add_norm", torch.nn.LayerNorm(hidden)), ("add_norm, RMS", LlamaRMSNorm(hidden))):
         norm.to(device).requires_grad_(False)
         for vector in norm.parameters():
             vector.normal_()
-        total, normed, mean, moments = module.add_norm(x, added, norm, low, True)
-        yield title, [total, normed, mean, moments.flatten()]
-        totals = ones(hidden), ones(hidden), ones(hidden)
-        made = module.add_norm_backward(added, by_x, by_mean, total, moments, norm, low, low, totals)
-        yield f"{title}, backward", [*made, *totals]
+        for means in (1, 4):
+            by_means = some(hidden, torch.float32, rows=means)
+            total, normed, mean, moments = module.add_norm(x, added, norm, low, means)
+            yield f"{title}, means of {means}", [total, normed, mean, moments.flatten()]
+            totals = ones(hidden), ones(hidden), ones(hidden)
+            made = module.add_norm_backward(added, by_x, by_means, total, moments, norm, low, low, totals)
+            yield f"{title}, means of {means}, backward", [*made, *totals]
+    yield "means", [module.stretch_means(x, 5), module.stretch_means_backward(some(hidden, rows=5), positions)]
+    total = ones(hidden)
+    module.add_columns(added, total)
+    yield "add_columns", [total]
     given, total = some(4 * hidden), ones(4 * hidden)
     yield "gelu", [module.gelu(given)]
     yield "gelu, backward", [*module.gelu_backward(given, some(4 * hidden), total), total]
@@ -289,10 +296,14 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
     yield "join, turned back", [module.join(parts, total, turn), total]
     down = torch.tensor([0, 2, 0, 1, 2], device=device)
     yield "move", [module.move(x, down, positions + 2), module.move(x, -down, positions - 2)]
-    extra, given = some(2 * hidden, torch.float32, rows=3), some(3 * hidden)
-    for title, seen in (("pack", None), ("pack, by lane", torch.tensor([0, 3, 1, 2, 3], device=device))):
-        packed = module.pack(extra, given, seen)
-        yield title, [packed, module.packed_extra(packed, 3, 2 * hidden, seen)]
+    extra, given, places = some(2 * hidden, rows=3), some(3 * hidden), some(2 * hidden, torch.float32, rows=3)[0]
+    for title, seen in (("packed", None), ("packed, by lane", torch.tensor([0, 3, 1, 2, 3], device=device))):
+        packed, total = module.pack(extra, given, seen, places), ones(3 * hidden)
+        yield f"{title}, unplaced", [module.pack(extra, given, seen, None)]
+        parts = packed.chunk(3, dim=-1)
+        joined = module.join(parts, total, down=3 if seen is None else seen, rows=positions)
+        of_extra, of_places = module.by_extra(parts[1:], 3, seen), module.by_places(parts[1:], 3, seen, torch.float32)
+        yield title, [packed, joined, total, of_extra, of_places]
     logits, target = torch.randn(300, 50304, device=device).to(low), torch.randint(50257, (300,), device=device)
     target[::7] = NOT_SCORED
     yield "cross_entropy", [module.cross_entropy(logits, target, 50257), logits]

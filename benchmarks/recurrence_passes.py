@@ -20,6 +20,7 @@ LANES = 3
 FORMS: list[tuple[str, dict[str, Any], tuple[int, int, int], int, int]] = [
     ("cache", {"cache_rows": 40, "cache_join": "gate"}, (4, 4, 64), 77, 0),
     ("cache", {"cache_rows": 150, "cache_join": "gate"}, (6, 2, 48), 130, 5),
+    ("cache", {"cache_rows": 150}, (4, 4, 64), 130, 5),
     ("fast_weights", {"write_rule": "linear"}, (4, 4, 64), 77, 0),
     ("fast_weights", {"write_rule": "delta"}, (4, 4, 64), 77, 0),
     ("fast_weights", {"write_rule": "delta"}, (6, 2, 48), 130, 5),

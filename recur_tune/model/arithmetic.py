@@ -9,13 +9,14 @@ Shape suffixes: B lanes, T positions, K hidden size, C columns, D head size.
 from __future__ import annotations
 
 from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from recur_tune.model.body import Block, Body, Module, Projection, Turn
-from recur_tune.model.passes import is_rms, move, pack, packed_extra, rms_norm, turned
+from recur_tune.model.passes import by_extra, by_places, is_rms, join, move, pack, rms_norm, stretch_means, turned
 
 Product = Any  # what a matrix product made: here, a tensor
 
@@ -24,9 +25,10 @@ class Arithmetic:
     """The modules as they are."""
 
     kernels: Any = None  # a GPU's for a recurrence, where it has any
-    move = staticmethod(move)
-    turned = staticmethod(turned)
-    pack, packed_extra = staticmethod(pack), staticmethod(packed_extra)
+    # Those that attention needs; one by one, since a saved model's code has no package to take the module from.
+    passes: Any = SimpleNamespace(
+        by_extra=by_extra, by_places=by_places, join=join, move=move, pack=pack, turned=turned
+    )
 
     def embed(self, tokens_BT: torch.Tensor, position_BT: torch.Tensor, body: Body) -> torch.Tensor:
         """The residual stream at its start; positions may be [1, T], the same in all lanes."""
@@ -48,13 +50,17 @@ class Arithmetic:
         norm: Module,
         projection: Projection,
         begin: int = 0,
-        with_mean: bool = False,
+        means: int = 0,
     ) -> tuple[torch.Tensor, Product, torch.Tensor | None]:
-        """The same, but the norm projected to the columns from `begin` on; and the stream's mean over positions,
-        [B, 1, K], if it is wanted."""
+        """The same, but the norm projected to the columns from `begin` on; and the stream's means over so many
+        stretches of positions, [B, M, K], if they are wanted."""
         x_BTK, normed_BTK = self.norm(x_BTK, added, norm)
         value = _columns(normed_BTK, projection, begin) if begin else self.project(normed_BTK, projection)
-        return x_BTK, value, x_BTK.mean(1, keepdim=True) if with_mean else None
+        return x_BTK, value, self.means(x_BTK, means) if means else None
+
+    def means(self, x_BTK: torch.Tensor, count: int) -> torch.Tensor:
+        """Means over so many stretches of positions, [B, M, K]."""
+        return stretch_means(x_BTK, count)
 
     def norm_mlp(self, x_BTK: torch.Tensor, added: Product | None, block: Block) -> tuple[torch.Tensor, Product]:
         """The same, but the norm through the block's MLP."""
@@ -73,6 +79,10 @@ class Arithmetic:
     def value(self, product: Product) -> torch.Tensor:
         """What a product made, for an operation that is none of these."""
         return product
+
+    def parts(self, product: Product | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The same, and the sum that the gradient of its bias is added to by whoever differentiates that operation."""
+        return product, None
 
     def heads(
         self, product: Product | torch.Tensor, block: Block, turn: Turn | None = None

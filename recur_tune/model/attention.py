@@ -18,9 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from recur_tune.model.arithmetic import Arithmetic, Product
+from recur_tune.model.arithmetic import Arithmetic, Product, split_heads
 from recur_tune.model.body import Block, Turn
-from recur_tune.model.passes import rms_norm
+from recur_tune.model.passes import in_places, rms_norm
 from recur_tune.model.recurrence import Heads
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]  # each [B, G, S, D]
@@ -35,15 +35,21 @@ class Extra:
     Attributes:
         rows_BMC: Side by side, rotary positions in them.
         seen_B: How many of them each lane sees, counted from the last; None: all.
+        places_MC: What is added to them by where they stand, those that are seen at the first; None: nothing.
     """
 
     rows_BMC: torch.Tensor
     seen_B: torch.Tensor | None
+    places_MC: torch.Tensor | None = None
 
     @property
     def hidden_B(self) -> torch.Tensor | None:
         """How many of them each lane does not see, counted from the first; None: none."""
         return None if self.seen_B is None else self.rows_BMC.shape[1] - self.seen_B
+
+    def keys_values(self, block: Block) -> KeysValues:
+        """Each for itself."""
+        return split_keys_values(in_places(self.rows_BMC, self.places_MC, self.seen_B), block)
 
 
 def attend(
@@ -72,13 +78,10 @@ def attend(
     """
     if block.query_norm is not None:
         qkv = _head_norms(arithmetic.value(qkv), block)
-    unturned = qkv
-    if extra is not None:
-        if turn is not None:  # before it is moved
-            qkv, turn = _Turned.apply(arithmetic.value(qkv), *turn, block.turned_heads, arithmetic.turned), None
-        qkv = _Packed.apply(extra.rows_BMC, arithmetic.value(qkv), extra.seen_B, arithmetic)
     as_they_are = turn is None and extra is None  # then a passage has the same heads, and one pass their gradients
-    own = q_BHSD, k_BGSD, v_BGSD = arithmetic.heads(qkv, block, turn)
+    own = q_BHSD, k_BGSD, v_BGSD = (
+        arithmetic.heads(qkv, block, turn) if extra is None else _packed_heads(arithmetic, block, qkv, turn, extra)
+    )
     if past is not None:
         k_BGSD, v_BGSD = (
             torch.cat([earlier.to(now.dtype), now], dim=2) for earlier, now in zip(past, (k_BGSD, v_BGSD), strict=True)
@@ -94,9 +97,9 @@ def attend(
     )  # fmt: skip
     out_BSC = out_BHSD.transpose(1, 2).flatten(2)
     if extra is not None:
-        out_BSC = _Unpacked.apply(out_BSC, extra.rows_BMC.shape[1], extra.seen_B, arithmetic.move)
+        out_BSC = _Unpacked.apply(out_BSC, extra.rows_BMC.shape[1], extra.seen_B, arithmetic.passes.move)
     if adapt is not None:
-        out_BSC = adapt(out_BSC, lambda: own if as_they_are else arithmetic.heads(unturned, block))
+        out_BSC = adapt(out_BSC, lambda: own if as_they_are else arithmetic.heads(qkv, block))
     return out_BSC, (k_BGSD, v_BGSD)
 
 
@@ -118,7 +121,17 @@ def split_keys_values(rows_BMC: torch.Tensor, block: Block) -> KeysValues:
 
 def turned_keys_values(arithmetic: Arithmetic, block: Block, rows_BMC: torch.Tensor, turn: Turn | None) -> torch.Tensor:
     """Keys and values with rotary positions in the keys."""
-    return rows_BMC if turn is None else _Turned.apply(rows_BMC, *turn, block.key_value_heads, arithmetic.turned)
+    return rows_BMC if turn is None else _Turned.apply(rows_BMC, *turn, block.key_value_heads, arithmetic.passes.turned)
+
+
+def _packed_heads(
+    arithmetic: Arithmetic, block: Block, qkv: Product, turn: Turn | None, extra: Extra
+) -> tuple[torch.Tensor, ...]:
+    """Queries, keys and values of what is inserted and of the window's own, each [B, heads, S, head size]."""
+    return _PackedHeads.apply(
+        *arithmetic.parts(qkv), extra.rows_BMC, extra.places_MC, extra.seen_B, arithmetic.passes, block,
+        *(turn or (None, None)),
+    )  # fmt: skip
 
 
 def _mask(new: int, seen: int, hidden_B: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
@@ -166,25 +179,36 @@ class _Turned(torch.autograd.Function):
         return ctx.turned(by_turned_BTC, *ctx.saved_tensors, ctx.heads, back=True), None, None, None, None
 
 
-class _Packed(torch.autograd.Function):
-    """What is inserted and the window's own, in one; placeholder queries make it square, as causal attention wants."""
+class _PackedHeads(torch.autograd.Function):
+    """Heads of what is inserted and of the window's own, in one; placeholder queries make it square, as causal
+    attention wants."""
 
     @staticmethod
     def forward(
-        ctx: Any, extra_BMC: torch.Tensor, qkv_BTC: torch.Tensor, seen_B: torch.Tensor | None, arithmetic: Arithmetic
-    ) -> torch.Tensor:
-        ctx.seen, ctx.arithmetic, ctx.positions = seen_B, arithmetic, qkv_BTC.shape[1]
-        ctx.shape, ctx.kind = extra_BMC.shape, extra_BMC.dtype
-        return arithmetic.pack(extra_BMC, qkv_BTC, seen_B)
+        ctx: Any, value: torch.Tensor, by_bias: torch.Tensor | None, extra_BMC: torch.Tensor,
+        places_MC: torch.Tensor | None, seen_B: torch.Tensor | None, passes: Any, block: Block,
+        cos_TD: torch.Tensor | None, sin_TD: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        ctx.by_bias, ctx.seen, ctx.passes, ctx.positions = by_bias, seen_B, passes, value.shape[1]
+        ctx.inserted, ctx.kinds = extra_BMC.shape[1], (extra_BMC.dtype, None if places_MC is None else places_MC.dtype)
+        ctx.save_for_backward(cos_TD, sin_TD)
+        if cos_TD is not None and sin_TD is not None:  # before it is moved
+            value = passes.turned(value, cos_TD, sin_TD, block.turned_heads)
+        return split_heads(passes.pack(extra_BMC, value, seen_B, places_MC), block)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_packed_BSC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (_, inserted, columns), by_extra_BMC = ctx.shape, None
+    def backward(ctx: Any, *by_heads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        parts = tuple(part.transpose(1, 2).flatten(2) for part in by_heads)
+        (cos_TD, sin_TD), (kind, kind_of_places), gradients = ctx.saved_tensors, ctx.kinds, [None] * 9
         if ctx.needs_input_grad[0]:
-            by_extra_BMC = ctx.arithmetic.packed_extra(by_packed_BSC, inserted, columns, ctx.seen).to(ctx.kind)
-        down = inserted if ctx.seen is None else ctx.seen
-        return by_extra_BMC, ctx.arithmetic.move(by_packed_BSC, -down, ctx.positions), None, None
+            turn, down = None if cos_TD is None else (cos_TD, sin_TD), ctx.inserted if ctx.seen is None else ctx.seen
+            gradients[0] = ctx.passes.join(parts, ctx.by_bias, turn, down, ctx.positions)
+        if ctx.needs_input_grad[2]:
+            gradients[2] = ctx.passes.by_extra(parts[1:], ctx.inserted, ctx.seen).to(kind)
+        if ctx.needs_input_grad[3]:
+            gradients[3] = ctx.passes.by_places(parts[1:], ctx.inserted, ctx.seen, kind_of_places)
+        return tuple(gradients)
 
 
 class _Unpacked(torch.autograd.Function):

@@ -1,4 +1,5 @@
-"""Attention to cached rows behind a gate, as Triton kernels: scales, mask, softmax and gate in one pass over queries.
+"""Cached rows as Triton kernels: which are kept is found out where they are copied, and attention to them behind a gate
+has scales, mask, softmax and gate in one pass over queries.
 
 No gradient goes back to rows, so the backward pass needs sums over rows alone: a scale of keys is one of queries as
 well, and a scale of values is one of what was taken. Both have their gradients where a query's is made.
@@ -21,6 +22,69 @@ from recur_tune.model.jit import kernel, tl, triton
 _ROWS, _KEYS = 64, 64  # queries and cached rows of a block
 _EXACT = tl.constexpr("tf32x3")  # where a step is in single precision
 _NOTHING = tl.constexpr(-1e30)  # a logit of what is not seen
+_TALL, _WIDE = 8, 256  # a block of rows that are copied
+
+
+def keep_rows(
+    rows_BSMC: torch.Tensor,
+    filled_B: torch.Tensor,
+    own: list[tuple[torch.Tensor, ...]],
+    count: int,
+    sinks: int,
+    places: tuple[torch.Tensor, torch.Tensor | None] | None,
+    kind: torch.dtype,
+) -> torch.Tensor:
+    """The next rows: of those before a window, the last so many as are filled, and behind them of its own the first
+    `count`, a document's first `sinks` and the last of all.
+
+    Every site's own rows are keys and values [B, G, T, D]. From these is taken what places [S, P, C] added to them, of
+    which a lane's own begin where the other tensor says; None: at the first.
+    """
+    lanes, _, kept, columns = rows_BSMC.shape
+    rows_BSMC, next_BSMC = rows_BSMC.contiguous(), rows_BSMC.new_empty(rows_BSMC.shape, dtype=kind)
+    places_SPC, moved_B = (None, None) if places is None else places
+    for site, (k, v) in enumerate(own):
+        k, v = (one if one.stride(-1) == 1 else one.contiguous() for one in (k, v))
+        _keep[(lanes, triton.cdiv(kept, _TALL), triton.cdiv(columns, _WIDE))](
+            rows_BSMC[:, site], next_BSMC[:, site], rows_BSMC.stride(0), filled_B, k, *k.stride()[:3],
+            v, *v.stride()[:3], rows_BSMC if places_SPC is None else places_SPC[site],
+            filled_B if moved_B is None else moved_B, count, sinks, kept, columns, k.shape[-1],
+            HAS_PLACES=places_SPC is not None, HAS_MOVED=moved_B is not None, TALL=_TALL, WIDE=_WIDE,
+        )  # fmt: skip
+    return next_BSMC
+
+
+@kernel
+def _keep(
+    rows_at, next_at, rows_lane, filled_at, k_at, k_lane, k_head, k_row, v_at, v_lane, v_head, v_row, places_at,
+    moved_at, count, sinks, kept, columns, size,
+    HAS_PLACES: tl.constexpr, HAS_MOVED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    lane, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * TALL + tl.arange(0, TALL)
+    column, values = tl.program_id(2) * WIDE + tl.arange(0, WIDE), columns // 2
+    filled = tl.load(filled_at + lane).to(tl.int32)
+    # Of the rows before the window and then its own, counted from the first, which each becomes.
+    number = row - tl.maximum(kept - filled - count, 0)
+    number += tl.where(number >= sinks, tl.maximum(filled + count - kept, 0), 0)
+    own = number - filled  # as positions of the window
+    earlier = tl.minimum(tl.maximum(own + kept, 0), kept - 1)
+    inside, is_own = (row < kept)[:, None] & (column < columns)[None, :], (own >= 0)[:, None]
+    at = lane * rows_lane + earlier[:, None] * columns + column[None, :]
+    value = tl.load(rows_at + at, mask=inside & (own < 0)[:, None], other=0.0).to(tl.float32)
+    of_value = column >= values
+    channel = tl.where(of_value, column - values, column)
+    head, channel = (channel // size)[None, :], (channel % size)[None, :]
+    own = own.to(tl.int64)[:, None]
+    at = lane * k_lane + head * k_head + own * k_row + channel
+    value += tl.load(k_at + at, mask=inside & is_own & (of_value == 0)[None, :], other=0.0).to(tl.float32)
+    at = lane * v_lane + head * v_head + own * v_row + channel
+    value += tl.load(v_at + at, mask=inside & is_own & of_value[None, :], other=0.0).to(tl.float32)
+    if HAS_PLACES:
+        if HAS_MOVED:
+            own += tl.load(moved_at + lane)
+        place = places_at + own * columns + column[None, :]
+        value -= tl.load(place, mask=inside & is_own, other=0.0).to(tl.float32)
+    tl.store(next_at + lane * rows_lane + row[:, None] * columns + column[None, :], value, mask=inside)
 
 
 def attend_cached(

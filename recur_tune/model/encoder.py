@@ -139,8 +139,7 @@ class ReadsBothWays(Windowed):
             added = arithmetic.dropout(arithmetic.mlp(x_BTK, block), behind_mlp)
             x_BTK = arithmetic.norm(x_BTK, added, block.mlp_norm)[1]
             if watcher is not None:
-                means = watcher.wants == "means"
-                watcher.observe(layer, (x_BTK * share_BT1).sum(1, keepdim=True) if means else x_BTK)
+                watcher.observe(layer, _observed(watcher, x_BTK, share_BT1, arithmetic))
         return x_BTK
 
     def _attended(
@@ -179,6 +178,15 @@ class ReadsBothWays(Windowed):
         window to window take `read`, and `qa_outputs` of what it gives."""
         start_BT, end_BT = self.qa_outputs(self.read(input_ids, leave_state=False).top_BTK).unbind(-1)
         return QuestionAnsweringModelOutput(start_logits=start_BT, end_logits=end_BT)
+
+
+def _observed(watcher: Passage, x_BTK: torch.Tensor, share_BT1: torch.Tensor, arithmetic: Arithmetic) -> torch.Tensor:
+    """What a passage wants of a layer; a mean over the whole window leaves padding out."""
+    if watcher.wants == "outputs":
+        return x_BTK
+    if watcher.stretches > 1:
+        return arithmetic.means(x_BTK, watcher.stretches)
+    return (x_BTK * share_BT1).sum(1, keepdim=True)
 
 
 def _by_distance(positions: int, distances: Module, device: torch.device) -> torch.Tensor:

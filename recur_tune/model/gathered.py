@@ -23,7 +23,6 @@ from transformers.activations import SiLUActivation
 from recur_tune.model.arithmetic import Arithmetic, activated, is_tanh_gelu, split_heads
 from recur_tune.model.body import Block, Body, Module, Projection, Turn
 from recur_tune.model.fusion import passes_for, recurrence_kernels_for
-from recur_tune.model.passes import add_columns
 from recur_tune.model.products import add_product, product_type
 
 Activation = Callable[..., Any]
@@ -120,8 +119,6 @@ class Gathered(Arithmetic):
         """`fused` takes a GPU's kernels for the passes."""
         self.totals = totals
         self.passes, self.kernels = passes_for(fused), recurrence_kernels_for(fused)
-        self.move, self.turned = self.passes.move, self.passes.turned
-        self.pack, self.packed_extra = self.passes.pack, self.passes.packed_extra
         self.anchor = torch.zeros((), requires_grad=totals.of_the_body)
         self._factors: dict[tuple[Projection, int], Factor] = {}
 
@@ -147,7 +144,7 @@ class Gathered(Arithmetic):
 
     def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
         """Keeps the sum."""
-        x_BTK, normed_BTK, _ = _run(_NormProject, x_BTK, *_parts(added), self, norm, None, False)
+        x_BTK, normed_BTK, _ = _run(_NormProject, x_BTK, *_parts(added), self, norm, None, 0)
         return x_BTK, normed_BTK
 
     def norm_project(
@@ -157,14 +154,18 @@ class Gathered(Arithmetic):
         norm: Module,
         projection: Projection,
         begin: int = 0,
-        with_mean: bool = False,
+        means: int = 0,
     ) -> tuple[torch.Tensor, Product, torch.Tensor | None]:
         """Keeps the sum."""
         if x_BTK.dtype != norm.weight.dtype:  # a state that autocast's products made
             x_BTK = x_BTK.to(norm.weight.dtype)
         factor = self.factor(projection, begin)
-        x_BTK, value, mean_B1K = _run(_NormProject, x_BTK, *_parts(added), self, norm, factor, with_mean)
-        return x_BTK, Product(value, factor.by_bias), mean_B1K
+        x_BTK, value, means_BMK = _run(_NormProject, x_BTK, *_parts(added), self, norm, factor, means)
+        return x_BTK, Product(value, factor.by_bias), means_BMK
+
+    def means(self, x_BTK: torch.Tensor, count: int) -> torch.Tensor:
+        """Keeps nothing."""
+        return _run(_Means, x_BTK, count, self)
 
     def norm_mlp(self, x_BTK: torch.Tensor, added: Product | None, block: Block) -> tuple[torch.Tensor, Product]:
         """Keeps the sum, and what the activation is given."""
@@ -184,15 +185,17 @@ class Gathered(Arithmetic):
         """With a graph that takes care of the bias."""
         if isinstance(product, torch.Tensor):
             return product
-        return product.value if product.by_bias is None else _run(_Biased, product.value, product.by_bias)
+        return product.value if product.by_bias is None else _run(_Biased, product.value, product.by_bias, self)
+
+    def parts(self, product: Product | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The bias is taken care of elsewhere."""
+        return (product, None) if isinstance(product, torch.Tensor) else (product.value, product.by_bias)
 
     def heads(
         self, product: Product | torch.Tensor, block: Block, turn: Turn | None = None
     ) -> tuple[torch.Tensor, ...]:
         """Views, which attention keeps."""
-        if isinstance(product, torch.Tensor):
-            product = Product(product, None)
-        return _run(_Heads, product.value, product.by_bias, self, block, *(turn or (None, None)))
+        return _run(_Heads, *self.parts(product), self, block, *(turn or (None, None)))
 
     def plus(self, product: Product, x_BTK: torch.Tensor | None) -> Product:
         """In the product's type."""
@@ -271,31 +274,45 @@ class _NormProject(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, by_bias_of_added: torch.Tensor | None,
-        step: Gathered, norm: Module, factor: Factor | None, with_mean: bool,
+        step: Gathered, norm: Module, factor: Factor | None, means: int,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:  # fmt: skip
         ctx.set_materialize_grads(False)
         kind = x_BTK.dtype if factor is None else factor.weight.dtype
-        x_BTK, normed_BTK, mean_B1K, moments = step.passes.add_norm(x_BTK, added_BTK, norm, kind, with_mean)
+        x_BTK, normed_BTK, means_BMK, moments = step.passes.add_norm(x_BTK, added_BTK, norm, kind, means)
         ctx.save_for_backward(x_BTK, moments)
         ctx.step, ctx.norm, ctx.factor, ctx.kind = step, norm, factor, kind
         ctx.by_bias, ctx.kind_of_added = by_bias_of_added, None if added_BTK is None else added_BTK.dtype
-        return x_BTK, normed_BTK if factor is None else factor.times(normed_BTK), mean_B1K
+        return x_BTK, normed_BTK if factor is None else factor.times(normed_BTK), means_BMK
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, by_x_BTK: torch.Tensor | None, by_value: torch.Tensor, by_mean_B1K: torch.Tensor | None
+        ctx: Any, by_x_BTK: torch.Tensor | None, by_value: torch.Tensor, by_means_BMK: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         (x_BTK, moments), step, norm, factor = ctx.saved_tensors, ctx.step, ctx.norm, ctx.factor
         gradient, low, normed = step.passes.add_norm_backward(
             by_value if factor is None else factor.back(by_value),
-            by_x_BTK, by_mean_B1K, x_BTK, moments, norm, ctx.kind_of_added or x_BTK.dtype,
+            by_x_BTK, by_means_BMK, x_BTK, moments, norm, ctx.kind_of_added or x_BTK.dtype,
             None if factor is None else ctx.kind,
             (*(step.totals.of(stack) for stack in _of_norm(norm)), ctx.by_bias),
         )  # fmt: skip
         if factor is not None:
             factor.add_by_weight(normed, by_value)
         return gradient, None if ctx.kind_of_added is None else low, *[None] * 5
+
+
+class _Means(torch.autograd.Function):
+    """Over stretches of positions."""
+
+    @staticmethod
+    def forward(ctx: Any, x_BTK: torch.Tensor, count: int, step: Gathered) -> torch.Tensor:
+        ctx.step, ctx.positions = step, x_BTK.shape[1]
+        return step.passes.stretch_means(x_BTK, count)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_means_BMK: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return ctx.step.passes.stretch_means_backward(by_means_BMK, ctx.positions), None, None
 
 
 class _Project(torch.autograd.Function):
@@ -347,7 +364,7 @@ class _Heads(torch.autograd.Function):
         ctx.by_bias, ctx.step = by_bias, step
         ctx.save_for_backward(cos_TD, sin_TD)
         if cos_TD is not None and sin_TD is not None:
-            value = step.turned(value, cos_TD, sin_TD, block.turned_heads)
+            value = step.passes.turned(value, cos_TD, sin_TD, block.turned_heads)
         return split_heads(value, block)
 
     @staticmethod
@@ -363,12 +380,12 @@ class _Biased(torch.autograd.Function):
     """The identity, which adds up a bias's gradient where no other operation does."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, by_bias: torch.Tensor) -> torch.Tensor:
-        ctx.by_bias = by_bias
+    def forward(ctx: Any, value: torch.Tensor, by_bias: torch.Tensor, step: Gathered) -> torch.Tensor:
+        ctx.by_bias, ctx.step = by_bias, step
         return value
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_value: torch.Tensor) -> tuple[torch.Tensor, None]:
-        add_columns(by_value, ctx.by_bias)
-        return by_value, None
+    def backward(ctx: Any, by_value: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        ctx.step.passes.add_columns(by_value, ctx.by_bias)
+        return by_value, None, None

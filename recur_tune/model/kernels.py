@@ -16,43 +16,51 @@ from __future__ import annotations
 import torch
 
 from recur_tune.corpus.windows import NOT_SCORED
-from recur_tune.model.attention_kernels import join, move, pack, packed_extra, turned
+from recur_tune.model.attention_kernels import by_extra, by_places, join, move, pack, turned
 from recur_tune.model.body import Module
 from recur_tune.model.jit import kernel, tl, triton
-from recur_tune.model.passes import Total, add_columns, is_rms
+from recur_tune.model.mean_kernels import stretch_means, stretch_means_backward, stretch_of
+from recur_tune.model.passes import Total, is_rms
 
 __all__ = [
-    "add_columns", "add_norm", "add_norm_backward", "cross_entropy", "gelu", "gelu_backward", "join", "move", "pack",
-    "packed_extra", "swiglu", "swiglu_backward", "turned",
+    "add_columns", "add_norm", "add_norm_backward", "by_extra", "by_places", "cross_entropy", "gelu", "gelu_backward",
+    "join", "move", "pack", "stretch_means", "stretch_means_backward", "swiglu", "swiglu_backward", "turned",
 ]  # fmt: skip
 
 # Shapes of blocks, as they were fastest on an H200 for layer norm and GELU at a hidden size of 768.
 _ROWS = 4  # of norms
 _PARTS, _COLUMNS = 32, 64  # of sums over parts
 _PROGRAMS = 528  # that share a norm's rows: four for each processor
+# Columns that a warp loads at once, 16 bytes of half precision a thread. With more warps than a row has of these, rows
+# would be shared out among them, and every sum over rows would have to go through a processor's own memory.
+_OF_A_WARP = 256
 _TALL, _WIDE = 32, 64  # of sums over rows
 _LOGITS = 2048
 
 
 def add_norm(
-    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, kind: torch.dtype, with_mean: bool
+    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, kind: torch.dtype, means: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """A sum, its norm as a `kind` of number, the sum's mean over positions if it is wanted, and for the backward pass
-    every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of the root mean square."""
+    """A sum, its norm as a `kind` of number, the sum's means over so many stretches of positions if they are wanted,
+    and for the backward pass every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of
+    the root mean square."""
     lanes, positions, size = x_BTK.shape
     x_BTK = x_BTK.contiguous()
     total_BTK = x_BTK if added_BTK is None else torch.empty_like(x_BTK)
     normed_BTK = torch.empty_like(x_BTK, dtype=kind)
     moments = x_BTK.new_empty(1 if is_rms(norm) else 2, lanes, positions, dtype=torch.float32)
     blocks = triton.cdiv(positions, _ROWS)
-    means_BPK = x_BTK.new_empty(lanes, blocks if with_mean else 0, size)  # each block's part
+    means_BPK = x_BTK.new_empty(lanes, blocks if means == 1 else 0, size)  # each block's part
     _add_norm[(lanes, blocks)](
         x_BTK, x_BTK if added_BTK is None else added_BTK.contiguous(), *_vectors(norm), total_BTK, normed_BTK,
         means_BPK, moments, positions, size, norm.variance_epsilon if is_rms(norm) else norm.eps,
-        IS_RMS=is_rms(norm), HAS_ADDED=added_BTK is not None, HAS_MEAN=with_mean,
+        IS_RMS=is_rms(norm), HAS_ADDED=added_BTK is not None, HAS_MEAN=means == 1,
         ROWS=_ROWS, BLOCK=triton.next_power_of_2(size),
     )  # fmt: skip
-    return total_BTK, normed_BTK, _sum_of_parts(means_BPK) if with_mean else None, moments
+    means_BMK = None
+    if means:
+        means_BMK = _sum_of_parts(means_BPK) if means == 1 else stretch_means(total_BTK, means)
+    return total_BTK, normed_BTK, means_BMK, moments
 
 
 def _vectors(norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
@@ -113,7 +121,7 @@ def _sum_parts(x_at, sum_at, parts, size, PARTS: tl.constexpr, BLOCK: tl.constex
 def add_norm_backward(
     by_normed_BTK: torch.Tensor,
     by_x_BTK: torch.Tensor | None,
-    by_mean_B1K: torch.Tensor | None,
+    by_means_BMK: torch.Tensor | None,
     x_BTK: torch.Tensor,
     moments: torch.Tensor,
     norm: Module,
@@ -127,24 +135,25 @@ def add_norm_backward(
     low = gradient if kind == x_BTK.dtype else torch.empty_like(x_BTK, dtype=kind)
     normed = None if kind_of_norm is None else torch.empty_like(x_BTK, dtype=kind_of_norm)
     of_weight, of_bias, of_added = (x_BTK if total is None else total for total in totals)
+    block = triton.next_power_of_2(size)
     _add_norm_backward[(min(_PROGRAMS, triton.cdiv(rows, _ROWS)),)](
         by_normed_BTK.contiguous(), x_BTK if by_x_BTK is None else by_x_BTK.contiguous(),
-        x_BTK if by_mean_B1K is None else by_mean_B1K.contiguous(), x_BTK, moments, *_vectors(norm),
+        x_BTK if by_means_BMK is None else by_means_BMK.contiguous(), x_BTK, moments, *_vectors(norm),
         gradient, low, x_BTK if normed is None else normed, of_weight, of_bias, of_added,
-        rows, size, x_BTK.shape[1],
-        IS_RMS=is_rms(norm), HAS_BY_X=by_x_BTK is not None, HAS_BY_MEAN=by_mean_B1K is not None,
+        rows, size, x_BTK.shape[1], 1 if by_means_BMK is None else by_means_BMK.shape[1],
+        IS_RMS=is_rms(norm), HAS_BY_X=by_x_BTK is not None, HAS_BY_MEANS=by_means_BMK is not None,
         HAS_LOW=low is not gradient, HAS_NORMED=normed is not None, HAS_WEIGHT=totals[0] is not None,
         HAS_BIAS=totals[1] is not None, HAS_ADDED=totals[2] is not None,
-        ROWS=_ROWS, BLOCK=triton.next_power_of_2(size),
+        ROWS=_ROWS, BLOCK=block, num_warps=max(1, min(8, block // _OF_A_WARP)),
     )  # fmt: skip
     return gradient, low, normed
 
 
 @kernel
 def _add_norm_backward(
-    by_normed_at, by_x_at, by_mean_at, x_at, moments_at, weight_at, bias_at, gradient_at, low_at, normed_at,
-    of_weight_at, of_bias_at, of_added_at, rows, size, positions,
-    IS_RMS: tl.constexpr, HAS_BY_X: tl.constexpr, HAS_BY_MEAN: tl.constexpr, HAS_LOW: tl.constexpr,
+    by_normed_at, by_x_at, by_means_at, x_at, moments_at, weight_at, bias_at, gradient_at, low_at, normed_at,
+    of_weight_at, of_bias_at, of_added_at, rows, size, positions, stretches,
+    IS_RMS: tl.constexpr, HAS_BY_X: tl.constexpr, HAS_BY_MEANS: tl.constexpr, HAS_LOW: tl.constexpr,
     HAS_NORMED: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ADDED: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -177,9 +186,10 @@ def _add_norm_backward(
         of_weight += tl.sum(by_normed * unit, 0)
         if HAS_BY_X:
             gradient += tl.load(by_x_at + at, mask=inside, other=0.0).to(tl.float32)
-        if HAS_BY_MEAN:
-            of_lane = (row // positions).to(tl.int64)[:, None] * size + column[None, :]
-            gradient += tl.load(by_mean_at + of_lane, mask=inside, other=0.0).to(tl.float32) / positions
+        if HAS_BY_MEANS:
+            stretch, width = stretch_of(row % positions, positions, stretches)
+            at_mean = ((row // positions) * stretches + stretch).to(tl.int64)[:, None] * size + column[None, :]
+            gradient += tl.load(by_means_at + at_mean, mask=inside, other=0.0).to(tl.float32) / width[:, None]
         gradient = tl.where(inside, gradient, 0.0)
         of_added += tl.sum(gradient, 0)
         tl.store(gradient_at + at, gradient, mask=inside)
@@ -193,6 +203,26 @@ def _add_norm_backward(
         tl.atomic_add(of_bias_at + column, of_bias, mask=column < size, sem="relaxed")
     if HAS_ADDED:
         tl.atomic_add(of_added_at + column, of_added, mask=column < size, sem="relaxed")
+
+
+def add_columns(gradient: torch.Tensor, total: Total) -> None:
+    """Add the sum over all rows."""
+    if total is None:
+        return
+    gradient = gradient.contiguous()
+    rows, size = _shape(gradient)
+    _add_columns[(triton.cdiv(size, _WIDE), triton.cdiv(rows, _TALL))](
+        gradient, total, rows, size, TALL=_TALL, WIDE=_WIDE, num_warps=2
+    )
+
+
+@kernel
+def _add_columns(gradient_at, total_at, rows, size, TALL: tl.constexpr, WIDE: tl.constexpr):
+    column, row = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1) * TALL + tl.arange(0, TALL)
+    inside = (row < rows)[:, None] & (column < size)[None, :]
+    at = row.to(tl.int64)[:, None] * size + column[None, :]
+    of_columns = tl.sum(tl.load(gradient_at + at, mask=inside, other=0.0).to(tl.float32), 0)
+    tl.atomic_add(total_at + column, of_columns, mask=column < size, sem="relaxed")
 
 
 @triton.jit

@@ -26,21 +26,22 @@ Total = torch.Tensor | None
 
 
 def add_norm(
-    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, kind: torch.dtype, with_mean: bool
+    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, kind: torch.dtype, means: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """A sum, its norm as a `kind` of number, the sum's mean over positions if it is wanted, and for the backward pass
-    every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of the root mean square."""
+    """A sum, its norm as a `kind` of number, the sum's means over so many stretches of positions if they are wanted,
+    and for the backward pass every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of
+    the root mean square."""
     if added_BTK is not None:
         x_BTK = x_BTK + added_BTK
     normed_BTK, *moments = _norm(x_BTK, norm)
-    mean_B1K = x_BTK.mean(1, keepdim=True) if with_mean else None
-    return x_BTK, normed_BTK.to(kind), mean_B1K, torch.stack(moments)
+    means_BMK = stretch_means(x_BTK, means) if means else None
+    return x_BTK, normed_BTK.to(kind), means_BMK, torch.stack(moments)
 
 
 def add_norm_backward(
     by_normed_BTK: torch.Tensor,
     by_x_BTK: torch.Tensor | None,
-    by_mean_B1K: torch.Tensor | None,
+    by_means_BMK: torch.Tensor | None,
     x_BTK: torch.Tensor,
     moments: torch.Tensor,
     norm: Module,
@@ -53,7 +54,7 @@ def add_norm_backward(
     Args:
         by_normed_BTK: The gradient with respect to the norm.
         by_x_BTK: What else is known of the gradient with respect to the sum.
-        by_mean_B1K: The gradient with respect to the sum's mean over positions.
+        by_means_BMK: The gradient with respect to the sum's means over stretches of positions.
         x_BTK: The sum.
         moments: What `add_norm` gave for this.
         norm: Whose weight and bias these are.
@@ -70,8 +71,8 @@ def add_norm_backward(
         )
     if by_x_BTK is not None:
         gradient += by_x_BTK
-    if by_mean_B1K is not None:
-        gradient.add_(by_mean_B1K, alpha=1 / x_BTK.shape[1])
+    if by_means_BMK is not None:
+        _add_spread(gradient, by_means_BMK)
     of_weight, of_bias, of_added = totals
     if of_weight is not None:
         of_weight += by_weight
@@ -80,6 +81,40 @@ def add_norm_backward(
     add_columns(gradient, of_added)
     normed = None if kind_of_norm is None else _norm(x_BTK, norm)[0].to(kind_of_norm)
     return gradient, gradient.to(kind), normed
+
+
+def stretches(positions: int, count: int) -> list[tuple[int, int]]:
+    """Parts of a window: stretches of 1, 2, 4, ... positions from its end, and the last is what is left. Where a short
+    window has nothing left a stretch is empty."""
+    found, end = [], positions
+    for number in range(count):
+        begin = 0 if number == count - 1 else max(0, end - 2**number)
+        found.append((begin, end))
+        end = begin
+    return found
+
+
+def stretch_means(x_BTK: torch.Tensor, count: int) -> torch.Tensor:
+    """Means over so many stretches of positions, [B, M, K]; of an empty one, zeros."""
+    if count == 1:
+        return x_BTK.mean(1, keepdim=True)
+    parts = stretches(x_BTK.shape[1], count)
+    return torch.stack([x_BTK[:, begin:end].sum(1) / max(1, end - begin) for begin, end in parts], dim=1)
+
+
+def stretch_means_backward(by_means_BMK: torch.Tensor, positions: int) -> torch.Tensor:
+    """The gradient with respect to so many positions."""
+    lanes, _, size = by_means_BMK.shape
+    gradient = by_means_BMK.new_zeros(lanes, positions, size)
+    _add_spread(gradient, by_means_BMK)
+    return gradient
+
+
+def _add_spread(gradient: torch.Tensor, by_means_BMK: torch.Tensor) -> None:
+    """Add to every position its part of the gradient with respect to means."""
+    for number, (begin, end) in enumerate(stretches(gradient.shape[1], by_means_BMK.shape[1])):
+        if end > begin:
+            gradient[:, begin:end].add_(by_means_BMK[:, number : number + 1], alpha=1 / (end - begin))
 
 
 def gelu(hidden: torch.Tensor) -> torch.Tensor:
@@ -139,9 +174,18 @@ def turned(
     return torch.cat([rotated.flatten(-2), qkv_BTC[..., columns:]], dim=-1)
 
 
-def join(parts: tuple[torch.Tensor, ...], total: Total, turn: Turn | None = None) -> torch.Tensor:
-    """Gradients of queries, keys and values side by side; where the first two were turned, turned back."""
+def join(
+    parts: tuple[torch.Tensor, ...],
+    total: Total,
+    turn: Turn | None = None,
+    down: int | torch.Tensor = 0,
+    rows: int | None = None,
+) -> torch.Tensor:
+    """Gradients of queries, keys and values side by side; where the first two were turned, turned back. Of a packed
+    window so many rows, which lie so far down in all lanes, or in each by its own."""
     joined = torch.cat(parts, dim=-1)
+    if rows is not None:
+        joined = move(joined, -down, rows)
     if turn is not None:
         columns, size = joined.shape[-1] - parts[-1].shape[-1], turn[0].shape[-1]
         joined = turned(joined, *turn, columns // size, back=True)
@@ -162,29 +206,51 @@ def move(x_BTC: torch.Tensor, down: int | torch.Tensor, rows: int) -> torch.Tens
     return x_BTC[lane, source_BT.clamp(0, source_rows - 1)] * inside_BT[..., None]
 
 
-def pack(extra_BMC: torch.Tensor, x_BTC: torch.Tensor, seen_B: torch.Tensor | None) -> torch.Tensor:
+def pack(
+    extra_BMC: torch.Tensor, x_BTC: torch.Tensor, seen_B: torch.Tensor | None, places_MC: torch.Tensor | None
+) -> torch.Tensor:
     """A window's rows, and in their last columns what is inserted: before the window what a lane sees of it, counted
-    from the last, and the rest behind; None: all is seen."""
+    from the last, and the rest behind; None: all is seen. A place may add something to the row that stands there."""
     inserted, positions = extra_BMC.shape[1], x_BTC.shape[1]
     packed_BSC = move(x_BTC, inserted if seen_B is None else seen_B, inserted + positions)
-    packed_BSC[_places(packed_BSC, inserted, extra_BMC.shape[2], seen_B)] = extra_BMC.to(x_BTC.dtype)
+    lane, row = _where_inserted(packed_BSC, inserted, seen_B)
+    packed_BSC[lane, row, -extra_BMC.shape[2] :] = in_places(extra_BMC, places_MC, seen_B).to(x_BTC.dtype)
     return packed_BSC
 
 
-def packed_extra(packed_BSC: torch.Tensor, inserted: int, columns: int, seen_B: torch.Tensor | None) -> torch.Tensor:
-    """What was inserted, so many rows and columns, of all that was packed."""
-    return packed_BSC[_places(packed_BSC, inserted, columns, seen_B)]
+def in_places(extra_BMC: torch.Tensor, places_MC: torch.Tensor | None, seen_B: torch.Tensor | None) -> torch.Tensor:
+    """What is inserted, and what is added to it by the places where it stands: those that are seen at the first."""
+    if places_MC is None or seen_B is None:
+        return extra_BMC if places_MC is None else extra_BMC + places_MC
+    number_M = torch.arange(len(places_MC), device=seen_B.device)
+    place_BM = number_M + (seen_B - len(places_MC))[:, None]  # of rows that are not seen, below zero
+    return extra_BMC + F.embedding(place_BM.clamp(min=0), places_MC) * (place_BM >= 0)[..., None]
 
 
-def _places(packed_BSC: torch.Tensor, inserted: int, columns: int, seen_B: torch.Tensor | None) -> tuple[Any, ...]:
-    """Where in a packed window what is inserted stands."""
-    lanes, rows, all_columns = packed_BSC.shape
-    last_columns = slice(all_columns - columns, None)
+def by_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None) -> torch.Tensor:
+    """The gradient by what is inserted, so many rows, from those of all keys and values, each [B, S, C]."""
+    lane, row = _where_inserted(parts[0], inserted, seen_B)
+    return torch.cat([part[lane, row] for part in parts], dim=-1)
+
+
+def by_places(
+    parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None, kind: torch.dtype
+) -> torch.Tensor:
+    """The same with respect to what so many places add, as a `kind` of number."""
+    by_place_BMC = torch.cat([part[:, :inserted] for part in parts], dim=-1).to(kind)
     if seen_B is None:
-        return slice(None), slice(0, inserted), last_columns
-    row_M, lane_B = torch.arange(inserted, device=seen_B.device), torch.arange(lanes, device=seen_B.device)
+        return by_place_BMC.sum(0)
+    is_seen_BM = torch.arange(inserted, device=seen_B.device) < seen_B[:, None]
+    return (by_place_BMC * is_seen_BM[..., None]).sum(0)
+
+
+def _where_inserted(packed_BSC: torch.Tensor, inserted: int, seen_B: torch.Tensor | None) -> tuple[Any, Any]:
+    """Lanes and rows of a packed window in which what is inserted stands."""
+    if seen_B is None:
+        return slice(None), slice(0, inserted)
+    row_M, lane_B = torch.arange(inserted, device=seen_B.device), torch.arange(len(seen_B), device=seen_B.device)
     # Rows that are not seen, which would begin before the first place, come round to the end.
-    return lane_B[:, None], (row_M + seen_B[:, None] - inserted) % rows, last_columns
+    return lane_B[:, None], (row_M + seen_B[:, None] - inserted) % packed_BSC.shape[1]
 
 
 def add_columns(gradient: torch.Tensor, total: Total) -> None:

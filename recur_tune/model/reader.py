@@ -21,7 +21,7 @@ from transformers.utils.generic import can_return_tuple
 
 from recur_tune.corpus.windows import NOT_SCORED
 from recur_tune.model.arithmetic import Arithmetic, Product
-from recur_tune.model.attention import Extra, attend, inserted_keys_values, split_keys_values, turned_keys_values
+from recur_tune.model.attention import Extra, attend, inserted_keys_values, turned_keys_values
 from recur_tune.model.body import Turn
 from recur_tune.model.cache import Cache, TextCache
 from recur_tune.model.recurrence import Passage, State
@@ -132,21 +132,22 @@ class ReadsInWindows(Windowed):
     ) -> torch.Tensor:
         """Rows from position `begin` on through all blocks; the last one's output, normalised."""
         body, watcher = self.body, passage if observed else None
-        wants_mean = watcher is not None and watcher.wants == "means"
+        means = watcher.stretches if watcher is not None and watcher.wants == "means" else 0
         turn = body.turn(begin, x_BTK.shape[1], x_BTK)
         # The same in all layers; what it is made like is empty, so that it keeps no rows in memory.
         turn_before = cache_calls(partial(body.turn_before, x_BTK=x_BTK.new_empty(0)))
+        seen_before = cache_calls(lambda rows: None if fresh_B is None else rows * ~fresh_B)
         added: Product | None = None  # to the residual stream, by the block before
         for layer, block in enumerate(body.blocks):
-            x_BTK, qkv, mean_B1K = arithmetic.norm_project(
-                x_BTK, added, block.attention_norm, block.qkv, with_mean=wants_mean and layer > 0
+            x_BTK, qkv, means_BMK = arithmetic.norm_project(
+                x_BTK, added, block.attention_norm, block.qkv, means=means if layer else 0
             )
             if watcher is not None and layer:  # the sum is the output of the block before
-                watcher.observe(layer - 1, x_BTK if mean_B1K is None else mean_B1K)
+                watcher.observe(layer - 1, x_BTK if means_BMK is None else means_BMK)
             past, hidden_B = (cache.keys_values.get(layer), cache.hidden.get(layer)) if cache else (None, None)
-            extra = self._extra(layer, passage, fresh_B, turn_before, arithmetic) if past is None else None
+            extra = self._extra(layer, passage, turn_before, seen_before, arithmetic) if past is None else None
             if cache is not None and extra is not None:
-                past, hidden_B = split_keys_values(extra.rows_BMC, block), extra.hidden_B
+                past, hidden_B = extra.keys_values(block), extra.hidden_B
                 if hidden_B is not None:
                     cache.hidden[layer] = hidden_B
                 extra = None
@@ -162,15 +163,15 @@ class ReadsInWindows(Windowed):
             added = arithmetic.dropout(added, behind_mlp)
         _, top_BTK = arithmetic.norm(x_BTK, added, body.final_norm)
         if watcher is not None:  # as Hugging Face counts hidden states, the last one is normalised
-            watcher.observe(len(body.blocks) - 1, top_BTK.mean(1, keepdim=True) if wants_mean else top_BTK)
+            watcher.observe(len(body.blocks) - 1, arithmetic.means(top_BTK, means) if means else top_BTK)
         return top_BTK
 
     def _extra(
         self,
         layer: int,
         passage: Passage | None,
-        fresh_B: torch.Tensor | None,
         turn_before: Callable[[int], Turn | None],
+        seen_before: Callable[[int], torch.Tensor | None],
         arithmetic: Arithmetic,
     ) -> Extra | None:
         """Keys and values that a passage brings to a layer."""
@@ -183,10 +184,8 @@ class ReadsInWindows(Windowed):
             rows_BMC = inserted_keys_values(arithmetic, block, inserted_BMK)
         else:
             return None
-        seen_B = passage.seen_B
-        if seen_B is None and fresh_B is not None:
-            seen_B = rows_BMC.shape[1] * ~fresh_B
-        return Extra(rows_BMC, seen_B)
+        seen_B = seen_before(rows_BMC.shape[1]) if passage.seen_B is None else passage.seen_B
+        return Extra(rows_BMC, seen_B, passage.places(layer))
 
     def logits(self, top_BTK: torch.Tensor) -> torch.Tensor:
         """Scores over the vocabulary."""

@@ -34,7 +34,9 @@ class Passage:
     Of a window that is read in parts (as text is generated) the hooks see one part after another.
 
     Attributes:
-        wants: What `observe` is given of a layer: its outputs, or their mean over positions, which is cheaper.
+        wants: What `observe` is given of a layer: its outputs, or their means over positions, which is cheaper.
+        stretches: How many such means: over the last position, over the two before it, over the four before these, and
+            so on; the last is over all that are left.
         seen_B: Of the rows that are inserted into a layer, how many each lane sees, counted from the last; None: all,
             and none in lanes that begin a document.
         moved_B: How far on the window's learned positions begin in each lane; None: at the first. Rotary ones need no
@@ -43,6 +45,7 @@ class Passage:
     """
 
     wants: Literal["outputs", "means"] = "outputs"
+    stretches: int = 1
     seen_B: torch.Tensor | None = None
     moved_B: torch.Tensor | None = None
     kernels: Any = None
@@ -67,6 +70,10 @@ class Passage:
         stand before the window, one behind the other."""
         return None
 
+    def places(self, layer: int) -> torch.Tensor | None:
+        """What is added to these rows by where they stand, [M, 2 G D], those that are seen at the first."""
+        return None
+
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """What a layer's heads took, side by side, on its way to the output projection; `heads` gives queries, keys and
         values, before rotary positions."""
@@ -78,7 +85,7 @@ class Passage:
         return None
 
     def observe(self, layer: int, output: torch.Tensor) -> None:
-        """A layer's outputs [B, T, K], in the order of layers; the last one's are normalised."""
+        """A layer's outputs [B, T, K], or means [B, M, K], in the order of layers; the last one's are normalised."""
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """The state that the window leaves, as far as it was read.

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow  # steps of every mechanism, twice
 def peak(config: TrialConfig, kept: int, mode: Callable[[bool], Any], monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(memory, "FakeTensors", mode)
     memory._simulate.cache_clear()
-    return plan_memory(config, small_config(n_layer=1, n_positions=64), Plan(kept), config.batch)
+    return plan_memory(config, small_config(n_layer=1, n_positions=144), Plan(kept), config.batch)  # room for a cache
 
 
 def config_of(recurrence: str, **fields: Any) -> TrialConfig:

@@ -10,17 +10,21 @@ import torch
 from torch import nn
 
 from recur_tune.model import RecurrentGPT2, kernels, passes
+from recur_tune.model.arithmetic import Arithmetic
+from recur_tune.model.attention import Extra, attend
 from recur_tune.model.gathered import Gathered, Totals
 from recur_tune.model.passes import move
 from recur_tune.recurrences.pooled import PooledSpec
 from recur_tune.training.memory_tracker import MemoryTracker
 from tests.conftest import small_model
 from tests.model import some_tokens
+from tests.model.bodies import body
 
 SHAPES = [{}, {"n_layer": 1}, {"scale_attn_by_inverse_layer_idx": True}, {"activation_function": "relu", "n_inner": 30}]
 MEMORIES = {
     "none": None, "mean": PooledSpec(width=8, depth=1), "max": PooledSpec(width=8, depth=1, pooling="max"),
     "all": PooledSpec(l_ins="all", embeddings=2, width=8, depth=1), "skip": PooledSpec(width=8, depth=1, skip=True),
+    "recent": PooledSpec(l_ins="all", pooling="recent", embeddings=4, width=8, depth=1, skip=True),
 }  # fmt: skip
 TOKENS = [some_tokens(3, 7), some_tokens(3, 7)]
 FRESH = torch.tensor([True, False, False])
@@ -128,6 +132,22 @@ def test_rows_are_moved_down_and_leave_zeros(down, expected):
     assert move(rows, down, len(expected[0]))[..., 0].tolist() == expected
 
 
+@pytest.mark.parametrize("seen_B", [None, torch.tensor([0, 3, 1])], ids=["all", "by lane"])
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_attention_to_what_is_inserted_is_differentiated_as_small_steps_say(name, seen_B):
+    model = body(name).double()
+    block, shape = model.body.blocks[0], model.config.shape
+    columns = 2 * shape.key_value_heads * shape.head_size
+    turn = model.body.turn(0, 4, torch.zeros(1, dtype=torch.float64))
+    sizes = [(3, 4, shape.heads * shape.head_size + columns), (3, 3, columns), (3, columns)]
+    given = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes]
+
+    def taken(qkv_BTC: torch.Tensor, rows_BMC: torch.Tensor, places_MC: torch.Tensor) -> torch.Tensor:
+        return attend(Arithmetic(), block, qkv_BTC, turn, Extra(rows_BMC, seen_B, places_MC))[0]
+
+    assert torch.autograd.gradcheck(taken, given, fast_mode=True)
+
+
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-12), (torch.float32, 2e-6), (torch.bfloat16, 2e-2)])
 def test_gelu_is_differentiated_as_autograd_does_far_from_zero_too(dtype, close):
     x = torch.cat([torch.linspace(-12, 12, 4001), torch.tensor([-1e4, 0.0, 1e4])]).to(dtype).requires_grad_()
@@ -141,7 +161,8 @@ def test_gelu_is_differentiated_as_autograd_does_far_from_zero_too(dtype, close)
 
 @pytest.mark.parametrize(
     "name",
-    ["add_norm", "add_norm_backward", "gelu", "gelu_backward", "swiglu", "swiglu_backward", "turned", "join", "move",
+    ["add_norm", "add_norm_backward", "stretch_means", "stretch_means_backward", "add_columns", "gelu",
+     "gelu_backward", "swiglu", "swiglu_backward", "turned", "join", "move", "pack", "by_extra", "by_places",
      "cross_entropy"],
 )  # fmt: skip
 def test_a_kernel_takes_what_its_pass_takes(name):

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from recur_tune.model import RecurrentGPT2
-from recur_tune.model.recurrences.pooled import Pooled, stretches
+from recur_tune.model.passes import stretches
+from recur_tune.model.recurrences.pooled import Pooled
 from recur_tune.recurrences.pooled import PooledSpec
 from tests.conftest import small_config, small_model
 from tests.model import hugging_face, some_tokens

@@ -105,6 +105,11 @@ class CachedPassage(Passage):
         count, rows_BSMC, filled_B = max(0, some.shape[-2] - overlap), self._rows_BSMC, self._filled_B
         if rows_BSMC is None or filled_B is None:
             rows_BSMC, filled_B = cached.empty(len(some))
+        kind, next_filled_B = product_type(some), (filled_B + count).clamp(max=cached.rows)
+        if self.kernels is not None:
+            places = None if cached.places is None else (cached.places, self.moved_B)
+            given = rows_BSMC, filled_B, own, count, cached.sinks, places, kind
+            return self.kernels.keep_rows(*given), next_filled_B
         # Of the rows before the window and then its own, counted from the first, which each row of the state becomes.
         all_B1 = filled_B.long()[:, None] + count
         kept_BM = torch.arange(cached.rows, device=some.device) - (cached.rows - all_B1).clamp(min=0)
@@ -113,11 +118,11 @@ class CachedPassage(Passage):
         earlier_BM = (kept_BM + cached.rows - filled_B.long()[:, None]).clamp(0, cached.rows - 1)
         is_own_BM1, lane_B1 = (own_BM >= 0)[..., None], torch.arange(len(some), device=some.device)[:, None]
         own_BM = own_BM.clamp(0, max(0, count - 1))
-        next_BSMC = rows_BSMC.new_empty(rows_BSMC.shape, dtype=product_type(some))
+        next_BSMC = rows_BSMC.new_empty(rows_BSMC.shape, dtype=kind)
         for site, gathered in enumerate(own):
             earlier_BMC = rows_BSMC[lane_B1, site, earlier_BM]
             next_BSMC[:, site] = torch.where(is_own_BM1, self._rows(site, gathered, lane_B1, own_BM), earlier_BMC)
-        return next_BSMC, (filled_B + count).clamp(max=cached.rows)
+        return next_BSMC, next_filled_B
 
     def _rows(
         self, site: int, gathered: tuple[torch.Tensor, ...], lane_B1: torch.Tensor, own_BM: torch.Tensor
@@ -150,12 +155,15 @@ class CachedPassage(Passage):
 class JoinedPassage(CachedPassage):
     """Keys and values in one softmax with the window's own."""
 
+    def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
+        super().__init__(cached, rows_BSMC, filled_B)
+        assert cached.offsets is not None
+        self._offsets = cached.offsets.unbind()  # of every site, [C]
+
     def keys_values(self, layer: int) -> torch.Tensor | None:
         """The rows of this layer."""
-        rows_BMC, offsets_SC = self._site(layer), self._cached.offsets
-        if rows_BMC is None or offsets_SC is None:
-            return None
-        return rows_BMC + offsets_SC[self._cached.sites.index(layer)]
+        rows_BMC = self._site(layer)
+        return None if rows_BMC is None else rows_BMC + self._offsets[self._cached.sites.index(layer)]
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Keep the window's."""
@@ -173,6 +181,8 @@ class GatedPassage(CachedPassage):
         self._gates: tuple[torch.Tensor, ...] = ()  # of every site, [B, H]
         if self.seen_B is not None and cached.gates is not None:
             self._gates = torch.where((self.seen_B > 0)[:, None, None], gate(cached.gates), 0.0).unbind(1)
+        assert cached.scales is not None
+        self._scales = cached.scales.unbind()  # of every site, [C]
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Keep the window's, and mix in what the rows give."""
@@ -180,10 +190,10 @@ class GatedPassage(CachedPassage):
             return out_BTC
         q_BHTD = self._gather(layer, heads)
         own, rows_BMC, visible_BM = self._cached, self._site(layer), self._visible_BM
-        if rows_BMC is None or visible_BM is None or own.scales is None:
+        if rows_BMC is None or visible_BM is None:
             return out_BTC
         site = own.sites.index(layer)
-        scale_C, gate_BH = own.scales[site], self._gates[site]
+        scale_C, gate_BH = self._scales[site], self._gates[site]
         if self.kernels is not None:
             return self.kernels.attend_cached(q_BHTD, out_BTC, rows_BMC, scale_C, gate_BH, self.seen_B)
         taken_BTHD = single(_taken((rows_BMC * scale_C).to(q_BHTD.dtype), visible_BM, q_BHTD, own.shape))
@@ -203,33 +213,24 @@ class PlacedPassage(JoinedPassage):
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
         super().__init__(cached, rows_BSMC, filled_B)
         self.moved_B = self.seen_B
-        self._place_BM: torch.Tensor | None = None  # of the rows, the oldest at the first
-        if self.seen_B is not None:
-            number_M = torch.arange(cached.rows, device=self.seen_B.device)
-            self._place_BM = (number_M - (cached.rows - self.seen_B)[:, None]).clamp(min=0)
+        self._added: tuple[torch.Tensor, ...] = ()  # by every site's first places, offset included, [M, C]
+        if self.seen_B is not None and cached.places is not None and cached.offsets is not None:
+            self._added = (cached.places[:, : cached.rows] + cached.offsets[:, None]).unbind()
 
     def keys_values(self, layer: int) -> torch.Tensor | None:
-        """The rows of this layer in their places."""
-        rows_BMC = super().keys_values(layer)
-        if rows_BMC is None or self._place_BM is None:
-            return None
-        return rows_BMC + self._places(self._cached.sites.index(layer), self._place_BM)
+        """The rows of this layer."""
+        return self._site(layer)
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
-        """Places go along."""
-        super().reorder(lane_B)
-        self._place_BM = None if self._place_BM is None else self._place_BM[lane_B]
+    def places(self, layer: int) -> torch.Tensor | None:
+        """What the first places add."""
+        return self._added[self._cached.sites.index(layer)]
 
     def _rows(
         self, site: int, gathered: tuple[torch.Tensor, ...], lane_B1: torch.Tensor, own_BM: torch.Tensor
     ) -> torch.Tensor:
         place_BM = own_BM if self.moved_B is None else own_BM + self.moved_B[:, None]
-        return super()._rows(site, gathered, lane_B1, own_BM) - self._places(site, place_BM)
-
-    def _places(self, site: int, place_BM: torch.Tensor) -> torch.Tensor:
-        """What places add, [B, M, C]."""
         assert self._cached.places is not None
-        return F.embedding(place_BM, self._cached.places[site])
+        return super()._rows(site, gathered, lane_B1, own_BM) - F.embedding(place_BM, self._cached.places[site])
 
 
 class PlaceMeasure(Measure):

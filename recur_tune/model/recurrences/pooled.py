@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from recur_tune.model.passes import stretch_means
 from recur_tune.model.recurrence import Passage, Recurrence, State, layers_at
 from recur_tune.shape import Shape
 
@@ -74,40 +75,44 @@ class Pooled(Recurrence):
         """Attention itself hides what is inserted from lanes that begin a document."""
         return PooledPassage(self, None if state is None else state[0], in_parts)
 
-    def make(self, seen_BTK: torch.Tensor) -> torch.Tensor:
-        """The state [B, S, M, K] from the mixture of a whole window's layers, or from its mean alone."""
-        sites, hidden_size = len(self.sites), seen_BTK.shape[-1]
+    def make(self, pooled_BMK: torch.Tensor) -> torch.Tensor:
+        """The state [B, S, M, K] from what was pooled of a window."""
+        sites = len(self.sites)
         if self.stretch_offsets is not None:
-            means = [
-                seen_BTK[:, begin:end].sum(1) / max(1, end - begin)
-                for begin, end in stretches(seen_BTK.shape[1], self.embeddings)
-            ]
-            pooled_BMK = torch.stack(means, dim=1) + self.stretch_offsets
-            made_BSMK = self.network(pooled_BMK).unflatten(-1, (sites, hidden_size)).transpose(1, 2)
+            pooled_BMK = pooled_BMK + self.stretch_offsets
+            made_BSMK = self.network(pooled_BMK).unflatten(-1, (sites, -1)).transpose(1, 2)
         else:
-            pooled_BMK = self._pool(seen_BTK)[:, None]
-            made_BSMK = self.network(pooled_BMK[:, 0]).unflatten(-1, (sites, self.embeddings, hidden_size))
+            made_BSMK = self.network(pooled_BMK[:, 0]).unflatten(-1, (sites, self.embeddings, -1))
         return made_BSMK + pooled_BMK[:, None] if self.skip else made_BSMK
 
-    def _pool(self, seen_BTK: torch.Tensor) -> torch.Tensor:
+    def pool(self, seen_BTK: torch.Tensor) -> torch.Tensor:
+        """The mixture of a whole window's layers as one vector, or one for each embedding, [B, M, K]."""
         if self.pooling == "max":
-            return seen_BTK.amax(1)
+            return seen_BTK.amax(1, keepdim=True)
         if self.pooling_key is None:
-            return seen_BTK.mean(1)
+            return stretch_means(seen_BTK, self.stretches)
         score_BT = seen_BTK @ self.pooling_key / seen_BTK.shape[-1] ** 0.5
-        return torch.einsum("bt,btk->bk", score_BT.softmax(1), seen_BTK)
+        return torch.einsum("bt,btk->bk", score_BT.softmax(1), seen_BTK)[:, None]
+
+    @property
+    def stretches(self) -> int:
+        """How many parts of a window are pooled, where that is by means."""
+        return 1 if self.stretch_offsets is None else self.embeddings
 
 
 class PooledPassage(Passage):
     """A window's layers, mixed by a softmax over them.
 
-    A mean over positions of the mixture is the mixture of the layers' means. Where nothing else is asked for, and no
-    other part of the window comes, these are mixed.
+    A mean over positions of the mixture is the mixture of the layers' means. Where nothing but means is asked for, and
+    no other part of the window comes, these are mixed.
     """
 
     def __init__(self, pooled: Pooled, state_BSMK: torch.Tensor | None, in_parts: bool) -> None:
-        self._pooled, self._state_BSMK = pooled, state_BSMK
-        self.wants = "means" if pooled.pooling == "mean" and not in_parts else "outputs"
+        self._pooled = pooled
+        # Of every site, [B, M, K]; each lies in one piece, and their gradients are put together again at once.
+        self._inserted = () if state_BSMK is None else state_BSMK.transpose(0, 1).contiguous().unbind()
+        self.wants = "means" if pooled.pooling in ("mean", "recent") and not in_parts else "outputs"
+        self.stretches = pooled.stretches
         self._weights = pooled.layer_logits.softmax(0)
         self._means: list[torch.Tensor] = []
         self._sum_BTK: torch.Tensor | None = None
@@ -116,9 +121,7 @@ class PooledPassage(Passage):
     def inserted(self, layer: int) -> torch.Tensor | None:
         """The state's embeddings for this layer."""
         sites = self._pooled.sites
-        if self._state_BSMK is None or layer not in sites:
-            return None
-        return self._state_BSMK[:, sites.index(layer)]
+        return self._inserted[sites.index(layer)] if self._inserted and layer in sites else None
 
     def observe(self, layer: int, output: torch.Tensor) -> None:
         """Add it to the mixture."""
@@ -135,23 +138,12 @@ class PooledPassage(Passage):
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """Made from all parts together, or from the means."""
         if self.wants == "means":
-            mixed_BTK = (self._weights[:, None, None, None] * torch.stack(self._means)).sum(0)
+            pooled_BMK = (self._weights[:, None, None, None] * torch.stack(self._means)).sum(0)
         else:
             self._parts = [torch.cat(self._parts, dim=1)]
-            [mixed_BTK] = self._parts
-        return (self._pooled.make(mixed_BTK),)
+            pooled_BMK = self._pooled.pool(self._parts[0])
+        return (self._pooled.make(pooled_BMK),)
 
     def reorder(self, lane_B: torch.Tensor) -> None:
         """What was seen goes along; what was inserted is among the keys and values already."""
         self._parts = [part[lane_B] for part in self._parts]
-
-
-def stretches(positions: int, embeddings: int) -> list[tuple[int, int]]:
-    """Where in a window each embedding looks: at stretches of 1, 2, 4, ... positions from its end, and the last at what
-    is left. Where a short window has nothing left a stretch is empty."""
-    found, end = [], positions
-    for number in range(embeddings):
-        begin = 0 if number == embeddings - 1 else max(0, end - 2**number)
-        found.append((begin, end))
-        end = begin
-    return found

@@ -99,12 +99,17 @@ class Scores(Recurrence):
         ]
         return torch.cat(made, dim=2) if with_imaginary else made[0]
 
-    def _powers(self, exponent_NX: torch.Tensor, with_phase: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Every layer's and head's power of its number, [L, N, X]: the real part and the imaginary part."""
+    def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Every layer's and head's number, [L, N]: its radius and its angle."""
         radius_LN, angle_LN = single(self.fading).tanh(), torch.zeros_like(single(self.fading))
         if self.damping is not None and self.angles is not None:
             radius_LN = torch.cat([radius_LN, single(self.damping).sigmoid()], dim=1)
             angle_LN = torch.cat([angle_LN, single(self.angles)], dim=1)
+        return radius_LN, angle_LN
+
+    def _powers(self, exponent_NX: torch.Tensor, with_phase: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Every layer's and head's power of its number, [L, N, X]: the real part and the imaginary part."""
+        radius_LN, angle_LN = self.numbers()
         turn_LNX = angle_LN[..., None] * exponent_NX
         if with_phase:  # a sine is a cosine a quarter late
             sines = torch.arange(len(self.heads), device=turn_LNX.device) >= len(self.heads) - self.kinds[2]
@@ -121,6 +126,7 @@ class ScoresPassage(Passage):
         self._values: dict[int, torch.Tensor] = {}  # of every layer, [N, S, B, D]
         self._weights: tuple[torch.Tensor, ...] = ()  # of every layer, for the part that is read
         self._pasts: tuple[torch.Tensor, ...] = ()  # of every layer, [B, N, Y, D]
+        self._numbers: tuple[torch.Tensor, torch.Tensor] | None = None  # of all heads, for kernels
         self._gates = gate(scores.gate_logits).unbind()  # of every layer, [N]
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
@@ -130,13 +136,12 @@ class ScoresPassage(Passage):
         if self.kernels is not None and self._past_BLNYD is not None and layer not in self._values:
             if not layer:
                 self._pasts = self._past_BLNYD.unbind(1)
-            rows_NXBD = self.kernels.rows_of_heads(v_BGTD, self._pasts[layer], scores.shape.heads)
-            v_NSBD = rows_NXBD[:, 2 * scores.dilation :]
+            rows_NXBD, v_NSBD = self.kernels.rows_of_heads(v_BGTD, self._pasts[layer], scores.shape.heads)
         else:
             v_NSBD = self._with_earlier(layer, v_BGTD)
         self._values[layer], seen = v_NSBD, v_NSBD.shape[1]
         if not layer:
-            self._weights = scores.weights(seen - new, new, seen, v_NSBD.dtype).unbind()
+            self._weights = self._made(rows_NXBD is not None, seen - new, new, seen, v_NSBD.dtype, False).unbind()
         if rows_NXBD is not None:
             taken_NTBD = _product(self._weights[layer], rows_NXBD)
             return self.kernels.mix_heads(out_BTC, taken_NTBD, self._gates[layer])
@@ -155,8 +160,22 @@ class ScoresPassage(Passage):
         with as_given(some_NSBD):
             v_LNSBD = single(torch.stack(in_order))
             rows_LNXBD = torch.cat([self._past(v_LNSBD[0]), v_LNSBD], dim=2)
-            weight_LNYX = self._scores.weights(stride, self._scores.dilation, stride, v_LNSBD.dtype, True)
+            steps, count = self._scores.dilation, rows_LNXBD.shape[2]
+            fused = self.kernels is not None and self._past_BLNYD is not None
+            weight_LNYX = self._made(fused, stride, steps, stride, v_LNSBD.dtype, True)[..., :count]
             return (_product(weight_LNYX, rows_LNXBD).permute(3, 0, 1, 2, 4),)
+
+    def _made(
+        self, fused: bool, first: int, rows: int, seen: int, kind: torch.dtype, with_imaginary: bool
+    ) -> torch.Tensor:
+        """Weights; by kernels they may have further columns, of zeros."""
+        scores = self._scores
+        if not fused:
+            return scores.weights(first, rows, seen, kind, with_imaginary)
+        if self._numbers is None:
+            self._numbers = scores.numbers()
+        of_heads = *self._numbers, scores.kinds[2], scores.dilation
+        return self.kernels.score_weights(*of_heads, first, rows, seen, kind, with_imaginary)
 
     def reorder(self, lane_B: torch.Tensor) -> None:
         """Values and what was left go along."""
