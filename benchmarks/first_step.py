@@ -3,9 +3,9 @@
     python benchmarks/first_step.py
     python benchmarks/first_step.py --base mini --window 300 --windows 10 --batch 16
 
-Every trial is a process of its own, as on a cluster. They share one folder of compiled kernels, as the trials of a
-node do. By the fifth step everything is compiled and recorded. Kernels and recordings are a GPU's: elsewhere all lines
-are the plain way.
+Every trial is a process of its own, as on a cluster. They are loaded side by side and take their steps one after the
+other. They share one folder of compiled kernels, as the trials of a node do. By the fifth step everything is compiled
+and recorded. Kernels and recordings are a GPU's: elsewhere all lines are the plain way.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 STEPS = 5
+GO = "go\n"  # what a loaded trial waits for
 TRIALS: list[tuple[str, dict[str, Any]]] = [
     ("replayed", {"speed": "replayed"}),
     ("recorded, the first of its shape", {}),
@@ -44,16 +45,23 @@ def main() -> None:
     arguments = parser.parse_args()
     # Tokens are bytes, which every vocabulary has room for.
     shape = vars(arguments) | {"corpus": "stdlib", "tokenizer": "bytes", "speed": "recorded", "tokens": 1_000_000_000}
-    print(f"{'trial':<34}{'load':>8}{'first step':>12}{f'{STEPS} steps':>10}{'a step after that':>19}", flush=True)
+    print(f"{'trial':<34}{'first step':>12}{f'{STEPS} steps':>10}{'a step after that':>19}", flush=True)
     with tempfile.TemporaryDirectory() as weights, tempfile.TemporaryDirectory() as compiled:
         shape["base"] = folder_of(arguments.base, Path(weights))
-        for title, fields in TRIALS:
-            found = subprocess.run(
+        trials = [
+            subprocess.Popen(
                 [sys.executable, __file__, "--trial", json.dumps(shape | fields)],
-                env=os.environ | {"TRITON_CACHE_DIR": compiled}, stdout=subprocess.PIPE, text=True, check=True,
-            )  # fmt: skip
-            load, first, steps, later = json.loads(found.stdout.splitlines()[-1])
-            print(f"{title:<34}{load:>6.1f} s{first:>10.1f} s{steps:>8.1f} s{1000 * later:>16.0f} ms", flush=True)
+                env=os.environ | {"TRITON_CACHE_DIR": compiled},
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            )
+            for _, fields in TRIALS
+        ]  # fmt: skip
+        for (title, _), trial in zip(TRIALS, trials, strict=True):
+            told, _ = trial.communicate(GO)
+            if trial.returncode:
+                raise SystemExit(f"{title}: it ended with {trial.returncode}.")
+            first, steps, later = json.loads(told.splitlines()[-1])
+            print(f"{title:<34}{first:>10.1f} s{steps:>8.1f} s{1000 * later:>16.0f} ms", flush=True)
 
 
 def folder_of(base: str, folder: Path) -> str:
@@ -69,17 +77,17 @@ def folder_of(base: str, folder: Path) -> str:
     return str(folder)
 
 
-def seconds_of(fields: dict[str, Any]) -> tuple[float, float, float, float]:
-    """Of loading, of the first step, of the first few, and of one of those that follow."""
-    started = time.perf_counter()
+def seconds_of(fields: dict[str, Any]) -> tuple[float, float, float]:
+    """Of the first step, of the first few, and of one of those that follow."""
     from recur_tune.spec import TrialConfig
     from recur_tune.trial.setup import set_up
 
     trainer, _ = set_up(TrialConfig(**fields))
+    sys.stdin.readline()
     steps = trainer.run()
     times = [time.perf_counter(), *(time.perf_counter() for _ in islice(steps, 3 * STEPS))]
     later = (times[-1] - times[STEPS]) / (len(times) - 1 - STEPS)
-    return times[0] - started, times[1] - times[0], times[STEPS] - times[0], later
+    return times[1] - times[0], times[STEPS] - times[0], later
 
 
 if __name__ == "__main__":

@@ -72,13 +72,16 @@ class FakeTensors(TorchDispatchMode):
         if not fakes and _makes_from_nothing(func):
             options["device"] = _META
         before = [_layout(one.meta) for one in fakes]
-        output = func(*inputs, **options)
+        output = options["out"] if func is _PRODUCT_INTO else func(*inputs, **options)
         if not is_known:
             if len(_MADE) >= _MOST_KNOWN:
                 _MADE.clear()
             _MADE[described] = _learn(output, fakes) if before == [_layout(one.meta) for one in fakes] else None
         return _faked(output, fakes)
 
+
+# On a GPU it writes into `out` and nothing else; how torch 2.11 decomposes it mistakes `out_dtype` for a factor.
+_PRODUCT_INTO = torch.ops.aten.addmm.dtype_out
 
 _Makes = Callable[[list[FakeTensor]], Any]  # of an operation's tensors its output
 _MADE: dict[Any, _Makes | None] = {}  # by operation, shapes and numbers; None: it has to be run each time
