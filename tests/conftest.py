@@ -126,8 +126,7 @@ def _as_new() -> None:
 @pytest.fixture
 def from_the_fork_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands and servers that a test starts in other processes, however deep below, load nothing heavy."""
-    for name, value in forked.settings(own_server()).items():
-        monkeypatch.setenv(name, value)
+    forked.start_from(own_server(), monkeypatch)
 
 
 @pytest.fixture

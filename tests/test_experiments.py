@@ -19,11 +19,11 @@ pytestmark = pytest.mark.slow
 def test_a_comparison_scores_as_eval_does_and_goes_on_where_it_was(
     experiment: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_world(tmp_path, sentences=4)  # every score reads all of them
+    make_world(tmp_path, sentences=2)  # every score reads all of them
     out, runs, corpus = tmp_path / "a.json", tmp_path / "runs", f"text:{tmp_path / 'text'}"
     words = (
         "--base", tmp_path / "base", "--corpus", corpus, "--out", out, "--runs", runs, "--readings", "16/4",
-        "--set", "tokens=2k", "batch=2", "windows=2", "validation_tokens=500", "warmup_steps=1",
+        "--set", "tokens=1k", "batch=2", "windows=2", "validation_tokens=500", "warmup_steps=1",
         "--set-recurrent", "width=8", "l_ins=1",
     )  # fmt: skip
     experiment("paper_comparison", *words, "--recurrences", "none")
@@ -44,11 +44,11 @@ def test_a_comparison_scores_as_eval_does_and_goes_on_where_it_was(
 def test_every_mechanism_is_tried_at_every_rate_and_goes_on_with_the_best(
     experiment: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_world(tmp_path, sentences=4)
+    make_world(tmp_path, sentences=2)
     out, runs, corpus = tmp_path / "a.jsonl", tmp_path / "runs", f"text:{tmp_path / 'text'}"
     words = (
         "--base", tmp_path / "base", "--corpus", corpus, "--out", out, "--runs", runs, "--readings", "16/4",
-        "--forms", "tokens 10", "--set", "tokens=2k", "windows=2", "validation_tokens=500", "--positions", 32,
+        "--forms", "tokens 10", "--set", "tokens=1k", "windows=2", "validation_tokens=500", "--positions", 32,
     )  # fmt: skip
     experiment("mechanisms", *words, "--rates", 1e-4, 1e-2)
     experiment("mechanisms", *words, "--rates", 1e-4, 1e-2, "--seeds", 0, 1)

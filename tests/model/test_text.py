@@ -22,6 +22,7 @@ MODELS = {
     "all layers": PooledSpec(l_ins="all", embeddings=2, pooling="attention"),
     "recent": PooledSpec(l_ins=1, embeddings=3, pooling="recent", skip=True),
 }
+PARTS = [[1] * LENGTH, [7, 1, 1, 36], [16, 16, 13], [44, 1]]
 WINDOWINGS = [Windowing(16), Windowing(10, 3), Windowing(4, 3)]
 
 every_model = pytest.mark.parametrize("memory", MODELS.values(), ids=MODELS)
@@ -52,11 +53,16 @@ def test_a_long_text_is_read_in_the_windows_of_the_configuration(memory, windowi
     torch.testing.assert_close(model(tokens).logits, by_windows(model, tokens, windowing), rtol=1e-12, atol=1e-12)
 
 
+# A square in which every model, every windowing and every way to part a text meet each other.
 @pytest.mark.parametrize(
-    "parts", [[1] * LENGTH, [7, 1, 1, 36], [16, 16, 13], [44, 1]], ids=lambda parts: f"{parts[:4]}"
+    ("memory", "windowing", "parts"),
+    [
+        (memory, WINDOWINGS[(row + column) % 3], parts)
+        for row, memory in enumerate(MODELS.values())
+        for column, parts in enumerate(PARTS)
+    ],
+    ids=[f"{name}-{parts[:4]}" for name in MODELS for parts in PARTS],
 )
-@every_windowing
-@every_model
 @torch.no_grad()
 def test_reading_on_from_a_past_is_reading_at_once(memory, windowing, parts):
     model, tokens = a_model(memory, windowing), some_tokens(2, LENGTH)

@@ -18,8 +18,7 @@ from tests.running.searches import make_world
 def forked_workers() -> Iterator[None]:
     """Workers of every cluster come from the fork server."""
     with pytest.MonkeyPatch.context() as variables:
-        for name, value in forked.settings(own_server()).items():
-            variables.setenv(name, value)
+        forked.start_from(own_server(), variables)
         yield
 
 
