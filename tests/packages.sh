@@ -22,5 +22,5 @@ need "SLURM, of which tests start three nodes," slurmctld slurmctld slurmd slurm
 need "A C compiler, with which tests make storage worse than it is," cc gcc libc6-dev
 need "Prometheus, which records a search," prometheus prometheus
 # Playwright's own browser would be a download. Ubuntu's package is a snap, which a container cannot run.
-for browser in chromium-browser google-chrome; do command -v $browser >/dev/null && exit; done
-need "Chromium, in which tests look at pages," chromium chromium
+for browser in chromium chromium-browser google-chrome; do command -v $browser >/dev/null && exit; done
+need "Chromium, in which tests look at pages," chromium-headless-shell chromium-headless-shell

@@ -11,7 +11,8 @@ from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
 from tests import waiting
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome")
+# First the one that has no window to draw: it takes five sixths of the others' time.
+_NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PATIENCE = 1000 * waiting.PATIENCE  # in milliseconds
 # Chromium's sandbox refuses root; lines by the thousand are drawn by WebGL, which has no GPU here.
 FLAGS = ["--enable-unsafe-swiftshader", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
