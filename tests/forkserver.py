@@ -28,10 +28,11 @@ from typing import Any
 
 COMMAND = "recur-tune"  # the first word of a command of ours; any other is what Python would be given
 
-# What is loaded; neither Ray nor MLflow's server, which read their environment when they are.
+# What is loaded; not Ray, which finds no cluster after a fork, nor MLflow's server, which reads its environment then.
 _PRELOADED = (
-    "flask", "matplotlib.backends.backend_agg", "mlflow.pyfunc", "mlflow.store.tracking.sqlalchemy_store",
-    "mlflow.tracking", "moocore", "optuna", "pandas", "pyarrow", "sklearn.gaussian_process", "torch", "uvicorn",
+    "attr", "flask", "fsspec", "jsonschema", "matplotlib.backends.backend_agg", "mlflow.pyfunc",
+    "mlflow.store.tracking.sqlalchemy_store", "mlflow.tracking", "moocore", "optuna", "pandas", "pyarrow",
+    "sklearn.gaussian_process", "torch", "uvicorn", "wcwidth",
     "recur_tune.cli.main", "recur_tune.cost.memory", "recur_tune.running.trainable", "recur_tune.tracking.plots",
     "recur_tune.trial.setup",
 )  # fmt: skip

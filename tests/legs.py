@@ -2,8 +2,8 @@
 
     python -m tests.legs [--only LEG …] [ARGUMENTS OF PYTEST]
 
-Two of them mostly wait, for clusters, which have little time to start in; the third uses what they leave of the cores,
-and style and types are looked at beside them. Each leg's lines are printed as they come, behind its name.
+Two of them mostly wait, for clusters, which have little time to start in; the third uses what they leave of the cores.
+Each leg's lines are printed as they come, behind its name.
 
 Side by side, a test takes as long as the others let it. What it costs are seconds of a processor: its own, and those of
 the processes that it started and waited for. Of what ends by itself, as most of a cluster does, they tell nothing.
@@ -37,17 +37,15 @@ _FIRST_PORT = 61_000  # above what Linux gives to who asks for any, up to 60,999
 
 @dataclass(frozen=True)
 class Leg:
-    """Tests that one pytest runs, and how; or what make does under that name."""
+    """Tests that one pytest runs, and how."""
 
     name: str
-    marks: str = ""
+    marks: str
     arguments: tuple[str, ...] = ()
     steps_back: bool = False  # and lets whoever else wants the cores have them
 
     def words(self, results: Path, more: list[str]) -> list[str]:
         """Its command line."""
-        if not self.marks:
-            return ["make", "--no-print-directory", self.name]
         pytest = [sys.executable, "-m", "pytest", "-m", self.marks, *self.arguments, f"--junitxml={results}"]
         return [*pytest, *more]
 
@@ -56,12 +54,10 @@ class Leg:
 _IN_PROCESSES = ("-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder")
 # Where a test takes a minute its name is printed.
 _BY_NAME = ("-vv",)
-LINT = Leg("lint")
 LEGS = (
     Leg("unit", "not ray and not slurm", _IN_PROCESSES, steps_back=True),
     Leg("ray", "ray", _BY_NAME),
     Leg("slurm", "slurm", _BY_NAME),
-    LINT,
 )
 QUICK = Leg("quick", "not ray and not slurm and not browser and not slow", _IN_PROCESSES)
 
@@ -118,7 +114,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     legs = [leg for leg in (*LEGS, QUICK) if leg.name in (arguments.only or [leg.name for leg in LEGS])]
     with tempfile.TemporaryDirectory(prefix="recur-tune-legs-") as folder:
-        if any(leg not in (LINT, QUICK) for leg in legs):
+        if any(leg is not QUICK for leg in legs):
             os.environ[SERVER] = str(Path(folder) / "forkserver")
             start_server(Path(os.environ[SERVER]))
         runs = [start(leg, number, Path(folder), for_pytest) for number, leg in enumerate(legs)]
