@@ -16,10 +16,8 @@ from recur_tune.model.passes import Total
 
 _TALLER, _WIDE = 64, 64  # a block of a join, as it was fastest on an H200 for a hidden size of 768
 _TALL = 32  # where heads are turned, each a block's width: after the shapes that were tried for other kernels
-_FEW, _LONG = (
-    8,
-    512,
-)  # of copies of rows: 16 numbers of a thread's own at 16 bytes a load, and programs for every processor
+# Of copies of rows: 16 numbers of a thread's own at 16 bytes a load, and programs for every processor.
+_FEW, _LONG = 8, 512
 _LANES, _SHORT = 16, 128  # of sums over lanes
 
 
