@@ -33,7 +33,7 @@ def progress(directory: SearchDirectory) -> list[dict[str, Any]]:
 def test_the_cluster_pretrains_a_base_and_everybody_is_told(
     cluster: Cluster, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(PRETRAINING["tiny"], "tokens", 40_000)
+    monkeypatch.setitem(PRETRAINING["tiny"], "tokens", 60_000)
     changes = ALIKE | {"space__base": "tiny", "budget__trials": 1, "resources__cpus": ONE_AT_A_TIME}
     spec = small_spec(world, **changes)
     directory = SearchDirectory.create(tmp_path, "based", spec)
@@ -41,10 +41,11 @@ def test_the_cluster_pretrains_a_base_and_everybody_is_told(
 
     def kill_the_worker_and_then_stop() -> None:
         [first, *_] = until(lambda: progress(directory), "a report of the pretraining", pause=0.02)
-        seen["status"] = json.loads(run("status", "based", "--results", tmp_path, "--json").out)
-        seen["words"] = run("status", "--results", tmp_path).out
-        seen["numbers"] = {sample.name for sample in measure(directory.state(), spec)}
-        os.kill(int(first["worker"].partition(":")[2]), signal.SIGKILL)
+        with held(first["worker"]):  # or it would be nearly through, and the next one too before it hears of a stop
+            seen["status"] = json.loads(run("status", "based", "--results", tmp_path, "--json").out)
+            seen["words"] = run("status", "--results", tmp_path).out
+            seen["numbers"] = {sample.name for sample in measure(directory.state(), spec)}
+            os.kill(int(first["worker"].partition(":")[2]), signal.SIGKILL)
         until(lambda: events_of(directory, "notice"), "the death of its worker")
         until(lambda: progress(directory)[-1]["worker"] != first["worker"], "another worker", pause=0.02)
         with held(progress(directory)[-1]["worker"]):
