@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect
@@ -17,15 +14,12 @@ from recur_tune.searching.state import replay
 from recur_tune.tracking.mlflow import Tracker
 from recur_tune.tracking.places import DELIVERED, Delivered
 from recur_tune.tracking.plots import draw_front
-from recur_tune.tracking.server import mlflow_server
+from recur_tune.tracking.server import answering_server
 from recur_tune.tracking.views import FRONT, SEARCHES, TRIALS, view_address
-from tests import forked
 from tests.browser import desktop
-from tests.command import own_server
 from tests.database import empty_database
-from tests.ports import free_port
+from tests.ports import FIRST
 from tests.reporting import few, make
-from tests.waiting import until
 
 pytestmark = pytest.mark.browser
 
@@ -55,13 +49,6 @@ class Visitor:
             route.abort()
 
 
-def answers(address: str) -> bool:
-    """Whether somebody does there."""
-    with suppress(OSError), urllib.request.urlopen(address) as answer:
-        return answer.status == 200
-    return False
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Delivered]]:
     """A server over a finished search of six trials, three of them on the front."""
@@ -71,14 +58,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Deli
     tracker = Tracker(directory)
     tracker.deliver()
     tracker.log_files(draw_front(directory.name, directory.spec, directory.state(), directory.path))
-    port = free_port()
-    address = f"http://127.0.0.1:{port}"
-    with pytest.MonkeyPatch.context() as variables:
-        forked.start_from(own_server(), variables)
-        # Not `answering_server`, which wants to see its own child listen.
-        with mlflow_server(tracker.uri, port, results / "log") as server:
-            until(partial(answers, f"{address}/health"), "the server", hopeless=lambda: server.poll() is not None)
-            yield address, Delivered.read(directory.path / DELIVERED, tracker.uri)
+    with answering_server(tracker.uri, FIRST, results / "log") as (_, port):
+        yield f"http://127.0.0.1:{port}", Delivered.read(directory.path / DELIVERED, tracker.uri)
 
 
 @pytest.fixture(scope="module")

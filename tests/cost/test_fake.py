@@ -12,7 +12,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from recur_tune.cost import memory
 from recur_tune.cost.fake import FakeTensors
 from recur_tune.cost.memory import plan_memory
-from recur_tune.model.products import add_product
 from recur_tune.recurrences import MECHANISMS
 from recur_tune.spec import TrialConfig
 from recur_tune.training.bptt import Plan
@@ -78,14 +77,6 @@ def test_what_is_written_in_place_is_the_same_tensor_and_a_view_shares_its_stora
             assert tracker.live == before + 8 * 8 * 4
             del other
         assert tracker.live == before
-
-
-def test_a_product_that_is_added_to_a_total_takes_no_memory_on_a_gpu() -> None:
-    with FakeTensors(on_gpu=True), MemoryTracker() as tracker:
-        total, one, other = torch.zeros(4, 5), torch.zeros(3, 4).bfloat16(), torch.zeros(3, 5).bfloat16()
-        tracker.peak = before = tracker.live
-        add_product(total, one, other)
-    assert tracker.peak == before
 
 
 def test_the_same_shapes_with_other_numbers_are_another_operation() -> None:
