@@ -10,6 +10,8 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recur_tune.cluster import ray_command
+
 if TYPE_CHECKING:
     from ray.tune.experiment import Trial
 
@@ -38,7 +40,7 @@ def print_no_messages() -> None:
 def drain_command(address: str, node: str, reason: str, seconds: float) -> list[str]:
     """The words that let a node take nothing new; the command is hidden, and has no function beside it."""
     return [
-        sys.executable, "-m", "ray.scripts.scripts", "drain-node", f"--address={address}", f"--node-id={node}",
+        sys.executable, "-m", ray_command.__name__, "drain-node", f"--address={address}", f"--node-id={node}",
         "--reason=DRAIN_NODE_REASON_PREEMPTION", f"--reason-message={reason}",
         f"--deadline-remaining-seconds={int(seconds)}",
     ]  # fmt: skip

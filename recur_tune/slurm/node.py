@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from recur_tune.cluster import ray_command
 from recur_tune.cluster.ray_cluster import NODE_NAME, START_UP, START_UPS, TOO_SLOW
 from recur_tune.errors import UserError
 from recur_tune.searching.directory import SearchDirectory
@@ -166,7 +167,7 @@ def _ray_start(
         options |= {"dashboard-host": _DASHBOARD_HOSTS[profile.dashboard], "dashboard-port": dashboard} if shown else {}
     else:
         options["address"] = place
-    words = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+    words = [sys.executable, "-m", ray_command.__name__, "start", "--block", "--disable-usage-stats"]
     return words + [f"--{name}" if value is None else f"--{name}={value}" for name, value in options.items()], head
 
 
