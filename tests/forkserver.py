@@ -1,8 +1,9 @@
 """A fork server: processes that have loaded torch, transformers and MLflow before they begin.
 
-Loading them takes seconds of a core, and tests start dozens of commands and of Ray's workers. Otherwise each is what a
-shell, or Ray, would have started: it has its own process number, session, signals, environment and files to print to,
-and it is where it was asked for: as that user, in those namespaces.
+Loading them takes seconds of a core, and tests start dozens of commands and of Ray's workers, and are themselves in
+processes that need them. Otherwise each is what a shell, Ray or pytest would have started: it has its own process
+number, session, signals, environment and files to read and to print to, and it is where it was asked for: as that user,
+in those namespaces.
 
     python -m tests.forkserver SOCKET      # the process that is forked
 """
@@ -61,7 +62,7 @@ def serve(place: Path) -> list[str]:
 def _keep(guest: socket.socket) -> list[str]:
     """Fork what was asked for and stay beside it, to pass on signals and to say how it ended."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    message, files, _, _ = socket.recv_fds(guest, 1 << 20, 2)
+    message, files, _, _ = socket.recv_fds(guest, 1 << 20, 3)
     asked = json.loads(message)
     asker = _asker(guest)
     priority, of_session = os.getpriority(os.PRIO_PROCESS, asker), _session_priority(asker)
@@ -123,8 +124,9 @@ def _enter(namespace: int) -> None:
 
 def _become(asked: dict[str, Any], files: list[int]) -> None:
     os.setsid()
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    for stream, file in zip((1, 2), files, strict=True):
+    if len(files) < 3:
+        files = [os.open(os.devnull, os.O_RDONLY), *files]
+    for stream, file in enumerate(files):
         os.dup2(file, stream)
         os.close(file)
     if asked["user"]:
@@ -150,6 +152,8 @@ def _run(words: list[str]) -> None:
     elif words[0] == "-m":
         sys.argv = words[1:]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    elif words[:2] == ["-u", "-c"]:  # a process for tests, which prints nothing: they go over its files
+        exec(words[2], {"__name__": "__main__"})
     else:
         runpy.run_path(words[0], run_name="__main__")
 

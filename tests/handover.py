@@ -1,6 +1,6 @@
 """The client of the fork server that stands where its process would have stood.
 
-    python tests/handover.py SOCKET FILE ARGUMENTS…      # as Python would run that file
+    python tests/handover.py SOCKET FILE ARGUMENTS…      # as Python would run that file; or -m MODULE, or -c PROGRAM
 
 Whoever starts a process waits for it, sends it signals and reads its exit code; so there has to be one.
 """
@@ -36,7 +36,7 @@ def hand_over(server: str, words: list[str], for_python: list[str]) -> int:
         except OSError:
             os.environ.pop(SERVER, None)  # or it would be handed over again
             os.execv(sys.executable, [sys.executable, *for_python])
-        socket.send_fds(keeper, [json.dumps(asked).encode()], [1, 2])
+        socket.send_fds(keeper, [json.dumps(asked).encode()], [0, 1, 2])
         keeper.recv(100)  # its process number
 
         def pass_on(number: int, _: object) -> None:

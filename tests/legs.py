@@ -13,20 +13,24 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tests import handover
 from tests.command import start_server
 from tests.handover import SERVER
 from tests.processor import PROCESSOR
+from tests.waiting import until
 
 _DEAREST = 30
 _LINES_OF_A_FAILURE = 12
@@ -41,25 +45,31 @@ class Leg:
 
     name: str
     marks: str
-    arguments: tuple[str, ...] = ()
+    spreads: bool = False  # over as many processes as there are cores; else its tests are printed name by name
     steps_back: bool = False  # and lets whoever else wants the cores have them
+    is_forked: bool = False  # waits for the fork server, and its tests are in processes from there
 
     def words(self, results: Path, more: list[str]) -> list[str]:
         """Its command line."""
-        pytest = [sys.executable, "-m", "pytest", "-m", self.marks, *self.arguments, f"--junitxml={results}"]
-        return [*pytest, *more]
+        alone = [sys.executable]
+        python = [*alone, "-S", handover.__file__, os.environ[SERVER]] if self.is_forked else alone
+        how = ["-vv"]
+        if self.spreads:
+            cores = len(os.sched_getaffinity(0))
+            how = [f"--tx={cores}*popen//python={shlex.join(python)}", *_FILE_BY_FILE]
+            python = alone  # who only hands out tests has no use for what is loaded there
+        return [*python, "-m", "pytest", "-m", self.marks, *how, f"--junitxml={results}", *more]
 
 
 # A file's tests stay together, with the fixtures that they share, and files are begun in the order of their collection.
-_IN_PROCESSES = ("-n", "auto", "--dist", "loadfile", "--no-loadscope-reorder")
-# Where a test takes a minute its name is printed.
-_BY_NAME = ("-vv",)
+_FILE_BY_FILE = ("--dist=loadfile", "--no-loadscope-reorder")
+# SLURM takes as long to come up as the fork server does to load, and one core is enough for that.
 LEGS = (
-    Leg("unit", "not ray and not slurm", _IN_PROCESSES, steps_back=True),
-    Leg("ray", "ray", _BY_NAME),
-    Leg("slurm", "slurm", _BY_NAME),
+    Leg("unit", "not ray and not slurm", spreads=True, steps_back=True, is_forked=True),
+    Leg("ray", "ray", is_forked=True),
+    Leg("slurm", "slurm"),
 )
-QUICK = Leg("quick", "not ray and not slurm and not browser and not slow", _IN_PROCESSES)
+QUICK = Leg("quick", "not ray and not slurm and not browser and not slow", spreads=True)
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,11 @@ class Run:
     started: float
     seconds: float = 0.0
 
-    def follow(self) -> None:
+    def __post_init__(self) -> None:
+        self.follower = threading.Thread(target=self._follow)
+        self.follower.start()
+
+    def _follow(self) -> None:
         """Print its lines until it ends."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -114,20 +128,20 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     legs = [leg for leg in (*LEGS, QUICK) if leg.name in (arguments.only or [leg.name for leg in LEGS])]
     with tempfile.TemporaryDirectory(prefix="recur-tune-legs-") as folder:
-        if any(leg is not QUICK for leg in legs):
-            os.environ[SERVER] = str(Path(folder) / "forkserver")
-            start_server(Path(os.environ[SERVER]))
-        runs = [start(leg, number, Path(folder), for_pytest) for number, leg in enumerate(legs)]
-        followers = [threading.Thread(target=run.follow) for run in runs]
-        for follower in followers:
-            follower.start()
-        for follower in followers:
-            while follower.is_alive():
+        runs: list[Run] = []
+        try:
+            for run in begin(legs, Path(folder), for_pytest):
+                runs.append(run)
+        except KeyboardInterrupt:
+            interrupt(runs)
+        for run in runs:
+            while run.follower.is_alive():
                 try:
-                    follower.join()
-                except KeyboardInterrupt:  # the legs have sessions of their own, and have not heard it
-                    for run in runs:
-                        run.process.send_signal(signal.SIGINT)
+                    run.follower.join()
+                except KeyboardInterrupt:
+                    interrupt(runs)
+        if not runs:
+            return 1
         print_times(runs)
         print_failures(runs)
     codes = [run.process.returncode for run in runs]
@@ -137,7 +151,19 @@ def main() -> int:
     return _NO_TESTS if all(code == _NO_TESTS for code in codes) else 0
 
 
-def start(leg: Leg, number: int, folder: Path, arguments: list[str]) -> Run:
+def begin(legs: list[Leg], folder: Path, arguments: list[str]) -> Iterator[Run]:
+    """Each as soon as it can be."""
+    began = time.monotonic()
+    if any(leg is not QUICK for leg in legs):
+        os.environ[SERVER] = str(folder / "forkserver")
+        server = start_server(Path(os.environ[SERVER]))
+    for number, leg in sorted(enumerate(legs), key=lambda pair: pair[1].is_forked):
+        if leg.is_forked:
+            until(Path(os.environ[SERVER]).exists, "the fork server", hopeless=lambda: server.poll() is not None)
+        yield start(leg, number, folder, arguments, began)
+
+
+def start(leg: Leg, number: int, folder: Path, arguments: list[str], began: float) -> Run:
     """A pytest of its own, with ports that no other leg takes."""
     results = folder / f"{leg.name}.xml"
     env = os.environ | {"RECUR_TUNE_TEST_PORTS": str(_FIRST_PORT + 1000 * number)}
@@ -145,7 +171,13 @@ def start(leg: Leg, number: int, folder: Path, arguments: list[str]) -> Run:
         leg.words(results, arguments), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env,
         start_new_session=True, preexec_fn=step_back if leg.steps_back else None,
     )  # fmt: skip
-    return Run(leg, process, results, time.monotonic())
+    return Run(leg, process, results, began)
+
+
+def interrupt(runs: list[Run]) -> None:
+    """Pass Ctrl-C on to the legs, which have sessions of their own and have not heard it."""
+    for run in runs:
+        run.process.send_signal(signal.SIGINT)
 
 
 def step_back() -> None:
