@@ -25,7 +25,7 @@ search: install  ## a front from nothing, in minutes
 	$(BIN)/recur-tune search
 
 # PYTEST_ARGS goes to each leg's pytest: make test-unit PYTEST_ARGS="-k front"
-test: install packages  ## checks and all tests, side by side, and what took the time
+test: install packages  ## all tests, side by side, and what took the time
 	$(BIN)/python -m tests.legs $(PYTEST_ARGS)
 
 test-quick: install  ## while writing: no cluster, server, browser or compiler

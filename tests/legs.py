@@ -51,13 +51,14 @@ class Leg:
 
     def words(self, results: Path, more: list[str]) -> list[str]:
         """Its command line."""
-        alone = [sys.executable]
-        python = [*alone, "-S", handover.__file__, os.environ[SERVER]] if self.is_forked else alone
-        how = ["-vv"]
-        if self.spreads:
-            cores = len(os.sched_getaffinity(0))
-            how = [f"--tx={cores}*popen//python={shlex.join(python)}", *_FILE_BY_FILE]
-            python = alone  # who only hands out tests has no use for what is loaded there
+        python = [sys.executable]
+        forked = [*python, "-S", handover.__file__, os.environ[SERVER]] if self.is_forked else python
+        if not self.spreads:
+            python, how = forked, ["-vv"]
+        elif not self.is_forked:
+            how = ["-n", "auto", *_FILE_BY_FILE]
+        else:  # but for the process that only hands out tests, which has no use for what is loaded there
+            how = [f"--tx={len(os.sched_getaffinity(0))}*popen//python={shlex.join(forked)}", *_FILE_BY_FILE]
         return [*python, "-m", "pytest", "-m", self.marks, *how, f"--junitxml={results}", *more]
 
 
