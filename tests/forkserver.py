@@ -152,7 +152,7 @@ def _run(words: list[str]) -> None:
     elif words[0] == "-m":
         sys.argv = words[1:]
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
-    elif words[:2] == ["-u", "-c"]:  # a process for tests, which prints nothing: they go over its files
+    elif words[:2] == ["-u", "-c"]:  # as execnet starts the processes that pytest hands tests to
         exec(words[2], {"__name__": "__main__"})
     else:
         runpy.run_path(words[0], run_name="__main__")

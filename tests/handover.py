@@ -1,6 +1,6 @@
 """The client of the fork server that stands where its process would have stood.
 
-    python tests/handover.py SOCKET FILE ARGUMENTS…      # as Python would run that file; or -m MODULE, or -c PROGRAM
+    python tests/handover.py SOCKET FILE ARGUMENTS…      # as Python would run that file; or -m MODULE, or -u -c PROGRAM
 
 Whoever starts a process waits for it, sends it signals and reads its exit code; so there has to be one.
 """

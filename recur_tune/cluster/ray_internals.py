@@ -1,6 +1,7 @@
 """What Ray does not promise and a search needs: each name of Ray's that may change without notice stands here alone.
 
-`tests/cluster/test_ray_internals.py` says which of them has changed.
+Those that its command line goes without stand in `ray_command.py`. `tests/cluster/test_ray_internals.py` says which of
+them has changed.
 """
 
 from __future__ import annotations
