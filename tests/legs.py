@@ -94,11 +94,7 @@ class Run:
     started: float
     seconds: float = 0.0
 
-    def __post_init__(self) -> None:
-        self.follower = threading.Thread(target=self._follow)
-        self.follower.start()
-
-    def _follow(self) -> None:
+    def follow(self) -> None:
         """Print its lines until it ends."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
@@ -130,15 +126,18 @@ def main() -> int:
     legs = [leg for leg in (*LEGS, QUICK) if leg.name in (arguments.only or [leg.name for leg in LEGS])]
     with tempfile.TemporaryDirectory(prefix="recur-tune-legs-") as folder:
         runs: list[Run] = []
+        followers: list[threading.Thread] = []
         try:
             for run in begin(legs, Path(folder), for_pytest):
                 runs.append(run)
+                followers.append(threading.Thread(target=run.follow))
+                followers[-1].start()
         except KeyboardInterrupt:
             interrupt(runs)
-        for run in runs:
-            while run.follower.is_alive():
+        for follower in followers:
+            while follower.is_alive():
                 try:
-                    run.follower.join()
+                    follower.join()
                 except KeyboardInterrupt:
                     interrupt(runs)
         if not runs:
