@@ -1,8 +1,9 @@
 """Fast weights as Triton kernels: a layer's memories are read, and written, in one pass over its heads each way.
 
 What lies between the products of `recurrences/fast_weights.py` never goes to memory: features, what is found and its
-divisor are made once more in the backward pass. A program has the memory of one head of keys and values, so that sums
-over positions end in it, in a fixed order.
+divisor are made once more in the backward pass. A program has the memory of one head of keys and values, and sums over
+positions end in it. Where heads are too few for a GPU, several programs share one's positions and their sums are added
+up behind them, in a fixed order.
 
 Shape suffixes: B lanes, T positions, S sites, H heads of queries, G of keys and values, D head size, C columns.
 """
@@ -20,7 +21,8 @@ from torch.autograd.function import once_differentiable
 from recur_tune.model.jit import kernel, tl, triton
 
 WIDEST = 64  # head: of wider ones a processor's own memory has no room for the squares that are multiplied
-_ROWS = 64  # positions of a block
+_ROWS = 32  # positions of a block
+_PROGRAMS = 256  # enough for every multiprocessor of a GPU
 _SHORTEST = tl.constexpr(1e-12)  # length that a feature is divided by, as torch's normalize has it
 # What is kept over windows is made of products as exact as single precision; all else ends in half of it.
 _EXACT, _FAST = tl.constexpr("tf32x3"), tl.constexpr("tf32")
@@ -78,16 +80,16 @@ class _Read(torch.autograd.Function):
     def backward(ctx: Any, by_mixed: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         q, out, gate, memory, sums = ctx.saved_tensors
         (lanes, heads, positions, size), groups = q.shape, memory.shape[1]
-        by_q, by_out, by_gate = _like(q), torch.empty_like(out), gate.new_empty(gate.shape)
-        by_memory = memory.new_empty(memory.shape)
-        by_sums = None if sums is None else sums.new_empty(sums.shape)
-        _read_backward[(lanes * groups,)](
+        by_q, by_out, parts = _like(q), torch.empty_like(out), _parts(lanes * groups, positions)
+        by_gate, by_memory = gate.new_empty(parts, *gate.shape), memory.new_empty(parts, *memory.shape)
+        by_sums = None if sums is None else sums.new_empty(parts, *sums.shape)
+        _read_backward[(lanes * groups, parts)](
             q, *q.stride()[:3], out, gate, gate.stride(0), memory, memory.stride(0), *_sums(sums, memory),
             by_mixed.contiguous(), by_q, by_out, by_gate, by_memory, by_memory if by_sums is None else by_sums,
             groups, heads // groups, positions, size, ctx.least,
             HAS_SUMS=sums is not None, **_blocks(size),
         )  # fmt: skip
-        return by_q, by_out, by_gate, by_memory, by_sums, None
+        return by_q, by_out, _whole(by_gate), _whole(by_memory), _whole(by_sums), None
 
 
 class _Written(torch.autograd.Function):
@@ -95,22 +97,24 @@ class _Written(torch.autograd.Function):
     def forward(
         ctx: Any, memory: torch.Tensor, sums: torch.Tensor | None, corrects: bool, least: float,
         *keys_values: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
         ctx.set_materialize_grads(False)
         memory, sums = memory.contiguous(), None if sums is None else sums.contiguous()
         keys_values = tuple(map(_dense, keys_values))
-        written, features = torch.empty_like(memory), None if sums is None else torch.empty_like(sums)
         lanes, sites, groups, size, _ = memory.shape
+        parts = _parts(lanes * groups, keys_values[0].shape[2])
+        written = memory.new_empty(parts, *memory.shape)
+        features = None if sums is None else sums.new_empty(parts, *sums.shape)
         for site, (k, v) in enumerate(zip(keys_values[:sites], keys_values[sites:], strict=True)):
             of_site = (*_site(memory, sums, site), *_site(written, features, site))
-            _write[(lanes * groups,)](
-                k, *k.stride()[:3], v, *v.stride()[:3], *of_site, memory.stride(0), memory.stride(0) // size,
-                groups, k.shape[2], size, least,
+            _write[(lanes * groups, parts)](
+                k, *k.stride()[:3], v, *v.stride()[:3], *of_site, memory.numel(), memory.stride(0), groups,
+                k.shape[2], size, least,
                 HAS_SUMS=sums is not None, CORRECTS=corrects, **_blocks(size),
             )  # fmt: skip
         ctx.save_for_backward(memory, sums, *keys_values)
         ctx.corrects, ctx.least = corrects, least
-        return written, features
+        return _whole(written), _whole(features)
 
     @staticmethod
     @once_differentiable
@@ -122,25 +126,36 @@ class _Written(torch.autograd.Function):
         by_written = torch.zeros_like(memory) if by_written is None else by_written.contiguous()
         if sums is not None:
             by_features = torch.zeros_like(sums) if by_features is None else by_features.contiguous()
-        by_memory = torch.empty_like(memory) if ctx.corrects else None
-        by_sums = None if sums is None or by_memory is None else torch.empty_like(sums)
+        parts = _parts(lanes * groups, keys_values[0].shape[2])
+        by_memory = memory.new_empty(parts, *memory.shape) if ctx.corrects else None
+        by_sums = None if sums is None or by_memory is None else sums.new_empty(parts, *sums.shape)
         gradients = [_like(one) for one in keys_values]
         for site, (k, v) in enumerate(zip(keys_values[:sites], keys_values[sites:], strict=True)):
             of_site = (
                 *_site(memory, sums, site), *_site(by_written, by_features, site),
                 *_site(memory if by_memory is None else by_memory, by_sums, site),
             )  # fmt: skip
-            _write_backward[(lanes * groups,)](
+            _write_backward[(lanes * groups, parts)](
                 k, *k.stride()[:3], v, *v.stride()[:3], *of_site, gradients[site], gradients[sites + site],
-                memory.stride(0), memory.stride(0) // size, groups, k.shape[2], size, ctx.least,
+                memory.numel(), memory.stride(0), groups, k.shape[2], size, ctx.least,
                 HAS_SUMS=sums is not None, CORRECTS=ctx.corrects, **_blocks(size),
             )  # fmt: skip
-        return by_memory, by_sums, None, None, *gradients
+        return _whole(by_memory), _whole(by_sums), None, None, *gradients
+
+
+def _parts(memories: int, positions: int) -> int:
+    """How many programs share a memory's positions."""
+    return max(1, min(triton.cdiv(positions, _ROWS), _PROGRAMS // memories))
+
+
+def _whole(parts: torch.Tensor | None) -> torch.Tensor | None:
+    """The sum of what programs made."""
+    return None if parts is None else parts[0] if len(parts) == 1 else parts.sum(0)
 
 
 def _blocks(size: int) -> dict[str, int]:
-    """A block's rows and columns, and threads whose registers have room for several of them."""
-    return {"ROWS": _ROWS, "BLOCK": max(16, triton.next_power_of_2(size)), "num_warps": 8}
+    """A block's rows and columns, and the threads that were fastest with them: their registers have room for it all."""
+    return {"ROWS": _ROWS, "BLOCK": max(16, triton.next_power_of_2(size)), "num_warps": 4}
 
 
 def _dense(x_BHTD: torch.Tensor) -> torch.Tensor:
@@ -160,8 +175,8 @@ def _sums(sums: torch.Tensor | None, memory: torch.Tensor) -> tuple[torch.Tensor
 
 
 def _site(memory: torch.Tensor, sums: torch.Tensor | None, site: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The places of a site's."""
-    return memory[:, site], (memory if sums is None else sums)[:, site]
+    """The places of a site's; the first part's, where there are parts."""
+    return memory.select(-4, site), memory if sums is None else sums.select(-3, site)
 
 
 @triton.jit
@@ -263,7 +278,7 @@ def _read_backward(
     for head in range(own * group, own * group + group):
         gate = tl.load(gate_at + lane * gate_lane + head).to(tl.float32)
         by_gate = tl.zeros([BLOCK], tl.float32)
-        for first in range(0, positions, ROWS):
+        for first in range(tl.program_id(1) * ROWS, positions, tl.num_programs(1) * ROWS):
             row = first + tl.arange(0, ROWS)
             inside = (row < positions)[:, None] & (column < size)[None, :]
             of_q = q_at + lane * q_lane + head * q_head + row[:, None] * q_row + column[None, :]
@@ -281,22 +296,24 @@ def _read_backward(
             by_memory += tl.dot(tl.trans(feature), by_found, input_precision=_FAST)
             by_sums += tl.sum(feature * by_divisor[:, None], 0)
             tl.store(by_q_at + at, _feature_backward(by_feature, feature, q, short, HAS_SUMS), mask=inside)
-        tl.store(by_gate_at + lane * heads + head, tl.sum(by_gate, 0))
-    at = tl.program_id(0).to(tl.int64) * size
+        lanes = tl.num_programs(0) // groups
+        tl.store(by_gate_at + (tl.program_id(1) * lanes + lane) * heads + head, tl.sum(by_gate, 0))
+    at = (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * size
     _store_memory(by_memory_at + at * size, by_sums_at + at, by_memory, by_sums, size, HAS_SUMS, BLOCK)
 
 
 @kernel
 def _write(
     k_at, k_lane, k_head, k_row, v_at, v_lane, v_head, v_row, memory_at, sums_at, written_at, features_at,
-    memory_lane, sums_lane, groups, positions, size, least,
+    memory_part, memory_lane, groups, positions, size, least,
     HAS_SUMS: tl.constexpr, CORRECTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     lane, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
-    at_memory, at_sums = lane * memory_lane + own * size * size, lane * sums_lane + own * size
+    at_memory, at_sums = lane * memory_lane + own * size * size, lane * memory_lane // size + own * size
+    part = tl.program_id(1).to(tl.int64) * memory_part
     memory, sums = _load_memory(memory_at + at_memory, sums_at + at_sums, size, HAS_SUMS, BLOCK)
     written, features = tl.zeros([BLOCK, BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    for first in range(0, positions, ROWS):
+    for first in range(tl.program_id(1) * ROWS, positions, tl.num_programs(1) * ROWS):
         row = first + tl.arange(0, ROWS)
         inside = (row < positions)[:, None] & (column < size)[None, :]
         of_k = k_at + lane * k_lane + own * k_head + row[:, None] * k_row + column[None, :]
@@ -308,21 +325,24 @@ def _write(
             news -= found
         written += tl.dot(tl.trans(feature), news, input_precision=_EXACT)
         features += tl.sum(feature, 0)
-    _store_memory(written_at + at_memory, features_at + at_sums, written, features, size, HAS_SUMS, BLOCK)
+    _store_memory(
+        written_at + part + at_memory, features_at + part // size + at_sums, written, features, size, HAS_SUMS, BLOCK
+    )
 
 
 @kernel
 def _write_backward(
     k_at, k_lane, k_head, k_row, v_at, v_lane, v_head, v_row, memory_at, sums_at, by_written_at, by_features_at,
-    by_memory_at, by_sums_at, by_k_at, by_v_at, memory_lane, sums_lane, groups, positions, size, least,
+    by_memory_at, by_sums_at, by_k_at, by_v_at, memory_part, memory_lane, groups, positions, size, least,
     HAS_SUMS: tl.constexpr, CORRECTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     lane, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
-    at_memory, at_sums = lane * memory_lane + own * size * size, lane * sums_lane + own * size
+    at_memory, at_sums = lane * memory_lane + own * size * size, lane * memory_lane // size + own * size
+    part = tl.program_id(1).to(tl.int64) * memory_part
     memory, sums = _load_memory(memory_at + at_memory, sums_at + at_sums, size, HAS_SUMS, BLOCK)
     by_written, by_features = _load_memory(by_written_at + at_memory, by_features_at + at_sums, size, HAS_SUMS, BLOCK)
     by_memory, by_sums = tl.zeros([BLOCK, BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
-    for first in range(0, positions, ROWS):
+    for first in range(tl.program_id(1) * ROWS, positions, tl.num_programs(1) * ROWS):
         row = first + tl.arange(0, ROWS)
         inside = (row < positions)[:, None] & (column < size)[None, :]
         of_k = k_at + lane * k_lane + own * k_head + row[:, None] * k_row + column[None, :]
@@ -344,4 +364,7 @@ def _write_backward(
         by_feature += tl.dot(news, tl.trans(by_written), input_precision=_FAST)
         tl.store(by_k_at + at, _feature_backward(by_feature, feature, k, short, HAS_SUMS), mask=inside)
     if CORRECTS:
-        _store_memory(by_memory_at + at_memory, by_sums_at + at_sums, by_memory, by_sums, size, HAS_SUMS, BLOCK)
+        _store_memory(
+            by_memory_at + part + at_memory, by_sums_at + part // size + at_sums, by_memory, by_sums, size,
+            HAS_SUMS, BLOCK,
+        )  # fmt: skip
