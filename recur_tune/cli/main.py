@@ -45,10 +45,13 @@ def cli() -> None:
 
     \b
     One trial at a time:
-      recur-tune pretrain --preset tiny --corpus stdlib --out runs/base
-      recur-tune train --base runs/base --window 32 --windows 8 --tokens 200k --out runs/a
+      recur-tune pretrain --preset tiny --corpus tales --out runs/base
+      recur-tune train --base runs/base --corpus tales --recurrence cache --cache-rows 16 \\
+          --window 24 --windows 4 --tokens 50k --out runs/a
+      recur-tune train --base runs/base --corpus tales --recurrence none \\
+          --window 24 --windows 4 --tokens 50k --out runs/plain
       recur-tune eval runs/a --split test
-      recur-tune generate runs/a --prompt "The " --tokens 200
+      recur-tune generate runs/a --prompt "Then Ada mended the sail. " --tokens 200
       recur-tune continue runs/a runs/plain --tokens 500
       recur-tune budget runs/a --against runs/plain
       recur-tune cost --base gpt2 --window 300 --overlap 30

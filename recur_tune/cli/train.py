@@ -50,7 +50,7 @@ def pretrain(preset: str, fields: dict[str, Any], out: Path, resume: bool, as_js
       mini: 8 layers of 512, 1024 positions, GPT-2's BPE; window 1024, batch 64, learning rate 1e-3, 200M tokens
 
     \b
-      recur-tune pretrain --preset tiny --corpus stdlib --out runs/base
+      recur-tune pretrain --preset tiny --corpus tales --out runs/base
       recur-tune pretrain --preset mini --corpus text:books --tokenizer gpt2 --out runs/mini
     """
     _run(pretraining_fields(preset) | fields, fields, out, resume, as_json)
@@ -69,8 +69,10 @@ def train(config: Path | None, fields: dict[str, Any], out: Path, resume: bool, 
     Ctrl-C stops after the current step and saves; --resume goes on as if nothing had happened.
 
     \b
-      recur-tune train --base runs/base --window 32 --windows 8 --tokens 200k --out runs/a
-      recur-tune train --base runs/base --recurrence none --window 32 --windows 8 --tokens 200k --out runs/plain
+      recur-tune train --base runs/base --corpus tales --recurrence cache --cache-rows 16 \\
+          --window 24 --windows 4 --tokens 50k --out runs/a
+      recur-tune train --base runs/base --corpus tales --recurrence none \\
+          --window 24 --windows 4 --tokens 50k --out runs/plain
       recur-tune train trial.yaml --learning-rate 1e-4 --out runs/b
       recur-tune train --out runs/b --resume
     """

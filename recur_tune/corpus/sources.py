@@ -25,6 +25,7 @@ from recur_tune.corpus.recall import RecallCorpus
 from recur_tune.corpus.spans import SpansCorpus
 from recur_tune.corpus.squad import squad_files
 from recur_tune.corpus.stdlib import StdlibCorpus
+from recur_tune.corpus.tales import TalesCorpus
 from recur_tune.corpus.text_files import look_at, read_bytes, read_texts
 from recur_tune.errors import UserError
 from recur_tune.files import cache_folder, reading, whole_folder
@@ -339,15 +340,27 @@ def _open_hotpotqa(where: str) -> Corpus:
     return HotpotQAHub(lambda split: _from_hub("hotpotqa", "hotpotqa/hotpot_qa", "distractor", split, _HOTPOTQA_COMMIT))
 
 
-def _open_stdlib(where: str) -> Corpus:
-    if where:
-        raise UserError(f"corpus: stdlib takes nothing after its name, and {where!r} stands there; write just stdlib.")
-    return StdlibCorpus()
+def _whole(corpus: Corpus) -> Callable[[str], Corpus]:
+    """A built-in corpus that there is no choice in."""
+
+    def opened(where: str) -> Corpus:
+        if where:
+            raise UserError(
+                f"corpus: {corpus.name} takes nothing after its name, and {where!r} stands there; "
+                f"write just {corpus.name}."
+            )
+        return corpus
+
+    return opened
 
 
 CORPORA: dict[str, CorpusKind] = {
     "stdlib": CorpusKind(
-        "help topics and docstrings of this Python, about 2 MB of English", "nothing", _open_stdlib
+        "help topics and docstrings of this Python, about 2 MB of English", "nothing", _whole(StdlibCorpus())
+    ),
+    "tales": CorpusKind(
+        "synthetic: made-up tales, each of one hero in one scene, which short windows soon forget", "nothing",
+        _whole(TalesCorpus()),
     ),
     "recall": CorpusKind(
         "synthetic: a fact stated in one window is asked for LAG windows later (recall:lag=2)",

@@ -61,8 +61,9 @@ def first_points(spec: SearchSpec) -> dict[str, dict[str, Any]]:
         points["baseline"] = space.closest({**PAPER, "recurrence": NONE})
     for kind in kinds:
         for role, fields in MECHANISMS[kind].first.items() if kind != NONE else ():
-            wanted = {**reading, **fields, "recurrence": kind}
-            points[f"{kind} {role}" if role in points else role] = space.closest(wanted)
+            point = space.closest({**reading, **fields, "recurrence": kind})
+            if point not in points.values():  # what tells two forms apart may be fixed here
+                points[f"{kind} {role}" if role in points else role] = point
     return points | {f"given {number}": space.point(given) for number, given in enumerate(spec.first, 1)}
 
 

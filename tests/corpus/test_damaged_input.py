@@ -94,9 +94,10 @@ def test_wikitext_that_is_not_utf8_is_a_users_error(tmp_path: Path) -> None:
         list(open_corpus(f"wikitext-103:{tmp_path}").documents("train"))
 
 
-def test_stdlib_refuses_a_where_that_it_would_ignore() -> None:
-    with pytest.raises(UserError):
-        open_corpus("stdlib:some/folder")
+@pytest.mark.parametrize("name", ["stdlib", "tales"])
+def test_a_corpus_without_choices_refuses_a_where_that_it_would_ignore(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name} takes nothing after its name, and 'some/folder'"):
+        open_corpus(f"{name}:some/folder")
 
 
 def test_recall_refuses_a_number_of_5000_digits() -> None:

@@ -1,11 +1,12 @@
 """Every corpus without a network, and those that need no file: the standard library's own text, which takes seconds to
-read and is read once a process, and recall, which is made up."""
+read and is read once a process, and tales and recall, which are made up."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import islice
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from recur_tune.corpus.document import SPLITS, Split
 from recur_tune.corpus.recall import RecallCorpus
 from recur_tune.corpus.sources import CORPORA, open_corpus
+from recur_tune.corpus.tales import HEROES, SCENES
 from recur_tune.errors import UserError
 from tests.corpus import no_network, texts
 
@@ -89,6 +91,40 @@ for split in ("train", "validation", "test"):
     ]
     assert printed[0] == printed[1]
     assert all(digests for _, _, digests in map(json.loads, printed[0].splitlines()))
+
+
+# --- tales ---
+
+
+def heroes_and_scenes(tale: bytes) -> tuple[set[str], set[int]]:
+    """Every hero that a tale names, and every scene that it has a word of."""
+    words = set(re.findall("[A-Za-z]+", tale.decode()))
+    scenes = {number for number, scene in enumerate(SCENES) if words & {*" ".join(scene).split()}}
+    return words & {*HEROES.split()}, scenes
+
+
+def test_no_two_scenes_share_a_word() -> None:
+    words = " ".join([HEROES, *(" ".join(scene) for scene in SCENES)]).split()
+    assert len(words) == len(set(words)), "so that any of its words tells a scene"
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_tale_keeps_to_its_hero_and_its_scene(split: Split) -> None:
+    told = [heroes_and_scenes(tale) for tale in texts("tales", split)]
+    assert all(len(heroes) == len(scenes) == 1 for heroes, scenes in told)
+    if split == "train":
+        assert len({(*heroes,) for heroes, _ in told}) == len(HEROES.split())
+        assert len({(*scenes,) for _, scenes in told}) == len(SCENES)
+
+
+def test_tales_are_whole_sentences_and_the_splits_tell_others() -> None:
+    tales = {split: texts("tales", split) for split in SPLITS}
+    assert tales == {split: texts("tales", split) for split in SPLITS}
+    together = [tale for split in SPLITS for tale in tales[split]]
+    assert len(set(together)) == len(together) and all(tale.endswith(b". ") for tale in together)
+    assert sum(map(len, tales["train"])) > 600_000, "the base's pretraining reads nothing twice"
+    prints = [open_corpus("tales").fingerprint(split) for split in SPLITS]
+    assert len(set(prints)) == len(SPLITS)
 
 
 # --- recall ---

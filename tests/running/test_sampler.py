@@ -213,6 +213,14 @@ def test_a_space_without_plain_models_has_no_baseline(tmp_path: Path) -> None:
     assert list(first_points(parse(SearchSpec, FIELDS | {"space": space}))) == ["paper"]
 
 
+def test_two_forms_of_a_mechanism_that_the_space_does_not_tell_apart_are_tried_once(tmp_path: Path) -> None:
+    space = {**FIELDS["space"], "recurrence": {"none": None, "cache": {"cache_rows": [8, 16]}}}
+    assert list(first_points(parse(SearchSpec, FIELDS | {"space": space}))) == ["baseline", "transformer-xl"]
+    space["recurrence"]["cache"]["cache_join"] = ["softmax", "gate"]
+    points = first_points(parse(SearchSpec, FIELDS | {"space": space}))
+    assert list(points) == ["baseline", "transformer-xl", "memorizing"]
+
+
 def test_a_study_that_calls_a_recurrence_by_its_former_name_goes_on(tmp_path: Path) -> None:
     space = {"base": "tiny", "recurrence": ["none", "memory"], "window": 16}
     directory = changed(tmp_path, space=space)
