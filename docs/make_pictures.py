@@ -97,7 +97,7 @@ def ray_cluster(browser: Browser, address: str) -> None:
 
 def terminal(browser: Browser, watched: watch.Watch, console: Console) -> None:
     """What a terminal shows at this moment."""
-    console.print(watched._render())
+    console.print(watched)
     with window(browser) as page:
         page.context.set_offline(True)  # the drawing names a font of the network's; any of our own will do
         page.set_content(f"<style>body {{ margin: 0 }} svg {{ width: {_WIDE}px }}</style>{_drawn(console)}")

@@ -40,7 +40,7 @@ def cli() -> None:
     A front of quality against compute and memory, offline, in about three minutes:
       recur-tune search
       recur-tune status
-      recur-tune front NAME --under flops_per_token=500k
+      recur-tune front NAME --under flops_per_token=330k
       recur-tune confirm NAME --seeds 3
 
     \b

@@ -99,9 +99,10 @@ def colour_axis(objective: Objective, values: Sequence[float]) -> Figure:
     """A bar of colours above the figure, where a phone has room too; `colour_values` are its numbers."""
     low, high, _ = span(values, log=True)
     marks = ticks(objective, low, high, log=True)
+    # From y = 1 on, plotly.js 4.1 lifts every title to make room for the bar's, the horizontal axis's into its numbers.
     bar = {
         "title": {"text": objective.title, "side": "top"}, "orientation": "h", "thickness": 10, "len": 0.5, "x": 1,
-        "xanchor": "right", "y": 1.01, "yanchor": "bottom", "outlinewidth": 0, "ticktext": marks["ticktext"],
+        "xanchor": "right", "y": 0.9999, "yanchor": "bottom", "outlinewidth": 0, "ticktext": marks["ticktext"],
         "tickvals": colour_values(marks["tickvals"]),
     }  # fmt: skip
     return {"colorscale": "Viridis", "cmin": math.log10(low), "cmax": math.log10(high), "colorbar": bar}

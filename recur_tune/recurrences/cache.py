@@ -21,7 +21,9 @@ class CacheSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     cache_rows: PositiveInt = Field(
-        128, description="positions whose keys and values a layer keeps from before a window, of several if need be"
+        128,
+        description="positions whose keys and values a layer keeps from before a window, of several if need be; in one "
+        "softmax they and a window have to fit into the base's positions",
     )
     cache_layer: Layer = Field("all", description="layer that keeps keys and values, from 1, or 'all'")
     cache_join: Literal["softmax", "gate"] = Field(

@@ -174,6 +174,9 @@ def test_every_figure_is_drawn_without_a_network_and_a_point_under_the_pointer_s
     assert reader.read(books[1]) == ALL
     reader.not_blank(ALL)
     keep(reader.page, "report")
+    title = reader.page.locator("#front .xtitle").bounding_box()
+    number = reader.page.locator("#front .xtick text").first.bounding_box()
+    assert title and number and title["y"] >= number["y"] + number["height"], "an axis's title stands below its numbers"
     for figure in ("front", "windows", "curves"):
         reader.page.mouse.move(*reader.place_of(figure, 1))
         label = reader.page.locator(f"#{figure} .hoverlayer .hovertext")
