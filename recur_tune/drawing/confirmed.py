@@ -16,8 +16,8 @@ HEIGHT = 460
 def confirmed_figure(
     found: Confirmation, cost: Objective, kind_of: Callable[[TrialRecord], str], fixed: bool = False
 ) -> Figure:
-    """Means against a cost: a bar is one standard error to either side, a filled mark holds, a hollow one stands within
-    noise of a cheaper one, to which a dotted line leads."""
+    """Means against a cost: a bar is one standard error to either side, a filled mark holds, a hollow one does
+    no better than a cheaper one, to which a dotted line leads."""
     y_axis = axis(OBJECTIVES[found.quality], [end for point in found.points for end in _ends(point)], False, fixed)
     y_axis["title"]["text"] += f"<br>mean of {_seeds(found)} seeds, {found.split} split"  # two lines: one is too long
     x_axis = axis(cost, [point.trial.costs[cost.name] for point in found.points], fixed=fixed)

@@ -13,7 +13,7 @@ from recur_tune.searching.objectives import OBJECTIVES
 
 
 def confirmed_panel(search: Reading) -> Panel:
-    """Means over further seeds against the first cost; hollow marks stand within noise of a cheaper point."""
+    """Means over further seeds against the first cost; hollow marks do no better than a cheaper one."""
     key, title = "confirmed", "The front, confirmed with other seeds"
     found = confirmation(search.state, search.spec)
     if found is None:

@@ -54,6 +54,7 @@ class Confirmed:
     standard_error: float  # of their mean; NaN where no point has two seeds
     on_front: bool  # of the means
     no_better_than: str  # a trial that costs no more and whose mean is not worse beyond noise, if there is one
+    rival: bool  # a plain model that the search had beside its front, for the recurrent ones on it
 
     @property
     def mean(self) -> float:
@@ -67,6 +68,8 @@ class Confirmed:
             return "holds"
         if self.on_front:
             return f"within noise of {self.no_better_than}, which costs no more"
+        if self.rival:
+            return f"plain rival: {self.no_better_than} beats it and costs no more"
         return f"chance: {self.no_better_than} is as good and costs no more"
 
 
@@ -162,12 +165,14 @@ def confirmation(state: SearchState, spec: SearchSpec, split: str = "test") -> C
     means = [sum(values[trial.number]) / len(values[trial.number]) for trial in trials]
     table = np.array([[mean, *trial.costs_of(costs)] for mean, trial in zip(means, trials, strict=True)])
     validations = {trial.number: _mean_validation(state, trial, quality) for trial in trials}
+    found = {trial.number for trial in front(state.trials.values(), spec.objectives)}
     points = []
     for trial, best in zip(trials, non_dominated(table), strict=True):
         equal = _no_worse_and_cheaper(trial, trials, values, costs, spread, freedom)
         error = spread / math.sqrt(len(values[trial.number]))
+        rival = trial.number not in found and spec.trial_config(trial.params).mechanism is None
         points.append(
-            Confirmed(trial, tuple(values[trial.number]), validations[trial.number], error, bool(best), equal)
+            Confirmed(trial, tuple(values[trial.number]), validations[trial.number], error, bool(best), equal, rival)
         )
     return Confirmation(quality, split, sorted(points, key=lambda point: point.mean), spread, freedom)
 

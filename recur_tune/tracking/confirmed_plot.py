@@ -45,7 +45,7 @@ def _legend(kinds: set[str], found: Confirmation) -> list[object]:
         for kind, look in KINDS.items() if kind in kinds
     ]  # fmt: skip
     if any(point.no_better_than for point in found.points):
-        label = "within noise of a cheaper one"
+        label = "no better than a cheaper one"
         entries.append(
             Line2D([], [], linestyle=":", marker="o", markerfacecolor="white", color=GREY, markersize=8, label=label)
         )

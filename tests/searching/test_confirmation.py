@@ -95,6 +95,13 @@ def test_a_point_whose_mean_a_cheaper_one_beats_was_chance() -> None:
     assert point.verdict == "chance: T0 is as good and costs no more"
 
 
+def test_a_plain_rival_that_was_never_on_the_front_is_beaten_and_no_chance() -> None:
+    recurrent, plain = trial(0, 9, 1e6, 1e9, params=RECURRENT), trial(1, 10, 2e6, 1e9, params=PLAIN)
+    found = confirmation(confirmed((recurrent, [9.0, 9.1]), (plain, [10.0, 10.1])), SPEC)
+    assert found is not None
+    assert [point.verdict for point in found.points] == ["holds", "plain rival: T0 beats it and costs no more"]
+
+
 def test_a_cheaper_point_is_never_held_against_by_a_dearer_one() -> None:
     found = confirmation(confirmed((trial(0, 10, 1e6, 1e9), [10.0, 10.1]), (trial(1, 9, 2e6, 1e9), [9.0, 9.1])), SPEC)
     assert found is not None and [point.verdict for point in found.points] == ["holds", "holds"]
