@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from recur_tune.modelling.features import rows_at
-from recur_tune.modelling.known_costs import KnownCosts
+from recur_tune.modelling.known_costs import Chosen, KnownCosts
 from recur_tune.modelling.outlook import Outlook
 from recur_tune.modelling.seen import Seen
 from recur_tune.searching.front import non_dominated
@@ -93,7 +93,7 @@ def play(spec: SearchSpec, recorded: Recorded) -> tuple[KnownCosts, list[Seen], 
     }
     while len(trials) < TRIALS:
         chosen = sampler.choose(trials, worst)
-        assert chosen is not None
+        assert isinstance(chosen, Chosen), "nothing is paused here"
         fields = spec.parsed_space.fields_of(chosen.point)
         trials.append(recorded.seen(len(trials), spec.trial_config(fields), fields))
     return sampler, trials, np.array([worst[QUALITY], worst[COST]])
