@@ -51,7 +51,7 @@ def cli() -> None:
       recur-tune train --base runs/base --corpus tales --recurrence none \\
           --window 24 --windows 4 --tokens 50k --out runs/plain
       recur-tune eval runs/a --split test
-      recur-tune generate runs/a --prompt "Then Ada mended the sail. " --tokens 200
+      recur-tune generate runs/a --prompt "Ada mended the sail. " --tokens 200
       recur-tune continue runs/a runs/plain --tokens 500
       recur-tune budget runs/a --against runs/plain
       recur-tune cost --base gpt2 --window 300 --overlap 30

@@ -1,8 +1,9 @@
 """`tales`: made-up tales, each of one hero in one scene, small enough for a base that is pretrained in a minute.
 
-Who it is and where it plays stay the same from the first sentence to the last, and a window of a few words does not
-tell. So what the windows before it knew is worth passing on, as it is in a book; but here a model of 175,000 weights
-learns all the words, and that heroes and scenes stay, from 600,000 bytes. The splits share the words, not the tales.
+Who it is and where it plays stay the same from the first sentence to the last, and every short window has to find out
+anew. So what the windows before it knew is worth passing on, as it is in a book; but here 600,000 bytes teach a model
+of 175,000 weights nearly all the words and, as far as its context goes, that hero and scene stay. The splits share the
+words, not the tales.
 """
 
 from __future__ import annotations
