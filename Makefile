@@ -83,5 +83,5 @@ bench-gpu:  ## the same for a GPU, after checking that every fast way is right
 	$(PYTHON) benchmarks/shared_gpu.py --trials 64 --alone 4 --shares 1 auto
 	$(PYTHON) benchmarks/evaluation.py --base gpt2 --window 300 --overlap 30 --documents 20 --length 40000 --lanes 20
 
-clean:  ## remove all of that
+clean:  ## remove the environment, single runs and caches; searches in results/ stay
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis
