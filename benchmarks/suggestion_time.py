@@ -51,7 +51,7 @@ class Timed:
 
 def made_up_quality(config: TrialConfig, rng: np.random.Generator) -> float:
     """One learning rate is best, overlap helps and so does a state."""
-    rate = abs(math.log(config.learning_rate / 3e-3))
+    rate = abs(math.log(config.learning_rate / 3e-4))
     return float(12 * math.exp(0.1 * rate - 0.2 * config.overlap / config.window + rng.normal(0, 0.01)))
 
 
