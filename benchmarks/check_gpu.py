@@ -33,14 +33,15 @@ from train_step import random_batch
 from transformers import CONFIG_MAPPING
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from recur_tune.corpus.batches import WindowBatch
-from recur_tune.corpus.windows import NOT_SCORED
-from recur_tune.model import ReadsInWindows, passes
-from recur_tune.model.pretrained import fresh_model, recurrent_config
-from recur_tune.recurrences import DEFAULT, MECHANISMS, NONE
-from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import Chain, Plan, Speed
-from recur_tune.training.precision import autocast
+from recur_tune.bptt.chain import Chain, Plan, Speed
+from recur_tune.common.windowing import NOT_SCORED
+from recur_tune.config.trial import TrialConfig
+from recur_tune.data.batches import WindowBatch
+from recur_tune.models import ReadsInWindows
+from recur_tune.models.pretrained import fresh_model, recurrent_config
+from recur_tune.ops import reference as passes
+from recur_tune.ops.device import autocast
+from recur_tune.recurrences.registry import DEFAULT, MECHANISMS, NONE
 
 Check = Callable[..., Iterator[str]]  # prints on a `console` what it finds on a `device`, and yields faults
 
@@ -226,7 +227,7 @@ def dropout_faults(console: Console, device: torch.device) -> Iterator[str]:
 
 def kernel_faults(console: Console, device: torch.device) -> Iterator[str]:
     """Each kernel beside the operations that it stands for, at hidden sizes that fill its blocks and do not."""
-    from recur_tune.model import kernels, recurrence_kernels  # need Triton
+    from recur_tune.ops.triton import pointwise as kernels  # needs Triton
 
     for hidden in (256, 576, 768, 1600):
         ours, theirs = (dict(passed(module, hidden, device)) for module in (kernels, passes))
@@ -237,8 +238,8 @@ def kernel_faults(console: Console, device: torch.device) -> Iterator[str]:
             for name, error in errors.items()
             if not error <= _SAME
         )
-    exact, by_operations = dict(passages(None, device, exactly=True)), dict(passages(None, device))
-    for name, made in passages(recurrence_kernels, device):
+    exact, by_operations = dict(passages(False, device, exactly=True)), dict(passages(False, device))
+    for name, made in passages(True, device):
         ours, theirs = (
             [off([one], [other]) for one, other in zip(found, exact[name], strict=True)]
             for found in (made, by_operations[name])

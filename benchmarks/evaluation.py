@@ -18,13 +18,13 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from recur_tune.corpus.tokens import TokenisedSplit
-from recur_tune.corpus.windows import NOT_SCORED, Windowing
-from recur_tune.model.pretrained import base_config, fresh_model, recurrent_config
-from recur_tune.recurrences.pooled import PooledSpec
-from recur_tune.training.evaluate import evaluate
-from recur_tune.training.precision import autocast, default_device
-from recur_tune.units import format_count
+from recur_tune.common.units import format_count
+from recur_tune.common.windowing import NOT_SCORED, Windowing
+from recur_tune.data.tokens import TokenisedSplit
+from recur_tune.models.pretrained import base_config, fresh_model, recurrent_config
+from recur_tune.ops.device import autocast, default_device
+from recur_tune.recurrences.pooled.spec import PooledSpec
+from recur_tune.tasks.language_modelling.evaluation import evaluate
 
 
 def main() -> None:

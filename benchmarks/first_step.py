@@ -68,8 +68,8 @@ def folder_of(base: str, folder: Path) -> str:
     """A published shape with random weights, in a folder as they are published; a preset is drawn by every trial."""
     from transformers import AutoModelForCausalLM
 
-    from recur_tune.model.pretrained import base_config
-    from recur_tune.shapes import PRESETS
+    from recur_tune.common.known_shapes import PRESETS
+    from recur_tune.models.pretrained import base_config
 
     if base in PRESETS:
         return base
@@ -79,8 +79,8 @@ def folder_of(base: str, folder: Path) -> str:
 
 def seconds_of(fields: dict[str, Any]) -> tuple[float, float, float]:
     """Of the first step, of the first few, and of one of those that follow."""
-    from recur_tune.spec import TrialConfig
-    from recur_tune.trial.setup import set_up
+    from recur_tune.config.trial import TrialConfig
+    from recur_tune.training.setup import set_up
 
     trainer, _ = set_up(TrialConfig(**fields))
     sys.stdin.readline()

@@ -22,12 +22,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from recur_tune.cli.watch import Watch
-from recur_tune.running.rungs import Rungs
-from recur_tune.running.scheduler import ParetoPruning
-from recur_tune.searching.directory import EVENTS, SNAPSHOT, SearchDirectory, SearchLog
-from recur_tune.searching.spec import SearchSpec, with_overrides
-from recur_tune.shipped import find_space
-from recur_tune.spec import parse, read_yaml
+from recur_tune.common.parsing import parse, read_yaml
+from recur_tune.common.shipped import find_space
+from recur_tune.search.propose.rungs import Rungs
+from recur_tune.search.record.directory import EVENTS, SNAPSHOT, SearchDirectory, SearchLog
+from recur_tune.search.record.spec import SearchSpec, with_overrides
+from recur_tune.search.run.scheduler import ParetoPruning
 
 _AT_ONCE = 8
 _SHARES = 5  # of the search, told apart

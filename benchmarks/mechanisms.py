@@ -16,15 +16,16 @@ from rich.console import Console
 from rich.table import Table
 from train_step import Line, forget, random_batch, rows_of
 
+from recur_tune.bptt.chain import Chain, Speed
+from recur_tune.bptt.step import make_optimizer, train_step
+from recur_tune.common.parsing import parse
+from recur_tune.common.shape import shape_of
+from recur_tune.common.units import format_count, format_size
+from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.estimate import training_flops
-from recur_tune.cost.memory import plan_memory, resolve_plan
-from recur_tune.model.pretrained import base_config, fresh_model, recurrent_config
-from recur_tune.shape import shape_of
-from recur_tune.spec import TrialConfig, parse
-from recur_tune.training.bptt import Chain, Speed
-from recur_tune.training.precision import default_device
-from recur_tune.training.step import make_optimizer, train_step
-from recur_tune.units import format_count, format_size
+from recur_tune.cost.training_memory import plan_memory, resolve_plan
+from recur_tune.models.pretrained import base_config, fresh_model, recurrent_config
+from recur_tune.ops.device import default_device
 
 FORMS: dict[str, dict[str, Any]] = {
     "pooled": {"recurrence": "pooled"},

@@ -20,14 +20,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from playwright.sync_api import Browser, Page, expect
 
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.tracking.mlflow import Tracker
-from recur_tune.tracking.places import Delivered
-from recur_tune.tracking.plots import draw_front
-from recur_tune.tracking.server import answering_server
-from recur_tune.tracking.views import FRONT, TRIALS, view_address
+from recur_tune.report.front_files import draw_front
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.tracking_place import Delivered
+from recur_tune.tracking.mlflow.server import answering_server
+from recur_tune.tracking.mlflow.tracker import Tracker
+from recur_tune.tracking.mlflow.views import FRONT, TRIALS, view_address
 from tests.browser import MISSING, find_chromium, running_chromium
-from tests.reporting import make, many
+from tests.report import make, many
 
 _PATIENCE = 300_000  # milliseconds
 _RUNS = ".ag-row [col-id='attributes.`Run Name`'] a"

@@ -23,9 +23,10 @@ import optuna
 from search_replay.recorded import points, read_rows, value_of
 from search_replay.task import COSTS
 
-from recur_tune.searching.space import Fixed, Space
-from recur_tune.searching.spec import SearchSpec
-from recur_tune.spec import TrialConfig, parse, read_yaml
+from recur_tune.common.parsing import parse, read_yaml
+from recur_tune.config.trial import TrialConfig
+from recur_tune.search.record.space import Fixed, Space
+from recur_tune.search.record.spec import SearchSpec
 
 Point = dict[str, Any]
 SETTINGS = ("bodies", "pretraining")  # in the YAML file beside what a search has
@@ -36,11 +37,11 @@ def pretrain(job: tuple[dict[str, Any], dict[str, Any], str, Path]) -> None:
     import torch
     from transformers import GPT2Config
 
-    from recur_tune.corpus.tokenizers import load_tokenizer
-    from recur_tune.model.pretrained import fresh_model, recurrent_config, save_model
-    from recur_tune.shapes import PRESETS
-    from recur_tune.trial.base import pretraining_fields
-    from recur_tune.trial.run_folder import run_in_folder
+    from recur_tune.common.known_shapes import PRESETS
+    from recur_tune.data.tokenizers import load_tokenizer
+    from recur_tune.models.pretrained import fresh_model, recurrent_config, save_model
+    from recur_tune.training.pretraining import pretraining_fields
+    from recur_tune.training.run_folder import run_in_folder
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -60,7 +61,7 @@ def train(job: tuple[TrialConfig, Point, str, str]) -> list[Point]:
     import torch
 
     from recur_tune.cost.estimate import estimate
-    from recur_tune.trial.setup import set_up
+    from recur_tune.training.setup import set_up
 
     torch.set_num_threads(1)
     config, point, quality, device = job
@@ -118,7 +119,7 @@ def _config(spec: SearchSpec, point: Point, bases: dict[str, Path]) -> TrialConf
 
 
 def _preset(config: TrialConfig) -> Path:
-    from recur_tune.trial.base import pretrained_base, pretraining_of
+    from recur_tune.training.pretraining import pretrained_base, pretraining_of
 
     return pretrained_base(pretraining_of(config.base, config.corpus, config.tokenizer))
 

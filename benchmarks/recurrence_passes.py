@@ -7,13 +7,12 @@ all that went in.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import torch
 
-from recur_tune.model.recurrences import module_of
-from recur_tune.shape import Shape, shape_of
+from recur_tune.common.shape import Shape, shape_of
+from recur_tune.recurrences.modules import module_of
 
 LANES = 3
 # Name, fields, heads, heads of keys and values, their size, positions, and how many of them come again.
@@ -31,10 +30,8 @@ FORMS: list[tuple[str, dict[str, Any], tuple[int, int, int], int, int]] = [
 ]
 
 
-def passages(
-    kernels: ModuleType | None, device: torch.device, exactly: bool = False
-) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """Every form's results; with `kernels`, what these make of the same numbers. All of them are rounded to bfloat16,
+def passages(fused: bool, device: torch.device, exactly: bool = False) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """Every form's results; `fused`: what Triton kernels make of the same numbers. All of them are rounded to bfloat16,
     and `exactly` computes with them in double precision."""
     wide, kind = (torch.float64, torch.float64) if exactly else (torch.float32, torch.bfloat16)
     for name, fields, (heads, groups, size), positions, overlap in FORMS:
@@ -48,7 +45,7 @@ def passages(
         state = [_state(one.shape, device, wide) for one in recurrence.empty(LANES)]
         fresh_B = torch.tensor([False, True, False], device=device)
         passage = recurrence.open(tuple(state), fresh_B, in_parts=False)
-        passage.kernels = kernels
+        passage.fused = fused
         given, made = [*state, *recurrence.parameters()], []
         for layer in range(shape.layers):
             qkv, out = (

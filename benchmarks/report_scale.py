@@ -23,11 +23,11 @@ from playwright.sync_api import sync_playwright
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from recur_tune.reporting.page import report_page
-from recur_tune.reporting.reading import read_search
-from recur_tune.searching.directory import SearchDirectory
+from recur_tune.report.page import report_page
+from recur_tune.report.reading import read_search
+from recur_tune.search.record.directory import SearchDirectory
 from tests.browser import FLAGS, MISSING, find_chromium
-from tests.reporting import few, make, many
+from tests.report import few, make, many
 
 _LONG_ENOUGH = 10.0  # seconds; nobody looks before, for looking slows it down
 _PATIENCE = 120_000  # milliseconds

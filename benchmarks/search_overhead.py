@@ -22,16 +22,17 @@ from typing import Any
 from ray import tune
 
 import recur_tune
-from recur_tune.cluster.lifeline import Lifeline
-from recur_tune.cluster.ray_cluster import Allotment, connected
-from recur_tune.monitoring.meter import metered
-from recur_tune.running.callback import Steward
-from recur_tune.running.run import fit
-from recur_tune.running.sampler import TruthfulSearch
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.spec import SearchSpec, with_overrides
-from recur_tune.shipped import find_space
-from recur_tune.spec import TrialConfig, parse, read_yaml
+from recur_tune.common.parsing import parse, read_yaml
+from recur_tune.common.shipped import find_space
+from recur_tune.config.trial import TrialConfig
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.spec import SearchSpec, with_overrides
+from recur_tune.search.run.callback import Steward
+from recur_tune.search.run.driver import fit
+from recur_tune.search.run.searcher import TruthfulSearch
+from recur_tune.sites.ray.cluster import Allotment, connected
+from recur_tune.sites.ray.liveness import Lifeline
+from recur_tune.tracking.prometheus.exporter import metered
 
 
 def nothing(config: dict[str, Any]) -> None:

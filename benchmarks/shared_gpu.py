@@ -18,10 +18,10 @@ from pathlib import Path
 from transformers import GPT2Config
 
 import recur_tune
-from recur_tune.corpus.tokenizers import load_tokenizer
-from recur_tune.errors import UserError
-from recur_tune.model import RecurrentGPT2
-from recur_tune.model.pretrained import recurrent_config, save_model
+from recur_tune.common.errors import UserError
+from recur_tune.data.tokenizers import load_tokenizer
+from recur_tune.models import RecurrentGPT2
+from recur_tune.models.pretrained import recurrent_config, save_model
 
 SHAPE = GPT2Config(
     n_layer=4, n_embd=256, n_head=4, n_positions=128, vocab_size=256, bos_token_id=None, eos_token_id=None

@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.slurm.mini_slurm import MiniSlurm, available
-from tests.slurm.site import Site, Submitted
+from tests.sites.slurm.mini_slurm import MiniSlurm, available
+from tests.sites.slurm.site import Site, Submitted
 
 _STAGES = ("SLURM starts the job", "Ray is up on all nodes", "the search is connected", "a first report")
 

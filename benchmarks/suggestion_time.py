@@ -21,12 +21,13 @@ os.environ["OMP_NUM_THREADS"] = "1"  # seconds of one core; before NumPy is impo
 
 import numpy as np
 
-from recur_tune.modelling.known_costs import Chosen, KnownCosts
-from recur_tune.modelling.seen import Seen
-from recur_tune.running.preparation import Prices, worst_costs
-from recur_tune.searching.spec import SearchSpec
-from recur_tune.shipped import find_space
-from recur_tune.spec import TrialConfig, parse, read_yaml
+from recur_tune.common.parsing import parse, read_yaml
+from recur_tune.common.shipped import find_space
+from recur_tune.config.trial import TrialConfig
+from recur_tune.search.propose.known_costs import Chosen, KnownCosts
+from recur_tune.search.propose.observations import Seen
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.run.preparation import Prices, worst_costs
 
 BANDS = (0, 10, 50, 100, 200, 300, 500, 1000)
 

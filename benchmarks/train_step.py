@@ -32,21 +32,22 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from recur_tune.corpus.batches import TrainingStream, WindowBatch
-from recur_tune.corpus.tokenizers import load_tokenizer
-from recur_tune.corpus.tokens import prepare
-from recur_tune.cost.device import device_flops
+from recur_tune.bptt.chain import Chain, Plan, Speed
+from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.step import make_optimizer, train_step
+from recur_tune.common.known_shapes import DROPOUTS
+from recur_tune.common.parsing import parse
+from recur_tune.common.shape import shape_of
+from recur_tune.common.units import format_count, format_size
+from recur_tune.config.trial import TrialConfig
+from recur_tune.cost.device_flops import device_flops
 from recur_tune.cost.flops import training_flops_per_token
-from recur_tune.cost.memory import resolve_plan
-from recur_tune.model.pretrained import base_config, fresh_model, recurrent_config
-from recur_tune.shape import shape_of
-from recur_tune.shapes import DROPOUTS
-from recur_tune.spec import TrialConfig, parse
-from recur_tune.training.bptt import Chain, Plan, Speed
-from recur_tune.training.memory_tracker import MemoryTracker
-from recur_tune.training.precision import autocast, default_device
-from recur_tune.training.step import make_optimizer, train_step
-from recur_tune.units import format_count, format_size
+from recur_tune.cost.training_memory import resolve_plan
+from recur_tune.data.batches import TrainingStream, WindowBatch
+from recur_tune.data.tokenizers import load_tokenizer
+from recur_tune.data.tokens import prepare
+from recur_tune.models.pretrained import base_config, fresh_model, recurrent_config
+from recur_tune.ops.device import autocast, default_device
 
 
 def main() -> None:

@@ -27,9 +27,9 @@ from playwright.sync_api import Browser, Page, expect
 from rich.console import Console
 
 from recur_tune.cli import watch
-from recur_tune.cluster.ray_cluster import ray_token
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.progress import ended_trials
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.progress import ended_trials
+from recur_tune.sites.ray.cluster import ray_token
 from tests.browser import MISSING, PATIENCE, find_chromium, running_chromium
 
 DOCS = Path(__file__).parent

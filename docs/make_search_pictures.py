@@ -17,13 +17,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from recur_tune.modelling.features import rows_at
-from recur_tune.modelling.known_costs import Chosen, KnownCosts
-from recur_tune.modelling.outlook import Outlook
-from recur_tune.modelling.seen import Seen
-from recur_tune.searching.front import non_dominated
-from recur_tune.searching.spec import SearchSpec
-from recur_tune.spec import TrialConfig, parse
+from recur_tune.common.parsing import parse
+from recur_tune.config.trial import TrialConfig
+from recur_tune.search.propose.features import rows_at
+from recur_tune.search.propose.known_costs import Chosen, KnownCosts
+from recur_tune.search.propose.observations import Seen
+from recur_tune.search.propose.outlook import Outlook
+from recur_tune.search.record.front import non_dominated
+from recur_tune.search.record.spec import SearchSpec
 
 DOCS = Path(__file__).parent
 TRIALS = 10

@@ -17,7 +17,7 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
     "README.md": "index.md",
-    "recur_tune/site_profiles/README.md": "slurm.md",
+    "recur_tune/sites/profiles/README.md": "slurm.md",
     "dashboards/README.md": "dashboards.md",
     "benchmarks/README.md": "benchmarks.md",
 }

@@ -24,10 +24,10 @@ from question_folds import answerable_of, folds_of, name_of
 from rich.console import Console
 from rich.table import Table
 
-from recur_tune.corpus.questions import read_json
-from recur_tune.files import write_text
-from recur_tune.recurrences import NONE
-from recur_tune.units import format_count
+from recur_tune.common.files import write_text
+from recur_tune.common.units import format_count
+from recur_tune.data.corpora.questions import read_json
+from recur_tune.recurrences.registry import NONE
 
 METRICS = ("f1", "exact_match")
 

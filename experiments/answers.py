@@ -23,9 +23,10 @@ from question_folds import folds_of
 from runs import Job, Record, add_arguments, folder_name, processes, trained
 from scoring import Scoring
 
-from recur_tune.corpus.questions import read_json
-from recur_tune.files import write_text
-from recur_tune.spec import TrialConfig, parse
+from recur_tune.common.files import write_text
+from recur_tune.common.parsing import parse
+from recur_tune.config.trial import TrialConfig
+from recur_tune.data.corpora.questions import read_json
 
 FORMS: dict[str, dict[str, Any]] = {
     "none": {"recurrence": "none"},

@@ -21,10 +21,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from recur_tune.drawing.marks import COLOURS, GREY, GRID, KINDS
-from recur_tune.files import write_text
-from recur_tune.recurrences import NONE, canonical
-from recur_tune.units import format_count, format_size
+from recur_tune.common.files import write_text
+from recur_tune.common.units import format_count, format_size
+from recur_tune.recurrences.registry import NONE, canonical
+from recur_tune.report.figures.marks import COLOURS, GREY, GRID, KINDS
 
 Result = dict[str, Any]
 

@@ -25,8 +25,9 @@ from rich.table import Table
 from runs import Job, Record, add_arguments, folder_name, processes, trained
 from scoring import Scoring
 
-from recur_tune.spec import TrialConfig, parse
-from recur_tune.units import format_count, format_size
+from recur_tune.common.parsing import parse
+from recur_tune.common.units import format_count, format_size
+from recur_tune.config.trial import TrialConfig
 
 FORMS: dict[str, dict[str, Any]] = {
     "none": {"recurrence": "none"},

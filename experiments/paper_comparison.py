@@ -21,11 +21,12 @@ import torch
 from comparison_results import METRICS, STATES, Result, print_tables, read_results
 from scoring import Scoring
 
-from recur_tune.files import write_text
-from recur_tune.recurrences import DEFAULT, NONE, canonical
-from recur_tune.spec import TrialConfig, parse
+from recur_tune.common.files import write_text
+from recur_tune.common.parsing import parse
+from recur_tune.config.trial import TrialConfig
+from recur_tune.recurrences.registry import DEFAULT, NONE, canonical
 from recur_tune.training.loop import Report
-from recur_tune.trial.run_folder import run_in_folder
+from recur_tune.training.run_folder import run_in_folder
 
 
 def main() -> None:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from recur_tune.corpus.hotpotqa import CLOSED, parse_hotpotqa
+from recur_tune.data.corpora.hotpotqa import CLOSED, parse_hotpotqa
 
 VALIDATION_ONE_IN = 8  # of the questions that are not for testing
 _SEED = 0  # always the same folds, so that every base and every call is asked alike

@@ -15,7 +15,7 @@ from typing import Any
 
 from comparison_results import Result
 
-from recur_tune.spec import TrialConfig
+from recur_tune.config.trial import TrialConfig
 
 Job = tuple[Any, ...]  # the values of what tells one run from another
 Map = Callable[[Callable[[Any], Result], Iterable[Any]], Iterable[Result]]
@@ -79,10 +79,10 @@ class Record:
 
 def trained(config: TrialConfig, folder: Path) -> Result:
     """Train one model, or go on with it; what it came to, what it costs, and how fast it was."""
+    from recur_tune.config.base_shape import base_settings, base_shape
     from recur_tune.cost.estimate import quick_costs
     from recur_tune.training.loop import Report
-    from recur_tune.trial.run_folder import RESUME, run_in_folder
-    from recur_tune.trial.shape import base_settings, base_shape
+    from recur_tune.training.run_folder import RESUME, run_in_folder
 
     steps: list[Report] = []
     resume = (folder / RESUME).is_dir()

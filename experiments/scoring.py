@@ -10,11 +10,11 @@ from typing import Any
 
 from comparison_results import SPLITS
 
-from recur_tune.corpus.windows import Windowing
-from recur_tune.model.pretrained import load_model
-from recur_tune.training.precision import default_device
-from recur_tune.trial.reading import reading_of
-from recur_tune.units import parse_count
+from recur_tune.common.units import parse_count
+from recur_tune.common.windowing import Windowing
+from recur_tune.models.pretrained import load_model
+from recur_tune.ops.device import default_device
+from recur_tune.training.reading import reading_of
 
 
 @dataclass(frozen=True)

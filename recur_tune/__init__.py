@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from recur_tune.running.result import SearchResult
+    from recur_tune.search.run.result import SearchResult
 
 
 def search(
@@ -27,7 +27,7 @@ def search(
     `space` is a YAML file, the name of a shipped space, or the same as a dict; `settings` changes fields by their
     dotted names, {"budget.trials": 50}. A search of that name that is there already is gone on with, if it is the same.
     """
-    from recur_tune.running.result import run  # torch, Ray and pandas take seconds to import
+    from recur_tune.search.run.result import run  # torch, Ray and pandas take seconds to import
 
     return run(space, name, results, address, settings or {})
 

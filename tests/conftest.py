@@ -25,8 +25,8 @@ from tests.command import own_server
 from tests.processor import PROCESSOR, processor_seconds
 
 if TYPE_CHECKING:  # torch and transformers take seconds of a core, which a process that only hands out tests can spare
-    from recur_tune.model import RecurrentGPT2, RecurrentGPT2Config
-    from recur_tune.recurrences.pooled import PooledSpec
+    from recur_tune.models import RecurrentGPT2, RecurrentGPT2Config
+    from recur_tune.recurrences.pooled.spec import PooledSpec
 
 # A busy machine is slow now and then, which is no failure. Where a change is judged, it always meets the same examples;
 # everywhere else new ones are tried.
@@ -147,14 +147,14 @@ def small_config(memory: PooledSpec | None = None, **changes: object) -> Recurre
         "vocab_size": 61, "n_positions": 32, "n_embd": 24, "n_layer": 3, "n_head": 2, "initializer_range": 0.2,
         "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0, "bos_token_id": None, "eos_token_id": None,
     }  # fmt: skip
-    from recur_tune.model import RecurrentGPT2Config
-    from recur_tune.recurrences import settings_of
+    from recur_tune.models import RecurrentGPT2Config
+    from recur_tune.recurrences.registry import settings_of
 
     return RecurrentGPT2Config(**settings | changes, recurrence=settings_of(memory))
 
 
 def small_model(memory: PooledSpec | None = None, **changes: object) -> RecurrentGPT2:
     """A random model of that shape, in evaluation mode."""
-    from recur_tune.model import RecurrentGPT2
+    from recur_tune.models import RecurrentGPT2
 
     return RecurrentGPT2(small_config(memory, **changes)).eval()

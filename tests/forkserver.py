@@ -34,8 +34,8 @@ _PRELOADED = (
     "attr", "flask", "fsspec", "jsonschema", "matplotlib.backends.backend_agg", "mlflow.pyfunc",
     "mlflow.store.tracking.sqlalchemy_store", "mlflow.tracking", "moocore", "optuna", "pandas", "pyarrow",
     "sklearn.gaussian_process", "torch", "uvicorn", "wcwidth",
-    "recur_tune.cli.main", "recur_tune.cost.memory", "recur_tune.running.trainable", "recur_tune.tracking.plots",
-    "recur_tune.trial.setup",
+    "recur_tune.cli.main", "recur_tune.cost.training_memory", "recur_tune.report.front_files",
+    "recur_tune.search.run.trainable", "recur_tune.training.setup",
 )  # fmt: skip
 _NAMESPACES = ("net", "uts", "ipc", "pid", "mnt")
 

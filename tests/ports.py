@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from recur_tune.localhost import free_ports_from
+from recur_tune.common.localhost import free_ports_from
 
 _OF_THIS_LEG = int(os.environ.get("RECUR_TUNE_TEST_PORTS", "61000"))  # Linux gives away what lies below
 _WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recur_tune.model.pretrained import save_model
+from recur_tune.models.pretrained import save_model
 from tests.cli.run import run as command
 from tests.tasks import FACTS_WORDS, small_encoder, word_tokenizer
 

@@ -18,19 +18,19 @@ import pytest
 
 import recur_tune
 from recur_tune.cli.main import cli
-from recur_tune.corpus.tokenizers import byte_tokenizer
-from recur_tune.model.pretrained import save_model
-from recur_tune.recurrences.pooled import PooledSpec
-from recur_tune.searching.objectives import OBJECTIVES
-from recur_tune.searching.spec import SearchSpec
-from recur_tune.shipped import SEARCH_SPACES, find_space
+from recur_tune.common.shipped import SEARCH_SPACES, find_space
+from recur_tune.data.tokenizers import byte_tokenizer
+from recur_tune.models.pretrained import save_model
+from recur_tune.recurrences.pooled.spec import PooledSpec
+from recur_tune.search.record.objectives import OBJECTIVES
+from recur_tune.search.record.spec import SearchSpec
 from tests.conftest import small_model
 from tests.tracking.tracked import rich_search
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
     ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md",
-    ROOT / "dashboards" / "README.md", ROOT / "recur_tune" / "site_profiles" / "README.md",
+    ROOT / "dashboards" / "README.md", ROOT / "recur_tune" / "sites" / "profiles" / "README.md",
 ]  # fmt: skip
 PICTURES = [*sorted((ROOT / "docs").glob("*.png")), *sorted((ROOT / "docs" / "pictures").iterdir())]
 MOST_BYTES = 300_000  # of a picture

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.run import run as command
-from tests.running.searches import make_world
+from tests.search.run.searches import make_world
 
 pytestmark = pytest.mark.slow
 

@@ -129,10 +129,10 @@ def test_a_library_is_known_where_it_has_to_be(library: str) -> None:
 def test_imports_are_found_wherever_they_stand() -> None:
     source = (
         "import one.two\nif TYPE_CHECKING:\n    from three import four\n"
-        "def call():\n    if True:\n        from recur_tune.spec import parse\n"
+        "def call():\n    if True:\n        from recur_tune.config.trial import parse\n"
     )
-    assert {*imports(source)} == {"one.two", "three.four", "recur_tune.spec.parse"}
-    assert {*imports(source, with_types=False)} == {"one.two", "recur_tune.spec.parse"}
-    assert [own(name) for name in ("recur_tune.spec.parse", "recur_tune.slurm.queue", "ray.tune")] == [
+    assert {*imports(source)} == {"one.two", "three.four", "recur_tune.config.trial.parse"}
+    assert {*imports(source, with_types=False)} == {"one.two", "recur_tune.config.trial.parse"}
+    assert [own(name) for name in ("recur_tune.config.trial.parse", "recur_tune.sites.slurm.queue", "ray.tune")] == [
         "spec", "slurm.queue", "",
     ]  # fmt: skip

@@ -11,7 +11,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from recur_tune.spec import TrialConfig
+from recur_tune.config.trial import TrialConfig
 
 from .task import Task, Verdict
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from recur_tune.spec import TrialConfig
+from recur_tune.config.trial import TrialConfig
 
 from .task import History, Task, best_of
 

@@ -12,11 +12,12 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import Searcher
 
-from recur_tune.running.preparation import worst_costs
-from recur_tune.running.sampler import TruthfulSearch
-from recur_tune.running.scheduler import ParetoPruning
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.spec import TrialConfig, parse
+from recur_tune.common.parsing import parse
+from recur_tune.config.trial import TrialConfig
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.run.preparation import worst_costs
+from recur_tune.search.run.scheduler import ParetoPruning
+from recur_tune.search.run.searcher import TruthfulSearch
 
 from .clock import Job
 from .task import COSTS, Task, Verdict

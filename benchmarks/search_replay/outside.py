@@ -9,7 +9,7 @@ from typing import Any
 
 import optuna
 
-from recur_tune.searching.space import Choice, Fixed, Parameter, Range, Space
+from recur_tune.search.record.space import Choice, Fixed, Parameter, Range, Space
 
 from .peers import OptunaProposer
 from .recorded import grid

@@ -11,7 +11,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 
-from recur_tune.running.study import first_points
+from recur_tune.search.propose.optuna_study import first_points
 
 from .clock import Job
 from .task import Task, Verdict

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from recur_tune.recurrences import canonical
-from recur_tune.searching.space import Choice, Fixed, Parameter, Space
-from recur_tune.searching.space_parsing import read_space
-from recur_tune.spec import TrialConfig, read_yaml
+from recur_tune.common.parsing import read_yaml
+from recur_tune.config.trial import TrialConfig
+from recur_tune.recurrences.registry import canonical
+from recur_tune.search.record.space import Choice, Fixed, Parameter, Space
+from recur_tune.search.record.space_parsing import read_space
 
 from .task import COSTS, History, Task, best_of
 

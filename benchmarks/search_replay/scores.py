@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from recur_tune.searching.front import hypervolume
+from recur_tune.search.record.front import hypervolume
 
 from .clock import Finished
 from .task import Task, cheap_third

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from recur_tune.searching.front import hypervolume
+from recur_tune.search.record.front import hypervolume
 
 from .clock import Finished
 from .methods import RANDOM

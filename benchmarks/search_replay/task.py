@@ -7,9 +7,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from recur_tune.searching.front import non_dominated
-from recur_tune.searching.spec import SearchSpec
-from recur_tune.spec import TrialConfig, parse
+from recur_tune.common.parsing import parse
+from recur_tune.config.trial import TrialConfig
+from recur_tune.search.record.front import non_dominated
+from recur_tune.search.record.spec import SearchSpec
 
 History = list[tuple[int, float]]  # tokens and quality at every validation, the whole budget last
 Verdict = Literal["go on", "stop", "pause"]  # of a trial at a validation

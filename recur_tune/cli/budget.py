@@ -11,13 +11,14 @@ from pydantic import BaseModel
 
 from recur_tune.cli.display import note, stderr, stdout, table_by_name
 from recur_tune.cli.options import as_json, print_json
-from recur_tune.errors import UserError
-from recur_tune.spec import Size, parse
-from recur_tune.units import format_count, format_size
+from recur_tune.common.errors import UserError
+from recur_tune.common.parsing import parse
+from recur_tune.common.units import format_count, format_size
+from recur_tune.config.trial import Size
 
 if TYPE_CHECKING:
-    from recur_tune.budget.measurement import Measurement
-    from recur_tune.budget.verdict import Verdict
+    from recur_tune.analysis.budget.measurement import Measurement
+    from recur_tune.analysis.budget.verdict import Verdict
 
 BROKEN = 1  # the exit code where a limit is
 
@@ -71,10 +72,10 @@ def budget(
     """
     allowed = parse(_Limits, {"more_memory": more_memory}).more_memory
     with stderr.status("loading torch …"):
-        from recur_tune.budget.contender import trial_to_measure
-        from recur_tune.budget.measurement import measure
-        from recur_tune.budget.verdict import verdicts
-        from recur_tune.corpus.sources import check_corpus
+        from recur_tune.analysis.budget.contender import trial_to_measure
+        from recur_tune.analysis.budget.measurement import measure
+        from recur_tune.analysis.budget.verdict import verdicts
+        from recur_tune.data.corpora.registry import check_corpus
 
     trials = [trial_to_measure(each) for each in (run, against)]
     if run.resolve() == against.resolve():

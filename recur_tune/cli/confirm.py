@@ -14,16 +14,16 @@ from recur_tune.cli.options import as_json, command_line, print_json, results_op
 from recur_tune.cli.run import address_option, run_watched
 from recur_tune.cli.submitting import check_place, is_submitted, slurm_options, submit_again
 from recur_tune.cli.trials import in_two_lines
-from recur_tune.corpus.document import SPLITS
-from recur_tune.errors import UserError
-from recur_tune.recurrences import MARKS
-from recur_tune.searching.directory import SearchDirectory, results_folder
-from recur_tune.searching.objectives import COSTS, OBJECTIVES
-from recur_tune.searching.spec import SearchSpec
-from recur_tune.slurm.queued import chosen_profile
+from recur_tune.common.errors import UserError
+from recur_tune.data.corpora.document import SPLITS
+from recur_tune.recurrences.registry import MARKS
+from recur_tune.search.record.directory import SearchDirectory, results_folder
+from recur_tune.search.record.objectives import COSTS, OBJECTIVES
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.sites.slurm.queued import chosen_profile
 
 if TYPE_CHECKING:  # the front's own arithmetic takes a second to import
-    from recur_tune.searching.confirmation import Confirmation
+    from recur_tune.search.record.confirmation import Confirmation
 
 
 _PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"  # a mean and its error stay on one line
@@ -55,7 +55,7 @@ def confirm(
       recur-tune confirm books --seeds 3
       recur-tune confirm books --seeds 5 --slurm
     """
-    from recur_tune.searching.confirmation import Again, confirmation, points_to_confirm
+    from recur_tune.search.record.confirmation import Again, confirmation, points_to_confirm
 
     check_place(address, slurm, nodes, gpus_per_node, follow)
     if slurm is not None and not is_submitted(slurm):
@@ -76,7 +76,7 @@ def confirm(
         submit_again(directory, spec, profile, follow, order.command)
         return
     if missing or any(one.state not in ("complete", "failed") for one in state.repeats.values()):
-        from recur_tune.running.run import check_runnable
+        from recur_tune.search.run.driver import check_runnable
 
         with stderr.status("checking …"):
             check_runnable(spec, address)

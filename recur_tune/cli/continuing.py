@@ -11,17 +11,18 @@ from pydantic import BaseModel
 from recur_tune.cli.display import TokenProgress, note, stderr, stdout, table_by_name
 from recur_tune.cli.options import as_json, print_json
 from recur_tune.cli.sampling import sampling_options
-from recur_tune.errors import UserError
-from recur_tune.spec import Count, parse
-from recur_tune.units import format_count
+from recur_tune.common.errors import UserError
+from recur_tune.common.parsing import parse
+from recur_tune.common.units import format_count
+from recur_tune.config.trial import Count
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from recur_tune.corpus.document import Split
-    from recur_tune.topics.continuations import Sampling
-    from recur_tune.topics.prompts import Prompts
-    from recur_tune.topics.topic_model import TopicModel
+    from recur_tune.analysis.topics.continuations import Sampling
+    from recur_tune.analysis.topics.prompts import Prompts
+    from recur_tune.analysis.topics.topic_model import TopicModel
+    from recur_tune.data.corpora.document import Split
 
 
 class _Amounts(BaseModel):
@@ -84,11 +85,11 @@ def continue_command(
     """
     amounts = parse(_Amounts, {"prompts": prompts, "prompt_tokens": prompt_tokens, "tokens": tokens})
     with stderr.status("loading torch …"):
-        from recur_tune.corpus.sources import check_corpus
-        from recur_tune.corpus.tokenizers import load_tokenizer
-        from recur_tune.topics.comparison import compare
-        from recur_tune.topics.continuations import Sampling
-        from recur_tune.topics.folder import check_out, summary, write_folder
+        from recur_tune.analysis.topics.comparison import compare
+        from recur_tune.analysis.topics.continuations import Sampling
+        from recur_tune.analysis.topics.folder import check_out, summary, write_folder
+        from recur_tune.data.corpora.registry import check_corpus
+        from recur_tune.data.tokenizers import load_tokenizer
 
     _check_runs(runs)
     if out is not None:
@@ -121,7 +122,7 @@ def continue_command(
 
 
 def _check_runs(runs: tuple[Path, ...]) -> None:
-    from recur_tune.model.pretrained import check_model
+    from recur_tune.models.pretrained import check_model
 
     for at, run in enumerate(runs):
         check_model(run)
@@ -130,7 +131,7 @@ def _check_runs(runs: tuple[Path, ...]) -> None:
 
 
 def _corpus_of(runs: tuple[Path, ...]) -> str:
-    from recur_tune.trial.reading import corpus_of
+    from recur_tune.training.reading import corpus_of
 
     found = {run: corpus_of(run) for run in runs}
     if len(set(found.values())) > 1:
@@ -142,8 +143,8 @@ def _corpus_of(runs: tuple[Path, ...]) -> str:
 def _take(
     corpus: str, split: Split, tokenizer: PreTrainedTokenizerBase, amounts: _Amounts, seed: int
 ) -> Prompts:  # fmt: skip
-    from recur_tune.corpus.tokens import prepare
-    from recur_tune.topics.prompts import take_prompts
+    from recur_tune.analysis.topics.prompts import take_prompts
+    from recur_tune.data.tokens import prepare
 
     with stderr.status(f"preparing {corpus} {split} …"):
         prepared = prepare(corpus, split, tokenizer)
@@ -153,7 +154,7 @@ def _take(
 
 def _note_remarks(taken: Prompts, amounts: _Amounts, tokenizers: list[PreTrainedTokenizerBase]) -> None:
     """Documents that are too short, prompts that found no place, and tokens that are not the same."""
-    from recur_tune.corpus.tokenizers import fingerprint
+    from recur_tune.data.tokenizers import fingerprint
 
     if taken.too_short:
         need = amounts.prompt_tokens + amounts.tokens
@@ -168,7 +169,7 @@ def _note_remarks(taken: Prompts, amounts: _Amounts, tokenizers: list[PreTrained
 
 
 def _topic_model(corpus: str, topics: int) -> TopicModel:
-    from recur_tune.topics.topic_model import topic_model
+    from recur_tune.analysis.topics.topic_model import topic_model
 
     with stderr.status("looking for topics …") as status:
 
@@ -186,11 +187,11 @@ def _written(
 ) -> list[str]:  # fmt: skip
     import torch
 
-    from recur_tune.corpus.tokenizers import fingerprint
-    from recur_tune.model.pretrained import load_decoder
-    from recur_tune.topics.continuations import Writer, continuations
-    from recur_tune.training.precision import default_device
-    from recur_tune.trial.reading import reading_of
+    from recur_tune.analysis.topics.continuations import Writer, continuations
+    from recur_tune.data.tokenizers import fingerprint
+    from recur_tune.models.pretrained import load_decoder
+    from recur_tune.ops.device import default_device
+    from recur_tune.training.reading import reading_of
 
     model, _ = load_decoder(run)
     windowing = reading_of(run, model).windowing

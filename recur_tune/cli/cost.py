@@ -10,8 +10,9 @@ import click
 
 from recur_tune.cli.display import print_table, stderr
 from recur_tune.cli.options import as_json, fields_from, print_json, trial_options
-from recur_tune.spec import TrialConfig, parse
-from recur_tune.units import format_count, format_size
+from recur_tune.common.parsing import parse
+from recur_tune.common.units import format_count, format_size
+from recur_tune.config.trial import TrialConfig
 
 
 @click.command()
@@ -36,9 +37,9 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, as_json: boo
     """
     trial = parse(TrialConfig, fields_from(config, fields))
     with stderr.status("pricing a step …"):
+        from recur_tune.config.base_shape import base_settings
         from recur_tune.cost.estimate import estimate
         from recur_tune.cost.flops import recomputed_windows
-        from recur_tune.trial.shape import base_settings
 
         price = estimate(trial, base_settings(trial.base, trial.tokenizer), workers)
     if as_json:

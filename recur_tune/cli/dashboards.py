@@ -8,7 +8,7 @@ import click
 
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import results_option
-from recur_tune.searching.directory import results_folder
+from recur_tune.search.record.directory import results_folder
 
 
 @click.group()
@@ -32,7 +32,7 @@ def up(port: int, grafana_port: int, results: Path | None) -> None:
     Both listen on localhost only. A port that is taken gives way to the next free one. Prometheus finds every search
     of the results folder while it runs.
     """
-    from recur_tune.monitoring.servers import Dashboards
+    from recur_tune.tracking.prometheus.servers import Dashboards
 
     servers = Dashboards(results_folder(results))
     running = servers.running()
@@ -53,7 +53,7 @@ def up(port: int, grafana_port: int, results: Path | None) -> None:
 @results_option
 def down(results: Path | None) -> None:
     """End the servers that `up` has started; what Prometheus has recorded stays."""
-    from recur_tune.monitoring.servers import Dashboards
+    from recur_tune.tracking.prometheus.servers import Dashboards
 
     ended = Dashboards(results_folder(results)).down()
     stderr.print(f"ended {' and '.join(server.name for server in ended)}." if ended else "none was running.")
@@ -65,7 +65,7 @@ def down(results: Path | None) -> None:
 @results_option
 def write(folder: Path, prometheus: str, results: Path | None) -> None:
     """Write the configuration of Prometheus, Grafana's provisioning and the boards into FOLDER."""
-    from recur_tune.monitoring.files import write_files
+    from recur_tune.tracking.prometheus.files import write_files
 
     write_files(folder, results_folder(results), prometheus)
     click.echo(folder)

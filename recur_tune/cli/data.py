@@ -7,8 +7,8 @@ from rich.table import Table
 
 from recur_tune.cli.display import TokenProgress, stderr, stdout
 from recur_tune.cli.options import as_json, print_json
-from recur_tune.corpus.document import SPLITS
-from recur_tune.files import cache_folder
+from recur_tune.common.files import cache_folder
+from recur_tune.data.corpora.document import SPLITS
 
 
 @click.group()
@@ -20,7 +20,7 @@ def data() -> None:
 @as_json
 def list_corpora(as_json: bool) -> None:
     """Name the corpora and what each needs."""
-    from recur_tune.corpus.sources import CORPORA
+    from recur_tune.data.corpora.registry import CORPORA
 
     if as_json:
         print_json({name: {"summary": kind.summary, "needs": kind.needs} for name, kind in CORPORA.items()})
@@ -44,9 +44,9 @@ def prepare(name: str, tokenizer: str, as_json: bool) -> None:
       recur-tune data prepare text:books --tokenizer runs/base
     """
     with stderr.status("loading …"):
-        from recur_tune.corpus.sources import check_corpus
-        from recur_tune.corpus.tokenizers import load_tokenizer
-        from recur_tune.tasks import task_of
+        from recur_tune.data.corpora.registry import check_corpus
+        from recur_tune.data.tokenizers import load_tokenizer
+        from recur_tune.tasks.registry import task_of
 
         check_corpus(name, SPLITS)
         loaded, described = load_tokenizer(tokenizer), task_of(name)

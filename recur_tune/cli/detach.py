@@ -8,8 +8,8 @@ import time
 
 from recur_tune.cli.display import stderr
 from recur_tune.cli.options import command_line
-from recur_tune.errors import UserError
-from recur_tune.searching.directory import SearchDirectory
+from recur_tune.common.errors import UserError
+from recur_tune.search.record.directory import SearchDirectory
 
 LOG = "search.log"
 

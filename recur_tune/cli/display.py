@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from recur_tune.throttle import Every
-from recur_tune.units import format_count
+from recur_tune.common.throttle import Every
+from recur_tune.common.units import format_count
 
 # What is printed is mostly the user's: brackets in a path are no markup, and colons no emoji.
 stderr = Console(stderr=True, markup=False, emoji=False, highlight=False)

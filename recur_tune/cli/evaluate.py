@@ -8,7 +8,7 @@ import click
 
 from recur_tune.cli.display import TokenProgress, note, print_table, stderr
 from recur_tune.cli.options import as_json, print_json
-from recur_tune.corpus.document import SPLITS
+from recur_tune.data.corpora.document import SPLITS
 
 
 @click.command("eval")
@@ -53,9 +53,9 @@ def evaluate(
       recur-tune eval runs/a --state other
     """
     with stderr.status("loading torch …"):
-        from recur_tune.model.pretrained import load_model
-        from recur_tune.training.precision import default_device
-        from recur_tune.trial.reading import reading_of
+        from recur_tune.models.pretrained import load_model
+        from recur_tune.ops.device import default_device
+        from recur_tune.training.reading import reading_of
 
         model, tokenizer = load_model(run)
     reading = reading_of(run, model, corpus, window, overlap)

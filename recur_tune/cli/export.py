@@ -11,12 +11,12 @@ import click
 from recur_tune.cli.display import stderr
 from recur_tune.cli.options import results_option, under_option
 from recur_tune.cli.trials import find_trial
-from recur_tune.errors import UserError
-from recur_tune.files import whole_folder
-from recur_tune.searching.directory import MODEL, SearchDirectory, results_folder
-from recur_tune.searching.spec import SearchSpec
-from recur_tune.searching.state import SearchState, TrialRecord
-from recur_tune.spec import write_yaml
+from recur_tune.common.errors import UserError
+from recur_tune.common.files import whole_folder
+from recur_tune.common.parsing import write_yaml
+from recur_tune.search.record.directory import MODEL, SearchDirectory, results_folder
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.state import SearchState, TrialRecord
 
 
 @click.command()
@@ -50,7 +50,8 @@ def export(
         for file in model.iterdir():
             shutil.copy(file, partial)
         _add_code(partial)
-        write_yaml(partial / "trial.yaml", directory.with_own_base(directory.spec.trial_config(record.params)))
+        config = directory.with_own_base(directory.spec.trial_config(record.params))
+        write_yaml(partial / "trial.yaml", config.plain_values())
     click.echo(record.name)
     stderr.print(f"next:  recur-tune eval {target} --split test", soft_wrap=True)
 
@@ -65,8 +66,8 @@ def _chosen(
         if under is not None:
             raise UserError("under: it goes with --best; --trial has chosen already.")
         return find_trial(directory, state, trial)
-    from recur_tune.searching.confirmation import confirmation, quality_of
-    from recur_tune.searching.decision import decide, qualities, read_limits, refuse_limits
+    from recur_tune.search.record.confirmation import confirmation, quality_of
+    from recur_tune.search.record.decision import decide, qualities, read_limits, refuse_limits
 
     limits = read_limits(under) if under is not None else {}
     trials, confirmed = list(state.trials.values()), confirmation(state, directory.spec)
@@ -80,7 +81,7 @@ def _add_code(model: Path) -> None:
     """A recurrent model that was saved without its code gets it, so that it opens where recur-tune is not installed."""
     settings = json.loads((model / "config.json").read_text())
     if settings.get("recurrence") and "auto_map" not in settings:
-        from recur_tune.model.portable import write_code
+        from recur_tune.models.export import write_code
 
         write_code(model)
 

@@ -13,8 +13,9 @@ from pydantic import BaseModel
 from recur_tune.cli.display import stderr
 from recur_tune.cli.options import as_json, print_json
 from recur_tune.cli.sampling import sampling_options
-from recur_tune.errors import UserError
-from recur_tune.spec import Count, parse
+from recur_tune.common.errors import UserError
+from recur_tune.common.parsing import parse
+from recur_tune.config.trial import Count
 
 
 class _Length(BaseModel):
@@ -45,11 +46,11 @@ def generate(
     with stderr.status("loading torch …"):
         import torch
 
-        from recur_tune.corpus.tokenizers import decode_stream
-        from recur_tune.model.generate import generate as write
-        from recur_tune.model.pretrained import load_decoder
-        from recur_tune.training.precision import default_device
-        from recur_tune.trial.reading import reading_of
+        from recur_tune.data.tokenizers import decode_stream
+        from recur_tune.models.generation import generate as write
+        from recur_tune.models.pretrained import load_decoder
+        from recur_tune.ops.device import default_device
+        from recur_tune.training.reading import reading_of
 
         model, tokenizer = load_decoder(run)
     prompt_tokens = tokenizer.encode(prompt, add_special_tokens=False)

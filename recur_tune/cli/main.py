@@ -6,7 +6,6 @@ import sys
 
 import click
 
-from recur_tune import recurrences, tasks
 from recur_tune.cli.budget import budget
 from recur_tune.cli.confirm import confirm
 from recur_tune.cli.continuing import continue_command
@@ -25,8 +24,10 @@ from recur_tune.cli.track import track
 from recur_tune.cli.train import pretrain, train
 from recur_tune.cli.trial import add, end, trial
 from recur_tune.cli.ui import ui
-from recur_tune.errors import UserError
-from recur_tune.spec import COMMON
+from recur_tune.common.errors import UserError
+from recur_tune.config.trial import COMMON
+from recur_tune.recurrences import registry as recurrences
+from recur_tune.tasks import registry as tasks
 
 INTERRUPTED = 130
 

@@ -8,10 +8,10 @@ import click
 
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import results_option
-from recur_tune.errors import UserError
-from recur_tune.searching.directory import SearchDirectory, results_folder
-from recur_tune.slurm.queued import check_not_queued
-from recur_tune.units import format_size
+from recur_tune.common.errors import UserError
+from recur_tune.common.units import format_size
+from recur_tune.search.record.directory import SearchDirectory, results_folder
+from recur_tune.sites.slurm.queued import check_not_queued
 
 
 @click.command()
@@ -29,8 +29,8 @@ def remove(name: str, yes: bool, results: Path | None) -> None:
     if not yes and not _agreed(f"remove {name} with {trials} trials and {format_size(size)} for good?"):
         stderr.print("nothing was removed.")
         return
-    from recur_tune.tracking.housekeeping import remove_runs
-    from recur_tune.tracking.mlflow import Undelivered
+    from recur_tune.tracking.mlflow.housekeeping import remove_runs
+    from recur_tune.tracking.mlflow.tracker import Undelivered
 
     try:
         with stderr.status("removing its runs from MLflow …"):
@@ -53,8 +53,8 @@ def rename(name: str, new_name: str, results: Path | None) -> None:
     """
     directory = _idle(name, results)
     renamed = directory.rename(new_name)
-    from recur_tune.tracking.housekeeping import rename_runs
-    from recur_tune.tracking.mlflow import Undelivered
+    from recur_tune.tracking.mlflow.housekeeping import rename_runs
+    from recur_tune.tracking.mlflow.tracker import Undelivered
 
     try:
         with stderr.status("renaming its runs in MLflow …"):

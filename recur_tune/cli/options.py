@@ -12,12 +12,13 @@ import click
 import yaml
 from pydantic.fields import FieldInfo
 
-from recur_tune.errors import UserError
-from recur_tune.jsonable import finite
-from recur_tune.recurrences import names_of
-from recur_tune.searching.directory import SearchDirectory, results_folder
-from recur_tune.spec import TrialConfig, read_yaml
-from recur_tune.units import format_count
+from recur_tune.common.errors import UserError
+from recur_tune.common.jsonable import finite
+from recur_tune.common.parsing import read_yaml
+from recur_tune.common.units import format_count
+from recur_tune.config.trial import TrialConfig
+from recur_tune.recurrences.registry import names_of
+from recur_tune.search.record.directory import SearchDirectory, results_folder
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 

@@ -8,7 +8,7 @@ import click
 
 from recur_tune.cli.display import note, stderr, stdout, table_by_name
 from recur_tune.cli.options import results_option
-from recur_tune.searching.directory import SearchDirectory, results_folder
+from recur_tune.search.record.directory import SearchDirectory, results_folder
 
 _out = click.option("--out", type=click.Path(path_type=Path), help="The file to write; pictures lie beside it.")
 _png = click.option("--png", is_flag=True, help="A picture too.")
@@ -34,9 +34,9 @@ def report(name: str, out: Path | None, png: bool, pdf: bool, results: Path | No
     """
     directory = SearchDirectory.open(results_folder(results), name)
     with stderr.status("drawing …"):
-        from recur_tune.drawing.pictures import picture_paths, write_picture
-        from recur_tune.reporting.page import report_page, report_panels, write_page
-        from recur_tune.reporting.reading import read_search
+        from recur_tune.report.figures.pictures import picture_paths, write_picture
+        from recur_tune.report.page import report_page, report_panels, write_page
+        from recur_tune.report.reading import read_search
 
         search = read_search(directory)
         panels = report_panels(search)
@@ -65,9 +65,9 @@ def compare(names: tuple[str, ...], out: Path | None, png: bool, results: Path |
     """
     folder = results_folder(results)
     with stderr.status("drawing …"):
-        from recur_tune.drawing.pictures import picture_paths, write_picture
-        from recur_tune.reporting.compare import compare_page, comparison, default_file
-        from recur_tune.reporting.page import write_page
+        from recur_tune.report.compare import compare_page, comparison, default_file
+        from recur_tune.report.figures.pictures import picture_paths, write_picture
+        from recur_tune.report.page import write_page
 
         made = comparison(folder, names)
         path = out or folder / default_file(names)

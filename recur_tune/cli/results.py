@@ -19,15 +19,15 @@ from recur_tune.cli.options import as_json, command_line, print_json, results_op
 from recur_tune.cli.submitting import follow_search
 from recur_tune.cli.trials import print_trials, roles
 from recur_tune.cli.watch import Watch
-from recur_tune.errors import UserError
-from recur_tune.searching.directory import SearchDirectory, results_folder, searches_in
-from recur_tune.searching.objectives import COSTS, OBJECTIVES
-from recur_tune.searching.progress import next_hour
-from recur_tune.searching.requests import trials_wait
-from recur_tune.searching.state import ENDED, SearchState
-from recur_tune.slurm.queued import queue_lines
-from recur_tune.spec import nearest
-from recur_tune.units import format_duration
+from recur_tune.common.errors import UserError
+from recur_tune.common.parsing import nearest
+from recur_tune.common.units import format_duration
+from recur_tune.search.record.directory import SearchDirectory, results_folder, searches_in
+from recur_tune.search.record.objectives import COSTS, OBJECTIVES
+from recur_tune.search.record.progress import next_hour
+from recur_tune.search.record.requests import trials_wait
+from recur_tune.search.record.state import ENDED, SearchState
+from recur_tune.sites.slurm.queued import queue_lines
 
 _WORTH_A_WORD = 10.0  # seconds
 _MOST_ROWS = 100  # of a table that somebody reads; to lay out thousands takes seconds
@@ -131,7 +131,7 @@ def _preparation(seconds: float) -> str:
 
 
 def _summary(directory: SearchDirectory, state: SearchState) -> dict[str, Any]:
-    from recur_tune.searching.front import front, search_hypervolume
+    from recur_tune.search.record.front import front, search_hypervolume
 
     spec, hour = directory.spec, next_hour(state)
     counts: dict[str, int] = {}
@@ -177,8 +177,8 @@ def front_command(
       recur-tune front books --under flops_per_token=55M,peak_memory=10GiB
       recur-tune front books --objectives bits_per_byte,peak_memory --csv > front.csv
     """
-    from recur_tune.searching.confirmation import confirmation
-    from recur_tune.searching.front import front_rows
+    from recur_tune.search.record.confirmation import confirmation
+    from recur_tune.search.record.front import front_rows
 
     directory = SearchDirectory.open(results_folder(results), name)
     state, chosen = directory.state(), _objectives(directory, objectives)
@@ -210,9 +210,9 @@ def front_command(
 def _print_decision(
     directory: SearchDirectory, state: SearchState, objectives: tuple[str, ...], under: str, as_json: bool
 ) -> None:
-    from recur_tune.searching.confirmation import confirmation
-    from recur_tune.searching.decision import decide, limits_in_words, qualities, read_limits, refuse_limits
-    from recur_tune.searching.front import trial_row
+    from recur_tune.search.record.confirmation import confirmation
+    from recur_tune.search.record.decision import decide, limits_in_words, qualities, read_limits, refuse_limits
+    from recur_tune.search.record.front import trial_row
 
     limits = read_limits(under)
     quality = next(OBJECTIVES[name] for name in objectives if name not in COSTS)
@@ -269,7 +269,7 @@ def _objectives(directory: SearchDirectory, chosen: str | None) -> tuple[str, ..
 
 def print_front(state: SearchState, objectives: tuple[str, ...]) -> None:
     """The front as a table."""
-    from recur_tune.searching.front import front
+    from recur_tune.search.record.front import front
 
     best = front(state.trials.values(), objectives)
     if not best:
@@ -282,8 +282,8 @@ def print_front(state: SearchState, objectives: tuple[str, ...]) -> None:
 
 def print_end(directory: SearchDirectory, state: SearchState) -> None:
     """The result of a search and what to type next."""
-    from recur_tune.searching.front import front
-    from recur_tune.tracking.places import is_server, tracking_uri, without_password
+    from recur_tune.search.record.front import front
+    from recur_tune.search.record.tracking_place import is_server, tracking_uri, without_password
 
     spec = directory.spec
     watch = Watch(directory)

@@ -11,15 +11,15 @@ import click
 
 from recur_tune.cli.display import stderr
 from recur_tune.cli.options import command_line
-from recur_tune.cluster.lifeline import ClusterLost
-from recur_tune.cluster.ray_cluster import CLIENT, JOBS, runs_elsewhere
-from recur_tune.errors import Paused
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.state import SearchState
+from recur_tune.common.errors import Paused
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.state import SearchState
+from recur_tune.sites.ray.cluster import CLIENT, JOBS, runs_elsewhere
+from recur_tune.sites.ray.liveness import ClusterLost
 
 if TYPE_CHECKING:
-    from recur_tune.searching.confirmation import Again
-    from recur_tune.searching.spec import SearchSpec
+    from recur_tune.search.record.confirmation import Again
+    from recur_tune.search.record.spec import SearchSpec
 
 address_option = click.option(
     "--address",
@@ -49,7 +49,7 @@ def run_watched(
     if change is not None and address is not None and runs_elsewhere(address):
         directory.change_spec(change)
     if runs_as_job(address):
-        from recur_tune.running.jobs import run_search_as_job
+        from recur_tune.search.run.jobs import run_search_as_job
 
         # The job is this same command on the cluster, and what it prints arrives here.
         run_search_as_job(directory, address, again, lambda line: stderr.print(line, soft_wrap=True))
@@ -60,12 +60,12 @@ def run_watched(
         watch.stage("loading …")
         try:
             if address and address.startswith(CLIENT):
-                from recur_tune.running.client import run_search_there
+                from recur_tune.search.run.client import run_search_there
 
                 return run_search_there(directory, address, again, watch)
-            from recur_tune.running.run import run_search
-            from recur_tune.slurm.folder import SlurmFolder
-            from recur_tune.slurm.measures import Allocations
+            from recur_tune.search.run.driver import run_search
+            from recur_tune.sites.slurm.folder import SlurmFolder
+            from recur_tune.sites.slurm.metrics import Allocations
 
             slurm = SlurmFolder(directory)
             asks = [Allocations(slurm)] if slurm.exists else []

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from recur_tune.errors import UserError
+from recur_tune.common.errors import UserError
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 

@@ -24,17 +24,17 @@ from recur_tune.cli.submitting import (
     submit_again,
     submit_new,
 )
-from recur_tune.errors import UserError
-from recur_tune.searching.directory import SPEC, SearchDirectory, default_name, dump_spec, results_folder
-from recur_tune.searching.objectives import OBJECTIVES
-from recur_tune.searching.progress import ended_trials
-from recur_tune.searching.requests import trials_wait
-from recur_tune.searching.spec import SearchSpec, with_overrides
-from recur_tune.searching.state import SearchState
-from recur_tune.shipped import find_space
-from recur_tune.slurm.queued import chosen_profile, stop_in_queue
-from recur_tune.spec import parse, read_yaml
-from recur_tune.units import format_count, format_duration
+from recur_tune.common.errors import UserError
+from recur_tune.common.parsing import parse, read_yaml
+from recur_tune.common.shipped import find_space
+from recur_tune.common.units import format_count, format_duration
+from recur_tune.search.record.directory import SPEC, SearchDirectory, default_name, dump_spec, results_folder
+from recur_tune.search.record.objectives import OBJECTIVES
+from recur_tune.search.record.progress import ended_trials
+from recur_tune.search.record.requests import trials_wait
+from recur_tune.search.record.spec import SearchSpec, with_overrides
+from recur_tune.search.record.state import SearchState
+from recur_tune.sites.slurm.queued import chosen_profile, stop_in_queue
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 
@@ -98,7 +98,7 @@ def search(
     folder = results_folder(results)
     knowledge = None
     if earlier is not None:
-        from recur_tune.searching.knowledge import learn
+        from recur_tune.search.record.knowledge import learn
 
         knowledge = learn(SearchDirectory.open(folder, earlier), spec)
         spec = knowledge.spec
@@ -255,7 +255,7 @@ def _run(
 
 
 def _print_result(directory: SearchDirectory, state: SearchState) -> None:
-    from recur_tune.searching.front import front_rows
+    from recur_tune.search.record.front import front_rows
 
     front = front_rows(state, directory.spec.objectives)
     print_json({"search": directory.name, "folder": str(directory.path), "status": state.status, "front": front})
@@ -272,23 +272,23 @@ def _overrides(trials: int | None, wall_clock: str | None, settings: tuple[str, 
 
 def _check_runnable(spec: SearchSpec, address: str | None) -> None:
     with stderr.status("checking the space …"):
-        from recur_tune.running.run import check_runnable
+        from recur_tune.search.run.driver import check_runnable
 
         check_runnable(spec, address)
 
 
 def _check_shapes(spec: SearchSpec) -> None:
     with stderr.status("checking the space …"):
-        from recur_tune.running.preparation import check_shapes
+        from recur_tune.search.run.preparation import check_shapes
 
         check_shapes(spec)
     _note_misfit(spec)
 
 
 def _note_misfit(spec: SearchSpec) -> None:
-    from recur_tune.corpus.sources import open_corpus
-    from recur_tune.running.steps import search_misfit
-    from recur_tune.tracking.subject import corpus_of
+    from recur_tune.data.corpora.registry import open_corpus
+    from recur_tune.search.record.steps import search_misfit
+    from recur_tune.search.record.subject import corpus_of
 
     if remark := search_misfit(spec):
         note(remark)
@@ -302,9 +302,9 @@ _ROLES = {"baseline": "the plain baseline", "paper": "the paper"}
 
 
 def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
-    from recur_tune.running.preparation import Prices, seen_corpus, worst_costs
-    from recur_tune.running.steps import describe_steps, in_steps
-    from recur_tune.running.study import first_points
+    from recur_tune.search.propose.optuna_study import first_points
+    from recur_tune.search.record.steps import describe_steps, in_steps
+    from recur_tune.search.run.preparation import Prices, seen_corpus, worst_costs
 
     _check_shapes(spec)
     with stderr.status("pricing the corners of the space …"):

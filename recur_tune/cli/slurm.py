@@ -14,12 +14,12 @@ import click
 from recur_tune.cli.detach import LOG
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import results_option
-from recur_tune.errors import UserError
-from recur_tune.searching.directory import SearchDirectory, results_folder
-from recur_tune.slurm import queue
-from recur_tune.slurm.folder import SlurmFolder
-from recur_tune.slurm.profile import read_profile
-from recur_tune.slurm.queued import chosen_profile
+from recur_tune.common.errors import UserError
+from recur_tune.search.record.directory import SearchDirectory, results_folder
+from recur_tune.sites.slurm import queue
+from recur_tune.sites.slurm.folder import SlurmFolder
+from recur_tune.sites.slurm.profile import read_profile
+from recur_tune.sites.slurm.queued import chosen_profile
 
 
 @click.command()
@@ -36,7 +36,7 @@ def grow(name: str, nodes: int, length: str | None, gpus_per_node: int | None, r
     \b
       recur-tune grow books --nodes 2 --time 2:00:00
     """
-    from recur_tune.slurm import submit
+    from recur_tune.sites.slurm import submit
 
     directory = SearchDirectory.open(results_folder(results), name)
     if not any(kind == "search" for kind, _ in _folder(directory).living_jobs()):
@@ -137,8 +137,8 @@ def check(slurm: str, nodes: int | None, results: Path | None) -> None:
     \b
       recur-tune cluster check --slurm generic-gpu
     """
-    from recur_tune.slurm.check import look_at
-    from recur_tune.slurm.submit import check_site
+    from recur_tune.sites.slurm.check import look_at
+    from recur_tune.sites.slurm.submit import check_site
 
     folder = results_folder(results)
     profile = read_profile(slurm, nodes=nodes)

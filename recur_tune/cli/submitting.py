@@ -12,18 +12,18 @@ import click
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import command_line
 from recur_tune.cli.watch import Watch
-from recur_tune.errors import UserError
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.spec import SearchSpec
-from recur_tune.slurm import queue
-from recur_tune.slurm.folder import SlurmFolder
-from recur_tune.slurm.profile import HERE, Profile
-from recur_tune.slurm.queued import check_not_queued
-from recur_tune.spec import parse
-from recur_tune.throttle import Every
+from recur_tune.common.errors import UserError
+from recur_tune.common.parsing import parse
+from recur_tune.common.throttle import Every
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.sites.slurm import queue
+from recur_tune.sites.slurm.folder import SlurmFolder
+from recur_tune.sites.slurm.profile import HERE, Profile
+from recur_tune.sites.slurm.queued import check_not_queued
 
 if TYPE_CHECKING:
-    from recur_tune.searching.knowledge import Knowledge
+    from recur_tune.search.record.knowledge import Knowledge
 
 _SECONDS_BETWEEN_QUESTIONS = 3.0  # to the queue, which everybody asks
 
@@ -69,8 +69,8 @@ def submit_new(
     results: Path, name: str, spec: SearchSpec, profile: Profile, follow: bool, knowledge: Knowledge | None = None
 ) -> None:
     """A new search goes into the queue."""
-    from recur_tune.running.preparation import check_shapes
-    from recur_tune.slurm import submit
+    from recur_tune.search.run.preparation import check_shapes
+    from recur_tune.sites.slurm import submit
 
     with stderr.status("checking the space and the site …"):
         submit.check_site(profile, results)
@@ -84,7 +84,7 @@ def submit_again(
     directory: SearchDirectory, spec: SearchSpec, profile: Profile, follow: bool, command: Sequence[str] = ("resume",)
 ) -> None:
     """A search that was begun, here or there, goes on in the queue; `command` is what its allocations run."""
-    from recur_tune.slurm import submit
+    from recur_tune.sites.slurm import submit
 
     check_not_queued(directory)
     with stderr.status("checking the site …"):
@@ -96,8 +96,8 @@ def submit_again(
 
 def run_here(directory: SearchDirectory) -> None:
     """Run a search in the allocation that this process is in; Ctrl-C once saves the trials, twice ends at once."""
-    from recur_tune.slurm.allocation import Allocation
-    from recur_tune.slurm.here import run_in
+    from recur_tune.sites.slurm.allocation import Allocation
+    from recur_tune.sites.slurm.here import run_in
 
     folder = SlurmFolder(directory)
     folder.create(parse(Profile, {"requeue": False, "allocations": 1}))
@@ -108,9 +108,9 @@ def run_here(directory: SearchDirectory) -> None:
 
 def check_here(spec: SearchSpec, results: Path) -> None:
     """Refuse what cannot work in the allocation that we are in."""
-    from recur_tune.running.preparation import check_shapes
-    from recur_tune.slurm.allocation import Allocation
-    from recur_tune.slurm.here import check_seen
+    from recur_tune.search.run.preparation import check_shapes
+    from recur_tune.sites.slurm.allocation import Allocation
+    from recur_tune.sites.slurm.here import check_seen
 
     queue.check_there_is_slurm()
     check_seen(results, Allocation.current())
@@ -120,7 +120,7 @@ def check_here(spec: SearchSpec, results: Path) -> None:
 
 def print_script(search: Path, profile: Profile) -> None:
     """The job script as it would be submitted."""
-    from recur_tune.slurm.submit import job_script
+    from recur_tune.sites.slurm.submit import job_script
 
     click.echo(job_script(search, profile), nl=False)
     note("nothing was submitted.")

@@ -10,8 +10,8 @@ import click
 
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import results_option
-from recur_tune.errors import UserError
-from recur_tune.searching.directory import SearchDirectory, results_folder, searches_in
+from recur_tune.common.errors import UserError
+from recur_tune.search.record.directory import SearchDirectory, results_folder, searches_in
 
 
 @click.command()
@@ -54,7 +54,7 @@ def track(name: str | None, tensorboard: Path | None, rebuild: bool, results: Pa
 
 
 def _rebuild(results: Path) -> None:
-    from recur_tune.tracking.database import set_aside
+    from recur_tune.tracking.mlflow.database import set_aside
 
     inside = [directory for directory in searches_in(results) if directory.spec.tracking is None]
     if not inside:
@@ -76,7 +76,7 @@ def _check_idle(directory: SearchDirectory) -> None:
 
 
 def _deliver(directory: SearchDirectory) -> str:
-    from recur_tune.tracking.mlflow import Tracker
+    from recur_tune.tracking.mlflow.tracker import Tracker
 
     with stderr.status(f"delivering {directory.name} …"):
         tracker = Tracker(directory)

@@ -8,16 +8,17 @@ from typing import Any
 
 import click
 
-from recur_tune import tasks
 from recur_tune.cli.display import TokenProgress, note, print_table, stderr
 from recur_tune.cli.options import as_json, fields_from, print_json, trial_options
-from recur_tune.errors import UserError
-from recur_tune.shapes import PRESETS, PRETRAINING
-from recur_tune.spec import TrialConfig, parse
-from recur_tune.trial.base import pretraining_fields
-from recur_tune.trial.fields import OF_A_RECURRENCE
-from recur_tune.trial.schedule import misfit
-from recur_tune.units import format_count, format_size
+from recur_tune.common.errors import UserError
+from recur_tune.common.known_shapes import PRESETS, PRETRAINING
+from recur_tune.common.parsing import parse
+from recur_tune.common.units import format_count, format_size
+from recur_tune.config.fields import OF_A_RECURRENCE
+from recur_tune.config.schedule import misfit
+from recur_tune.config.trial import TrialConfig
+from recur_tune.tasks import registry as tasks
+from recur_tune.training.pretraining import pretraining_fields
 
 _out = click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="Folder for the model and its reports."
@@ -85,7 +86,7 @@ def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: boo
     config = None if resume else parse(TrialConfig, fields)
     with stderr.status("loading torch …"):
         from recur_tune.training.loop import Report
-        from recur_tune.trial.run_folder import Interrupted, run_in_folder, stored_config
+        from recur_tune.training.run_folder import Interrupted, run_in_folder, stored_config
 
     config = config or stored_config(out, changes)
     if remark := misfit(config):

@@ -12,12 +12,12 @@ from rich.table import Table
 from recur_tune.cli.display import print_table, sparkline, stderr, stdout
 from recur_tune.cli.options import as_json, command_line, print_json, read_settings, results_option
 from recur_tune.cli.trials import find_trial
-from recur_tune.errors import UserError
-from recur_tune.searching.directory import SearchDirectory, results_folder
-from recur_tune.searching.objectives import OBJECTIVES
-from recur_tune.searching.spec import SearchSpec
-from recur_tune.searching.state import ENDED, Event, SearchState, TrialRecord
-from recur_tune.units import format_count, format_duration
+from recur_tune.common.errors import UserError
+from recur_tune.common.units import format_count, format_duration
+from recur_tune.search.record.directory import SearchDirectory, results_folder
+from recur_tune.search.record.objectives import OBJECTIVES
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.state import ENDED, Event, SearchState, TrialRecord
 
 _ERROR = "error.txt"  # what a trial that fails leaves in its folder
 
@@ -129,7 +129,7 @@ def _traceback(directory: SearchDirectory, record: TrialRecord) -> str:
 
 
 def _command(directory: SearchDirectory, spec: SearchSpec, record: TrialRecord) -> str:
-    from recur_tune.trial.command import train_command
+    from recur_tune.config.command import train_command
 
     config = directory.with_own_base(spec.trial_config(record.params, record.seed))
     return train_command(config, Path("runs") / f"{directory.name}-{record.name}")
@@ -162,7 +162,7 @@ def add(name: str, settings: tuple[str, ...], results: Path | None) -> None:
     \b
       recur-tune add books --set window=300 --set recurrence=pooled --set l_ins=2
     """
-    from recur_tune.searching.requests import ask_for_trial
+    from recur_tune.search.record.requests import ask_for_trial
 
     directory = SearchDirectory.open(results_folder(results), name)
     try:
@@ -186,7 +186,7 @@ def end(name: str, trial: str, results: Path | None) -> None:
     \b
       recur-tune end books T9
     """
-    from recur_tune.searching.requests import ask_to_end, end_by_hand
+    from recur_tune.search.record.requests import ask_to_end, end_by_hand
 
     directory = SearchDirectory.open(results_folder(results), name)
     record = find_trial(directory, directory.state(), trial)

@@ -10,11 +10,11 @@ from rich.table import Table
 from rich.text import Text
 
 from recur_tune.cli.display import note, stdout
-from recur_tune.errors import UserError
-from recur_tune.recurrences import FIELDS, MECHANISMS
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.objectives import OBJECTIVES
-from recur_tune.searching.state import SearchState, TrialRecord
+from recur_tune.common.errors import UserError
+from recur_tune.recurrences.registry import FIELDS, MECHANISMS
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.objectives import OBJECTIVES
+from recur_tune.search.record.state import SearchState, TrialRecord
 
 # What is being searched comes first, in this order; where a screen is narrow, the last are left out.
 _TELLING = [name for mechanism in MECHANISMS.values() for name in [*mechanism.spec.model_fields][:2]]

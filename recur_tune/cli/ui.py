@@ -18,10 +18,10 @@ import click
 
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import results_option
-from recur_tune.errors import UserError
-from recur_tune.localhost import last_words
-from recur_tune.neighbours import other_users
-from recur_tune.searching.directory import SearchDirectory, results_folder, searches_in
+from recur_tune.common.errors import UserError
+from recur_tune.common.localhost import last_words
+from recur_tune.common.other_users import other_users
+from recur_tune.search.record.directory import SearchDirectory, results_folder, searches_in
 from recur_tune.training.interrupt import stop_requests
 
 _PORT = 5000
@@ -47,9 +47,9 @@ def ui(name: str | None, port: int | None, no_browser: bool, results: Path | Non
       recur-tune ui
       recur-tune ui books --port 8000
     """
-    from recur_tune.cluster.ray_cluster import ray_token
-    from recur_tune.tracking.mlflow import Tracker
-    from recur_tune.tracking.places import TRAINING, is_server, tracking_uri, without_password
+    from recur_tune.search.record.tracking_place import TRAINING, is_server, tracking_uri, without_password
+    from recur_tune.sites.ray.cluster import ray_token
+    from recur_tune.tracking.mlflow.tracker import Tracker
 
     folder = results_folder(results)
     directory = SearchDirectory.open(folder, name) if name else next(reversed(searches_in(folder)), None)
@@ -72,7 +72,7 @@ def ui(name: str | None, port: int | None, no_browser: bool, results: Path | Non
 
 
 def _serve(uri: str, wanted: int, page: str, no_browser: bool) -> None:
-    from recur_tune.tracking.server import answering_server
+    from recur_tune.tracking.mlflow.server import answering_server
 
     with _log() as log, ExitStack() as until_the_end:
         with stderr.status("starting MLflow …"):
@@ -86,7 +86,7 @@ def _serve(uri: str, wanted: int, page: str, no_browser: bool) -> None:
 
 def _serve_me(uri: str, page: str, others: list[str]) -> None:
     """On a socket that nobody else can open, for a browser at the other end of a tunnel."""
-    from recur_tune.tracking.server import answering_private_server
+    from recur_tune.tracking.mlflow.server import answering_private_server
 
     with _log() as log, ExitStack() as until_the_end:
         with stderr.status("starting MLflow …"):

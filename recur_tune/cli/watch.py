@@ -18,16 +18,16 @@ from rich.text import Text
 
 from recur_tune.cli.display import sparkline, stderr
 from recur_tune.cli.trials import describe_trial, objective_columns, roles, trial_table
-from recur_tune.running.audience import Audience
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.objectives import OBJECTIVES
-from recur_tune.searching.progress import ended_trials, seconds_left
-from recur_tune.searching.state import ENDED, Event, SearchState, TrialRecord
-from recur_tune.units import format_count, format_duration
+from recur_tune.common.units import format_count, format_duration
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.objectives import OBJECTIVES
+from recur_tune.search.record.progress import ended_trials, seconds_left
+from recur_tune.search.record.state import ENDED, Event, SearchState, TrialRecord
+from recur_tune.search.run.listener import Audience
 
 if TYPE_CHECKING:
-    from recur_tune.errors import Paused
-    from recur_tune.searching.front import GrowingFront
+    from recur_tune.common.errors import Paused
+    from recur_tune.search.record.front import GrowingFront
 
 _STYLES = {
     "running": "bold cyan", "complete": "green", "pruned": "dim", "failed": "red", "infeasible": "yellow",
@@ -106,7 +106,7 @@ class Watch(Audience):
     def _judge(self) -> None:
         """Find the front again, where a trial has ended since."""
         if self._outdated:
-            from recur_tune.searching.front import front, search_hypervolume
+            from recur_tune.search.record.front import front, search_hypervolume
 
             best = front(self.state.trials.values(), self.spec.objectives)
             self._on_front = {trial.number for trial in best}
@@ -175,13 +175,13 @@ class Watch(Audience):
         return Group(*lines, self.table(max(4, stderr.height - _LINES_AROUND_THE_TABLE), stderr.width))
 
     def _dashboard(self) -> str:
-        from recur_tune.cluster.ray_cluster import ray_token
+        from recur_tune.sites.ray.cluster import ray_token
 
         link = self.state.links.get("dashboard")
         return f"Ray dashboard {link} (it asks for the token in {ray_token()})" if link else ""
 
     def _sparkline(self) -> str:
-        from recur_tune.searching.front import GrowingFront, reference_point
+        from recur_tune.search.record.front import GrowingFront, reference_point
 
         objectives, reference = self.spec.objectives, self.state.reference
         if any(objective not in reference for objective in objectives):

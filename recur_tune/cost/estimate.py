@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 from transformers import PretrainedConfig
 
-from recur_tune.cost.counted import counted, frozen_training_flops, state_floats
+from recur_tune.bptt.chain import Plan
+from recur_tune.common.shape import Shape, shape_of
+from recur_tune.config.trial import TrialConfig
+from recur_tune.cost.counted_flops import counted, frozen_training_flops, state_floats
 from recur_tune.cost.flops import flops_per_token, is_closed, training_flops_per_token
-from recur_tune.cost.inference import inference_memory
-from recur_tune.cost.memory import plan_memory, resolve_plan
-from recur_tune.recurrences import Work
-from recur_tune.shape import Shape, shape_of
-from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import Plan
+from recur_tune.cost.inference_memory import inference_memory
+from recur_tune.cost.training_memory import plan_memory, resolve_plan
+from recur_tune.recurrences.registry import Work
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from recur_tune.recurrences import FIELDS, MECHANISMS
-from recur_tune.tasks import TASKS
+from recur_tune.recurrences.registry import FIELDS, MECHANISMS
+from recur_tune.tasks.registry import TASKS
 
 _RECURRENCE = frozenset({"recurrence", *FIELDS})
 _ALL = MECHANISMS.values()

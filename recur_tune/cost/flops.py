@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from recur_tune.recurrences import Work
-from recur_tune.shape import Shape
-from recur_tune.spec import TrialConfig
+from recur_tune.common.shape import Shape
+from recur_tune.config.trial import TrialConfig
+from recur_tune.recurrences.registry import Work
 
 if TYPE_CHECKING:  # importing torch takes seconds, and a report counts without it
-    from recur_tune.training.bptt import Plan
+    from recur_tune.bptt.chain import Plan
 
 
 def flops_per_token(config: TrialConfig, shape: Shape, counted: Work | None = None) -> float:

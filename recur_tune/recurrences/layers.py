@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, PositiveInt
 
-from recur_tune.shape import Shape
+from recur_tune.common.shape import Shape
 
 NUMBER = BeforeValidator(lambda value: int(value) if str(value).isdecimal() else value)  # as a flag or a key gives it
 Layer = Annotated[PositiveInt | Literal["all"], NUMBER]

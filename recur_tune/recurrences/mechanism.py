@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from recur_tune.corpus.windows import Windowing
-from recur_tune.shape import Shape
+from recur_tune.common.shape import Shape
+from recur_tune.common.windowing import Windowing
 
 
 class Mark(NamedTuple):
@@ -55,7 +55,7 @@ class Mechanism:
     Attributes:
         name: What users write; also in tables and files.
         spec: Its fields, a frozen pydantic model; each has a default and a description, the most telling first.
-        module: Where its `Recurrence` (recur_tune.model.recurrence) is, as `package.module:Class`.
+        module: Where its `Recurrence` (recur_tune.recurrences.seam) is, as `package.module:Class`.
         summary: One line for `--help` and the docs.
         mark: How its trials are drawn; None takes the next free one.
         first: Trials that a search tries first, by their role; of fields that they do not name windows are the

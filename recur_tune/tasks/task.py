@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from recur_tune.shape import Shape
+from recur_tune.common.shape import Shape
 
 
 class Quality(NamedTuple):
@@ -31,7 +31,7 @@ class Task:
         name: What messages call it.
         corpora: Names of the corpora that are for it; None: all others.
         spec: Its fields, a frozen pydantic model; each has a default and a description.
-        module: Where its code is (`recur_tune.training.task.TaskCode`), as `package.module:Class`.
+        module: Where its code is (`recur_tune.tasks.seam.TaskCode`), as `package.module:Class`.
         qualities: What a search over its trials may minimise.
         loss_of: What a loss is a mean over.
         both_ways: Whether its bodies are encoders, which read a window in both directions.

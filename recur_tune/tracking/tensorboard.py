@@ -18,12 +18,12 @@ from tensorboardX.proto.event_pb2 import SessionLog
 from tensorboardX.record_writer import RecordWriter
 from tensorboardX.summary import hparams, scalar
 
-from recur_tune.errors import UserError
-from recur_tune.files import whole_folder, writing
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.front import front, search_hypervolume
-from recur_tune.searching.state import ENDED, Event, SearchState, TrialRecord
-from recur_tune.tracking.news import reported
+from recur_tune.common.errors import UserError
+from recur_tune.common.files import whole_folder, writing
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.front import front, search_hypervolume
+from recur_tune.search.record.state import ENDED, Event, SearchState, TrialRecord
+from recur_tune.tracking.mlflow.news import reported
 
 EVENT_FILE = "events.out.tfevents.recur-tune"  # TensorBoard looks for the middle of it; the end makes it ours
 SEARCH = "search"  # the search's own run, among T0, T1 and so on

@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 import torch
 
-from recur_tune.corpus.tokens import TokenisedSplit
-from recur_tune.model import Windowed
-from recur_tune.spec import TrialConfig
-from recur_tune.training.precision import autocast
+from recur_tune.config.trial import TrialConfig
+from recur_tune.data.tokens import TokenisedSplit
+from recur_tune.models import Windowed
+from recur_tune.ops.device import autocast
 
 _FIRST = 512  # texts, of the whole context: a mean over them is off by a few hundredths of a token's own spread
 _LATER, _EVERY = 32, 10  # and so many every so many steps: a hundredth of a step's work, as a rule

@@ -17,8 +17,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from recur_tune.errors import UserError
-from recur_tune.files import storage_fault, whole_folder
+from recur_tune.common.errors import UserError
+from recur_tune.common.files import storage_fault, whole_folder
 from recur_tune.training.loop import Progress, Trainer
 
 FILE = "training_state.safetensors"

@@ -14,15 +14,15 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from recur_tune.corpus.batches import WindowBatch
-from recur_tune.errors import UserError
-from recur_tune.model import Windowed
-from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import Chain, Plan, chosen_speed
+from recur_tune.bptt.chain import Chain, Plan, chosen_speed
+from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.step import make_optimizer, set_learning_rate, train_step
+from recur_tune.common.errors import UserError
+from recur_tune.config.trial import TrialConfig
+from recur_tune.data.batches import WindowBatch
+from recur_tune.models import Windowed
+from recur_tune.tasks.seam import TaskCode
 from recur_tune.training.calibration import Calibration
-from recur_tune.training.memory_tracker import MemoryTracker
-from recur_tune.training.step import make_optimizer, set_learning_rate, train_step
-from recur_tune.training.task import TaskCode
 
 
 def worker_count() -> int:
@@ -88,7 +88,9 @@ class Trainer:
             self.chain = DistributedDataParallel(self.chain)
         self.optimizer = make_optimizer(self.model, config.learning_rate, config.weight_decay, config.recurrence_rate)
         self.task: TaskCode = config.task.build(config.task_spec)
-        self.stream = self.task.stream(config, train, self.rank, self.workers)
+        self.stream = self.task.stream(
+            train, config.windowing, config.windows, config.batch, config.seed, self.rank, self.workers
+        )
         self.calibration = Calibration(config, self.model, train)
         self.progress = Progress()
         self.measured_peak_bytes: int | None = None

@@ -23,8 +23,9 @@ from benchmarks.search_replay.recorded import RecordedTable, points
 from benchmarks.search_replay.results import Search, read
 from benchmarks.search_replay.scores import found, quartiles, tokens_to, trajectory, volume_at
 from benchmarks.search_replay.task import History, Task, Verdict, cheap_third
-from recur_tune.searching.space_parsing import read_space
-from recur_tune.spec import TrialConfig, read_yaml
+from recur_tune.common.parsing import read_yaml
+from recur_tune.config.trial import TrialConfig
+from recur_tune.search.record.space_parsing import read_space
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "recorded_trials.csv"
 

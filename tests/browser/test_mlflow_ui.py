@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, Route, expect
 
-from recur_tune.searching.state import replay
-from recur_tune.tracking.mlflow import Tracker
-from recur_tune.tracking.places import DELIVERED, Delivered
-from recur_tune.tracking.plots import draw_front
-from recur_tune.tracking.server import answering_server
-from recur_tune.tracking.views import FRONT, SEARCHES, TRIALS, view_address
+from recur_tune.report.front_files import draw_front
+from recur_tune.search.record.state import replay
+from recur_tune.search.record.tracking_place import DELIVERED, Delivered
+from recur_tune.tracking.mlflow.server import answering_server
+from recur_tune.tracking.mlflow.tracker import Tracker
+from recur_tune.tracking.mlflow.views import FRONT, SEARCHES, TRIALS, view_address
 from tests.browser import desktop
 from tests.database import empty_database
 from tests.ports import FIRST
-from tests.reporting import few, make
+from tests.report import few, make
 
 pytestmark = pytest.mark.browser
 

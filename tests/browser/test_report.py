@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
 
-from recur_tune.reporting.compare import compare_page, comparison
-from recur_tune.reporting.page import report_page, report_panels
-from recur_tune.reporting.reading import Reading, read_search
-from recur_tune.searching.state import Event
+from recur_tune.report.compare import compare_page, comparison
+from recur_tune.report.page import report_page, report_panels
+from recur_tune.report.reading import Reading, read_search
+from recur_tune.search.record.state import Event
 from tests.browser import PATIENCE, desktop
 from tests.browser.pdf import sheets
-from tests.reporting import begun, few, make, many, opening, params_of, validated
-from tests.reporting.test_page import tracked
+from tests.report import begun, few, make, many, opening, params_of, validated
+from tests.report.test_page import tracked
 
 pytestmark = pytest.mark.browser
 

@@ -19,15 +19,15 @@ import psutil
 import pytest
 from playwright.sync_api import Page, expect
 
-from recur_tune.cluster.ray_cluster import ray_token
-from recur_tune.monitoring.boards import BOARDS, metric, queries
-from recur_tune.monitoring.servers import Dashboards, Server
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.progress import seconds_left
-from recur_tune.searching.state import SearchState
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.progress import seconds_left
+from recur_tune.search.record.state import SearchState
+from recur_tune.sites.ray.cluster import ray_token
+from recur_tune.tracking.prometheus.boards import BOARDS, metric, queries
+from recur_tune.tracking.prometheus.servers import Dashboards, Server
 from tests.command import CHECKOUT
 from tests.ports import FIRST
-from tests.running.searches import ALIKE, ONE_AT_A_TIME, make_world, small_spec, write_space
+from tests.search.run.searches import ALIKE, ONE_AT_A_TIME, make_world, small_spec, write_space
 from tests.waiting import PATIENCE, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.browser]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from recur_tune.searching.directory import MODEL, SearchDirectory
+from recur_tune.search.record.directory import MODEL, SearchDirectory
 from tests.cli.run import Outcome
-from tests.searching import search
+from tests.search.record import search
 
 SPACE = {
     "base": "tiny", "window": [16, 32, 64], "overlap": {"from": 0, "to": 0.5, "of": "window"},

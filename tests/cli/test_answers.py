@@ -11,10 +11,10 @@ import torch
 import yaml
 from transformers import AutoModelForQuestionAnswering
 
-from recur_tune.errors import UserError
-from recur_tune.model.pretrained import load_model, save_model
-from recur_tune.searching.spec import SearchSpec
-from recur_tune.spec import parse
+from recur_tune.common.errors import UserError
+from recur_tune.common.parsing import parse
+from recur_tune.models.pretrained import load_model, save_model
+from recur_tune.search.record.spec import SearchSpec
 from tests.cli.run import run
 from tests.cli.test_bad_input import refused
 from tests.tasks import FACTS_WORDS, small_encoder, word_tokenizer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.run import Outcome, run
-from tests.corpus import text_folder
+from tests.data import text_folder
 
 SHORT = ["--tokens", "1k", "--validation-tokens", "500"]
 
@@ -93,7 +93,7 @@ def test_a_corpus_without_a_split_or_with_a_program_in_it_is_refused_before_any_
 def test_a_schedule_that_does_not_fit_its_budget_is_told_and_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recur_tune.trial.run_folder.run_in_folder", lambda *_: {"trained": True})
+    monkeypatch.setattr("recur_tune.training.run_folder.run_in_folder", lambda *_: {"trained": True})
     words = ["train", "--window", 64, "--windows", 8, "--tokens", "500k", "--out", tmp_path / "run", "--json"]
     for given, told in ([], False), (["--warmup-steps", 62], True), (["--tokens", "4k"], True):
         outcome = run(*words, *given)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.budget import made
+from tests.analysis.budget import made
 from tests.cli.run import run
 from tests.cli.test_bad_input import refused
 

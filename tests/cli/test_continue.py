@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from recur_tune.corpus.tokenizers import byte_tokenizer, load_tokenizer
-from recur_tune.files import write_text
-from recur_tune.model.pretrained import save_model
-from recur_tune.recurrences.pooled import PooledSpec
-from recur_tune.topics import continuations
+from recur_tune.analysis.topics import continuations
+from recur_tune.common.files import write_text
+from recur_tune.data.tokenizers import byte_tokenizer, load_tokenizer
+from recur_tune.models.pretrained import save_model
+from recur_tune.recurrences.pooled.spec import PooledSpec
+from tests.analysis.topics import TOPICS, text_about
 from tests.cli.run import Outcome, run
 from tests.cli.test_bad_input import refused
 from tests.conftest import small_model
-from tests.corpus import save_merging_tokenizer, text_folder
-from tests.topics import TOPICS, text_about
+from tests.data import save_merging_tokenizer, text_folder
 
 SHORT = ["--prompts", 6, "--prompt-tokens", 150, "--tokens", 40, "--topics", 3]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.requests import ask_to_end, take_ends, take_trials
-from recur_tune.tracking.mlflow import Tracker
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.requests import ask_to_end, take_ends, take_trials
+from recur_tune.tracking.mlflow.tracker import Tracker
 from tests.cli.books import lines_of, record_report, refused
 from tests.cli.run import run
 from tests.database import empty_database

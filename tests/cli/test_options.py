@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from recur_tune.recurrences import MECHANISMS
+from recur_tune.recurrences.registry import MECHANISMS
 from tests.cli.run import run
 
 

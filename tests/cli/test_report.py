@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from recur_tune.reporting.compare import comparison, default_file
-from recur_tune.searching.front import search_hypervolume
-from recur_tune.searching.state import Event
+from recur_tune.report.compare import comparison, default_file
+from recur_tune.search.record.front import search_hypervolume
+from recur_tune.search.record.state import Event
 from tests.cli.run import Outcome, run
-from tests.reporting import SPACE, begun, few, make, opening, params_of, validated
-from tests.searching import OBJECTIVES
+from tests.report import SPACE, begun, few, make, opening, params_of, validated
+from tests.search.record import OBJECTIVES
 
 
 @pytest.fixture

@@ -19,12 +19,13 @@ from rich.console import Console
 from recur_tune.cli import display, watch
 from recur_tune.cli.main import cli
 from recur_tune.cli.watch import Watch
-from recur_tune.reporting.history import Volume, volumes
-from recur_tune.searching.directory import EVENTS, IDENTITY, MODEL, SearchDirectory
-from recur_tune.spec import TrialConfig, parse
+from recur_tune.common.parsing import parse
+from recur_tune.config.trial import TrialConfig
+from recur_tune.report.history import Volume, volumes
+from recur_tune.search.record.directory import EVENTS, IDENTITY, MODEL, SearchDirectory
 from tests.cli.books import lines_of, record_report, refused
 from tests.cli.run import run
-from tests.searching import search
+from tests.search.record import search
 
 COMMANDS = [
     "search", "resume", "stop", "status", "front", "confirm", "trial", "add", "end", "report", "compare", "ui",

@@ -12,12 +12,12 @@ import yaml
 
 import recur_tune
 import recur_tune.cli.search
-from recur_tune.errors import UserError
-from recur_tune.searching.directory import FORMAT, IDENTITY, SPEC, SearchDirectory
+from recur_tune.common.errors import UserError
+from recur_tune.search.record.directory import FORMAT, IDENTITY, SPEC, SearchDirectory
 from tests.cli.run import Outcome, run
-from tests.corpus import text_folder
+from tests.data import text_folder
 from tests.ports import free_port
-from tests.searching import search
+from tests.search.record import search
 
 GOOD: dict[str, Any] = {
     "space": {"base": "tiny", "corpus": "stdlib", "window": [16, 32], "batch": 3},

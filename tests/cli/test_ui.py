@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.tracking.mlflow import Tracker
-from recur_tune.tracking.places import DELIVERED, Delivered, tracking_uri
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.tracking_place import DELIVERED, Delivered, tracking_uri
+from recur_tune.tracking.mlflow.tracker import Tracker
 from tests.cli.run import run
 from tests.command import Command
 from tests.database import empty_database
 from tests.ports import FIRST, taken_port
-from tests.running.searches import small_spec
+from tests.search.run.searches import small_spec
 from tests.users import as_user
 
 pytestmark = pytest.mark.slow

@@ -9,17 +9,17 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from recur_tune.corpus.batches import WindowBatch
-from recur_tune.cost.counted import simulated_batch
+from recur_tune.bptt.chain import Chain, Plan
+from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.step import make_optimizer, train_step
+from recur_tune.common.shape import shape_of
+from recur_tune.config.trial import TrialConfig
+from recur_tune.cost.counted_flops import simulated_batch
 from recur_tune.cost.flops import flops_per_token, training_flops_per_token
-from recur_tune.cost.inference import inference_memory
-from recur_tune.cost.memory import plan_memory, track_step
-from recur_tune.model.pretrained import base_config
-from recur_tune.shape import shape_of
-from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import Chain, Plan
-from recur_tune.training.memory_tracker import MemoryTracker
-from recur_tune.training.step import make_optimizer, train_step
+from recur_tune.cost.inference_memory import inference_memory
+from recur_tune.cost.training_memory import plan_memory, track_step
+from recur_tune.data.batches import WindowBatch
+from recur_tune.models.pretrained import base_config
 from tests.tasks import ENCODERS, small_encoder
 
 WINDOWS, LANES, SIZE, ASKED = 3, 2, 16, 4

@@ -10,19 +10,19 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from recur_tune.bptt.chain import Chain, fixed_plan
+from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.step import make_optimizer, train_step
+from recur_tune.common.errors import UserError
+from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESETS
+from recur_tune.common.shape import shape_of
+from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.estimate import estimate, recurrence_parameters
-from recur_tune.cost.memory import track_step
-from recur_tune.errors import UserError
-from recur_tune.model import RecurrentGPT2, RecurrentGPT2Config
-from recur_tune.model.pretrained import base_config
-from recur_tune.shape import shape_of
-from recur_tune.shapes import KNOWN_SHAPES, PRESETS
-from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import Chain, fixed_plan
-from recur_tune.training.memory_tracker import MemoryTracker
-from recur_tune.training.step import make_optimizer, train_step
+from recur_tune.cost.training_memory import track_step
+from recur_tune.models import RecurrentGPT2, RecurrentGPT2Config
+from recur_tune.models.pretrained import base_config
 from tests.conftest import small_config, small_model
-from tests.model import full_batch
+from tests.models import full_batch
 
 GPT2S = [name for name in KNOWN_SHAPES if "gpt2" in name]
 WINDOWS, SIZE = 3, 8

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
+from recur_tune.common.shape import shape_of
+from recur_tune.config.trial import COMMON, TrialConfig
 from recur_tune.cost.estimate import quick_costs, recurrence_parameters, training_flops
 from recur_tune.cost.fields import ENTERING
-from recur_tune.cost.memory import predict_peak_memory, resolve_plan
-from recur_tune.recurrences import MECHANISMS
-from recur_tune.searching.objectives import COSTS
-from recur_tune.shape import shape_of
-from recur_tune.spec import COMMON, TrialConfig
+from recur_tune.cost.training_memory import predict_peak_memory, resolve_plan
+from recur_tune.recurrences.registry import MECHANISMS
+from recur_tune.search.record.objectives import COSTS
 from tests.conftest import small_config
 
 BASE = small_config(n_layer=2)

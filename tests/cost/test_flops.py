@@ -8,13 +8,13 @@ import pytest
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from recur_tune.bptt.chain import Chain, Plan
+from recur_tune.common.shape import shape_of
+from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.flops import flops_per_token, training_flops_per_token
-from recur_tune.model.pretrained import base_config
-from recur_tune.shape import shape_of
-from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import Chain, Plan
+from recur_tune.models.pretrained import base_config
 from tests.conftest import small_config, small_model
-from tests.model import full_batch
+from tests.models import full_batch
 
 GPT2 = shape_of(base_config("gpt2").to_dict())
 TABLE_1 = {0: 1.75e8, 5: 1.78e8, 10: 1.81e8, 30: 1.94e8, 50: 2.10e8}

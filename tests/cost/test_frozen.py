@@ -6,12 +6,12 @@ import pytest
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import CONFIG_MAPPING
 
-from recur_tune.cost.counted import frozen_training_flops, simulated_batch
+from recur_tune.bptt.chain import Chain, Plan
+from recur_tune.config.trial import TrialConfig
+from recur_tune.cost.counted_flops import frozen_training_flops, simulated_batch
 from recur_tune.cost.estimate import estimate
-from recur_tune.model.pretrained import fresh_model, recurrent_config
-from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import Chain, Plan
-from tests.model.bodies import BODIES
+from recur_tune.models.pretrained import fresh_model, recurrent_config
+from tests.models.bodies import BODIES
 
 pytestmark = pytest.mark.slow  # real and simulated steps side by side
 

@@ -8,22 +8,22 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-from recur_tune.cost import memory
-from recur_tune.cost.fake import FakeTensors
-from recur_tune.cost.memory import plan_memory, predict_peak_memory, track_step
-from recur_tune.errors import UserError
-from recur_tune.model import jit
-from recur_tune.model.launches import without_launches
-from recur_tune.model.pretrained import base_config, fresh_model, recurrent_config
-from recur_tune.model.products import add_product
-from recur_tune.recurrences import MECHANISMS
-from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import Chain, Plan
-from recur_tune.training.memory_tracker import MemoryTracker
-from recur_tune.training.step import make_optimizer, train_step
+from recur_tune.bptt.chain import Chain, Plan
+from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.step import make_optimizer, train_step
+from recur_tune.common.errors import UserError
+from recur_tune.config.trial import TrialConfig
+from recur_tune.cost import training_memory as memory
+from recur_tune.cost.fake_tensors import FakeTensors
+from recur_tune.cost.training_memory import plan_memory, predict_peak_memory, track_step
+from recur_tune.models.pretrained import base_config, fresh_model, recurrent_config
+from recur_tune.ops.matmul import add_product
+from recur_tune.ops.triton import jit
+from recur_tune.ops.triton.launches import without_launches
+from recur_tune.recurrences.registry import MECHANISMS
 from tests.conftest import small_config, small_model
-from tests.model import full_batch
-from tests.model.bodies import BODIES
+from tests.models import full_batch
+from tests.models.bodies import BODIES
 
 LANES, SIZE, WINDOWS = 2, 16, 3
 GATED = [{"recurrence": "cache", "cache_join": "gate"}, {"recurrence": "fast_weights", "write_rule": "gated"}]

@@ -11,12 +11,12 @@ from textwrap import dedent
 
 import pytest
 
-from recur_tune.recurrences import MARKS, MECHANISMS
+from recur_tune.recurrences.registry import MARKS, MECHANISMS
 
 ROOT = Path(__file__).parents[2]
 TOY = """
     from pydantic import BaseModel, ConfigDict, Field, PositiveInt
-    from recur_tune.recurrences import Mechanism, Work
+    from recur_tune.recurrences.registry import Mechanism, Work
 
     class ToySpec(BaseModel):
         model_config = ConfigDict(extra="forbid", frozen=True)
@@ -56,12 +56,12 @@ def test_its_fields_are_flags_parameters_of_a_space_and_costs(tmp_path: Path) ->
         from recur_tune.cli.main import cli
         from recur_tune.cost.fields import ENTERING
         from recur_tune.cost.flops import flops_per_token
-        from recur_tune.recurrences import MARKS
-        from recur_tune.searching.space_parsing import read_space
-        from recur_tune.shape import shape_of
-        from recur_tune.shapes import KNOWN_SHAPES
-        from recur_tune.spec import TrialConfig
-        from recur_tune.trial.fields import own_fields
+        from recur_tune.recurrences.registry import MARKS
+        from recur_tune.search.record.space_parsing import read_space
+        from recur_tune.common.shape import shape_of
+        from recur_tune.common.known_shapes import KNOWN_SHAPES
+        from recur_tune.config.trial import TrialConfig
+        from recur_tune.config.fields import own_fields
 
         gpt2 = shape_of({"model_type": "gpt2", **KNOWN_SHAPES["gpt2"]})
         toy, plain = (TrialConfig(recurrence=kind, toy_rank=5, window=100) for kind in ("toy", "none"))

@@ -10,25 +10,27 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, PositiveInt
 
-from recur_tune import recurrences, tasks
-from recur_tune.corpus.windows import Windowing
-from recur_tune.cost.counted import counted
+from recur_tune.bptt.chain import Plan
+from recur_tune.common.errors import UserError
+from recur_tune.common.known_shapes import KNOWN_SHAPES
+from recur_tune.common.parsing import parse, read_yaml, write_yaml
+from recur_tune.common.shape import Shape, shape_of
+from recur_tune.common.windowing import Windowing
+from recur_tune.config.fields import own, own_fields
+from recur_tune.config.trial import COMMON, TrialConfig
+from recur_tune.cost.counted_flops import counted
 from recur_tune.cost.flops import flops_per_token, training_flops_per_token
-from recur_tune.cost.inference import inference_memory
-from recur_tune.errors import UserError
-from recur_tune.model.pretrained import base_config
-from recur_tune.recurrences import FIELDS, MARKS, MECHANISMS, canonical
-from recur_tune.recurrences.pooled import POOLED, PooledSpec
-from recur_tune.running.study import first_points
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.space_parsing import read_space
-from recur_tune.searching.spec import SearchSpec
-from recur_tune.searching.state import in_todays_words
-from recur_tune.shape import Shape, shape_of
-from recur_tune.shapes import KNOWN_SHAPES
-from recur_tune.spec import COMMON, TrialConfig, parse, read_yaml, write_yaml
-from recur_tune.training.bptt import Plan
-from recur_tune.trial.fields import own, own_fields
+from recur_tune.cost.inference_memory import inference_memory
+from recur_tune.models.pretrained import base_config
+from recur_tune.recurrences import registry as recurrences
+from recur_tune.recurrences.pooled.spec import POOLED, PooledSpec
+from recur_tune.recurrences.registry import FIELDS, MARKS, MECHANISMS, canonical
+from recur_tune.search.propose.optuna_study import first_points
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.space_parsing import read_space
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.state import in_todays_words
+from recur_tune.tasks import registry as tasks
 from tests.conftest import small_config
 
 GPT2 = shape_of(base_config("gpt2").to_dict())
@@ -111,10 +113,10 @@ def test_a_trial_has_the_fields_of_its_own_mechanism(monkeypatch: pytest.MonkeyP
 
 
 def test_a_trial_on_disk_needs_no_mechanism_but_its_own(tmp_path: Path) -> None:
-    write_yaml(tmp_path / "trial.yaml", TrialConfig(recurrence="none", width=7))
+    write_yaml(tmp_path / "trial.yaml", TrialConfig(recurrence="none", width=7).plain_values())
     written = read_yaml(tmp_path / "trial.yaml")
     assert not FIELDS.keys() & written.keys() and written.keys() == COMMON
-    write_yaml(tmp_path / "trial.yaml", config := TrialConfig(l_ins="all", width=7))
+    write_yaml(tmp_path / "trial.yaml", (config := TrialConfig(l_ins="all", width=7)).plain_values())
     assert parse(TrialConfig, read_yaml(tmp_path / "trial.yaml")) == config
 
 

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.slurm.mini_slurm import available
+from tests.sites.slurm.mini_slurm import available
 from tests.soak.ground import ground
 from tests.soak.report import table, write_report
 from tests.soak.soak import Outcome, Soak

@@ -9,9 +9,9 @@ import optuna
 from mlflow import MlflowClient
 from optuna.trial import TrialState
 
-from recur_tune.running.sampler import study_storage
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.state import Event
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.state import Event
+from recur_tune.search.run.searcher import study_storage
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from typing import Literal
 
 import psutil
 
-from tests.slurm.mini_slurm import NODES
-from tests.slurm.site import Submitted
+from tests.sites.slurm.mini_slurm import NODES
+from tests.sites.slurm.site import Submitted
 from tests.soak.ground import Ground
 from tests.soak.plan import Draw
 

@@ -16,9 +16,9 @@ import psutil
 from tests.command import CHECKOUT
 from tests.database import empty_database
 from tests.disks import mounted_disk
-from tests.slurm.conftest import open_to_all
-from tests.slurm.mini_slurm import NODES, MiniSlurm
-from tests.slurm.site import Site
+from tests.sites.slurm.conftest import open_to_all
+from tests.sites.slurm.mini_slurm import NODES, MiniSlurm
+from tests.sites.slurm.site import Site
 from tests.waiting import until
 
 _DISK = "2g"

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from recur_tune.searching.front import search_hypervolume
-from recur_tune.searching.state import ENDED, SearchState, TrialRecord, replay
-from recur_tune.tracking.news import TRIAL_STATUS
-from recur_tune.tracking.units import metric_name, metric_value
+from recur_tune.search.record.front import search_hypervolume
+from recur_tune.search.record.state import ENDED, SearchState, TrialRecord, replay
+from recur_tune.tracking.mlflow.news import TRIAL_STATUS
+from recur_tune.tracking.mlflow.units import metric_name, metric_value
 from tests.soak.books import Books
 
 _TOLD = {"complete": "COMPLETE", "pruned": "PRUNED", "infeasible": "PRUNED", "failed": "FAIL"}

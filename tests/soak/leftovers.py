@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from recur_tune.files import PARTIAL
-from recur_tune.searching.front import front
-from recur_tune.trial.run_folder import RESUME
-from tests.slurm.mini_slurm import NODES
-from tests.slurm.site import Submitted
+from recur_tune.common.files import PARTIAL
+from recur_tune.search.record.front import front
+from recur_tune.training.run_folder import RESUME
+from tests.sites.slurm.mini_slurm import NODES
+from tests.sites.slurm.site import Submitted
 from tests.soak.ground import Ground
 
 _OURS = ("recur_tune.", "raylet", "gcs_server", "ray::", "place.so")

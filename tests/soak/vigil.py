@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from recur_tune.searching.state import ENDED
-from recur_tune.throttle import Every
-from tests.slurm.site import Submitted
+from recur_tune.common.throttle import Every
+from recur_tune.search.record.state import ENDED
+from tests.sites.slurm.site import Submitted
 from tests.soak.books import read_books
 from tests.soak.ground import Ground
 from tests.soak.invariants import Witness

@@ -8,9 +8,9 @@ from pydantic import BaseModel
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import CONFIG_MAPPING, PreTrainedTokenizerFast
 
-from recur_tune.corpus.facts import ASKED, FILLER, NAMES, NUMBERS
-from recur_tune.model.encoder import ReadsBothWays
-from recur_tune.model.pretrained import fresh_model, recurrent_config
+from recur_tune.data.corpora.facts import ASKED, FILLER, NAMES, NUMBERS
+from recur_tune.models.encoder import ReadsBothWays
+from recur_tune.models.pretrained import fresh_model, recurrent_config
 
 # In the places where RoBERTa and MPNet have them; BERT's configuration is told.
 SPECIAL = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3}

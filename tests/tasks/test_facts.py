@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import fixed_plan
+from recur_tune.bptt.chain import fixed_plan
+from recur_tune.config.trial import TrialConfig
 from recur_tune.training.loop import Trainer
 from tests.tasks import FACTS_WORDS, small_encoder, word_tokenizer
 

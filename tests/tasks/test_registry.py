@@ -6,19 +6,20 @@ from typing import Any
 
 import pytest
 
-from recur_tune import tasks
-from recur_tune.corpus.sources import CORPORA
-from recur_tune.errors import UserError
-from recur_tune.model.pretrained import base_config
-from recur_tune.recurrences import MECHANISMS
-from recur_tune.searching.objectives import OBJECTIVES
-from recur_tune.shape import shape_of
-from recur_tune.spec import COMMON, TrialConfig, parse
-from recur_tune.tasks import TASKS, task_of
-from recur_tune.tasks.answers import ANSWERS
-from recur_tune.tasks.next_tokens import NEXT_TOKENS
-from recur_tune.trial.command import train_command
-from recur_tune.trial.fields import own_fields
+from recur_tune.common.errors import UserError
+from recur_tune.common.parsing import parse
+from recur_tune.common.shape import shape_of
+from recur_tune.config.command import train_command
+from recur_tune.config.fields import own_fields
+from recur_tune.config.trial import COMMON, TrialConfig
+from recur_tune.data.corpora.registry import CORPORA
+from recur_tune.models.pretrained import base_config
+from recur_tune.recurrences.registry import MECHANISMS
+from recur_tune.search.record.objectives import OBJECTIVES
+from recur_tune.tasks import registry as tasks
+from recur_tune.tasks.language_modelling.spec import NEXT_TOKENS
+from recur_tune.tasks.question_answering.spec import ANSWERS
+from recur_tune.tasks.registry import TASKS, task_of
 
 GPT2, ROBERTA = (shape_of(base_config(name).to_dict()) for name in ("gpt2", "roberta-base"))
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from recur_tune.errors import UserError
-from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import fixed_plan
+from recur_tune.bptt.chain import fixed_plan
+from recur_tune.common.errors import UserError
+from recur_tune.config.trial import TrialConfig
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
 from recur_tune.training.loop import Trainer
 from tests.tasks import FACTS_WORDS, small_encoder, word_tokenizer

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from recur_tune.localhost import free_ports_from
-from recur_tune.tracking.server import answering_server
+from recur_tune.common.localhost import free_ports_from
+from recur_tune.tracking.mlflow.server import answering_server
 from tests.database import empty_database
 from tests.ports import taken_port
 
@@ -36,7 +36,7 @@ def server(server_folder: Path) -> Iterator[str]:
     uri = f"sqlite:///{server_folder}/mlflow.db"
     with taken_port() as taken, pytest.MonkeyPatch.context() as patch:
         probed_too_early = chain([taken], free_ports_from(taken))
-        patch.setattr("recur_tune.tracking.server.free_ports_from", lambda wanted: probed_too_early)
+        patch.setattr("recur_tune.tracking.mlflow.server.free_ports_from", lambda wanted: probed_too_early)
         with answering_server(uri, taken, server_folder / "log") as (_, port):
             assert port > taken
             yield f"http://127.0.0.1:{port}"

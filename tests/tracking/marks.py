@@ -14,8 +14,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.markers import MarkerStyle
 
-from recur_tune.searching.state import SearchState, TrialRecord
-from tests.searching import OBJECTIVES, state_of, trial
+from recur_tune.search.record.state import SearchState, TrialRecord
+from tests.search.record import OBJECTIVES, state_of, trial
 
 GREY = "#8c8c8c"
 CIRCLE, TRIANGLE = "circle", "triangle-up"  # plotly's names

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from recur_tune.searching import lock
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.tracking import database
-from recur_tune.tracking.database import one_writer
-from recur_tune.tracking.mlflow import Tracker, Undelivered
+from recur_tune.search.record import lease as lock
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.tracking.mlflow import database
+from recur_tune.tracking.mlflow.database import one_writer
+from recur_tune.tracking.mlflow.tracker import Tracker, Undelivered
 from tests.cli.run import run
 from tests.command import Command
 from tests.tracking.tracked import Seen, complete, rich_search, search

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from recur_tune.tracking import mlflow as tracking
-from recur_tune.tracking.mlflow import Tracker, Undelivered
+from recur_tune.tracking.mlflow import tracker as tracking
+from recur_tune.tracking.mlflow.tracker import Tracker, Undelivered
 from tests.database import empty_database
 from tests.tracking.tracked import Seen, complete, rich_search, search
 from tests.tracking.unheard import Unheard

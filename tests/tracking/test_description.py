@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.spec import TrialConfig
-from recur_tune.tracking.description import search_note, trial_note
-from recur_tune.tracking.places import Delivered
-from recur_tune.tracking.subject import bases_of, corpus_of
-from tests.reporting import begun, few, make, opening, params_of, validated
+from recur_tune.config.trial import TrialConfig
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.subject import bases_of, corpus_of
+from recur_tune.search.record.tracking_place import Delivered
+from recur_tune.tracking.mlflow.description import search_note, trial_note
+from tests.report import begun, few, make, opening, params_of, validated
 from tests.tracking.tracked import search
 
 RUNS = {number: f"run{number}" for number in range(1000)}

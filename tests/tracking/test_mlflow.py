@@ -9,9 +9,9 @@ import pytest
 import yaml
 from PIL import Image
 
-from recur_tune.searching.front import front_rows, search_hypervolume
-from recur_tune.tracking.mlflow import Tracker
-from recur_tune.tracking.places import tracking_uri
+from recur_tune.search.record.front import front_rows, search_hypervolume
+from recur_tune.search.record.tracking_place import tracking_uri
+from recur_tune.tracking.mlflow.tracker import Tracker
 from tests.tracking.tracked import OBJECTIVES, Seen, begin, complete, report, rich_search, search
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 import mlflow
 import pytest
 
-from recur_tune.tracking.mlflow_internals import VIEW_TAG, is_monitoring
+from recur_tune.tracking.mlflow.internals import VIEW_TAG, is_monitoring
 
 pytestmark = pytest.mark.slow
 

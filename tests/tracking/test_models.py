@@ -12,9 +12,9 @@ from mlflow.entities import LoggedModel
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import ENDPOINT_NOT_FOUND
 
-from recur_tune.searching.directory import MODEL, SearchDirectory
-from recur_tune.tracking.mlflow import Tracker, Undelivered
-from recur_tune.tracking.places import NOTE, tracking_uri
+from recur_tune.search.record.directory import MODEL, SearchDirectory
+from recur_tune.search.record.tracking_place import NOTE, tracking_uri
+from recur_tune.tracking.mlflow.tracker import Tracker, Undelivered
 from tests.tracking.tracked import Seen, complete, search
 from tests.tracking.unheard import Unheard
 

@@ -15,7 +15,7 @@ from tensorboardX.proto.event_pb2 import Event, SessionLog
 from tensorboardX.proto.plugin_hparams_pb2 import HParamsPluginData
 from tensorboardX.record_writer import masked_crc32c
 
-from recur_tune.errors import UserError
+from recur_tune.common.errors import UserError
 from recur_tune.tracking.tensorboard import EVENT_FILE, write_event_files
 from tests.cli.run import run
 from tests.tracking.tracked import begin, complete, report, rich_search, search
@@ -27,7 +27,7 @@ Curves = dict[str, list[tuple[int, np.float32]]]
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A second passes from one event of a log to the next."""
     ticks = itertools.count(1_000_000_000.0)
-    monkeypatch.setattr("recur_tune.searching.directory.time", SimpleNamespace(time=lambda: next(ticks)))
+    monkeypatch.setattr("recur_tune.search.record.directory.time", SimpleNamespace(time=lambda: next(ticks)))
 
 
 def records(run_folder: Path) -> Iterator[Event]:

@@ -11,10 +11,10 @@ import pytest
 from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
-from recur_tune.searching.directory import MODEL
-from recur_tune.searching.front import front_rows
-from recur_tune.tracking import mlflow as tracking
-from recur_tune.tracking.mlflow import Tracker, Undelivered
+from recur_tune.search.record.directory import MODEL
+from recur_tune.search.record.front import front_rows
+from recur_tune.tracking.mlflow import tracker as tracking
+from recur_tune.tracking.mlflow.tracker import Tracker, Undelivered
 from tests.ports import free_port
 from tests.tracking.tracked import OBJECTIVES, Seen, complete, rich_search, search, wait_for
 from tests.waiting import PATIENCE

@@ -14,12 +14,12 @@ from mlflow import MlflowClient
 from mlflow.entities import Run
 from PIL import Image
 
-from recur_tune.errors import UserError
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.tracking import mlflow as tracking
-from recur_tune.tracking.machine import SWITCH, MachineMetrics
-from recur_tune.tracking.mlflow import Tracker, Undelivered
-from recur_tune.tracking.places import DELIVERED, NOTE, Delivered, tracking_uri
+from recur_tune.common.errors import UserError
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.tracking_place import DELIVERED, NOTE, Delivered, tracking_uri
+from recur_tune.tracking.mlflow import tracker as tracking
+from recur_tune.tracking.mlflow.machine import SWITCH, MachineMetrics
+from recur_tune.tracking.mlflow.tracker import Tracker, Undelivered
 from tests.tracking.tracked import Seen, begin, complete, report, rich_search, search, wait_for
 from tests.waiting import PATIENCE
 

@@ -10,10 +10,10 @@ from typing import Any
 from mlflow import MlflowClient
 from mlflow.entities import Run
 
-from recur_tune.searching.directory import SearchDirectory
-from recur_tune.searching.spec import SearchSpec
-from recur_tune.spec import parse
-from recur_tune.tracking.places import tracking_uri
+from recur_tune.common.parsing import parse
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.tracking_place import tracking_uri
 from tests.waiting import until
 
 OBJECTIVES = ("perplexity", "flops_per_token")

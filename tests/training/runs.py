@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from recur_tune.corpus.tokens import TokenisedSplit
-from recur_tune.spec import TrialConfig
-from recur_tune.training.bptt import fixed_plan
+from recur_tune.bptt.chain import fixed_plan
+from recur_tune.config.trial import TrialConfig
+from recur_tune.data.tokens import TokenisedSplit
 from recur_tune.training.loop import Trainer
 from tests.conftest import small_model
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from recur_tune.corpus.tokens import TokenisedSplit
+from recur_tune.data.tokens import TokenisedSplit
 from recur_tune.training.calibration import stretches
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
 from recur_tune.training.loop import Trainer

@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from recur_tune.errors import UserError
+from recur_tune.common.errors import UserError
 from recur_tune.training.checkpoint import BEFORE, FILE, DamagedCheckpoint, load_checkpoint, save_checkpoint
 from recur_tune.training.loop import Diverged, Report, Trainer
 from tests.training.runs import flip, trainer_of, trial

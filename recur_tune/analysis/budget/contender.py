@@ -1,0 +1,112 @@
+"""A run that is trained on for a few steps: as its trial says, from the weights that it ended with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from recur_tune.bptt.chain import chosen_speed
+from recur_tune.bptt.cuda_graph import side_stream
+from recur_tune.common.errors import UserError
+from recur_tune.common.files import reading
+from recur_tune.config.trial import TrialConfig
+from recur_tune.cost.training_memory import resolve_plan
+from recur_tune.data.tokenizers import fingerprint
+from recur_tune.data.tokens import prepare
+from recur_tune.models.pretrained import check_model, load_decoder
+from recur_tune.tasks.language_modelling.evaluation import Evaluation, evaluate
+from recur_tune.training.loop import Report, Trainer
+from recur_tune.training.reading import trial_of
+from recur_tune.training.run_folder import RESULT
+
+_WITHOUT_END = 10**15  # tokens: nothing is validated, and the budget is never spent
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A run under measurement.
+
+    Attributes:
+        run: Its folder.
+        config: Its trial.
+        tokenizer: The digest of its tokenizer.
+        evaluation: What it makes of the validation split.
+        peak_memory: Bytes of a training step.
+        recorded_memory: The same as it was measured when the run was trained; None where nobody wrote it down.
+        steps: Its training, step by step.
+    """
+
+    run: Path
+    config: TrialConfig
+    tokenizer: str
+    evaluation: Evaluation
+    peak_memory: int
+    recorded_memory: int | None
+    steps: Iterator[Report]
+
+
+def trial_to_measure(run: Path) -> TrialConfig:
+    """A run's trial; refused where it has no model, or where nobody knows how it was trained."""
+    check_model(run)
+    config = trial_of(run)
+    if config is None:
+        raise UserError(
+            f"run: {run} does not say how it was trained (no trial.yaml); give a folder that `recur-tune train` or "
+            "`recur-tune export` wrote."
+        )
+    return config
+
+
+def contend(
+    run: Path, corpus: str, device: torch.device, progress: Callable[[int], None] = lambda tokens: None
+) -> Contender:
+    """Score a run and make its first two training steps, the second of which tells its memory."""
+    trial = trial_to_measure(run)
+    held_before = _held(device)
+    model, tokenizer = load_decoder(run)
+    train, validation = (prepare(corpus, split, tokenizer) for split in ("train", "validation"))
+    model.config.window, model.config.overlap = trial.window, trial.overlap
+    evaluation = evaluate(
+        model.to(device), validation, trial.windowing, lanes=trial.batch, precision=trial.precision, progress=progress
+    )
+    if trial.tune == "recurrence":
+        model.freeze_body()
+    # As fast as the run itself was: with another budget `auto` might choose another way.
+    endless = {"tokens": _WITHOUT_END, "validate_every": _WITHOUT_END, "speed": chosen_speed(trial, device, 1)}
+    plan = resolve_plan(trial, model.config, lanes=trial.batch)
+    trainer = Trainer(trial.model_copy(update=endless), model, plan, train, validation, device)
+    steps = trainer.run()
+    for _ in range(2):
+        next(steps)
+    assert trainer.measured_peak_bytes is not None
+    # CUDA counts all that the process holds, a CPU's tracker this training alone.
+    return Contender(
+        run, trial, fingerprint(tokenizer), evaluation, trainer.measured_peak_bytes - held_before,
+        _recorded_memory(run), steps,
+    )  # fmt: skip
+
+
+def _held(device: torch.device) -> int:
+    """Bytes on the device that are not of what comes next. cuBLAS keeps a workspace from the first product on a stream
+    on, which belongs to no run: it is made before, or only the first run would be charged with it."""
+    if device.type != "cuda":
+        return 0
+    for stream in (torch.cuda.current_stream(), side_stream(torch.cuda.current_device())):
+        with torch.cuda.stream(stream):
+            square = torch.ones(64, 64, device=device)
+            square @ square
+            del square
+    torch.cuda.synchronize()
+    return torch.cuda.memory_allocated(device)
+
+
+def _recorded_memory(run: Path) -> int | None:
+    """An exported model, and a run that was stopped, have no result."""
+    if not (run / RESULT).exists():
+        return None
+    with reading(run / RESULT):
+        return json.loads((run / RESULT).read_text()).get("measured_peak_memory")

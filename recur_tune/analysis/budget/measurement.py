@@ -1,0 +1,122 @@
+"""Two runs measured one beside the other on this device."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recur_tune.analysis.budget.contender import Contender, contend
+from recur_tune.analysis.budget.timing import alternate
+from recur_tune.analysis.budget.verdict import Cost
+from recur_tune.common.errors import UserError
+from recur_tune.ops.device import default_device
+
+# What both should share if the difference is to be the state's.
+_ALIKE = (
+    "window", "overlap", "windows", "batch", "tune", "dropout", "checkpointing", "memory_budget", "precision", "speed",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run's costs, and its quality beside them."""
+
+    run: Path
+    recurrence: str
+    cost: Cost  # medians
+    recorded_memory: int | None
+    quality: dict[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "run": str(self.run), "recurrence": self.recurrence, "peak_memory": self.cost.peak_memory,
+            "recorded_peak_memory": self.recorded_memory, "seconds_per_token": self.cost.seconds_per_token,
+            **self.quality,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """Both, and what stands in the way of comparing them."""
+
+    device: str
+    one: Measured
+    other: Measured
+    remarks: list[str]
+
+
+def measure(
+    runs: tuple[Path, Path],
+    corpora: tuple[str, str],
+    rounds: int,
+    score: Callable[[Path, int], None] = lambda run, tokens: None,
+    progress: Callable[[int], None] = lambda rounds: None,
+) -> Measurement:
+    """Memory of one after the other, then time per token in turns; quality on the validation split.
+
+    Args:
+        runs: The run, and the one that it is measured against.
+        corpora: What each is scored and trained on.
+        rounds: Timed steps of each.
+        score: Hears how many tokens of a run's validation split were scored.
+        progress: Hears how many rounds are over.
+    """
+    device = default_device()
+    with _out_of_memory_is_the_users_business(runs):
+        one, other = (
+            contend(run, corpus, device, lambda tokens, run=run: score(run, tokens))  # type: ignore[misc]
+            for run, corpus in zip(runs, corpora, strict=True)
+        )
+        times = alternate(one.steps, other.steps, rounds, device, progress)
+    return Measurement(
+        _name(device), _measured(one, times[0]), _measured(other, times[1]), _remarks(one, other, corpora)
+    )
+
+
+def _measured(contender: Contender, times: list[float]) -> Measured:
+    metrics = contender.evaluation.metrics()
+    quality = {name: metrics[name] for name in ("accuracy", "perplexity", "token_perplexity", "bits_per_byte")}
+    cost = Cost(contender.peak_memory, statistics.median(times))
+    return Measured(contender.run, contender.config.recurrence, cost, contender.recorded_memory, quality)
+
+
+def _remarks(one: Contender, other: Contender, corpora: tuple[str, str]) -> list[str]:
+    fields = [(name, getattr(one.config, name), getattr(other.config, name)) for name in _ALIKE]
+    unlike = [f"{name} ({mine} and {theirs})" for name, mine, theirs in fields if mine != theirs]
+    remarks = []
+    if unlike:
+        remarks.append(f"the runs differ in more than the state, and costs in that too: {', '.join(unlike)}.")
+    if one.config.mechanism is None:
+        remarks.append(f"{one.run} passes no state on; name the recurrent run first and the plain one by --against.")
+    if one.tokenizer != other.tokenizer:
+        remarks.append("the runs have several tokenizers: compare bits per byte, not accuracy or time per token.")
+    if corpora[0] != corpora[1]:
+        remarks.append(
+            f"the runs were scored on several corpora ({' and '.join(corpora)}); --corpus gives one to both."
+        )
+    return remarks
+
+
+def _name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'s' if threads > 1 else ''}"
+
+
+@contextmanager
+def _out_of_memory_is_the_users_business(runs: tuple[Path, Path]) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"run: {runs[0]} and {runs[1]} do not fit into the device's memory side by side with the batches that they "
+            "were trained with; measure on a larger device."
+        ) from error

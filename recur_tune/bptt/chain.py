@@ -1,0 +1,230 @@
+"""Backpropagation through time over a chain of windows, with the paper's checkpoint at the bottleneck.
+
+Between two windows only the state survives (section 3.2). So the chain is read once for the states alone, and then
+window by window from its end: run again, scored, differentiated and forgotten. A vocabulary projection, a third of
+a small model's work, is needed on the way back only and is never run twice. A `Plan` says how many windows are kept
+from the first reading instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.autograd.function import once_differentiable
+
+from recur_tune.bptt.cuda_graph import Recording
+from recur_tune.bptt.rng import Dice
+from recur_tune.config.trial import TrialConfig
+from recur_tune.data.batches import WindowBatch
+from recur_tune.models import State, Windowed
+from recur_tune.models.windowed import Scorer
+from recur_tune.ops.fused_backward import Gathered, Totals
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a step keeps from the first reading.
+
+    Attributes:
+        kept_windows: How many windows, counted from the chain's end, keep their activations. The way back uses these
+            first and frees them before it runs any earlier window again, so the last window is always kept: its
+            activations are what running any window again needs anyway.
+    """
+
+    kept_windows: int = 1
+
+
+def fixed_plan(policy: Literal["all", "none"], windows: int) -> Plan:
+    """`all` recomputes whatever can be, so that memory is flat in the number of windows; `none` nothing."""
+    return Plan(kept_windows=1 if policy == "all" else windows)
+
+
+# plain: operation by operation. replayed: the same, a step from one recording. compiled: what lies between two products
+# is one kernel. recorded: both.
+Speed = Literal["plain", "replayed", "compiled", "recorded"]
+_WITHOUT_RECORDING: dict[Speed, Speed] = {"replayed": "plain", "recorded": "compiled"}
+
+Read = tuple[torch.Tensor, State | None]  # a window's last layer in one row, and the state that it leaves
+
+Gradients = list[torch.Tensor | None]
+
+_WORTH_COMPILING = 2_000_000  # tokens; a trial that reads fewer is done sooner with a recording alone
+
+
+def chosen_speed(config: TrialConfig, device: torch.device, workers: int) -> Speed:
+    """The fastest way that a trial allows."""
+    if device.type != "cuda":  # kernels and recordings are a GPU's
+        return "plain"
+    fastest: Speed = "recorded" if config.tokens >= _WORTH_COMPILING else "replayed"
+    wanted = fastest if config.speed == "auto" else config.speed
+    # CUDA refuses a recording under DDP, whose gradients belong to the default stream.
+    return wanted if workers == 1 else _WITHOUT_RECORDING.get(wanted, wanted)
+
+
+class Chain(nn.Module):
+    """A chain of windows as one forward pass, so that DDP synchronises gradients once a step.
+
+    Unless it is plain, a chain runs every window in the same way, whether documents begin there or not: what a batch
+    says on the host must not matter, since a recording is of one batch and serves all.
+    """
+
+    def __init__(self, model: Windowed, plan: Plan, speed: Speed = "plain") -> None:
+        super().__init__()
+        self.model, self.plan = model, plan
+        self.uniform, self.fused = speed != "plain", speed in ("compiled", "recorded")
+        self._recording = Recording(self) if speed in _WITHOUT_RECORDING else None
+
+    def forward(self, batch: WindowBatch) -> torch.Tensor:
+        """The sum of the task's losses over the batch: of next tokens, every scored token's negative log-likelihood."""
+        return _Differentiated.apply(self, batch, *self.trained)
+
+    @property
+    def trained(self) -> list[nn.Parameter]:
+        """The parameters that gradients are for."""
+        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+
+    def differentiate(self, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """The same sum and its gradient by every trained parameter, which is overwritten by the next call."""
+        return self._recording.differentiate(batch) if self._recording else self.differentiate_now(batch)
+
+    @torch.enable_grad()
+    def differentiate_now(
+        self, batch: WindowBatch, dice: Dice | None = None
+    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """That, operation by operation; dropout throws `dice`."""
+        dice = dice or Dice(self.model)
+        trained = self.trained
+        totals = Totals(trained, self.model.body)
+        scorer = self.model.scorer(batch.targets_WBT, batch.fresh_WB, self.fused)
+        step = Gathered(totals, self.fused)
+        losses: list[torch.Tensor] = []
+        by_state: Gradients | None = None  # what the windows behind say about the state that one leaves
+        for window, entry, reading in self._readings(batch, step, dice, scorer):
+            top_NK, left = reading
+            loss, by_top_NK = scorer.score(window, top_NK)
+            losses.append(loss)
+            by_outputs: list[tuple[torch.Tensor, torch.Tensor | None]] = [(top_NK, by_top_NK)]
+            if left is not None and by_state is not None:
+                by_outputs += zip(left, by_state, strict=True)
+            # Autograd hands out what the step does not gather by itself: the recurrence's.
+            by_entry, by_trained = _differentiate(by_outputs, step.anchor, entry or (), trained)
+            by_state = None if entry is None else by_entry
+            _add(totals.gradients, by_trained)
+            del reading, top_NK, left, by_outputs, by_trained  # before another window's activations are made
+        for weight, gradient in scorer.gradients():
+            at_head = next(at for at, parameter in enumerate(trained) if parameter is weight)
+            totals.gradients[at_head] += gradient
+        return torch.stack(losses).sum(), totals.gradients
+
+    def _readings(
+        self, batch: WindowBatch, step: Gathered, dice: Dice, scorer: Scorer
+    ) -> Iterator[tuple[int, State | None, Read]]:
+        """Windows in the order in which they are differentiated, with the state that each begins with."""
+        if self.model.recurrence is not None and self.model.recurrence.stops_gradients:
+            yield from self._forward_readings(batch, step, dice)
+            return
+        entries, readings = self._read_for_states(batch, step, dice, scorer)
+        for window in reversed(range(len(entries))):
+            entry, reading = entries.pop(), readings.pop(window, None)
+            if reading is None:
+                with dice.again(window):
+                    reading = self._read(batch, window, entry, step)
+            yield window, entry, reading
+            del reading
+
+    def _forward_readings(
+        self, batch: WindowBatch, step: Gathered, dice: Dice
+    ) -> Iterator[tuple[int, State | None, Read]]:
+        """Where no gradient comes from the windows behind, none has to wait for it, or to be run again."""
+        left: State | None = None
+        for window in range(len(batch.starts)):
+            with dice.first(window):
+                top_NK, left = self._read(batch, window, self._entry(batch, window, left), step)
+            yield window, None, (top_NK, None)
+            del top_NK
+
+    def _read_for_states(
+        self, batch: WindowBatch, step: Gathered, dice: Dice, scorer: Scorer
+    ) -> tuple[list[State | None], dict[int, Read]]:
+        """The state that each window begins with, and the readings that are kept."""
+        windows = len(batch.starts)
+        entries: list[State | None] = []
+        readings: dict[int, Read] = {}
+        left: State | None = None
+        for window in range(windows):
+            entries.append(self._entry(batch, window, left))
+            kept = window >= windows - self.plan.kept_windows
+            with torch.set_grad_enabled(kept), dice.first(window):
+                reading = self._read(batch, window, entries[-1], step)
+            left = reading[1]
+            scorer.see(window, reading[0])
+            if kept:
+                readings[window] = reading
+        return entries, readings
+
+    def _entry(self, batch: WindowBatch, window: int, left: State | None) -> State | None:
+        """The state that a window begins with; None where it has none."""
+        recurrence = self.model.recurrence
+        if recurrence is None or (batch.starts[window] == "all" and not self.uniform):
+            return None
+        if left is None:
+            return recurrence.empty(batch.inputs_WBT.shape[1])
+        return tuple(one.detach() for one in left)
+
+    def _read(self, batch: WindowBatch, window: int, entry: State | None, step: Gathered) -> Read:
+        if entry is not None and torch.is_grad_enabled():
+            for one in entry:
+                one.requires_grad_()  # where the graph of this window begins
+            entry = tuple(one.view_as(one) for one in entry)  # torch counts no module that is given such a beginning
+        masked = entry is not None and (self.uniform or batch.starts[window] == "some")
+        fresh_B = batch.fresh_WB[window] if masked else None
+        leave_state = self.uniform or window < len(batch.starts) - 1
+        reading = self.model.read(batch.inputs_WBT[window], entry, fresh_B, leave_state=leave_state, arithmetic=step)
+        return reading.top_BTK.flatten(0, 1), reading.state
+
+
+class _Differentiated(torch.autograd.Function):
+    """A chain's loss, for autograd, which only hands on the gradients that were made with it."""
+
+    @staticmethod
+    def forward(ctx: Any, chain: Chain, batch: WindowBatch, *trained: torch.Tensor) -> torch.Tensor:
+        loss, ctx.gradients = chain.differentiate(batch)
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_loss: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        gradients, ctx.gradients = ctx.gradients, None  # autograd takes over what nobody else holds
+        torch._foreach_mul_(gradients, by_loss)
+        return None, None, *gradients
+
+
+def _differentiate(
+    by_outputs: list[tuple[torch.Tensor, torch.Tensor | None]],
+    anchor: torch.Tensor,
+    entry: State,
+    trained: Sequence[nn.Parameter],
+) -> tuple[Gradients, Gradients]:
+    """Run a window's graph backward: gradients with respect to the state that it began with, and to what is trained.
+
+    With a frozen body a window without a state may have no graph at all.
+    """
+    known = [(output, gradient) for output, gradient in by_outputs if output.requires_grad and gradient is not None]
+    wanted = [one for one in (anchor, *entry, *trained) if one.requires_grad]
+    found: Gradients = [None] * len(wanted)
+    if known:
+        outputs, gradients = zip(*known, strict=True)
+        found = list(torch.autograd.grad(outputs, wanted, gradients, allow_unused=True))
+    behind_anchor = found[1:] if anchor.requires_grad else found
+    return behind_anchor[: len(entry)], behind_anchor[len(entry) :]
+
+
+def _add(gradients: Sequence[torch.Tensor], found: Sequence[torch.Tensor | None]) -> None:
+    """Add what was found; a window without a state says nothing about the recurrence."""
+    pairs = [(total, one) for total, one in zip(gradients, found, strict=True) if one is not None]
+    if pairs:
+        torch._foreach_add_([total for total, _ in pairs], [one for _, one in pairs])

@@ -1,0 +1,63 @@
+"""Follow the life of every tensor's storage, real or fake, and remember the peak."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from recur_tune.data.batches import WindowBatch
+
+
+class MemoryTracker(TorchDispatchMode):
+    """Counts live bytes while it is active: what was handed to `hold`, and every storage that an operation makes.
+
+    A view shares its storage and costs nothing; a storage is given back when the last tensor and the last
+    graph node that use it are gone. What a kernel uses inside itself is not seen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live = 0
+        self.peak = 0
+        self._sizes: dict[int, int] = {}
+
+    def hold(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Count tensors that existed before: parameters, optimiser state, a batch."""
+        for tensor in tensors:
+            self._count(tensor)
+
+    def hold_training(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: WindowBatch) -> None:
+        """Count what a training step finds in place."""
+        self.hold(model.parameters())
+        self.hold(value for state in optimizer.state.values() for value in state.values())
+        self.hold([batch.inputs_WBT, batch.targets_WBT, batch.fresh_WB])
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for leaf in (out,) if isinstance(out, torch.Tensor) else tree_leaves(out):
+            if isinstance(leaf, torch.Tensor):
+                self._count(leaf)
+        return out
+
+    def _count(self, tensor: torch.Tensor) -> None:
+        storage = getattr(tensor, "meta", tensor).untyped_storage()  # a fake tensor's is not its own
+        key = storage._cdata
+        size = storage.nbytes()
+        known = self._sizes.get(key)
+        if known is None:
+            # torch keeps a storage's Python object for as long as the storage itself lives, so the finalizer
+            # runs when the memory is given back, not when this wrapper goes out of scope.
+            weakref.finalize(storage, self._forget, key).atexit = False
+        if known != size:  # new, or resized in place
+            self._sizes[key] = size
+            self.live += size - (known or 0)
+            self.peak = max(self.peak, self.live)
+
+    def _forget(self, key: int) -> None:
+        self.live -= self._sizes.pop(key, 0)

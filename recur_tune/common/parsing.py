@@ -1,0 +1,89 @@
+"""Parsing: fields from YAML, flags or JSON become a typed model, and the first thing wrong becomes one sentence."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from recur_tune.common.errors import UserError
+
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
+
+
+def parse(kind: type[AnyModel], fields: Mapping[str, Any]) -> AnyModel:
+    """Build a validated model; the first thing wrong with it becomes one sentence."""
+    known = kind.model_fields  # once: pydantic takes its time over it, and a search reads thousands of trials
+    unknown = [key for key in fields if key not in known]
+    if unknown:
+        raise UserError(f"{unknown[0]}: there is no such field; {nearest(unknown[0], known)}")
+    try:
+        return kind(**fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "value_error" and len(first["loc"]) <= 1 and _is_sentence(first["msg"]):
+            raise UserError(first["msg"].removeprefix("Value error, ")) from None
+        # A union's members stand in the place of an error too; only fields of the file do in its name.
+        path: list[str] = []
+        section: type[BaseModel] = kind
+        for part in first["loc"]:
+            path.append(str(part))
+            inner = section.model_fields[str(part)].annotation if str(part) in section.model_fields else None
+            if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+                break
+            section = inner
+        name = ".".join(path)
+        if first["type"] == "extra_forbidden":
+            raise UserError(f"{name}: there is no such field; {nearest(path[-1], section.model_fields)}") from None
+        if first["type"] == "missing":
+            raise UserError(f"{name}: it is missing and has no default.") from None
+        raise UserError(f"{name}: {describe(first)}") from None
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """A hint for a name that does not exist: one that begins with it or has it inside, else one spelled like it."""
+    names, typed = list(known), str(name)
+    longer = [one for one in names if len(typed) >= _SHORTEST_PART and typed in one]
+    near = sorted(longer, key=lambda one: (not one.startswith(typed), len(one)))
+    near = near or difflib.get_close_matches(typed, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
+
+
+_SHORTEST_PART = 3  # letters; fewer are inside of too many names
+
+
+def describe(error: Mapping[str, Any]) -> str:
+    """What pydantic says is wrong with one value, as the end of a sentence."""
+    message = error["msg"].removeprefix("Value error, ")
+    expected = message.removeprefix("Input should be ").removesuffix(".")
+    verb = "" if expected.startswith(("is not", "has ")) else "is not "
+    value = "" if expected.startswith("has ") else f"{error['input']!r} "
+    return f"{value}{verb}{expected}."
+
+
+def _is_sentence(message: str) -> bool:
+    """A rule over several fields writes its own sentence, the field first."""
+    return bool(re.match(r"Value error, [a-z_]+: ", message))
+
+
+def read_yaml(path: Path, named: str = "config") -> dict[str, Any]:
+    """The fields in a YAML file; `named` is how the user gave it."""
+    try:
+        fields = yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{named}: there is no file {path}.") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UserError(f"{named}: {path} is no readable YAML ({' '.join(str(error).split())}).") from None
+    if fields is not None and not isinstance(fields, dict):
+        raise UserError(f"{named}: {path} holds a {type(fields).__name__}; it needs lines of `field: value`.")
+    return fields or {}
+
+
+def write_yaml(path: Path, fields: Mapping[str, Any]) -> None:
+    """Write fields as they are."""
+    path.write_text(yaml.safe_dump(dict(fields), sort_keys=False))

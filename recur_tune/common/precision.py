@@ -1,0 +1,5 @@
+"""Precision: the number format of a model's matrix products, as users choose it."""
+
+from typing import Literal
+
+Precision = Literal["auto", "float32", "bfloat16"]

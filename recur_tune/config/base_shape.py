@@ -1,0 +1,45 @@
+"""The shape of a trial's base, known before the base is loaded or made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recur_tune.common.errors import UserError
+from recur_tune.common.known_shapes import PRESETS
+from recur_tune.common.shape import Shape, shape_of
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+def is_preset(base: str) -> bool:
+    """Whether a base's name means a shape to pretrain here; a folder of that name wins."""
+    return base in PRESETS and not Path(base).is_dir()
+
+
+def base_shape(base: str, tokenizer: str | None) -> Shape:
+    """The shape that a trial's base has, or will have."""
+    return shape_of(base_settings(base, tokenizer).to_dict())
+
+
+def base_settings(base: str, tokenizer: str | None) -> PretrainedConfig:
+    """The configuration that a trial's base has, or will have: a preset is made for the tokenizer that it gets."""
+    from recur_tune.data.tokenizers import load_tokenizer
+    from recur_tune.models.pretrained import base_config
+
+    if tokenizer is None:
+        return base_config(base)
+    tokens = len(load_tokenizer(tokenizer))
+    settings = base_config(base, vocabulary=tokens)
+    check_vocabulary(base, shape_of(settings.to_dict()), tokens)
+    return settings
+
+
+def check_vocabulary(base: str, shape: Shape, tokens: int) -> None:
+    """Refuse a tokenizer with tokens that the base has never seen."""
+    if tokens > shape.vocabulary:
+        raise UserError(
+            f"tokenizer: it has {tokens} tokens, and {base} only knows {shape.vocabulary}; "
+            "use the one that the base was trained with."
+        )

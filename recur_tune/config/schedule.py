@@ -1,0 +1,25 @@
+"""Does the learning rate's schedule fit the budget?"""
+
+from __future__ import annotations
+
+from recur_tune.common.units import format_count
+from recur_tune.config.trial import TrialConfig
+
+
+def misfit(config: TrialConfig) -> str | None:
+    """What a user should know about a budget of less than a step, or of which the warm-up takes more than half."""
+    budget, step = format_count(config.tokens), f"a step of {format_count(config.step_tokens)} ({step_of(config)})"
+    if config.tokens < config.step_tokens:
+        return f"tokens: the budget of {budget} is less than {step}."
+    if config.warmup > config.steps / 2:
+        return (
+            f"warmup_steps: the learning rate rises for {config.warmup} steps, and {budget} tokens are about "
+            f"{config.steps}, at {step}; fewer leave more of them at the full rate."
+        )
+    return None
+
+
+def step_of(config: TrialConfig) -> str:
+    """The fields that decide how many tokens a step scores."""
+    overlap = f", overlap {config.overlap}" if config.overlap else ""
+    return f"batch {config.batch}, windows {config.windows}, window {config.window}{overlap}"

@@ -1,0 +1,244 @@
+"""What a trial is: one flat, typed set of fields.
+
+The same names are the command line's flags, the keys of a YAML file, a search's parameters and the columns of
+its tables. Everything that can be refused without touching a disk or a network is refused here.
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    create_model,
+    model_validator,
+)
+
+from recur_tune.common.errors import UserError
+from recur_tune.common.precision import Precision
+from recur_tune.common.shape import Shape
+from recur_tune.common.units import parse_count, parse_size
+from recur_tune.common.windowing import Windowing
+from recur_tune.recurrences import registry as recurrences
+from recur_tune.recurrences.registry import Mechanism
+from recur_tune.tasks import registry as tasks
+from recur_tune.tasks.registry import Task
+
+if TYPE_CHECKING:
+    _RecurrenceName = str
+else:
+    _RecurrenceName = Literal[recurrences.NONE, *recurrences.MECHANISMS]
+
+Policy = Literal["all", "none", "auto"]
+
+Count = Annotated[PositiveInt, BeforeValidator(parse_count)]
+Size = Annotated[PositiveInt, BeforeValidator(parse_size)]
+
+
+def _recurrences_in_words() -> str:
+    ways = (f"{name!r} {mechanism.summary}" for name, mechanism in recurrences.MECHANISMS.items())
+    return "; ".join(["what passes from window to window: 'none' is the plain model", *ways])
+
+
+class _Subject(BaseModel):
+    """What is trained on what."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    base: str = Field(
+        "gpt2",
+        description="model to start from (gpt2, llama, mistral, qwen2 or qwen3; for questions roberta, bert or mpnet): "
+        "a folder, a GGUF file, a name on the Hub, or a preset (tiny, mini)",
+    )
+    corpus: str = Field("stdlib", description="text, or questions, to train on; `recur-tune data list` names them")
+    tokenizer: str | None = Field(None, description="'bytes', a folder or a name on the Hub; default: the base's own")
+
+    recurrence: Annotated[_RecurrenceName, BeforeValidator(recurrences.canonical)] = Field(
+        recurrences.DEFAULT, description=_recurrences_in_words()
+    )
+
+
+if TYPE_CHECKING:
+    _Recurrent = _Subject
+else:  # the fields of all mechanisms and tasks stand behind `recurrence`; code reads them from the specs below
+    _Recurrent = create_model(
+        "_Recurrent",
+        __base__=_Subject,
+        **{name: (field.annotation, copy(field)) for name, field in (recurrences.FIELDS | tasks.FIELDS).items()},
+    )
+
+
+class TrialConfig(_Recurrent):
+    """Everything that decides what a training run does."""
+
+    window: PositiveInt = Field(300, description="tokens that the model reads at a time")
+    overlap: NonNegativeInt = Field(0, description="tokens of a window that are read again in the next")
+    windows: PositiveInt = Field(20, description="windows that a gradient reaches back over")
+    batch: PositiveInt = Field(8, description="chains of windows in a step, over all workers together")
+
+    tune: Literal["all", "recurrence"] = Field(
+        "all", description="what learns: everything, or the recurrence alone, with the base frozen"
+    )
+    learning_rate: PositiveFloat = Field(3e-4, description="Adam's, after the warm-up")
+    recurrence_rate: PositiveFloat = Field(
+        1.0, description="the recurrence's learning rate over the base's: new weights may have more to learn"
+    )
+    warmup_steps: NonNegativeInt | None = Field(
+        None,
+        description="steps over which the learning rate rises from 0; default: a twentieth of the run's, at most 100",
+    )
+    decay: Literal["none", "cosine"] = Field("none", description="how the learning rate falls over the budget")
+    weight_decay: NonNegativeFloat = Field(0.0, description="decoupled weight decay; 0 is plain Adam")
+    clip_norm: PositiveFloat = Field(1.0, description="largest norm of a step's gradient")
+    dropout: float | None = Field(None, ge=0, lt=1, description="dropout rate; default: the base's own")
+
+    tokens: Count = Field(20_000_000, description="budget: tokens scored in training, as 500k or 20M")
+    validate_every: Count | None = Field(None, description="tokens between validations; default: a tenth of the budget")
+    validation_tokens: Count | None = Field(
+        None,
+        description="tokens that a validation reads; default: a fortieth of the budget, from 10k to 200k",
+    )
+    patience: NonNegativeInt = Field(0, description="stop after so many validations without a better one; 0: never")
+
+    checkpointing: Policy = Field("all", description="recompute 'all' windows, 'none', or 'auto' within memory_budget")
+    memory_budget: Size | None = Field(None, description="bytes that 'auto' may use, as 16GiB")
+    precision: Precision = Field("auto", description="'auto' is bfloat16 on a GPU")
+    speed: Literal["auto", "plain", "replayed", "compiled", "recorded"] = Field(
+        "auto",
+        description="'replayed' makes a step one CUDA graph, 'compiled' has kernels for what lies between two matrix "
+        "products, 'recorded' does both, which takes some seconds before the first step; 'auto' on a GPU: 'recorded' "
+        "from 2M tokens on, below 'replayed'",
+    )
+    seed: NonNegativeInt = Field(0, le=2**31 - 1, description="decides initial weights, data order and dropout")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> TrialConfig:
+        if self.overlap >= self.window:
+            raise ValueError(
+                f"overlap: {self.overlap} is not smaller than the window of {self.window}; "
+                f"choose one from 0 to {self.window - 1}."
+            )
+        if self.overlap >= (room := self.window - self.reserved):
+            raise ValueError(
+                f"window: {self.window} tokens, {self.reserved} of them for the question, leave {max(room, 0)} for the "
+                f"text, and {self.overlap} of these are read again; choose a longer window or less of either."
+            )
+        if self.mechanism and self.windows < 2:
+            raise ValueError(
+                f"windows: 1 leaves no second window to pass a state to; choose 2 or more for {self.recurrence!r}."
+            )
+        if self.tune == "recurrence" and not self.mechanism:
+            raise ValueError("tune: 'recurrence' has nothing to learn where the recurrence is 'none'; choose 'all'.")
+        if self.checkpointing == "auto" and self.memory_budget is None:
+            raise ValueError("memory_budget: 'auto' checkpointing needs one, as 16GiB.")
+        try:
+            _ = self.recurrence_spec
+        except ValidationError as error:  # a rule over several of its fields
+            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+        return self
+
+    @property
+    def windowing(self) -> Windowing:
+        """Window size and overlap as one value, and what of a window is no text."""
+        return Windowing(self.window, self.overlap, self.reserved)
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens that a full step scores; where documents end it scores fewer."""
+        return self.batch * self.windowing.span(self.windows)
+
+    @property
+    def steps(self) -> int:
+        """Full steps in the budget, the last of which may go beyond it."""
+        return self.steps_of(self.tokens)
+
+    def steps_of(self, tokens: int) -> int:
+        """Full steps after which so many tokens have been scored."""
+        return -(-tokens // self.step_tokens)
+
+    @property
+    def warmup(self) -> int:
+        """Steps over which the learning rate rises: by default a share, so that a short run has some left."""
+        return min(self.steps // 20, 100) if self.warmup_steps is None else self.warmup_steps
+
+    @property
+    def mechanism(self) -> Mechanism | None:
+        """The recurrence, None for the plain model."""
+        return recurrences.MECHANISMS.get(self.recurrence)
+
+    @property
+    def recurrence_spec(self) -> BaseModel | None:
+        """The recurrence's own fields with this trial's values, None for the plain model."""
+        if self.mechanism is None:
+            return None
+        spec = self.mechanism.spec
+        return spec(**{field: getattr(self, field) for field in spec.model_fields})
+
+    @property
+    def task(self) -> Task:
+        """What is trained for, which the corpus decides."""
+        return tasks.task_of(self.corpus)
+
+    @property
+    def task_spec(self) -> BaseModel:
+        """The task's own fields with this trial's values."""
+        spec = self.task.spec
+        return spec(**{field: getattr(self, field) for field in spec.model_fields})
+
+    @property
+    def reserved(self) -> int:
+        """Positions of every window that are no text of the corpus."""
+        return self.task.reserved(self.task_spec)
+
+    def plain_values(self) -> dict[str, Any]:
+        """Its fields for a file or another process, where the mechanisms that it does not have may not be installed."""
+        return self.model_dump(mode="json", exclude=self.foreign_fields)
+
+    @property
+    def foreign_fields(self) -> set[str]:
+        """Those of other recurrences and tasks."""
+        own = recurrences.fields_of(self.recurrence) | tasks.fields_of(self.corpus)
+        return (recurrences.FIELDS.keys() | tasks.FIELDS.keys()) - own
+
+    @property
+    def validation_interval(self) -> int:
+        """Tokens between validations."""
+        return self.validate_every or max(1, self.tokens // 10)
+
+    @property
+    def validation_size(self) -> int:
+        """Tokens of the validation split that a validation reads: by default few enough not to slow training down."""
+        return self.validation_tokens or min(max(self.tokens // 40, 10_000), 200_000)
+
+    def check_base(self, shape: Shape) -> None:
+        """Refuse what this base's shape cannot do."""
+        if problem := self.task.refusal(shape, self.base, self.corpus):
+            raise UserError(problem)
+        if shape.both_ways and self.mechanism and not self.mechanism.both_ways:
+            able = ", ".join(name for name, one in recurrences.MECHANISMS.items() if one.both_ways)
+            raise UserError(
+                f"recurrence: {self.recurrence!r} needs a decoder, and {self.base} reads in both directions; choose "
+                f"{able} or none."
+            )
+        if self.window > shape.context:
+            raise UserError(f"window: {self.window} is more than the {shape.context} positions of {self.base}.")
+        rows = self.mechanism.positions(self.recurrence_spec, shape) if self.mechanism else 0
+        if self.window + rows > shape.context:
+            raise UserError(
+                f"window: {self.window} tokens and the {rows} rows of {self.recurrence!r} beside them need "
+                f"{self.window + rows} positions, but {self.base} has {shape.context}; choose fewer of either."
+            )
+        if self.mechanism and (problem := self.mechanism.check(self.recurrence_spec, shape, self.base)):
+            raise UserError(problem)
+
+
+COMMON = frozenset({*_Subject.model_fields, *TrialConfig.__annotations__})  # fields of no mechanism and no task

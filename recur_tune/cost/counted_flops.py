@@ -1,0 +1,113 @@
+"""FLOPs without a closed form, counted by torch: of a recurrence over one window, of a step whose body is frozen."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import PretrainedConfig
+
+from recur_tune.bptt.chain import Chain, Plan
+from recur_tune.common.shape import Shape
+from recur_tune.config.trial import TrialConfig
+from recur_tune.cost.fake_tensors import FakeTensors
+from recur_tune.cost.inference_memory import closed_state_floats
+from recur_tune.data.batches import WindowBatch
+from recur_tune.models import State
+from recur_tune.models.pretrained import described_model, recurrent_config
+from recur_tune.recurrences.registry import Work
+
+_SIMULATED = 4  # windows of the longest step that is simulated
+
+
+class Counted(NamedTuple):
+    """A recurrence's forward FLOPs in one window, and the numbers in one lane's state."""
+
+    work: Work
+    state_floats: int
+
+
+def counted(config: TrialConfig, base: PretrainedConfig) -> Counted:
+    """Count a trial's recurrence on a base of this shape."""
+    return _counted(_described(config, base), config.window)
+
+
+def _described(config: TrialConfig, base: PretrainedConfig) -> str:
+    """A trial's model in JSON: what can be simulated without weights, and a key for what was."""
+    whole = recurrent_config(base, config.recurrence_spec, None)
+    whole.overlap = config.overlap
+    return whole.to_json_string(use_diff=False)
+
+
+@cache
+def _counted(shape: str, window: int) -> Counted:
+    """Only what makes a difference is an argument, so that trials which differ in the rest share an answer."""
+    with torch.device("meta"):
+        model = described_model(shape).eval()
+        tokens_BT = torch.zeros((1, window), dtype=torch.long)
+    state = model.read(tokens_BT).state
+
+    def flops(state: State | None, leave_state: bool) -> int:
+        with FlopCounterMode(display=False) as counter:
+            model.read(tokens_BT, state, leave_state=leave_state)
+        return counter.get_total_flops()
+
+    first, first_left = (flops(None, leave_state) for leave_state in (False, True))
+    later, later_left = (flops(state, leave_state) for leave_state in (False, True))
+    made = first_left - first
+    model.recurrence = None
+    work = Work(made, used=later - flops(None, False), carried=later_left - later - made)
+    return Counted(work, sum(leaf.numel() for leaf in tree_leaves(state)))
+
+
+def state_floats(config: TrialConfig, shape: Shape, base: PretrainedConfig) -> int:
+    """Numbers in one stream's state, by the mechanism's closed form where it has one."""
+    closed = closed_state_floats(config, shape)
+    return counted(config, base).state_floats if closed is None else closed
+
+
+def frozen_training_flops(config: TrialConfig, base: PretrainedConfig, kept: int) -> float:
+    """Everything that a step multiplies per scored token where the recurrence alone learns: what lies below the layers
+    that see a state has no backward pass, and no weight of the body a gradient."""
+    shape, windows = _described(config, base), config.windows
+    if config.mechanism and config.mechanism.stops_gradients:
+        kept = windows  # no window is run again
+    # Every further window adds the same, and every one that is kept saves the same but for the first, which sees no
+    # state.
+    is_whole, further = kept == windows, max(0, windows - _SIMULATED)
+    short_kept = 1 if further else kept
+
+    def step(windows: int, kept: int) -> int:
+        return _frozen_step(shape, config.window, windows, windows if is_whole else kept)
+
+    total = step(windows - further, short_kept)
+    if further:
+        total += further * (total - step(_SIMULATED - 1, 1))
+        total -= 0 if is_whole else (kept - 1) * (step(_SIMULATED, 1) - step(_SIMULATED, 2))
+    return total / config.windowing.span(windows)
+
+
+@cache
+def _frozen_step(shape: str, window: int, windows: int, kept: int) -> int:
+    """Of one chain."""
+    with FakeTensors():
+        model = described_model(shape)
+        model.freeze_body()
+        with FlopCounterMode(display=False) as counter:
+            Chain(model, Plan(kept)).differentiate(simulated_batch(windows, 1, window))
+    return counter.get_total_flops()
+
+
+def simulated_batch(windows: int, lanes: int, window: int) -> WindowBatch:
+    """Chains that begin a document each and go on with it."""
+    return WindowBatch(
+        inputs_WBT=torch.zeros((windows, lanes, window), dtype=torch.long),
+        targets_WBT=torch.zeros((windows, lanes, window), dtype=torch.long),
+        fresh_WB=torch.zeros((windows, lanes), dtype=torch.bool),
+        starts=("all", *["none"] * (windows - 1)),  # type: ignore[arg-type]
+        scored=1,
+        step_scored=1,
+    )

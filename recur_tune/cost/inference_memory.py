@@ -1,0 +1,37 @@
+"""Bytes that one stream needs while a text is read or continued, beside the weights: exact before anything runs."""
+
+from __future__ import annotations
+
+from recur_tune.common.shape import Shape
+from recur_tune.config.trial import TrialConfig
+
+_SINGLE = 4  # bytes
+
+
+def inference_memory(config: TrialConfig, shape: Shape, state_floats: int) -> int:
+    """The key-value cache of one full window, in the precision that it is read in, and the recurrence's state; an
+    encoder has no cache, since it reads every window at once."""
+    columns = 0 if shape.both_ways else 2 * shape.layers * shape.key_value_heads * shape.head_size
+    cached = columns * config.window
+    return cached * _number(config) + state_bytes(config, state_floats)
+
+
+def closed_state_floats(config: TrialConfig, shape: Shape) -> int | None:
+    """Numbers in one stream's state by the mechanism's closed form, None where it has none."""
+    mechanism = config.mechanism
+    if mechanism is None:
+        return 0
+    return None if mechanism.state_floats is None else mechanism.state_floats(config.recurrence_spec, shape)
+
+
+def state_bytes(config: TrialConfig, state_floats: int) -> int:
+    """Bytes of a state, which is carried in single precision unless its mechanism keeps what was read as it is."""
+    as_read = config.mechanism is not None and config.mechanism.kept_as_read
+    return state_floats * (_number(config) if as_read else _SINGLE)
+
+
+def _number(config: TrialConfig) -> int:
+    """Bytes of a number in the precision that a window is read in."""
+    from recur_tune.ops.device import default_device, uses_bfloat16  # torch takes seconds to import
+
+    return 2 if uses_bfloat16(default_device(), config.precision) else _SINGLE

@@ -1,0 +1,185 @@
+"""Peak memory of a training step, predicted by running one under fake tensors: shapes and lifetimes, no data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PretrainedConfig
+
+from recur_tune.bptt.chain import Chain, Plan, Read, Speed, chosen_speed, fixed_plan
+from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.step import make_optimizer, train_step
+from recur_tune.common.errors import UserError
+from recur_tune.common.precision import Precision
+from recur_tune.common.shape import shape_of
+from recur_tune.config.trial import TrialConfig
+from recur_tune.cost.counted_flops import simulated_batch, state_floats
+from recur_tune.cost.fake_tensors import FakeTensors
+from recur_tune.cost.inference_memory import state_bytes
+from recur_tune.data.batches import WindowBatch
+from recur_tune.models.pretrained import described_model, recurrent_config
+from recur_tune.ops.device import default_device, uses_bfloat16
+from recur_tune.ops.triton.launches import without_launches
+
+_SIMULATED_WINDOWS = 4  # a longer chain is priced from one of this length, of which at most so many are kept:
+_SIMULATED_KEPT = 3  # or from one of this length, where all windows are kept
+# Bytes that a step on an H200 has held beside its tensors, 110 to 350 MiB in twenty measured ones: torch gives cuBLAS a
+# workspace of 32 MiB there for each thread and stream that multiplies. Older GPUs have a quarter of it.
+_WORKSPACES = 6 * 2**25
+
+
+def predict_peak_memory(config: TrialConfig, base: PretrainedConfig, lanes: int | None = None) -> int:
+    """Bytes of weights, gradients, optimiser state, batch and activations at the worst moment of a step.
+
+    It is the step that the trial will run: on a GPU with kernels, or operation by operation, as its speed is chosen.
+    `lanes` is one worker's share of the batch; the default is all of it.
+    """
+    return plan_memory(config, base, resolve_plan(config, base, lanes), lanes or config.batch)
+
+
+def resolve_plan(config: TrialConfig, base: PretrainedConfig, lanes: int | None = None) -> Plan:
+    """What to keep from the forward pass; `auto` spends its budget where it buys most speed.
+
+    As many whole windows as fit: each saves running it a second time.
+    """
+    lanes = lanes or config.batch
+    if config.checkpointing != "auto":
+        return fixed_plan(config.checkpointing, config.windows)
+    assert config.memory_budget is not None
+    low, high = 0, config.windows
+    while low < high:  # the largest number of kept windows that fits; 0 when not even one does
+        kept = (low + high + 1) // 2
+        if plan_memory(config, base, Plan(kept), lanes) <= config.memory_budget:
+            low = kept
+        else:
+            high = kept - 1
+    if not low:
+        least = plan_memory(config, base, fixed_plan("all", config.windows), lanes)
+        raise UserError(
+            f"memory_budget: {config.memory_budget} bytes are less than the {least} that a step needs with all windows "
+            "recomputed; allow more, or choose a smaller batch or window."
+        )
+    return Plan(low)
+
+
+def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: int) -> int:
+    """The predicted peak under a plan."""
+    device = default_device()
+    described = recurrent_config(base, config.recurrence_spec, config.dropout)
+    described.overlap = config.overlap if config.mechanism and config.mechanism.leaves_overlap_out else 0
+    if device.type == "cuda":
+        _forget_inside_the_kernel(described)
+    shape = described.to_json_string(use_diff=False)
+    precision: Precision = "bfloat16" if uses_bfloat16(device, config.precision) else "float32"
+    speed = chosen_speed(config, device, workers=-(-config.batch // lanes))
+
+    def simulated(windows: int, kept: int) -> _Simulation:
+        return _simulate(
+            shape, config.window, windows, lanes, precision, Plan(kept), device.type == "cuda", config.tune, speed
+        )
+
+    windows, kept = config.windows, plan.kept_windows
+    stops_gradients = config.mechanism is not None and config.mechanism.stops_gradients
+    keeps_all = kept == windows > _SIMULATED_KEPT and not stops_gradients
+    if windows <= _SIMULATED_WINDOWS and not keeps_all:
+        return simulated(windows, kept).peak
+    # Every further window adds the same bytes: its tokens, and if it is kept its activations, otherwise the state that
+    # waits for the backward pass. The first kept window is apart, since recomputing takes as much.
+    tokens = lanes * (2 * 8 * config.window + 1)
+    if stops_gradients:  # nothing is kept, and no state waits
+        return simulated(_SIMULATED_WINDOWS, 1).peak + (windows - _SIMULATED_WINDOWS) * tokens
+    if keeps_all:
+        short = simulated(_SIMULATED_KEPT, _SIMULATED_KEPT)
+        return short.peak + (windows - _SIMULATED_KEPT) * (tokens + short.activations)
+    short_kept = 1 if kept == 1 else _SIMULATED_KEPT
+    short = simulated(_SIMULATED_WINDOWS, short_kept)
+    further, further_kept = windows - _SIMULATED_WINDOWS, kept - short_kept
+    waiting = lanes * state_bytes(config, state_floats(config, shape_of(base.to_dict()), base))
+    return short.peak + further * tokens + further_kept * short.activations + (further - further_kept) * waiting
+
+
+@dataclass(frozen=True)
+class _Simulation:
+    """Bytes of a simulated step: its peak, and what a window in the midst of it leaves if it is kept."""
+
+    peak: int
+    activations: int
+
+
+@cache
+def _simulate(
+    shape: str, window: int, windows: int, lanes: int, precision: Precision, plan: Plan, on_gpu: bool, tune: str,
+    speed: Speed,
+) -> _Simulation:  # fmt: skip
+    """Only what moves bytes is an argument, so that trials which differ in the rest share an answer."""
+    with FakeTensors(on_gpu), without_launches():
+        model = described_model(shape)
+        if tune == "recurrence":
+            model.freeze_body()
+        if on_gpu:
+            _drop_out_as_a_gpu_does(model)
+        optimizer = make_optimizer(model, learning_rate=0.0, weight_decay=0.0)
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        optimizer.step()  # makes the moments, which exist from the second step on
+        optimizer.zero_grad(set_to_none=True)
+        batch = simulated_batch(windows, lanes, window)
+        chain, tracker = Chain(model, plan, speed), MemoryTracker()
+        chain._recording = None  # the second step, whose peak is measured, is run by hand
+        added = _added_by_each_reading(chain, tracker)
+        peak = track_step(tracker, chain, optimizer, batch, precision)
+        activations = added[windows - 2] if plan.kept_windows > 2 else 0
+        return _Simulation(peak + (_WORKSPACES if on_gpu else 0), activations)
+
+
+def track_step(
+    tracker: MemoryTracker, chain: Chain, optimizer: torch.optim.Optimizer, batch: WindowBatch, precision: Precision
+) -> int:
+    """The peak of one step, real or fake, of an optimiser that has stepped before."""
+    with tracker:
+        tracker.hold_training(chain.model, optimizer, batch)
+        train_step(chain, optimizer, batch, clip_norm=1.0, precision=precision)
+    return tracker.peak
+
+
+def _added_by_each_reading(chain: Chain, tracker: MemoryTracker) -> list[int]:
+    """Will have the bytes that each reading of a window leaves behind, in their order."""
+    read, added = chain._read, []
+
+    def noted(*inputs: Any) -> Read:
+        before = tracker.live
+        reading = read(*inputs)
+        added.append(tracker.live - before)
+        return reading
+
+    chain._read = noted  # type: ignore[method-assign,assignment]
+    return added
+
+
+class _FusedDropout(nn.Module):
+    """Keeps a byte for each element to know what it dropped; on a CPU torch keeps a number."""
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.native_dropout(x, self.p, True)[0] if self.p else x
+
+
+def _forget_inside_the_kernel(config: PretrainedConfig) -> None:
+    """A GPU's attention drops out inside its kernel and keeps nothing for it; a CPU's would keep the whole square."""
+    for name in ("attn_pdrop", "attention_dropout", "attention_probs_dropout_prob"):
+        if hasattr(config, name):
+            setattr(config, name, 0.0)
+
+
+def _drop_out_as_a_gpu_does(model: nn.Module) -> None:
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Dropout):
+                setattr(module, name, _FusedDropout(child.p))

@@ -1,0 +1,204 @@
+"""An encoder's window: read in both directions, with the state of the window before, and scored for an answer.
+
+Blocks of this kind normalise behind every sum (post-norm). There is no place in a window that nobody sees, so what must
+not be seen is hidden by a mask: padding, and a state where a question begins.
+
+Shape suffixes: W windows, B lanes, T positions, M rows that a recurrence brings, S all that is seen, K hidden size,
+H heads, D head size, C columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.modeling_outputs import QuestionAnsweringModelOutput
+
+from recur_tune.common.shape import ANSWER_KINDS
+from recur_tune.models.attention import split_keys_values
+from recur_tune.models.windowed import Reading, Windowed
+from recur_tune.ops.autograd import Arithmetic
+from recur_tune.ops.body import Block, Body, Module, Projection
+from recur_tune.recurrences.seam import Passage, State
+
+_BY_AUTOGRAD = Arithmetic()
+
+
+@dataclass(frozen=True, eq=False)
+class EncoderBody(Body):
+    """An encoder's modules in their places; `dropout` and `final_norm` are None, since both stand elsewhere.
+
+    Attributes:
+        segments: Embeddings of which every token gets the first; None where the family has none.
+        embedding_norm: Behind the sum of embeddings.
+        embedding_dropout: Behind that.
+        first_place: The position of a window's first token.
+        distances: Has biases of attention by distance (`relative_attention_bias`); None where the family has none.
+    """
+
+    segments: nn.Embedding | None
+    embedding_norm: Module
+    embedding_dropout: Module
+    first_place: int
+    distances: Module | None
+
+
+class ReadsBothWays(Windowed):
+    """A pretrained encoder, the recurrence that connects its windows, and heads for the span and the kind of an
+    answer."""
+
+    opened_by, scored_by = "AutoModelForQuestionAnswering", "recur_tune.models.span_loss:SpanScorer"
+    body: EncoderBody
+
+    def add_heads(self) -> None:
+        """For where an answer starts and ends, as transformers names it, and for its kind."""
+        self.qa_outputs = nn.Linear(self.config.hidden_size, 2)
+        self.answer_kind = nn.Linear(self.config.hidden_size, len(ANSWER_KINDS))
+
+    def freeze_body(self) -> None:
+        """Leave the recurrence to be trained, and the heads, which are as new."""
+        super().freeze_body()
+        self.qa_outputs.requires_grad_(True)
+        self.answer_kind.requires_grad_(True)
+
+    def read(
+        self,
+        tokens_BT: torch.Tensor,
+        state: State | None = None,
+        fresh_B: torch.Tensor | None = None,
+        leave_state: bool = True,
+        overlap: int | None = None,
+        arithmetic: Arithmetic = _BY_AUTOGRAD,
+    ) -> Reading:
+        """Run one window.
+
+        Args:
+            tokens_BT: The window's tokens; the configuration's `pad_token_id` fills up what is shorter.
+            state: What the window before left; None where a question begins.
+            fresh_B: Lanes that begin a question and must not see the state; None means that all may see it.
+            leave_state: False spares making the state where nobody reads on.
+            overlap: Tokens of the text that the next window reads again; default: the configuration's.
+            arithmetic: How the blocks' operations are run.
+        """
+        positions, passage = tokens_BT.shape[1], None
+        if self.recurrence is not None:
+            passage = self.recurrence.open(state, fresh_B, in_parts=False)
+            passage.fused = arithmetic.fused
+        place_T = torch.arange(positions, device=tokens_BT.device)
+        x_BTK = self._embedded(tokens_BT, place_T[None] + self.body.first_place, arithmetic)
+        there_BT = (tokens_BT != self.config.pad_token_id) | (place_T == 0)  # an empty lane sees itself
+        before_BMK = None if passage is None else passage.before()
+        behind_BMK = None if passage is None or not leave_state else passage.behind()
+        first = 0 if before_BMK is None else before_BMK.shape[1]
+        last = 0 if behind_BMK is None else behind_BMK.shape[1]
+        if first or last:
+            rows = [one.expand(len(x_BTK), -1, -1) for one in (before_BMK, x_BTK, behind_BMK) if one is not None]
+            x_BTK, there_BT = torch.cat(rows, dim=1), F.pad(there_BT, (first, last), value=True)
+        seen_BTT = there_BT[:, None]
+        if last:  # what sums a window up sees it, and is not seen by it: a window is the same whoever reads on
+            own_T = torch.arange(x_BTK.shape[1], device=x_BTK.device) < first + positions
+            seen_BTT = seen_BTT & (own_T | ~own_T[:, None])
+        watcher = passage if leave_state else None
+        top_BTK = self._run(x_BTK, there_BT, seen_BTT, passage, watcher, fresh_B, arithmetic)
+        left = None
+        if passage is not None and leave_state:
+            overlap = (self.config.overlap or 0) if overlap is None else overlap
+            left = passage.close(overlap, top_BTK[:, first + positions :] if last else None)
+        return Reading(top_BTK[:, first : first + positions], left)
+
+    def _embedded(self, tokens_BT: torch.Tensor, place_1T: torch.Tensor, arithmetic: Arithmetic) -> torch.Tensor:
+        body = self.body
+        x_BTK = arithmetic.embed(tokens_BT, place_1T, body)
+        if body.segments is not None:
+            x_BTK = x_BTK + body.segments.weight[0]
+        return body.embedding_dropout(arithmetic.norm(x_BTK, None, body.embedding_norm)[1])
+
+    def _run(
+        self,
+        x_BTK: torch.Tensor,
+        there_BT: torch.Tensor,
+        seen_BTT: torch.Tensor,
+        passage: Passage | None,
+        watcher: Passage | None,
+        fresh_B: torch.Tensor | None,
+        arithmetic: Arithmetic,
+    ) -> torch.Tensor:
+        """Rows through all blocks; the last one's output."""
+        share_BT1 = (there_BT / there_BT.sum(1, keepdim=True)).to(x_BTK.dtype)[..., None]
+        distances = self.body.distances
+        bias_1HTT = None if distances is None else _by_distance(x_BTK.shape[1], distances, x_BTK.device)
+        for layer, block in enumerate(self.body.blocks):
+            inserted_BMK = None if passage is None else passage.inserted(layer)
+            attended_BTC = self._attended(x_BTK, seen_BTT, inserted_BMK, fresh_B, bias_1HTT, block, arithmetic)
+            assert block.dropouts is not None
+            behind_attention, behind_mlp = block.dropouts
+            added = arithmetic.dropout(arithmetic.project(attended_BTC, block.out), behind_attention)
+            x_BTK = arithmetic.norm(x_BTK, added, block.attention_norm)[1]
+            added = arithmetic.dropout(arithmetic.mlp(x_BTK, block), behind_mlp)
+            x_BTK = arithmetic.norm(x_BTK, added, block.mlp_norm)[1]
+            if watcher is not None:
+                watcher.observe(layer, _observed(watcher, x_BTK, share_BT1, arithmetic))
+        return x_BTK
+
+    def _attended(
+        self,
+        x_BTK: torch.Tensor,
+        seen_BTT: torch.Tensor,
+        inserted_BMK: torch.Tensor | None,
+        fresh_B: torch.Tensor | None,
+        bias_1HTT: torch.Tensor | None,
+        block: Block,
+        arithmetic: Arithmetic,
+    ) -> torch.Tensor:
+        """What every position takes from the window and from what is inserted, which has no place in it and no bias."""
+        q_BHTD, k_BHSD, v_BHSD = arithmetic.heads(arithmetic.project(x_BTK, block.qkv), block)
+        mask_BTS = seen_BTT
+        if inserted_BMK is not None:
+            extra = split_keys_values(_keys_values(inserted_BMK, block, arithmetic), block)
+            k_BHSD, v_BHSD = (
+                torch.cat([one.to(own.dtype), own], dim=2) for one, own in zip(extra, (k_BHSD, v_BHSD), strict=True)
+            )
+            may_B = torch.ones_like(mask_BTS[:, 0, 0]) if fresh_B is None else ~fresh_B
+            may_BTM = may_B[:, None, None].expand(-1, mask_BTS.shape[1], inserted_BMK.shape[1])
+            mask_BTS = torch.cat([may_BTM, mask_BTS], dim=2)
+        mask = mask_BTS[:, None]
+        if bias_1HTT is not None:
+            bias_1HTS = F.pad(bias_1HTT, (mask.shape[3] - bias_1HTT.shape[3], 0)).to(q_BHTD.dtype)
+            mask = bias_1HTS.masked_fill(~mask, float("-inf"))
+        rate = block.attention_dropout if self.training else 0.0
+        out_BHTD = F.scaled_dot_product_attention(
+            q_BHTD, k_BHSD, v_BHSD, attn_mask=mask, dropout_p=rate, scale=block.scaling
+        )
+        return out_BHTD.transpose(1, 2).flatten(2)
+
+    def forward(self, input_ids: torch.Tensor) -> QuestionAnsweringModelOutput:
+        """Scores of where an answer starts and ends in windows that follow none: Hugging Face's interface. To go from
+        window to window take `read`, and `qa_outputs` of what it gives."""
+        start_BT, end_BT = self.qa_outputs(self.read(input_ids, leave_state=False).top_BTK).unbind(-1)
+        return QuestionAnsweringModelOutput(start_logits=start_BT, end_logits=end_BT)
+
+
+def _observed(watcher: Passage, x_BTK: torch.Tensor, share_BT1: torch.Tensor, arithmetic: Arithmetic) -> torch.Tensor:
+    """What a passage wants of a layer; a mean over the whole window leaves padding out."""
+    if watcher.wants == "outputs":
+        return x_BTK
+    if watcher.stretches > 1:
+        return arithmetic.means(x_BTK, watcher.stretches)
+    return (x_BTK * share_BT1).sum(1, keepdim=True)
+
+
+def _by_distance(positions: int, distances: Module, device: torch.device) -> torch.Tensor:
+    """Biases [1, H, T, T]. Buckets are made where they are needed: transformers 5.17 makes them on the CPU, and nothing
+    can be copied from there while a CUDA graph is recorded."""
+    place_T = torch.arange(positions, device=device)
+    buckets_TT = distances.relative_position_bucket(place_T - place_T[:, None])
+    return distances.relative_attention_bias(buckets_TT).permute(2, 0, 1)[None]
+
+
+def _keys_values(inserted_BMK: torch.Tensor, block: Block, arithmetic: Arithmetic) -> torch.Tensor:
+    """Of embeddings, by the layer's own projections; no queries, so only those parts are needed."""
+    _, *parts = block.qkv.parts
+    made = [arithmetic.value(arithmetic.project(inserted_BMK, Projection((part,)))) for part in parts]
+    return torch.cat(made, dim=-1)

@@ -1,0 +1,101 @@
+"""The next-token loss over a large vocabulary and its gradients, made together a chunk of rows at a time.
+
+Shape suffixes: W windows, B lanes, T positions, N positions of a window in one row, K hidden size, V vocabulary,
+padded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from recur_tune.common.shape import padded
+from recur_tune.models.decoder import ReadsInWindows
+from recur_tune.ops.dispatch import passes_for
+from recur_tune.ops.matmul import add_product, product_type
+from recur_tune.ops.reference import sum_type
+
+_ROWS = 5120  # positions whose logits exist at the same time, at most;
+_ROWS_IN_SINGLE_PRECISION = 1024  # and where evaluation wants them exact, beside all that training keeps
+
+
+def padded_weight(weight_VK: torch.Tensor) -> torch.Tensor:
+    """A copy of the projection with whole blocks of rows, in the type in which products run here."""
+    vocabulary = len(weight_VK)
+    return F.pad(weight_VK.detach().to(product_type(weight_VK)), (0, 0, 0, padded(vocabulary) - vocabulary))
+
+
+@torch.no_grad()
+def likelihoods(
+    top_NK: torch.Tensor, padded_VK: torch.Tensor, target_N: torch.Tensor, vocabulary: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The negative log-likelihood of every row's target, and whether the target is the likeliest of all."""
+    nll, correct = [], []
+    rows = _ROWS_IN_SINGLE_PRECISION
+    for top, target in zip(top_NK.to(padded_VK.dtype).split(rows), target_N.split(rows), strict=True):
+        logits_NV = (top @ padded_VK.t())[:, :vocabulary].to(sum_type(padded_VK))
+        nll.append(F.cross_entropy(logits_NV, target, reduction="none"))
+        correct.append(logits_NV.argmax(-1) == target)
+    return torch.cat(nll), torch.cat(correct)
+
+
+class Head:
+    """The vocabulary projection during one step: it scores windows and gathers the gradient of its weight.
+
+    Logits are never whole, never kept and never made twice. Nothing of this is in autograd's graph: whoever asks for
+    a window's loss gets the gradient of its input at the same time.
+    """
+
+    def __init__(self, weight_VK: torch.Tensor, fused: bool = False, is_trained: bool = True) -> None:
+        """`fused` takes a GPU's kernel; a weight that is not trained has no gradient."""
+        self.vocabulary, self.weight_VK = len(weight_VK), padded_weight(weight_VK)
+        self._gathered_VK = torch.zeros_like(self.weight_VK, dtype=weight_VK.dtype) if is_trained else None
+        self._cross_entropy = passes_for(fused).cross_entropy
+
+    @torch.no_grad()
+    def score(self, top_NK: torch.Tensor, target_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum of negative log-likelihoods over a window's scored positions, and its gradient by `top_NK`."""
+        rows = top_NK.detach().to(self.weight_VK.dtype)
+        gradient_NK = torch.empty_like(rows)
+        losses = []
+        chunks = -(-len(rows) // _ROWS)
+        size = -(-len(rows) // chunks)  # the same for all, so that none is left with a few rows
+        with torch.autocast(rows.device.type, enabled=False):
+            for top, gradient, target in zip(
+                rows.split(size), gradient_NK.split(size), target_N.split(size), strict=True
+            ):
+                logits = top @ self.weight_VK.t()
+                losses.append(self._cross_entropy(logits, target, self.vocabulary))
+                torch.mm(logits, self.weight_VK, out=gradient)  # they are their own gradients now
+                add_product(self._gathered_VK, logits, top)
+                del logits  # before the next are made
+        return torch.stack(losses).sum(), gradient_NK.to(top_NK.dtype)
+
+    @property
+    def gradient(self) -> torch.Tensor:
+        """What all windows so far say about the weight."""
+        assert self._gathered_VK is not None
+        return self._gathered_VK[: self.vocabulary]
+
+
+class NextTokenScorer:
+    """The head during one step of predicting next tokens, where every window has a loss of its own."""
+
+    def __init__(self, model: ReadsInWindows, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> None:
+        self._weight_VK, self._targets_WBT = model.lm_head.weight, targets_WBT
+        self._head = Head(self._weight_VK, fused, is_trained=self._weight_VK.requires_grad)
+
+    def see(self, window: int, top_NK: torch.Tensor) -> None:
+        """Nothing is known of a window before it is scored."""
+
+    def score(self, window: int, top_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The sum of negative log-likelihoods, and its gradient."""
+        return self._head.score(top_NK, self._targets_WBT[window].flatten())
+
+    def gradients(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
+        """Of the vocabulary projection."""
+        if self._weight_VK.requires_grad:
+            yield self._weight_VK, self._head.gradient

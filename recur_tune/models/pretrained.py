@@ -1,0 +1,245 @@
+"""Models in and out of folders: bases by name, presets, known shapes, GGUF files, and Hugging Face's format on disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerBase
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
+)
+from transformers.utils import logging as transformers_logging
+
+from recur_tune.common.errors import UserError
+from recur_tune.common.hub import gguf_file, hub_message, use_cache_where_offline
+from recur_tune.common.known_shapes import DROPOUTS, KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
+from recur_tune.common.shape import ENCODERS, FAMILIES, family_of
+from recur_tune.data.tokenizers import load_tokenizer
+from recur_tune.models.bodies import BODIES
+from recur_tune.models.decoder import ReadsInWindows
+from recur_tune.models.export import write_code
+from recur_tune.models.windowed import Windowed
+from recur_tune.recurrences.registry import of_settings, settings_of
+
+# Hugging Face's bars and load reports would break ours; what goes wrong raises anyway.
+transformers_logging.disable_progress_bar()
+transformers_logging.set_verbosity_error()
+
+# Ways to scale rotary positions that are the same for every window; others change with a text's length.
+_ROTARY = ("default", "linear", "llama3", "yarn")
+_DROPOUTS = {"gpt2": DROPOUTS} | dict.fromkeys(ENCODERS, ("hidden_dropout_prob", "attention_probs_dropout_prob"))
+_ARCHITECTURES = {
+    "AutoModelForCausalLM": MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    "AutoModelForQuestionAnswering": MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
+}
+_OURS = {"recurrence", "window", "overlap", "auto_map"}
+
+
+def base_config(base: str, vocabulary: int | None = None) -> PretrainedConfig:
+    """The configuration of a base without its weights: a preset, a folder, a GGUF file, a known name or any name on the
+    Hub.
+
+    `vocabulary` is the size that a preset gets; the default is what its usual tokenizer has.
+    """
+    if base in PRESETS and not Path(base).is_dir():
+        size = vocabulary or (256 if PRESET_TOKENIZERS[base] == "bytes" else 50257)
+        return CONFIG_MAPPING["gpt2"](vocab_size=size, bos_token_id=None, eos_token_id=None, **PRESETS[base])
+    short = base.removeprefix("openai-community/").removeprefix("distilbert/")
+    if short in KNOWN_SHAPES and not Path(base).is_dir():
+        settings = dict(KNOWN_SHAPES[short])
+        return CONFIG_MAPPING[settings.pop("model_type", "gpt2")](**settings)
+    use_cache_where_offline()
+    try:
+        config = _read_config(base)
+    except UserError:
+        raise
+    except Exception as error:  # transformers raises OSError, ValueError or a Hub error for the same mistake
+        raise UserError(hub_message("base", base, error, _suggestions())) from error
+    return config
+
+
+def recurrent_config(base: PretrainedConfig, spec: BaseModel | None, dropout: float | None) -> Any:
+    """A base's configuration with the recurrence added and, where it is given, another dropout rate."""
+    settings = {key: value for key, value in base.to_dict().items() if key not in {"model_type", "dtype", *_OURS}}
+    family = family_of(base.to_dict())
+    if dropout is not None:
+        settings |= dict.fromkeys(_DROPOUTS.get(family, ("attention_dropout",)), dropout)
+    return BODIES[family].config_class(**settings, recurrence=settings_of(spec))
+
+
+def fresh_model(config: Any) -> Windowed:
+    """A model of this configuration, its weights drawn from torch's generator."""
+    return BODIES[config.shape.family](config)
+
+
+def described_model(described: str) -> Windowed:
+    """The same of a configuration's JSON, which caches can have as a key."""
+    settings = json.loads(described)
+    return fresh_model(BODIES[family_of(settings)].config_class.from_dict(settings))
+
+
+def load_base(
+    base: str, spec: BaseModel | None, dropout: float | None = None, vocabulary: int | None = None
+) -> Windowed:
+    """A base with a recurrence (or none); a preset's weights are drawn from torch's generator.
+
+    The recurrence is the base's own where that was trained with the very same fields, and a fresh one otherwise.
+    `dropout` replaces the base's own rates where it is given.
+    """
+    config = base_config(base, vocabulary)
+    if base in PRESETS and not Path(base).is_dir():
+        return fresh_model(recurrent_config(config, spec, dropout))
+    if family_of(config.to_dict()) in ENCODERS:
+        return _encoder(base, spec, dropout)
+    weights = _weights(base)
+    # The file's own configuration: a known shape says nothing of rotary positions.
+    ours = recurrent_config(weights.config, spec, dropout)
+    with torch.device("meta"):
+        model = fresh_model(ours)
+    model.add_recurrence()
+    found = weights.state_dict()
+    if not _has_recurrence(weights.config, spec):
+        found = {name: tensor for name, tensor in found.items() if not name.startswith("recurrence.")}
+    model.load_state_dict(found, strict=False, assign=True)
+    model.take_buffers(weights)
+    model.tie_weights()
+    return model
+
+
+def left_behind(base: str, spec: BaseModel | None) -> str | None:
+    """What of a base's recurrence a trial does not take over, in a sentence."""
+    if gguf_file(base):
+        return None  # it has none, and its configuration takes seconds to read
+    config = base_config(base)
+    if getattr(config, "recurrence", None) is None or _has_recurrence(config, spec):
+        return None
+    other = "the trial has none" if spec is None else "the trial's is another, or has other fields"
+    return f"base: the recurrence of {base} is left behind, since {other}; its other weights are kept."
+
+
+def _encoder(base: str, spec: BaseModel | None, dropout: float | None) -> Windowed:
+    """An encoder with its heads, which are drawn where the base has none, as the recurrence is."""
+    use_cache_where_offline()
+    try:
+        config = _read_config(base)  # the file's own: a known shape says less
+        ours, has_it = recurrent_config(config, spec, dropout), _has_recurrence(config, spec)
+        if getattr(config, "recurrence", None) is not None:
+            ours.recurrence = config.recurrence  # opened as it was saved: weights of another might not fit
+        model = BODIES[ours.shape.family].from_pretrained(base, config=ours, use_safetensors=True, dtype=torch.float32)
+    except UserError:
+        raise
+    except Exception as error:  # as above
+        raise UserError(hub_message("base", base, error, _suggestions())) from error
+    if not has_it:
+        model.config.recurrence = settings_of(spec)
+        model.add_recurrence()
+    return model
+
+
+def _has_recurrence(base: PretrainedConfig, spec: BaseModel | None) -> bool:
+    """Whether a base was trained with this recurrence, to its last field."""
+    settings = getattr(base, "recurrence", None)
+    return spec is not None and settings is not None and of_settings(settings)[1] == spec
+
+
+def _weights(base: str) -> Any:
+    """transformers' own model of a base."""
+    use_cache_where_offline()
+    try:
+        if file := gguf_file(base):
+            return AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+        # Safetensors alone: a pickled checkpoint could run code. Single precision whatever the file has: Adam's
+        # small steps vanish in a half-precision weight.
+        return AutoModelForCausalLM.from_pretrained(base, use_safetensors=True, dtype=torch.float32)
+    except Exception as error:  # as above, and a damaged file raises yet another type
+        raise UserError(hub_message("base", base, error, _suggestions())) from error
+
+
+def save_model(model: Windowed, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write the model in Hugging Face's format. Without a recurrence the folder is a plain model of its family, which
+    any tool opens. With one it holds the model's code too. Then transformers opens it where recur-tune is not installed
+    if it is told to trust that code, and after `import recur_tune.models` without; the family's own class finds the
+    body.
+    """
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    if model.recurrence is not None:
+        write_code(folder)
+        return
+    family = model.config.shape.family
+    settings = {key: value for key, value in model.config.to_dict().items() if key not in _OURS}
+    settings |= {"model_type": family, "architectures": [_ARCHITECTURES[model.opened_by][family]]}
+    (folder / "config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
+
+
+def check_model(folder: Path) -> None:
+    """Refuse a folder without a model, before anything is loaded."""
+    if (folder / "trial.yaml").is_file() and not (folder / "config.json").is_file():
+        raise UserError(
+            f"model: {folder} has no model before a first validation; go on: recur-tune train --out {folder} --resume."
+        )
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            f"model: {folder} holds no model (no config.json); give a folder that `recur-tune train` wrote."
+        )
+
+
+def load_model(folder: Path) -> tuple[Windowed, PreTrainedTokenizerBase]:
+    """A model that `save_model` wrote, with its tokenizer."""
+    check_model(folder)
+    config = base_config(str(folder))
+    if getattr(config, "recurrence", None) is None:
+        return load_base(str(folder), None), load_tokenizer(str(folder))
+    try:
+        kind = BODIES[config.shape.family]
+        model = kind.from_pretrained(folder, use_safetensors=True, dtype=torch.float32)
+    except Exception as error:  # a damaged file raises safetensors' own type, a missing one OSError
+        raise UserError(hub_message("model", str(folder), error, "another run")) from error
+    return model, load_tokenizer(str(folder))
+
+
+def load_decoder(folder: Path) -> tuple[ReadsInWindows, PreTrainedTokenizerBase]:
+    """The same, where it is to say which tokens come next."""
+    model, tokenizer = load_model(folder)
+    if not isinstance(model, ReadsInWindows):
+        raise UserError(f"model: {folder} is an encoder, which predicts no next tokens; give a decoder's run.")
+    return model, tokenizer
+
+
+def base_tokenizer(base: str, chosen: str | None) -> str:
+    """The tokenizer's name: the chosen one, else a preset's usual one, else the base's own."""
+    if chosen is not None:
+        return chosen
+    return PRESET_TOKENIZERS[base] if base in PRESETS and not Path(base).is_dir() else base
+
+
+def _read_config(base: str) -> PretrainedConfig:
+    if file := gguf_file(base):
+        settings, _ = PretrainedConfig.get_config_dict(str(file.parent), gguf_file=file.name)
+    else:
+        settings, _ = PretrainedConfig.get_config_dict(base)
+    family = family_of(settings)
+    if family not in FAMILIES:
+        raise UserError(
+            f"base: {base} is of type {family!r}, which is not supported; these are: {', '.join(FAMILIES)}."
+        )
+    is_ours = settings["model_type"] != family
+    config = (BODIES[family].config_class if is_ours else CONFIG_MAPPING[family]).from_dict(settings)
+    if family in ENCODERS and config.pad_token_id is None:
+        raise UserError(f"base: {base} does not say which token is padding (pad_token_id in its config.json); add it.")
+    rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rotary not in _ROTARY:
+        raise UserError(
+            f"base: {base} scales its rotary positions in the way {rotary!r}, which is not supported; these are: "
+            f"{', '.join(_ROTARY)}."
+        )
+    return config
+
+
+def _suggestions() -> str:
+    return f"a folder or a preset ({', '.join(PRESETS)})"

@@ -1,0 +1,24 @@
+"""Where a model is run, and in which arithmetic."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from recur_tune.common.precision import Precision
+
+
+def default_device() -> torch.device:
+    """The GPU where there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def uses_bfloat16(device: torch.device, precision: Precision) -> bool:
+    """Where it is chosen or, with `auto`, where it is fast: on a GPU."""
+    return precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
+
+
+def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[None]:
+    """The context in which the model's products run."""
+    return torch.autocast(device.type, torch.bfloat16) if uses_bfloat16(device, precision) else nullcontext()

@@ -1,0 +1,301 @@
+"""Queries, keys and values as Triton kernels: those of `kernels.py` for attention, each of which goes over memory once.
+
+Shape suffixes: B lanes, T positions, C columns, D head size.
+"""
+
+# mypy: allow-untyped-defs
+# (Triton reads a kernel's annotations, and has none for a place in memory.)
+
+from __future__ import annotations
+
+import torch
+
+from recur_tune.ops.body import Turn
+from recur_tune.ops.reference import Total
+from recur_tune.ops.triton.jit import kernel, tl, triton
+
+_TALLER, _WIDE = 64, 64  # a block of a join, as it was fastest on an H200 for a hidden size of 768
+_TALL = 32  # where heads are turned, each a block's width: after the shapes that were tried for other kernels
+# Of copies of rows: 16 numbers of a thread's own at 16 bytes a load, and programs for every processor.
+_FEW, _LONG = 8, 512
+_LANES, _SHORT = 16, 128  # of sums over lanes
+
+
+def turned(
+    qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, back: bool = False
+) -> torch.Tensor:
+    """Rotary positions: the first so many heads turned, or turned back; the rest as it is."""
+    qkv_BTC = qkv_BTC.contiguous()
+    (rows, columns), (positions, size) = qkv_BTC.flatten(0, -2).shape, cos_TD.shape
+    turned_BTC = torch.empty_like(qkv_BTC)
+    _turned[(columns // size, triton.cdiv(rows, _TALL))](
+        qkv_BTC, cos_TD.contiguous(), sin_TD.contiguous(), turned_BTC, rows, columns, positions, size // 2, heads,
+        BACK=back, TALL=_TALL, BLOCK=triton.next_power_of_2(size // 2), num_warps=2,
+    )  # fmt: skip
+    return turned_BTC
+
+
+@kernel
+def _turned(
+    qkv_at, cos_at, sin_at, turned_at, rows, columns, positions, half, heads,
+    BACK: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    head, row = tl.program_id(0), tl.program_id(1) * TALL + tl.arange(0, TALL)
+    column = tl.arange(0, BLOCK)
+    inside = (row < rows)[:, None] & (column < half)[None, :]
+    at = row.to(tl.int64)[:, None] * columns + head * 2 * half + column[None, :]
+    first = tl.load(qkv_at + at, mask=inside, other=0.0).to(tl.float32)
+    second = tl.load(qkv_at + half + at, mask=inside, other=0.0).to(tl.float32)
+    turns = _of(head < heads, row, rows, column, half)
+    first, second = _turn(first, second, cos_at, sin_at, (row % positions)[:, None], column[None, :], half, turns, BACK)
+    tl.store(turned_at + at, first, mask=inside)
+    tl.store(turned_at + half + at, second, mask=inside)
+
+
+@triton.jit
+def _turn(first, second, cos_at, sin_at, position, column, half, turns, BACK: tl.constexpr):
+    """Pairs of numbers by their positions' angles, of which the tables' halves are the same; others as they are."""
+    at = position * 2 * half + column
+    cos = tl.load(cos_at + at, mask=turns, other=1.0).to(tl.float32)
+    sin = tl.load(sin_at + at, mask=turns, other=0.0).to(tl.float32)
+    if BACK:
+        sin = -sin
+    return first * cos - second * sin, second * cos + first * sin
+
+
+def join(
+    parts: tuple[torch.Tensor, ...],
+    total: Total,
+    turn: Turn | None = None,
+    down: int | torch.Tensor = 0,
+    rows: int | None = None,
+) -> torch.Tensor:
+    """Gradients of queries, keys and values side by side; where the first two were turned, turned back. Of a packed
+    window so many rows, which lie so far down in all lanes, or in each by its own."""
+    queries, keys, values = (part.contiguous() for part in parts)
+    (lanes, source_rows, wide), narrow, by_lane = queries.shape, keys.shape[-1], isinstance(down, torch.Tensor)
+    positions = source_rows if rows is None else rows
+    joined, count = queries.new_empty(lanes, positions, wide + 2 * narrow), lanes * positions
+    given = (
+        queries, keys, values, joined, queries if total is None else total, down if by_lane else queries,
+        0 if by_lane else down, count, positions, source_rows,
+    )  # fmt: skip
+    if turn is None:
+        _join[(triton.cdiv(wide, _WIDE), 3, triton.cdiv(count, _TALLER))](
+            *given, wide, narrow, BY_LANE=by_lane, HAS_TOTAL=total is not None, TALL=_TALLER, WIDE=_WIDE, num_warps=2
+        )
+    else:
+        cos_TD, sin_TD = (one.contiguous() for one in turn)
+        size = cos_TD.shape[1]
+        _join_turned[((wide + 2 * narrow) // size, triton.cdiv(count, _TALL))](
+            *given, cos_TD, sin_TD, size // 2, wide // size, narrow // size, BY_LANE=by_lane,
+            HAS_TOTAL=total is not None, TALL=_TALL, BLOCK=triton.next_power_of_2(size // 2), num_warps=2,
+        )  # fmt: skip
+    return joined
+
+
+@kernel
+def _join(
+    queries_at, keys_at, values_at, joined_at, total_at, downs_at, down, rows, positions, source_rows, wide, narrow,
+    BY_LANE: tl.constexpr, HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    column, part = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1)
+    row = tl.program_id(2) * TALL + tl.arange(0, TALL)
+    source = _source(row, rows, positions, source_rows, downs_at, down, BY_LANE)[:, None]
+    at, at_queries = source * narrow + column[None, :], source * wide + column[None, :]
+    # Of the three only one is loaded.
+    value = tl.load(queries_at + at_queries, mask=_of(part == 0, row, rows, column, wide), other=0.0)
+    value += tl.load(keys_at + at, mask=_of(part == 1, row, rows, column, narrow), other=0.0)
+    value += tl.load(values_at + at, mask=_of(part == 2, row, rows, column, narrow), other=0.0)
+    begin, size = tl.where(part == 0, 0, wide + (part - 1) * narrow), tl.where(part == 0, wide, narrow)
+    at = row.to(tl.int64)[:, None] * (wide + 2 * narrow) + begin + column[None, :]
+    tl.store(joined_at + at, value, mask=(row < rows)[:, None] & (column < size)[None, :])
+    if HAS_TOTAL:
+        of_columns = tl.sum(value.to(tl.float32), 0)
+        tl.atomic_add(total_at + begin + column, of_columns, mask=column < size, sem="relaxed")
+
+
+@triton.jit
+def _source(row, rows, positions, source_rows, downs_at, down, BY_LANE: tl.constexpr):
+    """Where rows of windows lie in packed ones."""
+    lane = row // positions
+    if BY_LANE:
+        down = tl.load(downs_at + lane, mask=row < rows, other=0)
+    return lane.to(tl.int64) * source_rows + row % positions + down
+
+
+@triton.jit
+def _of(wanted, row, rows, column, columns):
+    """The places of a block that are inside; none where it is not wanted."""
+    return (row < tl.where(wanted, rows, 0))[:, None] & (column < columns)[None, :]
+
+
+@kernel
+def _join_turned(
+    queries_at, keys_at, values_at, joined_at, total_at, downs_at, down, rows, positions, source_rows, cos_at, sin_at,
+    half, heads, shared_heads,
+    BY_LANE: tl.constexpr, HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    head, row, column = tl.program_id(0), tl.program_id(1) * TALL + tl.arange(0, TALL), tl.arange(0, BLOCK)
+    turns, inside = head < heads + shared_heads, (row < rows)[:, None] & (column < half)[None, :]
+    of_queries, of_values = _of(head < heads, row, rows, column, half), _of(turns == 0, row, rows, column, half)
+    of_keys = _of(turns & (head >= heads), row, rows, column, half)
+    source = _source(row, rows, positions, source_rows, downs_at, down, BY_LANE)[:, None]
+    wide = head * 2 * half + column[None, :]
+    at_queries = source * heads * 2 * half + wide
+    at_keys = source * shared_heads * 2 * half + wide - heads * 2 * half
+    at_values = at_keys - shared_heads * 2 * half
+    # Of the three only one is loaded.
+    first = tl.load(queries_at + at_queries, mask=of_queries, other=0.0).to(tl.float32)
+    first += tl.load(keys_at + at_keys, mask=of_keys, other=0.0).to(tl.float32)
+    first += tl.load(values_at + at_values, mask=of_values, other=0.0).to(tl.float32)
+    second = tl.load(queries_at + half + at_queries, mask=of_queries, other=0.0).to(tl.float32)
+    second += tl.load(keys_at + half + at_keys, mask=of_keys, other=0.0).to(tl.float32)
+    second += tl.load(values_at + half + at_values, mask=of_values, other=0.0).to(tl.float32)
+    first, second = _turn(
+        first, second, cos_at, sin_at, (row % positions)[:, None], column[None, :], half,
+        _of(turns, row, rows, column, half), BACK=True,
+    )  # fmt: skip
+    at = row.to(tl.int64)[:, None] * (heads + 2 * shared_heads) * 2 * half + wide
+    tl.store(joined_at + at, first, mask=inside)
+    tl.store(joined_at + half + at, second, mask=inside)
+    if HAS_TOTAL:
+        total_at += head * 2 * half + column
+        tl.atomic_add(total_at, tl.sum(first, 0), mask=column < half, sem="relaxed")
+        tl.atomic_add(total_at + half, tl.sum(second, 0), mask=column < half, sem="relaxed")
+
+
+def move(x_BTC: torch.Tensor, down: int | torch.Tensor, rows: int) -> torch.Tensor:
+    """So many rows of every lane, moved down, by as much in all lanes or in each by its own; zero where none comes
+    from."""
+    lanes, source_rows, size = x_BTC.shape
+    moved_BTC, by_lane = x_BTC.new_empty(lanes, rows, size), isinstance(down, torch.Tensor)
+    _move[(lanes, triton.cdiv(rows, _FEW), triton.cdiv(size, _LONG))](
+        x_BTC.contiguous(), down if by_lane else x_BTC, moved_BTC, source_rows, rows, size, 0 if by_lane else down,
+        BY_LANE=by_lane, TALL=_FEW, WIDE=_LONG,
+    )  # fmt: skip
+    return moved_BTC
+
+
+@kernel
+def _move(
+    x_at, downs_at, moved_at, source_rows, rows, size, down,
+    BY_LANE: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    lane, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * TALL + tl.arange(0, TALL)
+    column = tl.program_id(2) * WIDE + tl.arange(0, WIDE)
+    if BY_LANE:
+        down = tl.load(downs_at + lane)
+    source = row - down
+    there = ((source >= 0) & (source < source_rows))[:, None] & (column < size)[None, :]
+    value = tl.load(x_at + (lane * source_rows + source[:, None]) * size + column[None, :], mask=there, other=0.0)
+    inside = (row < rows)[:, None] & (column < size)[None, :]
+    tl.store(moved_at + (lane * rows + row[:, None]) * size + column[None, :], value, mask=inside)
+
+
+def pack(
+    extra_BMC: torch.Tensor, x_BTC: torch.Tensor, seen_B: torch.Tensor | None, places_MC: torch.Tensor | None
+) -> torch.Tensor:
+    """A window's rows, and in their last columns what is inserted: before the window what a lane sees of it, counted
+    from the last, and the rest behind; None: all is seen. A place may add something to the row that stands there."""
+    (lanes, inserted, columns), (_, positions, size) = extra_BMC.shape, x_BTC.shape
+    packed_BSC = x_BTC.new_empty(lanes, inserted + positions, size)
+    extra_BMC = extra_BMC if extra_BMC[0].is_contiguous() else extra_BMC.contiguous()
+    _pack[(lanes, triton.cdiv(inserted + positions, _FEW), triton.cdiv(size, _LONG))](
+        x_BTC.contiguous(), extra_BMC, extra_BMC.stride(0), x_BTC if places_MC is None else places_MC.contiguous(),
+        x_BTC if seen_B is None else seen_B, packed_BSC, positions, inserted, size, columns,
+        BY_LANE=seen_B is not None, HAS_PLACES=places_MC is not None, TALL=_FEW, WIDE=_LONG,
+    )  # fmt: skip
+    return packed_BSC
+
+
+@kernel
+def _pack(
+    x_at, extra_at, extra_lane, places_at, seen_at, packed_at, positions, inserted, size, columns,
+    BY_LANE: tl.constexpr, HAS_PLACES: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    lane, row, rows = tl.program_id(0).to(tl.int64), tl.program_id(1) * TALL + tl.arange(0, TALL), positions + inserted
+    column = tl.program_id(2) * WIDE + tl.arange(0, WIDE)
+    seen = inserted
+    if BY_LANE:
+        seen = tl.load(seen_at + lane).to(tl.int32)
+    source, of_extra = row - seen, column - (size - columns)
+    is_own = (source >= 0) & (source < positions)
+    own = (is_own & (row < rows))[:, None] & (column < size)[None, :]
+    value = tl.load(x_at + (lane * positions + source[:, None]) * size + column[None, :], mask=own, other=0.0)
+    value = value.to(tl.float32)
+    there = ((is_own == 0) & (row < rows))[:, None] & ((of_extra >= 0) & (column < size))[None, :]
+    at = lane * extra_lane + ((row + inserted - seen) % rows)[:, None] * columns  # what is not seen stands at the end
+    value += tl.load(extra_at + at + of_extra[None, :], mask=there, other=0.0).to(tl.float32)
+    if HAS_PLACES:
+        seen_there = there & (row < seen)[:, None]
+        at = row[:, None] * columns + of_extra[None, :]
+        value += tl.load(places_at + at, mask=seen_there, other=0.0).to(tl.float32)
+    inside = (row < rows)[:, None] & (column < size)[None, :]
+    tl.store(packed_at + (lane * rows + row[:, None]) * size + column[None, :], value, mask=inside)
+
+
+def by_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None) -> torch.Tensor:
+    """The gradient by what is inserted, so many rows, from those of all keys and values, each [B, S, C]."""
+    keys, values = (part.contiguous() for part in parts)
+    lanes, rows, narrow = keys.shape
+    by_extra_BMC = keys.new_empty(lanes, inserted, 2 * narrow)
+    _by_extra[(lanes, triton.cdiv(inserted, _FEW), triton.cdiv(2 * narrow, _LONG))](
+        keys, values, keys if seen_B is None else seen_B, by_extra_BMC, rows, inserted, narrow,
+        BY_LANE=seen_B is not None, TALL=_FEW, WIDE=_LONG,
+    )  # fmt: skip
+    return by_extra_BMC
+
+
+@kernel
+def _by_extra(
+    keys_at, values_at, seen_at, by_extra_at, rows, inserted, narrow,
+    BY_LANE: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    lane, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * TALL + tl.arange(0, TALL)
+    column, place = tl.program_id(2) * WIDE + tl.arange(0, WIDE), row
+    if BY_LANE:
+        place = (row + tl.load(seen_at + lane).to(tl.int32) - inserted + rows) % rows
+    value = _key_or_value(keys_at, values_at, (lane * rows + place)[:, None], (row < inserted)[:, None], column, narrow)
+    inside = (row < inserted)[:, None] & (column < 2 * narrow)[None, :]
+    tl.store(by_extra_at + (lane * inserted + row[:, None]) * 2 * narrow + column[None, :], value, mask=inside)
+
+
+@triton.jit
+def _key_or_value(keys_at, values_at, row, wanted, column, narrow):
+    """Of keys and values side by side these columns; of the two only one is loaded."""
+    of_key, of_value = (column < narrow)[None, :], ((column >= narrow) & (column < 2 * narrow))[None, :]
+    value = tl.load(keys_at + row * narrow + column[None, :], mask=wanted & of_key, other=0.0)
+    value += tl.load(values_at + row * narrow + (column - narrow)[None, :], mask=wanted & of_value, other=0.0)
+    return value
+
+
+def by_places(
+    parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None, kind: torch.dtype
+) -> torch.Tensor:
+    """The same with respect to what so many places add, as a `kind` of number."""
+    keys, values = (part.contiguous() for part in parts)
+    lanes, rows, narrow = keys.shape
+    by_places_MC = keys.new_empty(inserted, 2 * narrow, dtype=kind)
+    _by_places[(inserted, triton.cdiv(2 * narrow, _SHORT))](
+        keys, values, keys if seen_B is None else seen_B, by_places_MC, lanes, rows, inserted, narrow,
+        BY_LANE=seen_B is not None, LANES=_LANES, WIDE=_SHORT,
+    )  # fmt: skip
+    return by_places_MC
+
+
+@kernel
+def _by_places(
+    keys_at, values_at, seen_at, by_places_at, lanes, rows, inserted, narrow,
+    BY_LANE: tl.constexpr, LANES: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    place, column = tl.program_id(0), tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    total = tl.zeros([LANES, WIDE], tl.float32)
+    for first in range(0, lanes, LANES):
+        lane = first + tl.arange(0, LANES)
+        sees = lane < lanes
+        if BY_LANE:
+            sees &= place < tl.load(seen_at + lane, mask=sees, other=0)
+        row = (lane.to(tl.int64) * rows + place)[:, None]
+        total += _key_or_value(keys_at, values_at, row, sees[:, None], column, narrow).to(tl.float32)
+    tl.store(by_places_at + place * 2 * narrow + column, tl.sum(total, 0), mask=column < 2 * narrow)

@@ -1,0 +1,79 @@
+"""Means over stretches of a window as Triton kernels: of 1, 2, 4, ... positions from its end, and of what is left.
+
+Shape suffixes: B lanes, T positions, M stretches, K hidden size.
+"""
+
+# mypy: allow-untyped-defs
+# (Triton reads a kernel's annotations, and has none for a place in memory.)
+
+from __future__ import annotations
+
+import torch
+
+from recur_tune.ops.triton.jit import kernel, tl, triton
+
+_PARTS, _COLUMNS = 32, 64  # of sums over positions
+
+
+@triton.jit
+def stretch_of(position, positions, stretches):
+    """Which of a window's stretches a position is in, and how many positions that has."""
+    back = positions - position  # of the last one, 1
+    stretch = tl.zeros_like(position)
+    for number in range(1, stretches):
+        stretch += (back >= (1 << number)).to(tl.int32)
+    return stretch, _width(stretch, positions, stretches)
+
+
+@triton.jit
+def _width(stretch, positions, stretches):
+    """Of 1, 2, 4, ... positions from a window's end, and the last of what is left."""
+    nearest = 1 << stretch  # to the end, counted as above
+    left = tl.maximum(positions - nearest + 1, 0)
+    return tl.where(stretch < stretches - 1, tl.minimum(left, nearest), left)
+
+
+def stretch_means(x_BTK: torch.Tensor, count: int) -> torch.Tensor:
+    """Means over so many stretches of positions, [B, M, K]; of an empty one, zeros."""
+    lanes, positions, size = x_BTK.shape
+    means_BMK = x_BTK.new_empty(lanes, count, size)
+    _stretch_means[(lanes, count, triton.cdiv(size, _COLUMNS))](
+        x_BTK.contiguous(), means_BMK, positions, size, PARTS=_PARTS, BLOCK=_COLUMNS
+    )
+    return means_BMK
+
+
+@kernel
+def _stretch_means(x_at, means_at, positions, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    lane, stretch, stretches = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.num_programs(1)
+    column = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    width, total = _width(stretch, positions, stretches), tl.zeros([PARTS, BLOCK], tl.float32)
+    end = positions - (1 << stretch) + 1
+    for first in range(end - width, end, PARTS):
+        position = first + tl.arange(0, PARTS)
+        inside = (position < end)[:, None] & (column < size)[None, :]
+        at = (lane * positions + position[:, None]) * size + column[None, :]
+        total += tl.load(x_at + at, mask=inside, other=0.0).to(tl.float32)
+    mean = tl.sum(total, 0) / tl.maximum(width, 1)
+    tl.store(means_at + (lane * stretches + stretch) * size + column, mean, mask=column < size)
+
+
+def stretch_means_backward(by_means_BMK: torch.Tensor, positions: int) -> torch.Tensor:
+    """The gradient with respect to so many positions."""
+    lanes, count, size = by_means_BMK.shape
+    gradient = by_means_BMK.new_empty(lanes, positions, size)
+    _spread[(lanes, triton.cdiv(positions, _PARTS), triton.cdiv(size, _COLUMNS))](
+        by_means_BMK.contiguous(), gradient, positions, size, count, PARTS=_PARTS, BLOCK=_COLUMNS
+    )
+    return gradient
+
+
+@kernel
+def _spread(by_means_at, gradient_at, positions, size, stretches, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    lane, position = tl.program_id(0).to(tl.int64), tl.program_id(1) * PARTS + tl.arange(0, PARTS)
+    column = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    inside = (position < positions)[:, None] & (column < size)[None, :]
+    stretch, width = stretch_of(position, positions, stretches)
+    at = (lane * stretches + stretch[:, None]) * size + column[None, :]
+    by_mean = tl.load(by_means_at + at, mask=inside, other=0.0).to(tl.float32) / width[:, None]
+    tl.store(gradient_at + (lane * positions + position[:, None]) * size + column[None, :], by_mean, mask=inside)

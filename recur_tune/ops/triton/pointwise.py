@@ -1,0 +1,377 @@
+"""The passes of `passes.py` as Triton kernels, each of which goes over memory once.
+
+Without them a training step on a GPU spends as long between its matrix products as in them. A kernel is compiled for a
+hidden size and types of numbers, in about half a second, whatever the number of layers and the recurrence; Triton keeps
+it on disk. Arithmetic is in single precision. The forward pass always gives the same bits; gradients of vectors are
+sums over rows that end in atomic additions, whose order is not fixed.
+
+Shape suffixes: B lanes, T positions, K hidden size, N rows, V vocabulary, padded.
+"""
+
+# mypy: allow-untyped-defs
+# (Triton reads a kernel's annotations, and has none for a place in memory.)
+
+from __future__ import annotations
+
+import torch
+
+from recur_tune.common.windowing import NOT_SCORED
+from recur_tune.ops.body import Module
+from recur_tune.ops.reference import Total, is_rms
+from recur_tune.ops.triton.attention import by_extra, by_places, join, move, pack, turned
+from recur_tune.ops.triton.jit import kernel, tl, triton
+from recur_tune.ops.triton.means import stretch_means, stretch_means_backward, stretch_of
+
+__all__ = [
+    "add_columns", "add_norm", "add_norm_backward", "by_extra", "by_places", "cross_entropy", "gelu", "gelu_backward",
+    "join", "move", "pack", "stretch_means", "stretch_means_backward", "swiglu", "swiglu_backward", "turned",
+]  # fmt: skip
+
+# Shapes of blocks, as they were fastest on an H200 for layer norm and GELU at a hidden size of 768.
+_ROWS = 4  # of norms
+_PARTS, _COLUMNS = 32, 64  # of sums over parts
+_PROGRAMS = 528  # that share a norm's rows: four for each processor
+# Columns that a warp loads at once, 16 bytes of half precision a thread. With more warps than a row has of these, rows
+# would be shared out among them, and every sum over rows would have to go through a processor's own memory.
+_OF_A_WARP = 256
+_TALL, _WIDE = 32, 64  # of sums over rows
+_LOGITS = 2048
+
+
+def add_norm(
+    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, kind: torch.dtype, means: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """A sum, its norm as a `kind` of number, the sum's means over so many stretches of positions if they are wanted,
+    and for the backward pass every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of
+    the root mean square."""
+    lanes, positions, size = x_BTK.shape
+    x_BTK = x_BTK.contiguous()
+    total_BTK = x_BTK if added_BTK is None else torch.empty_like(x_BTK)
+    normed_BTK = torch.empty_like(x_BTK, dtype=kind)
+    moments = x_BTK.new_empty(1 if is_rms(norm) else 2, lanes, positions, dtype=torch.float32)
+    blocks = triton.cdiv(positions, _ROWS)
+    means_BPK = x_BTK.new_empty(lanes, blocks if means == 1 else 0, size)  # each block's part
+    _add_norm[(lanes, blocks)](
+        x_BTK, x_BTK if added_BTK is None else added_BTK.contiguous(), *_vectors(norm), total_BTK, normed_BTK,
+        means_BPK, moments, positions, size, norm.variance_epsilon if is_rms(norm) else norm.eps,
+        IS_RMS=is_rms(norm), HAS_ADDED=added_BTK is not None, HAS_MEAN=means == 1,
+        ROWS=_ROWS, BLOCK=triton.next_power_of_2(size),
+    )  # fmt: skip
+    means_BMK = None
+    if means:
+        means_BMK = _sum_of_parts(means_BPK) if means == 1 else stretch_means(total_BTK, means)
+    return total_BTK, normed_BTK, means_BMK, moments
+
+
+def _vectors(norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weight and bias; of an RMS norm, which has none, something in the bias's place that nobody reads."""
+    return norm.weight, norm.weight if is_rms(norm) else norm.bias
+
+
+@kernel
+def _add_norm(
+    x_at, added_at, weight_at, bias_at, total_at, normed_at, means_at, moments_at, positions, size, eps,
+    IS_RMS: tl.constexpr, HAS_ADDED: tl.constexpr, HAS_MEAN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    lane, position = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK)
+    inside = (position < positions)[:, None] & (column < size)[None, :]
+    row = lane * positions + position
+    at = row[:, None] * size + column[None, :]
+    x = tl.load(x_at + at, mask=inside, other=0.0).to(tl.float32)
+    if HAS_ADDED:
+        x += tl.load(added_at + at, mask=inside, other=0.0).to(tl.float32)
+        tl.store(total_at + at, x, mask=inside)
+    if HAS_MEAN:
+        block = lane * tl.num_programs(1) + tl.program_id(1)
+        tl.store(means_at + block * size + column, tl.sum(x, 0) / positions, mask=column < size)
+    if not IS_RMS:
+        mean = tl.sum(x, 1) / size
+        tl.store(moments_at + row, mean, mask=position < positions)
+        moments_at += tl.num_programs(0).to(tl.int64) * positions
+        x = tl.where(inside, x - mean[:, None], 0.0)
+    scale = 1 / tl.sqrt(tl.sum(x * x, 1) / size + eps)
+    tl.store(moments_at + row, scale, mask=position < positions)
+    weight = tl.load(weight_at + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
+    normed = x * scale[:, None] * weight
+    if not IS_RMS:
+        normed += tl.load(bias_at + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
+    tl.store(normed_at + at, normed, mask=inside)
+
+
+def _sum_of_parts(x_BPK: torch.Tensor) -> torch.Tensor:
+    """Over parts that lie one behind the other, in a third of the time of torch's own sum."""
+    lanes, parts, size = x_BPK.shape
+    sum_B1K = x_BPK.new_empty(lanes, 1, size)
+    _sum_parts[(lanes, triton.cdiv(size, _COLUMNS))](x_BPK, sum_B1K, parts, size, PARTS=_PARTS, BLOCK=_COLUMNS)
+    return sum_B1K
+
+
+@kernel
+def _sum_parts(x_at, sum_at, parts, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    lane, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([PARTS, BLOCK], tl.float32)
+    for first in range(0, parts, PARTS):
+        part = first + tl.arange(0, PARTS)
+        inside = (part < parts)[:, None] & (column < size)[None, :]
+        total += tl.load(x_at + (lane * parts + part[:, None]) * size + column[None, :], mask=inside, other=0.0)
+    tl.store(sum_at + lane * size + column, tl.sum(total, 0), mask=column < size)
+
+
+def add_norm_backward(
+    by_normed_BTK: torch.Tensor,
+    by_x_BTK: torch.Tensor | None,
+    by_means_BMK: torch.Tensor | None,
+    x_BTK: torch.Tensor,
+    moments: torch.Tensor,
+    norm: Module,
+    kind: torch.dtype,
+    kind_of_norm: torch.dtype | None,
+    totals: tuple[Total, Total, Total],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """The gradient with respect to the sum, the same as a `kind` of number, and the norm once more if it is wanted."""
+    rows, size = _shape(x_BTK)
+    gradient = torch.empty_like(x_BTK)
+    low = gradient if kind == x_BTK.dtype else torch.empty_like(x_BTK, dtype=kind)
+    normed = None if kind_of_norm is None else torch.empty_like(x_BTK, dtype=kind_of_norm)
+    of_weight, of_bias, of_added = (x_BTK if total is None else total for total in totals)
+    block = triton.next_power_of_2(size)
+    _add_norm_backward[(min(_PROGRAMS, triton.cdiv(rows, _ROWS)),)](
+        by_normed_BTK.contiguous(), x_BTK if by_x_BTK is None else by_x_BTK.contiguous(),
+        x_BTK if by_means_BMK is None else by_means_BMK.contiguous(), x_BTK, moments, *_vectors(norm),
+        gradient, low, x_BTK if normed is None else normed, of_weight, of_bias, of_added,
+        rows, size, x_BTK.shape[1], 1 if by_means_BMK is None else by_means_BMK.shape[1],
+        IS_RMS=is_rms(norm), HAS_BY_X=by_x_BTK is not None, HAS_BY_MEANS=by_means_BMK is not None,
+        HAS_LOW=low is not gradient, HAS_NORMED=normed is not None, HAS_WEIGHT=totals[0] is not None,
+        HAS_BIAS=totals[1] is not None, HAS_ADDED=totals[2] is not None,
+        ROWS=_ROWS, BLOCK=block, num_warps=max(1, min(8, block // _OF_A_WARP)),
+    )  # fmt: skip
+    return gradient, low, normed
+
+
+@kernel
+def _add_norm_backward(
+    by_normed_at, by_x_at, by_means_at, x_at, moments_at, weight_at, bias_at, gradient_at, low_at, normed_at,
+    of_weight_at, of_bias_at, of_added_at, rows, size, positions, stretches,
+    IS_RMS: tl.constexpr, HAS_BY_X: tl.constexpr, HAS_BY_MEANS: tl.constexpr, HAS_LOW: tl.constexpr,
+    HAS_NORMED: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ADDED: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    column = tl.arange(0, BLOCK)
+    weight = tl.load(weight_at + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
+    bias = 0.0
+    if not IS_RMS:
+        bias = tl.load(bias_at + column, mask=column < size, other=0.0).to(tl.float32)[None, :]
+    of_weight, of_bias = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    of_added = tl.zeros([BLOCK], tl.float32)
+    for first in range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS):
+        row = first + tl.arange(0, ROWS)
+        inside = (row < rows)[:, None] & (column < size)[None, :]
+        at = row.to(tl.int64)[:, None] * size + column[None, :]
+        x = tl.load(x_at + at, mask=inside, other=0.0).to(tl.float32)
+        by_normed = tl.load(by_normed_at + at, mask=inside, other=0.0).to(tl.float32)
+        by_unit = by_normed * weight
+        if IS_RMS:
+            scale = tl.load(moments_at + row, mask=row < rows, other=0.0)[:, None]
+            unit = x * scale
+            along = tl.sum(by_unit * unit, 1)
+            gradient = (by_unit - unit * (along / size)[:, None]) * scale
+        else:
+            mean = tl.load(moments_at + row, mask=row < rows, other=0.0)[:, None]
+            scale = tl.load(moments_at + rows + row, mask=row < rows, other=0.0)[:, None]
+            unit = tl.where(inside, (x - mean) * scale, 0.0)
+            of_bias += tl.sum(by_normed, 0)
+            along, level = tl.reduce((by_unit * unit, by_unit), 1, _add_both)
+            gradient = (by_unit - unit * (along / size)[:, None] - (level / size)[:, None]) * scale
+        of_weight += tl.sum(by_normed * unit, 0)
+        if HAS_BY_X:
+            gradient += tl.load(by_x_at + at, mask=inside, other=0.0).to(tl.float32)
+        if HAS_BY_MEANS:
+            stretch, width = stretch_of(row % positions, positions, stretches)
+            at_mean = ((row // positions) * stretches + stretch).to(tl.int64)[:, None] * size + column[None, :]
+            gradient += tl.load(by_means_at + at_mean, mask=inside, other=0.0).to(tl.float32) / width[:, None]
+        gradient = tl.where(inside, gradient, 0.0)
+        of_added += tl.sum(gradient, 0)
+        tl.store(gradient_at + at, gradient, mask=inside)
+        if HAS_LOW:
+            tl.store(low_at + at, gradient, mask=inside)
+        if HAS_NORMED:
+            tl.store(normed_at + at, unit * weight + bias, mask=inside)
+    if HAS_WEIGHT:
+        tl.atomic_add(of_weight_at + column, of_weight, mask=column < size, sem="relaxed")
+    if HAS_BIAS:
+        tl.atomic_add(of_bias_at + column, of_bias, mask=column < size, sem="relaxed")
+    if HAS_ADDED:
+        tl.atomic_add(of_added_at + column, of_added, mask=column < size, sem="relaxed")
+
+
+def add_columns(gradient: torch.Tensor, total: Total) -> None:
+    """Add the sum over all rows."""
+    if total is None:
+        return
+    gradient = gradient.contiguous()
+    rows, size = _shape(gradient)
+    _add_columns[(triton.cdiv(size, _WIDE), triton.cdiv(rows, _TALL))](
+        gradient, total, rows, size, TALL=_TALL, WIDE=_WIDE, num_warps=2
+    )
+
+
+@kernel
+def _add_columns(gradient_at, total_at, rows, size, TALL: tl.constexpr, WIDE: tl.constexpr):
+    column, row = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1) * TALL + tl.arange(0, TALL)
+    inside = (row < rows)[:, None] & (column < size)[None, :]
+    at = row.to(tl.int64)[:, None] * size + column[None, :]
+    of_columns = tl.sum(tl.load(gradient_at + at, mask=inside, other=0.0).to(tl.float32), 0)
+    tl.atomic_add(total_at + column, of_columns, mask=column < size, sem="relaxed")
+
+
+@triton.jit
+def _add_both(one, other, another_one, another_other):
+    return one + another_one, other + another_other
+
+
+def gelu(hidden: torch.Tensor) -> torch.Tensor:
+    """In its approximation by a tanh."""
+    hidden = hidden.contiguous()
+    active, block = torch.empty_like(hidden), 2048
+    _gelu[(triton.cdiv(hidden.numel(), block),)](hidden, active, hidden.numel(), BLOCK=block)
+    return active
+
+
+@kernel
+def _gelu(hidden_at, active_at, count, BLOCK: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    hidden = tl.load(hidden_at + at, mask=at < count).to(tl.float32)
+    tl.store(active_at + at, hidden * _gate(hidden), mask=at < count)
+
+
+@triton.jit
+def _gate(hidden):
+    """What GELU multiplies a number by: (1 + tanh(u)) / 2, which is the sigmoid of 2 u."""
+    return tl.sigmoid(1.5957691216057308 * (hidden + 0.044715 * hidden * hidden * hidden))
+
+
+def gelu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient with respect to `hidden`, and what the function made of it once more."""
+    hidden, by_active = hidden.contiguous(), by_active.contiguous()
+    rows, size = _shape(hidden)
+    gradient, active = torch.empty_like(hidden), torch.empty_like(hidden)
+    _gelu_backward[(triton.cdiv(size, _WIDE), triton.cdiv(rows, _TALL))](
+        hidden, by_active, gradient, active, hidden if total is None else total, rows, size,
+        HAS_TOTAL=total is not None, TALL=_TALL, WIDE=_WIDE, num_warps=2,
+    )  # fmt: skip
+    return gradient, active
+
+
+@kernel
+def _gelu_backward(
+    hidden_at, by_active_at, gradient_at, active_at, total_at, rows, size,
+    HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    column, row = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1) * TALL + tl.arange(0, TALL)
+    inside = (row < rows)[:, None] & (column < size)[None, :]
+    at = row.to(tl.int64)[:, None] * size + column[None, :]
+    hidden = tl.load(hidden_at + at, mask=inside, other=0.0).to(tl.float32)
+    by_active = tl.load(by_active_at + at, mask=inside, other=0.0).to(tl.float32)
+    gate = _gate(hidden)
+    slope = 1.5957691216057308 * (1 + 3 * 0.044715 * hidden * hidden)
+    gradient = by_active * (gate + hidden * gate * (1 - gate) * slope)
+    tl.store(gradient_at + at, gradient, mask=inside)
+    tl.store(active_at + at, hidden * gate, mask=inside)
+    if HAS_TOTAL:
+        tl.atomic_add(total_at + column, tl.sum(gradient, 0), mask=column < size, sem="relaxed")
+
+
+def swiglu(hidden: torch.Tensor) -> torch.Tensor:
+    """The first half through SiLU, times the other."""
+    hidden = hidden.contiguous()
+    rows, size = _shape(hidden)
+    units = size // 2
+    active = hidden.new_empty(*hidden.shape[:-1], units)
+    _swiglu[(triton.cdiv(units, _WIDE), triton.cdiv(rows, _TALL))](hidden, active, rows, units, TALL=_TALL, WIDE=_WIDE)
+    return active
+
+
+@kernel
+def _swiglu(hidden_at, active_at, rows, units, TALL: tl.constexpr, WIDE: tl.constexpr):
+    column, row = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1) * TALL + tl.arange(0, TALL)
+    inside = (row < rows)[:, None] & (column < units)[None, :]
+    at = row.to(tl.int64)[:, None] * 2 * units + column[None, :]
+    gate = tl.load(hidden_at + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(hidden_at + units + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(active_at + row.to(tl.int64)[:, None] * units + column[None, :], gate * tl.sigmoid(gate) * up, mask=inside)
+
+
+def swiglu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient with respect to `hidden`, and what the function made of it once more."""
+    hidden, by_active = hidden.contiguous(), by_active.contiguous()
+    rows, units = _shape(by_active)
+    gradient, active = torch.empty_like(hidden), torch.empty_like(by_active)
+    _swiglu_backward[(triton.cdiv(units, _WIDE), triton.cdiv(rows, _TALL))](
+        hidden, by_active, gradient, active, hidden if total is None else total, rows, units,
+        HAS_TOTAL=total is not None, TALL=_TALL, WIDE=_WIDE, num_warps=2,
+    )  # fmt: skip
+    return gradient, active
+
+
+@kernel
+def _swiglu_backward(
+    hidden_at, by_active_at, gradient_at, active_at, total_at, rows, units,
+    HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    column, row = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1) * TALL + tl.arange(0, TALL)
+    inside = (row < rows)[:, None] & (column < units)[None, :]
+    at = row.to(tl.int64)[:, None] * 2 * units + column[None, :]
+    at_active = row.to(tl.int64)[:, None] * units + column[None, :]
+    gate = tl.load(hidden_at + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(hidden_at + units + at, mask=inside, other=0.0).to(tl.float32)
+    by_active = tl.load(by_active_at + at_active, mask=inside, other=0.0).to(tl.float32)
+    share = tl.sigmoid(gate)
+    by_gate = by_active * up * share * (1 + gate * (1 - share))
+    by_up = by_active * gate * share
+    tl.store(gradient_at + at, by_gate, mask=inside)
+    tl.store(gradient_at + units + at, by_up, mask=inside)
+    tl.store(active_at + at_active, gate * share * up, mask=inside)
+    if HAS_TOTAL:
+        tl.atomic_add(total_at + column, tl.sum(by_gate, 0), mask=column < units, sem="relaxed")
+        tl.atomic_add(total_at + units + column, tl.sum(by_up, 0), mask=column < units, sem="relaxed")
+
+
+def cross_entropy(logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """The summed loss of some rows, and in the logits' place their gradient: softmax minus one-hot, zero where a row is
+    not scored or a column is padding."""
+    rows, size = logits_NV.shape
+    loss_N = torch.empty(rows, device=logits_NV.device)
+    block = min(_LOGITS, triton.next_power_of_2(size))
+    _cross_entropy[(rows,)](logits_NV, target_N, loss_N, vocabulary, size, NOT_SCORED, BLOCK=block, num_warps=8)
+    return loss_N.sum()
+
+
+@kernel
+def _cross_entropy(logits_at, target_at, loss_at, vocabulary, size, not_scored, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    logits_at += row * size
+    target = tl.load(target_at + row)
+    scored = target != not_scored
+    wanted = tl.load(logits_at + target, mask=scored, other=0.0).to(tl.float32)
+    # Every place of the block has a maximum and a sum of its own, so that threads need not wait for each other.
+    top, total = tl.full([BLOCK], -1e30, tl.float32), tl.zeros([BLOCK], tl.float32)
+    for first in range(0, vocabulary, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        logits = tl.load(logits_at + column, mask=column < vocabulary, other=-1e30).to(tl.float32)
+        higher = tl.maximum(top, logits)
+        total = total * tl.exp(top - higher) + tl.exp(logits - higher)
+        top = higher
+    highest = tl.max(top, 0)
+    normaliser = highest + tl.log(tl.sum(total * tl.exp(top - highest), 0))
+    tl.store(loss_at + row, tl.where(scored, normaliser - wanted, 0.0))
+    for first in range(0, size, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        logits = tl.load(logits_at + column, mask=column < size, other=0.0).to(tl.float32)
+        gradient = tl.exp(logits - normaliser) - tl.where(column == target, 1.0, 0.0)
+        tl.store(logits_at + column, tl.where((column < vocabulary) & scored, gradient, 0.0), mask=column < size)
+
+
+def _shape(x: torch.Tensor) -> tuple[int, int]:
+    """Rows and columns."""
+    return x.numel() // x.shape[-1], x.shape[-1]

@@ -1,0 +1,150 @@
+"""Blocks: the Block-Recurrent Transformer's state vectors at one layer of a body (Hutchins et al. 2022).
+
+Shape suffixes: B lanes, T positions, S state vectors, K hidden size, H heads, D head size, C columns (H D).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from recur_tune.common.shape import Shape
+from recur_tune.recurrences.seam import Passage, Recurrence, State
+
+_SHARE = 0.1  # of the usual variance, for what only opens a gate
+_SMALL = 0.1  # standard deviation
+
+
+class Blocks(Recurrence):
+    """State vectors that a layer's positions attend to, and that attend to them.
+
+    Its fields come one by one: this code also runs beside a saved model, where nothing is installed that could check
+    them.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        state_vectors: int = 64,
+        block_layer: int | Literal["upper"] = "upper",
+        block_gate: str = "fixed",
+    ) -> None:
+        super().__init__(shape)
+        hidden, columns = shape.hidden, shape.heads * shape.head_size
+        self.layer = max(0, shape.layers - 3) if block_layer == "upper" else block_layer - 1
+        self.initial = nn.Parameter(torch.empty(state_vectors, hidden))
+        self.ids = nn.Parameter(torch.empty(state_vectors, hidden))
+        self.norm_of_tokens = nn.LayerNorm(hidden)
+        self.norm_of_states = nn.LayerNorm(hidden, bias=False)  # the ids would learn the same
+        self.token_query = nn.Linear(hidden, columns, bias=False)
+        self.token_output = nn.Linear(columns, hidden, bias=False)
+        self.token_keys_values = nn.Linear(hidden, 2 * columns, bias=False)
+        self.state_keys_values = nn.Linear(hidden, 2 * columns, bias=False)
+        self.state_queries = nn.Linear(hidden, 2 * columns, bias=False)  # for states, for tokens
+        self.join = nn.Linear(2 * columns, hidden)
+        self.gates = nn.Linear(2 * columns, 2 * hidden) if block_gate == "lstm" else None  # to forget, to take in
+        self.gate_bias = nn.Parameter(torch.empty(hidden)) if block_gate == "fixed" else None
+        self.apply(self.reset)
+
+    def reset(self, module: nn.Module) -> None:
+        """Initialise one of the modules in here; Hugging Face asks for each in turn."""
+        if module is self:
+            nn.init.normal_(self.initial, std=_SMALL)
+            nn.init.normal_(self.ids)
+            if self.gate_bias is not None:
+                nn.init.normal_(self.gate_bias, std=_SMALL)
+        elif module is self.token_output:
+            nn.init.zeros_(module.weight)  # so that a pretrained body begins as it was
+        elif isinstance(module, nn.Linear):
+            is_gate = module is self.gates
+            nn.init.normal_(module.weight, std=math.sqrt((_SHARE if is_gate else 1) / module.in_features))
+            if is_gate:
+                nn.init.normal_(module.bias, std=_SMALL)
+            elif module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.LayerNorm):
+            module.reset_parameters()
+
+    def empty(self, lanes: int) -> State:
+        """Zeros."""
+        return (self.initial.new_zeros(lanes, *self.initial.shape),)
+
+    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> BlocksPassage:
+        """A document begins with states of its own, which are learned."""
+        return BlocksPassage(self, None if state is None else state[0], fresh_B)
+
+    def begin(self, state_BSK: torch.Tensor | None, fresh_B: torch.Tensor | None, lanes: int) -> torch.Tensor:
+        """The states of every lane, the initial ones where a document begins."""
+        if state_BSK is None:
+            return self.initial.repeat(lanes, 1, 1)
+        if fresh_B is None:
+            return state_BSK
+        return torch.where(fresh_B[:, None, None], self.initial, state_BSK)
+
+    def told_apart(self, state_BSK: torch.Tensor) -> torch.Tensor:
+        """States as attention sees them: normalised, and each with its id."""
+        return self.norm_of_states(state_BSK) + self.ids
+
+    def look(self, query_BTC: torch.Tensor, keys_values_BSC: torch.Tensor) -> torch.Tensor:
+        """What queries take from keys and values, all of which they see."""
+        heads = (self.shape.heads, self.shape.head_size)
+        q_BHTD, k_BHSD, v_BHSD = (
+            rows.unflatten(-1, heads).transpose(1, 2) for rows in (query_BTC, *keys_values_BSC.chunk(2, dim=-1))
+        )
+        return F.scaled_dot_product_attention(q_BHTD, k_BHSD, v_BHSD).transpose(1, 2).flatten(2)
+
+    def gated(self, state_BSK: torch.Tensor, taken_BSC: torch.Tensor) -> torch.Tensor:
+        """The next states: some of what there was, and some of what was taken."""
+        new_BSK = self.join(taken_BSC)
+        if self.gate_bias is not None:
+            kept_K = self.gate_bias.sigmoid()
+            return state_BSK * kept_K + new_BSK * (1 - kept_K)
+        assert self.gates is not None
+        # In the states' own precision: over many windows the products of gates near 1 need it.
+        forget_BSK, take_BSK = self.gates(taken_BSC).to(state_BSK.dtype).chunk(2, dim=-1)
+        # Biased to remember.
+        return state_BSK * (forget_BSK + 1).sigmoid() + new_BSK * (take_BSK - 1).sigmoid()
+
+
+class BlocksPassage(Passage):
+    """A window's positions look at the states that it begins with; when all are read the states look at them."""
+
+    def __init__(self, blocks: Blocks, state_BSK: torch.Tensor | None, fresh_B: torch.Tensor | None) -> None:
+        self._blocks, self._given = blocks, (state_BSK, fresh_B)
+        self._states: tuple[torch.Tensor, ...] = ()  # themselves, told apart, and their keys and values
+        self._parts: list[torch.Tensor] = []  # normalised positions
+
+    def branch(self, layer: int, x_BTK: torch.Tensor) -> torch.Tensor | None:
+        """What positions take from the states."""
+        blocks = self._blocks
+        if layer != blocks.layer:
+            return None
+        if not self._states:
+            state_BSK = blocks.begin(*self._given, lanes=len(x_BTK))
+            seen_BSK = blocks.told_apart(state_BSK)
+            self._states = state_BSK, seen_BSK, blocks.state_keys_values(seen_BSK)
+        normed_BTK = blocks.norm_of_tokens(x_BTK)
+        self._parts.append(normed_BTK)
+        return blocks.token_output(blocks.look(blocks.token_query(normed_BTK), self._states[2]))
+
+    def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
+        """The states look at each other and at the positions that do not come again, and pass the gate."""
+        blocks, (state_BSK, seen_BSK, keys_values_BSC) = self._blocks, self._states
+        self._parts = [torch.cat(self._parts, dim=1)]
+        [normed_BTK] = self._parts
+        new_BTK = normed_BTK[:, : normed_BTK.shape[1] - overlap]
+        at_states_BSC, at_tokens_BSC = blocks.state_queries(seen_BSK).chunk(2, dim=-1)
+        looks = (
+            blocks.look(at_states_BSC, keys_values_BSC),
+            blocks.look(at_tokens_BSC, blocks.token_keys_values(new_BTK)),
+        )
+        return (blocks.gated(state_BSK, torch.cat(looks, dim=-1)),)
+
+    def reorder(self, lane_B: torch.Tensor) -> None:
+        """States and what was read of the window go along."""
+        self._states = tuple(one[lane_B] for one in self._states)
+        self._parts = [part[lane_B] for part in self._parts]

@@ -1,0 +1,82 @@
+"""cache: Transformer-XL's recurrence, and that of Memorizing Transformers.
+
+Layers keep the last rows of what they saw, and those of the next window attend to them. No gradient goes back.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+
+from recur_tune.common.shape import Shape
+from recur_tune.common.windowing import Windowing
+from recur_tune.recurrences.layers import Layer, layer_count, refused_layer
+from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
+
+
+class CacheSpec(BaseModel):
+    """The fields of `cache`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cache_rows: PositiveInt = Field(
+        128,
+        description="positions whose keys and values a layer keeps from before a window, of several if need be; in one "
+        "softmax they and a window have to fit into the base's positions",
+    )
+    cache_layer: Layer = Field("all", description="layer that keeps keys and values, from 1, or 'all'")
+    cache_join: Literal["softmax", "gate"] = Field(
+        "softmax",
+        description="how they are attended to: in one 'softmax' with the window's own, as if windows were longer, or "
+        "apart, with a 'gate' for each head that is closed at first and mixes the two",
+    )
+    cache_sinks: NonNegativeInt = Field(
+        4, description="of these rows, how many are a document's first: heads that look for nothing look there"
+    )
+
+
+def _flops(spec: CacheSpec, shape: Shape, windowing: Windowing) -> float:
+    """Every position's look at all rows."""
+    return layer_count(spec.cache_layer, shape) * _looks(shape, windowing.size * spec.cache_rows)
+
+
+def _work(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Work:
+    """In one softmax the attention's square grows from T to T + M on both sides."""
+    pairs = windowing.size * spec.cache_rows
+    if spec.cache_join == "softmax":
+        pairs = (windowing.size + spec.cache_rows) ** 2 - windowing.size**2
+    return Work(made=0, used=layer_count(spec.cache_layer, shape) * _looks(shape, pairs))
+
+
+def _looks(shape: Shape, pairs: int) -> int:
+    """So many pairs of a query and a key, and of its weight and a value."""
+    return pairs * 2 * 2 * shape.heads * shape.head_size
+
+
+def _state_floats(spec: CacheSpec, shape: Shape) -> int:
+    """Keys and values, and how many rows there are."""
+    columns = 2 * shape.key_value_heads * shape.head_size
+    return layer_count(spec.cache_layer, shape) * spec.cache_rows * columns + 1
+
+
+CACHE = Mechanism(
+    name="cache",
+    spec=CacheSpec,
+    module="recur_tune.recurrences.cache.module:Cached",
+    summary="keeps keys and values of the windows before, to which layers attend",
+    mark=Mark("cache", "s", "square", "#009e73"),
+    first={
+        "transformer-xl": {"cache_rows": 128, "cache_layer": "all", "cache_join": "softmax"},
+        "memorizing": {"cache_rows": 128, "cache_layer": "all", "cache_join": "gate"},
+    },
+    flops=_flops,
+    work=_work,
+    state_floats=_state_floats,
+    stops_gradients=True,
+    outside_products=frozenset({"cache_sinks"}),  # which only chooses
+    outside_state=frozenset({"cache_join", "cache_sinks"}),
+    kept_as_read=True,
+    positions=lambda spec, shape: spec.cache_rows if spec.cache_join == "softmax" else 0,
+    check=lambda spec, shape, base: refused_layer("cache_layer", spec.cache_layer, shape, base),
+)

@@ -1,0 +1,370 @@
+"""Fast weights as Triton kernels: a layer's memories are read, and written, in one pass over its heads each way.
+
+What lies between the products of `recurrences/fast_weights.py` never goes to memory: features, what is found and its
+divisor are made once more in the backward pass. A program has the memory of one head of keys and values, and sums over
+positions end in it. Where heads are too few for a GPU, several programs share one's positions and their sums are added
+up behind them, in a fixed order.
+
+Shape suffixes: B lanes, T positions, S sites, H heads of queries, G of keys and values, D head size, C columns.
+"""
+
+# mypy: allow-untyped-defs
+# (Triton reads a kernel's annotations, and has none for a place in memory.)
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from recur_tune.ops.triton.jit import kernel, tl, triton
+
+WIDEST = 64  # head: of wider ones a processor's own memory has no room for the squares that are multiplied
+_ROWS = 32  # positions of a block
+_PROGRAMS = 256  # enough for every multiprocessor of a GPU
+_SHORTEST = tl.constexpr(1e-12)  # length that a feature is divided by, as torch's normalize has it
+# What is kept over windows is made of products as exact as single precision; all else ends in half of it.
+_EXACT, _FAST = tl.constexpr("tf32x3"), tl.constexpr("tf32")
+
+
+def read_memory(
+    q_BHTD: torch.Tensor,
+    out_BTC: torch.Tensor,
+    gate_BH: torch.Tensor,
+    memory_BGDD: torch.Tensor,
+    sums_BGD: torch.Tensor | None,
+    least: float,
+) -> torch.Tensor:
+    """What heads took, and by their gates what a memory has for the queries; without sums, 'gated' features."""
+    return _Read.apply(q_BHTD, out_BTC, gate_BH, memory_BGDD, sums_BGD, least)
+
+
+def write_memory(
+    keys: list[torch.Tensor],
+    values: list[torch.Tensor],
+    memory_BSGDD: torch.Tensor,
+    sums_BSGD: torch.Tensor | None,
+    corrects: bool,
+    least: float,
+) -> tuple[Any, ...]:
+    """What every site's keys and values, each [B, G, T, D], add to its memory, and to its sum of features.
+
+    With `corrects` a memory's own answers are taken off the values.
+    """
+    return _Written.apply(memory_BSGDD, sums_BSGD, corrects, least, *keys, *values)
+
+
+class _Read(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: torch.Tensor, out: torch.Tensor, gate: torch.Tensor, memory: torch.Tensor,
+        sums: torch.Tensor | None, least: float,
+    ) -> torch.Tensor:  # fmt: skip
+        q, out = _dense(q), out.contiguous()
+        memory = memory if memory[0].is_contiguous() else memory.contiguous()
+        sums = sums if sums is None or sums[0].is_contiguous() else sums.contiguous()
+        (lanes, heads, positions, size), groups = q.shape, memory.shape[1]
+        mixed = torch.empty_like(out)
+        _read[(triton.cdiv(positions, _ROWS), lanes * heads)](
+            q, *q.stride()[:3], out, gate, gate.stride(0), memory, memory.stride(0), *_sums(sums, memory), mixed,
+            heads, heads // groups, positions, size, least,
+            HAS_SUMS=sums is not None, **_blocks(size),
+        )  # fmt: skip
+        ctx.save_for_backward(q, out, gate, memory, sums)
+        ctx.least = least
+        return mixed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_mixed: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        q, out, gate, memory, sums = ctx.saved_tensors
+        (lanes, heads, positions, size), groups = q.shape, memory.shape[1]
+        by_q, by_out, parts = _like(q), torch.empty_like(out), _parts(lanes * groups, positions)
+        by_gate, by_memory = gate.new_empty(parts, *gate.shape), memory.new_empty(parts, *memory.shape)
+        by_sums = None if sums is None else sums.new_empty(parts, *sums.shape)
+        _read_backward[(lanes * groups, parts)](
+            q, *q.stride()[:3], out, gate, gate.stride(0), memory, memory.stride(0), *_sums(sums, memory),
+            by_mixed.contiguous(), by_q, by_out, by_gate, by_memory, by_memory if by_sums is None else by_sums,
+            groups, heads // groups, positions, size, ctx.least,
+            HAS_SUMS=sums is not None, **_blocks(size),
+        )  # fmt: skip
+        return by_q, by_out, _whole(by_gate), _whole(by_memory), _whole(by_sums), None
+
+
+class _Written(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, memory: torch.Tensor, sums: torch.Tensor | None, corrects: bool, least: float,
+        *keys_values: torch.Tensor,
+    ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
+        ctx.set_materialize_grads(False)
+        memory, sums = memory.contiguous(), None if sums is None else sums.contiguous()
+        keys_values = tuple(map(_dense, keys_values))
+        lanes, sites, groups, size, _ = memory.shape
+        parts = _parts(lanes * groups, keys_values[0].shape[2])
+        written = memory.new_empty(parts, *memory.shape)
+        features = None if sums is None else sums.new_empty(parts, *sums.shape)
+        for site, (k, v) in enumerate(zip(keys_values[:sites], keys_values[sites:], strict=True)):
+            of_site = (*_site(memory, sums, site), *_site(written, features, site))
+            _write[(lanes * groups, parts)](
+                k, *k.stride()[:3], v, *v.stride()[:3], *of_site, memory.numel(), memory.stride(0), groups,
+                k.shape[2], size, least,
+                HAS_SUMS=sums is not None, CORRECTS=corrects, **_blocks(size),
+            )  # fmt: skip
+        ctx.save_for_backward(memory, sums, *keys_values)
+        ctx.corrects, ctx.least = corrects, least
+        return _whole(written), _whole(features)
+
+    @staticmethod
+    @once_differentiable
+    def backward(
+        ctx: Any, by_written: torch.Tensor | None, by_features: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        memory, sums, *keys_values = ctx.saved_tensors
+        lanes, sites, groups, size, _ = memory.shape
+        by_written = torch.zeros_like(memory) if by_written is None else by_written.contiguous()
+        if sums is not None:
+            by_features = torch.zeros_like(sums) if by_features is None else by_features.contiguous()
+        parts = _parts(lanes * groups, keys_values[0].shape[2])
+        by_memory = memory.new_empty(parts, *memory.shape) if ctx.corrects else None
+        by_sums = None if sums is None or by_memory is None else sums.new_empty(parts, *sums.shape)
+        gradients = [_like(one) for one in keys_values]
+        for site, (k, v) in enumerate(zip(keys_values[:sites], keys_values[sites:], strict=True)):
+            of_site = (
+                *_site(memory, sums, site), *_site(by_written, by_features, site),
+                *_site(memory if by_memory is None else by_memory, by_sums, site),
+            )  # fmt: skip
+            _write_backward[(lanes * groups, parts)](
+                k, *k.stride()[:3], v, *v.stride()[:3], *of_site, gradients[site], gradients[sites + site],
+                memory.numel(), memory.stride(0), groups, k.shape[2], size, ctx.least,
+                HAS_SUMS=sums is not None, CORRECTS=ctx.corrects, **_blocks(size),
+            )  # fmt: skip
+        return _whole(by_memory), _whole(by_sums), None, None, *gradients
+
+
+def _parts(memories: int, positions: int) -> int:
+    """How many programs share a memory's positions."""
+    return max(1, min(triton.cdiv(positions, _ROWS), _PROGRAMS // memories))
+
+
+def _whole(parts: torch.Tensor | None) -> torch.Tensor | None:
+    """The sum of what programs made."""
+    return None if parts is None else parts[0] if len(parts) == 1 else parts.sum(0)
+
+
+def _blocks(size: int) -> dict[str, int]:
+    """A block's rows and columns, and the threads that were fastest with them: their registers have room for it all."""
+    return {"ROWS": _ROWS, "BLOCK": max(16, triton.next_power_of_2(size)), "num_warps": 4}
+
+
+def _dense(x_BHTD: torch.Tensor) -> torch.Tensor:
+    """With a head's numbers one behind the other."""
+    return x_BHTD if x_BHTD.stride(-1) == 1 else x_BHTD.contiguous()
+
+
+def _like(x_BHTD: torch.Tensor) -> torch.Tensor:
+    """Room for a gradient, heads of a position side by side, as the projection's backward pass wants them."""
+    lanes, heads, positions, size = x_BHTD.shape
+    return x_BHTD.new_empty(lanes, positions, heads, size).transpose(1, 2)
+
+
+def _sums(sums: torch.Tensor | None, memory: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """With what lies between two lanes; where there are none, something that nobody reads."""
+    return (memory, 0) if sums is None else (sums, sums.stride(0))
+
+
+def _site(memory: torch.Tensor, sums: torch.Tensor | None, site: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The places of a site's; the first part's, where there are parts."""
+    return memory.select(-4, site), memory if sums is None else sums.select(-3, site)
+
+
+@triton.jit
+def _feature(x, inside, HAS_SUMS: tl.constexpr):
+    """ELU + 1, or a length of 1; and each row's 1 / length."""
+    if HAS_SUMS:
+        feature = tl.where(x > 0, x + 1, tl.exp(tl.minimum(x, 0.0)))
+        short = tl.sum(x, 1) * 0.0
+    else:
+        short = 1 / tl.maximum(tl.sqrt(tl.sum(x * x, 1)), _SHORTEST)
+        feature = x * short[:, None]
+    return tl.where(inside, feature, 0.0), short
+
+
+@triton.jit
+def _feature_backward(by_feature, feature, x, short, HAS_SUMS: tl.constexpr):
+    if HAS_SUMS:
+        gradient = by_feature * tl.where(x > 0, 1.0, feature)
+    else:
+        along = tl.where(short < 1 / _SHORTEST, tl.sum(by_feature * feature, 1), 0.0)
+        gradient = (by_feature - feature * along[:, None]) * short[:, None]
+    return gradient
+
+
+@triton.jit
+def _found(feature, memory, sums, least, HAS_SUMS: tl.constexpr, PRECISION: tl.constexpr):
+    """What a memory has for features, and the inverse of what that was divided by, and whether it is the least."""
+    found = tl.dot(feature, memory, input_precision=PRECISION)
+    divisor = tl.sum(feature * sums[None, :], 1)
+    inverse = 1 / tl.maximum(divisor, least)
+    if HAS_SUMS:
+        found = found * inverse[:, None]
+    return found, inverse, divisor >= least
+
+
+@triton.jit
+def _found_backward(by_found, found, inverse, counts, memory, sums, HAS_SUMS: tl.constexpr):
+    """By the product, by the divisor and by the features."""
+    by_divisor = tl.zeros_like(inverse)
+    if HAS_SUMS:
+        by_divisor = tl.where(counts, -tl.sum(by_found * found, 1) * inverse, 0.0)
+        by_found = by_found * inverse[:, None]
+    by_feature = tl.dot(by_found, tl.trans(memory), input_precision=_FAST) + by_divisor[:, None] * sums[None, :]
+    return by_found, by_divisor, by_feature
+
+
+@triton.jit
+def _load_memory(memory_at, sums_at, size, HAS_SUMS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.arange(0, BLOCK)
+    inside = (row < size)[:, None] & (row < size)[None, :]
+    memory = tl.load(memory_at + row[:, None] * size + row[None, :], mask=inside, other=0.0).to(tl.float32)
+    sums = tl.zeros([BLOCK], tl.float32)
+    if HAS_SUMS:
+        sums = tl.load(sums_at + row, mask=row < size, other=0.0).to(tl.float32)
+    return memory, sums
+
+
+@triton.jit
+def _store_memory(memory_at, sums_at, memory, sums, size, HAS_SUMS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.arange(0, BLOCK)
+    inside = (row < size)[:, None] & (row < size)[None, :]
+    tl.store(memory_at + row[:, None] * size + row[None, :], memory, mask=inside)
+    if HAS_SUMS:
+        tl.store(sums_at + row, sums, mask=row < size)
+
+
+@kernel
+def _read(
+    q_at, q_lane, q_head, q_row, out_at, gate_at, gate_lane, memory_at, memory_lane, sums_at, sums_lane, mixed_at,
+    heads, group, positions, size, least, HAS_SUMS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    lane, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
+    row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    inside = (row < positions)[:, None] & (column < size)[None, :]
+    own = head // group
+    memory_at += lane * memory_lane + own * size * size
+    memory, sums = _load_memory(memory_at, sums_at + lane * sums_lane + own * size, size, HAS_SUMS, BLOCK)
+    q_at += lane * q_lane + head * q_head
+    q = tl.load(q_at + row[:, None] * q_row + column[None, :], mask=inside, other=0.0).to(tl.float32)
+    feature, _ = _feature(q, inside, HAS_SUMS)
+    found, _, _ = _found(feature, memory, sums, least, HAS_SUMS, _FAST)
+    at = (lane * positions + row[:, None]) * heads * size + head * size + column[None, :]
+    out = tl.load(out_at + at, mask=inside, other=0.0).to(tl.float32)
+    gate = tl.load(gate_at + lane * gate_lane + head).to(tl.float32)
+    tl.store(mixed_at + at, out + gate * (found - out), mask=inside)
+
+
+@kernel
+def _read_backward(
+    q_at, q_lane, q_head, q_row, out_at, gate_at, gate_lane, memory_at, memory_lane, sums_at, sums_lane, by_mixed_at,
+    by_q_at, by_out_at, by_gate_at, by_memory_at, by_sums_at, groups, group, positions, size, least,
+    HAS_SUMS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    lane, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
+    heads = groups * group
+    memory_at += lane * memory_lane + own * size * size
+    memory, sums = _load_memory(memory_at, sums_at + lane * sums_lane + own * size, size, HAS_SUMS, BLOCK)
+    by_memory, by_sums = tl.zeros([BLOCK, BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for head in range(own * group, own * group + group):
+        gate = tl.load(gate_at + lane * gate_lane + head).to(tl.float32)
+        by_gate = tl.zeros([BLOCK], tl.float32)
+        for first in range(tl.program_id(1) * ROWS, positions, tl.num_programs(1) * ROWS):
+            row = first + tl.arange(0, ROWS)
+            inside = (row < positions)[:, None] & (column < size)[None, :]
+            of_q = q_at + lane * q_lane + head * q_head + row[:, None] * q_row + column[None, :]
+            q = tl.load(of_q, mask=inside, other=0.0).to(tl.float32)
+            feature, short = _feature(q, inside, HAS_SUMS)
+            found, inverse, counts = _found(feature, memory, sums, least, HAS_SUMS, _FAST)
+            at = (lane * positions + row[:, None]) * heads * size + head * size + column[None, :]
+            out = tl.load(out_at + at, mask=inside, other=0.0).to(tl.float32)
+            by_mixed = tl.load(by_mixed_at + at, mask=inside, other=0.0).to(tl.float32)
+            tl.store(by_out_at + at, (1 - gate) * by_mixed, mask=inside)
+            by_gate += tl.sum(by_mixed * (found - out), 0)
+            by_found, by_divisor, by_feature = _found_backward(
+                gate * by_mixed, found, inverse, counts, memory, sums, HAS_SUMS
+            )
+            by_memory += tl.dot(tl.trans(feature), by_found, input_precision=_FAST)
+            by_sums += tl.sum(feature * by_divisor[:, None], 0)
+            tl.store(by_q_at + at, _feature_backward(by_feature, feature, q, short, HAS_SUMS), mask=inside)
+        lanes = tl.num_programs(0) // groups
+        tl.store(by_gate_at + (tl.program_id(1) * lanes + lane) * heads + head, tl.sum(by_gate, 0))
+    at = (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * size
+    _store_memory(by_memory_at + at * size, by_sums_at + at, by_memory, by_sums, size, HAS_SUMS, BLOCK)
+
+
+@kernel
+def _write(
+    k_at, k_lane, k_head, k_row, v_at, v_lane, v_head, v_row, memory_at, sums_at, written_at, features_at,
+    memory_part, memory_lane, groups, positions, size, least,
+    HAS_SUMS: tl.constexpr, CORRECTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    lane, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
+    at_memory, at_sums = lane * memory_lane + own * size * size, lane * memory_lane // size + own * size
+    part = tl.program_id(1).to(tl.int64) * memory_part
+    memory, sums = _load_memory(memory_at + at_memory, sums_at + at_sums, size, HAS_SUMS, BLOCK)
+    written, features = tl.zeros([BLOCK, BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for first in range(tl.program_id(1) * ROWS, positions, tl.num_programs(1) * ROWS):
+        row = first + tl.arange(0, ROWS)
+        inside = (row < positions)[:, None] & (column < size)[None, :]
+        of_k = k_at + lane * k_lane + own * k_head + row[:, None] * k_row + column[None, :]
+        of_v = v_at + lane * v_lane + own * v_head + row[:, None] * v_row + column[None, :]
+        feature, _ = _feature(tl.load(of_k, mask=inside, other=0.0).to(tl.float32), inside, HAS_SUMS)
+        news = tl.load(of_v, mask=inside, other=0.0).to(tl.float32)
+        if CORRECTS:
+            found, _, _ = _found(feature, memory, sums, least, HAS_SUMS, _EXACT)
+            news -= found
+        written += tl.dot(tl.trans(feature), news, input_precision=_EXACT)
+        features += tl.sum(feature, 0)
+    _store_memory(
+        written_at + part + at_memory, features_at + part // size + at_sums, written, features, size, HAS_SUMS, BLOCK
+    )
+
+
+@kernel
+def _write_backward(
+    k_at, k_lane, k_head, k_row, v_at, v_lane, v_head, v_row, memory_at, sums_at, by_written_at, by_features_at,
+    by_memory_at, by_sums_at, by_k_at, by_v_at, memory_part, memory_lane, groups, positions, size, least,
+    HAS_SUMS: tl.constexpr, CORRECTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    lane, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
+    at_memory, at_sums = lane * memory_lane + own * size * size, lane * memory_lane // size + own * size
+    part = tl.program_id(1).to(tl.int64) * memory_part
+    memory, sums = _load_memory(memory_at + at_memory, sums_at + at_sums, size, HAS_SUMS, BLOCK)
+    by_written, by_features = _load_memory(by_written_at + at_memory, by_features_at + at_sums, size, HAS_SUMS, BLOCK)
+    by_memory, by_sums = tl.zeros([BLOCK, BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    for first in range(tl.program_id(1) * ROWS, positions, tl.num_programs(1) * ROWS):
+        row = first + tl.arange(0, ROWS)
+        inside = (row < positions)[:, None] & (column < size)[None, :]
+        of_k = k_at + lane * k_lane + own * k_head + row[:, None] * k_row + column[None, :]
+        of_v = v_at + lane * v_lane + own * v_head + row[:, None] * v_row + column[None, :]
+        k = tl.load(of_k, mask=inside, other=0.0).to(tl.float32)
+        feature, short = _feature(k, inside, HAS_SUMS)
+        news = tl.load(of_v, mask=inside, other=0.0).to(tl.float32)
+        by_news = tl.dot(feature, by_written, input_precision=_FAST)
+        at = (lane * positions + row[:, None]) * groups * size + own * size + column[None, :]
+        tl.store(by_v_at + at, by_news, mask=inside)
+        by_feature = tl.zeros([ROWS, BLOCK], tl.float32) + by_features[None, :]
+        if CORRECTS:
+            found, inverse, counts = _found(feature, memory, sums, least, HAS_SUMS, _FAST)
+            news -= found
+            by_found, by_divisor, by_own = _found_backward(-by_news, found, inverse, counts, memory, sums, HAS_SUMS)
+            by_feature += by_own
+            by_memory += tl.dot(tl.trans(feature), by_found, input_precision=_FAST)
+            by_sums += tl.sum(feature * by_divisor[:, None], 0)
+        by_feature += tl.dot(news, tl.trans(by_written), input_precision=_FAST)
+        tl.store(by_k_at + at, _feature_backward(by_feature, feature, k, short, HAS_SUMS), mask=inside)
+    if CORRECTS:
+        _store_memory(
+            by_memory_at + part + at_memory, by_sums_at + part // size + at_sums, by_memory, by_sums, size,
+            HAS_SUMS, BLOCK,
+        )  # fmt: skip

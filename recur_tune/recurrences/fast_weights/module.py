@@ -1,0 +1,207 @@
+"""FastWeights: an associative memory per key-value head and layer. At a window's end its keys and values are written
+into the memory; the queries of the next window read it, and a gate per query head mixes that into what attention took.
+
+'linear' and 'delta' are Infini-attention's equations 7 to 10, with f = ELU + 1:
+
+    read    f(Q) M / f(Q) z
+    write   M + f(K)' V   (delta: V - f(K) M / f(K) z in V's place),   z + the sum of f(K)
+
+'gated' is the gated delta rule for a whole window of n positions at once, with queries and keys of length 1:
+
+    read    Q M
+    write   a M + r/n K' (V - K a M)
+
+It is one step of gradient descent on the window's mean squared error, where the rule for single positions takes n
+steps. Keys of length 1 keep the eigenvalues of K'K/n between 0 and 1, so no rate r from 0 to 2 can make M grow.
+
+Shape suffixes: B lanes, T positions, S sites (layers with a memory), H heads of queries, G of keys and values, D head
+size, C columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from recur_tune.common.shape import Shape
+from recur_tune.recurrences.seam import (
+    CLOSED_GATE,
+    GATE_SPEED,
+    Heads,
+    Passage,
+    Recurrence,
+    State,
+    as_given,
+    gate,
+    layers_at,
+    single,
+)  # fmt: skip
+
+_KEEPS = 2.2 / GATE_SPEED  # nine tenths of a memory outlive a window
+_LEAST = 1e-6  # divisor; that of an empty memory is 0
+
+
+class FastWeights(Recurrence):
+    """A matrix per key-value head.
+
+    Its fields come one by one: this code also runs beside a saved model, where nothing is installed that could check
+    them.
+    """
+
+    def __init__(self, shape: Shape, write_rule: str = "delta", fast_layers: int | Literal["all"] = "all") -> None:
+        super().__init__(shape)
+        self.write_rule = write_rule
+        self.sites = layers_at(fast_layers, shape)
+        groups = (len(self.sites), shape.key_value_heads)
+        is_gated = write_rule == "gated"
+        self.gate_logits = nn.Parameter(torch.empty(len(self.sites), shape.heads))
+        self.decay_logits = nn.Parameter(torch.empty(groups)) if is_gated else None
+        self.rate_logits = nn.Parameter(torch.empty(groups)) if is_gated else None
+        self.reset(self)
+
+    def reset(self, module: nn.Module) -> None:
+        """Gates are closed, much is kept, and the rate is that of plain gradient descent."""
+        if module is self:
+            starts = ((self.gate_logits, CLOSED_GATE), (self.decay_logits, _KEEPS), (self.rate_logits, 0.0))
+            for parameter, start in starts:
+                if parameter is not None:
+                    nn.init.constant_(parameter, start)
+
+    def empty(self, lanes: int) -> State:
+        """Zeros: the memories, and where there are any the sums of keys."""
+        size, kind = self.shape.head_size, torch.promote_types(self.gate_logits.dtype, torch.float32)
+        heads = (lanes, len(self.sites), self.shape.key_value_heads)
+        memory_BSGDD = self.gate_logits.new_zeros(*heads, size, size, dtype=kind)
+        if self.write_rule == "gated":
+            return (memory_BSGDD,)
+        return memory_BSGDD, memory_BSGDD.new_zeros(*heads, size)
+
+    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> FastWeightsPassage:
+        """A window reads the memory as it was at its start."""
+        return FastWeightsPassage(self, state, fresh_B)
+
+    def feature(self, x: torch.Tensor) -> torch.Tensor:
+        """Of queries or keys: what a memory is read and written with."""
+        return F.normalize(single(x), dim=-1) if self.write_rule == "gated" else F.elu(single(x)) + 1
+
+    def read(self, feature: torch.Tensor, memory: Sequence[torch.Tensor]) -> torch.Tensor:
+        """What a memory [B, G, D, D] has for features [B, G, any, D]."""
+        if self.write_rule == "gated":
+            return feature @ memory[0]
+        return feature @ memory[0] / (feature @ memory[1][..., None]).clamp_min(_LEAST)
+
+    def write(self, memory: State | None, keys: list[torch.Tensor], values: list[torch.Tensor], fused: bool) -> State:
+        """All sites' memories behind a window with these keys and values, each [B, G, T, D]; None: there was none."""
+        if self.decay_logits is not None and memory is not None:
+            memory = (_of_heads(self.decay_logits) * memory[0],)
+        corrects = self.write_rule != "linear" and memory is not None
+        if fused and memory is not None:
+            from recur_tune.recurrences.fast_weights import kernels  # here, since to load Triton takes a while
+
+            written: tuple[Any, ...] = kernels.write_memory(keys, values, *_and_sums(memory), corrects, _LEAST)
+        else:
+            sites = [None] * len(keys) if memory is None else _sites(memory)
+            made = [self._added(*one, corrects) for one in zip(sites, keys, values, strict=True)]
+            written = tuple(torch.stack(part, dim=1) for part in zip(*made, strict=True))
+        if self.rate_logits is None:
+            return written if memory is None else tuple(map(torch.add, memory, written))
+        rate_SG11 = 2 * _of_heads(self.rate_logits) / max(1, keys[0].shape[2])
+        return (rate_SG11 * written[0] if memory is None else torch.addcmul(memory[0], rate_SG11, written[0]),)
+
+    def _added(self, memory: State | None, k_BGTD: torch.Tensor, v_BGTD: torch.Tensor, corrects: bool) -> State:
+        """What a site's keys and values add to its memory, and to its sum of features."""
+        feature_BGTD, v_BGTD = self.feature(k_BGTD), single(v_BGTD)
+        if corrects and memory is not None:
+            v_BGTD = v_BGTD - self.read(feature_BGTD, memory)
+        added = feature_BGTD.mT @ v_BGTD
+        return (added,) if self.write_rule == "gated" else (added, feature_BGTD.sum(2))
+
+
+class FastWeightsPassage(Passage):
+    """A window's keys and values until it is over, and the memory that it began with."""
+
+    def __init__(self, fast: FastWeights, state: State | None, fresh_B: torch.Tensor | None) -> None:
+        self._fast, self._memory = fast, state
+        self._keys_values: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._sites: list[State] = []  # of each, the gates, and the memory as the window found it
+        if state is not None:
+            # A memory without a number has nothing to say, and by its gate a head takes what it takes without one.
+            seen_B = state[-1].flatten(1).any(1)
+            if fresh_B is not None:
+                seen_B = seen_B & ~fresh_B
+            self._memory = tuple(torch.where(_over(seen_B, one), one, 0.0) for one in state)
+            gate_SH = gate(fast.gate_logits)
+            self._sites = _sites((torch.where(_over(seen_B, gate_SH[None]), gate_SH, 0.0), *self._memory))
+
+    @property
+    def _fused(self) -> bool:
+        if not self.fused:
+            return False
+        from recur_tune.recurrences.fast_weights import kernels  # here, since to load Triton takes a while
+
+        return self._fast.shape.head_size <= kernels.WIDEST
+
+    def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
+        """Keep keys and values, and mix what the memory has for the queries into what the heads took."""
+        if layer not in self._fast.sites:
+            return out_BTC
+        site = self._fast.sites.index(layer)
+        q_BHTD, k_BGTD, v_BGTD = heads()
+        past = self._keys_values.get(site)
+        self._keys_values[site] = (k_BGTD, v_BGTD) if past is None else (
+            torch.cat([past[0], k_BGTD], dim=2), torch.cat([past[1], v_BGTD], dim=2)
+        )  # fmt: skip
+        if not self._sites:
+            return out_BTC
+        gate_BH, *memory = self._sites[site]
+        if self._fused:
+            from recur_tune.recurrences.fast_weights import kernels  # here, since to load Triton takes a while
+
+            return kernels.read_memory(q_BHTD, out_BTC, gate_BH, *_and_sums(memory), _LEAST)
+        with as_given(out_BTC):
+            # The query heads of a group, which read one memory, stand one behind the other.
+            group, positions = q_BHTD.shape[1] // k_BGTD.shape[1], q_BHTD.shape[2]
+            feature_BGXD = self._fast.feature(q_BHTD).unflatten(1, (-1, group)).flatten(2, 3)
+            read_BGXD = self._fast.read(feature_BGXD, memory)
+            read_BTHD = read_BGXD.unflatten(2, (group, positions)).flatten(1, 2).transpose(1, 2)
+            out_BTHD = single(out_BTC).unflatten(-1, read_BTHD.shape[2:])
+            mixed_BTHD = torch.lerp(out_BTHD, read_BTHD, gate_BH[:, None, :, None])
+            return mixed_BTHD.flatten(2).to(out_BTC.dtype)
+
+    def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
+        """The memory with this window in it, but for the positions that the next one reads again."""
+        stride = max(0, self._keys_values[0][0].shape[2] - overlap)
+        in_order = [self._keys_values[site] for site in range(len(self._keys_values))]
+        keys, values = ([one[:, :, :stride] for one in part] for part in zip(*in_order, strict=True))
+        with as_given(keys[0]):
+            return self._fast.write(self._memory, keys, values, self._fused)
+
+    def reorder(self, lane_B: torch.Tensor) -> None:
+        """The memory goes along, and what is to be written."""
+        self._keys_values = {site: (k[lane_B], v[lane_B]) for site, (k, v) in self._keys_values.items()}
+        self._sites = [tuple(one[lane_B] for one in site) for site in self._sites]
+        self._memory = None if self._memory is None else tuple(one[lane_B] for one in self._memory)
+
+
+def _sites(state: State) -> list[State]:
+    """Each site's own, as views whose gradients are put together again at once."""
+    return list(zip(*(one.unbind(1) for one in state), strict=True))
+
+
+def _and_sums(memory: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """A memory, and the sums of keys where there are any."""
+    return memory[0], memory[1] if len(memory) > 1 else None
+
+
+def _over(lane_B: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Something of lanes, to be broadcast over all that a tensor has of each."""
+    return lane_B.view(-1, *[1] * (x.dim() - 1))
+
+
+def _of_heads(logit_SG: torch.Tensor) -> torch.Tensor:
+    """Numbers between 0 and 1, to be broadcast over heads' matrices."""
+    return gate(logit_SG)[..., None, None]

@@ -1,0 +1,69 @@
+"""fast_weights: an associative memory per key-value head, written as a window ends and read in the next.
+
+Infini-attention's two rules of writing, and a gated delta rule that forgets.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from recur_tune.common.shape import Shape
+from recur_tune.common.windowing import Windowing
+from recur_tune.recurrences.layers import Layer, layer_count, refused_layer
+from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
+
+
+class FastWeightsSpec(BaseModel):
+    """The fields of `fast_weights`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    write_rule: Literal["linear", "delta", "gated"] = Field(
+        "delta",
+        description="how a window is written into the fast weights: 'linear' adds its values, 'delta' what its keys do "
+        "not yet find there, 'gated' the same into weights that learn to forget",
+    )
+    fast_layers: Layer = Field("all", description="layer that has fast weights, from 1, or 'all'")
+
+
+def _work(spec: FastWeightsSpec, shape: Shape, windowing: Windowing) -> Work:
+    """Every product is of queries or keys with a head's square of weights, and beside it with their sum of keys."""
+    sites = layer_count(spec.fast_layers, shape)
+    written = 2 * shape.key_value_heads * shape.head_size**2
+    found = 2 * shape.head_size * (shape.head_size + _sums(spec))
+    return Work(
+        made=sites * windowing.stride * written,
+        used=sites * windowing.size * shape.heads * found,
+        carried=0 if spec.write_rule == "linear" else sites * windowing.stride * shape.key_value_heads * found,
+    )
+
+
+def _flops(spec: FastWeightsSpec, shape: Shape, windowing: Windowing) -> float:
+    return sum(_work(spec, shape, windowing))
+
+
+def _state_floats(spec: FastWeightsSpec, shape: Shape) -> int:
+    sites = layer_count(spec.fast_layers, shape)
+    return sites * shape.key_value_heads * shape.head_size * (shape.head_size + _sums(spec))
+
+
+def _sums(spec: FastWeightsSpec) -> int:
+    """Columns beside the weights: the sum of keys that what is found is divided by; with 'gated' there is none."""
+    return 0 if spec.write_rule == "gated" else 1
+
+
+FAST_WEIGHTS = Mechanism(
+    name="fast_weights",
+    spec=FastWeightsSpec,
+    module="recur_tune.recurrences.fast_weights.module:FastWeights",
+    summary="writes every window's keys and values into a matrix per head, which the next ones' queries read",
+    mark=Mark("fast weights", "h", "hexagon", "#332288"),
+    # Gates that start closed open only at a rate many times the base's.
+    first={"infini": {"write_rule": "delta", "fast_layers": "all", "recurrence_rate": 10.0}},
+    flops=_flops,
+    work=_work,
+    state_floats=_state_floats,
+    check=lambda spec, shape, base: refused_layer("fast_layers", spec.fast_layers, shape, base),
+)

@@ -1,0 +1,103 @@
+"""pooled: the recurrence of the paper's section 3.1, and the variants that it mentions.
+
+A window's positions are pooled, a small network makes M embeddings of them, and one layer, or every layer, of the next
+window attends to these as keys and values.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+
+from recur_tune.common.shape import Shape
+from recur_tune.common.windowing import Windowing
+from recur_tune.recurrences.layers import Layer, layer_count, refused_layer
+from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
+
+Pooling = Literal["mean", "max", "attention", "recent"]
+
+
+class PooledSpec(BaseModel):
+    """The fields of `pooled`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    l_ins: Layer = Field(2, description="layer that sees the state, from 1, or 'all'")
+    width: PositiveInt = Field(200, description="units in each hidden layer of the recurrence's network")
+    depth: NonNegativeInt = Field(3, description="hidden layers of the recurrence's network")
+    pooling: Pooling = Field(
+        "mean",
+        description="how a window's positions become one vector; with 'recent' every embedding has its own: of the "
+        "last position, the two before, the four before those, and at last of all the rest",
+    )
+    embeddings: PositiveInt = Field(1, description="embeddings inserted per layer")
+    skip: bool = Field(
+        False, description="add what the network is given to what it makes, so that a state starts as a layer's output"
+    )
+
+
+def _flops(spec: PooledSpec, shape: Shape, windowing: Windowing) -> float:
+    """Making the state, its keys and values, and every position's look at them."""
+    look = windowing.size * spec.embeddings * 2 * 2 * shape.heads * shape.head_size
+    return _made(spec, shape, windowing) + layer_count(spec.l_ins, shape) * (_keys_values(spec, shape) + look)
+
+
+def _work(spec: PooledSpec, shape: Shape, windowing: Windowing) -> Work:
+    """The square of causal attention grows from T to T + M on both sides, an encoder's on one."""
+    beside = windowing.size if shape.both_ways else windowing.size + spec.embeddings
+    grown = beside * (windowing.size + spec.embeddings) - windowing.size**2
+    look = grown * 2 * 2 * shape.heads * shape.head_size
+    return Work(_made(spec, shape, windowing), layer_count(spec.l_ins, shape) * (_keys_values(spec, shape) + look))
+
+
+def _made(spec: PooledSpec, shape: Shape, windowing: Windowing) -> float:
+    """The network, and the pooling where it is a product."""
+    by_stretch = spec.pooling == "recent"  # the network is run for each embedding, and makes one
+    outputs = layer_count(spec.l_ins, shape) * (1 if by_stretch else spec.embeddings) * shape.hidden
+    sizes = [shape.hidden, *[spec.width] * spec.depth, outputs]
+    network = sum(2 * fan_in * fan_out for fan_in, fan_out in pairwise(sizes))
+    pooling = 2 * 2 * windowing.size * shape.hidden if spec.pooling == "attention" else 0
+    return network * (spec.embeddings if by_stretch else 1) + pooling
+
+
+def _keys_values(spec: PooledSpec, shape: Shape) -> int:
+    """The inserted embeddings' projection at one layer."""
+    return spec.embeddings * 2 * 2 * shape.hidden * shape.key_value_heads * shape.head_size
+
+
+def _state_floats(spec: PooledSpec, shape: Shape) -> int:
+    return layer_count(spec.l_ins, shape) * spec.embeddings * shape.hidden
+
+
+# Section 5 of the paper, as far as it says: what every search over recurrences should be compared with.
+PAPER = {
+    "l_ins": 2, "width": 200, "depth": 3, "pooling": "mean", "embeddings": 1, "skip": False, "recurrence_rate": 1.0,
+    "window": 300, "overlap": 0, "windows": 20,
+}  # fmt: skip
+
+
+def _check(spec: PooledSpec, shape: Shape, base: str) -> str | None:
+    if shape.both_ways and spec.pooling != "mean":
+        return f"pooling: {spec.pooling!r} would take in the padding of windows that {base} reads; choose 'mean'."
+    return refused_layer("l_ins", spec.l_ins, shape, base)
+
+
+POOLED = Mechanism(
+    name="pooled",
+    spec=PooledSpec,
+    module="recur_tune.recurrences.pooled.module:Pooled",
+    summary="makes a few embeddings of a whole window, to which layers of the next one attend",
+    mark=Mark("pooled", "^", "triangle-up", "#d55e00"),
+    first={"paper": PAPER},
+    aliases=("memory",),
+    flops=_flops,
+    work=_work,
+    state_floats=_state_floats,
+    leaves_overlap_out=False,
+    outside_products=frozenset({"skip"}),  # which only adds
+    both_ways=True,
+    outside_state=frozenset({"width", "depth", "pooling", "skip"}),
+    check=_check,
+)

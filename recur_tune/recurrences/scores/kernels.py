@@ -1,0 +1,297 @@
+"""What `scores` does beside its products, as Triton kernels: weights are made of heads' numbers, rows are gathered, and
+heads mixed, in one pass each.
+
+Heads with such weights are spread evenly over a layer's: of H heads, number n of N is head n H // N. Rows of the state
+and positions are filled up with zeros to a multiple of eight: tensor cores load 16 bytes at a time.
+
+Shape suffixes: B lanes, T positions, N heads with such weights, G heads of keys and values, D head size, C columns,
+X rows of the state and positions, Y rows of the state, L layers, R rows of weights.
+"""
+
+# mypy: allow-untyped-defs
+# (Triton reads a kernel's annotations, and has none for a place in memory.)
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from recur_tune.ops.triton.jit import kernel, tl, triton
+
+_ROWS = 32  # of a block
+_COLUMNS = 64  # the same, of weights
+_QUARTER = tl.constexpr(1.5707963267948966)  # of a turn
+
+
+def padded_rows(count: int) -> int:
+    """So many, filled up."""
+    return -(-count // 8) * 8
+
+
+def score_weights(
+    radius_LN: torch.Tensor,
+    angle_LN: torch.Tensor,
+    sines: int,
+    dilation: int,
+    first: int,
+    rows: int,
+    seen: int,
+    kind: torch.dtype,
+    with_imaginary: bool,
+) -> torch.Tensor:
+    """What positions from `first` on take from the state and from the window's first positions, so many as are `seen`,
+    [L, N, R, X]: the real parts, and if they are wanted the imaginary ones below them. The last heads are `sines`."""
+    return _Weights.apply(radius_LN, angle_LN, sines, dilation, first, rows, seen, kind, with_imaginary)
+
+
+def rows_of_heads(v_BGTD: torch.Tensor, past_BNYD: torch.Tensor, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The state's rows and behind them the values of some of so many heads, [N, X, B, D], as the values' numbers;
+    behind these, zeros. And the values among them, for whoever needs these alone."""
+    return _Rows.apply(v_BGTD, past_BNYD, heads)
+
+
+def mix_heads(out_BTC: torch.Tensor, taken_NTBD: torch.Tensor, gate_N: torch.Tensor) -> torch.Tensor:
+    """What a layer's heads took, and in some of them by their gates something else."""
+    return _Mixed.apply(out_BTC, taken_NTBD, gate_N)
+
+
+class _Weights(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, radius: torch.Tensor, angle: torch.Tensor, sines: int, dilation: int, first: int, rows: int,
+        seen: int, kind: torch.dtype, with_imaginary: bool,
+    ) -> torch.Tensor:  # fmt: skip
+        radius, angle = radius.contiguous(), angle.contiguous()
+        (layers, numbers), columns = radius.shape, padded_rows(2 * dilation + seen)
+        weights = radius.new_empty(layers, numbers, (1 + with_imaginary) * rows, columns, dtype=kind)
+        ctx.given = numbers, sines, dilation, first, rows, seen
+        ctx.save_for_backward(radius, angle)
+        _weights[_weight_blocks(weights)](
+            radius, angle, weights, *ctx.given, *weights.shape[2:], ROWS=_ROWS, BLOCK=_COLUMNS
+        )
+        return weights
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_weights: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (radius, angle), by_weights = ctx.saved_tensors, by_weights.contiguous()
+        blocks = _weight_blocks(by_weights)
+        by_both = radius.new_empty(2, *radius.shape, blocks[1] * blocks[2])  # each program's part
+        _weights_backward[blocks](
+            radius, angle, by_weights, by_both, *ctx.given, *by_weights.shape[2:], ROWS=_ROWS, BLOCK=_COLUMNS
+        )
+        return *by_both.sum(-1).unbind(), *[None] * 7
+
+
+def _weight_blocks(weights: torch.Tensor) -> tuple[int, int, int]:
+    layers, numbers, rows, columns = weights.shape
+    return layers * numbers, triton.cdiv(rows, _ROWS), triton.cdiv(columns, _COLUMNS)
+
+
+@triton.jit
+def _powers(
+    radius_at, angle_at, numbers, sines, dilation, first, rows, seen, row, column,
+):  # fmt: skip
+    """Of a head's number, at these rows and columns of its weights: the exponent, what is raised to it and to one less,
+    the turn, and where there is anything."""
+    head = tl.program_id(0)
+    number = head % numbers
+    step = tl.where(number % 2 == 1, dilation, 1)
+    is_imaginary, at = (row >= rows)[:, None], (first + row % rows)[:, None]
+    from_state, position = (column < 2 * dilation)[None, :], (column - 2 * dilation)[None, :]
+    place, lag = at % dilation, at - position
+    of_state = from_state & ((column % dilation)[None, :] == place)
+    of_lag = (position >= 0) & (position < seen) & (lag > 0) & (lag % step == 0)
+    exponent = tl.where(of_state, (at - place) // step, tl.where(of_lag, lag // step, 0))
+    # A sine is a cosine a quarter late, and so is an imaginary part.
+    late = is_imaginary.to(tl.int32) + (of_lag & (number >= numbers - sines)).to(tl.int32)
+    late -= (of_state & (column >= dilation)[None, :]).to(tl.int32)
+    radius, angle = tl.load(radius_at + head), tl.load(angle_at + head)
+    there = of_state | of_lag
+    long, below = exponent.to(tl.float32), tl.maximum(exponent - 1, 0)
+    size = tl.log2(tl.abs(radius))
+    power = tl.where(exponent > 0, tl.exp2(size * tl.maximum(long, 1.0)), 1.0)
+    lower = tl.where(below > 0, tl.exp2(size * tl.maximum(below.to(tl.float32), 1.0)), 1.0)
+    sign = tl.where(radius < 0, -1.0, 1.0)
+    power *= tl.where(exponent % 2 == 1, sign, 1.0)
+    lower *= tl.where(below % 2 == 1, sign, 1.0)
+    return long, power, lower, angle * long - late.to(tl.float32) * _QUARTER, there
+
+
+@kernel
+def _weights(
+    radius_at, angle_at, weights_at, numbers, sines, dilation, first, rows, seen, all_rows, columns,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    _, power, _, turn, there = _powers(radius_at, angle_at, numbers, sines, dilation, first, rows, seen, row, column)
+    at = (tl.program_id(0).to(tl.int64) * all_rows + row[:, None]) * columns + column[None, :]
+    inside = (row < all_rows)[:, None] & (column < columns)[None, :]
+    tl.store(weights_at + at, tl.where(there, power * tl.cos(turn), 0.0), mask=inside)
+
+
+@kernel
+def _weights_backward(
+    radius_at, angle_at, by_weights_at, by_both_at, numbers, sines, dilation, first, rows, seen, all_rows, columns,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
+    exponent, power, lower, turn, there = _powers(
+        radius_at, angle_at, numbers, sines, dilation, first, rows, seen, row, column
+    )
+    at = (tl.program_id(0).to(tl.int64) * all_rows + row[:, None]) * columns + column[None, :]
+    inside = (row < all_rows)[:, None] & (column < columns)[None, :]
+    by_weight = tl.load(by_weights_at + at, mask=inside & there, other=0.0).to(tl.float32) * exponent
+    part = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)
+    parts, heads = tl.num_programs(1) * tl.num_programs(2), tl.num_programs(0)
+    by_both_at += tl.program_id(0) * parts + part
+    tl.store(by_both_at, tl.sum(tl.sum(by_weight * lower * tl.cos(turn), 1), 0))
+    tl.store(by_both_at + heads * parts, -tl.sum(tl.sum(by_weight * power * tl.sin(turn), 1), 0))
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, v: torch.Tensor, past: torch.Tensor, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.set_materialize_grads(False)
+        v = v if v.stride(-1) == 1 else v.contiguous()
+        past = past if past.stride(-1) == 1 else past.contiguous()
+        (lanes, groups, positions, size), (_, numbers, before, _) = v.shape, past.shape
+        ctx.heads, ctx.shape, ctx.before, ctx.kind = heads, v.shape, before, past.dtype
+        count = padded_rows(before + positions)
+        rows = v.new_empty(numbers, count, lanes, size)
+        _rows[(triton.cdiv(count, _ROWS), numbers, lanes)](
+            v, *v.stride()[:3], past, *past.stride()[:3], rows, heads, heads // groups, before,
+            positions, count, size, ROWS=_ROWS, BLOCK=triton.next_power_of_2(size), num_warps=2,
+        )  # fmt: skip
+        return rows, rows[:, before : before + positions]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_rows: torch.Tensor, by_values: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        by_rows, by_values = by_rows.contiguous(), None if by_values is None else by_values.contiguous()
+        (lanes, groups, positions, size), numbers = ctx.shape, len(by_rows)
+        by_v = by_rows.new_empty(lanes, positions, groups, size).transpose(1, 2)
+        _rows_backward[(triton.cdiv(positions, _ROWS), groups, lanes)](
+            by_rows, by_rows if by_values is None else by_values, by_v, ctx.heads, ctx.heads // groups, numbers,
+            ctx.before, positions, by_rows.shape[1], size, HAS_VALUES=by_values is not None,
+            ROWS=_ROWS, BLOCK=triton.next_power_of_2(size), num_warps=2,
+        )  # fmt: skip
+        return by_v, by_rows[:, : ctx.before].permute(2, 0, 1, 3).to(ctx.kind), None
+
+
+class _Mixed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, out: torch.Tensor, taken: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
+        out, taken, gate = out.contiguous(), taken.contiguous(), gate.contiguous()
+        (numbers, positions, lanes, size), mixed = taken.shape, torch.empty_like(out)
+        heads = out.shape[-1] // size
+        _mix[(triton.cdiv(positions, _ROWS), heads, lanes)](
+            out, taken, gate, mixed, numbers, positions, size,
+            ROWS=_ROWS, BLOCK=triton.next_power_of_2(size), num_warps=2,
+        )  # fmt: skip
+        ctx.save_for_backward(out, taken, gate)
+        return mixed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_mixed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        out, taken, gate = ctx.saved_tensors
+        numbers, positions, lanes, size = taken.shape
+        by_out, by_taken, blocks = torch.empty_like(out), torch.empty_like(taken), triton.cdiv(positions, _ROWS)
+        of_gate = gate.new_empty(lanes * blocks, numbers, dtype=torch.float32)  # each program's part
+        _mix_backward[(blocks, out.shape[-1] // size, lanes)](
+            out, taken, gate, by_mixed.contiguous(), by_out, by_taken, of_gate, numbers, positions, size,
+            ROWS=_ROWS, BLOCK=triton.next_power_of_2(size), num_warps=2,
+        )  # fmt: skip
+        return by_out, by_taken, of_gate.sum(0).to(gate.dtype)
+
+
+@kernel
+def _rows(
+    v_at, v_lane, v_head, v_row, past_at, past_lane, past_head, past_row, rows_at, heads, group, before,
+    positions, count, size,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    number, lane = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    inside = (row < count)[:, None] & (column < size)[None, :]
+    own = number * heads // tl.num_programs(1) // group
+    v_at += lane * v_lane + own * v_head
+    past_at += lane * past_lane + number * past_head
+    # Of the two only one is loaded.
+    of_past = past_at + row[:, None] * past_row + column[None, :]
+    value = tl.load(of_past, mask=inside & (row < before)[:, None], other=0.0).to(tl.float32)
+    of_v = v_at + (row - before)[:, None] * v_row + column[None, :]
+    is_own = (row >= before) & (row < before + positions)
+    value += tl.load(of_v, mask=inside & is_own[:, None], other=0.0).to(tl.float32)
+    at = ((number * count + row[:, None]).to(tl.int64) * tl.num_programs(2) + lane) * size + column[None, :]
+    tl.store(rows_at + at, value, mask=inside)
+
+
+@kernel
+def _rows_backward(
+    by_rows_at, by_values_at, by_v_at, heads, group, numbers, before, positions, count, size,
+    HAS_VALUES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    own, lane, lanes = tl.program_id(1), tl.program_id(2).to(tl.int64), tl.num_programs(2)
+    row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    inside = (row < positions)[:, None] & (column < size)[None, :]
+    total = tl.zeros([ROWS, BLOCK], tl.float32)
+    for number in range(0, numbers):
+        there = tl.where(number * heads // numbers // group == own, positions, 0)
+        at = number * count + before + row[:, None]
+        at = (at.to(tl.int64) * lanes + lane) * size + column[None, :]
+        wanted = inside & (row < there)[:, None]
+        total += tl.load(by_rows_at + at, mask=wanted, other=0.0).to(tl.float32)
+        if HAS_VALUES:
+            at = ((number * positions + row[:, None]).to(tl.int64) * lanes + lane) * size + column[None, :]
+            total += tl.load(by_values_at + at, mask=wanted, other=0.0).to(tl.float32)
+    at = ((lane * positions + row[:, None]) * tl.num_programs(1) + own) * size + column[None, :]
+    tl.store(by_v_at + at, total, mask=inside)
+
+
+@triton.jit
+def _number(head, heads, numbers):
+    """Which of the heads with weights of their own a head is, and whether it is one."""
+    number = (head * numbers + heads - 1) // heads
+    return number, (number < numbers) & (number * heads // numbers == head)
+
+
+@kernel
+def _mix(out_at, taken_at, gate_at, mixed_at, numbers, positions, size, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    head, heads, lane = tl.program_id(1), tl.num_programs(1), tl.program_id(2).to(tl.int64)
+    row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    inside = (row < positions)[:, None] & (column < size)[None, :]
+    number, is_mixed = _number(head, heads, numbers)
+    gate = tl.load(gate_at + number, mask=is_mixed, other=0.0).to(tl.float32)
+    at = ((lane * positions + row[:, None]) * heads + head) * size + column[None, :]
+    at_taken = ((number * positions + row[:, None]).to(tl.int64) * tl.num_programs(2) + lane) * size + column[None, :]
+    wanted = inside & (row < tl.where(is_mixed, positions, 0))[:, None]
+    out = tl.load(out_at + at, mask=inside, other=0.0).to(tl.float32)
+    taken = tl.load(taken_at + at_taken, mask=wanted, other=0.0).to(tl.float32)
+    tl.store(mixed_at + at, out + gate * (taken - out), mask=inside)
+
+
+@kernel
+def _mix_backward(
+    out_at, taken_at, gate_at, by_mixed_at, by_out_at, by_taken_at, of_gate_at, numbers, positions, size,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    head, heads, lane = tl.program_id(1), tl.num_programs(1), tl.program_id(2).to(tl.int64)
+    row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
+    inside = (row < positions)[:, None] & (column < size)[None, :]
+    number, is_mixed = _number(head, heads, numbers)
+    gate = tl.load(gate_at + number, mask=is_mixed, other=0.0).to(tl.float32)
+    at = ((lane * positions + row[:, None]) * heads + head) * size + column[None, :]
+    at_taken = ((number * positions + row[:, None]).to(tl.int64) * tl.num_programs(2) + lane) * size + column[None, :]
+    wanted = inside & (row < tl.where(is_mixed, positions, 0))[:, None]
+    out = tl.load(out_at + at, mask=wanted, other=0.0).to(tl.float32)
+    taken = tl.load(taken_at + at_taken, mask=wanted, other=0.0).to(tl.float32)
+    by_mixed = tl.load(by_mixed_at + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(by_out_at + at, (1 - gate) * by_mixed, mask=inside)
+    tl.store(by_taken_at + at_taken, gate * by_mixed, mask=wanted)
+    of_gate = tl.sum(tl.sum(by_mixed * (taken - out), 1), 0)
+    part = lane * tl.num_programs(0) + tl.program_id(0)
+    tl.store(of_gate_at + part * numbers + number, of_gate, mask=is_mixed)

@@ -1,0 +1,226 @@
+"""The front as a figure: quality against cost, a mark for each trial, a line along the best of each group.
+
+Shape says which group a trial belongs to, size and a black edge that it is on the front, and a hollow mark that it did
+not reach its full budget; colour only adds a second cost, so that those who see it differently lose nothing else. Pages
+show the figure as it is, and `pictures` draws it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from recur_tune.report.figures.marks import (
+    GREY,
+    GRID,
+    KINDS,
+    OF_ANY_KIND,
+    Figure,
+    Kind,
+    axis,
+    colour_axis,
+    colour_values,
+    names_with_room,
+    usual_top,
+)
+from recur_tune.search.record.front import non_dominated
+from recur_tune.search.record.objectives import Objective
+from recur_tune.search.record.state import TrialRecord, values_of
+
+EDGE = {"width": 0.8, "color": "#555555"}  # yellow on white would be lost without it
+_LINE = "#555555"  # where colours say something else
+_BEATEN = {"size": 9, "opacity": 0.4}
+_BEST = {"size": 15, "opacity": 1, "line": {"width": 1.8, "color": "black"}}
+_STOPPED = {"size": 8, "opacity": 0.6}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Trials in one shape: those of one kind, or of one search among several."""
+
+    look: Kind
+    best: Sequence[TrialRecord]  # on the front
+    beaten: Sequence[TrialRecord]  # at full budget
+    stopped: Sequence[TrialRecord] = ()  # before it
+
+    def along(self, x: Objective, y: Objective) -> list[TrialRecord]:
+        """From cheap to good, those at full budget that no other of the group beats in the two axes."""
+        own = [*self.best, *self.beaten]
+        if not own:
+            return []
+        places = np.column_stack([values_of(own, x), values_of(own, y)])
+        chosen = [trial for trial, best in zip(own, non_dominated(places), strict=True) if best]
+        return sorted(chosen, key=lambda trial: trial.values([x.name, y.name]) or [])
+
+
+def by_kind(
+    complete: Iterable[TrialRecord],
+    best: Iterable[TrialRecord],
+    stopped: Sequence[TrialRecord],
+    kind_of: Callable[[TrialRecord], str | None],
+) -> list[Group]:
+    """The trials by their kind of recurrence; those of a kind that nobody decided are one group."""
+    on_front = {trial.number: trial for trial in best}
+    beaten = [trial for trial in complete if trial.number not in on_front]
+    groups = [
+        Group(
+            look, *([one for one in trials if kind_of(one) == kind] for trials in (on_front.values(), beaten, stopped))
+        )
+        for kind, look in [*KINDS.items(), (None, OF_ANY_KIND)]
+    ]
+    return [group for group in groups if group.best or group.beaten or group.stopped]
+
+
+@dataclass(frozen=True)
+class Front:
+    """What there is to draw, and along which axes."""
+
+    x: Objective
+    y: Objective
+    colour: Objective | None
+    groups: list[Group]
+    stopped_title: str = "stopped early, where it stood"
+
+    @property
+    def complete(self) -> list[TrialRecord]:
+        """Every trial at full budget."""
+        return [trial for group in self.groups for trial in (*group.best, *group.beaten)]
+
+    @property
+    def stopped(self) -> list[TrialRecord]:
+        """Every trial that did not come so far."""
+        return [trial for group in self.groups for trial in group.stopped]
+
+    @cached_property
+    def in_view(self) -> list[TrialRecord]:
+        """The trials for which the axes make room: a few that went wrong must not press all others into a line.
+
+        Those that were stopped early may take as much room again as the complete ones, and what half of all need.
+        """
+        known = self.complete or self.stopped
+        if not known:
+            return []
+        worst = usual_top(values_of(known, self.y))
+        shown = [trial for trial in known if values_of([trial], self.y)[0] <= worst]
+        if not self.complete:
+            return shown
+        x, y = values_of(shown, self.x), values_of(shown, self.y)
+        half = float(np.median(values_of([*self.complete, *self.stopped], self.y)))
+        top = max(2 * max(y) - min(y), min(half, worst))
+        left, right = _again_as_wide(min(x), max(x))
+        near = [left <= across <= right and up <= top for across, up in self.places(self.stopped)]
+        return [*shown, *(trial for trial, is_near in zip(self.stopped, near, strict=True) if is_near)]
+
+    def places(self, trials: Sequence[TrialRecord]) -> list[tuple[float, float]]:
+        """Where trials stand along the two axes."""
+        return list(zip(values_of(trials, self.x), values_of(trials, self.y), strict=True))
+
+    def axes(self, fixed: bool = False) -> Figure:
+        """The axes with room for the trials in view, and the colours of all."""
+        shown = self.in_view
+        made = {
+            "xaxis": axis(self.x, values_of(shown, self.x), fixed=fixed),
+            "yaxis": axis(self.y, values_of(shown, self.y), log=False, fixed=fixed),
+        }
+        if self.colour and self.complete:
+            made["coloraxis"] = colour_axis(self.colour, values_of(self.complete, self.colour))
+        return made
+
+    def traces(self, edge: Figure | None = None) -> list[Figure]:
+        """What was stopped early, lines, the beaten trials with this edge, and on top the front with its names."""
+        beaten = _BEATEN | ({"line": edge} if edge else {})
+        made = [self._hollow(group) for group in self.groups]
+        made += [self._line(group) for group in self.groups]
+        for group in self.groups:
+            made.append(self._marks(group, group.beaten, f"{group.look.title}, beaten", beaten))
+        for group in self.groups:
+            names = {
+                "mode": "markers+text", "text": [trial.name for trial in group.best], "textposition": "top right",
+                "textfont": {"size": 11}, "cliponaxis": False,
+            }  # fmt: skip
+            made.append(self._marks(group, group.best, f"{group.look.title}, on the front", _BEST) | names)
+        return [trace for trace in made if trace["x"]]
+
+    def legend(self) -> list[Figure]:
+        """Marks without a place, for the legend alone: one for every kind, which shows and hides all that is drawn of
+        it, and one for everything else that a mark can say."""
+        kinds = [
+            _entry(look.title, marker={"symbol": look.symbol, "color": self._own_colour(look), "size": 11})
+            | {"legendgroup": look.title}
+            for look in (group.look for group in self.groups)
+        ]
+        groups, of_any = self.groups, {"symbol": "circle", "color": _LINE}
+        along = "best of its kind for a cost" if len(groups) > 1 else "best for a cost"
+        others = (
+            (self.complete, along, {"mode": "lines", "line": {"color": _LINE, "width": 1.2}}),
+            (any(one.best for one in groups), "on the front", {"marker": of_any | _BEST | {"color": GRID}}),
+            (any(one.beaten for one in groups), "complete, but beaten", {"marker": of_any | _BEATEN}),
+            (self.stopped, self.stopped_title, {"marker": of_any | _STOPPED | {"symbol": "circle-open"}}),
+        )
+        return kinds + [_entry(title, **look) for there, title, look in others if there]
+
+    def _own_colour(self, look: Kind) -> str:
+        return _LINE if self.colour else look.colour
+
+    def _hollow(self, group: Group) -> Figure:
+        """Where the trials of a group stood when they were stopped."""
+        look = group.look
+        colour = GREY if self.colour else look.colour
+        marker = {"symbol": f"{look.symbol}-open", "color": colour, **_STOPPED}
+        return points(group.stopped, self.x, self.y, f"{look.title}, {self.stopped_title}", marker=marker) | _of(look)
+
+    def _line(self, group: Group) -> Figure:
+        """Along the best of a group: a step, since nothing is promised between two trials."""
+        along, look = group.along(self.x, self.y), group.look
+        return {
+            "type": "scatter", "mode": "lines", "name": f"{look.title}: best for a cost", "hoverinfo": "skip",
+            "x": values_of(along, self.x), "y": values_of(along, self.y),
+            "line": {"shape": "hv", "dash": look.dash, "color": self._own_colour(look), "width": 1.2},
+            **_of(look),
+        }  # fmt: skip
+
+    def _marks(self, group: Group, trials: Sequence[TrialRecord], name: str, marker: Figure) -> Figure:
+        own: Figure = {"color": group.look.colour}
+        if self.colour:
+            own = {"color": colour_values(values_of(trials, self.colour)), "coloraxis": "coloraxis"}
+        symbol = {"symbol": group.look.symbol}
+        return points(trials, self.x, self.y, name, marker=symbol | marker | own) | _of(group.look)
+
+
+def _of(look: Kind) -> Figure:
+    """What is drawn of a kind comes and goes with its entry in the legend."""
+    return {"legendgroup": look.title, "showlegend": False}
+
+
+def _entry(title: str, **look: Any) -> Figure:
+    return {"type": "scatter", "mode": "markers", "name": title, "x": [None], "y": [None], **look}
+
+
+def _again_as_wide(low: float, high: float) -> tuple[float, float]:
+    """Ends with as much room to either side as lies between two values, at least a factor of two."""
+    if low <= 0:
+        return -math.inf, 2 * high - low
+    factor = max(high / low, 2)
+    return low / factor, high * factor
+
+
+def points(trials: Sequence[TrialRecord], x: Objective, y: Objective, name: str, **look: Any) -> Figure:
+    """Trials as marks; a page shows what it knows of them under the pointer."""
+    return {
+        "type": "scatter", "mode": "markers", "name": name, "x": values_of(trials, x), "y": values_of(trials, y),
+        "customdata": [trial.number for trial in trials], **look,
+    }  # fmt: skip
+
+
+def thin_names(traces: Iterable[Figure], x_axis: Figure) -> None:
+    """Leave out the names that would cover a neighbour's."""
+    named = [trace for trace in traces if "text" in trace]
+    names, x, y = ([one for trace in named for one in trace[part]] for part in ("text", "x", "y"))
+    kept = iter(names_with_room(names, x, y, x_axis))
+    for trace in named:
+        trace["text"] = [next(kept) for _ in trace["text"]]

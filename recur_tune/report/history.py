@@ -1,0 +1,115 @@
+"""What the log knows and the state forgets: how the hypervolume grew, and which worker trained which trial when.
+
+Times are seconds of the search's own clock, which stands still while nobody runs it: a search that was stopped in the
+evening and resumed in the morning has no night in its figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from recur_tune.search.record.front import GrowingFront, reference_point
+from recur_tune.search.record.state import Event, SearchState
+
+
+@dataclass(frozen=True)
+class Volume:
+    """The front's hypervolume from a moment on."""
+
+    seconds: float
+    trial: int | None  # the one that had just reached its full budget
+    value: float
+
+
+@dataclass(frozen=True)
+class Span:
+    """A worker on a trial, without a break."""
+
+    trial: int
+    worker: str  # host and process; empty where it never reported
+    start: float
+    end: float
+    state: str  # how it ended, `running` where it has not
+
+    @property
+    def seconds(self) -> float:
+        """How long."""
+        return self.end - self.start
+
+
+def volumes(events: Iterable[Event], objectives: Sequence[str], reference: Mapping[str, float]) -> list[Volume]:
+    """The hypervolume after every trial at full budget, against one reference; empty while that is not known.
+
+    The log's end is the last of them, so that a front which has long stood still is seen to.
+    """
+    if any(objective not in reference for objective in objectives):
+        return []
+    found, clock, grown = [Volume(0.0, None, 0.0)], 0.0, GrowingFront(reference_point(reference, objectives))
+    for clock, event, state in _timed(events):
+        trial = state.trials.get(event.get("trial", -1))  # none where a repetition confirms one
+        if trial is not None and event.get("state") == "complete":
+            found.append(Volume(clock, event["trial"], grown.add(trial.values(objectives))))
+    return [*found, Volume(clock, None, found[-1].value)]
+
+
+def spans(events: Iterable[Event]) -> list[Span]:
+    """Every stretch that a worker spent on a trial, in the order of their ends."""
+    open_: dict[int, Span] = {}
+    closed: list[Span] = []
+    clock = 0.0
+
+    def close(trial: int, state: str) -> None:
+        if span := open_.pop(trial, None):
+            closed.append(replace(span, end=clock, state=state))
+
+    for clock, event, _ in _timed(events):
+        kind, number = event["kind"], event.get("trial", -1)
+        if kind == "search":  # whatever was open when another process takes over, or the last one leaves, had ended
+            for trial in list(open_):
+                close(trial, "interrupted")
+        elif kind == "running":
+            close(number, "interrupted")
+            open_[number] = Span(number, "", clock, clock, "running")
+        elif kind == "moved":
+            close(number, "moved")
+            open_[number] = Span(number, "", clock, clock, "running")
+        elif kind == "report" and number in open_ and (worker := event.get("worker", "")):
+            if open_[number].worker not in ("", worker):
+                close(number, "moved")
+                open_[number] = Span(number, "", clock, clock, "running")
+            open_[number] = replace(open_[number], worker=worker)
+        if kind in ("report", "end") and event.get("state"):
+            close(number, event["state"])
+    for trial in list(open_):
+        close(trial, "running")
+    return closed
+
+
+def lanes(stretches: Iterable[Span], most: int) -> dict[str, list[Span]]:
+    """Spans by the row that they are drawn in: a worker each or, where those are many, as few as a host needs.
+
+    Where every trial has a process of its own, a row each would be a staircase that says nothing about load.
+    """
+    rows: dict[str, list[Span]] = {}
+    for span in sorted(stretches, key=lambda span: (span.start, span.trial)):
+        rows.setdefault(span.worker or "unknown", []).append(span)
+    if len(rows) <= most:
+        return dict(sorted(rows.items()))
+    packed: dict[str, list[list[Span]]] = {}
+    for span in sorted((span for row in rows.values() for span in row), key=lambda span: (span.start, span.trial)):
+        host = packed.setdefault(span.worker.rpartition(":")[0] or "unknown", [])
+        free = next((lane for lane in host if lane[-1].end <= span.start), None)
+        if free is None:
+            host.append([span])
+        else:
+            free.append(span)
+    return {f"{host} #{place}": lane for host in sorted(packed) for place, lane in enumerate(packed[host], start=1)}
+
+
+def _timed(events: Iterable[Event]) -> Iterator[tuple[float, Event, SearchState]]:
+    """Every event with the search's clock at it and the state after it."""
+    state = SearchState()
+    for event in events:
+        state.apply(event)
+        yield state.active_seconds, event, state

@@ -1,0 +1,108 @@
+"""What was found: the front, and quality by window size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from recur_tune.report.figures.front import EDGE, Front, by_kind, points, thin_names
+from recur_tune.report.figures.marks import KINDS, Figure, Panel, axis, layout, plain_axis, usual_top
+from recur_tune.report.reading import Reading
+from recur_tune.search.record.objectives import OBJECTIVES
+from recur_tune.search.record.state import TrialRecord, values_of
+
+_FRONT_HEIGHT, _HEIGHT = 540, 420
+
+
+def front_panel(search: Reading) -> Panel:
+    """Quality against the first cost, coloured by the second; the trials of every kind have a shape of their own."""
+    key, title = "front", f"The front: {search.quality.title} against {search.costs[0].title}"
+    if not search.complete:
+        return Panel.of_words(key, title, "No trial has reached its full budget with values that are numbers yet.")
+    cost, quality = search.costs[0], search.quality
+    colour = search.costs[1] if len(search.costs) > 1 else None
+    unfinished = [trial for trial in search.known if trial.state != "complete"]
+    groups = by_kind(search.complete, search.best, unfinished, search.kind)
+    drawn = Front(cost, quality, colour, groups, "not at full budget")
+    axes, traces = drawn.axes(), drawn.traces(EDGE)
+    thin_names(traces, axes["xaxis"])
+    figure = {"data": [*traces, *drawn.legend()], "layout": layout(_FRONT_HEIGHT, 60 if colour else 32, **axes)}
+    coloured = f" Colour is {colour.title}, dark for little." if colour else ""
+    left_out = len(search.known) - len(drawn.in_view)
+    more = (
+        f" {left_out} more {'lies' if left_out == 1 else 'lie'} outside; a double click shows all." if left_out else ""
+    )
+    caption = (
+        "Lower and further left is better. Every kind has a shape of its own; those with a black edge no other trial "
+        f"beats in all of {_listed(search.spec.objectives)}; hollow ones have not reached their full budget, and "
+        f"lines join the best of a kind, dashed for plain.{coloured}{more}"
+    )
+    return Panel(key, title, caption, figure, _FRONT_HEIGHT)
+
+
+def windows_panel(search: Reading) -> Panel:
+    """Quality by window size, a line through the best of each kind."""
+    key, title = "windows", f"{search.quality.title.capitalize()} by window size"
+    sizes = sorted({search.configs[trial.number].window for trial in search.complete})
+    if len(sizes) < 2:
+        held = f"all have a window of {sizes[0]}" if sizes else "there are none yet"
+        return Panel.of_words(key, title, f"Nothing to compare among the trials at full budget: {held}.")
+    qualities = values_of(search.complete, search.quality)
+    top = usual_top(qualities)
+    traces: list[Figure] = []
+    for kind, look in KINDS.items():
+        own = [trial for trial in search.complete if search.kind(trial) == kind]
+        best = best_by_window(search, own)
+        marker = {"symbol": look.symbol, "color": look.colour, "size": 7, "opacity": 0.3}
+        others = [trial for trial in own if trial not in best]
+        bold = marker | {"size": 12, "opacity": 1, "line": {"width": 1.2, "color": "black"}}
+        line = {"color": look.colour, "dash": look.dash, "width": 2}
+        traces += [
+            _by_window(search, others, f"{look.title}, other trials", mode="markers", marker=marker),
+            _by_window(search, best, f"{look.title}, best", mode="lines+markers", marker=bold, line=line),
+        ]
+    wide = sizes[-1] / sizes[0] > 4
+    x_axis = plain_axis("window (tokens)", type="log" if wide else "linear", tickvals=_thinned(sizes, wide))
+    x_axis["ticktext"] = [str(size) for size in x_axis["tickvals"]]
+    y_axis = axis(search.quality, [value for value in qualities if value <= top], log=False)
+    caption = (
+        "Each line joins the best trial of its kind at every window: the wider the gap between the lines at small "
+        "windows, the more the state carries from one window to the next."
+    )
+    figure = {"data": [trace for trace in traces if trace["x"]], "layout": layout(_HEIGHT, xaxis=x_axis, yaxis=y_axis)}
+    return Panel(key, title, caption, figure, _HEIGHT)
+
+
+def best_by_window(search: Reading, trials: Iterable[TrialRecord]) -> list[TrialRecord]:
+    """The trial with the best quality at every window size, the smallest window first."""
+    best: dict[int, TrialRecord] = {}
+    for trial in trials:
+        window = search.configs[trial.number].window
+        if window not in best or _quality(search, trial) < _quality(search, best[window]):
+            best[window] = trial
+    return [best[window] for window in sorted(best)]
+
+
+def _quality(search: Reading, trial: TrialRecord) -> float:
+    return values_of([trial], search.quality)[0]
+
+
+def _by_window(search: Reading, trials: Sequence[TrialRecord], name: str, **look: Any) -> Figure:
+    trace = points(trials, search.quality, search.quality, name, **look)
+    return trace | {"x": [search.configs[trial.number].window for trial in trials]}
+
+
+def _thinned(sizes: Sequence[int], log: bool) -> list[int]:
+    """Sizes to write below the axis: none that would touch the one before."""
+    places = [math.log(size) if log else size for size in sizes]
+    room, shown = 0.07 * (places[-1] - places[0]), [0]
+    for at in range(1, len(sizes)):
+        if places[at] - places[shown[-1]] >= room:
+            shown.append(at)
+    return [sizes[at] for at in shown]
+
+
+def _listed(objectives: Sequence[str]) -> str:
+    titles = [OBJECTIVES[name].title for name in objectives]
+    return f"{', '.join(titles[:-1])} and {titles[-1]}"

@@ -1,0 +1,140 @@
+"""A search as a report needs it, read once from its directory."""
+
+from __future__ import annotations
+
+import html
+import math
+import textwrap
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recur_tune.common.errors import UserError
+from recur_tune.common.units import format_count
+from recur_tune.config.command import train_command
+from recur_tune.config.fields import own
+from recur_tune.config.trial import TrialConfig
+from recur_tune.report.history import Span, Volume, spans, volumes
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.front import front, search_hypervolume
+from recur_tune.search.record.objectives import OBJECTIVES, Objective
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.state import SearchState, TrialRecord, replay
+from recur_tune.search.record.tracking_place import DELIVERED, Delivered, is_server, tracking_uri, without_password
+
+_MOST_OF_A_REASON = 240  # characters; the log has the rest
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One search: what was asked for, every trial, and how it came about."""
+
+    directory: SearchDirectory
+    spec: SearchSpec
+    state: SearchState
+    volumes: list[Volume]
+    spans: list[Span]
+    links: dict[int, str]  # pages of MLflow's, by the trials' numbers
+
+    @property
+    def name(self) -> str:
+        """The search's name."""
+        return self.directory.name
+
+    @cached_property
+    def configs(self) -> dict[int, TrialConfig]:
+        """Every trial and repetition with all its fields, those that the space fixes too."""
+        everything = {**self.state.trials, **self.state.repeats}
+        return {number: self.spec.trial_config(one.params, one.seed) for number, one in everything.items()}
+
+    @cached_property
+    def quality(self) -> Objective:
+        """The first quality that the search minimises."""
+        return next(OBJECTIVES[name] for name in self.spec.objectives if OBJECTIVES[name].kind == "quality")
+
+    @cached_property
+    def costs(self) -> list[Objective]:
+        """What quality is set against: FLOPs first, then memory, then the rest as the search lists it."""
+        others = [OBJECTIVES[name] for name in self.spec.objectives if name != self.quality.name]
+        usual = ["flops_per_token", "peak_memory"]
+        return sorted(others, key=lambda one: (usual.index(one.name) if one.name in usual else 2, one.kind))
+
+    @cached_property
+    def best(self) -> list[TrialRecord]:
+        """The front, best quality first."""
+        return front(self.state.trials.values(), self.spec.objectives)
+
+    @cached_property
+    def complete(self) -> list[TrialRecord]:
+        """Every trial at full budget whose objectives are numbers."""
+        return [trial for trial in self.known if trial.state == "complete"]
+
+    @cached_property
+    def known(self) -> list[TrialRecord]:
+        """Every trial whose objectives are numbers, however far it came."""
+        objectives = self.spec.objectives
+        return [t for t in self.state.trials.values() if np.isfinite(t.values(objectives) or [math.nan]).all()]
+
+    @property
+    def hypervolume(self) -> float | None:
+        """The front's, None until the reference is known."""
+        return search_hypervolume(self.state, self.spec.objectives)
+
+    @property
+    def tokens(self) -> int:
+        """Trained on, over all trials."""
+        return sum(trial.tokens for trial in self.state.trials.values())
+
+    def kind(self, trial: TrialRecord) -> str:
+        """Its recurrence, whether the search decided it or the space fixes it."""
+        return self.configs[trial.number].recurrence
+
+    def params(self, trial: TrialRecord) -> dict[str, Any]:
+        """What the search decided for a trial, as far as the trial has it."""
+        return own(self.kind(trial), trial.params)
+
+    def command(self, trial: TrialRecord) -> str:
+        """What to type to train a trial again."""
+        config = self.directory.with_own_base(self.configs[trial.number])
+        return train_command(config, Path("runs") / f"{self.name}-{trial.name}")
+
+    def about(self, trial: TrialRecord) -> str:
+        """All about a trial, as a figure shows it under the pointer."""
+        role = f" ({trial.role})" if trial.role else ""
+        lines = [f"<b>{trial.name}</b> {trial.state}{role}, {format_count(trial.tokens)} tokens"]
+        for objective in (OBJECTIVES[name] for name in self.spec.objectives):
+            if (value := trial.value(objective.name)) is not None:
+                lines.append(f"{objective.title}: {objective.format(value)}")
+        lines += [f"{name} = {html.escape(short(value))}" for name, value in self.params(trial).items()]
+        reason = trial.reason[:_MOST_OF_A_REASON]
+        return "<br>".join(lines + [f"<i>{html.escape(line)}</i>" for line in textwrap.wrap(reason, 60)])
+
+
+def read_search(directory: SearchDirectory) -> Reading:
+    """Read a search; one without a trial has nothing to show."""
+    spec, events = directory.spec, [event for event, _ in directory.events()]
+    state = replay(events)
+    if not state.trials:
+        raise UserError(
+            f"name: {directory.name} has no trial yet, so there is nothing to show; "
+            f"`recur-tune status {directory.name}` tells how it is doing."
+        )
+    growth = volumes(events, spec.objectives, state.reference)
+    return Reading(directory, spec, state, growth, spans(events), run_links(directory))
+
+
+def run_links(directory: SearchDirectory) -> dict[int, str]:
+    """The page of every trial's run where a server has them; a database on a disk has no pages."""
+    uri = tracking_uri(directory)
+    if not is_server(uri):
+        return {}
+    delivered, place = Delivered.read(directory.path / DELIVERED, uri), without_password(uri).rstrip("/")
+    return {number: f"{place}/{delivered.page(run)}" for number, run in delivered.runs.items()}
+
+
+def short(value: Any) -> str:
+    """A parameter's value as people read it."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

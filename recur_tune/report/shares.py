@@ -1,0 +1,88 @@
+"""How much each parameter has to do with an objective: its share of the objective's variance over the space.
+
+A cost with a closed form is computed all over the space, and its shares are exact. Of a quality, and of peak memory,
+for which every point would take a simulated step, a model stands in that is made from the trials. Whatever the way, a
+field that does not enter a cost has no share in it, by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from recur_tune.cost.fields import ENTERING
+from recur_tune.report.closed_costs import closed_form
+from recur_tune.report.figures.marks import usual_top
+from recur_tune.report.grid import Grid
+from recur_tune.report.reading import Reading
+from recur_tune.report.ridge import Columns, best_ridge, fitted, left_out
+from recur_tune.search.record.objectives import Objective
+from recur_tune.search.record.state import TrialRecord, values_of
+
+ENOUGH = {"quality": 20, "cost": 10}  # trials to make a model from
+_LEAST = 0.2  # of the variance among trials that it has not seen a model has to explain, to say anything
+_RESAMPLES = 30
+_MOST_POINTS, _MODELLED_POINTS = 20_000, 100
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Each parameter's share in an objective, by the sampler's names; one that is not here has none at all."""
+
+    mean: Mapping[str, float]
+    error: Mapping[str, float]  # a standard deviation; 0 where it was computed
+    source: str  # where they come from, as part of a sentence
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether nothing was estimated."""
+        return not any(self.error.values())
+
+
+def shares_of(search: Reading, objective: Objective) -> Shares | str:
+    """The shares in an objective; or why nothing can be said of it, as part of a sentence."""
+    if objective.kind == "cost":
+        fields = ENTERING[objective.name]
+        grid = Grid.over(search.spec, fields, _MOST_POINTS)
+        if price := closed_form(search, objective.name, grid.configs):
+            shares = grid.effects(np.array([price(config) for config in grid.configs]))
+            exactly = "exactly, by its own function" if grid.is_whole else "by its own function at many points"
+            return Shares(shares, dict.fromkeys(shares, 0.0), f"{objective.title} {exactly}")
+        trials = [trial for trial in search.state.trials.values() if trial.costs.get(objective.name, 0) > 0]
+    else:
+        fields, trials = frozenset(search.spec.parsed_space.names), search.complete
+    return _modelled(search, objective, fields, trials)
+
+
+def _modelled(search: Reading, objective: Objective, fields: frozenset[str], trials: list[TrialRecord]) -> Shares | str:
+    """Shares by a model, with their spread over bootstrap resamples of the trials."""
+    enough = ENOUGH[objective.kind]
+    reached = " at full budget" if objective.kind == "quality" else ""
+    if len(trials) < enough:
+        there = "is one" if len(trials) == 1 else f"are {len(trials) or 'none'}"
+        return f"{objective.title} takes {enough} trials{reached}, and there {there}"
+    values = np.log(values_of(trials, objective))
+    if objective.kind == "quality":  # one that went wrong must not outweigh the rest
+        values = np.minimum(values, np.log(usual_top(np.exp(values).tolist())))
+    if not np.ptp(values):
+        return f"{objective.title} is the same in all trials"
+    grid = Grid.over(search.spec, fields, _MODELLED_POINTS)
+    configs = [search.configs[trial.number] for trial in trials]
+    columns = Columns.of_trials(configs, grid.configs, fields)
+    rows, everywhere = columns.rows(configs), columns.rows(grid.configs)
+    ridge = best_ridge(rows, values)
+    told = 1 - float((left_out(rows, values, ridge) ** 2).mean() / values.var())
+    if told < _LEAST:
+        return f"{objective.title}, of which a model of {len(trials)} trials{reached} tells next to nothing"
+
+    def shares(chosen: np.ndarray) -> dict[str, float]:
+        return grid.effects(np.exp(fitted(rows[chosen], values[chosen], ridge)(everywhere)))
+
+    dice, count = np.random.default_rng(0), len(trials)
+    resamples = [shares(dice.integers(0, count, count)) for _ in range(_RESAMPLES)]
+    mean = shares(np.arange(count))
+    error = {label: float(np.std([one[label] for one in resamples])) for label in mean}
+    explains = f"which explains {100 * told:.0f} % of trials left out of it"
+    return Shares(mean, error, f"{objective.title} by a model of {count} trials{reached}, {explains}")

@@ -1,0 +1,79 @@
+"""Features: a trial's fields as a row of numbers between nought and one, for a Gaussian process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from recur_tune.recurrences.registry import canonical
+from recur_tune.search.record.space import RECURRENCE, Choice, Fixed, Parameter, Range, Space
+
+NEW = -1  # the number of a trial that nothing is known of
+_ABSENT = 0.5  # a number that does not exist with the choice above it: the same for all that lack it
+_SPREAD = 4  # choices whose largest is so many times the smallest are compared by their ratios
+
+
+class Features:
+    """Encodes fields: a number is one column, on a log scale where the space has one or spans a factor of four; a
+    category is a column for each value. `groups` says which parameter a column belongs to, since the columns of a
+    category share a length scale."""
+
+    def __init__(self, space: Space) -> None:
+        parameters = {name: one for name, one in space.all_parameters.items() if not isinstance(one, Fixed)}
+        self._fixed = space.fixed
+        self._encoders = [_encoder(name, one) for name, one in parameters.items()]
+        widths = [encoder.width for encoder in self._encoders]
+        self.groups = np.repeat(np.arange(len(widths)), widths)
+
+    def __call__(self, trials: Sequence[Mapping[str, Any]]) -> np.ndarray:
+        """Trials by their fields as rows."""
+        rows = [[number for one in self._encoders for number in one(self._whole(fields))] for fields in trials]
+        return np.array(rows, dtype=float).reshape(len(trials), len(self.groups))
+
+    def _whole(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self._fixed, **fields}
+
+
+class _Number:
+    width = 1
+
+    def __init__(self, name: str, low: float, high: float, log: bool, of: str | None = None) -> None:
+        self.name, self.log, self.of = name, log, of
+        self.low, self.high = (math.log(low), math.log(high)) if log else (low, high)
+
+    def __call__(self, fields: Mapping[str, Any]) -> list[float]:
+        value = fields.get(self.name)
+        if value is None or self.high == self.low:
+            return [_ABSENT]
+        if self.of is not None:
+            value = value / fields[self.of]
+        return [((math.log(value) if self.log else value) - self.low) / (self.high - self.low)]
+
+
+class _Category:
+    def __init__(self, name: str, values: Sequence[Any]) -> None:
+        self.name, self.values, self.width = name, values, len(values)
+
+    def __call__(self, fields: Mapping[str, Any]) -> list[float]:
+        value = fields.get(self.name)
+        return [float(one == value and type(one) is type(value)) for one in self.values]
+
+
+def _encoder(name: str, parameter: Parameter) -> _Number | _Category:
+    if isinstance(parameter, Range):
+        return _Number(name, parameter.low, parameter.high, parameter.log, parameter.of)
+    assert isinstance(parameter, Choice)
+    values = [canonical(value) if name == RECURRENCE else value for value in parameter.values]
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
+        low, high = min(values), max(values)
+        return _Number(name, low, high, log=low > 0 and high >= _SPREAD * low)
+    return _Category(name, values)
+
+
+def rows_at(features: np.ndarray, share: Any, trials: Any) -> np.ndarray:
+    """Rows for the process: features, the logarithm of a share of the budget's tokens, and the trial's number."""
+    columns = [np.broadcast_to(column, len(features)) for column in (np.log2(share), trials)]
+    return np.column_stack([features, *columns])

@@ -1,0 +1,60 @@
+"""Trials as the process sees them, and how they are looked up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from recur_tune.cost.fields import ENTERING
+from recur_tune.search.record.objectives import COSTS
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.state import ENDED, TrialRecord
+
+Fields = Mapping[str, Any]
+Key = tuple[tuple[str, Any], ...]
+
+_PRICED = frozenset[str]().union(*ENTERING.values())
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A trial as the process sees it: its curve as (tokens, quality), and whether it may still reach its end."""
+
+    number: int
+    fields: Fields
+    costs: Mapping[str, float]
+    curve: tuple[tuple[int, float], ...] = ()
+    complete: bool = False
+    pending: bool = False
+    frozen: bool = False  # paused at a rung: it reaches its end only where somebody continues it
+    repeats: int | None = None  # the trial that it is, with another seed
+
+
+def seen(trials: Iterable[TrialRecord], quality: str) -> list[Seen]:
+    """Trials of a search's log, without values that are no numbers."""
+    return [
+        Seen(
+            one.number, one.params, one.costs,
+            tuple((v.tokens, v.metrics[quality]) for v in one.validations if 0 < v.metrics.get(quality, 0) < math.inf),
+            one.state == "complete", one.state not in ENDED and not one.frozen, one.frozen, one.repeats,
+        )
+        for one in trials
+    ]  # fmt: skip
+
+
+def key_of(fields: Fields) -> Key:
+    """Fields as something that can be looked up."""
+    return tuple(sorted(fields.items()))
+
+
+def form_of(fields: Fields) -> Key:
+    """Those of the fields that enter a cost: whoever has the same costs the same."""
+    return key_of({name: value for name, value in fields.items() if name in _PRICED})
+
+
+def quality_of(spec: SearchSpec) -> str:
+    """The one objective that has to be measured."""
+    [quality] = [name for name in spec.objectives if name not in COSTS]
+    return quality

@@ -1,0 +1,77 @@
+"""Optuna's study of a search: where it lies, who proposes in it and what it begins with."""
+
+from __future__ import annotations
+
+import warnings
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+
+from recur_tune.recurrences.pooled.spec import PAPER
+from recur_tune.recurrences.registry import DEFAULT, MECHANISMS, NONE, canonical
+from recur_tune.search.propose.optuna_internals import NoLock
+from recur_tune.search.record.directory import STUDY
+from recur_tune.search.record.spec import SearchSpec
+
+optuna.logging.set_verbosity(optuna.logging.ERROR)
+warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # grouped TPE, by choice
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A trial that the sampler wants, whose price is being found."""
+
+    trial: optuna.Trial
+    params: dict[str, Any]
+    costs: Future[dict[str, float]]
+
+
+def make_sampler(spec: SearchSpec, already: int) -> optuna.samplers.BaseSampler:
+    """The sampler by its name; one that goes on must not draw the numbers that it drew before."""
+    seed = spec.sampler.seed + 1_000_003 * already
+    match spec.sampler.name:
+        case "tpe":
+            return optuna.samplers.TPESampler(multivariate=True, group=True, constant_liar=True, seed=seed)
+        case "nsga2":
+            return optuna.samplers.NSGAIISampler(seed=seed)
+        case "nsga3":
+            return optuna.samplers.NSGAIIISampler(seed=seed)
+        case "gp":
+            return optuna.samplers.GPSampler(seed=seed, deterministic_objective=False)
+        case _:
+            return optuna.samplers.RandomSampler(seed=seed)
+
+
+def first_points(spec: SearchSpec) -> dict[str, dict[str, Any]]:
+    """The plain baseline and each mechanism's own, as near as the space comes to them; then what is given.
+
+    All are read in the baseline's windows, so that they can be compared: what else differs would be taken for the
+    mechanism's doing.
+    """
+    space = spec.parsed_space
+    recurrence = space.parameters.get("recurrence")
+    kinds = [canonical(kind) for kind in getattr(recurrence, "values", (space.fixed.get("recurrence", DEFAULT),))]
+    points, reading = {}, {name: PAPER[name] for name in ("window", "overlap")}
+    if NONE in kinds:
+        points["baseline"] = space.closest({**PAPER, "recurrence": NONE})
+    for kind in kinds:
+        for role, fields in MECHANISMS[kind].first.items() if kind != NONE else ():
+            point = space.closest({**reading, **fields, "recurrence": kind})
+            if point not in points.values():  # what tells two forms apart may be fixed here
+                points[f"{kind} {role}" if role in points else role] = point
+    return points | {f"given {number}": space.point(given) for number, given in enumerate(spec.first, 1)}
+
+
+def study_name(storage: JournalStorage, name: str) -> str:
+    """What the search's study is called: as the search was when it began, which may have another name today."""
+    return next(iter(optuna.get_all_study_names(storage)), name)
+
+
+def study_storage(folder: Path) -> JournalStorage:
+    """Optuna's journal in the search directory."""
+    return JournalStorage(JournalFileBackend(str(folder / STUDY), lock_obj=NoLock()))

@@ -1,0 +1,227 @@
+"""Confirming a front: its points trained again with other seeds, which tells what was luck.
+
+A point is on a front partly because its seed was kind, so its own number is too good on average. What is reported here
+comes from further seeds alone. Their spread is pooled over all points: a few seeds each say little about one point's
+noise, all of them together enough.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from recur_tune.search.record.front import front, non_dominated
+from recur_tune.search.record.objectives import COSTS, SAME_COST
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.state import ENDED, SearchState, TrialRecord
+
+_CONFIDENCE = 0.95  # that a difference beyond noise is none by chance
+
+
+@dataclass(frozen=True)
+class Again:
+    """An order to train the front once more: with how many further seeds, and the split to score them on."""
+
+    seeds: int
+    split: str = "test"
+
+    @property
+    def command(self) -> list[str]:
+        """The words that give this order, to be followed by the search's name."""
+        return ["confirm", "--seeds", str(self.seeds), "--split", self.split]
+
+    def missing(self, state: SearchState, spec: SearchSpec) -> list[tuple[TrialRecord, int]]:
+        """Trials and seeds that nobody has trained yet, a seed for all points before the next seed."""
+        seeds = {trial.number: missing_seeds(state, spec, trial, self) for trial in points_to_confirm(state, spec)}
+        rounds = range(max(map(len, seeds.values()), default=0))
+        return [
+            (state.trials[number], own[turn]) for turn in rounds for number, own in seeds.items() if turn < len(own)
+        ]
+
+
+@dataclass(frozen=True)
+class Confirmed:
+    """A trial as its further seeds see it."""
+
+    trial: TrialRecord
+    values: tuple[float, ...]  # the quality on the split, one for each seed
+    validation: float  # its mean over the same seeds as the search itself measures it: luck shows beside what was found
+    standard_error: float  # of their mean; NaN where no point has two seeds
+    on_front: bool  # of the means
+    no_better_than: str  # a trial that costs no more and whose mean is not worse beyond noise, if there is one
+    rival: bool  # a plain model that the search had beside its front, for the recurrent ones on it
+
+    @property
+    def mean(self) -> float:
+        """Over the further seeds."""
+        return sum(self.values) / len(self.values)
+
+    @property
+    def verdict(self) -> str:
+        """What further seeds say of it, in a few words."""
+        if not self.no_better_than:
+            return "holds"
+        if self.on_front:
+            return f"within noise of {self.no_better_than}, which costs no more"
+        if self.rival:
+            return f"plain rival: {self.no_better_than} beats it and costs no more"
+        return f"chance: {self.no_better_than} is as good and costs no more"
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """A front, seen again."""
+
+    quality: str
+    split: str
+    points: list[Confirmed]  # best mean first
+    spread: float  # standard deviation over seeds, pooled over all points
+    freedom: int  # degrees of it
+
+    def of(self, trial: TrialRecord) -> Confirmed | None:
+        """What further seeds say of a trial, None where there are none."""
+        return next((point for point in self.points if point.trial.number == trial.number), None)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The same as plain values."""
+        return [
+            {
+                "trial": point.trial.name, "params": point.trial.params, "found": point.trial.value(self.quality),
+                "validation": point.validation, "mean": point.mean, "standard_error": point.standard_error,
+                "seeds": len(point.values), "values": list(point.values), **point.trial.costs,
+                "on_front": point.on_front, "no_better_than": point.no_better_than,
+            }
+            for point in self.points
+        ]  # fmt: skip
+
+
+def points_to_confirm(state: SearchState, spec: SearchSpec) -> list[TrialRecord]:
+    """The front and, for each recurrent point on it, its plain rival, the cheapest first."""
+    best = front(state.trials.values(), spec.objectives)
+    rivals = (plain_rival(trial, state.trials.values(), spec) for trial in best)
+    chosen = {trial.number: trial for trial in [*best, *(rival for rival in rivals if rival)]}
+    costs = [name for name in spec.objectives if name in COSTS]
+    return sorted(chosen.values(), key=lambda trial: (trial.values(costs) or [], trial.number))
+
+
+def plain_rival(trial: TrialRecord, trials: Iterable[TrialRecord], spec: SearchSpec) -> TrialRecord | None:
+    """The best plain trial at a recurrent one's cost: what one would use instead. None where there is none."""
+    if spec.trial_config(trial.params).mechanism is None:
+        return None
+    costs = [name for name in spec.objectives if name in COSTS]
+    affordable = [
+        one
+        for one in trials
+        if one.state == "complete"
+        and spec.trial_config(one.params).mechanism is None
+        and all(one.costs[name] <= trial.costs[name] * (1 + SAME_COST) for name in costs)
+    ]
+    quality = quality_of(spec)
+    return min(affordable, key=lambda one: one.value(quality) or math.inf, default=None)
+
+
+def quality_of(spec: SearchSpec) -> str:
+    """The quality that a search is about: the first among its objectives."""
+    return next(name for name in spec.objectives if name not in COSTS)
+
+
+def missing_seeds(state: SearchState, spec: SearchSpec, trial: TrialRecord, order: Again) -> list[int]:
+    """Seeds with which a trial has still to be trained, so that it has as many repetitions as ordered."""
+    tried = state.repeats_of(trial)
+    useful = [one for one in tried if one.state != "failed" and one.split == order.split]
+    own = spec.trial_config(trial.params).seed
+    used = {own, *(one.seed for one in tried)}
+    fresh = (seed for seed in itertools.count(own + 1) if seed not in used)
+    return list(itertools.islice(fresh, max(0, order.seeds - len(useful))))
+
+
+def splits_needed(state: SearchState, again: Again | None) -> list[str]:
+    """The splits of the corpus that trials will read."""
+    scored = {one.split for one in state.repeats.values() if one.split and one.state not in ENDED}
+    return ["train", "validation", *sorted((scored | ({again.split} if again else set())) - {"validation"})]
+
+
+def confirmation(state: SearchState, spec: SearchSpec, split: str = "test") -> Confirmation | None:
+    """What further seeds say on a split, None where no trial has any."""
+    quality = quality_of(spec)
+    values: dict[int, list[float]] = {}
+    for one in state.repeats.values():
+        if (
+            one.repeats is not None
+            and one.state == "complete"
+            and math.isfinite(one.scores.get(split, {}).get(quality, math.nan))
+        ):
+            values.setdefault(one.repeats, []).append(one.scores[split][quality])
+    if not values:
+        return None
+    spread, freedom = pooled_spread(list(values.values()))
+    costs = [name for name in spec.objectives if name in COSTS]
+    trials = [state.trials[number] for number in values]
+    means = [sum(values[trial.number]) / len(values[trial.number]) for trial in trials]
+    table = np.array([[mean, *trial.costs_of(costs)] for mean, trial in zip(means, trials, strict=True)])
+    validations = {trial.number: _mean_validation(state, trial, quality) for trial in trials}
+    found = {trial.number for trial in front(state.trials.values(), spec.objectives)}
+    points = []
+    for trial, best in zip(trials, non_dominated(table), strict=True):
+        equal = _no_worse_and_cheaper(trial, trials, values, costs, spread, freedom)
+        error = spread / math.sqrt(len(values[trial.number]))
+        rival = trial.number not in found and spec.trial_config(trial.params).mechanism is None
+        points.append(
+            Confirmed(trial, tuple(values[trial.number]), validations[trial.number], error, bool(best), equal, rival)
+        )
+    return Confirmation(quality, split, sorted(points, key=lambda point: point.mean), spread, freedom)
+
+
+def _mean_validation(state: SearchState, trial: TrialRecord, quality: str) -> float:
+    known = [one.value(quality) for one in state.repeats_of(trial) if one.state == "complete"]
+    values = [value for value in known if value is not None]
+    return sum(values) / len(values) if values else math.nan
+
+
+def pooled_spread(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
+    """The pooled standard deviation within groups, and its degrees of freedom; NaN where no group has two values."""
+    freedom = sum(len(group) - 1 for group in groups)
+    if freedom == 0:
+        return math.nan, 0
+    squares = sum(float(np.var(group)) * len(group) for group in groups)
+    return math.sqrt(squares / freedom), freedom
+
+
+def is_beyond_noise(difference: float, one: int, other: int, spread: float, freedom: int) -> bool:
+    """Whether means of so many seeds each differ by more than seeds do: Student's t with the pooled spread."""
+    from scipy.stats import t
+
+    if freedom == 0:
+        return False
+    allowed = t.ppf((1 + _CONFIDENCE) / 2, freedom) * spread * math.sqrt(1 / one + 1 / other)
+    return abs(difference) > allowed
+
+
+def _no_worse_and_cheaper(
+    trial: TrialRecord, others: Iterable[TrialRecord], values: dict[int, list[float]], costs: Sequence[str],
+    spread: float, freedom: int,
+) -> str:  # fmt: skip
+    """The name of a trial that costs no more and does as well as far as seeds can tell: the best of them."""
+
+    def mean(one: TrialRecord) -> float:
+        return sum(values[one.number]) / len(values[one.number])
+
+    def as_good(one: TrialRecord) -> bool:
+        difference = mean(one) - mean(trial)
+        seeds = len(values[one.number]), len(values[trial.number])
+        return difference <= 0 or not is_beyond_noise(difference, *seeds, spread, freedom)
+
+    cheaper = (
+        one
+        for one in others
+        if one is not trial
+        and all(one.costs[name] <= trial.costs[name] for name in costs)
+        and (one.costs_of(costs) != trial.costs_of(costs) or mean(one) < mean(trial))
+    )
+    found = min((one for one in cheaper if as_good(one)), key=mean, default=None)
+    return found.name if found else ""

@@ -1,0 +1,89 @@
+"""The front: trials at full budget that no other beats in every objective, and the volume that they dominate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import moocore
+import numpy as np
+
+from recur_tune.search.record.objectives import OBJECTIVES
+from recur_tune.search.record.state import SearchState, TrialRecord
+
+
+def front(trials: Iterable[TrialRecord], objectives: Sequence[str]) -> list[TrialRecord]:
+    """The non-dominated trials among those at full budget, best quality first; equal trials are all on it."""
+    complete = [t for t in trials if t.state == "complete" and _finite(t, objectives)]
+    if not complete:
+        return []
+    values = np.array([t.values(objectives) for t in complete], dtype=float)
+    chosen = [t for t, best in zip(complete, non_dominated(values), strict=True) if best]
+    qualities = [objective for objective in objectives if OBJECTIVES[objective].kind == "quality"]
+    return sorted(chosen, key=lambda t: (t.values(qualities), t.values(objectives), t.number))
+
+
+def non_dominated(values: np.ndarray) -> np.ndarray:
+    """Which rows no other row beats; of equal rows either all are or none is."""
+    return np.asarray(moocore.is_nondominated(values, keep_weakly=True), dtype=bool)
+
+
+def hypervolume(values: np.ndarray, reference: Sequence[float]) -> float:
+    """The share of the box between nought and the reference point that the rows dominate: 0 to 1, more is better.
+
+    Everything is measured in units of the reference point, so that bytes do not drown perplexity.
+    """
+    scaled = np.asarray(values, dtype=float).reshape(-1, len(reference)) / np.asarray(reference, dtype=float)
+    inside = scaled[(scaled < 1).all(axis=1)]
+    return float(moocore.hypervolume(inside, ref=np.ones(len(reference)))) if len(inside) else 0.0
+
+
+class GrowingFront:
+    """The hypervolume of a front that trials join one by one, against one reference."""
+
+    def __init__(self, reference: Sequence[float]) -> None:
+        self.reference, self.best, self.hypervolume = reference, np.empty((0, len(reference))), 0.0
+
+    def add(self, values: Sequence[float] | None) -> float:
+        """The hypervolume with one more; in a long search most newcomers are beaten, and leave everything as it was."""
+        newcomer = np.array(values or [np.nan], dtype=float)
+        if np.isfinite(newcomer).all() and not (self.best <= newcomer).all(axis=1).any():
+            self.best = np.vstack([self.best[~(newcomer <= self.best).all(axis=1)], newcomer])
+            self.hypervolume = hypervolume(self.best, self.reference)
+        return self.hypervolume
+
+
+def search_hypervolume(state: SearchState, objectives: Sequence[str]) -> float | None:
+    """The hypervolume of a search's front, None until its reference point is known."""
+    if any(objective not in state.reference for objective in objectives):
+        return None
+    best = front(state.trials.values(), objectives)
+    return hypervolume(
+        np.array([t.values(objectives) for t in best], dtype=float), reference_point(state.reference, objectives)
+    )
+
+
+def reference_point(reference: Mapping[str, float], objectives: Sequence[str]) -> list[float]:
+    """The reference in the objectives' order."""
+    return [reference[objective] for objective in objectives]
+
+
+def _finite(trial: TrialRecord, objectives: Sequence[str]) -> bool:
+    values = trial.values(objectives)
+    return values is not None and bool(np.isfinite(values).all())
+
+
+def front_rows(state: SearchState, objectives: Sequence[str]) -> list[dict[str, Any]]:
+    """The front as a table, best quality first: which trial, what it was, how far it went and what it reached."""
+    return [trial_row(trial, objectives) for trial in front(state.trials.values(), objectives)]
+
+
+def trial_row(trial: TrialRecord, objectives: Sequence[str]) -> dict[str, Any]:
+    """A trial as plain values."""
+    return {
+        "trial": trial.name,
+        "number": trial.number,
+        "params": trial.params,
+        "tokens": trial.tokens,
+        **{objective: trial.value(objective) for objective in objectives},
+    }

@@ -1,0 +1,281 @@
+"""The lock of a search: a lease that one process holds and renews, true on NFS and Lustre too.
+
+There the kernel's own locks may be missing, each node's own, or left behind by the dead, and a lookup may come from a
+cache. So nothing here depends on them:
+
+lease/7          the seventh lease: who holds it, written anew every few seconds, and at its end how it ended
+lease/current    the number of the latest
+
+Who makes the next file has the lock: of all who try, on whatever machine, the server lets one. A lease is taken over
+when its holder is known to be gone, or when it has run out and a while of watching shows that nobody renews it. Files
+are written in place and opened for every look, which is when a client asks the server. A holder that comes back after
+its time, from a machine that slept, finds its successor there and writes no more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from recur_tune.common.errors import UserError
+from recur_tune.common.files import writing
+from recur_tune.search.record.lease_holder import Holder
+
+BEAT = 10.0  # seconds between two renewals
+TERM = 60.0  # a lease that is older has run out
+WATCH = 25.0  # and is watched for so long by who takes it over: the clocks of two machines differ
+
+_CURRENT = "current"
+_END = 1024  # bytes: where a lease's file says how it ended; the holder writes before it, others behind
+_held: dict[Path, Lease] = {}  # by this process
+
+
+class Held(Exception):
+    """Another process has the lock."""
+
+
+class Lost(UserError):
+    """This process had the lock, and another has taken it over."""
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the lock, or raise where somebody else does."""
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+        lease = _take(folder)
+    key = folder.absolute()
+    _held[key] = lease
+    try:
+        yield
+    finally:
+        del _held[key]
+        lease.release()
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process holds the lock, as far as can be known without waiting; whoever can read it may ask."""
+    return holder_words(folder) is not None
+
+
+def holder_words(folder: Path) -> str | None:
+    """Who holds the lock, empty for a process of this machine; None where nobody does."""
+    number = _latest(folder)
+    while (seen := _look(folder, number)) and not seen.is_alive() and _look(folder, number + 1):
+        number += 1  # `current` may be a moment old
+    if seen is None or not seen.is_alive():
+        return None
+    here = seen.holder is not None and seen.holder.is_alive()
+    return "" if here else f"on {seen.holder or 'another machine'}, last heard of {seen.age:.0f} s ago"
+
+
+def check(folder: Path) -> None:
+    """Refuse to go on where this process held the lock and has lost it; whoever never held it may go on."""
+    lease = _held.get(folder.absolute())
+    if lease is not None:
+        lease.check()
+
+
+def release_for_the_dead(folder: Path) -> None:
+    """End the lease of a process that was killed: who knows it to be gone says so to those who cannot tell."""
+    number = _latest(folder)
+    seen = _look(folder, number)
+    if seen is not None and not seen.ended and seen.holder is not None and seen.holder.is_alive() is False:
+        with suppress(OSError):  # it runs out by itself
+            _end(str(folder / str(number)), b"dead")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A lease as it lies there."""
+
+    holder: Holder | None  # None of one that is being made, or whose maker died over it
+    content: bytes
+    age: float  # seconds by this machine's clock
+
+    @property
+    def ended(self) -> bool:
+        return len(self.content) > _END
+
+    def is_alive(self) -> bool:
+        """Whether it holds, as far as can be known without waiting."""
+        if self.ended:
+            return False
+        known = self.holder.is_alive() if self.holder else None
+        return self.age < TERM if known is None else known
+
+
+class Lease:
+    """A lease of this process, renewed by a thread until it is released or lost."""
+
+    def __init__(self, folder: Path, number: int) -> None:
+        self.number = number
+        self._folder = os.open(folder, os.O_RDONLY)  # the same folder after it was renamed
+        self._renewed = _clock()
+        self._lost, self._over = False, threading.Event()
+        self._turn = threading.Lock()
+        self._thread = threading.Thread(target=self._renew_until_over, name="lease", daemon=True)
+        try:
+            self.renew()
+        except OSError:
+            os.close(self._folder)
+            raise
+        self._thread.start()
+
+    def renew(self) -> None:
+        """Say that the holder is there, unless another has taken over."""
+        with self._turn:
+            if self._lost:
+                return
+            try:
+                file = os.open(str(self.number), os.O_RDWR, dir_fd=self._folder)
+            except FileNotFoundError:  # cleared away by a successor of our successor
+                self._lost = True
+                return
+            try:
+                self._lost = os.fstat(file).st_size > _END or str(self.number + 1) in os.listdir(self._folder)
+                if not self._lost:
+                    said = json.dumps({"time": time.time(), "holder": asdict(Holder.current())})
+                    os.pwrite(file, said.encode().ljust(_END), 0)
+                    self._renewed = _clock()
+            finally:
+                os.close(file)
+
+    def check(self) -> None:
+        """Whoever is about to write asks for a successor: SLURM may bring a search back while its network is cut."""
+        with suppress(OSError):  # storage that cannot be reached: what is to be written will say so
+            if _clock() - self._renewed > TERM / 2:
+                self.renew()
+            self._lost |= self._has_successor()
+        if self._lost:
+            raise Lost("name: another process goes on with this search, which took this one for gone; this one ends.")
+
+    def _has_successor(self) -> bool:
+        """By opening it, which asks the server."""
+        try:
+            os.close(os.open(str(self.number + 1), os.O_RDONLY, dir_fd=self._folder))
+        except FileNotFoundError:
+            return False
+        except PermissionError:  # another user's
+            pass
+        return True
+
+    def release(self) -> None:
+        """Give it back."""
+        self._over.set()
+        self._thread.join()
+        with suppress(OSError):  # it runs out by itself
+            if not self._lost:
+                _end(str(self.number), b"released", self._folder)
+        os.close(self._folder)
+
+    def _renew_until_over(self) -> None:
+        while not self._over.wait(BEAT) and not self._lost:
+            with suppress(OSError):
+                self.renew()
+
+
+def _take(folder: Path) -> Lease:
+    number = _latest(folder)
+    while True:
+        seen = _look(folder, number)
+        if seen is not None and not _is_over(folder, number, seen):
+            raise Held
+        try:
+            os.close(os.open(folder / str(number + 1), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+        except FileExistsError:  # somebody was quicker
+            number += 1
+            continue
+        try:
+            lease = Lease(folder, number + 1)
+        except OSError:  # a full disk has room for a name, and none for what is to stand there
+            with suppress(OSError):
+                (folder / str(number + 1)).unlink()
+            raise
+        if (later := _latest(folder)) > lease.number:  # we were away for so long that ours had come and gone
+            lease.release()
+            number = later
+            continue
+        try:
+            _write_current(folder, lease.number)
+        except OSError:
+            lease.release()
+            raise
+        with suppress(OSError):  # another user's, who finds ours in the folder
+            _end(str(folder / str(number)), b"taken over")
+        for old in _numbers(folder):
+            if old < number:
+                (folder / str(old)).unlink(missing_ok=True)
+        return lease
+
+
+def _write_current(folder: Path, number: int) -> None:
+    with open(os.open(folder / _CURRENT, os.O_CREAT | os.O_WRONLY, 0o666), "wb") as current:
+        current.write(f"{number:<20}".encode())
+
+
+def _is_over(folder: Path, number: int, seen: _Seen) -> bool:
+    """Whether a lease may be taken over; where only time can tell, it is watched for a while."""
+    if seen.is_alive():
+        return False
+    if seen.ended or (seen.holder and seen.holder.is_alive() is False):
+        return True
+    deadline = _clock() + WATCH
+    while _clock() < deadline:
+        time.sleep(WATCH / 25)
+        now = _look(folder, number)
+        if now is None or now.ended:
+            return True
+        if now.content != seen.content:
+            return False
+    return True
+
+
+def _look(folder: Path, number: int) -> _Seen | None:
+    try:
+        with (folder / str(number)).open("rb") as file:
+            content, changed = file.read(2 * _END), os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return None
+    now = time.time()
+    try:
+        said = json.loads(content[:_END])
+        # The holder's clock or the server's may be wrong; that both are is for those who take over to see.
+        return _Seen(Holder(**said["holder"]), content, min(abs(now - said["time"]), abs(now - changed)))
+    except (ValueError, KeyError, TypeError):
+        return _Seen(None, content, abs(now - changed))
+
+
+def _latest(folder: Path) -> int:
+    """The number of the latest lease, as far as is known; a list of files may be old, but never too new."""
+    try:
+        current = int((folder / _CURRENT).read_bytes())
+    except (FileNotFoundError, ValueError):
+        current = 0
+    return max([current, *_numbers(folder)])
+
+
+def _numbers(folder: Path) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(folder) if name.isdigit()]
+    except FileNotFoundError:
+        return []
+
+
+def _end(lease: str, how: bytes, folder: int | None = None) -> None:
+    file = os.open(lease, os.O_WRONLY, dir_fd=folder)
+    try:
+        os.pwrite(file, how, _END)
+    finally:
+        os.close(file)
+
+
+def _clock() -> float:
+    """Seconds that go on while a machine sleeps, where the system counts those."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

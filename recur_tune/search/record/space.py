@@ -1,0 +1,358 @@
+"""The space of a search: a trial's fields, each fixed, a choice, a range, or a choice with parameters of its own.
+
+window: 300                                  fixed
+window: [200, 300, 400]                      a choice
+learning_rate: {from: 1e-5, to: 1e-3, log: true}
+overlap: {from: 0, to: 0.5, step: 0.1, of: window}    a share of another field, rounded down
+recurrence:                                  a choice; what stands below a value exists only with it
+  none:
+  pooled:
+    l_ins: [1, 2, 4]
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
+
+from recur_tune.common.parsing import describe, nearest, parse
+from recur_tune.config.trial import TrialConfig
+from recur_tune.recurrences.registry import canonical
+
+if TYPE_CHECKING:
+    import optuna
+
+_MOST_CORNERS = 20_000  # a space with more has most of them checked only when they are drawn
+RECURRENCE = "recurrence"  # the one field whose values may have other names
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of a few values; below each, the parameters that only exist with it."""
+
+    values: tuple[Any, ...]
+    below: Mapping[Any, Mapping[str, Parameter]]
+
+    def draw(self, name: str, trial: optuna.Trial) -> Any:
+        """Let the sampler choose."""
+        return trial.suggest_categorical(name, list(self.values))
+
+    def random(self, rng: np.random.Generator) -> Any:
+        """Any of them, each as probable."""
+        return self.values[rng.integers(len(self.values))]
+
+    def closest(self, wanted: Any) -> Any:
+        """The value nearest to the wanted one; among words, that word or the first."""
+        if wanted in self.values:
+            return wanted
+        numbers = [value for value in self.values if isinstance(value, int | float)]
+        if isinstance(wanted, int | float) and numbers:
+            return min(numbers, key=lambda value: abs(value - wanted))
+        return self.values[0]
+
+    def extremes(self) -> tuple[Any, ...]:
+        """The smallest and the largest; of words, which have no order, every one."""
+        if all(isinstance(value, int | float) for value in self.values) and not self.below:
+            return min(self.values), max(self.values)
+        return self.values
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from low to high, ends included."""
+
+    low: float
+    high: float
+    log: bool = False
+    step: float | None = None
+    of: str | None = None  # then the number is a share of that field
+
+    def draw(self, name: str, trial: optuna.Trial) -> float:
+        """Let the sampler choose."""
+        if isinstance(self.low, int) and isinstance(self.high, int):
+            return trial.suggest_int(name, self.low, self.high, step=int(self.step or 1), log=self.log)
+        return trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
+
+    def random(self, rng: np.random.Generator) -> float:
+        """Any number of the range, on its scale."""
+        whole = isinstance(self.low, int) and isinstance(self.high, int)
+        if self.log:  # a whole number stands for all that are rounded to it
+            less, more = (self.low - 0.5, self.high + 0.5) if whole else (self.low, self.high)
+            number = math.exp(rng.uniform(math.log(less), math.log(more)))
+            return min(max(round(number) if whole else number, self.low), self.high)
+        if step := self.step or (1 if whole else None):
+            steps = math.floor((self.high - self.low) / step + 1e-9)
+            return min(self.low + int(rng.integers(steps + 1)) * step, self.high)
+        return rng.uniform(self.low, self.high)
+
+    def closest(self, wanted: Any) -> float:
+        """The number in the range nearest to the wanted one."""
+        if not isinstance(wanted, int | float):
+            return self.low  # 'all' layers, say, have no place among numbers
+        value = min(max(wanted, self.low), self.high)
+        whole = isinstance(self.low, int) and isinstance(self.high, int)
+        if step := self.step or (1 if whole else None):
+            value = min(self.low + round((value - self.low) / step) * step, self.high)
+        return value
+
+    def extremes(self) -> tuple[float, float]:
+        """Both ends."""
+        return self.low, self.high
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A value that comes with a choice above it; the sampler has no say."""
+
+    value: Any
+
+    def draw(self, name: str, trial: optuna.Trial) -> Any:
+        """Always the same."""
+        return self.value
+
+    def random(self, rng: np.random.Generator) -> Any:
+        """Always the same."""
+        return self.value
+
+    def closest(self, wanted: Any) -> Any:
+        """Always the same."""
+        return self.value
+
+    def extremes(self) -> tuple[Any, ...]:
+        """Always the same."""
+        return (self.value,)
+
+
+Parameter = Choice | Range | Fixed
+
+
+@dataclass(frozen=True)
+class Space:
+    """Fixed fields, and parameters for the sampler to decide."""
+
+    fixed: Mapping[str, Any]
+    parameters: Mapping[str, Parameter]
+
+    def draw(self, trial: optuna.Trial) -> dict[str, Any]:
+        """Let Optuna's trial decide every parameter that exists; the result is in a trial's fields."""
+        drawn = self._walk(lambda name, parameter: parameter.draw(self.label(name, parameter), trial))
+        return self._in_fields(drawn)
+
+    def sample(
+        self, rng: np.random.Generator, kept: Mapping[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A random point in the sampler's own names, and as a trial's fields; what is `kept` of another point stays
+        wherever it exists."""
+        point: dict[str, Any] = {}
+
+        def choose(name: str, parameter: Parameter) -> Any:
+            label = self.label(name, parameter)
+            value = kept[label] if kept and label in kept else parameter.random(rng)
+            if not isinstance(parameter, Fixed):
+                point[label] = value
+            return value
+
+        fields = self._in_fields(self._walk(choose))
+        return point, fields
+
+    def closest(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """The point of the space nearest to the wanted fields, in the sampler's own names; fields that `wanted` does
+        not name are left to the sampler."""
+        return self._nearest(wanted)[0]
+
+    def point(self, given: Mapping[str, Any], named: str = "first") -> dict[str, Any]:
+        """The trial with these very fields in the sampler's own names, others left to it; where the space has no such
+        trial, a ValueError with the whole sentence, which begins with how the fields were `named`."""
+        parameters: dict[str, Parameter] = {}
+        collect(self.parameters, parameters)
+        for name in given:
+            if name not in parameters and name not in self.fixed:
+                raise ValueError(f"{named}: the space has no {name!r}; {nearest(name, [*parameters, *self.fixed])}")
+            whole = getattr(parameters.get(name), "of", None)
+            if whole in parameters and whole not in given:
+                raise ValueError(f"{named}: {name} {given[name]} is a share of the {whole}; say which.")
+        wanted = {name: checked(name, value, named) for name, value in given.items()}
+        point, chosen = self._nearest(wanted)
+        found = {**self.fixed, **self._in_fields(chosen)}
+        for name, value in wanted.items():
+            if name not in found:
+                raise ValueError(f"{named}: {name} {value} exists only with a choice above it; say which.")
+            same = math.isclose(value, found[name]) if isinstance(value, float) else value == found[name]
+            if not same:
+                raise ValueError(f"{named}: {name} {value} is not in the space; the nearest is {found[name]}.")
+        return point
+
+    def fields_of(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """A point in the sampler's own names as a trial's fields; what it does not name is left out."""
+        chosen = self._walk(lambda name, parameter: point.get(self.label(name, parameter), parameter.extremes()[0]))
+        named = {name for name, (parameter, _) in chosen.items() if self.label(name, parameter) in point}
+        return {name: value for name, value in self._in_fields(chosen).items() if name in named}
+
+    def _nearest(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[Parameter, Any]]]:
+        """A point, and what `_walk` gives there."""
+        point: dict[str, Any] = {}
+
+        def choose(name: str, parameter: Parameter) -> Any:
+            if name not in wanted:
+                return parameter.extremes()[0]  # only to see what exists below it
+            if isinstance(parameter, Range) and parameter.of is not None:
+                whole = wanted[parameter.of] if parameter.of in wanted else self._fixed_or_default(parameter.of)
+                value = parameter.closest(wanted[name] / whole)
+                above = parameter.closest(value + (parameter.step or 0))
+                if _part(above, whole) == wanted[name]:  # shares are rounded down
+                    value = above
+            else:
+                value = parameter.closest(_as_written(name, wanted[name], parameter))
+            if not isinstance(parameter, Fixed):
+                point[self.label(name, parameter)] = value
+            return value
+
+        return point, self._walk(choose)
+
+    def corners(self) -> Iterator[dict[str, Any]]:
+        """Fields at every combination of the parameters' ends, where costs have their extremes."""
+        made = set()
+        for chosen in itertools.islice(_ends(list(self.parameters.items())), _MOST_CORNERS):
+            fields = self._in_fields(chosen)
+            key = tuple(sorted(fields.items(), key=lambda item: item[0]))
+            if key not in made:
+                made.add(key)
+                yield fields
+
+    def trial_config(self, params: Mapping[str, Any]) -> TrialConfig:
+        """The trial that these parameters make together with the fixed fields."""
+        return parse(TrialConfig, {**self.fixed, **params})
+
+    def field(self, name: str) -> Any:
+        """What the space says of a field of its own level: a value, a parameter, or None."""
+        return self.parameters.get(name, self.fixed.get(name))
+
+    @property
+    def names(self) -> list[str]:
+        """Every field that the search decides, conditional ones included."""
+        return list(self.all_parameters)
+
+    @property
+    def all_parameters(self) -> dict[str, Parameter]:
+        """Every parameter by its field, conditional ones included."""
+        seen: dict[str, Parameter] = {}
+        collect(self.parameters, seen)
+        return seen
+
+    def fields_at(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
+        """The fields where every parameter has the value that is chosen for it; those that do not exist there have
+        none."""
+        return self._in_fields(self._walk(_choose_from(chosen)))
+
+    @staticmethod
+    def label(name: str, parameter: Parameter) -> str:
+        """What the sampler calls it: a share is not the field itself."""
+        share_of = getattr(parameter, "of", None)
+        return f"{name}_of_{share_of}" if share_of else name
+
+    def _walk(self, choose: Callable[[str, Parameter], Any]) -> dict[str, tuple[Parameter, Any]]:
+        """Choose a value for every parameter that exists given the choices before it."""
+        chosen: dict[str, tuple[Parameter, Any]] = {}
+        waiting = list(self.parameters.items())
+        while waiting:
+            name, parameter = waiting.pop(0)
+            value = choose(name, parameter)
+            chosen[name] = parameter, value
+            if isinstance(parameter, Choice):
+                waiting[:0] = parameter.below.get(value, {}).items()
+        return chosen
+
+    def _in_fields(self, chosen: Mapping[str, tuple[Parameter, Any]]) -> dict[str, Any]:
+        fields = {name: canonical(value) if name == RECURRENCE else value for name, (_, value) in chosen.items()}
+        for name, (parameter, value) in chosen.items():
+            if isinstance(parameter, Range) and parameter.of is not None:
+                whole = fields[parameter.of] if parameter.of in fields else self._fixed_or_default(parameter.of)
+                if not isinstance(whole, int | float):
+                    raise ValueError(
+                        f"space: {name} is a share of {parameter.of}, which can be {whole!r}; that is no number."
+                    )
+                fields[name] = _part(value, whole)
+        return fields
+
+    def _fixed_or_default(self, name: str) -> Any:
+        return self.fixed.get(name, TrialConfig.model_fields[name].default)
+
+
+def _part(share: float, whole: float) -> int:
+    """A share such as 0.29 of 100 must give 29, though 0.29 * 100 is a little less in a float."""
+    return math.floor(share * whole + 1e-9)
+
+
+def _ends(waiting: list[tuple[str, Parameter]]) -> Iterator[dict[str, tuple[Parameter, Any]]]:
+    """The ends of parameters in all combinations that exist; values take turns, so that the first of very many have
+    something of every branch."""
+    if not waiting:
+        yield {}
+        return
+    (name, parameter), rest = waiting[0], waiting[1:]
+    turns = deque[tuple[Any, Iterator[dict[str, tuple[Parameter, Any]]]]]()
+    for value in dict.fromkeys(parameter.extremes()):
+        below = parameter.below.get(value, {}) if isinstance(parameter, Choice) else {}
+        turns.append((value, _ends([*below.items(), *rest])))
+    while turns:
+        value, others = turns.popleft()
+        if (more := next(others, None)) is not None:
+            yield {name: (parameter, value), **more}
+            turns.append((value, others))
+
+
+def _choose_from(chosen: Mapping[str, Any]) -> Callable[[str, Parameter], Any]:
+    return lambda name, parameter: parameter.value if isinstance(parameter, Fixed) else chosen[name]
+
+
+def collect(parameters: Mapping[str, Parameter], into: dict[str, Parameter]) -> None:
+    """Gather parameters by their field, conditional ones included; a field means the same wherever it stands."""
+    for name, parameter in parameters.items():
+        known = into.setdefault(name, parameter)
+        if isinstance(known, Fixed) and isinstance(parameter, Fixed):
+            continue
+        if known is not parameter and known != parameter:
+            raise ValueError(f"space: {name} stands in two branches with different values; the sampler needs one set.")
+        for below in getattr(parameter, "below", {}).values():
+            collect(below, into)
+
+
+@cache
+def _adapter(name: str) -> TypeAdapter[Any]:
+    field = TrialConfig.model_fields[name]
+    kind: Any = Annotated[field.annotation, field]
+    return TypeAdapter(kind)
+
+
+def checked(name: str, value: Any, section: str = "space") -> Any:
+    """A value as a trial's field would take it."""
+    try:
+        return _adapter(name).validate_python(value)
+    except ValidationError as error:
+        raise ValueError(f"{section}: {name}: {describe(error.errors()[0])}") from None
+
+
+def _as_written(name: str, wanted: Any, parameter: Parameter) -> Any:
+    """The name that the space has for a recurrence; any other field's value as it is."""
+    written = {canonical(value): value for value in parameter.extremes()} if name == RECURRENCE else {}
+    return written.get(canonical(wanted), wanted)
+
+
+def same_parameter(name: str, one: Any, other: Any) -> bool:
+    """Whether two spaces say the same of a field, whatever names they have for a recurrence."""
+    return _in_todays_words(name, one) == _in_todays_words(name, other)
+
+
+def _in_todays_words(name: str, said: Any) -> Any:
+    if name != RECURRENCE or not isinstance(said, Choice):
+        return said
+    below = {canonical(value): inner for value, inner in said.below.items()}
+    return Choice(tuple(map(canonical, said.values)), below)

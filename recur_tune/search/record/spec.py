@@ -1,0 +1,289 @@
+"""What a search is: the space, what counts, how much may be spent and on what."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+
+from recur_tune.common.parsing import nearest
+from recur_tune.common.units import format_size, parse_count, parse_duration, parse_size
+from recur_tune.config.trial import Count, TrialConfig
+from recur_tune.recurrences.registry import canonical
+from recur_tune.search.record.objectives import COSTS, OBJECTIVES
+from recur_tune.search.record.space import RECURRENCE, Space, same_parameter
+from recur_tune.search.record.space_parsing import read_space
+from recur_tune.tasks.registry import task_of
+
+Duration = Annotated[PositiveFloat, BeforeValidator(parse_duration)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Budget(_Section):
+    """How long a trial, and how long the search."""
+
+    tokens: Count = Field(20_000_000, description="tokens that a trial trains on when nothing stops it")
+    trials: PositiveInt | None = Field(None, description="trials to train; those over a limit do not count")
+    wall_clock: Duration | None = Field(None, description="time for the whole search, as 90s, 30m, 8h or 2d")
+    rungs: PositiveInt = Field(
+        3, le=100, description="times that a trial is compared with the others, its end included"
+    )
+    reduction: float = Field(2, gt=1, le=100, description="each rung has so many times the tokens of the one before")
+
+    plateau: float | None = Field(
+        None, gt=0, lt=1, description="the search ends when its next trial is expected to add less than this share"
+    )
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Budget:
+        if self.trials is None and self.wall_clock is None:
+            raise ValueError("budget: it has no end; give trials, wall_clock or both.")
+        if self.tokens / self.reduction ** (self.rungs - 1) < 1:
+            raise ValueError(f"budget: {self.rungs} rungs leave less than a token for the first; give fewer.")
+        return self
+
+    @property
+    def rung_tokens(self) -> list[int]:
+        """Tokens at which trials are compared, the budget itself last."""
+        return [int(self.tokens / self.reduction**left) for left in reversed(range(self.rungs))]
+
+
+class Resources(_Section):
+    """What one trial gets."""
+
+    workers: PositiveInt = Field(1, description="processes that train one trial together (DDP)")
+    cpus: PositiveFloat = Field(1, description="CPU cores for each of them")
+    gpus: NonNegativeFloat | Literal["auto"] = Field(
+        "auto", description="GPUs for each, fractions allowed; 'auto': as much of one as its predicted memory needs"
+    )
+
+    @model_validator(mode="after")
+    def _whole_gpus_are_whole(self) -> Resources:
+        if isinstance(self.gpus, float | int) and self.gpus > 1 and self.gpus != int(self.gpus):
+            raise ValueError(f"resources: gpus {self.gpus} is not possible; above one it has to be a whole number.")
+        return self
+
+
+class Sampler(_Section):
+    """Who proposes the next trial."""
+
+    name: Literal["known-costs", "tpe", "nsga2", "nsga3", "gp", "random"] = Field(
+        "known-costs", description="ours, which models quality alone and knows the costs, or one of Optuna's"
+    )
+    seed: NonNegativeInt = Field(0, le=2**31 - 1, description="the same seed proposes the same, one trial at a time")
+
+
+class SearchSpec(_Section):
+    """A search from its space to its budget; `space` holds a trial's fields, each fixed, a choice or a range."""
+
+    space: dict[str, Any]
+    objectives: tuple[str, ...] = ("perplexity", "flops_per_token", "peak_memory")
+    limits: dict[str, float] = Field(default_factory=dict, description="the most that a cost may be")
+    reference: dict[str, float] = Field(
+        default_factory=dict, description="by objective, the worst value that counts in the hypervolume"
+    )
+    first: tuple[dict[str, Any], ...] = Field((), description="trials to begin with, each by fields that it shall have")
+    budget: Budget
+    resources: Resources = Resources.model_validate({})
+    sampler: Sampler = Sampler.model_validate({})
+    keep: Literal["front", "all", "none"] = Field("front", description="whose models stay on disk")
+    tracking: str | None = Field(None, description="MLflow's tracking URI; default: SQLite in the results folder")
+
+    @field_validator("space")
+    @classmethod
+    def _located(cls, space: dict[str, Any]) -> dict[str, Any]:
+        """Trials run in folders of their own, and a search may be resumed from another one."""
+        return {name: located(name, value) if name in _PATHS else value for name, value in space.items()}
+
+    @field_validator("first", mode="before")
+    @classmethod
+    def _trials(cls, given: Any) -> Any:
+        if not isinstance(given, list | tuple) or not all(isinstance(one, dict) for one in given):
+            raise ValueError("is not a list of trials, each as {window: 300, overlap: 0}")
+        return [
+            {name: canonical(value) if name == RECURRENCE else value for name, value in one.items()} for one in given
+        ]
+
+    @field_validator("limits", "reference", mode="before")
+    @classmethod
+    def _units(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            raise ValueError("is not a list of `objective: value`")
+        return {name: in_units(name, value) for name, value in given.items()}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SearchSpec:
+        for name in self.objectives:
+            if name not in OBJECTIVES:
+                raise ValueError(f"objectives: there is no {name!r}; {nearest(name, OBJECTIVES)}")
+        if len(set(self.objectives)) < len(self.objectives):
+            raise ValueError(f"objectives: one stands twice in {', '.join(self.objectives)}.")
+        if not any(OBJECTIVES[name].kind == "quality" for name in self.objectives):
+            raise ValueError("objectives: costs alone need no search; add a quality such as perplexity.")
+        if len(self.objectives) < 2:
+            raise ValueError(
+                f"objectives: {self.objectives[0]!r} alone has no front; add a cost such as flops_per_token."
+            )
+        for name, limit in self.limits.items():
+            if name not in COSTS:
+                raise ValueError(
+                    f"limits: {name!r} is no cost that is known before a trial runs; {nearest(name, COSTS)}"
+                )
+            if limit <= 0:
+                raise ValueError(f"limits: {name} {limit:g} leaves nothing; give a positive number.")
+        for name, worst in self.reference.items():
+            if name not in self.objectives:
+                raise ValueError(f"reference: {name!r} is none of the search's objectives.")
+            if not 0 < worst < math.inf:
+                raise ValueError(f"reference: {name} {worst:g} spans no volume; give a positive number.")
+        for field in ("tokens", "validate_every"):
+            if field in self.space:
+                raise ValueError(f"space: {field} is the budget's business; set budget.tokens and budget.rungs.")
+        qualities = [name for name in self.objectives if name not in COSTS]
+        if self.sampler.name == "known-costs" and len(qualities) > 1:
+            raise ValueError(
+                f"sampler: known-costs models one quality, and objectives has {', '.join(qualities)}; "
+                "leave out one or choose tpe."
+            )
+        if self.budget.plateau is not None and self.sampler.name != "known-costs":
+            raise ValueError(
+                f"budget: plateau {self.budget.plateau:g} needs to know what a trial is expected to add, and "
+                f"sampler {self.sampler.name} does not; choose known-costs."
+            )
+        if self.sampler.name == "nsga2" and len(self.objectives) > 3:
+            raise ValueError("sampler: nsga2 loses its way above three objectives; choose nsga3 or tpe.")
+        searched = self.parsed_space.names  # raises where the space makes no sense
+        for given in self.first:
+            self.parsed_space.point(given)  # and where it has no such trial
+        if "corpus" in searched:
+            raise ValueError("space: corpus is a choice, and numbers from two texts cannot be compared; name one.")
+        self._check_qualities()
+        per_token = [name for name in self.objectives if name in ("token_perplexity", "loss")]
+        if "tokenizer" in searched and per_token:
+            raise ValueError(
+                f"objectives: {per_token[0]} of two tokenizers cannot be compared; take bits_per_byte or perplexity."
+            )
+        return self
+
+    def _check_qualities(self) -> None:
+        """A corpus is for one task, and each has qualities of its own."""
+        corpus = str(self.parsed_space.fixed.get("corpus", TrialConfig.model_fields["corpus"].default))
+        own = [quality.name for quality in task_of(corpus).qualities]
+        for name in self.objectives:
+            if name not in COSTS and name not in own:
+                raise ValueError(
+                    f"objectives: {name} is no quality of {task_of(corpus).name}, which {corpus} is for; these are: "
+                    f"{', '.join(own)}."
+                )
+
+    @cached_property
+    def parsed_space(self) -> Space:
+        """The space, typed and checked."""
+        return read_space(self.space)
+
+    @cached_property
+    def corners(self) -> list[TrialConfig]:
+        """Trials at the ends of every parameter: what fits them fits all, and costs have their extremes there."""
+        return [self.trial_config(fields) for fields in self.parsed_space.corners()]
+
+    def trial_config(self, params: dict[str, Any], seed: int | None = None) -> TrialConfig:
+        """The trial that the space's fixed values and these parameters make, with another seed where one is given."""
+        config = self.parsed_space.trial_config(
+            {"tokens": self.budget.tokens, "validate_every": self.budget.rung_tokens[0], **params}
+        )
+        return config if seed is None else config.model_copy(update={"seed": seed})
+
+
+_PATHS = ("base", "corpus", "tokenizer")  # fields that may name a file or a folder
+
+
+def located(field: str, value: Any) -> Any:
+    """The value, or all values of a choice, with a file or folder that is there by its absolute path."""
+    if isinstance(value, list):
+        return [located(field, one) for one in value]
+    if isinstance(value, dict):  # what stands below a choice is no path
+        return {located(field, one): below for one, below in value.items()}
+    if not isinstance(value, str):
+        return value
+    kind, colon, path = value.partition(":") if field == "corpus" else ("", "", value)
+    place = os.path.expanduser(path)  # which, unlike pathlib's, has no objection to a user that there is not
+    may_be_a_file = field == "corpus" or place.endswith(".gguf")
+    is_there = os.path.exists(place) if may_be_a_file else os.path.isdir(place)
+    return f"{kind}{colon}{os.path.abspath(place)}" if path and is_there else value
+
+
+_MAY_CHANGE = {"budget.trials", "budget.wall_clock", "budget.plateau", "tracking", "keep"}
+
+
+def changes_between(before: SearchSpec, after: SearchSpec) -> Iterator[tuple[str, Any, Any]]:
+    """Where two searches differ so much that one cannot be the other's continuation.
+
+    A trial's budget is part of what its numbers mean; how many trials there are, where they run and where they are
+    tracked is not.
+    """
+    old, new = _flat(before.model_dump()), _flat(after.model_dump())
+    for field in sorted(old.keys() | new.keys()):
+        may_change = field in _MAY_CHANGE or field.startswith("resources.")
+        section, _, name = field.partition(".")
+        if section == "space":  # 5e-4 and '5e-4' are the same there, as are 16 and '16'
+            same = same_parameter(name, before.parsed_space.field(name), after.parsed_space.field(name))
+        else:
+            same = old.get(field) == new.get(field)
+        if not same and not may_change:
+            yield field, old.get(field), new.get(field)
+
+
+def with_overrides(fields: dict[str, Any], overrides: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A search's fields with some replaced, by their dotted names: `budget.tokens`, `space.window`."""
+    changed = dict(fields)
+    for dotted, value in overrides:
+        *sections, last = dotted.split(".")
+        place = changed
+        for section in sections:
+            inner = place.get(section)
+            place[section] = dict(inner) if isinstance(inner, dict) else {}
+            place = place[section]
+        place[last] = value
+    return changed
+
+
+def _flat(fields: dict[str, Any]) -> dict[str, Any]:
+    """Fields by their dotted names. A parameter of the space stays whole: a branch without parameters is one too."""
+    flat: dict[str, Any] = {}
+    for key, value in fields.items():
+        if isinstance(value, dict):
+            flat |= {f"{key}.{inner}": below for inner, below in value.items()}
+        else:
+            flat[key] = list(value) if isinstance(value, tuple) else value
+    return flat
+
+
+def in_units(name: str, value: Any) -> float:
+    """A bound as people write it: 40GiB of memory, 200M FLOPs, a perplexity of 25.5."""
+    if name not in OBJECTIVES:
+        return math.nan  # its name is refused later, which says more than its value would
+    try:
+        if re.fullmatch(r"\s*-?\d+(\.\d*)?(e[+-]?\d+)?\s*", str(value)):
+            return float(value)
+        return float(parse_size(value) if OBJECTIVES[name].format is format_size else parse_count(value))
+    except ValueError as error:
+        raise ValueError(f"has {name}: {value!r}, which {error}") from None

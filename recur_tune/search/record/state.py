@@ -1,0 +1,246 @@
+"""The log of a search, read: which trials there are, how far each is and how it ended.
+
+One reducer serves everybody who asks: the live table, `status`, the front, the tracker, and a resume.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from recur_tune.recurrences.registry import canonical
+from recur_tune.search.record.objectives import COSTS, Objective
+
+TrialState = Literal["waiting", "running", "paused", "complete", "pruned", "failed", "infeasible"]
+ENDED: frozenset[TrialState] = frozenset({"complete", "pruned", "failed", "infeasible"})
+
+STORAGE = "storage"  # the cause of a pause: a disk that did not take a trial's files, say
+FROZEN = "frozen"  # another: a new trial promised more for its tokens, until this one does
+CROWDED = "crowded"  # and another: it needed more of a shared card than its prediction had got it
+
+Event = dict[str, Any]
+
+
+@dataclass
+class Validation:
+    """One validation on a trial's way."""
+
+    tokens: int
+    metrics: dict[str, float]
+
+
+@dataclass
+class TrialRecord:
+    """A trial as far as the log knows it."""
+
+    number: int
+    params: dict[str, Any]  # what the search decided, by the names of TrialConfig's fields
+    costs: dict[str, float]  # by the names of the cost objectives
+    role: str = ""  # "baseline" and "paper" mark the points that every search begins with
+    repeats: int | None = None  # the trial that it trains once more, with another seed
+    seed: int | None = None  # where it is not the search's own
+    split: str = ""  # on which its model is scored at its end
+    gain: float | None = None  # that was expected of it when it was chosen, in hypervolume
+    state: TrialState = "waiting"
+    reason: str = ""  # why it failed, was pruned or is infeasible
+    cause: str = ""  # the same in a word, for counting; none where it was pruned
+    tokens: int = 0
+    loss: float | None = None
+    tokens_per_second: float | None = None
+    measured_peak_memory: int | None = None
+    device_flops: float | None = None  # what its device can multiply in a second
+    worker: str = ""  # host and process that trains it
+    validations: list[Validation] = field(default_factory=list)
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)  # metrics of its model on whole splits, by split
+    started: float | None = None  # seconds since the epoch, of the first start
+    ended: float | None = None
+
+    @property
+    def name(self) -> str:
+        """How people call it: `T7`."""
+        return f"T{self.number}"
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it was paused at a rung, and waits until nothing else is worth more."""
+        return self.state == "paused" and self.cause == FROZEN
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """What the latest validation said; empty before the first."""
+        return self.validations[-1].metrics if self.validations else {}
+
+    def value(self, objective: str) -> float | None:
+        """The latest value of an objective, None where nothing is known yet."""
+        return (self.costs if objective in COSTS else self.metrics).get(objective)
+
+    def costs_of(self, names: Iterable[str]) -> list[float]:
+        """Some of its costs, in that order."""
+        return [self.costs[name] for name in names]
+
+    def values_at(self, validation: Validation, objectives: Iterable[str]) -> list[float]:
+        """The objectives as one of its validations saw them; a cost is the same at all of them."""
+        return [self.costs[name] if name in COSTS else validation.metrics[name] for name in objectives]
+
+    def values(self, objectives: Iterable[str]) -> list[float] | None:
+        """All of them, None while one is missing."""
+        found = [self.value(objective) for objective in objectives]
+        return None if any(value is None for value in found) else found  # type: ignore[return-value]
+
+
+@dataclass
+class SearchState:
+    """Every trial of a search, built by applying its events in order."""
+
+    trials: dict[int, TrialRecord] = field(default_factory=dict)
+    repeats: dict[int, TrialRecord] = field(default_factory=dict)  # of those trials; no candidates of their own
+    reference: dict[str, float] = field(default_factory=dict)  # by objective: the worst that still counts
+    status: str = "new"  # then preparing, started, and at last paused or finished
+    started: float | None = None  # trials first did
+    updated: float | None = None
+    active_seconds: float = 0.0  # trials were being run, over all its runs: *the* time of a search, wherever it is told
+    confirmation_seconds: float = 0.0  # its front was trained again with other seeds
+    confirming: bool = False  # that is what the last run does, or did
+    preparation_seconds: float = 0.0  # a base was pretrained, a corpus tokenised, Ray started
+    exhausted: bool = False  # the sampler finds nothing new, or nothing that is worth a trial
+    stage: str = ""  # what is being prepared, in words
+    base_share: float | None = None  # how much of a base is pretrained, while one is
+    base_loss: float | None = None
+    fault: str = ""  # of the place that the latest run found itself in, for which it pauses
+    notices: list[str] = field(default_factory=list)  # what a person watching should know
+    links: dict[str, str] = field(default_factory=dict)  # dashboard, MLflow
+
+    def apply(self, event: Event) -> None:
+        """Take one line of the log into account; lines of a kind that a later version added change nothing."""
+        passed = event["time"] - (event["time"] if self.updated is None else self.updated)
+        begins = event["kind"] == "search" and event["status"] in ("preparing", "started")
+        if self.status == "preparing" and not (begins and event["status"] == "preparing"):
+            self.preparation_seconds += passed
+        elif not begins and self.confirming:
+            self.confirmation_seconds += passed
+        elif not begins:  # what lies before a beginning was nobody's work
+            self.active_seconds += passed
+        self.updated = event["time"]
+        handler = getattr(self, f"_on_{event['kind']}", None)
+        if handler is not None:
+            handler(event)
+
+    def record(self, number: int) -> TrialRecord:
+        """The trial, or repetition of one, with that number."""
+        return self.trials[number] if number in self.trials else self.repeats[number]
+
+    def repeats_of(self, trial: TrialRecord) -> list[TrialRecord]:
+        """Its repetitions with other seeds, however far they are."""
+        return [one for one in self.repeats.values() if one.repeats == trial.number]
+
+    def elapsed(self, now: float) -> float:
+        """Its time until now, while it runs."""
+        searching = self.status == "started" and not self.confirming
+        return self.active_seconds + (max(0.0, now - (self.updated or now)) if searching else 0.0)
+
+    def prepared(self, now: float) -> float:
+        """Seconds of preparation until now, while it is being prepared."""
+        preparing = self.status == "preparing"
+        return self.preparation_seconds + (max(0.0, now - (self.updated or now)) if preparing else 0.0)
+
+    def in_state(self, *states: TrialState) -> Iterator[TrialRecord]:
+        """The trials in one of the given states, in the order of their numbers."""
+        return (trial for trial in self.trials.values() if trial.state in states)
+
+    @property
+    def trained(self) -> int:
+        """Trials that count against a budget of trials: all but the infeasible."""
+        return sum(trial.state != "infeasible" for trial in self.trials.values())
+
+    def _on_search(self, event: Event) -> None:
+        self.status = event["status"]
+        self.stage, self.base_share, self.base_loss = "", None, None
+        if self.status in ("preparing", "started"):
+            self.fault = ""
+        self.confirming = event.get("confirming", self.confirming and self.status != "preparing")
+        if self.status == "started" and not self.confirming:
+            self.exhausted = False  # it is looked for again
+        if self.started is None and self.status == "started":
+            self.started = event["time"]
+        self.links |= event.get("links", {})
+
+    def _on_stage(self, event: Event) -> None:
+        self.stage = event["text"]
+        self.base_share, self.base_loss = event.get("share"), event.get("loss")
+
+    def _on_notice(self, event: Event) -> None:
+        self.notices.append(event["text"])
+        self.exhausted |= event.get("exhausted", False)
+
+    def _on_reference(self, event: Event) -> None:
+        self.reference |= event["values"]
+
+    def _on_trial(self, event: Event) -> None:
+        number, repeats = event["trial"], event.get("repeats")
+        told = {name: event[name] for name in ("role", "repeats", "seed", "split", "gain") if name in event}
+        made = TrialRecord(number, event["params"], event["costs"], **told)
+        (self.trials if repeats is None else self.repeats)[number] = made
+
+    def _on_running(self, event: Event) -> None:
+        trial = self.record(event["trial"])
+        trial.state, trial.reason, trial.ended = "running", "", None  # it may have been paused, or failed, before
+        trial.started = trial.started or event["time"]
+
+    def _on_moved(self, event: Event) -> None:
+        self.record(event["trial"]).worker = ""  # until it reports from elsewhere
+
+    def _on_report(self, event: Event) -> None:
+        trial = self.record(event["trial"])
+        trial.tokens, trial.loss = event.get("tokens", trial.tokens), event.get("loss", trial.loss)
+        trial.tokens_per_second = event.get("tokens_per_second")
+        trial.worker = event.get("worker", trial.worker)
+        trial.device_flops = event.get("device_flops", trial.device_flops)
+        trial.measured_peak_memory = event.get("measured_peak_memory") or trial.measured_peak_memory
+        if event.get("validation"):
+            # A trial that went on from a checkpoint says some things a second time.
+            trial.validations = [v for v in trial.validations if v.tokens < event["tokens"]]
+            trial.validations.append(Validation(event["tokens"], event["validation"]))
+        trial.scores |= event.get("scores", {})
+        if event.get("state"):  # the last word of a trial and its end are one line, which a crash cannot part
+            self._on_end(event)
+
+    def _on_scores(self, event: Event) -> None:
+        self.record(event["trial"]).scores |= event["scores"]
+
+    def _on_end(self, event: Event) -> None:
+        trial = self.record(event["trial"])
+        trial.state, trial.reason = event["state"], event.get("reason", "")
+        trial.cause = event.get("cause", "")
+        if trial.cause == STORAGE:
+            self.fault = trial.reason
+        trial.ended = event["time"] if trial.state in ENDED else None
+
+
+def in_todays_words(event: Event) -> Event:
+    """An event as it would be written today; earlier versions called a pruned trial and a paused search stopped, and
+    recurrences by other names."""
+    if event.get("status") == "stopped":
+        event["status"] = "paused"
+    elif event.get("state") == "stopped":
+        event["state"] = "pruned"
+    if (validation := event.get("validation")) and "word_perplexity" in validation:
+        validation["perplexity"] = validation.pop("word_perplexity")
+    if "recurrence" in (params := event.get("params") or {}):
+        params["recurrence"] = canonical(params["recurrence"])
+    return event
+
+
+def replay(events: Iterable[Event]) -> SearchState:
+    """The state that a log leads to."""
+    state = SearchState()
+    for event in events:
+        state.apply(event)
+    return state
+
+
+def values_of(trials: Iterable[TrialRecord], objective: Objective) -> list[float]:
+    """An objective of some trials; where one has none it is no number."""
+    found = (trial.value(objective.name) for trial in trials)
+    return [math.nan if value is None else float(value) for value in found]

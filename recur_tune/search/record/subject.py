@@ -1,0 +1,46 @@
+"""What a search is about: the corpus, and the models that its trials begin with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from recur_tune.common.units import rounded
+from recur_tune.config.fields import own_fields
+from recur_tune.config.trial import TrialConfig
+from recur_tune.search.record.space import Choice
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.state import TrialRecord
+
+
+def corpus_of(spec: SearchSpec) -> str:
+    """The corpus, of which a search has one."""
+    return spec.parsed_space.field("corpus") or TrialConfig.model_fields["corpus"].default
+
+
+def bases_of(spec: SearchSpec) -> list[str]:
+    """The bases to choose from."""
+    named = spec.parsed_space.field("base") or TrialConfig.model_fields["base"].default
+    return list(named.values) if isinstance(named, Choice) else [named]
+
+
+def shape_params(spec: SearchSpec) -> dict[str, Any]:
+    """The bases' sizes, as a run's parameters; nothing of one that is not at hand."""
+    from recur_tune.config.base_shape import base_shape
+
+    tokenizer = spec.parsed_space.field("tokenizer")
+    try:
+        shapes = [base_shape(base, tokenizer if isinstance(tokenizer, str) else None) for base in bases_of(spec)]
+    except Exception:  # folders and the Hub fail in many ways, and no run is worth less for it
+        return {}
+    sizes = {
+        "layers": [shape.layers for shape in shapes], "heads": [shape.heads for shape in shapes],
+        "embedding": [shape.hidden for shape in shapes], "positions": [shape.context for shape in shapes],
+        "vocabulary": [shape.vocabulary for shape in shapes], "parameters": [shape.parameters for shape in shapes],
+    }  # fmt: skip
+    return {f"base.{name}": ", ".join(map(str, values)) for name, values in sizes.items()}
+
+
+def trial_params(spec: SearchSpec, trial: TrialRecord) -> dict[str, Any]:
+    """What a person compares trials by: the fields that this one has."""
+    fields = own_fields(spec.trial_config(trial.params, trial.seed))
+    return {name: rounded(value) if isinstance(value, float) else value for name, value in fields.items()}

@@ -1,0 +1,61 @@
+"""A search on a cluster that is reached through Ray's client port: its driver runs there, we watch from here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recur_tune.common.errors import Paused, UserError
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.state import SearchState
+from recur_tune.sites.ray.cluster import check_reachable
+from recur_tune.sites.ray.sigterm import own_sigterm
+from recur_tune.training.interrupt import stop_requests
+
+if TYPE_CHECKING:
+    from recur_tune.search.record.confirmation import Again
+    from recur_tune.search.run.listener import Audience
+
+
+def run_search_there(directory: SearchDirectory, address: str, again: Again | None, audience: Audience) -> SearchState:
+    """Run a search as a task of the cluster at ray://HOST:PORT; both sides have to see the search directory."""
+    check_reachable(address)
+    audience.stage(f"connecting to {address} …")
+    import ray
+
+    try:
+        with own_sigterm():
+            ray.init(address, log_to_driver=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+        raise UserError(f"address: {address} took no client ({reason[:200]}).") from error
+    try:
+        task = ray.remote(num_cpus=0, max_retries=0)(_search_here).remote(str(directory.path), again)
+        audience.searching()
+        with stop_requests() as interrupted:
+            while not ray.wait([task], timeout=0.5)[0]:
+                if interrupted() and not directory.stop_requested:
+                    directory.request_stop()
+        refused = ray.get(task)
+    finally:
+        with own_sigterm():
+            ray.shutdown()
+    if refused:
+        sentence, code = refused
+        raise Paused(sentence) if code == Paused.exit_code else UserError(sentence)
+    return directory.state()
+
+
+def _search_here(path: str, again: Again | None) -> tuple[str, int] | None:
+    """In a worker of the cluster; why it did not come to its end goes back as a sentence and an exit code."""
+    from recur_tune.search.run.driver import run_search
+
+    directory = SearchDirectory(Path(path))
+    if not directory.path.is_dir():
+        sentence = f"results: the cluster does not see {path}; give --results on storage that both sides share."
+        return sentence, UserError.exit_code
+    try:
+        run_search(directory, address="auto", again=again)
+    except UserError as error:
+        return str(error), error.exit_code
+    return None

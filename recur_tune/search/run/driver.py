@@ -1,0 +1,333 @@
+"""Running a search: what it needs is got ready, Ray runs the trials, and the log says what happened."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recur_tune.common.errors import Paused, StorageFault, UserError
+from recur_tune.common.files import storage_fault, write_text
+from recur_tune.common.jsonable import finite
+from recur_tune.common.loading import load
+from recur_tune.search.record.confirmation import Again, confirmation, splits_needed
+from recur_tune.search.record.directory import SearchDirectory, SearchLog
+from recur_tune.search.record.front import front_rows
+from recur_tune.search.record.objectives import COSTS
+from recur_tune.search.record.requests import trials_wait
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.state import ENDED, SearchState
+from recur_tune.search.record.subject import corpus_of
+from recur_tune.search.run.jobs import job_client
+from recur_tune.search.run.leftovers import clear_up_after_a_kill
+from recur_tune.search.run.listener import Audience
+from recur_tune.search.run.preparation import Prices, check_shapes, missing_bases, tokenise, worst_costs
+from recur_tune.search.run.stages import Desk, Stages, make_base
+from recur_tune.sites.ray.cluster import (
+    JOBS,
+    WAITING_CPU,
+    Allotment,
+    Cluster,
+    Room,
+    allot,
+    check_reachable,
+    check_this_machine,
+    connected,
+    runs_elsewhere,
+    shared_card,
+)
+from recur_tune.sites.ray.liveness import ClusterLost, Lifeline, outside_of_ray
+from recur_tune.tracking.mlflow.tracker import Tracker, Undelivered
+from recur_tune.tracking.prometheus.exporter import Ask, metered
+from recur_tune.training.interrupt import stop_requests
+
+if TYPE_CHECKING:
+    from ray.tune.experiment import Trial
+
+    from recur_tune.search.run.callback import Steward
+    from recur_tune.search.run.searcher import TruthfulSearch
+
+
+_MORE_THAN_EVER = 100_000
+
+# MLflow takes seconds of a core to import and to make its database; the first trials are to start before.
+_SECONDS_FOR_THE_FIRST_TRIALS = 15.0
+
+
+def check_runnable(spec: SearchSpec, address: str | None) -> None:
+    """Refuse what cannot work before a directory is made, or changed, for it."""
+    if address is None:
+        check_this_machine(spec.resources)
+    elif address.startswith(JOBS):
+        job_client(address)
+    else:
+        check_reachable(address)
+    check_shapes(spec)
+    if address is not None and not runs_elsewhere(address):  # such a cluster is asked by who runs there
+        with connected(address) as cluster:
+            allot(spec.resources, cluster)
+
+
+def run_search(
+    directory: SearchDirectory, address: str | None = None, audience: Audience | None = None, asks: Iterable[Ask] = (),
+    again: Again | None = None, change: SearchSpec | None = None,
+) -> SearchState:  # fmt: skip
+    """Run a new search, or go on with one: both begin with what the log says.
+
+    Ctrl-C or SIGTERM once lets the trials save themselves; twice ends at once. Either way, and after a crash, running
+    it again loses no finished trial. `asks` are further questions whose answers belong on the search's boards. With
+    `again` nothing new is tried, and the front is trained once more with other seeds. With `change` the search goes on
+    as that says; it is written down once nobody else can be running it.
+    """
+    audience = audience or Audience()
+    with _pausing_for_storage(), directory.lock():
+        if change is not None:
+            directory.write_spec(change)
+        spec, log = directory.spec, directory.open_log()
+        with _preparing(log):
+            stages = Stages(log)
+            stages.tell("loading torch …")
+            check_shapes(spec)
+            bases = missing_bases(directory, spec)
+            stages.tell("starting Ray …" if address is None else f"connecting to {address} …")
+
+            def end(loss: ClusterLost) -> None:
+                _say_the_last_words(log, loss, audience)
+
+            with stop_requests() as interrupted, connected(address, _about(directory), end) as cluster:
+                card, why = shared_card(spec.resources, cluster)
+                allotment = allot(spec.resources, cluster, card)
+                if why and why not in log.state.notices:
+                    log.record("notice", text=why)
+                shutil.rmtree(directory.path / "ray", ignore_errors=True)  # Ray's notes on an earlier run
+                clear_up_after_a_kill(spec, log)
+                with (
+                    # MLflow takes seconds of a core, which the first trials want; a base is minutes of work.
+                    _tracked(spec, log, audience, at_once=bool(bases)) as tracker,
+                    metered(directory, spec, asks) as meter,
+                    Lifeline(end) as lifeline,
+                    outside_of_ray(lifeline),
+                ):
+                    desk = Desk(log, interrupted, meter, lifeline)
+                    if all(make_base(config, allotment, desk, stages) for config in bases):
+                        tokenise(directory, spec, splits_needed(log.state, again), stages.tokenising(interrupted))
+                        _begin(log, spec, cluster, again)
+                        audience.searching()
+                        if not bases:
+                            tracker.start(after=_SECONDS_FOR_THE_FIRST_TRIALS)
+                        _tune(spec, log, allotment, desk, again)
+                        while trials_wait(directory) and not (again or interrupted() or directory.stop_requested):
+                            _tune(spec, log, allotment, desk)  # somebody added one when all were out
+        if log.state.fault:
+            raise Paused(log.state.fault)
+    return log.state
+
+
+def _begin(log: SearchLog, spec: SearchSpec, cluster: Cluster, again: Again | None) -> None:
+    """Say that trials begin, and fix what hypervolumes are measured by."""
+    links = {"dashboard": cluster.dashboard} if cluster.dashboard else {}
+    log.record("search", status="started", links=links, confirming=again is not None)
+    _fix_worst_costs(log.directory, spec, log)
+
+
+def _say_the_last_words(log: SearchLog, loss: ClusterLost, audience: Audience) -> None:
+    """Nobody else can: the thread that runs the search is stuck in Ray, which is about to end this process."""
+    with suppress(StorageFault):
+        log.record("search", status="paused")
+    audience.stuck(loss)
+
+
+@contextmanager
+def _pausing_for_storage() -> Iterator[None]:
+    """Whatever a disk does not take, here or in what Ray, Optuna and MLflow write, the search is paused by it."""
+    try:
+        yield
+    except Exception as error:
+        fault = storage_fault(error)
+        if fault is None or isinstance(fault.__cause__, PermissionError):  # which does not pass by waiting
+            raise
+        raise Paused(str(fault)) from error
+
+
+@contextmanager
+def _preparing(log: SearchLog) -> Iterator[None]:
+    """Say that the search is being prepared; where it is refused before a trial begins, it is again what it was."""
+    before = log.state.status
+    log.record("search", status="preparing")
+    try:
+        yield
+    except UserError:
+        if log.state.status == "preparing":
+            with suppress(StorageFault):  # a full disk takes no line about itself
+                log.record("search", status="paused" if before in ("new", "started", "preparing") else before)
+        raise
+
+
+@contextmanager
+def _tracked(spec: SearchSpec, log: SearchLog, audience: Audience, at_once: bool) -> Iterator[Tracker]:
+    """However the trials end: the log says so, the front is written down, and MLflow gets what it can take.
+
+    Its tracker delivers at once, or from when it is started.
+    """
+    tracker, refused = Tracker(log.directory), False
+    if at_once:
+        tracker.start()
+    try:
+        yield tracker
+    except UserError:
+        refused = log.state.status == "preparing"
+        raise
+    finally:
+        files: list[Path] = []
+        try:
+            if not refused:
+                log.record("search", status="finished" if _is_done(spec, log) else "paused")
+                audience.stage("writing the front …")
+                files = _write_front(log.directory, spec, log.state)
+        finally:
+            if at_once or not refused:
+                _deliver_the_rest(tracker, log, files)
+
+
+def _deliver_the_rest(tracker: Tracker, log: SearchLog, files: list[Path]) -> None:
+    try:
+        if not tracker.close():
+            raise Undelivered(tracker.problem or "it took too long")
+        tracker.log_files(files)
+    except Undelivered as error:
+        text = f"MLflow has not got everything ({error}); `recur-tune track {log.directory.name}` delivers it."
+        log.record("notice", text=text)
+
+
+def _about(directory: SearchDirectory) -> dict[str, str]:
+    """What Ray's list of jobs calls the search, and where it lies."""
+    return {"job_name": directory.name, "folder": str(directory.path.absolute())}
+
+
+def _tune(
+    spec: SearchSpec, log: SearchLog, allotment: Allotment, desk: Desk, again: Again | None = None,
+) -> None:  # fmt: skip
+    load("recur_tune.search.run.searcher")  # Ray Tune and Optuna
+    from recur_tune.search.run.callback import Steward
+    from recur_tune.search.run.execution import train_in_actor, train_on_workers
+    from recur_tune.search.run.gpu_sharing import SharedCards
+    from recur_tune.search.run.searcher import TruthfulSearch
+
+    deadline = _deadline(spec, log) if again is None else math.inf
+
+    def is_over() -> bool:
+        return time.time() > deadline or bool(log.state.fault)
+
+    nested = allotment.workers > 1
+    room = Room(spec.resources, allotment.card)
+    shared = SharedCards(allotment.card, lambda: room.gpus) if allotment.card else None
+    prices = Prices(allotment.workers)
+    searcher = TruthfulSearch(spec, log, prices, is_over, room, proposes=again is None, shared=shared)
+    if again is not None:
+        for trial, seed in again.missing(log.state, spec):
+            searcher.repeat(trial, seed, again.split)
+    train = train_on_workers if nested else train_in_actor
+    steward = Steward(spec, log, lambda: desk.interrupted() or is_over(), desk.meter, desk.lifeline)
+    fit(spec, log, allotment, searcher, train, nested, steward)
+
+
+def fit(
+    spec: SearchSpec,
+    log: SearchLog,
+    allotment: Allotment,
+    searcher: TruthfulSearch,
+    train: Callable[[dict[str, Any]], None],
+    nested: bool,
+    steward: Steward,
+) -> None:
+    """Hand the search to Ray Tune and wait for its end; `nested` says that `train` starts workers of its own."""
+    from ray import tune
+
+    from recur_tune.search.run.scheduler import ParetoPruning
+    from recur_tune.sites.ray.placement_groups import NamedPlaces
+    from recur_tune.sites.ray.process_names import named
+
+    name = log.directory.name
+
+    def place(job: dict[str, Any]) -> NamedPlaces:
+        if not nested:
+            return NamedPlaces(name, {"CPU": job["cpus"], "GPU": job["gpus"]})
+        # The actor that starts workers only waits.
+        worker = {"CPU": job["cpus"] - WAITING_CPU, "GPU": job["gpus"]}
+        return NamedPlaces(name, {"CPU": WAITING_CPU}, *[worker] * job["workers"])
+
+    tune.Tuner(
+        tune.with_resources(named(train, f"{name}-trial"), place),
+        param_space={"workers": allotment.workers, "cpus": allotment.cpus, "gpus": allotment.gpus, "nested": nested},
+        tune_config=tune.TuneConfig(
+            search_alg=searcher,
+            scheduler=ParetoPruning(spec, log, searcher.worth),
+            num_samples=-1,
+            # The searcher itself knows how many; without a number Ray would start actors one after the other.
+            max_concurrent_trials=_MORE_THAN_EVER,
+            reuse_actors=True,
+            trial_name_creator=_Name(f"{name}-"),
+            trial_dirname_creator=_Name(),
+        ),
+        run_config=tune.RunConfig(
+            name="ray",  # the folder of Ray's own notes
+            storage_path=str(log.directory.path),
+            verbose=0,
+            callbacks=[steward],
+            failure_config=tune.FailureConfig(max_failures=3),
+        ),
+    ).fit()
+
+
+@dataclass(frozen=True)
+class _Name:
+    """How Ray calls a trial: in its dashboard by search and number."""
+
+    prefix: str = ""
+
+    def __call__(self, trial: Trial) -> str:
+        return f"{self.prefix}T{trial.config['number']}"
+
+
+def _deadline(spec: SearchSpec, log: SearchLog) -> float:
+    if spec.budget.wall_clock is None:
+        return math.inf
+    return time.time() + spec.budget.wall_clock - log.state.active_seconds
+
+
+def _fix_worst_costs(directory: SearchDirectory, spec: SearchSpec, log: SearchLog) -> None:
+    """Once per search, before the first trial, so that hypervolumes compare over its whole life."""
+    known = [*spec.reference, *(name for name in spec.objectives if name in COSTS)]
+    if any(name not in log.state.reference for name in known):
+        log.record("reference", values=worst_costs(spec, Prices(spec.resources.workers), directory.with_own_base))
+
+
+def _is_done(spec: SearchSpec, log: SearchLog) -> bool:
+    """Whether nothing is left that a resume would do."""
+    state = log.state
+    if any(trial.state not in ENDED for trial in (*state.trials.values(), *state.repeats.values())):
+        return False
+    return spec.budget.trials is None or state.trained >= spec.budget.trials or state.exhausted
+
+
+def _write_front(directory: SearchDirectory, spec: SearchSpec, state: SearchState) -> list[Path]:
+    """The front as a table, a picture and a page; once it is confirmed, what further seeds say of it too."""
+    from recur_tune.report.front_files import draw_front
+
+    table = directory.path / "front.json"
+    write_text(table, json.dumps(front_rows(state, spec.objectives), indent=2) + "\n")
+    files = [table, *draw_front(directory.name, spec, state, directory.path)]
+    if found := confirmation(state, spec):
+        from recur_tune.report.confirmed_files import draw_confirmation
+
+        table = directory.path / "confirmed.json"
+        write_text(table, json.dumps(finite(found.rows()), indent=2) + "\n")
+        title = f"{directory.name}: {corpus_of(spec)}, confirmed"
+        files += [table, draw_confirmation(title, spec, found, directory.path / "confirmed.png")]
+    return files

@@ -1,0 +1,121 @@
+"""What has to be there before the first trial: the base, the tokens, the prices and the worst that counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+
+from recur_tune.common.errors import UserError
+from recur_tune.common.loading import load
+from recur_tune.config.base_shape import base_settings, base_shape, is_preset
+from recur_tune.config.trial import TrialConfig
+from recur_tune.data.corpora.document import Extent, Split
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.objectives import COSTS
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.steps import check_rungs
+
+
+class Prices:
+    """What trials cost, by the names of the cost objectives; workers share a trial's batch."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def __call__(self, config: TrialConfig) -> dict[str, float]:
+        """All of a trial's costs, without training anything; its memory is simulated, which takes a second or more."""
+        from recur_tune.cost.estimate import estimate
+
+        cost = estimate(config, _settings_of(config.base, config.tokenizer), self.workers)
+        return {name: float(getattr(cost, name)) for name in COSTS}
+
+    def at_once(self, config: TrialConfig) -> dict[str, float]:
+        """Those of a trial's costs that need no simulated step."""
+        from recur_tune.cost.estimate import quick_costs
+
+        base = config.base, config.tokenizer
+        return quick_costs(config, _shape_of(*base), _settings_of(*base))
+
+
+_settings_of, _shape_of = cache(base_settings), cache(base_shape)
+
+
+def check_shapes(spec: SearchSpec) -> None:
+    """Every corner of the space has to fit its base, be that a folder, a name or a preset, and the budget's first rung;
+    and there has to be such a corpus, with text to train on and to validate with."""
+    load("recur_tune.cost.estimate")  # torch, transformers and the models: shapes need them, and prices will
+    seen_corpus(spec)
+    check_rungs(spec)
+    for config in spec.corners:
+        config.check_base(_shape_of(config.base, config.tokenizer))
+        if config.batch % spec.resources.workers:
+            raise UserError(
+                f"space: batch {config.batch} cannot be shared evenly by {spec.resources.workers} workers; "
+                "choose a multiple."
+            )
+
+
+def seen_corpus(spec: SearchSpec) -> dict[Split, Extent]:
+    """What can be seen of the splits that a search reads; one that it cannot read is refused."""
+    from recur_tune.data.corpora.registry import check_corpus
+
+    return check_corpus(spec.corners[0].corpus)  # the same in all of them
+
+
+def missing_bases(directory: SearchDirectory, spec: SearchSpec) -> list[TrialConfig]:
+    """A trial on each preset among the bases of which the search has no pretrained copy yet."""
+    configs = _distinct(spec, "base", "corpus", "tokenizer")
+    return [config for config in configs if is_preset(config.base) and not directory.own_base(config).is_dir()]
+
+
+def tokenise(
+    directory: SearchDirectory, spec: SearchSpec, splits: Iterable[str], progress: Callable[[str, int], None]
+) -> None:
+    """Prepare every corpus of the space, so that no worker waits for it."""
+    from recur_tune.data.tokenizers import load_tokenizer
+    from recur_tune.models.pretrained import base_tokenizer
+
+    for config in _distinct(spec, "base", "corpus", "tokenizer"):
+        named = "base" if config.tokenizer is None else "tokenizer"
+        name = base_tokenizer(directory.with_own_base(config).base, config.tokenizer)
+        tokenizer, task = load_tokenizer(name, field=named), config.task.build(config.task_spec)
+        for split in splits:
+            title = f"{config.corpus} {split}"
+            task.prepare(config.corpus, split, tokenizer, lambda tokens, title=title: progress(title, tokens))
+
+
+def worst_costs(spec: SearchSpec, prices: Prices, own_base: Callable[[TrialConfig], TrialConfig]) -> dict[str, float]:
+    """By objective, the worst that counts in the hypervolume, as far as it is known before a trial: what the search
+    says, a limit, or the dearest corner of the space."""
+    corners = [own_base(config) for config in spec.corners]
+    worst = dict(spec.reference)
+    for name in spec.objectives:
+        if name not in COSTS or name in worst:
+            continue
+        if name in spec.limits:
+            worst[name] = spec.limits[name]
+        elif name in prices.at_once(corners[0]):
+            worst[name] = _BEYOND * max(prices.at_once(config)[name] for config in corners)
+        else:
+            worst[name] = _BEYOND * max(prices(config)[name] for config in _largest(corners, prices))
+    return worst
+
+
+_BEYOND = 1.01  # so that the dearest configuration itself can count
+
+
+def _largest(configs: list[TrialConfig], prices: Prices, at_most: int = 4) -> list[TrialConfig]:
+    """Those with most of everything; to simulate the memory of all of them would take minutes."""
+
+    def size(config: TrialConfig) -> tuple[float, ...]:
+        kept = 1 if config.checkpointing == "all" else config.windows
+        # Of a window, the recurrence's too, whatever the overlap.
+        window_flops = round(prices.at_once(config)["flops_per_token"] * config.windowing.stride)
+        return config.window * config.batch * kept, window_flops, config.windows
+
+    distinct = {size(config): config for config in configs}
+    return [distinct[key] for key in sorted(distinct, reverse=True)[:at_most]]
+
+
+def _distinct(spec: SearchSpec, *fields: str) -> list[TrialConfig]:
+    return list({tuple(getattr(config, field) for field in fields): config for config in spec.corners}.values())

@@ -1,0 +1,79 @@
+"""A search from Python: run it, and look at what it found as tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from recur_tune.common.errors import UserError
+from recur_tune.common.parsing import parse, read_yaml
+from recur_tune.common.shipped import find_space
+from recur_tune.search.record.directory import SearchDirectory, default_name, results_folder
+from recur_tune.search.record.front import front_rows, search_hypervolume
+from recur_tune.search.record.spec import SearchSpec, with_overrides
+from recur_tune.search.record.state import SearchState
+from recur_tune.search.run.driver import check_runnable, run_search
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """What a search found, as it lies in its directory."""
+
+    directory: SearchDirectory
+
+    @cached_property
+    def state(self) -> SearchState:
+        """Every trial, as the log has it."""
+        return self.directory.state()
+
+    @cached_property
+    def front(self) -> pd.DataFrame:
+        """The front: a row per trial, best quality first; its objectives, tokens and parameters as columns."""
+        rows = front_rows(self.state, self.directory.spec.objectives)
+        flat = [{**{key: value for key, value in row.items() if key != "params"}, **row["params"]} for row in rows]
+        return pd.DataFrame(flat)
+
+    @cached_property
+    def trials(self) -> pd.DataFrame:
+        """Every trial, however it ended."""
+        objectives = self.directory.spec.objectives
+        return pd.DataFrame(
+            {
+                "trial": trial.name, "state": trial.state, "reason": trial.reason, "tokens": trial.tokens,
+                **{name: trial.value(name) for name in objectives}, **trial.params,
+            }
+            for trial in self.state.trials.values()
+        )  # fmt: skip
+
+    @property
+    def hypervolume(self) -> float | None:
+        """The share of the box below the reference point that the front dominates."""
+        return search_hypervolume(self.state, self.directory.spec.objectives)
+
+
+def run(
+    space: str | Path | dict[str, Any],
+    name: str | None,
+    results: str | Path | None,
+    address: str | None,
+    settings: dict[str, Any],
+) -> SearchResult:
+    """Run a search, or go on with the one of that name."""
+    if address is not None and "://" in address:
+        raise UserError(f"address: {address!r} is for the command line; from Python give 'auto' or HOST:PORT.")
+    fields = space if isinstance(space, dict) else read_yaml(find_space(str(space)))
+    spec = parse(SearchSpec, with_overrides(fields, list(settings.items())))
+    folder = results_folder(Path(results) if results else None)
+    stem = "search" if isinstance(space, dict) else Path(space).stem
+    chosen = name or default_name(stem)
+    check_runnable(spec, address)
+    if (folder / chosen).exists():
+        directory = SearchDirectory.open(folder, chosen)
+    else:
+        directory = SearchDirectory.create(folder, chosen, spec)
+    run_search(directory, address, change=spec)
+    return SearchResult(directory)

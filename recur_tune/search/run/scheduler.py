@@ -1,0 +1,122 @@
+"""Ray Tune's view of the rungs: every report goes into the log, and some end a trial."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from ray.tune.execution.tune_controller import TuneController
+from ray.tune.experiment import Trial
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+
+from recur_tune.search.propose.rungs import SMALL_CHANCE, Rungs
+from recur_tune.search.record import flag
+from recur_tune.search.record.directory import STOP, SearchLog
+from recur_tune.search.record.objectives import COSTS
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.state import ENDED, FROZEN, TrialRecord, Validation
+from recur_tune.search.run.in_driver import LivesInDriver
+from recur_tune.sites.ray.internals import allow_another_failure, allow_no_failure
+
+
+class ParetoPruning(LivesInDriver, FIFOScheduler):
+    """Stops at rungs what will hardly end on the front. Ray hands every report here first, so here it is logged.
+
+    With `worth`, which says of a trial by its number whether it is worth its tokens, nothing is lost: what is not is
+    frozen, and the searcher may continue it. To Ray a frozen trial has ended, and one that is continued is another of
+    the same number: it has saved itself in its own folder, as it does for a resume, so Ray need keep nothing of it.
+    """
+
+    def __init__(self, spec: SearchSpec, log: SearchLog, worth: Callable[[int], bool] | None = None) -> None:
+        super().__init__()
+        self.spec, self.log, self.worth = spec, log, worth
+        costs = [name in COSTS for name in spec.objectives]
+        self.rungs = Rungs(spec.budget.rung_tokens, costs)
+        # Ray forgets a scheduler's state on a restart; the log does not.
+        for trial, validation in validations_in_order(log):
+            self.rungs.reach(trial.number, validation.tokens, self._values(trial, validation))
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """There is no single metric to be told about."""
+        return True
+
+    def on_trial_result(self, controller: TuneController, trial: Trial, result: dict[str, Any]) -> str:
+        """Log a report and decide whether the trial goes on."""
+        if result.get("done") or "report" not in result:
+            return TrialScheduler.CONTINUE  # Ray repeats the last report when a function returns
+        report, number = json.loads(result["report"]), trial.config["number"]
+        before = self.log.state.record(number)
+        if before.state in ENDED or before.frozen:
+            return TrialScheduler.CONTINUE  # its workers have not noticed yet
+        if report.get("moved"):
+            allow_another_failure(trial)  # the trainable raises next, and that is no failure
+            self.log.record("moved", trial=number)
+            return TrialScheduler.CONTINUE
+        if notice := report.get("notice"):
+            self.log.record("notice", trial=number, text=f"T{number}: {notice}")
+            return TrialScheduler.CONTINUE
+        self.log.record("report", trial=number, **report)
+        record = self.log.state.record(number)
+        if record.state == "complete" and record.repeats is None and report.get("validation"):
+            self._fix_reference(record, record.validations[-1])  # where it is the first, with a single rung
+            self._goes_on(record)  # others are measured by its end
+        if record.state != "running":
+            if report.get("replace_actor"):
+                # The trainable raises next, and Ray replaces an actor in which something raised. It shall not try
+                # the same again.
+                allow_no_failure(trial)
+                return TrialScheduler.CONTINUE
+            return self._let_go(trial)
+        if not report.get("validation") or record.repeats is not None:  # a repetition is to be seen to its end
+            return TrialScheduler.CONTINUE
+        self._fix_reference(record, record.validations[-1])
+        if self._goes_on(record):
+            return TrialScheduler.CONTINUE
+        if self.worth is None:
+            reason = f"its chance of ending on the front was under {SMALL_CHANCE:.0%} after {record.tokens} tokens"
+            self.log.record("end", trial=number, state="pruned", reason=reason)
+        else:
+            reason = f"after {record.tokens} tokens other trials promised more for theirs"
+            self.log.record("end", trial=number, state="paused", reason=reason, cause=FROZEN)
+        return self._let_go(trial)
+
+    def _goes_on(self, trial: TrialRecord) -> bool:
+        validation = trial.validations[-1]
+        report = trial.number, validation.tokens, self._values(trial, validation)
+        if self.worth is None:
+            return self.rungs.reach(*report)
+        # Everything is compared with the baseline, so that its end is worth having whatever it is.
+        return self.rungs.note(*report) is None or trial.role == "baseline" or self.worth(trial.number)
+
+    def _let_go(self, trial: Trial) -> str:
+        """End a trial's work. An actor is taken from it at once; several workers leave by themselves, those of a pruned
+        or frozen trial when they see the file: whoever is taken away in the middle of a step cannot train the next."""
+        if not trial.config.get("nested"):
+            return TrialScheduler.STOP
+        record = self.log.state.record(trial.config["number"])
+        if record.state == "pruned" or record.frozen:
+            flag.put_up(self.log.directory.trial(record.number) / STOP)
+        return TrialScheduler.CONTINUE
+
+    def _values(self, trial: TrialRecord, validation: Validation) -> list[float]:
+        return trial.values_at(validation, self.spec.objectives)
+
+    def _fix_reference(self, trial: TrialRecord, validation: Validation) -> None:
+        """The worst quality that counts is the plain baseline's first, and a little more: known early, the same however
+        the search goes on, and so bad that no useful trial lies beyond it. Where no baseline is left to wait for, since
+        it breaks a limit, say, another trial's first has to do."""
+        missing = [name for name in self.spec.objectives if name not in self.log.state.reference]
+        baseline = next((t for t in self.log.state.trials.values() if t.role == "baseline"), None)
+        if missing and (trial is baseline or baseline is None or baseline.state in ENDED):
+            values = dict(zip(self.spec.objectives, self._values(trial, validation), strict=True))
+            self.log.record("reference", values={name: values[name] * BEYOND_THE_FIRST for name in missing})
+
+
+BEYOND_THE_FIRST = 1.05
+
+
+def validations_in_order(log: SearchLog) -> list[tuple[TrialRecord, Validation]]:
+    """Every validation of every trial that counts, in the order of tokens: rungs fill from below."""
+    pairs = [(trial, validation) for trial in log.state.trials.values() for validation in trial.validations]
+    return sorted(pairs, key=lambda pair: pair[1].tokens)

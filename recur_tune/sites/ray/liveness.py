@@ -1,0 +1,130 @@
+"""Noticing that the cluster is gone: Ray's own calls would wait for it, a minute each or for ever.
+
+When Ray's global control store (GCS) dies, whoever asks it anything is stuck in Ray, and after a minute Ray ends the
+process with words of its own. So a thread looks at the store's port alone. Whoever still runs is told and leaves; where
+nobody listens in time, the thread has the last word itself.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Self
+
+from recur_tune.common.errors import Paused
+from recur_tune.common.throttle import Every
+
+_SECONDS_BETWEEN_LOOKS = 2.0
+_PATIENCE = 3  # looks in a row without an answer
+_SECONDS_TO_LEAVE = 5.0
+
+
+class ClusterLost(Paused):
+    """The cluster that a search ran on is gone: worth another try."""
+
+
+class Gone(BaseException):
+    """The same inside Ray Tune, which answers every Exception by asking the cluster to end the trials."""
+
+
+class Lifeline:
+    """Looks at the cluster that this process is connected to, for as long as the block lasts.
+
+    Args:
+        last_words: Called from a thread when the cluster is gone and the block does not end; it should end the process.
+    """
+
+    def __init__(self, last_words: Callable[[ClusterLost], None]) -> None:
+        import ray
+
+        context = ray.get_runtime_context()
+        self.address, self.node = context.gcs_address, context.get_node_id()
+        self.last_words, self.due = last_words, Every(_SECONDS_BETWEEN_LOOKS, at_once=False)
+        self.without_node = 0
+        self.left, self.lost = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self._look, name="lifeline", daemon=True)
+
+    def __enter__(self) -> Self:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.left.set()
+
+    @property
+    def loss(self) -> ClusterLost:
+        """What there is to say."""
+        return _loss(self.address)
+
+    def check(self) -> None:
+        """Raise when the cluster is gone, or this process's own node of it."""
+        if not self.lost.is_set() and self.due():
+            self.without_node = 0 if self._has_node() else self.without_node + 1
+        if self.lost.is_set() or self.without_node >= _PATIENCE:
+            raise Gone
+
+    def _has_node(self) -> bool:
+        import ray
+
+        return any(node["Alive"] and node["NodeID"] == self.node for node in ray.nodes())
+
+    def _look(self) -> None:
+        if falls_silent(self.address, self.left):
+            self.lost.set()
+            if not self.left.wait(_SECONDS_TO_LEAVE):
+                self.last_words(self.loss)
+
+
+@contextmanager
+def while_connecting(address: str | None, last_words: Callable[[ClusterLost], None]) -> Iterator[None]:
+    """Look at HOST:PORT while Ray connects to it: it waits for minutes for a store that has died meanwhile.
+
+    A cluster of our own has no address yet, and `auto` is known to Ray alone: there Ray's patience counts.
+    """
+    connected = threading.Event()
+
+    def look() -> None:
+        if address and falls_silent(address, connected) and not connected.wait(_SECONDS_TO_LEAVE):
+            last_words(_loss(address))
+
+    if address and ":" in address:
+        threading.Thread(target=look, name="connecting", daemon=True).start()
+    try:
+        yield
+    finally:
+        connected.set()
+
+
+def falls_silent(address: str, left: threading.Event) -> bool:
+    """Whether nobody listens at HOST:PORT any more; no where somebody did until the caller had left."""
+    unanswered = 0
+    while unanswered < _PATIENCE:
+        if left.wait(_SECONDS_BETWEEN_LOOKS):
+            return False
+        unanswered = 0 if answers(address) else unanswered + 1
+    return True
+
+
+def _loss(address: str) -> ClusterLost:
+    return ClusterLost(f"address: the Ray cluster at {address} is gone.")
+
+
+def answers(address: str) -> bool:
+    """Whether somebody listens at HOST:PORT."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def outside_of_ray(lifeline: Lifeline) -> Iterator[None]:
+    """What is raised within Ray Tune because the cluster is gone, in our own words."""
+    try:
+        yield
+    except Gone:
+        raise lifeline.loss from None

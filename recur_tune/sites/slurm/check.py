@@ -1,0 +1,193 @@
+"""Trying a site before a search depends on it: a short job on which every node looks around.
+
+On the login node `look_at` submits it and reads what it wrote; in the allocation `main` runs on the first node and
+starts itself, as a witness, on all of them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from recur_tune.common.errors import UserError
+from recur_tune.common.files import write_text
+from recur_tune.common.parsing import parse, read_yaml, write_yaml
+from recur_tune.search.record import lease as lock
+from recur_tune.sites.slurm import queue
+from recur_tune.sites.slurm.allocation import Allocation, Grant, free_ports, own_address
+from recur_tune.sites.slurm.folder import tail
+from recur_tune.sites.slurm.job_script import render
+from recur_tune.sites.slurm.profile import Profile
+from recur_tune.sites.slurm.steps import step_on
+from recur_tune.sites.slurm.submit import file_system
+
+_SECONDS_FOR_WITNESSES = 40.0
+_LENGTH = 60.0  # of the job
+_LEASE, _FLOCK = "lease", "flock"  # what the first node holds while the others look
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at on one node."""
+
+    node: str
+    what: str
+    good: bool
+    seen: str
+
+    def __str__(self) -> str:
+        return f"{'ok    ' if self.good else 'FAILED'}  {self.node:<12} {self.what:<8} {self.seen}"
+
+
+def look_at(profile: Profile, results: Path, say: Callable[[str], None]) -> list[Finding]:
+    """Submit the job, wait for it and give what it found; the folder that it used is removed."""
+    results.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=".check-", dir=results))
+    try:
+        write_yaml(folder / "profile.yaml", profile.model_dump())
+        short = profile.model_copy(update={"time": _LENGTH, "warning": 10.0, "requeue": False})
+        (folder / "job.sh").write_text(render(short, "check", folder, "check"))
+        job = queue.submit(folder / "job.sh")
+        try:
+            return _await_findings(profile, folder, job, say)
+        finally:
+            with suppress(UserError):
+                queue.cancel(job)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _await_findings(profile: Profile, folder: Path, job: int, say: Callable[[str], None]) -> list[Finding]:
+    told = ""
+    while not (folder / "findings.json").exists():
+        found = queue.find([job]).get(job)
+        if found is None or not (found.is_waiting or found.is_running):
+            time.sleep(1)  # files take a moment through a network file system
+            if (folder / "findings.json").exists():
+                break
+            log = folder / f"job-{job}.log"
+            said = tail(log) if log.exists() else f"it left no log in {folder}: do the nodes share that folder?"
+            raise UserError(f"slurm: the job ended as {found.state if found else 'unknown'} without a word; {said}")
+        if found.state != told:
+            say(str(found))
+            told = found.state
+        time.sleep(0.5)
+    findings = [Finding(**one) for one in json.loads((folder / "findings.json").read_text())]
+    # What the first node wrote has arrived here, or we would not read it.
+    return [*findings, Finding("login", "storage", True, f"sees what the nodes write in {folder.parent}")]
+
+
+def main() -> None:
+    """In the allocation: everybody looks around, the first node writes down what they saw."""
+    folder = Path(sys.argv[1])
+    if len(sys.argv) > 2:
+        witness(folder, sys.argv[2], sys.argv[3])
+        return
+    allocation = Allocation.current()
+    profile = parse(Profile, read_yaml(folder / "profile.yaml"))
+    [port] = free_ports(1, allocation.job)
+    with (
+        socket.create_server(("", port), backlog=len(allocation.nodes)), lock.held(folder / _LEASE),
+        (folder / _FLOCK).open("w") as kernels,
+    ):  # fmt: skip
+        with suppress(OSError):
+            fcntl.flock(kernels, fcntl.LOCK_EX)
+        address = f"{own_address(profile.interface, queue.controller())}:{port}"
+        program = [sys.executable, "-m", "recur_tune.sites.slurm.check", str(folder)]
+        steps = [subprocess.Popen([*step_on(node), *program, node, address]) for node in allocation.nodes]
+        deadline = time.monotonic() + _SECONDS_FOR_WITNESSES
+        while time.monotonic() < deadline and any(step.poll() is None for step in steps):
+            time.sleep(0.2)
+    findings = [finding for node in allocation.nodes for finding in _findings_of(folder, node)]
+    write_text(folder / "findings.json", json.dumps(findings))
+
+
+def _findings_of(folder: Path, node: str) -> list[dict[str, object]]:
+    try:
+        return list(json.loads((folder / f"{node}.json").read_text()))
+    except (OSError, ValueError):
+        return [vars(Finding(node, "storage", False, f"wrote nothing into {folder}: does it share that folder?"))]
+
+
+def witness(folder: Path, node: str, first: str) -> None:
+    """On one node: look, and write down what is seen."""
+    profile = parse(Profile, read_yaml(folder / "profile.yaml"))
+    findings = [
+        _network(node, profile, first), _locks(node, folder), _granted(node, profile), _scratch(node, profile),
+        _gpus(node, profile),
+    ]  # fmt: skip
+    write_text(folder / f"{node}.json", json.dumps([vars(finding) for finding in findings if finding]))
+
+
+def _network(node: str, profile: Profile, first: str) -> Finding:
+    host, _, port = first.rpartition(":")
+    try:
+        address = own_address(profile.interface, host)
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, UserError) as error:
+        return Finding(node, "network", False, f"cannot reach the first node at {first} ({error})")
+    return Finding(node, "network", True, f"is {address} and reaches the first node at {host}")
+
+
+def _locks(node: str, folder: Path) -> Finding:
+    """What kind of file system the results lie on, and whether a lock that the first node holds is seen from here."""
+    kind = file_system(folder)
+    if not lock.is_held(folder / _LEASE):
+        return Finding(node, "locks", False, f"{kind}: a search that runs on the first node seems not to run from here")
+    return Finding(node, "locks", True, f"{kind}: a search's lock holds between nodes; {_flock(folder / _FLOCK)}")
+
+
+def _flock(file: Path) -> str:
+    try:
+        with file.open("rb") as kernels:
+            fcntl.flock(kernels, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return "so does the kernel's (flock)"
+    except OSError as error:
+        return f"the kernel's (flock) is not there ({error.strerror}), and not needed"
+    return "the kernel's (flock) is each node's own, and not needed"
+
+
+def _granted(node: str, profile: Profile) -> Finding:
+    grant = Grant.from_environment(os.environ)
+    enough = grant.gpus >= profile.gpus_per_node and grant.cpus >= (profile.cpus_per_node or 1)
+    return Finding(node, "granted", enough, f"{grant.cpus} cores, {grant.gpus} GPUs")
+
+
+def _scratch(node: str, profile: Profile) -> Finding:
+    try:
+        folder = profile.scratch_folder
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder):
+            free = shutil.disk_usage(folder).free
+        ports = free_ports(2, int(os.environ["SLURM_JOB_ID"]))
+    except (OSError, UserError) as error:
+        return Finding(node, "scratch", False, str(error))
+    return Finding(node, "scratch", True, f"{folder}, {free / 2**30:.0f} GiB free, ports {ports} free")
+
+
+def _gpus(node: str, profile: Profile) -> Finding | None:
+    """What torch really sees; only where GPUs were asked for."""
+    if not profile.gpus_per_node:
+        return None
+    import torch
+
+    seen = torch.cuda.device_count()
+    names = ", ".join(torch.cuda.get_device_name(number) for number in range(seen))
+    good = seen >= profile.gpus_per_node
+    return Finding(node, "torch", good, names or "sees no GPU; is this a CPU build of torch, or no driver on the node?")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""A search in an allocation that somebody holds already: the same job, started by hand and watched."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from recur_tune.common.errors import UserError
+from recur_tune.sites.slurm.allocation import Allocation
+from recur_tune.sites.slurm.folder import SlurmFolder, tail
+from recur_tune.sites.slurm.steps import step_on
+
+
+def check_seen(results: Path, allocation: Allocation) -> None:
+    """Every node has to see the folder of the searches; that can be asked, since the nodes are there."""
+    results.mkdir(parents=True, exist_ok=True)
+    for node in allocation.nodes:
+        if subprocess.run([*step_on(node), "test", "-w", str(results)], capture_output=True).returncode:
+            raise UserError(
+                f"results: node {node} cannot write to {results}; give --results on storage that all share."
+            )
+
+
+def run_in(folder: SlurmFolder, allocation: Allocation, started: Callable[[], None]) -> None:
+    """Run the search until it ends; an interrupt lets the trials save themselves, a second one ends them.
+
+    The search runs on the allocation's first node, which need not be the machine where the user types.
+    """
+    program = [sys.executable, "-m", "recur_tune.sites.slurm.job", str(folder.search.path), "here"]
+    folder.note_submitted(allocation.job, len(allocation.nodes))
+    with folder.log(allocation.job).open("ab") as log:
+        job = subprocess.Popen(
+            [*step_on(allocation.first), *program], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C is for us to pass on
+        )  # fmt: skip
+    started()
+    try:
+        job.wait()
+    except KeyboardInterrupt:
+        folder.search.request_stop()
+        try:
+            job.wait()
+        except KeyboardInterrupt:
+            job.terminate()
+            job.wait()
+            raise
+    if job.returncode not in (0, 130):
+        said = tail(folder.log(allocation.job))
+        raise UserError(f"slurm: the search in job {allocation.job} failed; the last that it said:\n{said}")

@@ -1,0 +1,154 @@
+"""What SLURM's own commands say and do, as functions."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from recur_tune.common.errors import UserError
+from recur_tune.sites.slurm.job_script import LOG
+from recur_tune.sites.slurm.profile import parse_slurm_time
+
+RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"}
+WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "SPECIAL_EXIT"}
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A queue of the site, with the best of its nodes."""
+
+    name: str
+    default: bool
+    limit: float  # seconds; infinite where there is none
+    nodes: int
+    cpus: int
+    gpus: int
+
+
+@dataclass(frozen=True)
+class QueuedJob:
+    """A job as the queue sees it."""
+
+    number: int
+    state: str
+    reason: str
+    nodes: str  # as SLURM writes a list of them; empty while it waits
+    time_left: str
+    starts: str  # when SLURM expects it to start, as far as it says
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has its nodes."""
+        return self.state in RUNNING
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it will have them."""
+        return self.state in WAITING
+
+    def __str__(self) -> str:
+        if self.is_waiting:
+            expected = f", expected to start {self.starts}" if self.starts[:1].isdigit() else ""
+            return f"job {self.number} waits in the queue ({self.reason}{expected})"
+        if self.is_running:
+            return f"job {self.number} runs on {self.nodes}, {self.time_left} left"
+        return f"job {self.number} has ended as {self.state}{'' if self.reason == 'None' else f' ({self.reason})'}"
+
+
+def check_there_is_slurm() -> None:
+    """Refuse where there is none."""
+    if shutil.which("sbatch") is None:
+        raise UserError("slurm: there is no sbatch on this machine; run this on a login node of the cluster.")
+
+
+def partitions() -> dict[str, Partition]:
+    """Every partition that this user sees, by name."""
+    found: dict[str, Partition] = {}
+    for line in _ask("sinfo", "--noheader", "--format=%P|%l|%D|%c|%G").splitlines():
+        name, limit, nodes, cpus, gres = (part.strip() for part in line.split("|"))
+        default, name = name.endswith("*"), name.rstrip("*")
+        gpus = sum(int(count) for count in re.findall(r"gpu(?::[^:,()]+)*:(\d+)", gres))
+        seconds = float("inf") if limit in ("infinite", "n/a") else parse_slurm_time(limit)
+        known = found.get(name, Partition(name, default, seconds, 0, 0, 0))
+        cores = max(known.cpus, int(cpus.rstrip("+")))
+        found[name] = Partition(name, default, seconds, known.nodes + int(nodes), cores, max(known.gpus, gpus))
+    return found
+
+
+def submit(script: Path) -> int:
+    """Hand a script to sbatch, to be run where it lies; gives the job's number."""
+    folder = str(script.parent).replace("%", "%%")  # SLURM fills in what stands behind a single one
+    answer = _run("sbatch", "--parsable", f"--chdir={script.parent}", f"--output={folder}/{LOG}", str(script))
+    if answer.returncode:
+        reason = " ".join(answer.stderr.replace("sbatch: error:", "").split())
+        raise UserError(f"slurm: sbatch refused the job ({reason}).")
+    return int(answer.stdout.strip().split(";")[0])
+
+
+def find(numbers: Iterable[int]) -> dict[int, QueuedJob]:
+    """Those jobs that SLURM remembers, by number; none where there is no SLURM, as where results are only read."""
+    asked = ",".join(map(str, numbers))
+    if not asked or shutil.which("squeue") is None:
+        return {}
+    answer = _run("squeue", "--noheader", "--states=all", f"--jobs={asked}", "--format=%i|%T|%r|%N|%L|%S")
+    found = {}
+    for line in answer.stdout.splitlines():  # nothing, where none of them is known any more
+        number, *rest = (part.strip() for part in line.split("|"))
+        found[int(number)] = QueuedJob(int(number), *rest)
+    return found
+
+
+def cancel(number: int) -> None:
+    """End a job, or take it from the queue."""
+    _ask("scancel", str(number))
+
+
+def requeue(number: int) -> bool:
+    """Send a job back to the queue; False where the site does not allow it."""
+    return _run("scontrol", "requeue", str(number)).returncode == 0
+
+
+def nodes_without_script(number: int) -> list[str]:
+    """What is left of a job whose script's node SLURM has taken away; none of a job that is well or has no script."""
+    told = _ask("scontrol", "show", "job", "--oneliner", str(number))
+    found = {
+        name: match[1] if (match := re.search(rf"\s{name}=(\S+)", told)) else ""
+        for name in ("JobState", "BatchFlag", "BatchHost", "NodeList")
+    }
+    if (found["JobState"], found["BatchFlag"]) != ("RUNNING", "1"):
+        return []
+    left = host_names(found["NodeList"])
+    return [] if found["BatchHost"] in left else left
+
+
+def host_names(nodes: str) -> list[str]:
+    """`n[1-3]` -> n1, n2, n3."""
+    return _ask("scontrol", "show", "hostnames", nodes).split()
+
+
+def controller() -> str | None:
+    """The host where SLURM's controller runs: whatever reaches it is the network of the cluster."""
+    match = re.search(
+        r"SlurmctldHost\[0\]\s*=\s*([^\s(]+)(?:\(([^)\s]+)\))?", _run("scontrol", "show", "config").stdout
+    )
+    return (match[2] or match[1]) if match else None
+
+
+def _ask(*words: str) -> str:
+    answer = _run(*words)
+    if answer.returncode:
+        raise UserError(f"slurm: {words[0]} failed ({' '.join(answer.stderr.split())[:300]}).")
+    return answer.stdout
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=60)
+    except FileNotFoundError:
+        raise UserError(f"slurm: there is no {words[0]} on this machine.") from None
+    except subprocess.TimeoutExpired:
+        raise UserError(f"slurm: {words[0]} did not answer within a minute; is the controller up?") from None

@@ -1,0 +1,124 @@
+"""From the login node into the queue: what the site can never give is refused here, the rest is submitted."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from recur_tune.common.errors import UserError
+from recur_tune.common.units import format_duration
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.spec import Resources, SearchSpec
+from recur_tune.sites.ray.cluster import Cluster, allot
+from recur_tune.sites.slurm import queue
+from recur_tune.sites.slurm.folder import SlurmFolder
+from recur_tune.sites.slurm.job_script import render
+from recur_tune.sites.slurm.profile import Profile, format_slurm_time
+
+if TYPE_CHECKING:
+    from recur_tune.search.record.knowledge import Knowledge
+
+_IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
+
+
+def check_site(profile: Profile, results: Path) -> None:
+    """Refuse what this site cannot do, before anything is made or submitted."""
+    queue.check_there_is_slurm()
+    known = queue.partitions()
+    names = ", ".join(sorted(known))
+    if profile.partition is not None and profile.partition not in known:
+        raise UserError(f"partition: there is no {profile.partition!r} here; there are {names}.")
+    chosen = known.get(profile.partition or "") or next((one for one in known.values() if one.default), None)
+    if chosen is None:
+        raise UserError(f"partition: this site has no default; name one of {names}.")
+    if profile.time is not None and profile.time > chosen.limit:
+        longest = format_slurm_time(chosen.limit)
+        raise UserError(f"time: {format_slurm_time(profile.time)} is beyond the limit of {chosen.name}, {longest}.")
+    if profile.time is not None and profile.warning >= profile.time:
+        raise UserError(
+            f"warning: {format_duration(profile.warning)} before the end is no time to work in, the allocation being "
+            f"{format_slurm_time(profile.time)} long; make it shorter, or the allocation longer."
+        )
+    for field, wanted, most, what in (
+        ("nodes", profile.nodes, chosen.nodes, "nodes has"),
+        ("gpus_per_node", profile.gpus_per_node, chosen.gpus, "GPUs on a node has"),
+        ("cpus_per_node", profile.cpus_per_node or 0, chosen.cpus, "cores on a node has"),
+    ):
+        if wanted > most:
+            raise UserError(f"{field}: {wanted} cannot be; the most {what} {chosen.name} is {most}.")
+    check_shared(profile, results)
+
+
+def check_shared(profile: Profile, folder: Path) -> None:
+    """A search has to lie where every node sees it."""
+    folder, storage = folder.resolve(), profile.storage_folder
+    if "\\" in str(folder):
+        raise UserError(f"results: {folder} has a backslash, with which SLURM finds no log; give --results elsewhere.")
+    if storage is not None:
+        if not folder.is_relative_to(storage):
+            raise UserError(
+                f"results: {folder} is not in {storage}, which the nodes share (storage); give --results there."
+            )
+        return
+    if file_system(folder) in _IN_MEMORY or any(
+        folder.is_relative_to(private) for private in ("/tmp", "/var/tmp", "/dev/shm")
+    ):
+        raise UserError(
+            f"results: {folder} is this machine's own and unseen by the nodes; give --results on shared storage."
+        )
+
+
+def file_system(folder: Path) -> str:
+    """The kind of file system that a folder lies on, as ext4, nfs4 or lustre."""
+    folder = folder.resolve()
+    mounts = [part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)]
+    return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else "unknown"
+
+
+def check_trials_fit(resources: Resources, profile: Profile) -> None:
+    """Refuse trials that no allocation of this profile will ever have room for."""
+    cpus = float(profile.cpus_per_node or 10**6)  # the site's own default is not known here
+    nodes = [{"CPU": cpus, "GPU": float(profile.gpus_per_node)}] * profile.nodes
+    allot(resources, Cluster(None, nodes, "an allocation of this profile"))
+
+
+def submit_new(
+    results: Path, name: str, spec: SearchSpec, profile: Profile, knowledge: Knowledge | None = None
+) -> tuple[SearchDirectory, int]:
+    """A new search in the queue; where sbatch refuses it nothing of it stays."""
+    directory = SearchDirectory.create(results, name, spec, knowledge)
+    try:
+        return directory, submit(directory, profile)
+    except BaseException:
+        shutil.rmtree(directory.path, ignore_errors=True)
+        raise
+
+
+def submit(directory: SearchDirectory, profile: Profile, command: Sequence[str] = ("resume",)) -> int:
+    """A search, new or to go on with, in the queue; gives the job's number."""
+    folder = SlurmFolder(directory)
+    folder.create(profile)
+    script = folder.path / "job.sh"
+    script.write_text(job_script(directory.path, profile))
+    job = queue.submit(script)
+    folder.note_submitted(job, profile.nodes, command)
+    return job
+
+
+def submit_guest(directory: SearchDirectory, profile: Profile) -> int:
+    """Another allocation for a search that runs."""
+    folder = SlurmFolder(directory)
+    script = folder.path / "grow.sh"
+    script.write_text(render(profile, directory.name, directory.path, "job", "guest", f"{profile.warning:.0f}"))
+    job = queue.submit(script)
+    folder.note(job, "grow", nodes=profile.nodes)
+    return job
+
+
+def job_script(search: Path, profile: Profile) -> str:
+    """The script that runs a search."""
+    return render(profile, search.name, search, "job", "host")

@@ -1,0 +1,66 @@
+"""Succession: the allocation in which a search goes on, asked for by the one that ends or by what is left of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from recur_tune.common.errors import UserError
+from recur_tune.sites.ray.liveness import answers
+from recur_tune.sites.slurm import queue
+from recur_tune.sites.slurm.folder import SlurmFolder
+
+_SECONDS_BETWEEN_QUESTIONS = 3.0
+
+
+def go_on(folder: SlurmFolder, job: int, may_go_on: bool) -> bool:
+    """Take another allocation, if there may be one; whether it is this job's own, come back."""
+    profile, by_hand = folder.profile, f"`recur-tune resume {folder.search.name} --slurm` goes on"
+    if not may_go_on:
+        folder.note(job, "over")
+        say(f"the allocation ends; {by_hand}.")
+    elif folder.allocations_used >= profile.allocations:
+        folder.note(job, "over")
+        say(f"its {profile.allocations} allocations in a row are used up (allocations); {by_hand}.")
+    elif profile.requeue and queue.requeue(job):
+        say("back to the queue; the search goes on in the next allocation.")
+        return True
+    else:
+        successor = queue.submit(folder.path / "job.sh")
+        folder.note(successor, "search", by="job")
+        say(f"submitted job {successor}, in which the search goes on.")
+    return False
+
+
+def outlive_the_first_node(
+    folder: SlurmFolder, job: int, node: str, head: str, told_to_leave: Callable[[float], bool]
+) -> None:
+    """Where the job's first node has died, with its script, take another allocation.
+
+    SLURM is asked to keep what is left of a job that loses a node, and would keep it until its time is up though
+    nobody is there to use it. It misses a node after minutes, as a rule; of those left, the first acts.
+
+    Args:
+        folder: The search's.
+        job: The job.
+        node: The node that this process runs on.
+        head: Where the Ray cluster was, as HOST:PORT.
+        told_to_leave: Whether, within so many seconds, the script has ended this step in order.
+    """
+    leaves = False
+    while not leaves and not answers(head):
+        leaves = told_to_leave(_SECONDS_BETWEEN_QUESTIONS)
+        with suppress(UserError):  # SLURM cannot be reached from here: this node may be the one that is cut off
+            left = queue.nodes_without_script(job)
+            if left[:1] == [node]:
+                say(f"the first node of job {job} is gone, and its script with it.")
+                if not go_on(folder, job, may_go_on=True):
+                    queue.cancel(job)
+            if left:
+                return
+
+
+def say(text: str) -> None:
+    """A line of the job's log."""
+    print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)

@@ -1,0 +1,185 @@
+"""Perplexity as in the paper: the state is carried through a whole document, whatever its length."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from recur_tune.common.precision import Precision
+from recur_tune.common.windowing import NOT_SCORED, Windowing
+from recur_tune.data.batches import WindowBatch, evaluation_batches
+from recur_tune.data.tokens import TokenisedSplit
+from recur_tune.models import ReadsInWindows, State, Windowed
+from recur_tune.models.loss import likelihoods, padded_weight
+from recur_tune.ops.device import autocast
+from recur_tune.tasks.seam import GivenState
+
+DEEPEST = 64  # depths of recurrence from here on are reported together
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a model makes of a split. Sums are over scored tokens; every token after a document's first is one."""
+
+    nll: float  # nats
+    tokens: int
+    words: int
+    bytes: int
+    correct: int
+    answers: int
+    answers_correct: int
+    loss_by_position: list[float]  # nats per token at each position of a window, NaN where none was scored
+    loss_by_depth: list[float]  # nats per token in the first, second, ... window of a document
+    document_nll: list[float]
+    document_words: list[int]
+    document_bytes: list[int]
+    seconds: float
+    remarks: tuple[str, ...] = ()
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers that people compare."""
+        metrics = {
+            "perplexity": _exp(self.nll / max(self.words, 1)),
+            "token_perplexity": _exp(self.nll / self.tokens),
+            "bits_per_byte": self.nll / max(self.bytes, 1) / math.log(2),
+            "loss": self.nll / self.tokens,
+            "accuracy": self.correct / self.tokens,
+        }
+        if self.answers:
+            metrics["answer_accuracy"] = self.answers_correct / self.answers
+        return metrics
+
+    def counts(self) -> dict[str, Any]:
+        """What was scored, and how fast."""
+        return {
+            "tokens": self.tokens, "words": self.words, "bytes": self.bytes, "documents": len(self.document_nll),
+            "tokens per second": f"{self.tokens / self.seconds:.0f}",
+        }  # fmt: skip
+
+    def report(self) -> dict[str, Any]:
+        """Everything, as plain values for JSON: NaN, which JSON does not know, becomes null."""
+        return {
+            **self.metrics(),
+            "tokens": self.tokens, "words": self.words, "bytes": self.bytes,
+            "documents": len(self.document_nll),
+            "document_nll": self.document_nll, "document_words": self.document_words,
+            "document_bytes": self.document_bytes,
+            "tokens_per_second": self.tokens / self.seconds,
+            "loss_by_position": [None if math.isnan(x) else x for x in self.loss_by_position],
+            "loss_by_depth": [None if math.isnan(x) else x for x in self.loss_by_depth],
+        }  # fmt: skip
+
+
+@torch.no_grad()
+def evaluate(
+    model: ReadsInWindows,
+    split: TokenisedSplit,
+    windowing: Windowing,
+    lanes: int = 16,
+    precision: Precision = "auto",
+    progress: Callable[[int], None] = lambda tokens: None,
+    given: GivenState = "own",
+) -> Evaluation:
+    """Score a split. `lanes` documents are read side by side; the result does not depend on how many.
+
+    To see what the state is worth, every window can be `given` no state, or that of another document's window before
+    instead of its own document's.
+    """
+    device, was_training = next(model.parameters()).device, model.training
+    model.eval()
+    started = time.perf_counter()
+    depth = np.full(len(split.tokens), -1, dtype=np.int64)  # -1: not scored
+    position = np.zeros(len(split.tokens), dtype=np.int64)
+    state, scored_so_far = None, 0
+    carry_state = model.recurrence is not None
+    places: list[np.ndarray] = []  # in the split, of the tokens that were scored, window by window
+    answers: list[tuple[torch.Tensor, torch.Tensor]] = []  # what the model says of them, still on the device
+    with autocast(device, precision):
+        head_VK = padded_weight(model.lm_head.weight)
+    for batch, table_B5 in evaluation_batches(split, windowing, lanes, carry_state):
+        on_device = batch.to(device)
+        lane, place = np.nonzero(batch.targets_WBT[0].numpy() != NOT_SCORED)
+        rows = torch.from_numpy(lane * windowing.size + place).to(device, non_blocking=True)
+        with autocast(device, precision):
+            top_BTK, state = read_on(model, on_device, table_B5, state, windowing.overlap, given)
+        # Only what is scored is projected: in an overlapped window that may be a small part.
+        top_NK, target_N = top_BTK.flatten(0, 1)[rows], on_device.targets_WBT[0].flatten()[rows]
+        answers.append(likelihoods(top_NK, head_VK, target_N, len(model.lm_head.weight)))
+        target = table_B5[lane, 0] + place + 1
+        places.append(target)
+        depth[target], position[target] = table_B5[lane, 4], place
+        scored_so_far += batch.scored
+        progress(scored_so_far)
+    model.train(was_training)
+    nll, correct = np.zeros(len(split.tokens), dtype=np.float32), np.zeros(len(split.tokens), dtype=bool)
+    if places:
+        where = np.concatenate(places)
+        nll[where], correct[where] = (torch.cat(parts).cpu().numpy() for parts in zip(*answers, strict=True))
+    return _summarise(split, windowing, nll, correct, depth, position, time.perf_counter() - started)
+
+
+def read_on(
+    model: Windowed, batch: WindowBatch, table_B5: np.ndarray, state: State | None, overlap: int, given: GivenState
+) -> tuple[torch.Tensor, State | None]:
+    """The next window of every lane: its last layer, and the state that the one behind it is given."""
+    start = batch.starts[0]
+    reading = model.read(
+        batch.inputs_WBT[0],
+        state=None if start == "all" or given == "none" else state,
+        fresh_B=batch.fresh_WB[0] if start == "some" else None,
+        overlap=overlap,
+    )
+    return reading.top_BTK, reading.state if given != "other" else handed_round(reading.state, state, table_B5)
+
+
+def handed_round(left: State | None, before: State | None, table_B5: np.ndarray) -> State | None:
+    """Every lane gets the state of the one before it; a lane that has run dry keeps handing on what it last got."""
+    if left is None or before is None:
+        return None if left is None else tuple(one.roll(1, 0) for one in left)
+    reads_B = torch.from_numpy(table_B5[:, 4] >= 0).to(left[0].device)
+    return tuple(
+        torch.where(reads_B.view(-1, *[1] * (new.ndim - 1)), new, old.roll(-1, 0)).roll(1, 0)
+        for new, old in zip(left, before, strict=True)
+    )
+
+
+def _summarise(
+    split: TokenisedSplit, windowing: Windowing,
+    nll: np.ndarray, correct: np.ndarray, depth: np.ndarray, position: np.ndarray, seconds: float,
+) -> Evaluation:  # fmt: skip
+    scored = depth >= 0
+    # A document's first token is not scored, so neither are the word and the bytes that it begins.
+    words, length = split.word_starts * scored, split.byte_lengths * scored
+    documents = [slice(begin, end + 1) for begin, end in split.document_inputs()]
+    return Evaluation(
+        nll=float(nll.sum(where=scored, dtype=np.float64)),
+        tokens=int(scored.sum()),
+        words=int(words.sum(dtype=np.int64)),
+        bytes=int(length.sum(dtype=np.int64)),
+        correct=int(correct.sum()),
+        answers=int(scored[split.answers].sum()),
+        answers_correct=int(correct[split.answers].sum()),
+        loss_by_position=_mean_by(position[scored], nll[scored], windowing.size),
+        loss_by_depth=_mean_by(np.minimum(depth[scored], DEEPEST - 1), nll[scored], None),
+        document_nll=[float(nll[d].sum(where=scored[d], dtype=np.float64)) for d in documents],
+        document_words=[int(words[d].sum(dtype=np.int64)) for d in documents],
+        document_bytes=[int(length[d].sum(dtype=np.int64)) for d in documents],
+        seconds=seconds,
+    )
+
+
+def _mean_by(group: np.ndarray, value: np.ndarray, groups: int | None) -> list[float]:
+    count = np.bincount(group, minlength=groups or 0)
+    total = np.bincount(group, weights=value, minlength=groups or 0)
+    return [t / c if c else math.nan for t, c in zip(total.tolist(), count.tolist(), strict=True)]
+
+
+def _exp(value: float) -> float:
+    """Perplexities overflow long before they mean anything."""
+    return math.exp(value) if value < 700 else math.inf

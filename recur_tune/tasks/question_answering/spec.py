@@ -1,0 +1,46 @@
+"""answers: extractive question answering over windows (the paper's section 5.4).
+
+Every window begins with the question. An answer is a span of the text, or `yes` or `no`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from recur_tune.common.shape import ANSWER_KINDS
+from recur_tune.tasks.task import Quality, Task
+
+MARKS = 3  # in every window: one before the question, one behind it, one behind the text
+
+
+class AnswersSpec(BaseModel):
+    """The fields of `answers`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    question_tokens: PositiveInt = Field(
+        48, description="room for the question at the front of every window; what is longer is cut, and counted"
+    )
+    paragraphs: Literal["joined", "whole"] = Field(
+        "joined",
+        description="how a question's paragraphs become windows: 'joined' to one text, cut wherever a window is full, "
+        "with the overlap; or 'whole', as many in a window as fit, where only one that is too long is cut",
+    )
+    answer_tokens: PositiveInt = Field(30, description="the longest span that is taken for an answer")
+
+
+ANSWERS = Task(
+    name="answers",
+    corpora=frozenset({"hotpotqa", "squad", "facts", "spans"}),
+    spec=AnswersSpec,
+    module="recur_tune.tasks.question_answering.code:Answers",
+    qualities=(Quality("f1_error", "1−F1"), Quality("exact_match_error", "1−EM")),
+    loss_of="question",
+    both_ways=True,
+    reserved=lambda spec: spec.question_tokens + MARKS,
+    # A start and an end at every position, and the kind of the answer once a window.
+    head=lambda shape, positions: shape.hidden * (2 * positions + len(ANSWER_KINDS)),
+    outside_products=frozenset({"paragraphs", "answer_tokens"}),
+)

@@ -1,0 +1,72 @@
+"""A search's measures through Ray: its nodes serve them to Prometheus, and a file says where the nodes are."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain
+
+from recur_tune.common.errors import UserError
+from recur_tune.common.files import write_text
+from recur_tune.common.throttle import Every
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.state import SearchState
+from recur_tune.tracking.prometheus.metrics import MEASURES, PREFIX, Sample, measure
+
+TARGETS = ".prometheus"  # in the results folder: a file for each running search, as Prometheus's discovery reads it
+
+_SECONDS_BETWEEN_TELLINGS = 5.0  # Ray hands on what it was told every ten
+
+Ask = Callable[[], Iterable[Sample]]
+
+
+@contextmanager
+def metered(directory: SearchDirectory, spec: SearchSpec, asks: Iterable[Ask] = ()) -> Iterator[Meter]:
+    """A meter for as long as the search runs."""
+    meter = Meter(directory, spec, asks)
+    try:
+        yield meter
+    finally:
+        meter.close()
+
+
+class Meter:
+    """Tells Ray now and then what there is to say; `asks` add what only others know, such as SLURM's queue."""
+
+    def __init__(self, directory: SearchDirectory, spec: SearchSpec, asks: Iterable[Ask]) -> None:
+        from ray.util.metrics import Gauge
+
+        self.directory, self.spec, self.asks = directory, spec, tuple(asks)
+        self.gauges = {name: Gauge(PREFIX + name, one.text, one.labels) for name, one in MEASURES.items()}
+        self.file = directory.path.parent / TARGETS / f"{directory.name}.json"
+        self.targets: list[str] | None = None
+        self.due = Every(_SECONDS_BETWEEN_TELLINGS)
+
+    def tell(self, state: SearchState) -> None:
+        """Tell all of it, unless that was just done; what is not told again, as of a trial that ended, Ray forgets."""
+        if not self.due():
+            return
+        for sample in chain(measure(state, self.spec), *(ask() for ask in self.asks)):
+            labels = (self.directory.name, *sample.by)
+            self.gauges[sample.name].set(sample.value, dict(zip(MEASURES[sample.name].labels, labels, strict=True)))
+        self._say_where()
+
+    def close(self) -> None:
+        """Nobody need look for the nodes any more."""
+        self.file.unlink(missing_ok=True)
+
+    def _say_where(self) -> None:
+        import ray
+
+        targets = sorted(
+            f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}"
+            for node in ray.nodes()
+            if node["Alive"] and node.get("MetricsExportPort")
+        )
+        if targets != self.targets:
+            with suppress(UserError, OSError):  # a disk that is full is no reason to end a search
+                self.file.parent.mkdir(exist_ok=True)
+                write_text(self.file, json.dumps([{"targets": targets}]) + "\n")
+            self.targets = targets

@@ -1,0 +1,134 @@
+"""Every number that a search gives to Prometheus, and how it follows from the search's state.
+
+Nothing here knows Ray or Prometheus. `MEASURES` is the one list of names: what is exported, what the boards ask for
+and what the documentation says all come from it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple, get_args
+
+from recur_tune.search.record.front import front, search_hypervolume
+from recur_tune.search.record.objectives import OBJECTIVES
+from recur_tune.search.record.progress import seconds_left, share_done
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.state import SearchState, TrialRecord, TrialState
+
+PREFIX = "recur_tune_"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A name, what it means and what tells its values apart, beside the search."""
+
+    name: str
+    text: str
+    by: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """All that tells its values apart."""
+        return ("search", *self.by)
+
+
+MEASURES: dict[str, Measure] = {
+    measure.name: measure
+    for measure in (
+        Measure("trials", "trials in each state", ("state",)),
+        Measure("base_share", "how much of a base is pretrained, 0 to 1, while the search is being prepared"),
+        Measure("base_loss", "nats per token in the latest step of that pretraining"),
+        Measure("budget_share", "how much of the search's budget is spent, 0 to 1"),
+        Measure("seconds_left", "seconds until the search will be done, as far as one can tell"),
+        Measure("tokens", "tokens that all trials together have trained on"),
+        Measure("hypervolume", "share of the box below the reference that the front dominates, 0 to 1"),
+        Measure("front_trials", "trials on the front"),
+        Measure("rung_decisions", "trials that a rung pruned, paused or let go on", ("rung", "decision")),
+        Measure("failures", "trials that failed or did not fit, by cause", ("cause",)),
+        Measure("quality", "what the trial's latest validation said, in the objective's unit", ("trial", "objective")),
+        Measure("training_loss", "nats per token in the trial's latest step", ("trial",)),
+        Measure("trial_share", "how much of its tokens a running trial has trained on, 0 to 1", ("trial",)),
+        Measure("tokens_per_second", "tokens that a running trial trains on in a second", ("trial",)),
+        Measure("flops_utilisation", "a running trial's products per second, of what its device can do", ("trial",)),
+        Measure("peak_memory_bytes", "a running trial's peak, predicted and measured", ("trial", "source")),
+        Measure("memory_limit_bytes", "the most memory that a trial may take, where the search says so"),
+        Measure("allocations", "SLURM allocations of the search in each state of the queue", ("state",)),
+        Measure("allocation_seconds_left", "seconds until an allocation ends", ("job",)),
+    )
+}
+
+
+class Sample(NamedTuple):
+    """One value of a measure; `by` holds the values of its labels, in their order."""
+
+    name: str
+    value: float
+    by: tuple[str, ...] = ()
+
+
+def measure(state: SearchState, spec: SearchSpec) -> Iterator[Sample]:
+    """What there is to say about a search now."""
+    yield from _whole_search(state, spec)
+    for trial in state.in_state("running"):
+        yield from _running(trial, spec)
+    for trial in state.trials.values():
+        yield from _qualities(trial, spec)
+
+
+def _whole_search(state: SearchState, spec: SearchSpec) -> Iterator[Sample]:
+    counts = Counter(trial.state for trial in state.trials.values())
+    for name in get_args(TrialState):
+        yield Sample("trials", counts[name], (name,))
+    if state.base_share is not None:
+        yield Sample("base_share", state.base_share)
+    if state.base_loss is not None:
+        yield Sample("base_loss", state.base_loss)
+    yield Sample("budget_share", share_done(state, spec.budget))
+    if (left := seconds_left(state, spec.budget)) is not None:
+        yield Sample("seconds_left", left)
+    yield Sample("tokens", sum(trial.tokens for trial in state.trials.values()))
+    if (volume := search_hypervolume(state, spec.objectives)) is not None:
+        yield Sample("hypervolume", volume)
+    yield Sample("front_trials", len(front(state.trials.values(), spec.objectives)))
+    yield from _decisions(state, spec)
+    causes = Counter(trial.cause or "unknown" for trial in state.in_state("failed", "infeasible"))
+    for cause, count in causes.items():
+        yield Sample("failures", count, (cause,))
+    if "peak_memory" in spec.limits:
+        yield Sample("memory_limit_bytes", spec.limits["peak_memory"])
+
+
+def _decisions(state: SearchState, spec: SearchSpec) -> Iterator[Sample]:
+    """The last rung is the full budget, where nothing is left to stop."""
+    *rungs, _ = spec.budget.rung_tokens
+    for rung, following in zip(rungs, spec.budget.rung_tokens[1:], strict=True):
+        reached = sum(any(one.tokens >= rung for one in trial.validations) for trial in state.trials.values())
+        pruned = sum(rung <= trial.tokens < following for trial in state.in_state("pruned"))
+        paused = sum(rung <= trial.tokens < following for trial in state.in_state("paused") if trial.frozen)
+        yield Sample("rung_decisions", pruned, (str(rung), "pruned"))
+        yield Sample("rung_decisions", paused, (str(rung), "paused"))
+        yield Sample("rung_decisions", reached - pruned - paused, (str(rung), "went on"))
+
+
+def _running(trial: TrialRecord, spec: SearchSpec) -> Iterator[Sample]:
+    yield Sample("trial_share", trial.tokens / spec.budget.tokens, (trial.name,))
+    if trial.tokens_per_second is not None:
+        yield Sample("tokens_per_second", trial.tokens_per_second, (trial.name,))
+        if trial.device_flops and "training_flops_per_token" in trial.costs:
+            done = trial.tokens_per_second * trial.costs["training_flops_per_token"]
+            yield Sample("flops_utilisation", done / trial.device_flops, (trial.name,))
+    if trial.loss is not None:
+        yield Sample("training_loss", trial.loss, (trial.name,))
+    if "peak_memory" in trial.costs:
+        yield Sample("peak_memory_bytes", trial.costs["peak_memory"], (trial.name, "predicted"))
+    if trial.measured_peak_memory is not None:
+        yield Sample("peak_memory_bytes", trial.measured_peak_memory, (trial.name, "measured"))
+
+
+def _qualities(trial: TrialRecord, spec: SearchSpec) -> Iterator[Sample]:
+    for name in spec.objectives:
+        value = trial.value(name)
+        if OBJECTIVES[name].kind == "quality" and value is not None:
+            yield Sample("quality", value, (trial.name, name))

@@ -1,0 +1,131 @@
+"""A run on disk: the trained model in Hugging Face's format, and beside it what led there.
+
+trial.yaml           the configuration, every default written out
+reports.jsonl        one line per report
+result.json          the last validation, costs predicted and measured
+model.safetensors …  the best model so far, with config.json and the tokenizer: a Hugging Face folder
+resume/              the state to go on from
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recur_tune.common.errors import UserError
+from recur_tune.common.files import append_line, whole_folder, write_text
+from recur_tune.common.parsing import parse, read_yaml, write_yaml
+from recur_tune.config.trial import TrialConfig
+from recur_tune.cost.estimate import estimate
+from recur_tune.models.pretrained import left_behind, save_model
+from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
+from recur_tune.training.interrupt import stop_requests
+from recur_tune.training.loop import Report
+from recur_tune.training.setup import set_up
+
+TRIAL, REPORTS, RESULT, RESUME = "trial.yaml", "reports.jsonl", "result.json", "resume"
+
+# What may change when a run goes on: how long it goes on and how closely it is watched.
+_MAY_CHANGE = {"tokens", "patience", "validate_every", "validation_tokens"}
+
+
+class Interrupted(Exception):
+    """A stop was asked for; the run is saved up to its last step and can be resumed."""
+
+
+def run_in_folder(
+    config: TrialConfig, folder: Path, resume: bool, listen: Callable[[Report], None],
+    warn: Callable[[str], None] = lambda text: None, stop: Callable[[], bool] = lambda: False,
+) -> dict[str, Any]:  # fmt: skip
+    """Train in a folder of its own and return the result; `listen` hears every report, `warn` of what was damaged or is
+    not read.
+
+    A signal ends it after the current step, or whoever makes `stop` say so.
+    """
+    check_folder(folder, resume)
+    trainer, tokenizer = set_up(config)
+    cost = estimate(config, trainer.model.config, trainer.workers)
+    if resume:
+        if damage := load_checkpoint(trainer, folder / RESUME):
+            warn(damage)
+        _forget_reports_after(folder / REPORTS, trainer.progress.tokens)
+    if remark := left_behind(config.base, config.recurrence_spec):
+        warn(remark)
+    for remark in trainer.stream.remarks:
+        warn(remark)
+    with whole_folder(folder) as partial:
+        write_yaml(partial / TRIAL, config.plain_values())
+    report: Report | None = None
+    with stop_requests() as stop_requested, _out_of_memory_is_the_users_business(config):
+        for report in trainer.run():
+            append_line(folder / REPORTS, json.dumps(report.to_dict()))
+            if report.best:
+                with whole_folder(folder) as partial:
+                    save_model(trainer.model, tokenizer, partial)
+            stopping = (stop_requested() or stop()) and not report.last
+            if report.validation is not None or stopping:
+                save_checkpoint(trainer, folder / RESUME)
+            listen(report)
+            if stopping:
+                raise Interrupted
+    if report is None:  # resumed after its end
+        return json.loads((folder / RESULT).read_text())
+    result = {
+        "steps": trainer.progress.step,
+        "tokens": trainer.progress.tokens,
+        "best_validation_loss": trainer.progress.best_loss,
+        "validation": report.validation,
+        **asdict(cost),
+        "measured_peak_memory": trainer.measured_peak_bytes,
+    }
+    write_text(folder / RESULT, json.dumps(result, indent=2) + "\n")
+    return result
+
+
+@contextmanager
+def _out_of_memory_is_the_users_business(config: TrialConfig) -> Iterator[None]:
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise UserError(
+            f"batch: {config.batch} chains of windows of {config.window} do not fit into the device's memory with "
+            f"checkpointing '{config.checkpointing}'; `recur-tune cost` tells what a smaller batch or 'all' would need."
+        ) from error
+
+
+def check_folder(folder: Path, resume: bool) -> None:
+    """Refuse to write over a run, or to go on with one that is not there."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"out: {folder} is a file; give a folder.")
+    if resume and not (folder / RESUME).is_dir():
+        raise UserError(f"out: {folder} holds no interrupted run to go on with.")
+    if not resume and (folder / TRIAL).exists():
+        raise UserError(f"out: {folder} already holds a run; add --resume to go on with it, or choose another folder.")
+    if not resume and folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"out: {folder} holds other files; give a folder that is new or empty.")
+
+
+def stored_config(folder: Path, changes: dict[str, Any]) -> TrialConfig:
+    """The configuration of a run on disk, with those changes to it that do not make it another run."""
+    check_folder(folder, resume=True)
+    stored = parse(TrialConfig, read_yaml(folder / TRIAL))
+    wanted = parse(TrialConfig, stored.model_dump() | changes)
+    for field in TrialConfig.model_fields:
+        before, after = getattr(stored, field), getattr(wanted, field)
+        if before != after and field not in _MAY_CHANGE:
+            raise UserError(f"{field}: the run in {folder} has {before!r} and cannot go on with {after!r}.")
+    return wanted
+
+
+def _forget_reports_after(path: Path, tokens: int) -> None:
+    """Steps after the checkpoint are made again, so their first reports go."""
+    if path.exists():
+        lines = path.read_text().splitlines()
+        kept = [line for line in lines if line.endswith("}") and json.loads(line)["tokens"] <= tokens]
+        write_text(path, "".join(f"{line}\n" for line in kept))

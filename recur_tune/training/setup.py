@@ -1,0 +1,38 @@
+"""From a configuration to a trainer: tokenizer, tokens, base, plan."""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from recur_tune.common.shape import shape_of
+from recur_tune.config.base_shape import check_vocabulary
+from recur_tune.config.trial import TrialConfig
+from recur_tune.cost.training_memory import resolve_plan
+from recur_tune.data.corpora.registry import check_corpus
+from recur_tune.data.tokenizers import load_tokenizer
+from recur_tune.models.pretrained import base_config, base_tokenizer, load_base
+from recur_tune.ops.device import default_device
+from recur_tune.tasks.seam import TaskCode
+from recur_tune.training.loop import Trainer, worker_count
+
+
+def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Trainer, PreTrainedTokenizerBase]:
+    """Load everything a trial needs; whatever does not fit together is refused before anything heavy is loaded."""
+    named = "base" if config.tokenizer is None else "tokenizer"
+    tokenizer = load_tokenizer(base_tokenizer(config.base, config.tokenizer), field=named)
+    shape = shape_of(base_config(config.base, vocabulary=len(tokenizer)).to_dict())
+    config.check_base(shape)
+    check_vocabulary(config.base, shape, len(tokenizer))
+    check_corpus(config.corpus)
+    task: TaskCode = config.task.build(config.task_spec)
+    train = task.prepare(config.corpus, "train", tokenizer)
+    validation = task.sample(task.prepare(config.corpus, "validation", tokenizer), config.validation_size)
+    torch.manual_seed(config.seed)
+    model = load_base(config.base, config.recurrence_spec, config.dropout, vocabulary=len(tokenizer))
+    task.check(model, train)
+    if config.tune == "recurrence":
+        model.freeze_body()
+    model.config.window, model.config.overlap = config.window, config.overlap
+    plan = resolve_plan(config, model.config, lanes=max(1, config.batch // worker_count()))
+    return Trainer(config, model, plan, train, validation, device or default_device()), tokenizer

@@ -1,1 +1,0 @@
-"""Tasks: the code of one a file."""

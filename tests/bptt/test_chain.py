@@ -1,0 +1,194 @@
+"""Backpropagation through time: every plan gives the same gradients, and the paper's plan needs the paper's memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from recur_tune.bptt.chain import Chain, Plan, chosen_speed, fixed_plan
+from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.common.windowing import NOT_SCORED, Windowing
+from recur_tune.config.trial import TrialConfig
+from recur_tune.data.batches import WindowBatch
+from recur_tune.models import RecurrentGPT2
+from recur_tune.recurrences.pooled.spec import PooledSpec
+from tests.conftest import small_model
+from tests.models import chain_batch, full_batch
+
+WINDOWS = 4
+MEMORY = PooledSpec(width=20, depth=1)
+PLANS = [Plan(kept) for kept in range(1, WINDOWS)]
+MODELS = {
+    "none": None, "memory": MEMORY, "all layers": PooledSpec(l_ins="all", embeddings=2, pooling="attention"),
+    "recent": PooledSpec(l_ins="all", embeddings=3, pooling="recent", width=20, depth=1, skip=True),
+}  # fmt: skip
+# Documents that begin at different windows of three lanes, some shorter than a window; the last lane runs dry.
+MIXED = chain_batch(Windowing(6, 2), [[14, 3], [6, 10, 2], [14]], WINDOWS)
+
+
+def loss_and_gradients(model: RecurrentGPT2, plan: Plan, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    torch.manual_seed(5)
+    loss = Chain(model, plan)(batch)
+    return loss.detach(), list(torch.autograd.grad(loss, list(model.parameters())))
+
+
+def assert_same(ours: list[torch.Tensor], theirs: list[torch.Tensor], tolerance: float) -> None:
+    """Equal to within a fraction of each gradient's own size."""
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * float(other.abs().max()))
+
+
+def test_the_mixed_batch_mixes_what_it_should():
+    assert MIXED.starts == ("all", "some", "none", "all")
+    assert MIXED.fresh_WB.T.int().tolist() == [[1, 0, 0, 1], [1, 1, 0, 1], [1, 0, 0, 1]]
+    assert MIXED.scored == 14 + 3 + 6 + 10 + 2 + 14
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance", "memory", "dropout"),
+    [
+        (torch.float32, 1e-5, "memory", 0.0),
+        (torch.float32, 1e-5, "memory", 0.3),
+        (torch.float64, 1e-10, "memory", 0.0),
+        (torch.float64, 1e-10, "none", 0.3),
+        (torch.float64, 1e-10, "all layers", 0.3),
+    ],
+    ids=str,
+)
+def test_every_plan_gives_the_loss_and_gradients_of_keeping_everything(dtype, tolerance, memory, dropout):
+    rates = dict.fromkeys(["resid_pdrop", "embd_pdrop", "attn_pdrop"], dropout)
+    model = small_model(MODELS[memory], n_layer=2, **rates).to(dtype).train()
+    expected, expected_gradients = loss_and_gradients(model, Plan(WINDOWS), MIXED)
+    if dropout:
+        undisturbed, _ = loss_and_gradients(model.eval(), Plan(WINDOWS), MIXED)
+        assert abs(undisturbed - expected) > 0.1
+    for plan in PLANS:
+        loss, gradients = loss_and_gradients(model.train(), plan, MIXED)
+        torch.testing.assert_close(loss, expected, rtol=tolerance, atol=0)
+        assert_same(gradients, expected_gradients, tolerance)
+
+
+@pytest.mark.parametrize("memory", MODELS.values(), ids=MODELS)
+def test_a_batch_is_the_sum_of_its_documents_read_by_hand(memory):
+    model = small_model(memory).double()
+    loss, gradients = loss_and_gradients(model, Plan(2), MIXED)
+    by_hand = torch.zeros((), dtype=torch.float64)
+    for lane in range(3):
+        state = None
+        for window in range(WINDOWS):
+            if MIXED.fresh_WB[window, lane]:
+                state = None
+            reading = model.read(MIXED.inputs_WBT[window, lane : lane + 1], state)
+            state = reading.state
+            log_p_TV = model.logits(reading.top_BTK[0]).log_softmax(-1)
+            for position, target in enumerate(MIXED.targets_WBT[window, lane].tolist()):
+                if target != NOT_SCORED:
+                    by_hand = by_hand - log_p_TV[position, target]
+    torch.testing.assert_close(loss, by_hand.detach(), rtol=1e-10, atol=0)
+    assert_same(gradients, list(torch.autograd.grad(by_hand, list(model.parameters()))), 1e-10)
+
+
+@pytest.mark.parametrize("plan", [Plan(1), Plan(3)], ids=str)
+@pytest.mark.parametrize("memory", [None, MEMORY], ids=["none", "memory"])
+def test_the_last_windows_loss_reaches_the_first_windows_tokens_through_the_state_alone(memory, plan):
+    gradient = gradient_of_a_token_in_the_first_window(memory, plan, Windowing(8), [24])
+    assert (gradient.abs().max() > 1e-6) == (memory is not None)
+
+
+def test_no_gradient_crosses_from_one_document_into_another():
+    gradient = gradient_of_a_token_in_the_first_window(MEMORY, Plan(1), Windowing(8), [8, 16])
+    assert gradient.abs().max() == 0
+
+
+def gradient_of_a_token_in_the_first_window(
+    memory: PooledSpec | None, plan: Plan, windowing: Windowing, documents: list[int]
+) -> torch.Tensor:
+    """What the last of three windows' loss alone says about the embedding of a token that only the first one has.
+
+    A neighbour whose document goes through all windows makes sure that a state is passed on in any case.
+    """
+    model, token = small_model(memory), 60
+    model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())  # as an output it is in every window
+    batch = chain_batch(windowing, [documents, [24]], windows=3)
+    inputs, targets = batch.inputs_WBT.clamp(max=59), batch.targets_WBT
+    inputs[0, 0, 2] = token
+    targets[:-1] = NOT_SCORED
+    changed = WindowBatch(inputs, targets, batch.fresh_WB, batch.starts, batch.scored, batch.step_scored)
+    Chain(model, plan)(changed).backward()
+    return model.transformer.wte.weight.grad[token]
+
+
+def activation_peak(memory: PooledSpec | None, policy: str, windows: int, size: int, lanes: int = 1) -> int:
+    """Bytes above what is there before a step: weights, their gradients, the batch."""
+    model = small_model(memory, n_positions=size, n_layer=2, vocab_size=500).train()
+    batch, chain = full_batch(windows, lanes, size), Chain(model, fixed_plan(policy, windows))
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    with MemoryTracker() as tracker:
+        tracker.hold([*model.parameters(), *(p.grad for p in model.parameters())])
+        tracker.hold([batch.inputs_WBT, batch.targets_WBT, batch.fresh_WB])
+        before = tracker.live
+        chain(batch).backward()
+    assert tracker.live <= before
+    return tracker.peak - before
+
+
+@pytest.mark.parametrize("memory", [None, MEMORY], ids=["none", "memory"])
+def test_recomputing_all_windows_needs_no_more_memory_for_40_windows_than_for_2(memory):
+    few, many = (activation_peak(memory, "all", windows, size=128) for windows in (2, 40))
+    assert many <= 1.02 * few
+
+
+def test_keeping_all_windows_needs_memory_for_each():
+    two, four, eight = (activation_peak(MEMORY, "none", windows, size=16) for windows in (2, 4, 8))
+    assert eight - four == pytest.approx(2 * (four - two), rel=0.01)
+    assert eight > 1.5 * two
+
+
+@pytest.mark.parametrize("size", [8, 16])
+def test_a_recomputed_window_leaves_no_more_than_the_papers_two_vectors(size):
+    lanes, hidden = 3, 24
+    fewer, more = (activation_peak(MEMORY, "all", windows, size, lanes) for windows in (12, 20))
+    floats_per_lane = (more - fewer) / 8 / lanes / 4
+    assert 0 < floats_per_lane <= 2 * hidden
+
+
+def test_the_loss_is_a_sum_over_scored_tokens():
+    model = small_model()
+    logits = model.logits(model.read(MIXED.inputs_WBT.flatten(0, 1)).top_BTK)
+    expected = F.cross_entropy(logits.flatten(0, 1), MIXED.targets_WBT.flatten(), reduction="sum")
+    torch.testing.assert_close(Chain(model, Plan(1))(MIXED), expected)
+
+
+@pytest.mark.parametrize("memory", MODELS.values(), ids=MODELS)
+def test_what_is_recorded_to_be_replayed_is_the_same_and_does_not_depend_on_where_documents_begin(memory):
+    model = small_model(memory, n_layer=2).double().train()
+    expected = loss_and_gradients(model, Plan(2), MIXED)
+    found = Chain(model, Plan(2), "replayed").differentiate_now(replace(MIXED, starts=("none",) * WINDOWS))
+    torch.testing.assert_close(found[0].detach(), expected[0], rtol=1e-10, atol=0)
+    assert_same(found[1], expected[1], 1e-10)
+
+
+@pytest.mark.parametrize(
+    ("fields", "device", "workers", "speed"),
+    [
+        ({"tokens": 2_000_000}, "cuda", 1, "recorded"),
+        ({"tokens": 1_999_999}, "cuda", 1, "replayed"),
+        ({"tokens": 2_000_000}, "cuda", 2, "compiled"),
+        ({"tokens": 1_999_999}, "cuda", 2, "plain"),
+        ({"speed": "recorded", "tokens": 1_000}, "cuda", 1, "recorded"),
+        ({"speed": "compiled"}, "cuda", 1, "compiled"),
+        ({"speed": "plain"}, "cuda", 1, "plain"),
+        ({"speed": "replayed"}, "cuda", 1, "replayed"),
+        ({"tokens": 2_000_000}, "cpu", 1, "plain"),
+        ({"speed": "recorded"}, "cpu", 1, "plain"),
+        ({"speed": "compiled"}, "cpu", 2, "plain"),
+        ({"speed": "replayed"}, "cpu", 1, "plain"),
+    ],
+)
+def test_a_trial_runs_in_the_fastest_way_that_it_allows(fields, device, workers, speed):
+    assert chosen_speed(TrialConfig(**fields), torch.device(device), workers) == speed

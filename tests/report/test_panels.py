@@ -1,0 +1,213 @@
+"""What the figures show, against what the search says."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+
+from recur_tune.common.parsing import parse
+from recur_tune.config.command import train_command
+from recur_tune.config.trial import TrialConfig
+from recur_tune.report.figures.marks import Panel, names_with_room, usual_top
+from recur_tune.report.page import report_panels
+from recur_tune.report.panels import best_by_window, front_panel, windows_panel
+from recur_tune.report.progress import curves_panel, time_unit, timeline_panel, volume_panel
+from recur_tune.report.reading import Reading, read_search
+from recur_tune.search.record.front import front_rows
+from recur_tune.search.record.state import TrialRecord
+from tests.report import begun, few, make, many, opening, params_of, validated
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Reading:
+    return read_search(make(tmp_path, events=few()))
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Reading:
+    return read_search(make(tmp_path_factory.mktemp("big"), events=many(300)))
+
+
+def traces(panel: Panel) -> dict[str, dict[str, Any]]:
+    assert panel.figure is not None, panel.caption
+    return {trace.get("name", trace["type"]): trace for trace in panel.figure["data"]}
+
+
+def only_trial(tmp_path: Path, *events: Any) -> Reading:
+    return read_search(make(tmp_path, events=[*opening(), *begun(0, 100, params_of(), 4e5, 2.0**25), *events]))
+
+
+def cases(tmp_path: Path) -> dict[str, Reading]:
+    """Searches of which little is known."""
+    nan = [validated(0, 101, 1000, math.nan), validated(0, 102, 4000, math.nan, "complete")]
+    lone = [validated(0, 101, 1000, 80.0), validated(0, 102, 4000, 70.0, "complete")]
+    logs = {
+        "waiting": [], "running": [validated(0, 101, 1000, 80.0)], "nan": nan, "one": lone,
+        "pruned": [validated(0, 101, 1000, 80.0, "pruned")],
+        "nan on the way": [validated(0, 101, 1000, math.nan), *lone[1:]],
+        "beyond the reference": [validated(0, 101, 4000, 1000.0, "complete")],
+    }  # fmt: skip
+    return {name: only_trial(tmp_path / name.replace(" ", "-"), *log) for name, log in logs.items()}
+
+
+def test_plotly_knows_every_word_of_every_figure(books: Reading, big: Reading, tmp_path: Path) -> None:
+    for search in (books, big, *cases(tmp_path).values()):
+        for panel in report_panels(search):
+            assert panel.caption and panel.title
+            if panel.figure is not None:
+                for figure in (panel.figure, panel.printed or panel.figure):
+                    drawn = go.Figure(figure)  # raises on a property that does not exist
+                    assert len(drawn.data) > 0 and panel.height > 0, "no blank figure"
+
+
+def test_every_trial_with_values_is_a_mark_in_its_place_and_kind(books: Reading, big: Reading) -> None:
+    for search in (books, big):
+        marks = [
+            (number, (x, y), name)
+            for name, trace in traces(front_panel(search)).items()
+            for number, x, y in zip(trace.get("customdata", ()), trace["x"], trace["y"], strict=False)
+        ]
+        best = {row["number"] for row in front_rows(search.state, search.spec.objectives)}
+
+        def name(trial: TrialRecord, best: set[int] = best) -> str:
+            kind = {"none": "plain", "pooled": "pooled"}[trial.params["recurrence"]]
+            ending = "on the front" if trial.number in best else "beaten"
+            return f"{kind}, {ending if trial.state == 'complete' else 'not at full budget'}"
+
+        validated = [trial for trial in search.state.trials.values() if trial.validations]
+        assert sorted(marks) == [
+            (trial.number, (trial.costs["flops_per_token"], trial.metrics["perplexity"]), name(trial))
+            for trial in validated
+        ]
+
+
+def test_kinds_differ_in_shape_and_the_front_by_its_edge(books: Reading) -> None:
+    found = {name: trace["marker"] for name, trace in traces(front_panel(books)).items() if "marker" in trace}
+    for kind, symbol in (("plain", "circle"), ("pooled", "triangle-up")):
+        best = found[f"{kind}, on the front"]
+        assert (best["symbol"], best["line"]["color"]) == (symbol, "black")
+    behind = found["pooled, beaten"]
+    assert behind["symbol"] == "triangle-up" and behind["line"]["color"] != "black" and behind["opacity"] < 0.5
+    assert found["pooled, not at full budget"]["symbol"] == "triangle-up-open", "T4 was pruned and is recurrent"
+
+
+def test_trials_on_their_way_are_in_sight_and_counted_where_they_are_not(books: Reading, tmp_path: Path) -> None:
+    def ends(search: Reading) -> tuple[float, float]:
+        panel = front_panel(search)
+        assert panel.figure is not None
+        return tuple(panel.figure["layout"]["yaxis"]["range"])
+
+    assert books.state.trials[4].metrics["perplexity"] == 95, "from 50 to 70 the others reach"
+    assert ends(books)[1] < 90 and "1 more lies outside" in front_panel(books).caption
+    events = few()
+    for event in events:
+        if event.get("trial") == 4 and "validation" in event:
+            event["validation"]["perplexity"] = 85.0
+    near = read_search(make(tmp_path / "near", events=events))
+    assert ends(near)[1] > 85 and "lies outside" not in front_panel(near).caption
+
+
+def test_a_plain_trial_tells_nothing_of_a_recurrence(tmp_path: Path) -> None:
+    events = opening()
+    for number, kind in enumerate(("none", "pooled")):
+        events += begun(number, 100, {"recurrence": kind, "width": 77, "window": 16}, 4e5, 2.0**25)
+    space = {"base": "tiny", "recurrence": ["none", "pooled"], "width": [77, 99], "window": [16, 32], "l_ins": 1}
+    search = read_search(make(tmp_path, events=events, space=space))
+    plain, recurrent = search.state.trials.values()
+    assert "width" not in search.about(plain) and "width = 77" in search.about(recurrent)
+    assert "--width" not in search.command(plain) and "--l-ins" not in search.command(plain)
+    assert "--l-ins 1 --width 77" in search.command(recurrent)
+
+
+def test_one_bad_trial_does_not_flatten_the_others() -> None:
+    assert usual_top([30, 31, 32, 33, 1e9]) < 100
+    assert usual_top([10, 19]) == 20
+
+
+def test_names_that_would_cover_each_other_are_left_out() -> None:
+    assert names_with_room(["a", "b", "c"], [1, 1.001, 9], [1, 1.001, 9], {}) == ["a", "", "c"]
+
+
+def test_each_window_has_its_best_of_either_kind(books: Reading) -> None:
+    found = traces(windows_panel(books))
+    assert (found["plain, best"]["x"], found["plain, best"]["customdata"]) == ([16, 64], [2, 0])
+    assert (found["pooled, best"]["x"], found["pooled, best"]["y"]) == ([32, 64], [55.0, 50.0])
+
+
+def test_the_best_by_window_are_the_minima(big: Reading) -> None:
+    for trial in best_by_window(big, big.complete):
+        window = big.configs[trial.number].window
+        rivals = [other for other in big.complete if big.configs[other.number].window == window]
+        assert trial.value("perplexity") == min(other.value("perplexity") or 0 for other in rivals)
+
+
+def test_the_hypervolume_s_line_has_a_step_for_every_trial_and_ends_at_the_search_s(books: Reading) -> None:
+    found = traces(volume_panel(books))
+    line, marks = found["hypervolume"], found["a trial ends"]
+    assert line["line"]["shape"] == "hv" and line["x"] == [0, 10, 12, 18, 20, 30], "seconds"
+    assert line["y"][:2] == [0, pytest.approx((1 - 60 / 100) * (1 - 4e5 / 1e6) * (1 - 2**25 / 2**27))]
+    assert line["y"][-1] == pytest.approx(books.hypervolume)
+    assert (marks["customdata"], marks["x"], marks["y"]) == ([0, 1, 2, 3], line["x"][1:-1], line["y"][1:-1])
+
+
+def test_curves_are_the_front_s_validations_with_rungs_and_stops(books: Reading) -> None:
+    panel = curves_panel(books)
+    found = traces(panel)
+    assert (found["T0"]["x"], found["T0"]["y"]) == ([1000, 4000], [90.0, 60.0])
+    assert "T3" not in found, "it is not on the front"
+    assert (found["pruned here"]["x"], found["pruned here"]["y"]) == ([1000], [95.0])
+    assert panel.figure is not None
+    assert [line["x0"] for line in panel.figure["layout"]["shapes"]] == [1000, 2000, 4000]
+
+
+def test_curves_that_end_together_share_a_name(tmp_path: Path) -> None:
+    def names(*perplexities: float) -> list[str]:
+        """At the ends of curves of trials that cost the less the worse they are, so that all are on the front."""
+        events = opening()
+        for number, perplexity in enumerate(perplexities):
+            events += begun(number, 100, params_of(), 6e5 - 1e5 * number, 2.0**25)
+            events.append(validated(number, 101, 4000, perplexity, "complete"))
+        found = traces(curves_panel(read_search(make(tmp_path / str(perplexities[1]), events=events))))
+        [ends] = [trace for trace in found.values() if trace["mode"] == "text"]
+        assert (ends["x"], ends["y"]) == ([4000] * len(perplexities), list(perplexities))
+        return ends["text"]
+
+    assert names(50.0, 60.0, 70.0) == ["\u2002T0", "\u2002T1", "\u2002T2"]
+    assert names(50.0, 50.1, 70.0) == ["\u2002T0, T1", "", "\u2002T2"]
+
+
+def test_the_timeline_has_a_bar_for_every_span(books: Reading) -> None:
+    found = traces(timeline_panel(books))
+    whole = found["full budget"]
+    bars = sorted(zip(whole["customdata"], whole["y"], whole["base"], whole["x"], strict=True))
+    assert bars == [(0, "n1:1", 0, 10), (1, "n1:2", 0, 12), (2, "n1:1", 10, 8), (3, "n1:2", 12, 8)]
+    assert found["failed"]["y"] == ["unknown"]
+    assert "Of 44s of work, 86% on trials that ended as “full budget”, 9%" in timeline_panel(books).caption
+
+
+def test_where_nothing_can_be_drawn_stands_why(tmp_path: Path) -> None:
+    words = {name: {p.key for p in report_panels(one) if p.figure is None} for name, one in cases(tmp_path).items()}
+    everything = {"front", "confirmed", "windows", "volume", "curves", "parallel"}
+    assert words["waiting"] == words["running"] == words["nan"] == words["pruned"] == everything
+    assert words["one"] == words["nan on the way"] == {"confirmed", "windows", "parallel"}
+    assert words["beyond the reference"] == {"confirmed", "windows", "parallel", "volume"}
+
+
+def test_the_command_trains_the_same_trial_again(books: Reading) -> None:
+    for trial in books.best:
+        config = books.configs[trial.number]
+        words = train_command(config, Path("runs/it's here")).split(" --")
+        assert words[0] == "recur-tune train" and words[-1] == "out 'runs/it'\"'\"'s here'"
+        flags = dict(word.split(" ", 1) for word in words[1:-1])
+        assert parse(TrialConfig, {flag.replace("-", "_"): value for flag, value in flags.items()}) == config
+        assert "seed" not in flags, "what is so anyway goes without saying"
+
+
+def test_units_of_time() -> None:
+    assert [time_unit(seconds)[1] for seconds in (5, 119, 120, 7200, 200_000)] == [
+        "seconds", "seconds", "minutes", "hours", "days",
+    ]  # fmt: skip

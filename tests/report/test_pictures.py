@@ -1,0 +1,169 @@
+"""A report as a picture: the page's own figures, read back from what is drawn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from PIL import Image
+
+from recur_tune.report.figures.marks import Panel
+from recur_tune.report.figures.pictures import picture_of, write_picture
+from recur_tune.report.panels import front_panel, windows_panel
+from recur_tune.report.progress import curves_panel, volume_panel
+from recur_tune.report.reading import read_search
+from tests.report import begun, few, make, many, opening, params_of, validated
+from tests.tracking.marks import shape_of
+
+TITLE = "a $title_{ of its $own"
+SEARCHES = {
+    "few": few(), "many": many(60), "begun": opening() + begun(0, 100, params_of(), 4e5, 2.0**25),
+    "far apart": [
+        *opening(),
+        *begun(0, 100, params_of(), 4e4, 2.0**22), validated(0, 101, 4000, 60.0, "complete"),
+        *begun(1, 101, params_of(), 9e5, 2.0**26), validated(1, 102, 4000, 50.0, "complete"),
+    ],
+}  # fmt: skip
+DASHES = {"solid": "-", "dash": "--", "dot": ":"}
+
+
+@pytest.fixture(scope="module", params=SEARCHES.values(), ids=SEARCHES.keys())
+def drawn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Panel, Axes]]:
+    """Every figure of a search that a picture can have, with the axes that it was drawn on."""
+    search = read_search(make(tmp_path_factory.mktemp("search"), events=request.param))
+    panels = [panel_of(search) for panel_of in (front_panel, windows_panel, volume_panel, curves_panel)]
+    axes = {one.get_title(loc="left"): one for one in picture_of(panels, TITLE).axes}
+    return [(panel, axes[panel.title]) for panel in panels]
+
+
+def traces(panel: Panel, kind: str) -> list[dict[str, Any]]:
+    """Those of a figure with marks, lines or text; what only stands in the legend has no place."""
+    data = panel.figure["data"] if panel.figure else []
+    return [trace for trace in data if kind in trace["mode"] and trace["x"] != [None]]
+
+
+class Mark(NamedTuple):
+    """A point."""
+
+    x: float
+    y: float
+    symbol: str
+    edge: str | None
+    colour: float | None  # the number that its colour stands for
+
+
+def asked_marks(panel: Panel) -> Counter[Mark]:
+    marks = Counter[Mark]()
+    for trace in traces(panel, "markers"):
+        count, marker = len(trace["x"]), trace["marker"]
+        symbol, colour = marker.get("symbol", "circle"), marker["color"]
+        symbols = symbol if isinstance(symbol, list) else [symbol] * count
+        colours = [None] * count if isinstance(colour, str) else colour
+        edges = [to_hex(marker["line"]["color"]) if "line" in marker else None] * count
+        marks += Counter(map(Mark, trace["x"], trace["y"], symbols, edges, colours))
+    return marks
+
+
+def drawn_marks(axes: Axes) -> Counter[Mark]:
+    marks = Counter[Mark]()
+    for collection in axes.collections:
+        assert collection.get_offset_transform() == axes.transData
+        places, colours = np.ma.getdata(collection.get_offsets()).tolist(), collection.get_array()
+        hollow, [width] = len(collection.get_facecolors()) == 0, collection.get_linewidths()
+        symbol = f"{shape_of(collection)}{'-open' if hollow else ''}"
+        edge = to_hex(collection.get_edgecolors()[0]) if width and not hollow else None
+        for at, (x, y) in enumerate(places):
+            colour = None if colours is None else float(colours[at])
+            marks[Mark(x, y, symbol, edge, colour)] += 1
+    return marks
+
+
+def test_every_mark_of_the_page_is_in_the_picture_at_its_place_and_in_its_shape(drawn: Any) -> None:
+    for panel, axes in drawn:
+        assert drawn_marks(axes) == asked_marks(panel), panel.key
+
+
+def test_every_line_is_there_in_its_style(drawn: Any) -> None:
+    for panel, axes in drawn:
+        asked = [
+            (trace["x"], trace["y"], DASHES[trace["line"].get("dash", "solid")], trace["line"].get("shape") == "hv")
+            for trace in traces(panel, "lines")
+        ]
+        upright = panel.figure["layout"].get("shapes", ()) if panel.figure else ()
+        asked += [([line["x0"]] * 2, [0, 1], ":", False) for line in upright]
+        found = [
+            (*map(list, line.get_data()), line.get_linestyle(), line.get_drawstyle() == "steps-post")
+            for line in axes.lines
+            if len(line.get_xydata())
+        ]
+        assert sorted(found) == sorted(asked), panel.key
+
+
+def test_names_stand_at_their_marks(drawn: Any) -> None:
+    for panel, axes in drawn:
+        asked = [
+            (text, (x, y))
+            for trace in traces(panel, "text")
+            for text, x, y in zip(trace["text"], trace["x"], trace["y"], strict=True)
+            if text
+        ]
+        found = [(text.get_text(), text.xy) for text in axes.texts if text.get_text() != panel.caption]
+        assert sorted(found) == sorted(asked), panel.key
+
+
+def test_axes_are_the_page_s(drawn: Any) -> None:
+    for panel, axes in drawn:
+        for name, axis in (("xaxis", axes.xaxis), ("yaxis", axes.yaxis)):
+            asked = panel.figure["layout"][name] if panel.figure else {"title": {"text": ""}}
+            assert axis.get_label_text() == asked["title"]["text"]
+            assert axis.get_scale() == asked.get("type", "linear")
+            if ends := asked.get("range"):
+                assert axis.get_view_interval() == pytest.approx(
+                    np.power(10.0, ends) if axis.get_scale() == "log" else ends
+                )
+            if "tickvals" in asked:
+                found = dict(zip(axis.get_ticklocs(), (one.get_text() for one in axis.get_ticklabels()), strict=True))
+                assert found == dict(zip(asked["tickvals"], asked["ticktext"], strict=True))
+
+
+def test_the_legend_names_what_the_page_s_names(drawn: Any) -> None:
+    for panel, axes in drawn:
+        look, data = (panel.figure["layout"], panel.figure["data"]) if panel.figure else ({}, [])
+        asked = [trace["name"] for trace in data if trace.get("showlegend", True) and trace.get("name")]
+        legend = axes.get_legend()
+        found = [text.get_text() for text in legend.get_texts()] if legend else []
+        assert found == (asked if look.get("showlegend", True) else []), panel.key
+
+
+def test_colours_have_a_bar_with_the_page_s_ends(drawn: Any) -> None:
+    (panel, axes), *others = drawn
+    bars = [one for one in axes.figure.axes if one not in [axes, *(other for _, other in others)]]
+    asked = [panel.figure["layout"]["coloraxis"]] if panel.figure else []
+    for bar, colours in zip(bars, asked, strict=True):
+        assert bar.get_ylabel() == colours["colorbar"]["title"]["text"] == "peak memory"
+        assert bar.get_ylim() == pytest.approx((colours["cmin"], colours["cmax"]))
+        for collection in axes.collections:
+            if collection.get_array() is not None:
+                assert collection.get_clim() == (colours["cmin"], colours["cmax"])
+
+
+def test_where_the_page_has_words_for_a_figure_the_picture_has_them_too(drawn: Any) -> None:
+    for panel, axes in drawn:
+        assert (panel.caption in [text.get_text() for text in axes.texts]) == (panel.figure is None)
+
+
+def test_pictures_are_whole_files(tmp_path: Path) -> None:
+    front = front_panel(read_search(make(tmp_path, events=few())))
+    png, pdf = tmp_path / "new" / "report.png", tmp_path / "new" / "report.pdf"
+    write_picture([front], TITLE, png)
+    write_picture([front], TITLE, pdf)
+    with Image.open(png) as image:
+        image.load()  # raises where something is missing
+        assert (image.format, image.size) == ("PNG", (1500, 780))
+    assert pdf.read_bytes().startswith(b"%PDF") and pdf.read_bytes().rstrip().endswith(b"%%EOF")
+    assert {path.name for path in png.parent.iterdir()} == {"report.png", "report.pdf"}, "nothing half-written stays"

@@ -1,0 +1,101 @@
+"""The process of learning curves: its derivatives, and what its parts are for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from recur_tune.search.propose.features import NEW, rows_at
+from recur_tune.search.propose.gaussian_process import Curves, LearnedKernel, default_kernel
+from recur_tune.search.propose.scale import Scale
+
+
+def curves(rng: np.random.Generator, trials: int, offset: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+    """Trials over two numbers and a category that fall with tokens; each has an offset that no feature explains."""
+    features = np.column_stack([rng.random((trials, 2)), np.eye(2)[rng.integers(0, 2, trials)]])
+    level = 2 + (features[:, 0] - 0.3) ** 2 + 0.3 * features[:, 2] + rng.normal(0, offset, trials)
+    rows, values = [], []
+    for share in (0.25, 0.5, 1.0):
+        rows.append(rows_at(features, share, np.arange(trials)))
+        values.append(level - 0.2 * np.log2(share))
+    return np.concatenate(rows), np.concatenate(values)
+
+
+GROUPS = np.array([0, 1, 2, 2])
+
+
+def test_derivatives_by_differences() -> None:
+    rows, _ = curves(np.random.default_rng(0), 4)
+    kernel = default_kernel(GROUPS)
+    _, slopes = kernel(rows, eval_gradient=True)
+    assert slopes.shape == (12, 12, kernel.n_dims)
+    for place in range(kernel.n_dims):
+        step = np.zeros(kernel.n_dims)
+        step[place] = 1e-5
+        more, less = (kernel.clone_with_theta(kernel.theta + sign * step)(rows) for sign in (1, -1))
+        assert slopes[:, :, place] == pytest.approx((more - less) / 2e-5, abs=1e-6)
+
+
+def test_the_diagonal_is_the_matrix_less_the_scatter_of_a_validation() -> None:
+    rows, _ = curves(np.random.default_rng(0), 3)
+    kernel = default_kernel(GROUPS)
+    assert np.diag(kernel(rows)) - kernel.noise == pytest.approx(kernel.diag(rows))
+    assert kernel(rows, rows) == pytest.approx(kernel(rows) - kernel.noise * np.eye(len(rows)))
+
+
+def test_full_budgets_are_predicted_from_curves_of_others() -> None:
+    rows, values = curves(np.random.default_rng(0), 30)
+    new_rows, new_values = curves(np.random.default_rng(1), 10)
+    at_end = new_rows[:, -2] == 0
+    new_rows[:, -1] = NEW
+    mean, std = LearnedKernel(GROUPS).given(rows, values).predict(new_rows[at_end])
+    assert np.abs(mean - new_values[at_end]).max() < 0.05
+    assert (std > 0).all()
+
+
+def test_a_first_validation_tells_of_its_own_trial_alone() -> None:
+    """Two trials of the same configuration: the one that began badly is expected to end so, a third is not."""
+    rows, values = curves(np.random.default_rng(0), 20, offset=0.2)
+    kernel = LearnedKernel(GROUPS)
+    process = kernel.given(rows, values)
+    features = np.array([[0.5, 0.5, 1.0, 0.0]])
+    first, end = rows_at(features, 0.25, [77]), rows_at(features, 1.0, [77])
+    [before], [unsure] = process.predict(end)
+    [usual], _ = process.predict(first)
+    after = process.and_given(first, np.array([usual + 0.3]))
+    [expected], [surer] = after.predict(end)
+    [other], _ = after.predict(rows_at(features, 1.0, [NEW]))
+    assert expected == pytest.approx(before + 0.3, abs=0.1) and surer < unsure
+    assert other < (before + expected) / 2
+
+
+def test_hyperparameters_are_fitted_when_there_is_a_tenth_more() -> None:
+    rows, values = curves(np.random.default_rng(0), 20)
+    learned = LearnedKernel(GROUPS)
+    kernels = []
+    for count in (20, 21, 22, 40):
+        learned.given(rows[:count], values[:count])
+        kernels.append(learned.kernel)
+    assert kernels[0] is kernels[1] and kernels[1] is not kernels[2] and kernels[2] is not kernels[3]
+
+
+@pytest.mark.parametrize("values", [[3.0] * 6, [1.0, 1.0, 1.0, 1.0, 1.0, 9.0]])
+def test_values_that_are_all_the_same_or_far_away_are_predicted_as_numbers(values: list[float]) -> None:
+    rows = rows_at(np.random.default_rng(0).random((6, 4)), 1.0, np.arange(6))
+    mean, std = LearnedKernel(GROUPS).given(rows, np.array(values)).predict(rows)
+    assert np.isfinite(mean).all() and np.isfinite(std).all()
+
+
+def test_a_space_without_parameters_has_a_process_too() -> None:
+    rows = rows_at(np.zeros((2, 0)), [0.5, 1.0], [0, 0])
+    values = np.array([1.0, 0.9])
+    mean, _ = Curves(default_kernel(np.zeros(0, dtype=int)), rows, values, Scale.of(values)).predict(rows[1:])
+    assert mean == pytest.approx([0.9], abs=0.02)
+
+
+@pytest.mark.slow
+def test_more_rows_than_the_process_bears_are_thinned() -> None:
+    rows, values = curves(np.random.default_rng(0), 250)
+    process = LearnedKernel(GROUPS).given(rows, values)
+    assert len(process.rows) == 600
+    assert (process.rows[-1] == rows[-1]).all()

@@ -1,0 +1,237 @@
+"""What the sampler chooses, without a study, a log or a training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recur_tune.common.errors import UserError
+from recur_tune.common.parsing import parse
+from recur_tune.config.trial import TrialConfig
+from recur_tune.search.propose.known_costs import KnownCosts
+from recur_tune.search.propose.observations import Seen, form_of, key_of
+from recur_tune.search.propose.outlook import Outlook
+from recur_tune.search.record.spec import SearchSpec
+
+SPACE: dict[str, Any] = {
+    "base": "tiny",
+    "recurrence": {"none": None, "pooled": {"l_ins": [1, 2, 3], "width": {"from": 8, "to": 300, "log": True}}},
+    "window": {"from": 16, "to": 128},
+    "overlap": {"from": 0, "to": 0.5, "step": 0.1, "of": "window"},
+    "learning_rate": {"from": 1e-4, "to": 1e-2, "log": True},
+}
+OBJECTIVES = ["token_perplexity", "flops_per_token", "peak_memory"]
+REFERENCE = {"token_perplexity": 30.0, "flops_per_token": 300.0, "peak_memory": 300_000.0}
+
+
+def price(config: TrialConfig) -> dict[str, float]:
+    """Costs that pull in two directions."""
+    return {"flops_per_token": config.window + config.overlap + 1.0, "peak_memory": 1000.0 * (200 - config.window)}
+
+
+def quality(fields: Any, share: float = 1.0) -> float:
+    """Long windows are good, and so are states; one learning rate is best."""
+    rate = math.log10(fields["learning_rate"] / 2e-3)
+    return (12 + 8 * rate**2 - fields["window"] / 32 - (fields["recurrence"] == "pooled")) * share**-0.1
+
+
+class Search:
+    """Asks the sampler and answers at once."""
+
+    def __init__(self, price: Callable[[TrialConfig], dict[str, float]] = price, **changes: Any) -> None:
+        fields = {"space": SPACE, "objectives": OBJECTIVES, "budget": {"tokens": 100, "trials": 50},
+                  "sampler": {"name": "known-costs"}}  # fmt: skip
+        self.spec = parse(SearchSpec, fields | changes)
+        self.sampler = KnownCosts(self.spec, price, self.spec.trial_config)
+        self.trials: list[Seen] = []
+        self.reference = {name: REFERENCE[name] for name in self.spec.objectives}
+
+    def ask(self) -> dict[str, Any] | None:
+        chosen = self.sampler.choose(self.trials, self.reference)
+        return None if chosen is None else self.spec.parsed_space.fields_of(chosen.point)
+
+    def tell(self, fields: dict[str, Any], *shares: float, pending: bool = False, value: float | None = None) -> None:
+        curve = tuple((int(100 * share), value or quality(fields, share)) for share in shares)
+        complete = 1.0 in shares
+        costs = price(self.spec.trial_config(fields))
+        self.trials.append(Seen(len(self.trials), fields, costs, curve, complete, pending))
+
+    def run(self, trials: int) -> list[dict[str, Any]]:
+        asked = []
+        while len(asked) < trials and (fields := self.ask()) is not None:
+            self.tell(fields, 0.25, 0.5, 1.0)
+            asked.append(fields)
+        return asked
+
+
+@pytest.mark.slow
+def test_it_finds_the_learning_rate_and_both_ends_of_the_front() -> None:
+    late = Search().run(20)[8:]
+    assert sum(1e-3 < one["learning_rate"] < 4e-3 for one in late) > 0.7 * len(late), "a draw of the prior: 30 %"
+    assert min(one["window"] for one in late) < 30 and max(one["window"] for one in late) > 115
+
+
+@pytest.mark.slow
+def test_the_same_seed_chooses_the_same_and_another_does_not() -> None:
+    assert Search().run(6) == Search().run(6)
+    assert Search().run(6) != Search(sampler={"name": "known-costs", "seed": 1}).run(6)
+
+
+def test_what_is_over_a_limit_is_never_chosen() -> None:
+    asked = Search(limits={"flops_per_token": 60, "peak_memory": 170_000}).run(10)
+    assert len(asked) == 10
+    assert all(one["window"] + one["overlap"] + 1 <= 60 and one["window"] >= 30 for one in asked)
+
+
+def test_a_limit_that_nothing_meets_leaves_nothing_to_choose() -> None:
+    assert Search(limits={"flops_per_token": 2}).ask() is None
+
+
+def test_an_objective_may_be_constant_and_two_may_be_the_same() -> None:
+    def alike(config: TrialConfig) -> dict[str, float]:
+        return {"flops_per_token": float(config.window), "peak_memory": float(config.window), "parameters": 7.0}
+
+    objectives = [*OBJECTIVES, "parameters"]
+    search = Search(alike, objectives=OBJECTIVES)
+    spec = parse(SearchSpec, search.spec.model_dump() | {"objectives": objectives})
+    search.spec, search.sampler = spec, KnownCosts(spec, alike, spec.trial_config)
+    for _ in range(6):
+        fields = search.ask()
+        assert fields is not None
+        search.trials.append(
+            Seen(len(search.trials), fields, alike(spec.trial_config(fields)), ((100, quality(fields)),), True)
+        )
+
+
+@pytest.mark.parametrize("value", [5.0, 1e30])
+def test_a_quality_that_never_changes_or_is_beyond_all_bounds_is_searched_on(value: float) -> None:
+    search = Search()
+    for _ in range(6):
+        fields = search.ask()
+        assert fields is not None
+        search.tell(fields, 1.0, value=value)
+
+
+def test_a_space_with_one_point_is_chosen_once() -> None:
+    search = Search(space={"base": "tiny", "window": 32, "recurrence": ["none"]})
+    [only] = [search.ask()]
+    assert only == {"recurrence": "none"}
+    search.trials.append(Seen(0, only, {"flops_per_token": 1.0, "peak_memory": 1.0}))
+    assert search.ask() is None
+
+
+def test_categories_alone_and_conditions_three_deep_are_all_tried() -> None:
+    space = {
+        "base": "tiny", "window": 32, "learning_rate": 1e-3,
+        "recurrence": {"none": None, "pooled": {"pooling": {"mean": {"skip": {True: None, False: {"depth": [1, 2]}}},
+                                                            "max": None}}},
+    }  # fmt: skip
+    search = Search(space=space)
+    found = []
+    while fields := search.ask():
+        found.append(fields)
+        quality = 5.0 + len(found) % 3
+        search.trials.append(
+            Seen(len(found), fields, {"flops_per_token": 50.0, "peak_memory": 50.0}, ((100, quality),), True)
+        )
+    assert len({key_of(one) for one in found}) == len(found) == 5  # none, max, mean: skipped, or 1 or 2 deep
+
+
+@pytest.mark.slow
+def test_pending_trials_count() -> None:
+    """Where eight workers ask before anybody has reported, they are sent to different places."""
+    search = Search()
+    search.run(12)
+    alone = search.ask()
+    together = []
+    for _ in range(8):
+        fields = search.ask()
+        assert fields is not None
+        search.tell(fields, pending=True)
+        together.append(fields)
+    assert together[0] == alone
+    assert len({key_of(one) for one in together}) == 8
+    assert max(one["window"] for one in together) - min(one["window"] for one in together) > 30
+
+
+@pytest.mark.slow
+def test_a_pending_trial_is_believed_to_end_as_its_curve_goes_on() -> None:
+    search = Search()
+    search.run(12)
+    fields = search.ask()
+    assert fields is not None
+    search.tell(fields, 0.25, 0.5, pending=True)
+    outlook = Outlook(search.sampler, search.trials, np.array([*REFERENCE.values()]))
+    assert outlook.front[-1, 0] == pytest.approx(quality(fields), rel=0.02)
+    assert outlook.front[-1, 1:].tolist() == list(price(search.spec.trial_config(fields)).values())
+
+
+def test_candidates_are_drawn_once_for_a_front_and_are_those_that_another_process_would_draw() -> None:
+    search = Search()
+    search.run(5)
+    pool = [one.point for one in search.sampler.pool(search.trials)]
+    assert [one.point for one in search.sampler.pool(search.trials)] == pool
+    resumed = KnownCosts(search.spec, price, search.spec.trial_config)
+    assert [one.point for one in resumed.pool(search.trials)] == pool
+    known = replace(search.trials[0], fields=search.spec.parsed_space.fields_of(pool[0]))
+    assert pool[0] not in [one.point for one in search.sampler.pool([known, *search.trials[1:]])]
+
+
+def test_a_front_point_that_was_luck_loses_its_place() -> None:
+    search = Search()
+    search.run(10)
+    lucky = search.trials[4]
+    search.trials[4] = replace(lucky, curve=((100, 0.5 * quality(lucky.fields)),))
+    before = Outlook(search.sampler, search.trials, np.array([*REFERENCE.values()]))
+    for factor in (1.1, 1 / 1.1):
+        again = ((50, quality(lucky.fields, 0.5)), (100, factor * quality(lucky.fields)))
+        search.trials.append(replace(lucky, number=len(search.trials), curve=again, repeats=lucky.number))
+    after = Outlook(search.sampler, search.trials, np.array([*REFERENCE.values()]))
+    assert len(after.front) == len(before.front) == 10, "a repetition is no candidate of its own"
+    assert before.front[4, 0] == pytest.approx(0.5 * quality(lucky.fields))
+    assert after.front[4, 0] == pytest.approx(quality(lucky.fields)), "the mean of its further seeds"
+    assert after.predict([lucky.fields])[0] > before.predict([lucky.fields])[0], "and the model has learned of them"
+
+
+class SlowPrice:
+    """As a search's own: memory takes a simulated step, FLOPs do not."""
+
+    def __init__(self) -> None:
+        self.simulated = 0
+
+    def __call__(self, config: TrialConfig) -> dict[str, float]:
+        self.simulated += 1
+        return price(config)
+
+    def at_once(self, config: TrialConfig) -> dict[str, float]:
+        return {"flops_per_token": price(config)["flops_per_token"]}
+
+
+def test_a_slow_cost_is_simulated_for_few_and_exact_for_the_chosen() -> None:
+    slow = SlowPrice()
+    search = Search(slow, limits={"peak_memory": 150_000})
+    asked = search.run(12)
+    assert slow.simulated <= 3 * len(asked)
+    assert all(one["window"] >= 50 for one in asked), "none is over the limit"
+    assert {form_of(one) for one in asked} <= search.sampler.priced.keys()
+
+
+def test_an_earlier_searchs_trials_bring_no_prices() -> None:
+    search = Search(SlowPrice())
+    fields = [search.spec.parsed_space.sample(np.random.default_rng(seed))[1] for seed in range(6)]
+    search.trials = [Seen(-2 - place, one, {}, ((100, quality(one)),)) for place, one in enumerate(fields)]
+    assert len(search.run(3)) == 3
+
+
+def test_what_cannot_be_trained_is_left_out() -> None:
+    def refuse(config: TrialConfig) -> dict[str, float]:
+        if config.window > 40:
+            raise UserError("window: too large for it.")
+        return price(config)
+
+    assert all(one["window"] <= 40 for one in Search(refuse).run(6))

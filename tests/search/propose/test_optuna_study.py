@@ -1,0 +1,148 @@
+"""Optuna's study of a search: what a driver that follows another finds in it, and who reads it without us."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+from ray.tune.schedulers import TrialScheduler
+
+from recur_tune.common.errors import UserError
+from recur_tune.search.propose.optuna_study import study_storage
+from recur_tune.search.record.directory import STUDY, SearchDirectory
+from tests.search.run.driving import Driver, changed
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> SearchDirectory:
+    return changed(tmp_path)
+
+
+class TestRestart:
+    """A driver that is gone, and another one on the same directory."""
+
+    def test_unfinished_trials_go_on_and_finished_ones_stay(self, directory: SearchDirectory) -> None:
+        first = Driver(directory)
+        done, half = first.ask(), first.ask()
+        assert done and half
+        first.report(half, 50, 7.0)
+        first.report(done, 100, 5.0, state="complete")
+        again = Driver(directory)
+        trial = again.ask()
+        assert trial is not None and trial.config == half.config
+        again.report(trial, 100, 6.0, state="complete")
+        assert again.states()[:2] == [TrialState.COMPLETE] * 2
+        assert [t.number for t in again.told()] == [0, 1]
+
+    def test_what_the_log_knows_is_told_late(self, directory: SearchDirectory) -> None:
+        first = Driver(directory)
+        trial = first.ask()
+        assert trial is not None
+        # The line is written, and the driver dies before it tells Optuna.
+        message = {"tokens": 100, "loss": 1.0, "validation": {"token_perplexity": 4.0}, "state": "complete"}
+        first.log.record("report", trial=0, **message)
+        again = Driver(directory)
+        [told] = again.told()
+        assert (told.state, told.values and told.values[0]) == (TrialState.COMPLETE, 4.0)
+        assert not again.searcher.unfinished
+
+    def test_asked_for_and_never_logged_is_failed(self, directory: SearchDirectory) -> None:
+        first = Driver(directory)
+        first.searcher.study.ask()
+        assert Driver(directory).states()[0] == TrialState.FAIL
+
+    def test_a_paused_trial_stays_open_until_it_goes_on(self, directory: SearchDirectory) -> None:
+        first = Driver(directory)
+        trial = first.ask()
+        assert trial is not None
+        assert first.report(trial, 30, state="paused", reason="asked to stop") == TrialScheduler.STOP
+        assert first.states() == [TrialState.RUNNING]
+        again = Driver(directory)
+        resumed = again.ask()
+        assert resumed is not None and resumed.config["number"] == 0
+
+    def test_rung_tables_survive(self, directory: SearchDirectory) -> None:
+        first = Driver(directory)
+        trials = [first.ask() for _ in range(4)]
+        for place, trial in enumerate(trials):
+            assert trial is not None
+            first.report(trial, 50, 5.0 + place)
+        tables, again = first.scheduler.rungs.tables, Driver(directory).scheduler.rungs.tables
+        assert {number: values.tolist() for number, values in again[50].items()} == {
+            number: values.tolist() for number, values in tables[50].items()
+        }
+        assert len(tables[50]) == 4
+
+    def test_a_restarted_sampler_does_not_repeat_itself(self, directory: SearchDirectory) -> None:
+        first = Driver(directory)
+        drawn = [first.ask() for _ in range(4)]
+        again = Driver(directory)
+        while again.searcher.unfinished:
+            again.ask()
+        drawn += [again.ask(), again.ask()]
+        rates = [trial.config["trial"]["learning_rate"] for trial in drawn if trial]
+        assert len(set(rates)) == len(rates) == 6
+
+
+def opened_by_optuna_alone(directory: SearchDirectory) -> optuna.Study:
+    """The study as any tool of Optuna's opens it: by nothing but the journal's path."""
+    storage = JournalStorage(JournalFileBackend(str(directory.path / STUDY)))
+    [name] = optuna.get_all_study_names(storage)
+    return optuna.load_study(study_name=name, storage=storage)
+
+
+def test_the_study_can_be_read_by_optuna_alone(tmp_path: Path) -> None:
+    directory = changed(tmp_path, limits={"peak_memory": 40_000})  # the baseline's window of 64 is over it
+    driver = Driver(directory)
+    driver.finish_two()
+    bad = driver.ask()
+    assert bad
+    driver.log.state.trials[bad.config["number"]].costs["flops_per_token"] = 1e9
+    driver.report(bad, 50, 90.0)  # pruned
+    study = opened_by_optuna_alone(directory)
+    assert study.metric_names == ["token_perplexity", "flops_per_token"]
+    seen = {trial.number: trial for trial in study.get_trials() if trial.state != TrialState.WAITING}
+    assert seen.keys() == driver.log.state.trials.keys()
+    ends = {"complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "infeasible": TrialState.PRUNED}
+    for number, record in driver.log.state.trials.items():
+        complete = record.state == "complete"
+        assert seen[number].state == ends[record.state]
+        assert seen[number].values == (record.values(["token_perplexity", "flops_per_token"]) if complete else None)
+        assert seen[number].params["window"] == record.params["window"]
+        assert (max(seen[number].constraints.values()) > 0) == (record.state == "infeasible")
+    assert {record.state for record in driver.log.state.trials.values()} == ends.keys()
+
+
+def test_a_renamed_search_keeps_its_study(directory: SearchDirectory) -> None:
+    driver = Driver(directory)
+    trial = driver.ask()
+    assert trial is not None
+    driver.report(trial, 100, 8.0, state="complete")
+    again = Driver(directory.rename("other"))
+    another = again.ask()
+    assert another is not None and another.config["number"] == 1
+    study = opened_by_optuna_alone(SearchDirectory(directory.path.with_name("other")))
+    assert study.study_name == "s"
+    assert [told.state for told in study.get_trials()] == [TrialState.COMPLETE, TrialState.RUNNING]
+
+
+def test_objectives_get_their_names_when_an_older_search_goes_on(directory: SearchDirectory) -> None:
+    storage = study_storage(directory.path)
+    optuna.create_study(study_name="s", storage=storage, directions=["minimize", "minimize"])
+    Driver(directory)
+    assert opened_by_optuna_alone(directory).metric_names == ["token_perplexity", "flops_per_token"]
+    before = (directory.path / STUDY).read_text().count("metric_names")
+    Driver(directory)
+    assert (directory.path / STUDY).read_text().count("metric_names") == before == 1
+
+
+def test_a_study_that_has_lost_its_trials_is_not_gone_on_with(directory: SearchDirectory) -> None:
+    driver = Driver(directory)
+    assert driver.ask()
+    (directory.path / STUDY).unlink()
+    with pytest.raises(UserError, match=r"has lost the trials of .*--from"):
+        Driver(directory)

@@ -1,0 +1,138 @@
+"""Names that Ray does not promise: a failure here says which of them a new version has changed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import traceback
+from inspect import unwrap
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import optuna
+import pytest
+from ray.exceptions import ActorDiedError, RayTaskError
+from ray.tune.experiment import Trial
+from ray.tune.search.optuna import OptunaSearch
+
+from recur_tune.sites.ray import internals as ray_internals
+
+
+def test_a_process_is_called_by_ray_raylet_setproctitle() -> None:
+    receive, send = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            ray_internals.set_process_title("ray::books-T7")
+            os.write(send, Path("/proc/self/cmdline").read_bytes())
+        finally:
+            os._exit(0)
+    os.close(send)
+    with os.fdopen(receive, "rb") as said:
+        title = said.read()
+    os.waitpid(child, 0)
+    assert title.startswith(b"ray::books-T7"), "ray._raylet.setproctitle no longer sets the title of a process"
+
+
+class Subscriber:
+    """A driver's, which hears once that a raylet has died."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+
+    def subscribe(self) -> None: ...
+
+    def poll(self) -> tuple[None, dict[str, Any]]:
+        self.over.set()
+        return None, {"job_id": None, "error_message": "Raylet is terminated."}
+
+
+def test_what_ray_has_to_say_to_drivers_is_not_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ray import JobID
+    from ray._private import worker
+
+    def hear() -> str:
+        heard = Subscriber()
+        driver = SimpleNamespace(gcs_error_subscriber=heard, current_job_id=JobID.nil())
+        worker.listen_error_messages(driver, heard.over)  # type: ignore[arg-type]
+        return capsys.readouterr().out
+
+    # As it is where no search has run in this process before; what it was is put back afterwards.
+    monkeypatch.setattr(worker, "print_to_stdstream", unwrap(worker.print_to_stdstream))
+    assert "Raylet is terminated" in hear(), "Ray says so in another way"
+    ray_internals.print_no_messages()
+    assert hear() == "", "ray._private.worker.print_to_stdstream is no longer what prints it"
+
+
+def test_rays_command_line_goes_without_the_commands_that_take_long_to_import() -> None:
+    drained = ray_internals.drain_command("10.0.0.1:6379", "abc", "why", 20.5)
+    told = subprocess.run([*drained[:3], "--help"], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    commands = {line.split()[0] for line in told.stdout.partition("Commands:")[2].splitlines() if line}
+    assert "start" in commands
+    assert not commands & {"serve", "job", "list"}, "Ray imports them from elsewhere now"
+
+
+def test_the_command_drain_node_takes_our_options() -> None:
+    from ray.scripts.scripts import cli
+
+    _, _, _, command, *options = ray_internals.drain_command("10.0.0.1:6379", "abc", "why", 20.5)
+    assert command in cli.commands, "`ray drain-node` is gone"
+    with cli.commands[command].make_context(command, options) as context:  # which refuses what it does not know
+        assert context.params["deadline_remaining_seconds"] == 20
+        assert (context.params["node_id"], context.params["reason_message"]) == ("abc", "why")
+
+
+def test_optuna_search_keeps_its_study_in_ot_study() -> None:
+    space = {"x": optuna.distributions.FloatDistribution(0, 1)}
+    search = OptunaSearch(space=space, metric=["a", "b"], mode=["min", "min"])
+    assert isinstance(ray_internals.optuna_study(search), optuna.Study), "OptunaSearch has its study elsewhere"
+
+
+@pytest.fixture
+def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
+    """One of which nothing runs."""
+    trial = Trial("any", stub=True, max_failures=1)
+    monkeypatch.setattr(Trial, "local_path", property(lambda trial: str(tmp_path)))
+    return trial
+
+
+def test_a_trial_is_tried_again_while_it_may_fail(trial: Trial) -> None:
+    for _ in range(2):
+        trial.handle_error(ValueError("no"))
+    assert not trial.should_recover(), "Trial.max_failures no longer says how often a trial may fail"
+    ray_internals.allow_another_failure(trial)
+    assert trial.should_recover(), "raising Trial.max_failures no longer lets a trial go on"
+    ray_internals.allow_no_failure(trial)
+    assert not trial.should_recover(), "Trial.max_failures = 0 no longer ends a trial"
+
+
+def failed_task(message: str) -> RayTaskError:
+    """As Ray brings it from a worker."""
+    try:
+        raise RuntimeError(message)
+    except RuntimeError as error:
+        return RayTaskError("train", traceback.format_exc(), error, proctitle="ray::train", pid=1, ip="127.0.0.1")
+
+
+_ELSEWHERE = "Ray writes Trial.error_file in another way"
+
+
+def test_a_first_start_has_no_failure_before_it(trial: Trial) -> None:
+    assert ray_internals.last_failure(trial) == ""
+
+
+def test_of_what_was_raised_the_first_line_is_told(trial: Trial) -> None:
+    trial.handle_error(failed_task("out of threads\nand here is what to read about it"))
+    assert ray_internals.last_failure(trial) == "RuntimeError: out of threads", _ELSEWHERE
+
+
+def test_the_last_failure_counts(trial: Trial) -> None:
+    trial.handle_error(failed_task("out of threads"))
+    trial.handle_error(ActorDiedError())
+    died = "The actor died unexpectedly before finishing this task."
+    assert ray_internals.last_failure(trial) == died, _ELSEWHERE
