@@ -33,11 +33,12 @@ from train_step import random_batch
 from transformers import CONFIG_MAPPING
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from recur_tune.bptt.chain import Chain, Plan, Speed
+from recur_tune.bptt.chain import Chain
+from recur_tune.bptt.plan import Execution, Plan
 from recur_tune.common.windowing import NOT_SCORED
 from recur_tune.config.trial import TrialConfig
 from recur_tune.data.batches import WindowBatch
-from recur_tune.models import ReadsInWindows
+from recur_tune.models import WindowedDecoder
 from recur_tune.models.pretrained import fresh_model, recurrent_config
 from recur_tune.ops import reference as passes
 from recur_tune.ops.device import autocast
@@ -73,11 +74,13 @@ _SAME = 1e-2  # of the gradients' size; the order of bfloat16's sums may differ
 _ORDER_OF_SUMS = 1e-5  # the same where sums are in single precision
 _FLAT = 1.01
 _NOTHING_LEFT = 2**20  # bytes; cuBLAS keeps 32 MiB on a Hopper card, 8 on others, for every stream it ever worked on
-ALL_WAYS: list[tuple[Speed, int]] = [
-    ("plain", 1), ("plain", 3), ("replayed", 1), ("replayed", 6), ("compiled", 1), ("compiled", 6),
-    ("recorded", 1), ("recorded", 3), ("recorded", 6),
+EAGER, GRAPH, FUSED = Execution(), Execution(cuda_graph=True), Execution(fused_kernels=True)
+BOTH = Execution(cuda_graph=True, fused_kernels=True)
+ALL_WAYS: list[tuple[Execution, int]] = [
+    (EAGER, 1), (EAGER, 3), (GRAPH, 1), (GRAPH, 6), (FUSED, 1), (FUSED, 6),
+    (BOTH, 1), (BOTH, 3), (BOTH, 6),
 ]  # fmt: skip
-WAYS: list[tuple[Speed, int]] = [("plain", 1), ("recorded", 1), ("recorded", 6)]
+WAYS: list[tuple[Execution, int]] = [(EAGER, 1), (BOTH, 1), (BOTH, 6)]
 
 
 def main() -> None:
@@ -113,23 +116,23 @@ def step_faults(console: Console, family: str, chosen: list[str] | None, device:
     table = Table(family, "way", "kept", "loss off by", "gradients off by", box=None)
     tried = chosen or ([NONE, *MECHANISMS] if family in _WITH_ALL else [NONE, DEFAULT])
     for name, fields in RECURRENCES.items():
-        trial = TrialConfig(window=96, windows=6, batch=8, **fields)
+        trial = TrialConfig(window=96, bptt_windows=6, batch=8, **fields)
         if trial.recurrence not in tried:
             continue
         batch = some_fresh(random_batch(trial, VOCABULARY)).to(device)
         model = model_of(trial, family).to(device).train()
         exact = [
-            value.double() for value in loss_and_gradients(model.double(), "plain", trial.windows, batch, "float32")
+            value.double() for value in loss_and_gradients(model.double(), EAGER, trial.bptt_windows, batch, "float32")
         ]
         model.float()
         allowed = 0.0
-        for speed, kept in ALL_WAYS if family == "gpt2" and trial.recurrence == DEFAULT else WAYS:
-            found = loss_and_gradients(model, speed, kept, batch, "bfloat16")
+        for execution, kept in ALL_WAYS if family == "gpt2" and trial.recurrence == DEFAULT else WAYS:
+            found = loss_and_gradients(model, execution, kept, batch, "bfloat16")
             loss, gradients = (off(one, other) for one, other in ((found[:1], exact[:1]), (found[1:], exact[1:])))
             allowed = allowed or _AS_GOOD_AS_PLAIN * gradients
             if not gradients <= allowed:  # so that NaN is a fault too
-                yield f"{family}, {name}, {speed}, {kept} windows kept: gradients are off by {gradients:.1e}."
-            table.add_row(name, speed, str(kept), f"{loss:.1e}", f"{gradients:.1e}")
+                yield f"{family}, {name}, {execution}, {kept} windows kept: gradients are off by {gradients:.1e}."
+            table.add_row(name, str(execution), str(kept), f"{loss:.1e}", f"{gradients:.1e}")
     console.print(table)
 
 
@@ -153,14 +156,14 @@ def memory_faults(console: Console, device: torch.device) -> Iterator[str]:
 
 def off_for_another_shape(device: torch.device) -> float:
     """A chain that has recorded batches of eight lanes is given one of four, as the end of an epoch may be."""
-    trial = TrialConfig(window=96, windows=6, batch=8)
+    trial = TrialConfig(window=96, bptt_windows=6, batch=8)
     batch = random_batch(trial, VOCABULARY).to(device)
     half = replace(
         batch, inputs_WBT=batch.inputs_WBT[:, :4].contiguous(), targets_WBT=batch.targets_WBT[:, :4].contiguous(),
         fresh_WB=batch.fresh_WB[:, :4].contiguous(),
     )  # fmt: skip
     model = model_of(trial).to(device).train()
-    chains = [Chain(model, Plan(trial.windows), speed) for speed in ("plain", "replayed")]
+    chains = [Chain(model, Plan(trial.bptt_windows), execution) for execution in (EAGER, GRAPH)]
     found = []
     for chain in chains:
         with autocast(device, "bfloat16"):
@@ -170,7 +173,7 @@ def off_for_another_shape(device: torch.device) -> float:
     return off(found[1], found[0])
 
 
-def model_of(trial: TrialConfig, family: str = "gpt2", dropout: float = 0.0) -> ReadsInWindows:
+def model_of(trial: TrialConfig, family: str = "gpt2", dropout: float = 0.0) -> WindowedDecoder:
     torch.manual_seed(0)
     config = CONFIG_MAPPING[family](**BODIES[family], vocab_size=VOCABULARY)
     return fresh_model(recurrent_config(config, trial.recurrence_spec, dropout))
@@ -185,11 +188,11 @@ def some_fresh(batch: WindowBatch) -> WindowBatch:
 
 
 def loss_and_gradients(
-    model: ReadsInWindows, speed: Speed, kept: int, batch: WindowBatch, precision: str, steps: int = 4
+    model: WindowedDecoder, execution: Execution, kept: int, batch: WindowBatch, precision: str, steps: int = 4
 ) -> list[torch.Tensor]:
     """The last of some steps without an update: by then a recording of another batch has been made, and is replayed."""
-    chain = Chain(model, Plan(kept), speed)
-    for step in range(steps if speed in ("replayed", "recorded") else 1, 0, -1):
+    chain = Chain(model, Plan(kept), execution)
+    for step in range(steps if execution.cuda_graph else 1, 0, -1):
         current = batch if step == 1 else another(batch)
         torch.manual_seed(1)
         with autocast(batch.inputs_WBT.device, precision):  # type: ignore[arg-type]
@@ -213,16 +216,16 @@ def off(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
 
 def dropout_faults(console: Console, device: torch.device) -> Iterator[str]:
     """With dropout a window that is run again must be disturbed as before: keeping everything is the yardstick."""
-    trial = TrialConfig(window=96, windows=6, batch=8)
+    trial = TrialConfig(window=96, bptt_windows=6, batch=8)
     batch = random_batch(trial, VOCABULARY).to(device)
-    speeds: tuple[Speed, ...] = ("plain", "compiled", "recorded")
-    for family, speed in product(("gpt2", "llama"), speeds):
+    ways: tuple[Execution, ...] = (EAGER, FUSED, BOTH)
+    for family, execution in product(("gpt2", "llama"), ways):
         model = model_of(trial, family, dropout=0.1).to(device).train()
-        kept, again = (loss_and_gradients(model, speed, windows, batch, "bfloat16") for windows in (6, 1))
+        kept, again = (loss_and_gradients(model, execution, windows, batch, "bfloat16") for windows in (6, 1))
         error = off(again[1:], [value.double() for value in kept[1:]])
-        console.print(f"{family}, dropout 0.1, {speed}: run again against kept, gradients off by {error:.1e}")
+        console.print(f"{family}, dropout 0.1, {execution}: run again against kept, gradients off by {error:.1e}")
         if not error <= _ORDER_OF_SUMS:
-            yield f"A {speed} window of {family} that is run again with dropout is not what it was."
+            yield f"A {execution} window of {family} that is run again with dropout is not what it was."
 
 
 def kernel_faults(console: Console, device: torch.device) -> Iterator[str]:
@@ -261,17 +264,17 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
         return torch.ones(columns, device=device)
 
     x, added = some(hidden, torch.float32), some(hidden)
-    by_x = some(hidden, torch.float32)
+    grad_x = some(hidden, torch.float32)
     for title, norm in (("add_norm", torch.nn.LayerNorm(hidden)), ("add_norm, RMS", LlamaRMSNorm(hidden))):
         norm.to(device).requires_grad_(False)
         for vector in norm.parameters():
             vector.normal_()
         for means in (1, 4):
-            by_means = some(hidden, torch.float32, rows=means)
+            grad_means = some(hidden, torch.float32, rows=means)
             total, normed, mean, moments = module.add_norm(x, added, norm, low, means)
             yield f"{title}, means of {means}", [total, normed, mean, moments.flatten()]
             totals = ones(hidden), ones(hidden), ones(hidden)
-            made = module.add_norm_backward(added, by_x, by_means, total, moments, norm, low, low, totals)
+            made = module.add_norm_backward(added, grad_x, grad_means, total, moments, norm, low, low, totals)
             yield f"{title}, means of {means}, backward", [*made, *totals]
     yield "means", [module.stretch_means(x, 5), module.stretch_means_backward(some(hidden, rows=5), positions)]
     total = ones(hidden)
@@ -288,13 +291,13 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
     heads, size = hidden // 64, 64
     groups = -(-heads // 3)
     angle = torch.randn(positions, size // 2, device=device).repeat(1, 2)
-    turn = angle.cos(), angle.sin()
+    cos_sin = angle.cos(), angle.sin()
     given = some((heads + 2 * groups) * size)
-    yield "turned", [module.turned(given, *turn, heads + groups)]
+    yield "apply_rotary", [module.apply_rotary(given, *cos_sin, heads + groups)]
     parts, total = tuple(some(one * size) for one in (heads, groups, groups)), ones(given.shape[-1])
     yield "join, grouped", [module.join(parts, total), total]
     total = ones(given.shape[-1])
-    yield "join, turned back", [module.join(parts, total, turn), total]
+    yield "join, apply_rotary back", [module.join(parts, total, cos_sin), total]
     down = torch.tensor([0, 2, 0, 1, 2], device=device)
     yield "move", [module.move(x, down, positions + 2), module.move(x, -down, positions - 2)]
     extra, given, places = some(2 * hidden, rows=3), some(3 * hidden), some(2 * hidden, torch.float32, rows=3)[0]
@@ -303,7 +306,10 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
         yield f"{title}, unplaced", [module.pack(extra, given, seen, None)]
         parts = packed.chunk(3, dim=-1)
         joined = module.join(parts, total, down=3 if seen is None else seen, rows=positions)
-        of_extra, of_places = module.by_extra(parts[1:], 3, seen), module.by_places(parts[1:], 3, seen, torch.float32)
+        of_extra, of_places = (
+            module.grad_extra(parts[1:], 3, seen),
+            module.grad_places(parts[1:], 3, seen, torch.float32),
+        )
         yield title, [packed, joined, total, of_extra, of_places]
     logits, target = torch.randn(300, 50304, device=device).to(low), torch.randint(50257, (300,), device=device)
     target[::7] = NOT_SCORED
@@ -312,10 +318,10 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
 
 def peak(windows: int, device: torch.device) -> int:
     gc.collect()  # a chain holds itself: an earlier one's weights would count
-    trial = TrialConfig(window=96, windows=windows, batch=8)
+    trial = TrialConfig(window=96, bptt_windows=windows, batch=8)
     batch = random_batch(trial, VOCABULARY).to(device)
     model = model_of(trial).to(device).train()
-    chain = Chain(model, Plan(1), "plain")
+    chain = Chain(model, Plan(1), EAGER)
     for _ in range(2):
         torch.cuda.reset_peak_memory_stats()
         with autocast(device, "bfloat16"):
@@ -325,12 +331,12 @@ def peak(windows: int, device: torch.device) -> int:
 
 def left_by_recordings(times: int, device: torch.device) -> float:
     """Bytes that a recording leaves to those after it in the same process, when nothing refers to it any more."""
-    trial = TrialConfig(window=96, windows=6, batch=8)
+    trial = TrialConfig(window=96, bptt_windows=6, batch=8)
     batch = random_batch(trial, VOCABULARY).to(device)
     model = model_of(trial).to(device).train()
     held = []
     for _ in range(1 + times):  # the first sets up what all of them use
-        loss_and_gradients(model, "replayed", trial.windows, batch, "bfloat16")
+        loss_and_gradients(model, GRAPH, trial.bptt_windows, batch, "bfloat16")
         gc.collect()
         held.append(torch.cuda.memory_allocated())
     return (held[-1] - held[0]) / times

@@ -1,7 +1,7 @@
 """How long a trial takes to its first steps: the first of its shape, later ones, and one of another shape.
 
     python benchmarks/first_step.py
-    python benchmarks/first_step.py --base mini --window 300 --windows 10 --batch 16
+    python benchmarks/first_step.py --base mini --window 300 --bptt-windows 10 --batch 16
 
 Every trial is a process of its own, as on a cluster. They are loaded side by side and take their steps one after the
 other. They share one folder of compiled kernels, as the trials of a node do. By the fifth step everything is compiled
@@ -24,7 +24,7 @@ from typing import Any
 STEPS = 5
 GO = "go\n"  # what a loaded trial waits for
 TRIALS: list[tuple[str, dict[str, Any]]] = [
-    ("replayed", {"speed": "replayed"}),
+    ("no fused kernels", {"fused_kernels": False}),
     ("recorded, the first of its shape", {}),
     ("the same shape again", {"seed": 1, "learning_rate": 1e-4}),
     ("another width", {"width": 96}),
@@ -40,11 +40,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", default="tiny", help="a preset or a published shape; weights are random")
     parser.add_argument("--window", type=int, default=64)
-    parser.add_argument("--windows", type=int, default=4)
+    parser.add_argument("--bptt-windows", type=int, default=4)
     parser.add_argument("--batch", type=int, default=4)
     arguments = parser.parse_args()
     # Tokens are bytes, which every vocabulary has room for.
-    shape = vars(arguments) | {"corpus": "stdlib", "tokenizer": "bytes", "speed": "recorded", "tokens": 1_000_000_000}
+    shape = vars(arguments) | {
+        "corpus": "stdlib",
+        "tokenizer": "bytes",
+        "cuda_graph": True,
+        "fused_kernels": True,
+        "tokens": 1_000_000_000,
+    }
     print(f"{'trial':<34}{'first step':>12}{f'{STEPS} steps':>10}{'a step after that':>19}", flush=True)
     with tempfile.TemporaryDirectory() as weights, tempfile.TemporaryDirectory() as compiled:
         shape["base"] = folder_of(arguments.base, Path(weights))

@@ -1,7 +1,7 @@
 """Every mechanism beside `pooled`: tokens per second against FLOPs' promise, peak memory against its prediction.
 
     python benchmarks/mechanisms.py                                             # small sizes, for a CPU
-    python benchmarks/mechanisms.py --base mini --batch 16 --window 300 --windows 10
+    python benchmarks/mechanisms.py --base mini --batch 16 --window 300 --bptt-windows 10
 
 Every line trains the same base on the same random tokens. "Promised" is pooled's speed times the ratio of FLOPs that
 torch counts in their steps; "of the promise" is what was measured over that.
@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from train_step import Line, forget, random_batch, rows_of
 
-from recur_tune.bptt.chain import Chain, Speed
+from recur_tune.bptt.chain import Chain
+from recur_tune.bptt.plan import Execution
 from recur_tune.bptt.step import make_optimizer, train_step
 from recur_tune.common.parsing import parse
 from recur_tune.common.shape import shape_of
@@ -49,20 +50,23 @@ def main() -> None:
     """Print the table."""
     arguments = parsed_arguments()
     device, base = default_device(), base_config(arguments.base)
-    speed: Speed = "recorded" if device.type == "cuda" else "plain"
+    execution = Execution(cuda_graph=True, fused_kernels=True) if device.type == "cuda" else Execution()
     table = Table(
-        f"{arguments.base}, {arguments.batch} chains of {arguments.windows} windows of {arguments.window}, {speed}",
+        f"{arguments.base}, {arguments.batch} chains of {arguments.bptt_windows} windows of {arguments.window}, "
+        f"{execution}",
         "training FLOPs/token", "tokens/s", "promised", "of the promise", "peak memory", "predicted", box=None,
     )  # fmt: skip
     yardstick: tuple[float, float] | None = None  # pooled's tokens per second, and FLOPs per token
     for name, fields in FORMS.items():
         if arguments.recurrences and fields["recurrence"] not in ("pooled", *arguments.recurrences):
             continue
-        given = {name: getattr(arguments, name) for name in ("base", "batch", "window", "windows", "checkpointing")}
-        trial = parse(TrialConfig, given | fields | {"speed": speed})
+        given = {
+            name: getattr(arguments, name) for name in ("base", "batch", "window", "bptt_windows", "checkpointing")
+        }
+        trial = parse(TrialConfig, given | fields | execution._asdict())
         batch, plan = random_batch(trial, base.vocab_size).to(device), resolve_plan(trial, base)
         model = fresh_model(recurrent_config(base, trial.recurrence_spec, 0.0)).to(device).train()
-        chain = Chain(model, plan, speed)
+        chain = Chain(model, plan, execution)
         optimizer = make_optimizer(model, 1e-4, 0.0)
         line = Line(
             name,
@@ -89,7 +93,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--base", default="tiny", help="a preset or a published shape; weights are random")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--window", type=int, default=64)
-    parser.add_argument("--windows", type=int, default=8)
+    parser.add_argument("--bptt-windows", type=int, default=8)
     parser.add_argument("--checkpointing", choices=["all", "none"], default="none")
     parser.add_argument("--recurrences", nargs="+", help="these alone, beside pooled")
     parser.add_argument("--steps", type=int, default=5, help="timed steps in a round, after four that are not timed")

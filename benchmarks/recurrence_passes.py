@@ -1,4 +1,4 @@
-"""What a recurrence's passage makes of random heads in all layers, with its kernels and by single operations.
+"""What a recurrence's window_pass makes of random heads in all layers, with its kernels and by single operations.
 
 `check_gpu.py` compares both with the same in double precision: what heads took, the next state, and the gradients of
 all that went in.
@@ -30,7 +30,7 @@ FORMS: list[tuple[str, dict[str, Any], tuple[int, int, int], int, int]] = [
 ]
 
 
-def passages(fused: bool, device: torch.device, exactly: bool = False) -> Iterator[tuple[str, list[torch.Tensor]]]:
+def window_passes(fused: bool, device: torch.device, exactly: bool = False) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """Every form's results; `fused`: what Triton kernels make of the same numbers. All of them are rounded to bfloat16,
     and `exactly` computes with them in double precision."""
     wide, kind = (torch.float64, torch.float64) if exactly else (torch.float32, torch.bfloat16)
@@ -44,8 +44,8 @@ def passages(fused: bool, device: torch.device, exactly: bool = False) -> Iterat
         recurrence.to(device, wide)
         state = [_state(one.shape, device, wide) for one in recurrence.empty(LANES)]
         fresh_B = torch.tensor([False, True, False], device=device)
-        passage = recurrence.open(tuple(state), fresh_B, in_parts=False)
-        passage.fused = fused
+        window_pass = recurrence.open(tuple(state), fresh_B, in_parts=False)
+        window_pass.fused = fused
         given, made = [*state, *recurrence.parameters()], []
         for layer in range(shape.layers):
             qkv, out = (
@@ -54,9 +54,9 @@ def passages(fused: bool, device: torch.device, exactly: bool = False) -> Iterat
             )
             parts = [part.unflatten(-1, (-1, size)).transpose(1, 2) for part in
                      qkv.split([heads * size, groups * size, groups * size], dim=-1)]  # fmt: skip
-            made.append(passage.attended(layer, out, lambda parts=parts: tuple(parts)))
+            made.append(window_pass.attended(layer, out, lambda parts=parts: tuple(parts)))
             given += [qkv, out]
-        made += passage.close(overlap, None)
+        made += window_pass.close(overlap, None)
         loss = sum((one.to(wide) * torch.randn(one.shape, device=device)).sum() for one in made)
         found = torch.autograd.grad(loss, [one for one in given if one.requires_grad], allow_unused=True)
         title = ", ".join([name, *map(str, fields.values()), f"{heads} over {groups} heads of {size}"])

@@ -27,9 +27,9 @@ from recur_tune.common.shipped import find_space
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import SearchSpec, with_overrides
-from recur_tune.search.run.callback import Steward
+from recur_tune.search.run.callback import DriverCallback
 from recur_tune.search.run.driver import fit
-from recur_tune.search.run.searcher import TruthfulSearch
+from recur_tune.search.run.searcher import OptunaSearcher
 from recur_tune.sites.ray.cluster import Allotment, connected
 from recur_tune.sites.ray.liveness import Lifeline
 from recur_tune.tracking.prometheus.exporter import metered
@@ -83,7 +83,7 @@ def made_up_price(config: TrialConfig) -> dict[str, float]:
     flops = 1e5 * config.window / (config.window - config.overlap) + config.window
     return {
         "flops_per_token": flops,
-        "peak_memory": 1e6 * config.windows,
+        "peak_memory": 1e6 * config.bptt_windows,
         "training_flops_per_token": flops,
         "parameters": 1.0,
     }
@@ -97,9 +97,9 @@ def instant_trials(count: int, sampler: str) -> list[float]:
         directory = SearchDirectory.create(Path(folder), "instant", spec)
         with directory.lock():
             log = directory.open_log()
-            searcher = TruthfulSearch(spec, log, made_up_price, room=lambda: 2)
+            searcher = OptunaSearcher(spec, log, made_up_price, room=lambda: 2)
             with metered(directory, spec) as meter:
-                steward = Steward(spec, log, lambda: False, meter, Lifeline(lambda loss: None))
+                steward = DriverCallback(spec, log, lambda: False, meter, Lifeline(lambda loss: None))
                 fit(spec, log, Allotment(1, 1.0, 0.0, 1), searcher, instant, False, steward)
         return [event["time"] for event, _ in directory.events() if event.get("state") == "complete"]
 

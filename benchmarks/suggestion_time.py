@@ -20,12 +20,13 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"  # seconds of one core; before NumPy is imported
 
 import numpy as np
+from recur_tune.search.propose.candidates import Chosen
 
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.common.shipped import find_space
 from recur_tune.config.trial import TrialConfig
-from recur_tune.search.propose.known_costs import Chosen, KnownCosts
-from recur_tune.search.propose.observations import Seen
+from recur_tune.search.propose.known_costs import KnownCosts
+from recur_tune.search.propose.observations import ObservedTrial
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.run.preparation import Prices, worst_costs
 
@@ -68,7 +69,7 @@ def suggestions(trials: int) -> list[tuple[float, float, int]]:
         config = spec.trial_config(fields)
         end = made_up_quality(config, rng)
         curve = tuple((tokens, end * (spec.budget.tokens / tokens) ** 0.1) for tokens in spec.budget.rung_tokens)
-        told.append(Seen(number, fields, Prices(1)(config), curve, complete=True))
+        told.append(ObservedTrial(number, fields, Prices(1)(config), curve, complete=True))
         price.count, price.seconds, began = 0, 0.0, time.process_time()
         chosen = sampler.choose(told, reference)
         assert isinstance(chosen, Chosen)

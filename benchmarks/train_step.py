@@ -1,8 +1,8 @@
 """Tokens per second and peak memory of a training step: stock Hugging Face and ours, in one run.
 
     python benchmarks/train_step.py                                  # small sizes, for a CPU
-    python benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --windows 20 --budget 16GiB 80GiB
-    python benchmarks/train_step.py --base HuggingFaceTB/SmolLM2-135M --batch 16 --window 300 --windows 20
+    python benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --bptt-windows 20 --budget 16GiB 80GiB
+    python benchmarks/train_step.py --base HuggingFaceTB/SmolLM2-135M --batch 16 --window 300 --bptt-windows 20
 
 Every line trains on the same batch, of random tokens or, with --corpus and --tokenizer, of a text's. "stock" is Hugging
 Face's own model, no recurrence and no recomputation, its gradients added up over micro-batches: the chains' windows one
@@ -32,8 +32,9 @@ from rich.console import Console
 from rich.table import Table
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-from recur_tune.bptt.chain import Chain, Plan, Speed
+from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.plan import Execution, Plan
 from recur_tune.bptt.step import make_optimizer, train_step
 from recur_tune.common.known_shapes import DROPOUTS
 from recur_tune.common.parsing import parse
@@ -49,12 +50,17 @@ from recur_tune.data.tokens import prepare
 from recur_tune.models.pretrained import base_config, fresh_model, recurrent_config
 from recur_tune.ops.device import autocast, default_device
 
+EXECUTIONS = {
+    "eager": Execution(), "graph": Execution(cuda_graph=True), "fused": Execution(fused_kernels=True),
+    "both": Execution(cuda_graph=True, fused_kernels=True),
+}  # fmt: skip
+
 
 def main() -> None:
     """Print a table for each batch size."""
     arguments = parsed_arguments()
     device = default_device()
-    speed: Speed = arguments.speed or ("recorded" if device.type == "cuda" else "plain")
+    execution = EXECUTIONS[arguments.execution or ("both" if device.type == "cuda" else "eager")]
     base = base_config(arguments.base)
     for rate in (*DROPOUTS, "attention_dropout"):
         if hasattr(base, rate):
@@ -65,15 +71,19 @@ def main() -> None:
     console.print(f"torch {torch.__version__}, {name}, {format_count(ceiling)}FLOP/s in products of large matrices")
     for lanes in arguments.batch:
         trial = TrialConfig(
-            base=arguments.base, batch=lanes, window=arguments.window, windows=arguments.windows, width=arguments.width
+            base=arguments.base,
+            batch=lanes,
+            window=arguments.window,
+            bptt_windows=arguments.bptt_windows,
+            width=arguments.width,
         )
         batch = (text_batch(trial, arguments) if arguments.corpus else random_batch(trial, base.vocab_size)).to(device)
-        work = training_flops_per_token(trial, shape_of(base.to_dict()), Plan(trial.windows))
+        work = training_flops_per_token(trial, shape_of(base.to_dict()), Plan(trial.bptt_windows))
         stock = stock_lines(base, batch, device, arguments)
-        ours = our_lines(trial, base, batch, device, speed, arguments.budget)
+        ours = our_lines(trial, base, batch, device, execution, arguments.budget)
         rows = rows_of(chain(stock, ours), arguments, batch, device)
         best = max((row.rate for row in rows if row.title.startswith("stock")), default=math.nan)
-        title = f"{trial.base}, {lanes} chains of {trial.windows} windows of {trial.window}"
+        title = f"{trial.base}, {lanes} chains of {trial.bptt_windows} windows of {trial.window}"
         table = Table(
             title,
             "tokens/s",
@@ -98,7 +108,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--base", default="tiny", help="a preset or a published shape; weights are random")
     parser.add_argument("--batch", type=int, nargs="+", default=[8])
     parser.add_argument("--window", type=int, default=64)
-    parser.add_argument("--windows", type=int, default=8)
+    parser.add_argument("--bptt-windows", type=int, default=8)
     parser.add_argument("--corpus", help="text to train on, as `recur-tune data list` names them")
     parser.add_argument("--tokenizer", default="gpt2", help="for that: a folder, a name on the Hub, or bytes")
     parser.add_argument("--dropout", type=float, default=0.0)
@@ -112,9 +122,7 @@ def parsed_arguments() -> argparse.Namespace:
         help="windows at a time of the compiled stock model, each a line",
     )
     parser.add_argument("--budget", nargs="+", default=["40MiB"], help="memory budgets, each a line under `auto`")
-    parser.add_argument(
-        "--speed", choices=["plain", "replayed", "compiled", "recorded"], help="default: the fastest of the device"
-    )
+    parser.add_argument("--execution", choices=EXECUTIONS, help="default: the fastest of the device")
     parser.add_argument(
         "--stock",
         choices=["all", "best", "eager", "none"],
@@ -221,21 +229,21 @@ def our_lines(
     base: PretrainedConfig,
     batch: WindowBatch,
     device: torch.device,
-    speed: Speed,
+    execution: Execution,
     budgets: list[str],
 ) -> Iterator[Line]:
     """Ours: everything recomputed, and as much kept as each budget allows."""
     ways: list[dict[str, Any]] = [{"checkpointing": "all"}]
     ways += [{"checkpointing": "auto", "memory_budget": budget} for budget in budgets]
     for way in ways:
-        config = parse(TrialConfig, trial.model_dump() | way | {"speed": speed})
+        config = parse(TrialConfig, trial.model_dump() | way | execution._asdict())
         plan = resolve_plan(config, base)
         ours = fresh_model(recurrent_config(base, config.recurrence_spec, None)).to(device).train()
-        windows = Chain(ours, plan, speed)
+        windows = Chain(ours, plan, execution)
         optimizer = make_optimizer(windows, 1e-4, 0.0)
         allowed = f" {way['memory_budget']}" if "memory_budget" in way else ""
         yield Line(
-            f"ours, {speed}, {config.checkpointing}{allowed} ({plan.kept_windows}/{trial.windows} kept)",
+            f"ours, {execution}, {config.checkpointing}{allowed} ({plan.kept_windows}/{trial.bptt_windows} kept)",
             lambda windows=windows, optimizer=optimizer: train_step(windows, optimizer, batch, 1.0, "auto"),
             lambda tracker, ours=ours, optimizer=optimizer: tracker.hold_training(ours, optimizer, batch),
         )
@@ -254,18 +262,18 @@ def forget(device: torch.device) -> None:
 
 def random_batch(trial: TrialConfig, vocabulary: int) -> WindowBatch:
     generator = torch.Generator().manual_seed(0)
-    shape = (trial.windows, trial.batch, trial.window + 1)
+    shape = (trial.bptt_windows, trial.batch, trial.window + 1)
     tokens = torch.randint(vocabulary, shape, generator=generator)
     fresh = torch.zeros(shape[:2], dtype=torch.bool)
     fresh[0] = True
-    count = trial.windows * trial.batch * trial.window
-    starts = ("all", *["none"] * (trial.windows - 1))
+    count = trial.bptt_windows * trial.batch * trial.window
+    starts = ("all", *["none"] * (trial.bptt_windows - 1))
     return WindowBatch(tokens[..., :-1].contiguous(), tokens[..., 1:].contiguous(), fresh, starts, count, count)
 
 
 def text_batch(trial: TrialConfig, arguments: argparse.Namespace) -> WindowBatch:
     split = prepare(arguments.corpus, "train", load_tokenizer(arguments.tokenizer))
-    return next(TrainingStream(split, trial.windowing, trial.windows, trial.batch, seed=0))
+    return next(TrainingStream(split, trial.windowing, trial.bptt_windows, trial.batch, seed=0))
 
 
 def stock_step(loss: Loss, optimizer: torch.optim.Optimizer, batch: WindowBatch, size: int) -> None:

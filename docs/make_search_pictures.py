@@ -19,17 +19,17 @@ import pandas as pd
 
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
+from recur_tune.search.propose.candidates import Chosen
 from recur_tune.search.propose.features import rows_at
-from recur_tune.search.propose.known_costs import Chosen, KnownCosts
-from recur_tune.search.propose.observations import Seen
-from recur_tune.search.propose.outlook import Outlook
+from recur_tune.search.propose.known_costs import KnownCosts
+from recur_tune.search.propose.observations import ObservedTrial
 from recur_tune.search.record.front import non_dominated
 from recur_tune.search.record.spec import SearchSpec
 
 DOCS = Path(__file__).parent
 TRIALS = 10
 QUALITY, COST = "token_perplexity", "flops_per_token"
-FIELDS = ["learning_rate", "recurrence", "window", "overlap", "windows", "l_ins", "width"]
+FIELDS = ["learning_rate", "recurrence", "window", "overlap", "bptt_windows", "l_ins", "width"]
 
 
 def read() -> pd.DataFrame:
@@ -50,7 +50,7 @@ def search_spec(table: pd.DataFrame) -> SearchSpec:
     space = {
         "base": "tiny",
         "recurrence": {"none": None, "pooled": {name: choices(name) for name in ("l_ins", "width")}},
-        **{name: choices(name) for name in ("window", "windows", "learning_rate")},
+        **{name: choices(name) for name in ("window", "bptt_windows", "learning_rate")},
         "overlap": {"from": shares[0], "to": shares[-1], "step": shares[1] - shares[0], "of": "window"},
     }
     budget = {"tokens": int(table["tokens"].max()), "trials": TRIALS}
@@ -79,15 +79,15 @@ class Recorded:
         """What it cost."""
         return self.costs[self.key(config.model_dump())]
 
-    def seen(self, number: int, config: TrialConfig, params: dict[str, Any]) -> Seen:
+    def seen(self, number: int, config: TrialConfig, params: dict[str, Any]) -> ObservedTrial:
         """How it went, to its end."""
         key = self.key(config.model_dump())
-        return Seen(number, params, self.costs[key], tuple(self.curves[key]), complete=True)
+        return ObservedTrial(number, params, self.costs[key], tuple(self.curves[key]), complete=True)
 
 
-def play(spec: SearchSpec, recorded: Recorded) -> tuple[KnownCosts, list[Seen], np.ndarray]:
+def play(spec: SearchSpec, recorded: Recorded) -> tuple[KnownCosts, list[ObservedTrial], np.ndarray]:
     """The sampler after some trials, and the reference point."""
-    sampler, trials = KnownCosts(spec, recorded.price, spec.trial_config), list[Seen]()
+    sampler, trials = KnownCosts(spec, recorded.price, spec.trial_config), list[ObservedTrial]()
     worst = {
         QUALITY: max(c[0][1] for c in recorded.curves.values()),
         COST: max(c[COST] for c in recorded.costs.values()),
@@ -100,17 +100,17 @@ def play(spec: SearchSpec, recorded: Recorded) -> tuple[KnownCosts, list[Seen], 
     return sampler, trials, np.array([worst[QUALITY], worst[COST]])
 
 
-def draw_model(sampler: KnownCosts, trials: list[Seen], reference: np.ndarray) -> None:
+def draw_model(sampler: KnownCosts, trials: list[ObservedTrial], reference: np.ndarray) -> None:
     """Curves of some trials; of one only the first validation is known, of another nothing."""
     begun, never = trials[-2], trials[-1]
-    known = [*trials[:-2], Seen(begun.number, begun.fields, begun.costs, begun.curve[:1], pending=True)]
-    outlook = Outlook(sampler, known, reference)
+    known = [*trials[:-2], ObservedTrial(begun.number, begun.fields, begun.costs, begun.curve[:1], pending=True)]
+    expected = sampler.expected_gains(known, reference)
     figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
     for one in trials[:-2]:
         axes.plot(*zip(*one.curve, strict=True), color="0.75", lw=1, marker=".", zorder=1)
     budget = sampler.spec.budget.tokens
     tokens = np.geomspace(begun.curve[0][0], budget, 40)
-    process = sampler.curves.given(*outlook.validations([one for one in known if one.curve]))
+    process = sampler.curves.given(*expected.validations([one for one in known if one.curve]))
     for one, colour, what in ((never, "C1", "nothing is known of it yet"), (begun, "C0", "after its first validation")):
         rows = rows_at(np.repeat(sampler.features([one.fields]), len(tokens), axis=0), tokens / budget, one.number)
         mean, std = process.predict(rows)
@@ -123,12 +123,12 @@ def draw_model(sampler: KnownCosts, trials: list[Seen], reference: np.ndarray) -
     save(figure, "what-is-modelled")
 
 
-def draw_choice(sampler: KnownCosts, trials: list[Seen], reference: np.ndarray, recorded: Recorded) -> None:
+def draw_choice(sampler: KnownCosts, trials: list[ObservedTrial], reference: np.ndarray, recorded: Recorded) -> None:
     """All candidates at their exact costs, by what each is expected to add."""
     pool = [one.fields for one in sampler.pool(trials)]
     costs = np.array([[recorded.price(sampler.spec.trial_config(fields))[COST]] for fields in pool])
-    outlook = Outlook(sampler, trials, reference)
-    gains, (mean, std) = outlook.gains(pool, costs), outlook.predict(pool)
+    expected = sampler.expected_gains(trials, reference)
+    gains, (mean, std) = expected.gains(pool, costs), expected.predict(pool)
     best = int(np.argmax(gains))
     ended = np.array([[one.curve[-1][1], one.costs[COST]] for one in trials])
     front = ended[non_dominated(ended)]

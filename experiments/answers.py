@@ -1,7 +1,7 @@
 """Question answering with and without a state: k-fold cross-validation on one file of HotpotQA's questions.
 
     python experiments/answers.py --base roberta-base --questions hotpot_dev.json --out answers.jsonl --processes 8 \\
-        --folds 5 --readings 300/0 --rates 3e-5 1e-4 3e-4 --set question_tokens=40 windows=14 tokens=2M
+        --folds 5 --readings 300/0 --rates 3e-5 1e-4 3e-4 --set question_tokens=40 bptt_windows=14 tokens=2M
 
 Every question is in the test part of one fold; one in eight of the others is for validation. For every fold, form and
 rate a model is trained and scored, on test questions also with no state and with another question's, as controls. What

@@ -1,7 +1,7 @@
 """Every mechanism on one base, each form at several learning rates, several runs at a time on one GPU.
 
     python experiments/mechanisms.py --base runs/mini --corpus text:books --out mechanisms.jsonl --processes 6 \\
-        --readings 300/0 100/0 --rates 1e-5 3e-5 1e-4 3e-4 --seeds 0 1 --set tokens=9M windows=10
+        --readings 300/0 100/0 --rates 1e-5 3e-5 1e-4 3e-4 --seeds 0 1 --set tokens=9M bptt_windows=10
 
 What a recurrence adds learns at --own-rate whatever the base does. The first seed tries every rate; the others train
 each form at the one that did best on validation documents. Every run is a line of --out as soon as it has been scored,

@@ -23,8 +23,8 @@ compare() { # NAME BASE CORPUS READINGS SEEDS FIELD=VALUE …: plain and recurre
   name=$1 base=$2 corpus=$3 readings=$4 seeds=$5
   shift 5
   "${PYTHON:-python3}" "$here/paper_comparison.py" --base "$base" --corpus "$corpus" --readings $readings --seeds $seeds \
-    --out "$out/$name.json" --runs "$out/runs/$name" $scoring --set windows=10 learning_rate=1e-3 decay=cosine \
-    warmup_steps=50 speed=recorded checkpointing=none "$@" --set-recurrent pooling=recent embeddings=8 l_ins=all skip=true \
+    --out "$out/$name.json" --runs "$out/runs/$name" $scoring --set bptt_windows=10 learning_rate=1e-3 decay=cosine \
+    warmup_steps=50 cuda_graph=true fused_kernels=true checkpointing=none "$@" --set-recurrent pooling=recent embeddings=8 l_ins=all skip=true \
     $own_rate > "$out/$name.log" 2>&1 &
   comparing="$comparing $!"
 }

@@ -11,8 +11,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recur_tune.common.deprecated import understand_old_modules
+
 if TYPE_CHECKING:
     from recur_tune.search.run.result import SearchResult
+
+# What packages with a recurrence of their own import, and what job scripts run that wait in a queue.
+understand_old_modules(
+    {
+        "recur_tune.corpus.windows": "recur_tune.common.windowing",
+        "recur_tune.errors": "recur_tune.common.errors",
+        "recur_tune.model.recurrence": "recur_tune.recurrences.seam",
+        "recur_tune.shape": "recur_tune.common.shape",
+        "recur_tune.slurm.job": "recur_tune.sites.slurm.job",
+    },
+    removed_in="0.4.0",
+)
 
 
 def search(

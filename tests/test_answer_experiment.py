@@ -119,7 +119,8 @@ def test_the_experiment_answers_as_eval_does_and_goes_on_where_it_was(
     file.write_text(json.dumps([*rows, question(10, "Ada", [])]))
     words = (
         "--base", tmp_path / "base", "--questions", file, "--out", out, "--runs", runs, "--folds", 2, "--readings",
-        "14/0", "--rates", 1e-3, "--set", "question_tokens=3", "paragraphs=whole", "windows=4", "batch=2", "tokens=100",
+        "14/0", "--rates", 1e-3, "--set", "question_tokens=3", "paragraphs=whole", "bptt_windows=4", "batch=2",
+        "tokens=100",
     )  # fmt: skip
     experiment("answers", *words, "--forms", "none")
     experiment("answers", *words, "--forms", "none", "pooled")

@@ -23,7 +23,7 @@ def test_a_comparison_scores_as_eval_does_and_goes_on_where_it_was(
     out, runs, corpus = tmp_path / "a.json", tmp_path / "runs", f"text:{tmp_path / 'text'}"
     words = (
         "--base", tmp_path / "base", "--corpus", corpus, "--out", out, "--runs", runs, "--readings", "16/4",
-        "--set", "tokens=1k", "batch=2", "windows=2", "validation_tokens=500", "warmup_steps=1",
+        "--set", "tokens=1k", "batch=2", "bptt_windows=2", "validation_tokens=500", "warmup_steps=1",
         "--set-recurrent", "width=8", "l_ins=1",
     )  # fmt: skip
     experiment("paper_comparison", *words, "--recurrences", "none")
@@ -48,7 +48,7 @@ def test_every_mechanism_is_tried_at_every_rate_and_goes_on_with_the_best(
     out, runs, corpus = tmp_path / "a.jsonl", tmp_path / "runs", f"text:{tmp_path / 'text'}"
     words = (
         "--base", tmp_path / "base", "--corpus", corpus, "--out", out, "--runs", runs, "--readings", "16/4",
-        "--forms", "tokens 10", "--set", "tokens=1k", "windows=2", "validation_tokens=500", "--positions", 32,
+        "--forms", "tokens 10", "--set", "tokens=1k", "bptt_windows=2", "validation_tokens=500", "--positions", 32,
     )  # fmt: skip
     experiment("mechanisms", *words, "--rates", 1e-4, 1e-2)
     experiment("mechanisms", *words, "--rates", 1e-4, 1e-2, "--seeds", 0, 1)

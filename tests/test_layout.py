@@ -1,4 +1,4 @@
-"""Which package may import which: arrows point down, and none runs in a circle.
+"""Which room may import which: arrows point down, and none runs in a circle.
 
 Read from the source with `ast`, so that imports inside functions count, and those for types alone.
 """
@@ -14,28 +14,14 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "recur_tune"
 
-# The lowest first; what shares a line knows nothing of its neighbours. A module of its own line is apart from its
-# package: windows are counted by every trial's configuration, and corpora are named in it.
+# The lowest first. A room is a package, or one of the three of `search`: its record lies below all that reads it, and
+# what runs it stands on tracking and on sites.
 LAYERS = (
-    {"errors", "units", "jsonable", "throttle", "shape", "shapes", "loading"},
-    {"files", "hub", "localhost", "neighbours", "shipped"},
-    {"corpus.windows"},
-    {"recurrences", "tasks"},
-    {"spec"},
-    {"corpus"},
-    {"model"},
-    {"training"},
-    {"cost"},
-    {"trial"},
-    {"searching"},
-    {"modelling"},
-    {"drawing"},
-    {"tracking", "monitoring", "cluster", "topics", "budget"},
-    {"running", "slurm", "reporting"},
-    {"cli"},
-)
+    "common", "ops", "recurrences", "data", "models", "tasks", "config", "bptt", "cost", "training", "search.record",
+    "search.propose", "report", "tracking", "sites", "search.run", "analysis", "cli",
+)  # fmt: skip
 # Who may know of a library; everybody else works without it.
-LIBRARIES = {"ray": {"monitoring", "cluster", "running", "slurm"}, "mlflow": {"tracking"}}
+LIBRARIES = {"ray": {"tracking", "sites", "search.run"}, "mlflow": {"tracking"}}
 
 
 def modules() -> dict[str, Path]:
@@ -49,23 +35,16 @@ def modules() -> dict[str, Path]:
 
 
 @cache
-def imports(source: str, with_types: bool = True) -> list[str]:
-    """The dotted names that a source imports, wherever in it; those for types alone can be left out."""
-    left_out: set[ast.AST] = set()
+def imports(source: str) -> list[str]:
+    """The dotted names that a source imports, wherever in it."""
     found: list[str] = []
     for node in ast.walk(ast.parse(source)):
-        if node in left_out or (not with_types and _is_for_types(node)):
-            left_out |= {*ast.iter_child_nodes(node)}
-        elif isinstance(node, ast.Import):
+        if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0 and node.module, "imports are absolute"
             found += [f"{node.module}.{alias.name}" for alias in node.names]
     return found
-
-
-def _is_for_types(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
 def own(imported: str) -> str:
@@ -76,17 +55,17 @@ def own(imported: str) -> str:
     return rest if head == PACKAGE.name else ""
 
 
-def layer(module: str) -> int:
-    """How high a module stands."""
-    packages = [module, module.partition(".")[0]]
-    return next(at for name in packages for at, names in enumerate(LAYERS) if name in names)
+def room(module: str) -> str:
+    """The room that a module lies in; a package that only holds rooms has none."""
+    return next((name for name in LAYERS if module == name or module.startswith(f"{name}.")), "")
 
 
 MODULES = modules()
 
 
-def test_every_package_has_its_place() -> None:
-    assert {name.partition(".")[0] for name in MODULES} | {"corpus.windows"} == set().union(*LAYERS)
+def test_every_module_lies_in_a_room() -> None:
+    assert {name for name in MODULES if not room(name)} == {"search"}
+    assert {room(name) for name in MODULES} - {""} == set(LAYERS)
 
 
 def test_arrows_point_down() -> None:
@@ -94,22 +73,14 @@ def test_arrows_point_down() -> None:
         f"{name} imports {target}"
         for name, path in MODULES.items()
         for target in map(own, imports(path.read_text()))
-        if target
-        and (layer(target) > layer(name) or (layer(target) == layer(name) and _package(target) != _package(name)))
+        if target and LAYERS.index(room(target)) > LAYERS.index(room(name))
     ]
     assert upward == []
 
 
-def _package(module: str) -> str:
-    return module.partition(".")[0]
-
-
 def test_no_module_needs_itself() -> None:
-    """Not even by way of others; a type alone may, since nothing is imported for it."""
-    needs = {
-        name: {target for target in map(own, imports(path.read_text(), with_types=False)) if target}
-        for name, path in MODULES.items()
-    }
+    """Not even by way of others, for a type, or inside a function."""
+    needs = {name: {*map(own, imports(path.read_text()))} - {""} for name, path in MODULES.items()}
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as error:
@@ -119,7 +90,7 @@ def test_no_module_needs_itself() -> None:
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_library_is_known_where_it_has_to_be(library: str) -> None:
     knowing = {
-        _package(name)
+        room(name)
         for name, path in MODULES.items()
         if any(imported.split(".")[0] == library for imported in imports(path.read_text()))
     }
@@ -129,10 +100,8 @@ def test_a_library_is_known_where_it_has_to_be(library: str) -> None:
 def test_imports_are_found_wherever_they_stand() -> None:
     source = (
         "import one.two\nif TYPE_CHECKING:\n    from three import four\n"
-        "def call():\n    if True:\n        from recur_tune.config.trial import parse\n"
+        "def call():\n    if True:\n        from recur_tune.common.parsing import parse\n"
     )
-    assert {*imports(source)} == {"one.two", "three.four", "recur_tune.config.trial.parse"}
-    assert {*imports(source, with_types=False)} == {"one.two", "recur_tune.config.trial.parse"}
-    assert [own(name) for name in ("recur_tune.config.trial.parse", "recur_tune.sites.slurm.queue", "ray.tune")] == [
-        "spec", "slurm.queue", "",
-    ]  # fmt: skip
+    assert {*imports(source)} == {"one.two", "three.four", "recur_tune.common.parsing.parse"}
+    names = ("recur_tune.common.parsing.parse", "recur_tune.sites.slurm.queue", "ray.tune")
+    assert [own(name) for name in names] == ["common.parsing", "sites.slurm.queue", ""]

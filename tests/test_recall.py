@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from recur_tune.bptt.chain import fixed_plan
+from recur_tune.bptt.plan import fixed_plan
 from recur_tune.common.windowing import NOT_SCORED, Windowing
 from recur_tune.config.trial import TrialConfig
 from recur_tune.data.batches import evaluation_batches
@@ -27,7 +27,7 @@ def answer_accuracy(recurrence: str, windows: int, batch: int, tokens: int) -> f
     """The share of right answers on the test split, after training on so many tokens, or until most are known; a step
     reads as much of them whatever the windows and the batch."""
     config = TrialConfig(
-        corpus=CORPUS, recurrence=recurrence, window=10, windows=windows, batch=batch, width=64, depth=2, l_ins=2,
+        corpus=CORPUS, recurrence=recurrence, window=10, bptt_windows=windows, batch=batch, width=64, depth=2, l_ins=2,
         learning_rate=2e-3, recurrence_rate=3.0, warmup_steps=50, tokens=tokens, validate_every=20_000,
         checkpointing="none",
     )  # fmt: skip
@@ -37,7 +37,7 @@ def answer_accuracy(recurrence: str, windows: int, batch: int, tokens: int) -> f
     model = small_model(
         config.recurrence_spec, vocab_size=256, n_positions=10, n_embd=64, n_layer=2, n_head=4, initializer_range=0.3
     )
-    trainer = Trainer(config, model, fixed_plan("none", config.windows), train, validation, torch.device("cpu"))
+    trainer = Trainer(config, model, fixed_plan("none", config.bptt_windows), train, validation, torch.device("cpu"))
     for report in trainer.run():
         if report.validation and report.validation["answer_accuracy"] > 0.7:
             break

@@ -30,7 +30,7 @@ INPUTS, CLASSES = 100, 10
 VALIDATED = (13, 26, 39, 52)  # epochs
 FIELDS = {  # by the order of the surrogate's inputs, the epoch before them
     "batch_size": "batch", "learning_rate": "learning_rate", "momentum": "recurrence_rate",
-    "weight_decay": "weight_decay", "num_layers": "windows", "max_units": "window", "max_dropout": "dropout",
+    "weight_decay": "weight_decay", "num_layers": "bptt_windows", "max_units": "window", "max_dropout": "dropout",
 }  # fmt: skip
 _DRAWN = 20_000  # for the reference point and the best known front
 _WORST_THAT_COUNTS = 90  # per cent of them have a lower cross-entropy

@@ -20,7 +20,7 @@ class MOASHA:
         self.reduction, self.mended = reduction, mended
         self.tables: dict[int, dict[int, list[float]]] = {rung: {} for rung in sorted(rungs, reverse=True)}
 
-    def goes_on(self, trial: int, tokens: int, values: list[float]) -> bool:
+    def should_continue(self, trial: int, tokens: int, values: list[float]) -> bool:
         rung = next((rung for rung, table in self.tables.items() if rung <= tokens and trial not in table), None)
         if rung is None:
             return True

@@ -17,7 +17,7 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.run.preparation import worst_costs
 from recur_tune.search.run.scheduler import ParetoPruning
-from recur_tune.search.run.searcher import TruthfulSearch
+from recur_tune.search.run.searcher import OptunaSearcher
 
 from .clock import Job
 from .task import COSTS, Task, Verdict
@@ -50,7 +50,7 @@ class Ours:
         directory = SearchDirectory.create(Path(self.folder.name), "replay", spec)
         self.log = directory.open_log()
         self.log.record("reference", values=worst_costs(spec, _Prices(task), directory.with_own_base))
-        self.searcher = TruthfulSearch(directory.spec, self.log, _Prices(task))
+        self.searcher = OptunaSearcher(directory.spec, self.log, _Prices(task))
         self.scheduler = ParetoPruning(directory.spec, self.log, self.searcher.worth)
         self.begun = 0
         self.jobs: dict[int, Job] = {}

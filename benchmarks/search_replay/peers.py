@@ -35,7 +35,7 @@ class Proposer(Protocol):
 class Stopping(Protocol):
     """Who decides at a validation."""
 
-    def goes_on(self, trial: int, tokens: int, values: list[float]) -> bool:
+    def should_continue(self, trial: int, tokens: int, values: list[float]) -> bool:
         """Whether a trial shall be trained further."""
 
 
@@ -61,7 +61,7 @@ class Peer:
         values = [quality, *self.task.costs(job.config)]
         if last:
             self.proposer.tell(handle, values)
-        elif self.stopping is not None and not self.stopping.goes_on(number, tokens, values):
+        elif self.stopping is not None and not self.stopping.should_continue(number, tokens, values):
             self.proposer.tell(handle, None)
             return "stop"
         return "go on"

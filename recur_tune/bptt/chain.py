@@ -8,75 +8,54 @@ from the first reading instead.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from recur_tune.bptt.cuda_graph import Recording
-from recur_tune.bptt.rng import Dice
-from recur_tune.config.trial import TrialConfig
+from recur_tune.bptt.cuda_graph import CudaGraphStep
+from recur_tune.bptt.plan import Execution, Plan
+from recur_tune.bptt.rng import RngStates
 from recur_tune.data.batches import WindowBatch
 from recur_tune.models import State, Windowed
 from recur_tune.models.windowed import Scorer
-from recur_tune.ops.fused_backward import Gathered, Totals
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a step keeps from the first reading.
-
-    Attributes:
-        kept_windows: How many windows, counted from the chain's end, keep their activations. The way back uses these
-            first and frees them before it runs any earlier window again, so the last window is always kept: its
-            activations are what running any window again needs anyway.
-    """
-
-    kept_windows: int = 1
-
-
-def fixed_plan(policy: Literal["all", "none"], windows: int) -> Plan:
-    """`all` recomputes whatever can be, so that memory is flat in the number of windows; `none` nothing."""
-    return Plan(kept_windows=1 if policy == "all" else windows)
-
-
-# plain: operation by operation. replayed: the same, a step from one recording. compiled: what lies between two products
-# is one kernel. recorded: both.
-Speed = Literal["plain", "replayed", "compiled", "recorded"]
-_WITHOUT_RECORDING: dict[Speed, Speed] = {"replayed": "plain", "recorded": "compiled"}
+from recur_tune.ops.fused_backward import FusedBackward, GradAccumulators
 
 Read = tuple[torch.Tensor, State | None]  # a window's last layer in one row, and the state that it leaves
 
 Gradients = list[torch.Tensor | None]
 
-_WORTH_COMPILING = 2_000_000  # tokens; a trial that reads fewer is done sooner with a recording alone
-
-
-def chosen_speed(config: TrialConfig, device: torch.device, workers: int) -> Speed:
-    """The fastest way that a trial allows."""
-    if device.type != "cuda":  # kernels and recordings are a GPU's
-        return "plain"
-    fastest: Speed = "recorded" if config.tokens >= _WORTH_COMPILING else "replayed"
-    wanted = fastest if config.speed == "auto" else config.speed
-    # CUDA refuses a recording under DDP, whose gradients belong to the default stream.
-    return wanted if workers == 1 else _WITHOUT_RECORDING.get(wanted, wanted)
-
 
 class Chain(nn.Module):
     """A chain of windows as one forward pass, so that DDP synchronises gradients once a step.
 
-    Unless it is plain, a chain runs every window in the same way, whether documents begin there or not: what a batch
-    says on the host must not matter, since a recording is of one batch and serves all.
+    With a CUDA graph or fused kernels, a chain runs every window in the same way, whether documents begin there or not:
+    what a batch says on the host must not matter, since a graph is captured from one batch and serves all.
+
+    Args:
+        model: A body and its recurrence.
+        plan: Which windows keep their activations.
+        execution: How operations are launched.
+        capture: Whether the CUDA graph is captured; a step that is only priced does without.
+        around_read: A context for every reading of a window, for a step that is measured.
     """
 
-    def __init__(self, model: Windowed, plan: Plan, speed: Speed = "plain") -> None:
+    def __init__(
+        self,
+        model: Windowed,
+        plan: Plan,
+        execution: Execution = Execution(),  # noqa: B008 - a constant
+        capture: bool = True,
+        around_read: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
         super().__init__()
         self.model, self.plan = model, plan
-        self.uniform, self.fused = speed != "plain", speed in ("compiled", "recorded")
-        self._recording = Recording(self) if speed in _WITHOUT_RECORDING else None
+        self.uniform, self.fused = any(execution), execution.fused_kernels
+        self._graph = CudaGraphStep(model, self.differentiate_now) if execution.cuda_graph and capture else None
+        self._around_read = around_read
 
     def forward(self, batch: WindowBatch) -> torch.Tensor:
         """The sum of the task's losses over the batch: of next tokens, every scored token's negative log-likelihood."""
@@ -89,66 +68,66 @@ class Chain(nn.Module):
 
     def differentiate(self, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """The same sum and its gradient by every trained parameter, which is overwritten by the next call."""
-        return self._recording.differentiate(batch) if self._recording else self.differentiate_now(batch)
+        return self._graph.differentiate(batch) if self._graph else self.differentiate_now(batch)
 
     @torch.enable_grad()
     def differentiate_now(
-        self, batch: WindowBatch, dice: Dice | None = None
+        self, batch: WindowBatch, rng: RngStates | None = None
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """That, operation by operation; dropout throws `dice`."""
-        dice = dice or Dice(self.model)
+        """That, operation by operation; dropout throws `rng`."""
+        rng = rng or RngStates(self.model)
         trained = self.trained
-        totals = Totals(trained, self.model.body)
+        totals = GradAccumulators(trained, self.model.body)
         scorer = self.model.scorer(batch.targets_WBT, batch.fresh_WB, self.fused)
-        step = Gathered(totals, self.fused)
+        step = FusedBackward(totals, self.fused)
         losses: list[torch.Tensor] = []
-        by_state: Gradients | None = None  # what the windows behind say about the state that one leaves
-        for window, entry, reading in self._readings(batch, step, dice, scorer):
+        grad_state: Gradients | None = None  # what the windows behind say about the state that one leaves
+        for window, entry, reading in self._readings(batch, step, rng, scorer):
             top_NK, left = reading
-            loss, by_top_NK = scorer.score(window, top_NK)
+            loss, grad_top_NK = scorer.score(window, top_NK)
             losses.append(loss)
-            by_outputs: list[tuple[torch.Tensor, torch.Tensor | None]] = [(top_NK, by_top_NK)]
-            if left is not None and by_state is not None:
-                by_outputs += zip(left, by_state, strict=True)
+            grad_outputs: list[tuple[torch.Tensor, torch.Tensor | None]] = [(top_NK, grad_top_NK)]
+            if left is not None and grad_state is not None:
+                grad_outputs += zip(left, grad_state, strict=True)
             # Autograd hands out what the step does not gather by itself: the recurrence's.
-            by_entry, by_trained = _differentiate(by_outputs, step.anchor, entry or (), trained)
-            by_state = None if entry is None else by_entry
-            _add(totals.gradients, by_trained)
-            del reading, top_NK, left, by_outputs, by_trained  # before another window's activations are made
+            grad_entry, grad_trained = _differentiate(grad_outputs, step.anchor, entry or (), trained)
+            grad_state = None if entry is None else grad_entry
+            _add(totals.gradients, grad_trained)
+            del reading, top_NK, left, grad_outputs, grad_trained  # before another window's activations are made
         for weight, gradient in scorer.gradients():
             at_head = next(at for at, parameter in enumerate(trained) if parameter is weight)
             totals.gradients[at_head] += gradient
         return torch.stack(losses).sum(), totals.gradients
 
     def _readings(
-        self, batch: WindowBatch, step: Gathered, dice: Dice, scorer: Scorer
+        self, batch: WindowBatch, step: FusedBackward, rng: RngStates, scorer: Scorer
     ) -> Iterator[tuple[int, State | None, Read]]:
         """Windows in the order in which they are differentiated, with the state that each begins with."""
         if self.model.recurrence is not None and self.model.recurrence.stops_gradients:
-            yield from self._forward_readings(batch, step, dice)
+            yield from self._forward_readings(batch, step, rng)
             return
-        entries, readings = self._read_for_states(batch, step, dice, scorer)
+        entries, readings = self._read_for_states(batch, step, rng, scorer)
         for window in reversed(range(len(entries))):
             entry, reading = entries.pop(), readings.pop(window, None)
             if reading is None:
-                with dice.again(window):
+                with rng.again(window):
                     reading = self._read(batch, window, entry, step)
             yield window, entry, reading
             del reading
 
     def _forward_readings(
-        self, batch: WindowBatch, step: Gathered, dice: Dice
+        self, batch: WindowBatch, step: FusedBackward, rng: RngStates
     ) -> Iterator[tuple[int, State | None, Read]]:
         """Where no gradient comes from the windows behind, none has to wait for it, or to be run again."""
         left: State | None = None
         for window in range(len(batch.starts)):
-            with dice.first(window):
+            with rng.first(window):
                 top_NK, left = self._read(batch, window, self._entry(batch, window, left), step)
             yield window, None, (top_NK, None)
             del top_NK
 
     def _read_for_states(
-        self, batch: WindowBatch, step: Gathered, dice: Dice, scorer: Scorer
+        self, batch: WindowBatch, step: FusedBackward, rng: RngStates, scorer: Scorer
     ) -> tuple[list[State | None], dict[int, Read]]:
         """The state that each window begins with, and the readings that are kept."""
         windows = len(batch.starts)
@@ -158,7 +137,7 @@ class Chain(nn.Module):
         for window in range(windows):
             entries.append(self._entry(batch, window, left))
             kept = window >= windows - self.plan.kept_windows
-            with torch.set_grad_enabled(kept), dice.first(window):
+            with torch.set_grad_enabled(kept), rng.first(window):
                 reading = self._read(batch, window, entries[-1], step)
             left = reading[1]
             scorer.see(window, reading[0])
@@ -175,7 +154,11 @@ class Chain(nn.Module):
             return recurrence.empty(batch.inputs_WBT.shape[1])
         return tuple(one.detach() for one in left)
 
-    def _read(self, batch: WindowBatch, window: int, entry: State | None, step: Gathered) -> Read:
+    def _read(self, batch: WindowBatch, window: int, entry: State | None, step: FusedBackward) -> Read:
+        with self._around_read():
+            return self._read_window(batch, window, entry, step)
+
+    def _read_window(self, batch: WindowBatch, window: int, entry: State | None, step: FusedBackward) -> Read:
         if entry is not None and torch.is_grad_enabled():
             for one in entry:
                 one.requires_grad_()  # where the graph of this window begins
@@ -197,14 +180,14 @@ class _Differentiated(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_loss: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, grad_loss: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, None  # autograd takes over what nobody else holds
-        torch._foreach_mul_(gradients, by_loss)
+        torch._foreach_mul_(gradients, grad_loss)
         return None, None, *gradients
 
 
 def _differentiate(
-    by_outputs: list[tuple[torch.Tensor, torch.Tensor | None]],
+    grad_outputs: list[tuple[torch.Tensor, torch.Tensor | None]],
     anchor: torch.Tensor,
     entry: State,
     trained: Sequence[nn.Parameter],
@@ -213,7 +196,7 @@ def _differentiate(
 
     With a frozen body a window without a state may have no graph at all.
     """
-    known = [(output, gradient) for output, gradient in by_outputs if output.requires_grad and gradient is not None]
+    known = [(output, gradient) for output, gradient in grad_outputs if output.requires_grad and gradient is not None]
     wanted = [one for one in (anchor, *entry, *trained) if one.requires_grad]
     found: Gradients = [None] * len(wanted)
     if known:

@@ -12,7 +12,7 @@ from recur_tune.models import Windowed
 _SEEDS = 2**62
 
 
-class Dice:
+class RngStates:
     """Remembers the RNG state before each window and goes back to it."""
 
     def __init__(self, model: Windowed) -> None:
@@ -41,7 +41,7 @@ class Dice:
             yield
 
 
-class RecordedDice(Dice):
+class GraphRngStates(RngStates):
     """The same inside a CUDA graph, where no state can be read or set: every window has two generators that begin alike
     and, since each replay draws as many numbers from both, stay alike."""
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import click
 
@@ -24,6 +28,7 @@ from recur_tune.cli.track import track
 from recur_tune.cli.train import pretrain, train
 from recur_tune.cli.trial import add, end, trial
 from recur_tune.cli.ui import ui
+from recur_tune.common.deprecated import DeprecatedName
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import COMMON
 from recur_tune.recurrences import registry as recurrences
@@ -48,9 +53,9 @@ def cli() -> None:
     One trial at a time:
       recur-tune pretrain --preset tiny --corpus tales --out runs/base
       recur-tune train --base runs/base --corpus tales --recurrence cache --cache-rows 16 \\
-          --window 24 --windows 4 --tokens 50k --out runs/a
+          --window 24 --bptt-windows 4 --tokens 50k --out runs/a
       recur-tune train --base runs/base --corpus tales --recurrence none \\
-          --window 24 --windows 4 --tokens 50k --out runs/plain
+          --window 24 --bptt-windows 4 --tokens 50k --out runs/plain
       recur-tune eval runs/a --split test
       recur-tune generate runs/a --prompt "Ada mended the sail. " --tokens 200
       recur-tune continue runs/a runs/plain --tokens 500
@@ -71,6 +76,7 @@ for command in (
 
 def main() -> None:
     """Run a command; a user's mistake is one sentence on stderr and exit code 2, never a traceback."""
+    warnings.showwarning = partial(_show, warnings.showwarning)
     try:
         code = cli.main(args=sys.argv[1:] or ["--help"], standalone_mode=False)
     except UserError as error:
@@ -80,6 +86,14 @@ def main() -> None:
     except (click.Abort, KeyboardInterrupt):
         code = _say("interrupted.", INTERRUPTED)
     sys.exit(code or 0)
+
+
+def _show(usual: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """An old name is a sentence on stderr, without the line of code that met it."""
+    if issubclass(category, DeprecatedName):
+        click.echo(f"recur-tune: {message}", err=True)
+    else:
+        usual(message, category, *place)
 
 
 def _say(message: str, code: int) -> int:

@@ -12,11 +12,12 @@ import click
 import yaml
 from pydantic.fields import FieldInfo
 
+from recur_tune.common.deprecated import with_current_names
 from recur_tune.common.errors import UserError
 from recur_tune.common.jsonable import finite
 from recur_tune.common.parsing import read_yaml
 from recur_tune.common.units import format_count
-from recur_tune.config.trial import TrialConfig
+from recur_tune.config.trial import RENAMED, TrialConfig
 from recur_tune.recurrences.registry import names_of
 from recur_tune.search.record.directory import SearchDirectory, results_folder
 
@@ -40,7 +41,9 @@ def trial_options(leave_out: Iterable[str] = (), from_preset: Iterable[str] = ()
 
     The defaults of the fields `from_preset` are a preset's, and the help says so.
     """
-    names = [name for name in TrialConfig.model_fields if name not in set(leave_out)]
+    left_out = set(leave_out)
+    names = [name for name in TrialConfig.model_fields if name not in left_out]
+    names += [old for old, change in RENAMED.items() if change.to not in left_out]
 
     def decorate(command: AnyCommand) -> AnyCommand:
         def gather(**arguments: Any) -> Any:
@@ -51,8 +54,11 @@ def trial_options(leave_out: Iterable[str] = (), from_preset: Iterable[str] = ()
         gather.__name__, gather.__doc__ = command.__name__, command.__doc__
         gather.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
         for name in reversed(names):
-            field = TrialConfig.model_fields[name]
             flag = f"--{name.replace('_', '-')}"
+            if name in RENAMED:
+                gather = click.option(flag, name, hidden=True)(gather)
+                continue
+            field = TrialConfig.model_fields[name]
             gather = click.option(
                 flag, name, metavar=_metavar(field), help=_help(name, field, name in set(from_preset))
             )(gather)
@@ -63,7 +69,8 @@ def trial_options(leave_out: Iterable[str] = (), from_preset: Iterable[str] = ()
 
 def fields_from(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
     """A file's fields with the command line's over them."""
-    return (read_yaml(config) if config else {}) | flags
+    given = read_yaml(config) if config else {}
+    return with_current_names(given, RENAMED) | with_current_names(flags, RENAMED)
 
 
 def read_settings(settings: Iterable[str]) -> list[tuple[str, Any]]:
@@ -106,12 +113,11 @@ def _help(name: str, field: FieldInfo, from_preset: bool) -> str:
 
 
 def _metavar(field: FieldInfo) -> str:
-    choices = [choice for choice in get_args(field.annotation) if isinstance(choice, str)]
+    kinds = [field.annotation, *get_args(field.annotation)]
+    inner = [word for kind in kinds for word in get_args(kind) if isinstance(word, str)]
+    choices = [*(["true", "false"] if bool in kinds else []), *dict.fromkeys(inner)]
     if choices:
         return "|".join(choices)
-    kinds = [field.annotation, *get_args(field.annotation)]
-    if bool in kinds:
-        return "true|false"
     if float in kinds:
         return "NUMBER"
     return "TEXT" if str in kinds else "INTEGER"

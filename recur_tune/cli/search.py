@@ -96,12 +96,13 @@ def search(
     spec = parse(SearchSpec, with_overrides(read_yaml(file, "space"), _overrides(trials, length, settings)))
     chosen = default_name(file.stem) if name is None else name
     folder = results_folder(results)
-    knowledge = None
+    told = ""
     if earlier is not None:
         from recur_tune.search.record.knowledge import learn
 
         knowledge = learn(SearchDirectory.open(folder, earlier), spec)
         spec = knowledge.spec
+        told = knowledge.as_json()
         stderr.print(knowledge.in_words, soft_wrap=True)
     if is_submitted(slurm):
         profile = chosen_profile(slurm, nodes=nodes, gpus_per_node=gpus_per_node, time=time)
@@ -110,7 +111,7 @@ def search(
             _check_shapes(spec)
             print_script(path, profile)
         else:
-            submit_new(folder, chosen, spec, profile, follow, knowledge)
+            submit_new(folder, chosen, spec, profile, follow, told)
         return
     SearchDirectory.check_free(folder, chosen)
     if dry_run:
@@ -118,11 +119,11 @@ def search(
         return
     if slurm is not None:
         check_here(spec, folder)
-        run_here(SearchDirectory.create(folder, chosen, spec, knowledge))
+        run_here(SearchDirectory.create(folder, chosen, spec, told))
         return
     _check_runnable(spec, address)
     _note_misfit(spec)
-    _run(SearchDirectory.create(folder, chosen, spec, knowledge), address, as_json, detach)
+    _run(SearchDirectory.create(folder, chosen, spec, told), address, as_json, detach)
 
 
 @click.command()

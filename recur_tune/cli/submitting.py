@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import click
 
@@ -21,9 +21,6 @@ from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.folder import SlurmFolder
 from recur_tune.sites.slurm.profile import HERE, Profile
 from recur_tune.sites.slurm.queued import check_not_queued
-
-if TYPE_CHECKING:
-    from recur_tune.search.record.knowledge import Knowledge
 
 _SECONDS_BETWEEN_QUESTIONS = 3.0  # to the queue, which everybody asks
 
@@ -65,9 +62,7 @@ def is_submitted(slurm: str | None) -> TypeGuard[str]:
     return slurm is not None and slurm != HERE
 
 
-def submit_new(
-    results: Path, name: str, spec: SearchSpec, profile: Profile, follow: bool, knowledge: Knowledge | None = None
-) -> None:
+def submit_new(results: Path, name: str, spec: SearchSpec, profile: Profile, follow: bool, knowledge: str = "") -> None:
     """A new search goes into the queue."""
     from recur_tune.search.run.preparation import check_shapes
     from recur_tune.sites.slurm import submit

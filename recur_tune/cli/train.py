@@ -27,7 +27,7 @@ _resume = click.option(
     "--resume", is_flag=True, help="Go on with the interrupted run in --out, under its own settings."
 )
 _FIXED_IN_PRETRAINING = (
-    "base", "recurrence", *OF_A_RECURRENCE, *tasks.FIELDS, "windows", "overlap", "decay", "checkpointing",
+    "base", "recurrence", *OF_A_RECURRENCE, *tasks.FIELDS, "bptt_windows", "overlap", "decay", "checkpointing",
     "memory_budget",
 )  # fmt: skip
 

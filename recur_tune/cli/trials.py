@@ -19,10 +19,10 @@ from recur_tune.search.record.state import SearchState, TrialRecord
 # What is being searched comes first, in this order; where a screen is narrow, the last are left out.
 _TELLING = [name for mechanism in MECHANISMS.values() for name in [*mechanism.spec.model_fields][:2]]
 _ORDER = tuple(
-    dict.fromkeys(["recurrence", "window", "overlap", "windows", *_TELLING, "learning_rate", *FIELDS])
+    dict.fromkeys(["recurrence", "window", "overlap", "bptt_windows", *_TELLING, "learning_rate", *FIELDS])
 )  # fmt: skip
 _IN_TWO_LINES = {
-    "recurrence": "recur-\nrence", "window": "win-\ndow", "overlap": "over-\nlap", "windows": "win-\ndows",
+    "recurrence": "recur-\nrence", "window": "win-\ndow", "overlap": "over-\nlap", "bptt_windows": "bptt\nwindows",
     "pooling": "pool-\ning", "embeddings": "embed-\ndings",
 }  # fmt: skip
 

@@ -23,7 +23,7 @@ from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.progress import ended_trials, seconds_left
 from recur_tune.search.record.state import ENDED, Event, SearchState, TrialRecord
-from recur_tune.search.run.listener import Audience
+from recur_tune.search.run.listener import ProgressListener
 
 if TYPE_CHECKING:
     from recur_tune.common.errors import Paused
@@ -37,7 +37,7 @@ _FAILURES_SHOWN = 2
 _LINES_AROUND_THE_TABLE = 9 + _FAILURES_SHOWN
 
 
-class Watch(Audience):
+class Watch(ProgressListener):
     """Shows a search from the moment when it is being prepared until it ends."""
 
     def __init__(self, directory: SearchDirectory, when_stuck: Callable[[Paused], None] = lambda loss: None) -> None:

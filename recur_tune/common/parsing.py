@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from recur_tune.common.deprecated import with_current_names
 from recur_tune.common.errors import UserError
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
@@ -18,6 +19,7 @@ AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
 def parse(kind: type[AnyModel], fields: Mapping[str, Any]) -> AnyModel:
     """Build a validated model; the first thing wrong with it becomes one sentence."""
+    fields = with_current_names(fields, getattr(kind, "renamed", {}))
     known = kind.model_fields  # once: pydantic takes its time over it, and a search reads thousands of trials
     unknown = [key for key in fields if key not in known]
     if unknown:

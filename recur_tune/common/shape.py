@@ -38,7 +38,7 @@ class Shape:
         final_norm: Numbers in the norm behind the last block.
         gated: Whether the MLP multiplies by a gate, a third product.
         learned_positions: Whether positions have embeddings, one for each place of the context.
-        both_ways: Whether a position sees those behind it too: an encoder.
+        bidirectional: Whether a position sees those behind it too: an encoder.
         others: Numbers elsewhere: of an encoder, what it adds to embeddings, and the heads of its task.
     """
 
@@ -57,7 +57,7 @@ class Shape:
     final_norm: int
     gated: bool
     learned_positions: bool
-    both_ways: bool = False
+    bidirectional: bool = False
     others: int = 0
 
     @property
@@ -76,7 +76,7 @@ class Shape:
 
     def pairs(self, rows: int) -> float:
         """Of a row and one that it sees, itself among them."""
-        return rows * rows if self.both_ways else rows * (rows + 1) / 2
+        return rows * rows if self.bidirectional else rows * (rows + 1) / 2
 
 
 def padded(vocabulary: int) -> int:
@@ -139,8 +139,8 @@ def _encoder(settings: Mapping[str, Any]) -> Shape:
     return Shape(
         family=family, hidden=k, layers=settings["num_hidden_layers"], heads=heads, key_value_heads=heads,
         head_size=k // heads, inner=inner, vocabulary=settings["vocab_size"], context=places - unused, tied=True,
-        biases=3 * k + k + inner + k, norms=4 * k, final_norm=0, gated=False, learned_positions=True, both_ways=True,
-        others=others,
+        biases=3 * k + k + inner + k, norms=4 * k, final_norm=0, gated=False, learned_positions=True,
+        bidirectional=True, others=others,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from recur_tune.config.trial import TrialConfig
 from recur_tune.recurrences.registry import FIELDS, NONE, canonical, fields_of
 
-OF_A_RECURRENCE = frozenset({*FIELDS, "recurrence_rate", "tune"})
+OF_A_RECURRENCE = frozenset({*FIELDS, "recurrence_rate", "trainable"})
 _OF_ANY = OF_A_RECURRENCE - FIELDS.keys()
 
 

@@ -22,4 +22,4 @@ def misfit(config: TrialConfig) -> str | None:
 def step_of(config: TrialConfig) -> str:
     """The fields that decide how many tokens a step scores."""
     overlap = f", overlap {config.overlap}" if config.overlap else ""
-    return f"batch {config.batch}, windows {config.windows}, window {config.window}{overlap}"
+    return f"batch {config.batch}, bptt_windows {config.bptt_windows}, window {config.window}{overlap}"

@@ -6,8 +6,9 @@ its tables. Everything that can be refused without touching a disk or a network 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BaseModel,
@@ -23,6 +24,7 @@ from pydantic import (
     model_validator,
 )
 
+from recur_tune.common.deprecated import Renamed, renamed
 from recur_tune.common.errors import UserError
 from recur_tune.common.precision import Precision
 from recur_tune.common.shape import Shape
@@ -39,9 +41,26 @@ else:
     _RecurrenceName = Literal[recurrences.NONE, *recurrences.MECHANISMS]
 
 Policy = Literal["all", "none", "auto"]
+Switch = bool | Literal["auto"]
 
 Count = Annotated[PositiveInt, BeforeValidator(parse_count)]
 Size = Annotated[PositiveInt, BeforeValidator(parse_size)]
+
+
+def _execution_of(speed: Any) -> dict[str, Any]:
+    """What `speed` says, in the fields of today."""
+    graph = {"auto": "auto", "replayed": True, "recorded": True, "plain": False, "compiled": False}
+    fused = {"auto": "auto", "compiled": True, "recorded": True, "plain": False, "replayed": False}
+    if speed not in graph:
+        raise UserError(f"speed: {speed!r} is not {', '.join(graph)}; use cuda_graph and fused_kernels instead.")
+    return {"cuda_graph": graph[speed], "fused_kernels": fused[speed]}
+
+
+RENAMED = {
+    "windows": renamed("bptt_windows", "0.4.0"),
+    "tune": renamed("trainable", "0.4.0"),
+    "speed": Renamed("cuda_graph and fused_kernels", "0.4.0", _execution_of),
+}
 
 
 def _recurrences_in_words() -> str:
@@ -80,12 +99,14 @@ else:  # the fields of all mechanisms and tasks stand behind `recurrence`; code 
 class TrialConfig(_Recurrent):
     """Everything that decides what a training run does."""
 
+    renamed: ClassVar[Mapping[str, Renamed]] = RENAMED
+
     window: PositiveInt = Field(300, description="tokens that the model reads at a time")
     overlap: NonNegativeInt = Field(0, description="tokens of a window that are read again in the next")
-    windows: PositiveInt = Field(20, description="windows that a gradient reaches back over")
+    bptt_windows: PositiveInt = Field(20, description="windows that a gradient reaches back over")
     batch: PositiveInt = Field(8, description="chains of windows in a step, over all workers together")
 
-    tune: Literal["all", "recurrence"] = Field(
+    trainable: Literal["all", "recurrence"] = Field(
         "all", description="what learns: everything, or the recurrence alone, with the base frozen"
     )
     learning_rate: PositiveFloat = Field(3e-4, description="Adam's, after the warm-up")
@@ -112,11 +133,11 @@ class TrialConfig(_Recurrent):
     checkpointing: Policy = Field("all", description="recompute 'all' windows, 'none', or 'auto' within memory_budget")
     memory_budget: Size | None = Field(None, description="bytes that 'auto' may use, as 16GiB")
     precision: Precision = Field("auto", description="'auto' is bfloat16 on a GPU")
-    speed: Literal["auto", "plain", "replayed", "compiled", "recorded"] = Field(
+    cuda_graph: Switch = Field("auto", description="run a step as one CUDA graph; 'auto': on a GPU, with one worker")
+    fused_kernels: Switch = Field(
         "auto",
-        description="'replayed' makes a step one CUDA graph, 'compiled' has kernels for what lies between two matrix "
-        "products, 'recorded' does both, which takes some seconds before the first step; 'auto' on a GPU: 'recorded' "
-        "from 2M tokens on, below 'replayed'",
+        description="run Triton kernels between two matrix products, which take some seconds before the first step; "
+        "'auto': on a GPU, from 2M tokens on",
     )
     seed: NonNegativeInt = Field(0, le=2**31 - 1, description="decides initial weights, data order and dropout")
 
@@ -132,12 +153,14 @@ class TrialConfig(_Recurrent):
                 f"window: {self.window} tokens, {self.reserved} of them for the question, leave {max(room, 0)} for the "
                 f"text, and {self.overlap} of these are read again; choose a longer window or less of either."
             )
-        if self.mechanism and self.windows < 2:
+        if self.mechanism and self.bptt_windows < 2:
             raise ValueError(
-                f"windows: 1 leaves no second window to pass a state to; choose 2 or more for {self.recurrence!r}."
+                f"bptt_windows: 1 leaves no second window to pass a state to; choose 2 or more for {self.recurrence!r}."
             )
-        if self.tune == "recurrence" and not self.mechanism:
-            raise ValueError("tune: 'recurrence' has nothing to learn where the recurrence is 'none'; choose 'all'.")
+        if self.trainable == "recurrence" and not self.mechanism:
+            raise ValueError(
+                "trainable: 'recurrence' has nothing to learn where the recurrence is 'none'; choose 'all'."
+            )
         if self.checkpointing == "auto" and self.memory_budget is None:
             raise ValueError("memory_budget: 'auto' checkpointing needs one, as 16GiB.")
         try:
@@ -154,7 +177,7 @@ class TrialConfig(_Recurrent):
     @property
     def step_tokens(self) -> int:
         """Tokens that a full step scores; where documents end it scores fewer."""
-        return self.batch * self.windowing.span(self.windows)
+        return self.batch * self.windowing.span(self.bptt_windows)
 
     @property
     def steps(self) -> int:
@@ -223,8 +246,8 @@ class TrialConfig(_Recurrent):
         """Refuse what this base's shape cannot do."""
         if problem := self.task.refusal(shape, self.base, self.corpus):
             raise UserError(problem)
-        if shape.both_ways and self.mechanism and not self.mechanism.both_ways:
-            able = ", ".join(name for name, one in recurrences.MECHANISMS.items() if one.both_ways)
+        if shape.bidirectional and self.mechanism and not self.mechanism.bidirectional:
+            able = ", ".join(name for name, one in recurrences.MECHANISMS.items() if one.bidirectional)
             raise UserError(
                 f"recurrence: {self.recurrence!r} needs a decoder, and {self.base} reads in both directions; choose "
                 f"{able} or none."

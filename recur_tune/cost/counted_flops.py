@@ -10,7 +10,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import PretrainedConfig
 
-from recur_tune.bptt.chain import Chain, Plan
+from recur_tune.bptt.chain import Chain
+from recur_tune.bptt.plan import Plan
 from recur_tune.common.shape import Shape
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.fake_tensors import FakeTensors
@@ -72,7 +73,7 @@ def state_floats(config: TrialConfig, shape: Shape, base: PretrainedConfig) -> i
 def frozen_training_flops(config: TrialConfig, base: PretrainedConfig, kept: int) -> float:
     """Everything that a step multiplies per scored token where the recurrence alone learns: what lies below the layers
     that see a state has no backward pass, and no weight of the body a gradient."""
-    shape, windows = _described(config, base), config.windows
+    shape, windows = _described(config, base), config.bptt_windows
     if config.mechanism and config.mechanism.stops_gradients:
         kept = windows  # no window is run again
     # Every further window adds the same, and every one that is kept saves the same but for the first, which sees no

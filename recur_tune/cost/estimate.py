@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PretrainedConfig
 
-from recur_tune.bptt.chain import Plan
+from recur_tune.bptt.plan import Plan
 from recur_tune.common.shape import Shape, shape_of
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.counted_flops import counted, frozen_training_flops, state_floats
@@ -50,7 +50,7 @@ def estimate(config: TrialConfig, base: PretrainedConfig, workers: int = 1) -> C
 
 def training_flops(config: TrialConfig, shape: Shape, base: PretrainedConfig, plan: Plan) -> float:
     """Everything that a step multiplies per scored token, in closed form where there is one."""
-    if config.tune == "recurrence":
+    if config.trainable == "recurrence":
         return frozen_training_flops(config, base, plan.kept_windows)
     return training_flops_per_token(config, shape, plan, _counted(config, base))
 

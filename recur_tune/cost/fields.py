@@ -7,13 +7,14 @@ from recur_tune.tasks.registry import TASKS
 
 _RECURRENCE = frozenset({"recurrence", *FIELDS})
 _ALL = MECHANISMS.values()
-_IN_PRODUCTS = {"recurrence"}.union(*(one.spec.model_fields.keys() - one.outside_products for one in _ALL))
-_IN_STATE = {"recurrence"}.union(*(one.spec.model_fields.keys() - one.outside_state for one in _ALL))
-_OF_TASKS = set[str]().union(*(task.spec.model_fields.keys() - task.outside_products for task in TASKS))
+_IN_PRODUCTS = {"recurrence"}.union(*(one.spec.model_fields.keys() - one.flops_independent_fields for one in _ALL))
+_IN_STATE = {"recurrence"}.union(*(one.spec.model_fields.keys() - one.state_independent_fields for one in _ALL))
+_OF_TASKS = set[str]().union(*(task.spec.model_fields.keys() - task.flops_independent_fields for task in TASKS))
 _PRODUCTS = frozenset({*_IN_PRODUCTS, *_OF_TASKS, "base", "window", "overlap"})
 _STEP = _RECURRENCE | {
-    "base", "tokenizer", "window", "overlap", "windows", "batch", "dropout", "precision", "checkpointing",
-    "memory_budget", "tune", "speed", "tokens",  # the last two choose kernels, which keep less
+    "base", "tokenizer", "window", "overlap", "bptt_windows", "batch", "dropout", "precision", "checkpointing",
+    "memory_budget", "trainable",
+    "cuda_graph", "fused_kernels", "tokens",  # these choose kernels, which keep less
 }  # fmt: skip
 
 ENTERING: dict[str, frozenset[str]] = {

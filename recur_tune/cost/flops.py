@@ -14,7 +14,7 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.recurrences.registry import Work
 
 if TYPE_CHECKING:  # importing torch takes seconds, and a report counts without it
-    from recur_tune.bptt.chain import Plan
+    from recur_tune.bptt.plan import Plan
 
 
 def flops_per_token(config: TrialConfig, shape: Shape, counted: Work | None = None) -> float:
@@ -37,7 +37,7 @@ def recurrence_flops(config: TrialConfig, shape: Shape, counted: Work | None = N
 def training_flops_per_token(config: TrialConfig, shape: Shape, plan: Plan, counted: Work | None = None) -> float:
     """Everything that a training step multiplies, per scored token: forward, backward, whatever the plan runs again,
     the task's head, and attention over the whole square that kernels are charged for."""
-    windows, tokens = config.windows, config.window
+    windows, tokens = config.bptt_windows, config.window
     body = tokens * _blocks_per_position(shape, attended=tokens)
     head = 2 * config.task.head(shape, tokens)
     mechanism, recomputed = config.mechanism, recomputed_windows(config, plan)
@@ -56,7 +56,7 @@ def training_flops_per_token(config: TrialConfig, shape: Shape, plan: Plan, coun
 def recomputed_windows(config: TrialConfig, plan: Plan) -> int:
     """How many are run twice: none where no gradient comes from the windows behind."""
     stops = config.mechanism is not None and config.mechanism.stops_gradients
-    return 0 if stops else config.windows - plan.kept_windows
+    return 0 if stops else config.bptt_windows - plan.kept_windows
 
 
 def is_closed(config: TrialConfig) -> bool:

@@ -11,7 +11,7 @@ _SINGLE = 4  # bytes
 def inference_memory(config: TrialConfig, shape: Shape, state_floats: int) -> int:
     """The key-value cache of one full window, in the precision that it is read in, and the recurrence's state; an
     encoder has no cache, since it reads every window at once."""
-    columns = 0 if shape.both_ways else 2 * shape.layers * shape.key_value_heads * shape.head_size
+    columns = 0 if shape.bidirectional else 2 * shape.layers * shape.key_value_heads * shape.head_size
     cached = columns * config.window
     return cached * _number(config) + state_bytes(config, state_floats)
 

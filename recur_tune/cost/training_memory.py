@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import torch
 from torch import nn
 from transformers import PretrainedConfig
 
-from recur_tune.bptt.chain import Chain, Plan, Read, Speed, chosen_speed, fixed_plan
+from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.plan import Execution, Plan, chosen_execution, fixed_plan
 from recur_tune.bptt.step import make_optimizer, train_step
 from recur_tune.common.errors import UserError
 from recur_tune.common.precision import Precision
@@ -35,7 +37,7 @@ _WORKSPACES = 6 * 2**25
 def predict_peak_memory(config: TrialConfig, base: PretrainedConfig, lanes: int | None = None) -> int:
     """Bytes of weights, gradients, optimiser state, batch and activations at the worst moment of a step.
 
-    It is the step that the trial will run: on a GPU with kernels, or operation by operation, as its speed is chosen.
+    It is the step that the trial will run: on a GPU with kernels, or operation by operation, as the trial chooses.
     `lanes` is one worker's share of the batch; the default is all of it.
     """
     return plan_memory(config, base, resolve_plan(config, base, lanes), lanes or config.batch)
@@ -48,9 +50,9 @@ def resolve_plan(config: TrialConfig, base: PretrainedConfig, lanes: int | None 
     """
     lanes = lanes or config.batch
     if config.checkpointing != "auto":
-        return fixed_plan(config.checkpointing, config.windows)
+        return fixed_plan(config.checkpointing, config.bptt_windows)
     assert config.memory_budget is not None
-    low, high = 0, config.windows
+    low, high = 0, config.bptt_windows
     while low < high:  # the largest number of kept windows that fits; 0 when not even one does
         kept = (low + high + 1) // 2
         if plan_memory(config, base, Plan(kept), lanes) <= config.memory_budget:
@@ -58,7 +60,7 @@ def resolve_plan(config: TrialConfig, base: PretrainedConfig, lanes: int | None 
         else:
             high = kept - 1
     if not low:
-        least = plan_memory(config, base, fixed_plan("all", config.windows), lanes)
+        least = plan_memory(config, base, fixed_plan("all", config.bptt_windows), lanes)
         raise UserError(
             f"memory_budget: {config.memory_budget} bytes are less than the {least} that a step needs with all windows "
             "recomputed; allow more, or choose a smaller batch or window."
@@ -75,14 +77,22 @@ def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: 
         _forget_inside_the_kernel(described)
     shape = described.to_json_string(use_diff=False)
     precision: Precision = "bfloat16" if uses_bfloat16(device, config.precision) else "float32"
-    speed = chosen_speed(config, device, workers=-(-config.batch // lanes))
+    execution = chosen_execution(config, device, workers=-(-config.batch // lanes))
 
     def simulated(windows: int, kept: int) -> _Simulation:
         return _simulate(
-            shape, config.window, windows, lanes, precision, Plan(kept), device.type == "cuda", config.tune, speed
+            shape,
+            config.window,
+            windows,
+            lanes,
+            precision,
+            Plan(kept),
+            device.type == "cuda",
+            config.trainable,
+            execution,
         )
 
-    windows, kept = config.windows, plan.kept_windows
+    windows, kept = config.bptt_windows, plan.kept_windows
     stops_gradients = config.mechanism is not None and config.mechanism.stops_gradients
     keeps_all = kept == windows > _SIMULATED_KEPT and not stops_gradients
     if windows <= _SIMULATED_WINDOWS and not keeps_all:
@@ -112,13 +122,13 @@ class _Simulation:
 
 @cache
 def _simulate(
-    shape: str, window: int, windows: int, lanes: int, precision: Precision, plan: Plan, on_gpu: bool, tune: str,
-    speed: Speed,
+    shape: str, window: int, windows: int, lanes: int, precision: Precision, plan: Plan, on_gpu: bool, trainable: str,
+    execution: Execution,
 ) -> _Simulation:  # fmt: skip
     """Only what moves bytes is an argument, so that trials which differ in the rest share an answer."""
     with FakeTensors(on_gpu), without_launches():
         model = described_model(shape)
-        if tune == "recurrence":
+        if trainable == "recurrence":
             model.freeze_body()
         if on_gpu:
             _drop_out_as_a_gpu_does(model)
@@ -128,9 +138,17 @@ def _simulate(
         optimizer.step()  # makes the moments, which exist from the second step on
         optimizer.zero_grad(set_to_none=True)
         batch = simulated_batch(windows, lanes, window)
-        chain, tracker = Chain(model, plan, speed), MemoryTracker()
-        chain._recording = None  # the second step, whose peak is measured, is run by hand
-        added = _added_by_each_reading(chain, tracker)
+        tracker, added = MemoryTracker(), list[int]()
+
+        @contextmanager
+        def noted() -> Iterator[None]:
+            """Notes the bytes that a reading of a window leaves behind."""
+            before = tracker.live
+            yield
+            added.append(tracker.live - before)
+
+        # The second step, whose peak is measured, comes before the capture of a CUDA graph.
+        chain = Chain(model, plan, execution, capture=False, around_read=noted)
         peak = track_step(tracker, chain, optimizer, batch, precision)
         activations = added[windows - 2] if plan.kept_windows > 2 else 0
         return _Simulation(peak + (_WORKSPACES if on_gpu else 0), activations)
@@ -144,20 +162,6 @@ def track_step(
         tracker.hold_training(chain.model, optimizer, batch)
         train_step(chain, optimizer, batch, clip_norm=1.0, precision=precision)
     return tracker.peak
-
-
-def _added_by_each_reading(chain: Chain, tracker: MemoryTracker) -> list[int]:
-    """Will have the bytes that each reading of a window leaves behind, in their order."""
-    read, added = chain._read, []
-
-    def noted(*inputs: Any) -> Read:
-        before = tracker.live
-        reading = read(*inputs)
-        added.append(tracker.live - before)
-        return reading
-
-    chain._read = noted  # type: ignore[method-assign,assignment]
-    return added
 
 
 class _FusedDropout(nn.Module):

@@ -4,14 +4,22 @@ import transformers
 
 from recur_tune.models.bodies import BODIES
 from recur_tune.models.bodies.gpt2 import RecurrentGPT2, RecurrentGPT2Config
-from recur_tune.models.decoder import ReadsInWindows
+from recur_tune.models.decoder import WindowedDecoder
 from recur_tune.models.kv_cache import Cache, TextCache
-from recur_tune.models.windowed import Reading, Windowed
-from recur_tune.recurrences.seam import Passage, Recurrence, State
+from recur_tune.models.windowed import Windowed, WindowOutput
+from recur_tune.recurrences.seam import Recurrence, State, WindowPass
 
 __all__ = [
-    "Cache", "Passage", "Reading", "ReadsInWindows", "Recurrence", "RecurrentGPT2", "RecurrentGPT2Config", "State",
-    "TextCache", "Windowed",
+    "Cache",
+    "Recurrence",
+    "RecurrentGPT2",
+    "RecurrentGPT2Config",
+    "State",
+    "TextCache",
+    "WindowOutput",
+    "WindowPass",
+    "Windowed",
+    "WindowedDecoder",
 ]  # fmt: skip
 
 for _body in BODIES.values():

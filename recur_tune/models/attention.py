@@ -19,13 +19,13 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
 from recur_tune.ops.autograd import Arithmetic, Product, split_heads
-from recur_tune.ops.body import Block, Turn
+from recur_tune.ops.body import Block, CosSin
 from recur_tune.ops.reference import in_places, rms_norm
 from recur_tune.recurrences.seam import Heads
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]  # each [B, G, S, D]
 Pass = Callable[..., torch.Tensor]  # one of `passes.py` or of `kernels.py`
-Adapt = Callable[[torch.Tensor, Heads], torch.Tensor]  # what heads took, by a passage's hook
+Adapt = Callable[[torch.Tensor, Heads], torch.Tensor]  # what heads took, by a window pass's hook
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def attend(
     arithmetic: Arithmetic,
     block: Block,
     qkv: Product,
-    turn: Turn | None = None,
+    cos_sin: CosSin | None = None,
     extra: Extra | None = None,
     past: KeysValues | None = None,
     hidden_B: torch.Tensor | None = None,
@@ -69,7 +69,7 @@ def attend(
         arithmetic: How the projections are run.
         block: Whose attention this is.
         qkv: The window's queries, keys and values in one.
-        turn: The window's rotary positions; None where positions are not rotary.
+        cos_sin: The window's rotary positions; None where positions are not rotary.
         extra: What is to be seen beside the window's own positions.
         past: Keys and values of the window's earlier part, in which what was inserted is already.
         hidden_B: How many of these each lane must not see, counted from the first; None: it sees all.
@@ -78,9 +78,13 @@ def attend(
     """
     if block.query_norm is not None:
         qkv = _head_norms(arithmetic.value(qkv), block)
-    as_they_are = turn is None and extra is None  # then a passage has the same heads, and one pass their gradients
+    as_they_are = (
+        cos_sin is None and extra is None
+    )  # then a window pass has the same heads, and one pass their gradients
     own = q_BHSD, k_BGSD, v_BGSD = (
-        arithmetic.heads(qkv, block, turn) if extra is None else _packed_heads(arithmetic, block, qkv, turn, extra)
+        arithmetic.heads(qkv, block, cos_sin)
+        if extra is None
+        else _packed_heads(arithmetic, block, qkv, cos_sin, extra)
     )
     if past is not None:
         k_BGSD, v_BGSD = (
@@ -119,18 +123,24 @@ def split_keys_values(rows_BMC: torch.Tensor, block: Block) -> KeysValues:
     return k_BGMD, v_BGMD
 
 
-def turned_keys_values(arithmetic: Arithmetic, block: Block, rows_BMC: torch.Tensor, turn: Turn | None) -> torch.Tensor:
+def rotary_keys_values(
+    arithmetic: Arithmetic, block: Block, rows_BMC: torch.Tensor, cos_sin: CosSin | None
+) -> torch.Tensor:
     """Keys and values with rotary positions in the keys."""
-    return rows_BMC if turn is None else _Turned.apply(rows_BMC, *turn, block.key_value_heads, arithmetic.passes.turned)
+    return (
+        rows_BMC
+        if cos_sin is None
+        else _Rotated.apply(rows_BMC, *cos_sin, block.key_value_heads, arithmetic.passes.apply_rotary)
+    )
 
 
 def _packed_heads(
-    arithmetic: Arithmetic, block: Block, qkv: Product, turn: Turn | None, extra: Extra
+    arithmetic: Arithmetic, block: Block, qkv: Product, cos_sin: CosSin | None, extra: Extra
 ) -> tuple[torch.Tensor, ...]:
     """Queries, keys and values of what is inserted and of the window's own, each [B, heads, S, head size]."""
     return _PackedHeads.apply(
         *arithmetic.parts(qkv), extra.rows_BMC, extra.places_MC, extra.seen_B, arithmetic.passes, block,
-        *(turn or (None, None)),
+        *(cos_sin or (None, None)),
     )  # fmt: skip
 
 
@@ -162,21 +172,21 @@ def _key_norm(kv_BTC: torch.Tensor, block: Block) -> torch.Tensor:
     return torch.cat([k_BTGD.flatten(-2), v_BTC], dim=-1)
 
 
-class _Turned(torch.autograd.Function):
-    """Rotary positions: a turn, and in the backward pass the turn back."""
+class _Rotated(torch.autograd.Function):
+    """Rotary positions: a rotation, and in the backward pass its inverse."""
 
     @staticmethod
     def forward(
-        ctx: Any, qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, turned: Pass
+        ctx: Any, qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, apply_rotary: Pass
     ) -> torch.Tensor:
         ctx.save_for_backward(cos_TD, sin_TD)
-        ctx.heads, ctx.turned = heads, turned
-        return turned(qkv_BTC, cos_TD, sin_TD, heads)
+        ctx.heads, ctx.apply_rotary = heads, apply_rotary
+        return apply_rotary(qkv_BTC, cos_TD, sin_TD, heads)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_turned_BTC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return ctx.turned(by_turned_BTC, *ctx.saved_tensors, ctx.heads, back=True), None, None, None, None
+    def backward(ctx: Any, grad_turned_BTC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return ctx.apply_rotary(grad_turned_BTC, *ctx.saved_tensors, ctx.heads, back=True), None, None, None, None
 
 
 class _PackedHeads(torch.autograd.Function):
@@ -185,29 +195,29 @@ class _PackedHeads(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, value: torch.Tensor, by_bias: torch.Tensor | None, extra_BMC: torch.Tensor,
+        ctx: Any, value: torch.Tensor, grad_bias: torch.Tensor | None, extra_BMC: torch.Tensor,
         places_MC: torch.Tensor | None, seen_B: torch.Tensor | None, passes: Any, block: Block,
         cos_TD: torch.Tensor | None, sin_TD: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-        ctx.by_bias, ctx.seen, ctx.passes, ctx.positions = by_bias, seen_B, passes, value.shape[1]
+        ctx.grad_bias, ctx.seen, ctx.passes, ctx.positions = grad_bias, seen_B, passes, value.shape[1]
         ctx.inserted, ctx.kinds = extra_BMC.shape[1], (extra_BMC.dtype, None if places_MC is None else places_MC.dtype)
         ctx.save_for_backward(cos_TD, sin_TD)
         if cos_TD is not None and sin_TD is not None:  # before it is moved
-            value = passes.turned(value, cos_TD, sin_TD, block.turned_heads)
+            value = passes.apply_rotary(value, cos_TD, sin_TD, block.rotary_heads)
         return split_heads(passes.pack(extra_BMC, value, seen_B, places_MC), block)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *by_heads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        parts = tuple(part.transpose(1, 2).flatten(2) for part in by_heads)
+    def backward(ctx: Any, *grad_heads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        parts = tuple(part.transpose(1, 2).flatten(2) for part in grad_heads)
         (cos_TD, sin_TD), (kind, kind_of_places), gradients = ctx.saved_tensors, ctx.kinds, [None] * 9
         if ctx.needs_input_grad[0]:
-            turn, down = None if cos_TD is None else (cos_TD, sin_TD), ctx.inserted if ctx.seen is None else ctx.seen
-            gradients[0] = ctx.passes.join(parts, ctx.by_bias, turn, down, ctx.positions)
+            cos_sin, down = None if cos_TD is None else (cos_TD, sin_TD), ctx.inserted if ctx.seen is None else ctx.seen
+            gradients[0] = ctx.passes.join(parts, ctx.grad_bias, cos_sin, down, ctx.positions)
         if ctx.needs_input_grad[2]:
-            gradients[2] = ctx.passes.by_extra(parts[1:], ctx.inserted, ctx.seen).to(kind)
+            gradients[2] = ctx.passes.grad_extra(parts[1:], ctx.inserted, ctx.seen).to(kind)
         if ctx.needs_input_grad[3]:
-            gradients[3] = ctx.passes.by_places(parts[1:], ctx.inserted, ctx.seen, kind_of_places)
+            gradients[3] = ctx.passes.grad_places(parts[1:], ctx.inserted, ctx.seen, kind_of_places)
         return tuple(gradients)
 
 
@@ -223,5 +233,5 @@ class _Unpacked(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_out_BTC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return ctx.move(by_out_BTC, ctx.down, ctx.rows), None, None, None
+    def backward(ctx: Any, grad_out_BTC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return ctx.move(grad_out_BTC, ctx.down, ctx.rows), None, None, None

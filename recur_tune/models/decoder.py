@@ -20,18 +20,18 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from recur_tune.common.windowing import NOT_SCORED
-from recur_tune.models.attention import Extra, attend, inserted_keys_values, turned_keys_values
+from recur_tune.models.attention import Extra, attend, inserted_keys_values, rotary_keys_values
 from recur_tune.models.kv_cache import Cache, TextCache
-from recur_tune.models.windowed import Reading, Windowed
+from recur_tune.models.windowed import Windowed, WindowOutput
 from recur_tune.ops.autograd import Arithmetic, Product
-from recur_tune.ops.body import Turn
-from recur_tune.recurrences.seam import Passage, State
+from recur_tune.ops.body import CosSin
+from recur_tune.recurrences.seam import State, WindowPass
 
 _BY_AUTOGRAD = Arithmetic()
 _CALIBRATED_TOGETHER = 16  # texts
 
 
-class ReadsInWindows(Windowed):
+class WindowedDecoder(Windowed):
     """A pretrained decoder and the recurrence that connects its windows.
 
     Called as a model, and in Hugging Face's `generate`, it reads a text of any length in the windows of its
@@ -51,7 +51,7 @@ class ReadsInWindows(Windowed):
         leave_state: bool = True,
         overlap: int | None = None,
         arithmetic: Arithmetic = _BY_AUTOGRAD,
-    ) -> Reading:
+    ) -> WindowOutput:
         """Run one window.
 
         Args:
@@ -64,33 +64,33 @@ class ReadsInWindows(Windowed):
             arithmetic: How the blocks' operations are run.
         """
         begin, positions = cache.length if cache else 0, tokens_BT.shape[1]
-        passage = cache.passage if cache else None
-        if passage is None and self.recurrence is not None:
-            passage = self.recurrence.open(state, fresh_B, in_parts=cache is not None)
-            passage.fused = arithmetic.fused
+        window_pass = cache.window_pass if cache else None
+        if window_pass is None and self.recurrence is not None:
+            window_pass = self.recurrence.open(state, fresh_B, in_parts=cache is not None)
+            window_pass.fused = arithmetic.fused
         position_BT = torch.arange(begin, begin + positions, device=tokens_BT.device)[None]
-        if passage is not None and passage.moved_B is not None:
-            position_BT = position_BT + passage.moved_B[:, None]
+        if window_pass is not None and window_pass.moved_B is not None:
+            position_BT = position_BT + window_pass.moved_B[:, None]
         x_BTK = arithmetic.embed(tokens_BT, position_BT, self.body)
-        before_BMK = passage.before() if passage is not None and not begin else None
-        behind_BMK = passage.behind() if passage is not None and leave_state and cache is None else None
+        before_BMK = window_pass.before() if window_pass is not None and not begin else None
+        behind_BMK = window_pass.behind() if window_pass is not None and leave_state and cache is None else None
         first = 0 if before_BMK is None else before_BMK.shape[1]
         rows = [one.expand(len(x_BTK), -1, -1) for one in (before_BMK, x_BTK, behind_BMK) if one is not None]
         if len(rows) > 1:
             x_BTK = torch.cat(rows, dim=1)
         observed = leave_state or cache is not None
-        top_BTK = self._run(x_BTK, begin - first, passage, fresh_B, cache, observed, arithmetic)
+        top_BTK = self._run(x_BTK, begin - first, window_pass, fresh_B, cache, observed, arithmetic)
         if behind_BMK is not None:
             behind_BMK = top_BTK[:, first + positions :]
         if len(rows) > 1:
             top_BTK = top_BTK[:, first : first + positions]
         if cache is not None:
-            cache.passage, cache.length = passage, begin + positions
+            cache.window_pass, cache.length = window_pass, begin + positions
         left = None
-        if passage is not None and leave_state:
+        if window_pass is not None and leave_state:
             overlap = (self.config.overlap or 0) if overlap is None else overlap
-            left = self.leave(cache, overlap) if cache is not None else passage.close(overlap, behind_BMK)
-        return Reading(top_BTK, left)
+            left = self.leave(cache, overlap) if cache is not None else window_pass.close(overlap, behind_BMK)
+        return WindowOutput(top_BTK, left)
 
     @torch.no_grad()
     def calibrate(self, texts: Callable[[], torch.Tensor], weight: float = 1.0) -> None:
@@ -110,32 +110,32 @@ class ReadsInWindows(Windowed):
 
     def leave(self, cache: Cache, overlap: int) -> State | None:
         """The state that a window read in parts leaves, as far as it was read; it can still be read on."""
-        if cache.passage is None:
+        if cache.window_pass is None:
             return None
-        behind_BMK = cache.passage.behind()
+        behind_BMK = cache.window_pass.behind()
         if behind_BMK is not None:  # on a copy: what stands behind a window is no part of one that goes on
             lanes = len(next(iter(cache.keys_values.values()))[0])
             behind_BMK = behind_BMK.expand(lanes, -1, -1)
-            aside = replace(cache, keys_values=dict(cache.keys_values), passage=None)
+            aside = replace(cache, keys_values=dict(cache.keys_values), window_pass=None)
             behind_BMK = self._run(behind_BMK, cache.length, None, None, aside, False, _BY_AUTOGRAD)
-        return cache.passage.close(overlap, behind_BMK)
+        return cache.window_pass.close(overlap, behind_BMK)
 
     def _run(
         self,
         x_BTK: torch.Tensor,
         begin: int,
-        passage: Passage | None,
+        window_pass: WindowPass | None,
         fresh_B: torch.Tensor | None,
         cache: Cache | None,
         observed: bool,
         arithmetic: Arithmetic,
     ) -> torch.Tensor:
         """Rows from position `begin` on through all blocks; the last one's output, normalised."""
-        body, watcher = self.body, passage if observed else None
+        body, watcher = self.body, window_pass if observed else None
         means = watcher.stretches if watcher is not None and watcher.wants == "means" else 0
-        turn = body.turn(begin, x_BTK.shape[1], x_BTK)
+        cos_sin = body.cos_sin(begin, x_BTK.shape[1], x_BTK)
         # The same in all layers; what it is made like is empty, so that it keeps no rows in memory.
-        turn_before = cache_calls(partial(body.turn_before, x_BTK=x_BTK.new_empty(0)))
+        cos_sin_before = cache_calls(partial(body.cos_sin_before, x_BTK=x_BTK.new_empty(0)))
         seen_before = cache_calls(lambda rows: None if fresh_B is None else rows * ~fresh_B)
         added: Product | None = None  # to the residual stream, by the block before
         for layer, block in enumerate(body.blocks):
@@ -145,20 +145,20 @@ class ReadsInWindows(Windowed):
             if watcher is not None and layer:  # the sum is the output of the block before
                 watcher.observe(layer - 1, x_BTK if means_BMK is None else means_BMK)
             past, hidden_B = (cache.keys_values.get(layer), cache.hidden.get(layer)) if cache else (None, None)
-            extra = self._extra(layer, passage, turn_before, seen_before, arithmetic) if past is None else None
+            extra = self._extra(layer, window_pass, cos_sin_before, seen_before, arithmetic) if past is None else None
             if cache is not None and extra is not None:
                 past, hidden_B = extra.keys_values(block), extra.hidden_B
                 if hidden_B is not None:
                     cache.hidden[layer] = hidden_B
                 extra = None
             rate = block.attention_dropout if self.training else 0.0
-            adapt = None if passage is None else partial(passage.attended, layer)
-            attended_BTC, keys_values = attend(arithmetic, block, qkv, turn, extra, past, hidden_B, rate, adapt)
+            adapt = None if window_pass is None else partial(window_pass.attended, layer)
+            attended_BTC, keys_values = attend(arithmetic, block, qkv, cos_sin, extra, past, hidden_B, rate, adapt)
             if cache is not None:
                 cache.keys_values[layer] = keys_values
             behind_attention, behind_mlp = block.dropouts or (None, None)
             added = arithmetic.dropout(arithmetic.project(attended_BTC, block.out), behind_attention)
-            added = arithmetic.plus(added, None if passage is None else passage.branch(layer, x_BTK))
+            added = arithmetic.plus(added, None if window_pass is None else window_pass.branch(layer, x_BTK))
             x_BTK, added = arithmetic.norm_mlp(x_BTK, added, block)
             added = arithmetic.dropout(added, behind_mlp)
         _, top_BTK = arithmetic.norm(x_BTK, added, body.final_norm)
@@ -169,23 +169,23 @@ class ReadsInWindows(Windowed):
     def _extra(
         self,
         layer: int,
-        passage: Passage | None,
-        turn_before: Callable[[int], Turn | None],
+        window_pass: WindowPass | None,
+        cos_sin_before: Callable[[int], CosSin | None],
         seen_before: Callable[[int], torch.Tensor | None],
         arithmetic: Arithmetic,
     ) -> Extra | None:
-        """Keys and values that a passage brings to a layer."""
-        if passage is None:
+        """Keys and values that a window pass brings to a layer."""
+        if window_pass is None:
             return None
-        block, rows_BMC = self.body.blocks[layer], passage.keys_values(layer)
+        block, rows_BMC = self.body.blocks[layer], window_pass.keys_values(layer)
         if rows_BMC is not None:
-            rows_BMC = turned_keys_values(arithmetic, block, rows_BMC, turn_before(rows_BMC.shape[1]))
-        elif (inserted_BMK := passage.inserted(layer)) is not None:
+            rows_BMC = rotary_keys_values(arithmetic, block, rows_BMC, cos_sin_before(rows_BMC.shape[1]))
+        elif (inserted_BMK := window_pass.inserted(layer)) is not None:
             rows_BMC = inserted_keys_values(arithmetic, block, inserted_BMK)
         else:
             return None
-        seen_B = seen_before(rows_BMC.shape[1]) if passage.seen_B is None else passage.seen_B
-        return Extra(rows_BMC, seen_B, passage.places(layer))
+        seen_B = seen_before(rows_BMC.shape[1]) if window_pass.seen_B is None else window_pass.seen_B
+        return Extra(rows_BMC, seen_B, window_pass.places(layer))
 
     def logits(self, top_BTK: torch.Tensor) -> torch.Tensor:
         """Scores over the vocabulary."""

@@ -18,10 +18,10 @@ from transformers.modeling_outputs import QuestionAnsweringModelOutput
 
 from recur_tune.common.shape import ANSWER_KINDS
 from recur_tune.models.attention import split_keys_values
-from recur_tune.models.windowed import Reading, Windowed
+from recur_tune.models.windowed import Windowed, WindowOutput
 from recur_tune.ops.autograd import Arithmetic
 from recur_tune.ops.body import Block, Body, Module, Projection
-from recur_tune.recurrences.seam import Passage, State
+from recur_tune.recurrences.seam import State, WindowPass
 
 _BY_AUTOGRAD = Arithmetic()
 
@@ -45,7 +45,7 @@ class EncoderBody(Body):
     distances: Module | None
 
 
-class ReadsBothWays(Windowed):
+class WindowedEncoder(Windowed):
     """A pretrained encoder, the recurrence that connects its windows, and heads for the span and the kind of an
     answer."""
 
@@ -71,7 +71,7 @@ class ReadsBothWays(Windowed):
         leave_state: bool = True,
         overlap: int | None = None,
         arithmetic: Arithmetic = _BY_AUTOGRAD,
-    ) -> Reading:
+    ) -> WindowOutput:
         """Run one window.
 
         Args:
@@ -82,15 +82,15 @@ class ReadsBothWays(Windowed):
             overlap: Tokens of the text that the next window reads again; default: the configuration's.
             arithmetic: How the blocks' operations are run.
         """
-        positions, passage = tokens_BT.shape[1], None
+        positions, window_pass = tokens_BT.shape[1], None
         if self.recurrence is not None:
-            passage = self.recurrence.open(state, fresh_B, in_parts=False)
-            passage.fused = arithmetic.fused
+            window_pass = self.recurrence.open(state, fresh_B, in_parts=False)
+            window_pass.fused = arithmetic.fused
         place_T = torch.arange(positions, device=tokens_BT.device)
         x_BTK = self._embedded(tokens_BT, place_T[None] + self.body.first_place, arithmetic)
         there_BT = (tokens_BT != self.config.pad_token_id) | (place_T == 0)  # an empty lane sees itself
-        before_BMK = None if passage is None else passage.before()
-        behind_BMK = None if passage is None or not leave_state else passage.behind()
+        before_BMK = None if window_pass is None else window_pass.before()
+        behind_BMK = None if window_pass is None or not leave_state else window_pass.behind()
         first = 0 if before_BMK is None else before_BMK.shape[1]
         last = 0 if behind_BMK is None else behind_BMK.shape[1]
         if first or last:
@@ -100,13 +100,13 @@ class ReadsBothWays(Windowed):
         if last:  # what sums a window up sees it, and is not seen by it: a window is the same whoever reads on
             own_T = torch.arange(x_BTK.shape[1], device=x_BTK.device) < first + positions
             seen_BTT = seen_BTT & (own_T | ~own_T[:, None])
-        watcher = passage if leave_state else None
-        top_BTK = self._run(x_BTK, there_BT, seen_BTT, passage, watcher, fresh_B, arithmetic)
+        watcher = window_pass if leave_state else None
+        top_BTK = self._run(x_BTK, there_BT, seen_BTT, window_pass, watcher, fresh_B, arithmetic)
         left = None
-        if passage is not None and leave_state:
+        if window_pass is not None and leave_state:
             overlap = (self.config.overlap or 0) if overlap is None else overlap
-            left = passage.close(overlap, top_BTK[:, first + positions :] if last else None)
-        return Reading(top_BTK[:, first : first + positions], left)
+            left = window_pass.close(overlap, top_BTK[:, first + positions :] if last else None)
+        return WindowOutput(top_BTK[:, first : first + positions], left)
 
     def _embedded(self, tokens_BT: torch.Tensor, place_1T: torch.Tensor, arithmetic: Arithmetic) -> torch.Tensor:
         body = self.body
@@ -120,8 +120,8 @@ class ReadsBothWays(Windowed):
         x_BTK: torch.Tensor,
         there_BT: torch.Tensor,
         seen_BTT: torch.Tensor,
-        passage: Passage | None,
-        watcher: Passage | None,
+        window_pass: WindowPass | None,
+        watcher: WindowPass | None,
         fresh_B: torch.Tensor | None,
         arithmetic: Arithmetic,
     ) -> torch.Tensor:
@@ -130,7 +130,7 @@ class ReadsBothWays(Windowed):
         distances = self.body.distances
         bias_1HTT = None if distances is None else _by_distance(x_BTK.shape[1], distances, x_BTK.device)
         for layer, block in enumerate(self.body.blocks):
-            inserted_BMK = None if passage is None else passage.inserted(layer)
+            inserted_BMK = None if window_pass is None else window_pass.inserted(layer)
             attended_BTC = self._attended(x_BTK, seen_BTT, inserted_BMK, fresh_B, bias_1HTT, block, arithmetic)
             assert block.dropouts is not None
             behind_attention, behind_mlp = block.dropouts
@@ -180,8 +180,10 @@ class ReadsBothWays(Windowed):
         return QuestionAnsweringModelOutput(start_logits=start_BT, end_logits=end_BT)
 
 
-def _observed(watcher: Passage, x_BTK: torch.Tensor, share_BT1: torch.Tensor, arithmetic: Arithmetic) -> torch.Tensor:
-    """What a passage wants of a layer; a mean over the whole window leaves padding out."""
+def _observed(
+    watcher: WindowPass, x_BTK: torch.Tensor, share_BT1: torch.Tensor, arithmetic: Arithmetic
+) -> torch.Tensor:
+    """What a window pass wants of a layer; a mean over the whole window leaves padding out."""
     if watcher.wants == "outputs":
         return x_BTK
     if watcher.stretches > 1:

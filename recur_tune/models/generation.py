@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 
 from recur_tune.common.windowing import Windowing
-from recur_tune.models.decoder import ReadsInWindows
+from recur_tune.models.decoder import WindowedDecoder
 from recur_tune.models.kv_cache import TextCache
 
 
 @torch.no_grad()
 def generate(
-    model: ReadsInWindows,
+    model: WindowedDecoder,
     prompt: list[int],
     windowing: Windowing,
     temperature: float = 1.0,
@@ -47,7 +47,7 @@ def generate(
 
 @torch.no_grad()
 def continue_texts(
-    model: ReadsInWindows,
+    model: WindowedDecoder,
     prompts: Sequence[Sequence[int]],
     windowing: Windowing,
     draws_BT: torch.Tensor,

@@ -1,4 +1,4 @@
-"""What is kept of a text that is read on: the keys and values of its window, and the window's passage.
+"""What is kept of a text that is read on: the keys and values of its window, and its window pass.
 
 Shape suffixes: B lanes, T positions, K hidden size.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from recur_tune.common.windowing import Windowing
-from recur_tune.recurrences.seam import Passage
+from recur_tune.recurrences.seam import WindowPass
 
 
 @dataclass
@@ -20,21 +20,21 @@ class Cache:
     Attributes:
         keys_values: Of every layer, what was inserted before the window among them.
         hidden: How many of them each lane must not see, counted from the first; a layer that is not here hides none.
-        passage: The window's.
+        window_pass: The window's.
         length: Tokens of it that were read.
     """
 
     keys_values: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
     hidden: dict[int, torch.Tensor] = field(default_factory=dict)
-    passage: Passage | None = None
+    window_pass: WindowPass | None = None
     length: int = 0
 
     def reorder(self, lane_B: torch.Tensor) -> None:
         """Put other lanes in the lanes' places."""
         self.keys_values = {layer: (k[lane_B], v[lane_B]) for layer, (k, v) in self.keys_values.items()}
         self.hidden = {layer: hidden_B[lane_B] for layer, hidden_B in self.hidden.items()}
-        if self.passage is not None:
-            self.passage.reorder(lane_B)
+        if self.window_pass is not None:
+            self.window_pass.reorder(lane_B)
 
 
 @dataclass

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from recur_tune.common.shape import padded
-from recur_tune.models.decoder import ReadsInWindows
+from recur_tune.models.decoder import WindowedDecoder
 from recur_tune.ops.dispatch import passes_for
 from recur_tune.ops.matmul import add_product, product_type
 from recur_tune.ops.reference import sum_type
@@ -84,7 +84,7 @@ class Head:
 class NextTokenScorer:
     """The head during one step of predicting next tokens, where every window has a loss of its own."""
 
-    def __init__(self, model: ReadsInWindows, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> None:
+    def __init__(self, model: WindowedDecoder, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> None:
         self._weight_VK, self._targets_WBT = model.lm_head.weight, targets_WBT
         self._head = Head(self._weight_VK, fused, is_trained=self._weight_VK.requires_grad)
 

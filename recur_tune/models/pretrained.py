@@ -21,7 +21,7 @@ from recur_tune.common.known_shapes import DROPOUTS, KNOWN_SHAPES, PRESET_TOKENI
 from recur_tune.common.shape import ENCODERS, FAMILIES, family_of
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models.bodies import BODIES
-from recur_tune.models.decoder import ReadsInWindows
+from recur_tune.models.decoder import WindowedDecoder
 from recur_tune.models.export import write_code
 from recur_tune.models.windowed import Windowed
 from recur_tune.recurrences.registry import of_settings, settings_of
@@ -203,10 +203,10 @@ def load_model(folder: Path) -> tuple[Windowed, PreTrainedTokenizerBase]:
     return model, load_tokenizer(str(folder))
 
 
-def load_decoder(folder: Path) -> tuple[ReadsInWindows, PreTrainedTokenizerBase]:
+def load_decoder(folder: Path) -> tuple[WindowedDecoder, PreTrainedTokenizerBase]:
     """The same, where it is to say which tokens come next."""
     model, tokenizer = load_model(folder)
-    if not isinstance(model, ReadsInWindows):
+    if not isinstance(model, WindowedDecoder):
         raise UserError(f"model: {folder} is an encoder, which predicts no next tokens; give a decoder's run.")
     return model, tokenizer
 

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from recur_tune.common.windowing import ENDS, NOT_SCORED, STARTS
-from recur_tune.models.encoder import ReadsBothWays
+from recur_tune.models.encoder import WindowedEncoder
 
 SPAN = 0  # among the kinds of an answer
 NEVER = -1e9  # a score that no softmax sees
@@ -46,8 +46,8 @@ def answer_losses(
     kind_Q = torch.full_like(question_WB.flatten(), NOT_SCORED).scatter_reduce(
         0, question_WB.flatten(), targets_WBT[..., 0].flatten(), "amax"
     )
-    by_kind_Q = F.cross_entropy(kinds_Q3, kind_Q, ignore_index=NOT_SCORED, reduction="none")
-    return by_kind_Q + (of_all - of_right).sum(-1) * (kind_Q == SPAN)
+    grad_kind_Q = F.cross_entropy(kinds_Q3, kind_Q, ignore_index=NOT_SCORED, reduction="none")
+    return grad_kind_Q + (of_all - of_right).sum(-1) * (kind_Q == SPAN)
 
 
 def in_text(targets: torch.Tensor) -> torch.Tensor:
@@ -93,7 +93,7 @@ class SpanScorer:
     them: a window that is run again needs no other.
     """
 
-    def __init__(self, model: ReadsBothWays, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> None:
+    def __init__(self, model: WindowedEncoder, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> None:
         self._kind, self._targets_WBT, self._fresh_WB = model.answer_kind, targets_WBT, fresh_WB
         self._weight, self._bias = model.qa_outputs.parameters()
         self._spans: list[torch.Tensor] = []
@@ -118,13 +118,13 @@ class SpanScorer:
         if self._by_spans is None:
             loss = self._settle()
         assert self._by_spans is not None
-        by_span_N2, top_BTK = self._by_spans[window].flatten(0, 1), self._single(top_NK)
+        grad_span_N2, top_BTK = self._by_spans[window].flatten(0, 1), self._single(top_NK)
         with torch.autocast(top_NK.device.type, enabled=False):
-            by_top_BTK = (by_span_N2 @ self._weight).view_as(top_BTK)
-            self._totals[self._weight] += by_span_N2.t() @ top_BTK.flatten(0, 1)
-            self._totals[self._bias] += by_span_N2.sum(0)
-        by_top_BTK[:, 0] += self._by_firsts[window]
-        return loss, by_top_BTK.flatten(0, 1).to(top_NK.dtype)
+            grad_top_BTK = (grad_span_N2 @ self._weight).view_as(top_BTK)
+            self._totals[self._weight] += grad_span_N2.t() @ top_BTK.flatten(0, 1)
+            self._totals[self._bias] += grad_span_N2.sum(0)
+        grad_top_BTK[:, 0] += self._by_firsts[window]
+        return loss, grad_top_BTK.flatten(0, 1).to(top_NK.dtype)
 
     def gradients(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """Of both heads."""
@@ -138,8 +138,8 @@ class SpanScorer:
             kinds_Q3 = self._kind(pooled_over_windows(firsts, self._fresh_WB))
             loss = answer_losses(spans, kinds_Q3, self._targets_WBT, self._fresh_WB).sum()
         weights = list(self._kind.parameters())
-        self._by_spans, self._by_firsts, *by_weights = torch.autograd.grad(loss, [spans, firsts, *weights])
-        self._totals |= dict(zip(weights, by_weights, strict=True))
+        self._by_spans, self._by_firsts, *grad_weights = torch.autograd.grad(loss, [spans, firsts, *weights])
+        self._totals |= dict(zip(weights, grad_weights, strict=True))
         self._spans, self._firsts = [], []
         return loss.detach()
 

@@ -52,7 +52,7 @@ class WindowedConfig(PretrainedConfig):
 
 
 @dataclass(frozen=True)
-class Reading:
+class WindowOutput:
     """What one window (or the next part of it) became: the last layer's output, and the state that it leaves."""
 
     top_BTK: torch.Tensor
@@ -88,7 +88,7 @@ class Windowed(PreTrainedModel):
     opened_by: str
     scored_by: str
     recurrence: Recurrence | None
-    read: Callable[..., Reading]
+    read: Callable[..., WindowOutput]
 
     def scorer(self, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> Scorer:
         """What scores a step's windows; `fresh_WB` are those that begin a document, `fused` takes a GPU's kernels."""

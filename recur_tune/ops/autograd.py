@@ -15,8 +15,18 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from recur_tune.ops.body import Block, Body, Module, Projection, Turn
-from recur_tune.ops.reference import by_extra, by_places, is_rms, join, move, pack, rms_norm, stretch_means, turned
+from recur_tune.ops.body import Block, Body, CosSin, Module, Projection
+from recur_tune.ops.reference import (
+    apply_rotary,
+    grad_extra,
+    grad_places,
+    is_rms,
+    join,
+    move,
+    pack,
+    rms_norm,
+    stretch_means,
+)
 
 Product = Any  # what a matrix product made: here, a tensor
 
@@ -27,7 +37,7 @@ class Arithmetic:
     fused: bool = False  # whether a recurrence takes its Triton kernels, where it has any
     # Those that attention needs; one by one, since a saved model's code has no package to take the module from.
     passes: Any = SimpleNamespace(
-        by_extra=by_extra, by_places=by_places, join=join, move=move, pack=pack, turned=turned
+        grad_extra=grad_extra, grad_places=grad_places, join=join, move=move, pack=pack, apply_rotary=apply_rotary
     )
 
     def embed(self, tokens_BT: torch.Tensor, position_BT: torch.Tensor, body: Body) -> torch.Tensor:
@@ -85,11 +95,11 @@ class Arithmetic:
         return product, None
 
     def heads(
-        self, product: Product | torch.Tensor, block: Block, turn: Turn | None = None
+        self, product: Product | torch.Tensor, block: Block, cos_sin: CosSin | None = None
     ) -> tuple[torch.Tensor, ...]:
-        """Queries, keys and values of what a product made, or a tensor's, each [B, heads, T, head size]; with `turn`
-        queries and keys are turned to their positions."""
-        return split_heads(product if turn is None else turned(product, *turn, block.turned_heads), block)
+        """Queries, keys and values of what a product made, or a tensor's, each [B, heads, T, head size]; with `cos_sin`
+        queries and keys are rotated to their positions."""
+        return split_heads(product if cos_sin is None else apply_rotary(product, *cos_sin, block.rotary_heads), block)
 
     def plus(self, product: Product, x_BTK: torch.Tensor | None) -> Product:
         """What a product made, and something beside it."""

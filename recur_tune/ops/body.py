@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 Module = Any  # an nn.Module, whose attributes transformers decides
-Turn = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of rotary positions, each [T, D]
+CosSin = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of rotary positions, each [T, D]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Block:
         key_value_heads: Of keys and of values; each serves as many heads of queries.
         scaling: What the product of a query and a key is multiplied with.
         attention_dropout: Rate at which attention forgets a position in training.
-        query_norm: A norm over every head's query, before it is turned; None where there is none.
+        query_norm: A norm over every head's query, before it is rotated; None where there is none.
         key_norm: The same for keys.
         out: From the heads to the residual stream.
         mlp_norm: As `attention_norm`.
@@ -81,7 +81,7 @@ class Block:
     dropouts: tuple[Module, Module] | None
 
     @property
-    def turned_heads(self) -> int:
+    def rotary_heads(self) -> int:
         """Those that have rotary positions, where a family has these: queries and keys."""
         return self.heads + self.key_value_heads
 
@@ -133,11 +133,11 @@ class Body:
         rates = [*(block.attention_dropout for block in self.blocks), *(one.p for one in behind if one is not None)]
         return any(rates)
 
-    def turn_before(self, count: int, x_BTK: torch.Tensor) -> Turn | None:
+    def cos_sin_before(self, count: int, x_BTK: torch.Tensor) -> CosSin | None:
         """Of so many rows that stand before a window."""
-        return self.turn(-count, count, x_BTK)
+        return self.cos_sin(-count, count, x_BTK)
 
-    def turn(self, begin: int, count: int, x_BTK: torch.Tensor) -> Turn | None:
+    def cos_sin(self, begin: int, count: int, x_BTK: torch.Tensor) -> CosSin | None:
         """So many rotary positions from `begin` on, for rows like these; None where positions have embeddings."""
         if self.rotary is None:
             return None

@@ -21,14 +21,14 @@ from torch.autograd.function import once_differentiable
 from transformers.activations import SiLUActivation
 
 from recur_tune.ops.autograd import Arithmetic, activated, is_tanh_gelu, split_heads
-from recur_tune.ops.body import Block, Body, Module, Projection, Turn
+from recur_tune.ops.body import Block, Body, CosSin, Module, Projection
 from recur_tune.ops.dispatch import passes_for
 from recur_tune.ops.matmul import add_product, product_type
 
 Activation = Callable[..., Any]
 
 
-class Totals:
+class GradAccumulators:
     """Sums of gradients, zero at first: one for each parameter that is trained.
 
     Parameters that one product multiplies with lie one behind the other, so that one product adds to all of them.
@@ -60,21 +60,21 @@ def _of_norm(norm: Module) -> tuple[tuple[nn.Parameter, ...], tuple[nn.Parameter
 
 
 @dataclass(frozen=True)
-class Factor:
+class CastWeight:
     """A projection as a step multiplies with it, and the sums that its gradients are added to.
 
     Attributes:
         weight: [inputs, columns], in the type in which products run here.
         bias: One number a column; None where there is none.
-        by_weight: As the weights lie, one behind the other; None where they are not trained.
-        by_bias: None where there is none, or it is not trained.
+        grad_weight: As the weights lie, one behind the other; None where they are not trained.
+        grad_bias: None where there is none, or it is not trained.
         inputs_first: Whether that is as `weight` lies.
     """
 
     weight: torch.Tensor
     bias: torch.Tensor | None
-    by_weight: torch.Tensor | None
-    by_bias: torch.Tensor | None
+    grad_weight: torch.Tensor | None
+    grad_bias: torch.Tensor | None
     inputs_first: bool
 
     def times(self, rows: torch.Tensor) -> torch.Tensor:
@@ -83,16 +83,16 @@ class Factor:
         product = flat @ self.weight if self.bias is None else torch.addmm(self.bias, flat, self.weight)
         return product.view(*rows.shape[:-1], -1)
 
-    def back(self, by_value: torch.Tensor) -> torch.Tensor:
+    def back(self, grad_value: torch.Tensor) -> torch.Tensor:
         """The gradient with respect to the rows, from the product's."""
-        return (by_value.flatten(0, -2) @ self.weight.t()).view(*by_value.shape[:-1], -1)
+        return (grad_value.flatten(0, -2) @ self.weight.t()).view(*grad_value.shape[:-1], -1)
 
-    def add_by_weight(self, rows: torch.Tensor, by_value: torch.Tensor) -> None:
+    def add_by_weight(self, rows: torch.Tensor, grad_value: torch.Tensor) -> None:
         """Add the weight's gradient: the rows that it was multiplied with, transposed, times the product's."""
-        if self.by_weight is None:
+        if self.grad_weight is None:
             return
-        rows, by_value = rows.flatten(0, -2), by_value.flatten(0, -2)
-        add_product(self.by_weight, *((rows, by_value) if self.inputs_first else (by_value, rows)))
+        rows, grad_value = rows.flatten(0, -2), grad_value.flatten(0, -2)
+        add_product(self.grad_weight, *((rows, grad_value) if self.inputs_first else (grad_value, rows)))
 
 
 @dataclass(frozen=True)
@@ -100,14 +100,14 @@ class Product:
     """What a matrix product made.
 
     The gradient of its bias is a sum over rows of the gradient with respect to `value`. The operation that makes that
-    gradient adds it to `by_bias`, in the same pass over memory.
+    gradient adds it to `grad_bias`, in the same pass over memory.
     """
 
     value: torch.Tensor
-    by_bias: torch.Tensor | None
+    grad_bias: torch.Tensor | None
 
 
-class Gathered(Arithmetic):
+class FusedBackward(Arithmetic):
     """The arithmetic of one step.
 
     Attributes:
@@ -115,23 +115,23 @@ class Gathered(Arithmetic):
             somebody asks for a gradient, and nobody asks it for those of the weights.
     """
 
-    def __init__(self, totals: Totals, fused: bool = False) -> None:
+    def __init__(self, totals: GradAccumulators, fused: bool = False) -> None:
         """`fused` takes a GPU's kernels for the passes."""
         self.totals = totals
         self.passes, self.fused = passes_for(fused), fused
         self.anchor = torch.zeros((), requires_grad=totals.of_the_body)
-        self._factors: dict[tuple[Projection, int], Factor] = {}
+        self._factors: dict[tuple[Projection, int], CastWeight] = {}
 
-    def factor(self, projection: Projection, begin: int = 0) -> Factor:
+    def factor(self, projection: Projection, begin: int = 0) -> CastWeight:
         """Of a projection's columns from `begin` on; made once for all windows of the step."""
         if (projection, begin) not in self._factors:
-            inputs_first, by_weight = projection.inputs_first, self.totals.of(projection.weights)
-            weight, by_bias = _cast(projection.weights), self.totals.of(projection.biases)
-            self._factors[projection, begin] = Factor(
+            inputs_first, grad_weight = projection.inputs_first, self.totals.of(projection.weights)
+            weight, grad_bias = _cast(projection.weights), self.totals.of(projection.biases)
+            self._factors[projection, begin] = CastWeight(
                 (weight if inputs_first else weight.t())[:, begin:],
                 _cast(projection.biases)[begin:] if projection.biases else None,
-                None if by_weight is None else by_weight[:, begin:] if inputs_first else by_weight[begin:],
-                None if by_bias is None else by_bias[begin:],
+                None if grad_weight is None else grad_weight[:, begin:] if inputs_first else grad_weight[begin:],
+                None if grad_bias is None else grad_bias[begin:],
                 inputs_first,
             )
         return self._factors[projection, begin]
@@ -161,7 +161,7 @@ class Gathered(Arithmetic):
             x_BTK = x_BTK.to(norm.weight.dtype)
         factor = self.factor(projection, begin)
         x_BTK, value, means_BMK = _run(_NormProject, x_BTK, *_parts(added), self, norm, factor, means)
-        return x_BTK, Product(value, factor.by_bias), means_BMK
+        return x_BTK, Product(value, factor.grad_bias), means_BMK
 
     def means(self, x_BTK: torch.Tensor, count: int) -> torch.Tensor:
         """Keeps nothing."""
@@ -174,34 +174,34 @@ class Gathered(Arithmetic):
         if activation is None:
             return x_BTK, self.project(activated(self.value(hidden), block), block.down)
         down = self.factor(block.down)
-        return x_BTK, Product(_run(_ActivateProject, *_parts(hidden), down, *activation), down.by_bias)
+        return x_BTK, Product(_run(_ActivateProject, *_parts(hidden), down, *activation), down.grad_bias)
 
     def project(self, x_BTK: torch.Tensor, projection: Projection) -> Product:
         """Keeps what is multiplied."""
         factor = self.factor(projection)
-        return Product(_run(_Project, x_BTK, factor), factor.by_bias)
+        return Product(_run(_Project, x_BTK, factor), factor.grad_bias)
 
     def value(self, product: Product | torch.Tensor) -> torch.Tensor:
         """With a graph that takes care of the bias."""
         if isinstance(product, torch.Tensor):
             return product
-        return product.value if product.by_bias is None else _run(_Biased, product.value, product.by_bias, self)
+        return product.value if product.grad_bias is None else _run(_Biased, product.value, product.grad_bias, self)
 
     def parts(self, product: Product | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The bias is taken care of elsewhere."""
-        return (product, None) if isinstance(product, torch.Tensor) else (product.value, product.by_bias)
+        return (product, None) if isinstance(product, torch.Tensor) else (product.value, product.grad_bias)
 
     def heads(
-        self, product: Product | torch.Tensor, block: Block, turn: Turn | None = None
+        self, product: Product | torch.Tensor, block: Block, cos_sin: CosSin | None = None
     ) -> tuple[torch.Tensor, ...]:
         """Views, which attention keeps."""
-        return _run(_Heads, *self.parts(product), self, block, *(turn or (None, None)))
+        return _run(_Heads, *self.parts(product), self, block, *(cos_sin or (None, None)))
 
     def plus(self, product: Product, x_BTK: torch.Tensor | None) -> Product:
         """In the product's type."""
         if x_BTK is None:
             return product
-        return Product(product.value + x_BTK.to(product.value.dtype), product.by_bias)
+        return Product(product.value + x_BTK.to(product.value.dtype), product.grad_bias)
 
     def dropout(self, product: Product, dropout: Module | None) -> Product:
         """By autograd, where there is any."""
@@ -219,7 +219,7 @@ class Gathered(Arithmetic):
 
 
 def _parts(product: Product | None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    return (None, None) if product is None else (product.value, product.by_bias)
+    return (None, None) if product is None else (product.value, product.grad_bias)
 
 
 def _cast(stack: tuple[nn.Parameter, ...]) -> torch.Tensor:
@@ -246,7 +246,7 @@ class _Unkept:
 class _Embed(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, anchor: torch.Tensor, step: Gathered, tokens_BT: torch.Tensor, position_BT: torch.Tensor,
+        ctx: Any, anchor: torch.Tensor, step: FusedBackward, tokens_BT: torch.Tensor, position_BT: torch.Tensor,
         tokens: nn.Parameter, positions: nn.Parameter | None,
     ) -> torch.Tensor:  # fmt: skip
         ctx.step, ctx.weights = step, (tokens, positions)
@@ -256,15 +256,15 @@ class _Embed(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_x_BTK: torch.Tensor) -> tuple[None, ...]:
+    def backward(ctx: Any, grad_x_BTK: torch.Tensor) -> tuple[None, ...]:
         tokens_BT, position_BT = ctx.saved_tensors
         tokens, positions = (None if one is None else ctx.step.totals.of((one,)) for one in ctx.weights)
         if tokens is not None:
-            tokens.index_add_(0, tokens_BT.flatten(), by_x_BTK.flatten(0, 1))
+            tokens.index_add_(0, tokens_BT.flatten(), grad_x_BTK.flatten(0, 1))
         if positions is not None:
-            if len(position_BT) < len(by_x_BTK):  # the same in all lanes
-                by_x_BTK = by_x_BTK.sum(0, keepdim=True)
-            positions.index_add_(0, position_BT.flatten(), by_x_BTK.flatten(0, 1))
+            if len(position_BT) < len(grad_x_BTK):  # the same in all lanes
+                grad_x_BTK = grad_x_BTK.sum(0, keepdim=True)
+            positions.index_add_(0, position_BT.flatten(), grad_x_BTK.flatten(0, 1))
         return (None,) * 6
 
 
@@ -273,31 +273,31 @@ class _NormProject(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, by_bias_of_added: torch.Tensor | None,
-        step: Gathered, norm: Module, factor: Factor | None, means: int,
+        ctx: Any, x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, grad_bias_of_added: torch.Tensor | None,
+        step: FusedBackward, norm: Module, factor: CastWeight | None, means: int,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:  # fmt: skip
         ctx.set_materialize_grads(False)
         kind = x_BTK.dtype if factor is None else factor.weight.dtype
         x_BTK, normed_BTK, means_BMK, moments = step.passes.add_norm(x_BTK, added_BTK, norm, kind, means)
         ctx.save_for_backward(x_BTK, moments)
         ctx.step, ctx.norm, ctx.factor, ctx.kind = step, norm, factor, kind
-        ctx.by_bias, ctx.kind_of_added = by_bias_of_added, None if added_BTK is None else added_BTK.dtype
+        ctx.grad_bias, ctx.kind_of_added = grad_bias_of_added, None if added_BTK is None else added_BTK.dtype
         return x_BTK, normed_BTK if factor is None else factor.times(normed_BTK), means_BMK
 
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, by_x_BTK: torch.Tensor | None, by_value: torch.Tensor, by_means_BMK: torch.Tensor | None
+        ctx: Any, grad_x_BTK: torch.Tensor | None, grad_value: torch.Tensor, grad_means_BMK: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         (x_BTK, moments), step, norm, factor = ctx.saved_tensors, ctx.step, ctx.norm, ctx.factor
         gradient, low, normed = step.passes.add_norm_backward(
-            by_value if factor is None else factor.back(by_value),
-            by_x_BTK, by_means_BMK, x_BTK, moments, norm, ctx.kind_of_added or x_BTK.dtype,
+            grad_value if factor is None else factor.back(grad_value),
+            grad_x_BTK, grad_means_BMK, x_BTK, moments, norm, ctx.kind_of_added or x_BTK.dtype,
             None if factor is None else ctx.kind,
-            (*(step.totals.of(stack) for stack in _of_norm(norm)), ctx.by_bias),
+            (*(step.totals.of(stack) for stack in _of_norm(norm)), ctx.grad_bias),
         )  # fmt: skip
         if factor is not None:
-            factor.add_by_weight(normed, by_value)
+            factor.add_by_weight(normed, grad_value)
         return gradient, None if ctx.kind_of_added is None else low, *[None] * 5
 
 
@@ -305,19 +305,19 @@ class _Means(torch.autograd.Function):
     """Over stretches of positions."""
 
     @staticmethod
-    def forward(ctx: Any, x_BTK: torch.Tensor, count: int, step: Gathered) -> torch.Tensor:
+    def forward(ctx: Any, x_BTK: torch.Tensor, count: int, step: FusedBackward) -> torch.Tensor:
         ctx.step, ctx.positions = step, x_BTK.shape[1]
         return step.passes.stretch_means(x_BTK, count)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_means_BMK: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return ctx.step.passes.stretch_means_backward(by_means_BMK, ctx.positions), None, None
+    def backward(ctx: Any, grad_means_BMK: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return ctx.step.passes.stretch_means_backward(grad_means_BMK, ctx.positions), None, None
 
 
 class _Project(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows_BTK: torch.Tensor, factor: Factor) -> torch.Tensor:
+    def forward(ctx: Any, rows_BTK: torch.Tensor, factor: CastWeight) -> torch.Tensor:
         ctx.kind, ctx.factor = rows_BTK.dtype, factor
         rows_BTK = rows_BTK.to(factor.weight.dtype)
         ctx.save_for_backward(rows_BTK)
@@ -325,10 +325,10 @@ class _Project(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, grad_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         [rows_BTK] = ctx.saved_tensors
-        ctx.factor.add_by_weight(rows_BTK, by_value)
-        return ctx.factor.back(by_value).to(ctx.kind), None
+        ctx.factor.add_by_weight(rows_BTK, grad_value)
+        return ctx.factor.back(grad_value).to(ctx.kind), None
 
 
 class _ActivateProject(torch.autograd.Function):
@@ -336,56 +336,56 @@ class _ActivateProject(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, by_bias: torch.Tensor | None, factor: Factor,
+        ctx: Any, hidden: torch.Tensor, grad_bias: torch.Tensor | None, factor: CastWeight,
         activate: Activation, activate_backward: Activation,
     ) -> torch.Tensor:  # fmt: skip
         ctx.save_for_backward(hidden)
-        ctx.by_bias, ctx.factor, ctx.activate_backward = by_bias, factor, activate_backward
+        ctx.grad_bias, ctx.factor, ctx.activate_backward = grad_bias, factor, activate_backward
         return factor.times(activate(hidden))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, grad_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         [hidden] = ctx.saved_tensors
-        gradient, active = ctx.activate_backward(hidden, ctx.factor.back(by_value), ctx.by_bias)
-        ctx.factor.add_by_weight(active, by_value)
+        gradient, active = ctx.activate_backward(hidden, ctx.factor.back(grad_value), ctx.grad_bias)
+        ctx.factor.add_by_weight(active, grad_value)
         return gradient, *[None] * 4
 
 
 class _Heads(torch.autograd.Function):
-    """Queries, keys and values as views of what made them, or of that turned; the backward pass puts their gradients
+    """Queries, keys and values as views of what made them, or of that rotated; the backward pass puts their gradients
     side by side."""
 
     @staticmethod
     def forward(
-        ctx: Any, value: torch.Tensor, by_bias: torch.Tensor | None, step: Gathered, block: Block,
+        ctx: Any, value: torch.Tensor, grad_bias: torch.Tensor | None, step: FusedBackward, block: Block,
         cos_TD: torch.Tensor | None, sin_TD: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-        ctx.by_bias, ctx.step = by_bias, step
+        ctx.grad_bias, ctx.step = grad_bias, step
         ctx.save_for_backward(cos_TD, sin_TD)
         if cos_TD is not None and sin_TD is not None:
-            value = step.passes.turned(value, cos_TD, sin_TD, block.turned_heads)
+            value = step.passes.apply_rotary(value, cos_TD, sin_TD, block.rotary_heads)
         return split_heads(value, block)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *by_parts: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        parts = tuple(part.transpose(1, 2).flatten(2) for part in by_parts)
+    def backward(ctx: Any, *grad_parts: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        parts = tuple(part.transpose(1, 2).flatten(2) for part in grad_parts)
         cos_TD, sin_TD = ctx.saved_tensors
-        turn = None if cos_TD is None else (cos_TD, sin_TD)
-        return ctx.step.passes.join(parts, ctx.by_bias, turn), *[None] * 5
+        cos_sin = None if cos_TD is None else (cos_TD, sin_TD)
+        return ctx.step.passes.join(parts, ctx.grad_bias, cos_sin), *[None] * 5
 
 
 class _Biased(torch.autograd.Function):
     """The identity, which adds up a bias's gradient where no other operation does."""
 
     @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, by_bias: torch.Tensor, step: Gathered) -> torch.Tensor:
-        ctx.by_bias, ctx.step = by_bias, step
+    def forward(ctx: Any, value: torch.Tensor, grad_bias: torch.Tensor, step: FusedBackward) -> torch.Tensor:
+        ctx.grad_bias, ctx.step = grad_bias, step
         return value
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_value: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        ctx.step.passes.add_columns(by_value, ctx.by_bias)
-        return by_value, None, None
+    def backward(ctx: Any, grad_value: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        ctx.step.passes.add_columns(grad_value, ctx.grad_bias)
+        return grad_value, None, None

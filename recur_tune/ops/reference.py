@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from recur_tune.common.windowing import NOT_SCORED
-from recur_tune.ops.body import Module, Turn
+from recur_tune.ops.body import CosSin, Module
 
 _ROWS_AT_A_TIME = 512  # whose probabilities exist in single precision
 
@@ -39,9 +39,9 @@ def add_norm(
 
 
 def add_norm_backward(
-    by_normed_BTK: torch.Tensor,
-    by_x_BTK: torch.Tensor | None,
-    by_means_BMK: torch.Tensor | None,
+    grad_normed_BTK: torch.Tensor,
+    grad_x_BTK: torch.Tensor | None,
+    grad_means_BMK: torch.Tensor | None,
     x_BTK: torch.Tensor,
     moments: torch.Tensor,
     norm: Module,
@@ -52,9 +52,9 @@ def add_norm_backward(
     """The gradient with respect to the sum, the same as a `kind` of number, and the norm once more if it is wanted.
 
     Args:
-        by_normed_BTK: The gradient with respect to the norm.
-        by_x_BTK: What else is known of the gradient with respect to the sum.
-        by_means_BMK: The gradient with respect to the sum's means over stretches of positions.
+        grad_normed_BTK: The gradient with respect to the norm.
+        grad_x_BTK: What else is known of the gradient with respect to the sum.
+        grad_means_BMK: The gradient with respect to the sum's means over stretches of positions.
         x_BTK: The sum.
         moments: What `add_norm` gave for this.
         norm: Whose weight and bias these are.
@@ -62,22 +62,22 @@ def add_norm_backward(
         kind_of_norm: A type for the third, or None.
         totals: Of the norm's weight, of its bias, and of a bias that was part of what was added.
     """
-    by_normed_BTK = by_normed_BTK.to(x_BTK.dtype)
+    grad_normed_BTK = grad_normed_BTK.to(x_BTK.dtype)
     if is_rms(norm):
-        gradient, by_weight, by_bias = _rms_norm_backward(by_normed_BTK, x_BTK, moments[0], norm)
+        gradient, grad_weight, grad_bias = _rms_norm_backward(grad_normed_BTK, x_BTK, moments[0], norm)
     else:
-        gradient, by_weight, by_bias = torch.ops.aten.native_layer_norm_backward(
-            by_normed_BTK, x_BTK, [x_BTK.shape[-1]], *moments.unbind(), norm.weight, norm.bias, [True] * 3
+        gradient, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
+            grad_normed_BTK, x_BTK, [x_BTK.shape[-1]], *moments.unbind(), norm.weight, norm.bias, [True] * 3
         )
-    if by_x_BTK is not None:
-        gradient += by_x_BTK
-    if by_means_BMK is not None:
-        _add_spread(gradient, by_means_BMK)
+    if grad_x_BTK is not None:
+        gradient += grad_x_BTK
+    if grad_means_BMK is not None:
+        _add_spread(gradient, grad_means_BMK)
     of_weight, of_bias, of_added = totals
     if of_weight is not None:
-        of_weight += by_weight
-    if of_bias is not None and by_bias is not None:
-        of_bias += by_bias
+        of_weight += grad_weight
+    if of_bias is not None and grad_bias is not None:
+        of_bias += grad_bias
     add_columns(gradient, of_added)
     normed = None if kind_of_norm is None else _norm(x_BTK, norm)[0].to(kind_of_norm)
     return gradient, gradient.to(kind), normed
@@ -102,19 +102,19 @@ def stretch_means(x_BTK: torch.Tensor, count: int) -> torch.Tensor:
     return torch.stack([x_BTK[:, begin:end].sum(1) / max(1, end - begin) for begin, end in parts], dim=1)
 
 
-def stretch_means_backward(by_means_BMK: torch.Tensor, positions: int) -> torch.Tensor:
+def stretch_means_backward(grad_means_BMK: torch.Tensor, positions: int) -> torch.Tensor:
     """The gradient with respect to so many positions."""
-    lanes, _, size = by_means_BMK.shape
-    gradient = by_means_BMK.new_zeros(lanes, positions, size)
-    _add_spread(gradient, by_means_BMK)
+    lanes, _, size = grad_means_BMK.shape
+    gradient = grad_means_BMK.new_zeros(lanes, positions, size)
+    _add_spread(gradient, grad_means_BMK)
     return gradient
 
 
-def _add_spread(gradient: torch.Tensor, by_means_BMK: torch.Tensor) -> None:
+def _add_spread(gradient: torch.Tensor, grad_means_BMK: torch.Tensor) -> None:
     """Add to every position its part of the gradient with respect to means."""
-    for number, (begin, end) in enumerate(stretches(gradient.shape[1], by_means_BMK.shape[1])):
+    for number, (begin, end) in enumerate(stretches(gradient.shape[1], grad_means_BMK.shape[1])):
         if end > begin:
-            gradient[:, begin:end].add_(by_means_BMK[:, number : number + 1], alpha=1 / (end - begin))
+            gradient[:, begin:end].add_(grad_means_BMK[:, number : number + 1], alpha=1 / (end - begin))
 
 
 def gelu(hidden: torch.Tensor) -> torch.Tensor:
@@ -122,24 +122,24 @@ def gelu(hidden: torch.Tensor) -> torch.Tensor:
     return F.gelu(hidden, approximate="tanh")
 
 
-def gelu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
+def gelu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradient with respect to `hidden`, and what the function made of it once more."""
     if hidden.device.type == "cpu" and hidden.dtype != torch.bfloat16:  # which would round every operation's result
-        gradient, active = _gelu_backward_by_sigmoid(hidden, by_active)
+        gradient, active = _gelu_backward_by_sigmoid(hidden, grad_active)
     else:
-        gradient, active = torch.ops.aten.gelu_backward(by_active, hidden, approximate="tanh"), gelu(hidden)
+        gradient, active = torch.ops.aten.gelu_backward(grad_active, hidden, approximate="tanh"), gelu(hidden)
     add_columns(gradient, total)
     return gradient, active
 
 
-def _gelu_backward_by_sigmoid(hidden: torch.Tensor, by_active: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _gelu_backward_by_sigmoid(hidden: torch.Tensor, grad_active: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Both from one sigmoid, in less than half the time: a CPU's tanh takes three times as long, and torch's backward
     pass has one of its own. With s the sigmoid of y, the derivative of x s is s + x y' s (1 - s)."""
     slope, square = hidden.new_full((), _GELU_SLOPE), hidden * hidden
     sigmoid = torch.add(slope, square, alpha=_GELU_BEND).mul_(hidden).sigmoid_()
     gradient = torch.add(slope, square, alpha=3 * _GELU_BEND, out=square).mul_(hidden)
     torch.ops.aten.sigmoid_backward(gradient, sigmoid, grad_input=gradient)
-    return gradient.add_(sigmoid).mul_(by_active), sigmoid.mul_(hidden)
+    return gradient.add_(sigmoid).mul_(grad_active), sigmoid.mul_(hidden)
 
 
 def swiglu(hidden: torch.Tensor) -> torch.Tensor:
@@ -148,22 +148,22 @@ def swiglu(hidden: torch.Tensor) -> torch.Tensor:
     return F.silu(gate) * up
 
 
-def swiglu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
+def swiglu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradient with respect to `hidden`, and what the function made of it once more."""
     gate, up = hidden.chunk(2, dim=-1)
     open_gate = F.silu(gate)
     gradient = torch.empty_like(hidden)
-    by_gate, by_up = gradient.chunk(2, dim=-1)
-    by_gate.copy_(torch.ops.aten.silu_backward(by_active * up, gate))
-    torch.mul(by_active, open_gate, out=by_up)
+    grad_gate, grad_up = gradient.chunk(2, dim=-1)
+    grad_gate.copy_(torch.ops.aten.silu_backward(grad_active * up, gate))
+    torch.mul(grad_active, open_gate, out=grad_up)
     add_columns(gradient, total)
     return gradient, open_gate * up
 
 
-def turned(
+def apply_rotary(
     qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, back: bool = False
 ) -> torch.Tensor:
-    """Rotary positions: the first so many heads turned, or turned back, each pair of numbers (one of a head's first
+    """Rotary positions: the first so many heads rotated, or rotated back, each pair of numbers (one of a head's first
     half, one of its second) by its position's angle; the rest as it is."""
     columns = heads * cos_TD.shape[-1]
     x = qkv_BTC[..., :columns].unflatten(-1, (heads, -1))
@@ -177,18 +177,18 @@ def turned(
 def join(
     parts: tuple[torch.Tensor, ...],
     total: Total,
-    turn: Turn | None = None,
+    cos_sin: CosSin | None = None,
     down: int | torch.Tensor = 0,
     rows: int | None = None,
 ) -> torch.Tensor:
-    """Gradients of queries, keys and values side by side; where the first two were turned, turned back. Of a packed
+    """Gradients of queries, keys and values side by side; where the first two were rotated, rotated back. Of a packed
     window so many rows, which lie so far down in all lanes, or in each by its own."""
     joined = torch.cat(parts, dim=-1)
     if rows is not None:
         joined = move(joined, -down, rows)
-    if turn is not None:
-        columns, size = joined.shape[-1] - parts[-1].shape[-1], turn[0].shape[-1]
-        joined = turned(joined, *turn, columns // size, back=True)
+    if cos_sin is not None:
+        columns, size = joined.shape[-1] - parts[-1].shape[-1], cos_sin[0].shape[-1]
+        joined = apply_rotary(joined, *cos_sin, columns // size, back=True)
     add_columns(joined, total)
     return joined
 
@@ -227,21 +227,21 @@ def in_places(extra_BMC: torch.Tensor, places_MC: torch.Tensor | None, seen_B: t
     return extra_BMC + F.embedding(place_BM.clamp(min=0), places_MC) * (place_BM >= 0)[..., None]
 
 
-def by_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None) -> torch.Tensor:
+def grad_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None) -> torch.Tensor:
     """The gradient by what is inserted, so many rows, from those of all keys and values, each [B, S, C]."""
     lane, row = _where_inserted(parts[0], inserted, seen_B)
     return torch.cat([part[lane, row] for part in parts], dim=-1)
 
 
-def by_places(
+def grad_places(
     parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None, kind: torch.dtype
 ) -> torch.Tensor:
     """The same with respect to what so many places add, as a `kind` of number."""
-    by_place_BMC = torch.cat([part[:, :inserted] for part in parts], dim=-1).to(kind)
+    grad_place_BMC = torch.cat([part[:, :inserted] for part in parts], dim=-1).to(kind)
     if seen_B is None:
-        return by_place_BMC.sum(0)
+        return grad_place_BMC.sum(0)
     is_seen_BM = torch.arange(inserted, device=seen_B.device) < seen_B[:, None]
-    return (by_place_BMC * is_seen_BM[..., None]).sum(0)
+    return (grad_place_BMC * is_seen_BM[..., None]).sum(0)
 
 
 def _where_inserted(packed_BSC: torch.Tensor, inserted: int, seen_B: torch.Tensor | None) -> tuple[Any, Any]:
@@ -300,11 +300,11 @@ def _norm(x_BTK: torch.Tensor, norm: Module) -> tuple[torch.Tensor, ...]:
 
 
 def _rms_norm_backward(
-    by_normed_BTK: torch.Tensor, x_BTK: torch.Tensor, scale_BT1: torch.Tensor, norm: Module
+    grad_normed_BTK: torch.Tensor, x_BTK: torch.Tensor, scale_BT1: torch.Tensor, norm: Module
 ) -> tuple[torch.Tensor, torch.Tensor, None]:
     """Gradients with respect to what is normed and to the weight."""
     unit_BTK = x_BTK * scale_BT1
-    by_unit_BTK = by_normed_BTK * norm.weight
-    along_BT1 = (by_unit_BTK * unit_BTK).mean(-1, keepdim=True)
-    by_weight = (by_normed_BTK * unit_BTK).flatten(0, -2).sum(0)
-    return (by_unit_BTK - unit_BTK * along_BT1) * scale_BT1, by_weight, None
+    grad_unit_BTK = grad_normed_BTK * norm.weight
+    along_BT1 = (grad_unit_BTK * unit_BTK).mean(-1, keepdim=True)
+    grad_weight = (grad_normed_BTK * unit_BTK).flatten(0, -2).sum(0)
+    return (grad_unit_BTK - unit_BTK * along_BT1) * scale_BT1, grad_weight, None

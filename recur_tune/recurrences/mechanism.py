@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
+from recur_tune.common.deprecated import accepts_old_arguments
 from recur_tune.common.shape import Shape
 from recur_tune.common.windowing import Windowing
 
@@ -48,6 +49,12 @@ class Work(NamedTuple):
     carried: float = 0.0
 
 
+@accepts_old_arguments(
+    "0.4.0",
+    both_ways="bidirectional",
+    outside_products="flops_independent_fields",
+    outside_state="state_independent_fields",
+)
 @dataclass(frozen=True)
 class Mechanism:
     """A recurrence: its fields, where its module is, and what can be told of it without building it.
@@ -67,13 +74,13 @@ class Mechanism:
         state_floats: Numbers in the state of one lane; None has them counted.
         from_the_start: Whether a document's first window has a state as well, a learned one.
         stops_gradients: Whether no gradient goes from a window to the one before, as its module says too.
-        both_ways: Whether it connects an encoder's windows too: they are read in both directions, and end in padding.
+        bidirectional: Whether it connects an encoder's windows too, which end in padding.
         leaves_overlap_out: Whether what the next window reads again is not in the state; a step's memory then depends
             on the overlap.
         kept_as_read: Whether a state's numbers have the precision in which a window is read; else single precision.
         positions: Given a spec and a body's shape, the positions that its rows take beside a window's own.
-        outside_products: Fields that enter no matrix product.
-        outside_state: Fields that the size of the state does not depend on.
+        flops_independent_fields: Fields that enter no matrix product.
+        state_independent_fields: Fields that the size of the state does not depend on.
         check: Given a spec, a body's shape and its name, one sentence on what the body cannot do, or None.
     """
 
@@ -89,12 +96,12 @@ class Mechanism:
     state_floats: Callable[[Any, Shape], int] | None = None
     from_the_start: bool = False
     stops_gradients: bool = False
-    both_ways: bool = False
+    bidirectional: bool = False
     leaves_overlap_out: bool = True
     kept_as_read: bool = False
     positions: Callable[[Any, Shape], int] = lambda spec, shape: 0
-    outside_products: frozenset[str] = frozenset()
-    outside_state: frozenset[str] = frozenset()
+    flops_independent_fields: frozenset[str] = frozenset()
+    state_independent_fields: frozenset[str] = frozenset()
     check: Callable[[Any, Shape, str], str | None] = lambda spec, shape, base: None
 
     def load(self) -> Any:

@@ -1,7 +1,7 @@
 """The seam between a body and a recurrence: what one window leaves for the next, and how the next uses it.
 
-A recurrence opens a *passage* for each window, from the state that the window before left. On the way through the
-blocks the reader calls the passage's hooks; closing it gives the next state. A mechanism is one folder
+A recurrence opens a *window pass* for each window, from the state that the window before left. On the way through the
+blocks the reader calls its hooks; closing it gives the next state. A mechanism is one folder
 in `recurrences/`, or a package of its own: a description, which gives it its name and its fields, and a module. Nothing
 else asks which one it is.
 
@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from recur_tune.common.deprecated import warn_once
 from recur_tune.common.shape import Shape
 
 State = tuple[torch.Tensor, ...]  # floating-point, lanes first; only the recurrence knows what they are
@@ -28,7 +29,7 @@ GATE_SPEED = 30.0
 CLOSED_GATE = -4.0 / GATE_SPEED  # lets 1.8 % through: training begins almost at the body's quality, and can open it
 
 
-class Passage:
+class WindowPass:
     """One window's way through the blocks. Every hook does nothing by default; layers are counted from 0.
 
     Of a window that is read in parts (as text is generated) the hooks see one part after another.
@@ -102,7 +103,7 @@ class Passage:
         raise NotImplementedError
 
 
-class Measure(Passage):
+class CalibrationPass(WindowPass):
     """Texts that are read without a state, so that a recurrence gets to know the body."""
 
     def take(self, weight: float) -> None:
@@ -128,7 +129,7 @@ class Recurrence(nn.Module):
         """A state for lanes that have none, which must not be seen."""
         raise NotImplementedError
 
-    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> Passage:
+    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> WindowPass:
         """Begin a window.
 
         Args:
@@ -138,7 +139,7 @@ class Recurrence(nn.Module):
         """
         raise NotImplementedError
 
-    def calibrated_by(self) -> Measure | None:
+    def calibrated_by(self) -> CalibrationPass | None:
         """What measures the body, where the recurrence must know something of it; None: nothing."""
         return None
 
@@ -169,3 +170,14 @@ def as_given(x: torch.Tensor) -> AbstractContextManager[None]:
     """A context in which products have the type of their factors, whatever autocast would make of them."""
     device = x.device.type
     return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)  # which meta does not know
+
+
+def __getattr__(name: str) -> Any:
+    """Classes by their old names."""
+    if name not in _RENAMED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warn_once(name, _RENAMED[name].__name__, "0.4.0")
+    return _RENAMED[name]
+
+
+_RENAMED = {"Passage": WindowPass, "Measure": CalibrationPass}

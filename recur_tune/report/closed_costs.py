@@ -10,10 +10,10 @@ from pathlib import Path
 from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESETS
 from recur_tune.common.shape import FAMILIES, Shape, family_of, shape_of
 from recur_tune.config.trial import TrialConfig
-from recur_tune.report.reading import Reading
+from recur_tune.report.reading import SearchView
 
 
-def closed_form(search: Reading, cost: str, configs: Sequence[TrialConfig]) -> Callable[[TrialConfig], float] | None:
+def closed_form(search: SearchView, cost: str, configs: Sequence[TrialConfig]) -> Callable[[TrialConfig], float] | None:
     """A cost of these trials; None where it has to be simulated, a base's shape is not at hand, or a recurrence has no
     closed form."""
     from recur_tune.cost.flops import is_closed
@@ -22,7 +22,7 @@ def closed_form(search: Reading, cost: str, configs: Sequence[TrialConfig]) -> C
     bases = {(config.base, config.tokenizer): config for config in configs}
     shapes = {key: shape for key, config in bases.items() if (shape := _shape(search, config))}
     # A plan by what memory is left, or a frozen body: a step has to be simulated.
-    is_simulated = any(config.checkpointing == "auto" or config.tune == "recurrence" for config in configs)
+    is_simulated = any(config.checkpointing == "auto" or config.trainable == "recurrence" for config in configs)
     price = _PRICES.get(cost)
     if price is None or len(shapes) < len(bases) or (cost == "training_flops_per_token" and is_simulated):
         return None
@@ -31,7 +31,7 @@ def closed_form(search: Reading, cost: str, configs: Sequence[TrialConfig]) -> C
     return lambda config: price(config, shapes[config.base, config.tokenizer])
 
 
-def _shape(search: Reading, config: TrialConfig) -> Shape | None:
+def _shape(search: SearchView, config: TrialConfig) -> Shape | None:
     """The base's shape, from its folder or its name; None where neither tells."""
     place = search.directory.with_own_base(config).base
     found = {"model_type": "gpt2", **named} if (named := PRESETS.get(place) or KNOWN_SHAPES.get(place)) else {}
@@ -49,11 +49,11 @@ def _flops(config: TrialConfig, shape: Shape) -> float:
 
 
 def _training_flops(config: TrialConfig, shape: Shape) -> float:
-    from recur_tune.bptt.chain import fixed_plan
+    from recur_tune.bptt.plan import fixed_plan
     from recur_tune.cost.flops import training_flops_per_token
 
     assert config.checkpointing != "auto"
-    return training_flops_per_token(config, shape, fixed_plan(config.checkpointing, config.windows))
+    return training_flops_per_token(config, shape, fixed_plan(config.checkpointing, config.bptt_windows))
 
 
 def _inference_memory(config: TrialConfig, shape: Shape) -> float:

@@ -17,7 +17,7 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.report.figures.front import Front, Group, thin_names
 from recur_tune.report.figures.marks import COLOURS, SYMBOLS, Figure, Kind, Panel, layout
 from recur_tune.report.page import cell, page, section, table
-from recur_tune.report.reading import Reading, read_search
+from recur_tune.report.reading import SearchView, read_search
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front, hypervolume
 from recur_tune.search.record.objectives import OBJECTIVES, Objective
@@ -32,7 +32,7 @@ _LONGEST_FILE_NAME = 120
 class Comparison:
     """Searches, and the objectives in which they can be compared."""
 
-    searches: list[Reading]
+    searches: list[SearchView]
     quality: Objective
     costs: list[Objective]
     remarks: list[str]  # what cannot be compared, and what only with care
@@ -164,7 +164,7 @@ def default_file(names: Sequence[str]) -> str:
     return f"{joined if len(joined) <= _LONGEST_FILE_NAME else f'compare-{names[0]}-and-{len(names) - 1}-more'}.html"
 
 
-def _quality(searches: Sequence[Reading]) -> tuple[Objective, list[str]]:
+def _quality(searches: Sequence[SearchView]) -> tuple[Objective, list[str]]:
     """A quality that means the same in all searches, and what had to be left out for it."""
     first = [name for name in searches[0].spec.objectives if OBJECTIVES[name].kind == "quality"]
     shared = [name for name in first if _all_minimise(searches, name)]
@@ -186,7 +186,7 @@ def _quality(searches: Sequence[Reading]) -> tuple[Objective, list[str]]:
     raise UserError(f"names: {why or 'their values are no numbers'}; bits_per_byte could be, but not all have it.")
 
 
-def _cautions(searches: Sequence[Reading]) -> list[str]:
+def _cautions(searches: Sequence[SearchView]) -> list[str]:
     """Differences that a reader has to keep in mind."""
     found = []
     budgets = {search.name: search.spec.budget.tokens for search in searches}
@@ -202,23 +202,23 @@ def _cautions(searches: Sequence[Reading]) -> list[str]:
     return found
 
 
-def _complete(search: Reading, objectives: Sequence[str]) -> list[TrialRecord]:
+def _complete(search: SearchView, objectives: Sequence[str]) -> list[TrialRecord]:
     trials = (trial for trial in search.state.trials.values() if trial.state == "complete")
     return [trial for trial in trials if np.isfinite(trial.values(objectives) or [math.nan]).all()]
 
 
-def _all_minimise(searches: Sequence[Reading], objective: str) -> bool:
+def _all_minimise(searches: Sequence[SearchView], objective: str) -> bool:
     return all(objective in search.spec.objectives for search in searches)
 
 
-def _first_config(search: Reading) -> TrialConfig:
+def _first_config(search: SearchView) -> TrialConfig:
     return next(iter(search.configs.values()))
 
 
-def _corpus(search: Reading) -> str:
+def _corpus(search: SearchView) -> str:
     return _first_config(search).corpus  # a search has one
 
 
-def _tokenizers(search: Reading) -> frozenset[str]:
+def _tokenizers(search: SearchView) -> frozenset[str]:
     """The tokenizers of its trials; one that is not named comes with its base."""
     return frozenset(config.tokenizer or f"that of {config.base}" for config in search.configs.values())

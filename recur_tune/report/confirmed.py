@@ -7,12 +7,12 @@ import math
 
 from recur_tune.report.figures.confirmed import HEIGHT, confirmed_figure
 from recur_tune.report.figures.marks import Panel
-from recur_tune.report.reading import Reading
+from recur_tune.report.reading import SearchView
 from recur_tune.search.record.confirmation import Confirmation, Confirmed, confirmation
 from recur_tune.search.record.objectives import OBJECTIVES
 
 
-def confirmed_panel(search: Reading) -> Panel:
+def confirmed_panel(search: SearchView) -> Panel:
     """Means over further seeds against the first cost; hollow marks do no better than a cheaper one."""
     key, title = "confirmed", "The front, confirmed with other seeds"
     found = confirmation(search.state, search.spec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from recur_tune.report.figures.marks import Figure, Panel, layout, plain_axis
-from recur_tune.report.reading import Reading
+from recur_tune.report.reading import SearchView
 from recur_tune.report.shares import Shares, shares_of
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.space import Fixed
@@ -15,7 +15,7 @@ _LONG = 1.8  # of an axis, in units of its 100 %: at its end stand the numbers
 _GAP = 0.03  # between two columns, of the figure's width
 
 
-def importance_panel(search: Reading) -> Panel:
+def importance_panel(search: SearchView) -> Panel:
     """The share of each parameter in each objective, and how sure that is."""
     key, title = "importance", "What mattered"
     found = importances(search)
@@ -31,7 +31,7 @@ def importance_panel(search: Reading) -> Panel:
     return Panel(key, title, caption, _figure(shares, labels, height), height, min_width=130 + 130 * len(shares))
 
 
-def importances(search: Reading) -> dict[str, Shares | str]:
+def importances(search: SearchView) -> dict[str, Shares | str]:
     """By objective, each parameter's share; or why there is none, as part of a sentence."""
     return {name: shares_of(search, OBJECTIVES[name]) for name in search.spec.objectives}
 

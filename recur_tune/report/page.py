@@ -21,7 +21,7 @@ from recur_tune.report.importance import importance_panel
 from recur_tune.report.panels import front_panel, windows_panel
 from recur_tune.report.parallel import parallel_panel
 from recur_tune.report.progress import curves_panel, timeline_panel, volume_panel
-from recur_tune.report.reading import Reading
+from recur_tune.report.reading import SearchView
 from recur_tune.report.template import SCRIPT, STYLE
 from recur_tune.search.record.directory import code_version
 from recur_tune.search.record.objectives import OBJECTIVES
@@ -30,7 +30,7 @@ from recur_tune.search.record.state import values_of
 _WIDE = {"front", "parallel", "timeline", "fronts"}
 
 
-def report_panels(search: Reading) -> list[Panel]:
+def report_panels(search: SearchView) -> list[Panel]:
     """Every figure of a report, what people look for first at the top."""
     makers = (
         front_panel, confirmed_panel, windows_panel, volume_panel, curves_panel, importance_panel, parallel_panel,
@@ -39,7 +39,7 @@ def report_panels(search: Reading) -> list[Panel]:
     return [make(search) for make in makers]
 
 
-def report_page(search: Reading, panels: Sequence[Panel] | None = None) -> str:
+def report_page(search: SearchView, panels: Sequence[Panel] | None = None) -> str:
     """A search's report."""
     chosen = report_panels(search) if panels is None else panels
     known = {number: _known(search, number) for number in (*search.state.trials, *search.state.repeats)}
@@ -128,7 +128,7 @@ def cell(text: str, kind: str = "") -> str:
     return f"<td class={kind}>{text}</td>" if kind else f"<td>{text}</td>"
 
 
-def _front_table(search: Reading) -> str:
+def _front_table(search: SearchView) -> str:
     title = "<h2>The front, and how to train each of it again</h2>"
     if not search.best:
         return f"<section class=wide>{title}<p class=words>No trial is on the front yet.</p></section>"
@@ -149,7 +149,7 @@ def _command(text: str) -> str:
     return f"<code><span>{words}</span></code>"
 
 
-def _linked(search: Reading, number: int) -> str:
+def _linked(search: SearchView, number: int) -> str:
     trial = search.state.trials[number]
     role = f" ({html.escape(trial.role)})" if trial.role else ""
     if url := search.links.get(number):
@@ -157,13 +157,13 @@ def _linked(search: Reading, number: int) -> str:
     return f"{trial.name}{role}"
 
 
-def _known(search: Reading, number: int) -> dict[str, str]:
+def _known(search: SearchView, number: int) -> dict[str, str]:
     """What the page knows of a trial: its words, and its page in MLflow where it has one."""
     words = {"text": search.about(search.state.record(number))}
     return words | {"url": search.links[number]} if number in search.links else words
 
 
-def _about(search: Reading) -> str:
+def _about(search: SearchView) -> str:
     """One sentence of what was searched."""
     corpus = next(iter(search.configs.values())).corpus  # a search has one
     bases = ", ".join(sorted({config.base for config in search.configs.values()}))
@@ -177,7 +177,7 @@ def _about(search: Reading) -> str:
     )
 
 
-def _summary(search: Reading) -> dict[str, str]:
+def _summary(search: SearchView) -> dict[str, str]:
     """The search in numbers."""
     counts: dict[str, int] = {}
     for trial in search.state.trials.values():

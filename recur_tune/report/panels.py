@@ -8,14 +8,14 @@ from typing import Any
 
 from recur_tune.report.figures.front import EDGE, Front, by_kind, points, thin_names
 from recur_tune.report.figures.marks import KINDS, Figure, Panel, axis, layout, plain_axis, usual_top
-from recur_tune.report.reading import Reading
+from recur_tune.report.reading import SearchView
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.state import TrialRecord, values_of
 
 _FRONT_HEIGHT, _HEIGHT = 540, 420
 
 
-def front_panel(search: Reading) -> Panel:
+def front_panel(search: SearchView) -> Panel:
     """Quality against the first cost, coloured by the second; the trials of every kind have a shape of their own."""
     key, title = "front", f"The front: {search.quality.title} against {search.costs[0].title}"
     if not search.complete:
@@ -41,7 +41,7 @@ def front_panel(search: Reading) -> Panel:
     return Panel(key, title, caption, figure, _FRONT_HEIGHT)
 
 
-def windows_panel(search: Reading) -> Panel:
+def windows_panel(search: SearchView) -> Panel:
     """Quality by window size, a line through the best of each kind."""
     key, title = "windows", f"{search.quality.title.capitalize()} by window size"
     sizes = sorted({search.configs[trial.number].window for trial in search.complete})
@@ -74,7 +74,7 @@ def windows_panel(search: Reading) -> Panel:
     return Panel(key, title, caption, figure, _HEIGHT)
 
 
-def best_by_window(search: Reading, trials: Iterable[TrialRecord]) -> list[TrialRecord]:
+def best_by_window(search: SearchView, trials: Iterable[TrialRecord]) -> list[TrialRecord]:
     """The trial with the best quality at every window size, the smallest window first."""
     best: dict[int, TrialRecord] = {}
     for trial in trials:
@@ -84,11 +84,11 @@ def best_by_window(search: Reading, trials: Iterable[TrialRecord]) -> list[Trial
     return [best[window] for window in sorted(best)]
 
 
-def _quality(search: Reading, trial: TrialRecord) -> float:
+def _quality(search: SearchView, trial: TrialRecord) -> float:
     return values_of([trial], search.quality)[0]
 
 
-def _by_window(search: Reading, trials: Sequence[TrialRecord], name: str, **look: Any) -> Figure:
+def _by_window(search: SearchView, trials: Sequence[TrialRecord], name: str, **look: Any) -> Figure:
     trace = points(trials, search.quality, search.quality, name, **look)
     return trace | {"x": [search.configs[trial.number].window for trial in trials]}
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from recur_tune.report.figures.marks import GREY, Figure, Panel, layout, round_powers, span, ticks
-from recur_tune.report.reading import Reading, short
+from recur_tune.report.reading import SearchView, short
 from recur_tune.search.record.objectives import OBJECTIVES, Objective
 from recur_tune.search.record.space import Range
 from recur_tune.search.record.state import TrialRecord, values_of
@@ -26,7 +26,7 @@ _FEW_LINES = 60  # on paper; more are thinner
 _LABEL = 10  # characters of an axis' name on a line of paper
 
 
-def parallel_panel(search: Reading) -> Panel:
+def parallel_panel(search: SearchView) -> Panel:
     """A line for every trial that ran, through all its parameters and objectives."""
     key, title = "parallel", "Parameters and objectives, side by side"
     if len(search.known) < 2:
@@ -58,7 +58,7 @@ def parallel_panel(search: Reading) -> Panel:
     )  # fmt: skip
 
 
-def decided(search: Reading, trials: Sequence[TrialRecord]) -> list[str]:
+def decided(search: SearchView, trials: Sequence[TrialRecord]) -> list[str]:
     """The fields that the sampler decided for some trial; what comes with another's value says nothing of its own."""
     space = search.spec.parsed_space
     labels = {label for trial in trials for label in space.closest(search.params(trial))}
@@ -71,7 +71,7 @@ def _dimension(axis: Figure) -> Figure:
     return {name: value for name, value in axis.items() if name not in ours}
 
 
-def _ranks(search: Reading) -> dict[int, float]:
+def _ranks(search: SearchView) -> dict[int, float]:
     """From 0 to 1 by quality, of the trials at full budget.
 
     Not the quality itself: one trial far off would leave all others the same colour.
@@ -89,7 +89,7 @@ def _objective_axis(trials: Sequence[TrialRecord], objective: Objective) -> Figu
     return axis if None in values or "tickvals" in marks else axis | {"tickformat": marks["tickformat"]}
 
 
-def _parameter_axis(search: Reading, trials: Sequence[TrialRecord], name: str) -> Figure:
+def _parameter_axis(search: SearchView, trials: Sequence[TrialRecord], name: str) -> Figure:
     """An axis for a parameter: as even as its space, and a logarithmic one for rates."""
     parameter = search.spec.parsed_space.all_parameters[name]
     values = [search.params(trial).get(name) for trial in trials]

@@ -18,7 +18,7 @@ from recur_tune.report.figures.marks import (
     usual_top,
 )
 from recur_tune.report.history import Span, lanes
-from recur_tune.report.reading import Reading
+from recur_tune.report.reading import SearchView
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.state import TrialRecord, values_of
 
@@ -41,7 +41,7 @@ def time_unit(seconds: float) -> tuple[float, str]:
     return next((unit, name) for least, unit, name in _UNITS if seconds >= least)
 
 
-def volume_panel(search: Reading) -> Panel:
+def volume_panel(search: SearchView) -> Panel:
     """The front's hypervolume over the search's time."""
     key, title = "volume", "Hypervolume over time"
     if not search.volumes:
@@ -76,7 +76,7 @@ def volume_panel(search: Reading) -> Panel:
     return Panel(key, title, caption, {"data": traces, "layout": look}, _HEIGHT)
 
 
-def curves_panel(search: Reading) -> Panel:
+def curves_panel(search: SearchView) -> Panel:
     """Validations on the way of the trials on the front, and where others were pruned."""
     key, title = "curves", f"Learning curves of the front: {search.quality.title} by tokens"
     if not search.best:
@@ -107,13 +107,13 @@ def curves_panel(search: Reading) -> Panel:
     return Panel(key, title, caption, {"data": [trace for trace in traces if trace["x"]], "layout": look}, _HEIGHT)
 
 
-def curve(search: Reading, trial: TrialRecord) -> list[tuple[int, float]]:
+def curve(search: SearchView, trial: TrialRecord) -> list[tuple[int, float]]:
     """A trial's quality at each of its validations, those without a number left out."""
     found = ((one.tokens, one.metrics.get(search.quality.name, math.nan)) for one in trial.validations)
     return [(tokens, value) for tokens, value in found if math.isfinite(value)]
 
 
-def _curve(search: Reading, trial: TrialRecord, points: Sequence[tuple[int, float]]) -> Figure:
+def _curve(search: SearchView, trial: TrialRecord, points: Sequence[tuple[int, float]]) -> Figure:
     look = KINDS[search.kind(trial)]
     return {
         "type": "scatter", "mode": "lines+markers", "name": trial.name, "showlegend": False,
@@ -125,7 +125,7 @@ def _curve(search: Reading, trial: TrialRecord, points: Sequence[tuple[int, floa
     }  # fmt: skip
 
 
-def _ends(search: Reading, curves: dict[int, list[tuple[int, float]]]) -> Figure:
+def _ends(search: SearchView, curves: dict[int, list[tuple[int, float]]]) -> Figure:
     """The names, each at its curve's end; those without room of their own stand beside the one below."""
     last = sorted(((trial.name, *curves[trial.number][-1]) for trial in search.best), key=lambda end: end[2])
     x, y = [tokens for _, tokens, _ in last], [value for _, _, value in last]
@@ -142,7 +142,7 @@ def _ends(search: Reading, curves: dict[int, list[tuple[int, float]]]) -> Figure
     }  # fmt: skip
 
 
-def _legend(search: Reading) -> list[Figure]:
+def _legend(search: SearchView) -> list[Figure]:
     """One entry for each kind instead of one for each trial."""
     kinds = {search.kind(trial) for trial in search.best}
     return [
@@ -166,7 +166,7 @@ def _rungs(tokens: Sequence[int]) -> tuple[list[Figure], list[Figure]]:
     return lines, words
 
 
-def timeline_panel(search: Reading) -> Panel:
+def timeline_panel(search: SearchView) -> Panel:
     """Which worker trained which trial when."""
     key, title = "timeline", "Where the time went"
     if not search.spans:

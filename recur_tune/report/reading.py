@@ -29,7 +29,7 @@ _MOST_OF_A_REASON = 240  # characters; the log has the rest
 
 
 @dataclass(frozen=True)
-class Reading:
+class SearchView:
     """One search: what was asked for, every trial, and how it came about."""
 
     directory: SearchDirectory
@@ -113,7 +113,7 @@ class Reading:
         return "<br>".join(lines + [f"<i>{html.escape(line)}</i>" for line in textwrap.wrap(reason, 60)])
 
 
-def read_search(directory: SearchDirectory) -> Reading:
+def read_search(directory: SearchDirectory) -> SearchView:
     """Read a search; one without a trial has nothing to show."""
     spec, events = directory.spec, [event for event, _ in directory.events()]
     state = replay(events)
@@ -123,7 +123,7 @@ def read_search(directory: SearchDirectory) -> Reading:
             f"`recur-tune status {directory.name}` tells how it is doing."
         )
     growth = volumes(events, spec.objectives, state.reference)
-    return Reading(directory, spec, state, growth, spans(events), run_links(directory))
+    return SearchView(directory, spec, state, growth, spans(events), run_links(directory))
 
 
 def run_links(directory: SearchDirectory) -> dict[int, str]:

@@ -16,7 +16,7 @@ from recur_tune.cost.fields import ENTERING
 from recur_tune.report.closed_costs import closed_form
 from recur_tune.report.figures.marks import usual_top
 from recur_tune.report.grid import Grid
-from recur_tune.report.reading import Reading
+from recur_tune.report.reading import SearchView
 from recur_tune.report.ridge import Columns, best_ridge, fitted, left_out
 from recur_tune.search.record.objectives import Objective
 from recur_tune.search.record.state import TrialRecord, values_of
@@ -41,7 +41,7 @@ class Shares:
         return not any(self.error.values())
 
 
-def shares_of(search: Reading, objective: Objective) -> Shares | str:
+def shares_of(search: SearchView, objective: Objective) -> Shares | str:
     """The shares in an objective; or why nothing can be said of it, as part of a sentence."""
     if objective.kind == "cost":
         fields = ENTERING[objective.name]
@@ -56,7 +56,9 @@ def shares_of(search: Reading, objective: Objective) -> Shares | str:
     return _modelled(search, objective, fields, trials)
 
 
-def _modelled(search: Reading, objective: Objective, fields: frozenset[str], trials: list[TrialRecord]) -> Shares | str:
+def _modelled(
+    search: SearchView, objective: Objective, fields: frozenset[str], trials: list[TrialRecord]
+) -> Shares | str:
     """Shares by a model, with their spread over bootstrap resamples of the trials."""
     enough = ENOUGH[objective.kind]
     reached = " at full budget" if objective.kind == "quality" else ""

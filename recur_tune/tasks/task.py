@@ -34,10 +34,10 @@ class Task:
         module: Where its code is (`recur_tune.tasks.seam.TaskCode`), as `package.module:Class`.
         qualities: What a search over its trials may minimise.
         loss_of: What a loss is a mean over.
-        both_ways: Whether its bodies are encoders, which read a window in both directions.
+        bidirectional: Whether its bodies are encoders, which read a window in both directions.
         reserved: Given its fields, positions of every window that are no text of the corpus.
         head: Given a body's shape and a window's positions, the multiply-adds of its head in that window.
-        outside_products: Fields that no cost depends on.
+        flops_independent_fields: Fields that no cost depends on.
     """
 
     name: str
@@ -46,17 +46,17 @@ class Task:
     module: str
     qualities: tuple[Quality, ...]
     loss_of: str
-    both_ways: bool
+    bidirectional: bool
     reserved: Callable[[Any], int]
     head: Callable[[Shape, int], int]
-    outside_products: frozenset[str] = frozenset()
+    flops_independent_fields: frozenset[str] = frozenset()
 
     def refusal(self, shape: Shape, base: str, corpus: str) -> str | None:
         """One sentence where a body cannot do it."""
-        if shape.both_ways == self.both_ways:
+        if shape.bidirectional == self.bidirectional:
             return None
-        reads = "both directions" if shape.both_ways else "one direction"
-        needed = "an encoder, as roberta-base" if self.both_ways else "a decoder, as gpt2"
+        reads = "both directions" if shape.bidirectional else "one direction"
+        needed = "an encoder, as roberta-base" if self.bidirectional else "a decoder, as gpt2"
         return f"base: {base} reads in {reads}, and {self.name}, which {corpus} is for, need {needed}."
 
     def build(self, spec: BaseModel) -> Any:

@@ -27,10 +27,10 @@ class Calibration:
         self._context, self._places = shape.context, min(config.window + rows, shape.context)
 
     def before(self, step: int) -> None:
-        """Measure, before the first step of all, and again where it is time and the body has moved."""
+        """CalibrationPass, before the first step of all, and again where it is time and the body has moved."""
         if step == 0:
             self._model.calibrate(partial(stretches, self._train, self._context, _FIRST))
-        elif step % _EVERY == 0 and self._config.tune != "recurrence":
+        elif step % _EVERY == 0 and self._config.trainable != "recurrence":
             generator = np.random.default_rng([self._config.seed, step])  # so that a resumed run draws the same
             with autocast(self._model.device, self._config.precision):
                 self._model.calibrate(partial(stretches, self._train, self._places, _LATER, generator), _WEIGHT)

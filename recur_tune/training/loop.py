@@ -14,8 +14,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from recur_tune.bptt.chain import Chain, Plan, chosen_speed
+from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.plan import Plan, chosen_execution
 from recur_tune.bptt.step import make_optimizer, set_learning_rate, train_step
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
@@ -83,13 +84,13 @@ class Trainer:
             raise UserError(f"batch: {config.batch} chains cannot be shared evenly by {self.workers} workers.")
         self.config, self.device, self.validation = config, device, validation
         self.model = model.to(device).train()
-        self.chain: nn.Module = Chain(self.model, plan, chosen_speed(config, device, self.workers))
+        self.chain: nn.Module = Chain(self.model, plan, chosen_execution(config, device, self.workers))
         if self.workers > 1:
             self.chain = DistributedDataParallel(self.chain)
         self.optimizer = make_optimizer(self.model, config.learning_rate, config.weight_decay, config.recurrence_rate)
         self.task: TaskCode = config.task.build(config.task_spec)
         self.stream = self.task.stream(
-            train, config.windowing, config.windows, config.batch, config.seed, self.rank, self.workers
+            train, config.windowing, config.bptt_windows, config.batch, config.seed, self.rank, self.workers
         )
         self.calibration = Calibration(config, self.model, train)
         self.progress = Progress()

@@ -28,7 +28,7 @@ def pretraining_fields(preset: str) -> dict[str, Any]:
     """How a preset is pretrained unless told otherwise: plain, over its whole context, with a falling rate."""
     return {
         **PRETRAINING[preset], "base": preset, "window": PRESETS[preset]["n_positions"],
-        "recurrence": "none", "windows": 1, "decay": "cosine", "checkpointing": "none",
+        "recurrence": "none", "bptt_windows": 1, "decay": "cosine", "checkpointing": "none",
     }  # fmt: skip
 
 

@@ -31,7 +31,7 @@ def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Tra
     torch.manual_seed(config.seed)
     model = load_base(config.base, config.recurrence_spec, config.dropout, vocabulary=len(tokenizer))
     task.check(model, train)
-    if config.tune == "recurrence":
+    if config.trainable == "recurrence":
         model.freeze_body()
     model.config.window, model.config.overlap = config.window, config.overlap
     plan = resolve_plan(config, model.config, lanes=max(1, config.batch // worker_count()))

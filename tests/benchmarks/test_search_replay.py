@@ -190,9 +190,9 @@ def test_ranks_as_published_stop_the_best() -> None:
     for mended in (True, False):
         rule = MOASHA([10, 20], 2, mended)
         for trial, values in enumerate(ranked):
-            rule.goes_on(trial, 10, values)
-        assert rule.goes_on(4, 10, [1.0] * 3) is mended
-        assert rule.goes_on(4, 15, [9.0] * 3)  # decided once a rung
+            rule.should_continue(trial, 10, values)
+        assert rule.should_continue(4, 10, [1.0] * 3) is mended
+        assert rule.should_continue(4, 15, [9.0] * 3)  # decided once a rung
 
 
 def test_costs_of_a_network_of_one_layer() -> None:

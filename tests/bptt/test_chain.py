@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from recur_tune.bptt.chain import Chain, Plan, chosen_speed, fixed_plan
+from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.plan import Execution, Plan, chosen_execution, fixed_plan
 from recur_tune.common.windowing import NOT_SCORED, Windowing
 from recur_tune.config.trial import TrialConfig
 from recur_tune.data.batches import WindowBatch
@@ -168,27 +169,32 @@ def test_the_loss_is_a_sum_over_scored_tokens():
 def test_what_is_recorded_to_be_replayed_is_the_same_and_does_not_depend_on_where_documents_begin(memory):
     model = small_model(memory, n_layer=2).double().train()
     expected = loss_and_gradients(model, Plan(2), MIXED)
-    found = Chain(model, Plan(2), "replayed").differentiate_now(replace(MIXED, starts=("none",) * WINDOWS))
+    found = Chain(model, Plan(2), Execution(cuda_graph=True), capture=False).differentiate_now(
+        replace(MIXED, starts=("none",) * WINDOWS)
+    )
     torch.testing.assert_close(found[0].detach(), expected[0], rtol=1e-10, atol=0)
     assert_same(found[1], expected[1], 1e-10)
 
 
+GRAPH, FUSED, BOTH = Execution(cuda_graph=True), Execution(fused_kernels=True), Execution(True, True)
+
+
 @pytest.mark.parametrize(
-    ("fields", "device", "workers", "speed"),
+    ("fields", "device", "workers", "expected"),
     [
-        ({"tokens": 2_000_000}, "cuda", 1, "recorded"),
-        ({"tokens": 1_999_999}, "cuda", 1, "replayed"),
-        ({"tokens": 2_000_000}, "cuda", 2, "compiled"),
-        ({"tokens": 1_999_999}, "cuda", 2, "plain"),
-        ({"speed": "recorded", "tokens": 1_000}, "cuda", 1, "recorded"),
-        ({"speed": "compiled"}, "cuda", 1, "compiled"),
-        ({"speed": "plain"}, "cuda", 1, "plain"),
-        ({"speed": "replayed"}, "cuda", 1, "replayed"),
-        ({"tokens": 2_000_000}, "cpu", 1, "plain"),
-        ({"speed": "recorded"}, "cpu", 1, "plain"),
-        ({"speed": "compiled"}, "cpu", 2, "plain"),
-        ({"speed": "replayed"}, "cpu", 1, "plain"),
+        ({"tokens": 2_000_000}, "cuda", 1, BOTH),
+        ({"tokens": 1_999_999}, "cuda", 1, GRAPH),
+        ({"tokens": 2_000_000}, "cuda", 2, FUSED),
+        ({"tokens": 1_999_999}, "cuda", 2, Execution()),
+        ({"cuda_graph": True, "fused_kernels": True, "tokens": 1_000}, "cuda", 1, BOTH),
+        ({"cuda_graph": False, "fused_kernels": True}, "cuda", 1, FUSED),
+        ({"cuda_graph": False, "fused_kernels": False}, "cuda", 1, Execution()),
+        ({"cuda_graph": True, "fused_kernels": False}, "cuda", 1, GRAPH),
+        ({"tokens": 2_000_000}, "cpu", 1, Execution()),
+        ({"cuda_graph": True, "fused_kernels": True}, "cpu", 1, Execution()),
+        ({"cuda_graph": False, "fused_kernels": True}, "cpu", 2, Execution()),
+        ({"cuda_graph": True, "fused_kernels": False}, "cpu", 1, Execution()),
     ],
 )
-def test_a_trial_runs_in_the_fastest_way_that_it_allows(fields, device, workers, speed):
-    assert chosen_speed(TrialConfig(**fields), torch.device(device), workers) == speed
+def test_a_trial_runs_in_the_fastest_way_that_it_allows(fields, device, workers, expected):
+    assert chosen_execution(TrialConfig(**fields), torch.device(device), workers) == expected

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 
 from recur_tune.report.compare import compare_page, comparison
 from recur_tune.report.page import report_page, report_panels
-from recur_tune.report.reading import Reading, read_search
+from recur_tune.report.reading import SearchView, read_search
 from recur_tune.search.record.state import Event
 from tests.browser import PATIENCE, desktop
 from tests.browser.pdf import sheets
@@ -132,19 +132,19 @@ def reader(window: BrowserContext) -> Iterator[Reader]:
 
 
 @pytest.fixture(scope="module")
-def books(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reading, Path]:
+def books(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchView, Path]:
     """A search of six trials, two of which have a page in MLflow, and its report."""
     return reported(read_search(tracked(tmp_path_factory.mktemp("books"))))
 
 
 @pytest.fixture(scope="module")
-def big(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reading, Path]:
+def big(tmp_path_factory: pytest.TempPathFactory) -> tuple[SearchView, Path]:
     """A search of two hundred."""
     return reported(read_search(make(tmp_path_factory.mktemp("big"), events=many(200))))
 
 
 @pytest.fixture(scope="module")
-def read(window: BrowserContext, big: tuple[Reading, Path]) -> Iterator[Reader]:
+def read(window: BrowserContext, big: tuple[SearchView, Path]) -> Iterator[Reader]:
     """Somebody who has read that report to its end, which takes seconds; several tests look at what they see."""
     reader = Reader.at(window.new_page())
     assert reader.read(big[1]) == ALL
@@ -152,14 +152,14 @@ def read(window: BrowserContext, big: tuple[Reading, Path]) -> Iterator[Reader]:
     assert reader.asked == [] and reader.complaints == []
 
 
-def reported(search: Reading) -> tuple[Reading, Path]:
+def reported(search: SearchView) -> tuple[SearchView, Path]:
     file = search.directory.path / "report.html"
     file.write_text(report_page(search))
     return search, file
 
 
 def test_two_hundred_trials_are_all_there(
-    read: Reader, big: tuple[Reading, Path], keep: Callable[[Page, str], None]
+    read: Reader, big: tuple[SearchView, Path], keep: Callable[[Page, str], None]
 ) -> None:
     search, _ = big
     read.not_blank(ALL)
@@ -169,7 +169,7 @@ def test_two_hundred_trials_are_all_there(
 
 
 def test_every_figure_is_drawn_without_a_network_and_a_point_under_the_pointer_says_all_about_its_trial(
-    reader: Reader, books: tuple[Reading, Path], keep: Callable[[Page, str], None]
+    reader: Reader, books: tuple[SearchView, Path], keep: Callable[[Page, str], None]
 ) -> None:
     assert reader.read(books[1]) == ALL
     reader.not_blank(ALL)
@@ -193,7 +193,7 @@ def test_every_figure_is_drawn_without_a_network_and_a_point_under_the_pointer_s
     keep(reader.page, "report-hover")
 
 
-def test_a_click_opens_the_trial_s_run_where_it_has_one(page: Page, books: tuple[Reading, Path]) -> None:
+def test_a_click_opens_the_trial_s_run_where_it_has_one(page: Page, books: tuple[SearchView, Path]) -> None:
     reader = Reader.at(page)
     page.clock.install()
     reader.open(books[1])
@@ -242,7 +242,7 @@ def phone(browser: Browser) -> Iterator[BrowserContext]:
 
 
 def test_a_phone_scrolls_down_only(
-    phone: BrowserContext, big: tuple[Reading, Path], keep: Callable[[Page, str], None]
+    phone: BrowserContext, big: tuple[SearchView, Path], keep: Callable[[Page, str], None]
 ) -> None:
     reader = Reader.at(phone.new_page())
     assert reader.read(big[1]) == ALL
@@ -253,7 +253,9 @@ def test_a_phone_scrolls_down_only(
     assert reader.asked == [] and reader.complaints == []
 
 
-def test_a_finger_s_first_touch_shows_and_its_second_opens(phone: BrowserContext, books: tuple[Reading, Path]) -> None:
+def test_a_finger_s_first_touch_shows_and_its_second_opens(
+    phone: BrowserContext, books: tuple[SearchView, Path]
+) -> None:
     reader = Reader.at(phone.new_page())
     reader.page.add_init_script("window.opened = []; window.open = address => { opened.push(address); };")
     reader.page.clock.install()
@@ -269,7 +271,7 @@ def test_a_finger_s_first_touch_shows_and_its_second_opens(phone: BrowserContext
 
 
 def test_without_colours_a_plain_model_is_still_told_from_a_recurrent_one(
-    read: Reader, big: tuple[Reading, Path], keep: Callable[[Page, str], None]
+    read: Reader, big: tuple[SearchView, Path], keep: Callable[[Page, str], None]
 ) -> None:
     search, _ = big
     kinds = {number: search.kind(trial) for number, trial in search.state.trials.items()}
@@ -323,7 +325,9 @@ def test_where_little_is_known_stands_a_figure_or_a_sentence(
     keep(reader.page, f"report-{name}")
 
 
-def test_a_report_is_whole_on_paper_and_no_wider(reader: Reader, books: tuple[Reading, Path], tmp_path: Path) -> None:
+def test_a_report_is_whole_on_paper_and_no_wider(
+    reader: Reader, books: tuple[SearchView, Path], tmp_path: Path
+) -> None:
     reader.open(books[1])
     expect(reader.page.locator("#timeline .main-svg")).to_have_count(0)  # too far down to be drawn yet
     reader.page.pdf(path=tmp_path / "printed.pdf", prefer_css_page_size=True)

@@ -21,7 +21,7 @@ from tests.tasks import FACTS_WORDS, small_encoder, word_tokenizer
 
 pytestmark = pytest.mark.slow  # each trains
 
-READING = ["--window", 14, "--question-tokens", 3, "--paragraphs", "whole", "--windows", 4, "--batch", 4]
+READING = ["--window", 14, "--question-tokens", 3, "--paragraphs", "whole", "--bptt-windows", 4, "--batch", 4]
 SHORT = ["--tokens", "1k", "--validation-tokens", 200, "--validate-every", "1k"]
 
 
@@ -134,7 +134,7 @@ def test_what_an_encoder_cannot_do_is_one_sentence(runs: Path) -> None:
         (["--corpus", "stdlib"], ["base: ", "reads in both directions", "need a decoder"]),
         (["--base", "tiny"], ["base: tiny reads in one direction", "need an encoder"]),
         (["--question-tokens", 30], ["window: 14 tokens, 33 of them for the question", "leave 0 for the text"]),
-        (["--windows", 2, "--corpus", "facts:lag=5"], ["none of its 4096 training", "more than the 2 windows"]),
+        (["--bptt-windows", 2, "--corpus", "facts:lag=5"], ["none of its 4096 training", "more than the 2 windows"]),
         (["--tokenizer", "bytes"], ["tokenizer: "]),
         (["--corpus", "squad:nowhere.json"], ["squad:nowhere.json names no file"]),
     ],

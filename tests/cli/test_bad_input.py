@@ -45,7 +45,7 @@ def refused(outcome: Outcome, *words: str) -> None:
         (["--window", 64, "--tokens", "many"], ["tokens: 'many'", "500k"]),
         (["--window", 64, "--learning-rate", "-1"], ["learning_rate: '-1'", "greater than 0"]),
         (["--window", 64, "--recurrence", "lstm"], ["recurrence: 'lstm'", "is not 'none', 'pooled'"]),
-        (["--window", 64, "--windows", 1], ["windows: 1", "2 or more"]),
+        (["--window", 64, "--bptt-windows", 1], ["bptt_windows: 1", "2 or more"]),
         (["--window", 64, "--checkpointing", "auto"], ["memory_budget", "16GiB"]),
         (["--window", 64, "--tokenizer", "no/such-tokenizer"], ["tokenizer: 'no/such-tokenizer'", "network"]),
         (["--window", 64, "--corpus", "wikitext-103"], ["wikitext-103", "Hub", "wikitext-103:DIR"]),
@@ -94,7 +94,7 @@ def test_a_schedule_that_does_not_fit_its_budget_is_told_and_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("recur_tune.training.run_folder.run_in_folder", lambda *_: {"trained": True})
-    words = ["train", "--window", 64, "--windows", 8, "--tokens", "500k", "--out", tmp_path / "run", "--json"]
+    words = ["train", "--window", 64, "--bptt-windows", 8, "--tokens", "500k", "--out", tmp_path / "run", "--json"]
     for given, told in ([], False), (["--warmup-steps", 62], True), (["--tokens", "4k"], True):
         outcome = run(*words, *given)
         assert outcome.code == 0 and "trained" in outcome.out
@@ -113,7 +113,7 @@ def test_an_unknown_key_in_yaml_names_the_nearest(base: Path, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_a_damaged_model_or_checkpoint_is_named(base: Path, tmp_path: Path) -> None:
-    reading = ["--window", 16, "--windows", 2]
+    reading = ["--window", 16, "--bptt-windows", 2]
     run("train", "--base", base, "--corpus", "recall", *reading, *SHORT, "--out", tmp_path / "run")
     for state in (tmp_path / "run" / "resume").iterdir():
         state.write_bytes(state.read_bytes()[:1000])
@@ -152,7 +152,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing_behind(base: Path, small_disk: Path) -> None:
-    flags = ["--base", base, "--corpus", "recall", "--window", 16, "--windows", 2, "--tokens", "1k"]
+    flags = ["--base", base, "--corpus", "recall", "--window", 16, "--bptt-windows", 2, "--tokens", "1k"]
     outcome = run("train", *flags, "--out", small_disk / "run")
     assert outcome.code == 2 and "the disk is full" in outcome.err.splitlines()[-1]
     assert "Traceback" not in outcome.err

@@ -21,7 +21,7 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert run("pretrain", "--corpus", "recall", "--window", 64, *short, "--out", folder / "base").code == 0
     for recurrence in ("pooled", "none"):
         arguments = ["--base", folder / "base", "--corpus", "recall", "--recurrence", recurrence, "--width", 16]
-        reading = ["--window", 16, "--overlap", 4, "--windows", 4]
+        reading = ["--window", 16, "--overlap", 4, "--bptt-windows", 4]
         result = run("train", *arguments, *reading, *short, "--out", folder / recurrence, "--json")
         assert result.code == 0, result.err
         told = json.loads(result.out)  # and nothing but JSON on stdout
@@ -80,7 +80,9 @@ def test_a_yaml_file_holds_the_same_fields_and_flags_win_over_it(tour: Path, tmp
 
 
 def test_cost_answers_offline_for_a_published_shape() -> None:
-    told = json.loads(run("cost", "--base", "distilgpt2", "--window", 64, "--windows", 2, "--batch", 1, "--json").out)
+    told = json.loads(
+        run("cost", "--base", "distilgpt2", "--window", 64, "--bptt-windows", 2, "--batch", 1, "--json").out
+    )
     assert {"flops_per_token", "training_flops_per_token", "peak_memory", "parameters"} <= told.keys()
     assert told["parameters"] - told["recurrence_parameters"] == 81_912_576
     assert told["peak_memory"] > 16 * told["parameters"]  # weights, gradients, two moments
@@ -104,7 +106,19 @@ def test_every_command_explains_itself() -> None:
 
 
 def test_an_interrupted_run_is_saved_and_goes_on_to_the_same_end(tour: Path, tmp_path: Path) -> None:
-    arguments = ["train", "--base", tour / "base", "--corpus", "recall", "--window", 16, "--windows", 4, "--width", 8]
+    arguments = [
+        "train",
+        "--base",
+        tour / "base",
+        "--corpus",
+        "recall",
+        "--window",
+        16,
+        "--bptt-windows",
+        4,
+        "--width",
+        8,
+    ]
     arguments += ["--tokens", "6k", "--validate-every", "2k", "--validation-tokens", "500"]
     # After a validation, so that there is something to lose.
     training = run(*arguments, "--out", tmp_path / "cut", ctrl_c=lambda out, err: "validation" in err)

@@ -12,7 +12,7 @@ from recur_tune.config.schedule import misfit
 from recur_tune.config.trial import TrialConfig
 from recur_tune.training.run_folder import RESUME, TRIAL, stored_config
 
-STEP = {"window": 8, "overlap": 2, "windows": 3, "batch": 5}  # 8 + 6 + 6 tokens in each of 5 chains
+STEP = {"window": 8, "overlap": 2, "bptt_windows": 3, "batch": 5}  # 8 + 6 + 6 tokens in each of 5 chains
 
 
 @pytest.mark.parametrize(

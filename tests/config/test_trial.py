@@ -22,7 +22,7 @@ from recur_tune.search.record.objectives import OBJECTIVES
 def test_the_defaults_are_the_papers() -> None:
     config = TrialConfig()
     assert config.recurrence_spec == PooledSpec(l_ins=2, width=200, depth=3, pooling="mean", embeddings=1)
-    assert (config.windowing, config.windows, config.step_tokens) == (Windowing(300, 0), 20, 48_000)
+    assert (config.windowing, config.bptt_windows, config.step_tokens) == (Windowing(300, 0), 20, 48_000)
     assert TrialConfig(recurrence="none").recurrence_spec is None
 
 

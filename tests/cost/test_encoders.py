@@ -9,8 +9,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from recur_tune.bptt.chain import Chain, Plan
+from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.plan import Plan
 from recur_tune.bptt.step import make_optimizer, train_step
 from recur_tune.common.shape import shape_of
 from recur_tune.config.trial import TrialConfig
@@ -31,7 +32,7 @@ VARIANTS: list[dict[str, Any]] = [
 
 def config_of(**fields: Any) -> TrialConfig:
     usual = {
-        "corpus": "facts", "window": SIZE, "windows": WINDOWS, "batch": LANES, "width": 20, "depth": 2,
+        "corpus": "facts", "window": SIZE, "bptt_windows": WINDOWS, "batch": LANES, "width": 20, "depth": 2,
         "question_tokens": ASKED, "precision": "float32",
     }  # fmt: skip
     return TrialConfig(**usual | fields)
@@ -97,7 +98,7 @@ def test_the_prediction_of_memory_is_the_peak_of_a_real_step(variant: dict[str, 
 
 @pytest.mark.slow
 def test_a_long_chain_whose_price_comes_from_a_short_one_needs_that_in_a_real_step() -> None:
-    config, plan = config_of(windows=7), Plan(2)
+    config, plan = config_of(bptt_windows=7), Plan(2)
     model = small_encoder("roberta", config.recurrence_spec).train()
     optimizer, chain, batch = make_optimizer(model, 1e-3, 0.0), Chain(model, plan), full_batch(7)
     train_step(chain, optimizer, batch, clip_norm=1.0, precision="float32")
@@ -119,7 +120,9 @@ def test_an_encoder_keeps_nothing_of_a_window_but_the_state() -> None:
 
 def test_the_papers_encoder_is_priced_without_the_hub() -> None:
     roberta = base_config("roberta-base")
-    config = TrialConfig(base="roberta-base", corpus="hotpotqa", window=512, windows=4, batch=1, width=768, depth=2)
+    config = TrialConfig(
+        base="roberta-base", corpus="hotpotqa", window=512, bptt_windows=4, batch=1, width=768, depth=2
+    )
     shape = shape_of(roberta.to_dict())
     assert shape.context == 512 and shape.parameters == 124_055_040 + 5 * 769  # RoBERTa without its pooler, and heads
     forward = 512 * 12 * (2 * (4 * 768 * 768 + 2 * 768 * 3072) + 4 * 768 * 512)

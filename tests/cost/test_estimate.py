@@ -10,8 +10,9 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from recur_tune.bptt.chain import Chain, fixed_plan
+from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.plan import fixed_plan
 from recur_tune.bptt.step import make_optimizer, train_step
 from recur_tune.common.errors import UserError
 from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESETS
@@ -31,7 +32,7 @@ VARIANTS = [{"recurrence": "none"}, {}, {"l_ins": "all", "embeddings": 2, "depth
 
 
 def trial(**fields: Any) -> TrialConfig:
-    return TrialConfig(window=SIZE, windows=WINDOWS, batch=3, width=20, precision="float32", **fields)
+    return TrialConfig(window=SIZE, bptt_windows=WINDOWS, batch=3, width=20, precision="float32", **fields)
 
 
 @pytest.mark.parametrize("name", [*GPT2S, *PRESETS])

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from recur_tune.bptt.chain import Plan
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.plan import Plan
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost import training_memory as memory
 from recur_tune.cost.fake_tensors import FakeTensors
@@ -28,14 +28,14 @@ def peak(config: TrialConfig, kept: int, mode: Callable[[bool], Any], monkeypatc
 
 
 def config_of(recurrence: str, **fields: Any) -> TrialConfig:
-    usual = {"window": 16, "windows": 2, "batch": 2, "precision": "float32"}
+    usual = {"window": 16, "bptt_windows": 2, "batch": 2, "precision": "float32"}
     return TrialConfig(recurrence=recurrence, **usual | fields)
 
 
 @pytest.mark.parametrize("recurrence", ["none", *MECHANISMS])
 def test_a_step_has_the_peak_that_it_has_under_torchs_own(recurrence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     variants: list[dict[str, Any]] = [{"precision": "bfloat16", "dropout": 0.1, "overlap": 4}]
-    variants += [{"tune": "recurrence"}] if recurrence != "none" else [{}]
+    variants += [{"trainable": "recurrence"}] if recurrence != "none" else [{}]
     for fields in variants:
         config = config_of(recurrence, **fields)
         theirs = peak(config, 1, lambda on_gpu: FakeTensorMode(), monkeypatch)
@@ -45,7 +45,7 @@ def test_a_step_has_the_peak_that_it_has_under_torchs_own(recurrence: str, monke
 
 @pytest.mark.parametrize("recurrence", ["none", *MECHANISMS])
 def test_what_is_kept_of_four_windows_follows_from_three(recurrence: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = config_of(recurrence, windows=4)
+    config = config_of(recurrence, bptt_windows=4)
     short = peak(config, 4, FakeTensors, monkeypatch)
     monkeypatch.setattr(memory, "_SIMULATED_KEPT", 4)
     assert peak(config, 4, FakeTensors, monkeypatch) == short

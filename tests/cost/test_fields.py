@@ -17,7 +17,7 @@ from tests.conftest import small_config
 
 BASE = small_config(n_layer=2)
 SHAPE_OF_BASE = shape_of(BASE.to_dict())
-FIRST = {"window": 8, "windows": 3, "batch": 2, "width": 20, "depth": 2, "precision": "float32", "dropout": 0.0}
+FIRST = {"window": 8, "bptt_windows": 3, "batch": 2, "width": 20, "depth": 2, "precision": "float32", "dropout": 0.0}
 # Another value for every field of a mechanism, and for every trial's but those that only stand for a base's shape.
 OF_MECHANISMS: dict[str, dict[str, Any]] = {
     "pooled": {"l_ins": "all", "width": 30, "depth": 1, "pooling": "attention", "embeddings": 2, "skip": True},
@@ -28,16 +28,16 @@ OF_MECHANISMS: dict[str, dict[str, Any]] = {
     "blocks": {"state_vectors": 3, "block_layer": 2, "block_gate": "lstm"},
 }
 OTHERS: dict[str, Any] = {
-    "recurrence": "none", "window": 16, "overlap": 2, "windows": 4, "batch": 3, "learning_rate": 1e-2,
-    "recurrence_rate": 3.0, "tune": "recurrence",
+    "recurrence": "none", "window": 16, "overlap": 2, "bptt_windows": 4, "batch": 3, "learning_rate": 1e-2,
+    "recurrence_rate": 3.0, "trainable": "recurrence",
     "warmup_steps": 7, "decay": "cosine", "weight_decay": 0.1, "clip_norm": 0.5, "dropout": 0.1, "tokens": 5000,
     "validate_every": 77, "validation_tokens": 99, "patience": 2, "checkpointing": "none", "memory_budget": 2**30,
-    "precision": "bfloat16", "speed": "plain", "seed": 5,
+    "precision": "bfloat16", "cuda_graph": False, "fused_kernels": False, "seed": 5,
 }  # fmt: skip
 SHAPE = {"base", "corpus", "tokenizer"}
 # Change the work only by what 'auto' keeps:
-BY_PLAN = {"batch", "dropout", "precision", "memory_budget", "speed", "tokens"}
-BY_PLAN |= {field for one in MECHANISMS.values() for field in one.outside_products}
+BY_PLAN = {"batch", "dropout", "precision", "memory_budget", "cuda_graph", "fused_kernels", "tokens"}
+BY_PLAN |= {field for one in MECHANISMS.values() for field in one.flops_independent_fields}
 # A mechanism's fields that enter products, and yet not all costs that products enter: neither a row nor a lag has
 # weights, and rows are looked at as often in one softmax as apart.
 NOT_IN = {"cache_rows": {"parameters"}, "dilation": {"parameters"}, "cache_join": {"flops_per_token"}}

@@ -8,7 +8,8 @@ import pytest
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from recur_tune.bptt.chain import Chain, Plan
+from recur_tune.bptt.chain import Chain
+from recur_tune.bptt.plan import Plan
 from recur_tune.common.shape import shape_of
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.flops import flops_per_token, training_flops_per_token
@@ -50,7 +51,7 @@ def priced(config: TrialConfig, plan: Plan) -> float:
 
 
 def config_of(**fields: Any) -> TrialConfig:
-    return TrialConfig(**{"window": SIZE, "windows": WINDOWS, "batch": LANES, "width": 20} | fields)
+    return TrialConfig(**{"window": SIZE, "bptt_windows": WINDOWS, "batch": LANES, "width": 20} | fields)
 
 
 VARIANTS = [

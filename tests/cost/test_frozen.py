@@ -6,7 +6,8 @@ import pytest
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import CONFIG_MAPPING
 
-from recur_tune.bptt.chain import Chain, Plan
+from recur_tune.bptt.chain import Chain
+from recur_tune.bptt.plan import Plan
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.counted_flops import frozen_training_flops, simulated_batch
 from recur_tune.cost.estimate import estimate
@@ -25,7 +26,7 @@ def base_of(name: str):
 @pytest.mark.parametrize(("windows", "kept"), [(2, 1), (6, 1), (7, 3), (6, 6)])
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_frozen_bodys_flops_are_those_of_a_real_step(name, windows, kept):
-    config = TrialConfig(**FIELDS, windows=windows, tune="recurrence")
+    config = TrialConfig(**FIELDS, bptt_windows=windows, trainable="recurrence")
     model = fresh_model(recurrent_config(base_of(name), config.recurrence_spec, None))
     model.freeze_body()
     with FlopCounterMode(display=False) as counter:
@@ -37,7 +38,9 @@ def test_a_frozen_bodys_flops_are_those_of_a_real_step(name, windows, kept):
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_frozen_body_has_no_gradients_and_no_moments_to_keep(name):
     base = base_of(name)
-    whole, frozen = (estimate(TrialConfig(**FIELDS, windows=3, tune=tune), base) for tune in ("all", "recurrence"))
+    whole, frozen = (
+        estimate(TrialConfig(**FIELDS, bptt_windows=3, trainable=one), base) for one in ("all", "recurrence")
+    )
     body = 4 * (whole.parameters - whole.recurrence_parameters)
     assert whole.peak_memory - frozen.peak_memory > 2.9 * body  # a gradient and Adam's two moments
     assert frozen.training_flops_per_token < 0.75 * whole.training_flops_per_token

@@ -1,4 +1,4 @@
-"""Peak memory on a GPU: a step is priced at the speed at which it runs, with what its kernels allocate and keep."""
+"""Peak memory on a GPU: a step is priced as it runs, with what its kernels allocate and keep."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 import torch
 from transformers import CONFIG_MAPPING, PretrainedConfig
 
-from recur_tune.bptt.chain import Chain, Plan
+from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.plan import Plan
 from recur_tune.bptt.step import make_optimizer, train_step
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
@@ -35,8 +36,8 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config_of(**fields: Any) -> TrialConfig:
-    usual = {"window": SIZE, "windows": WINDOWS, "batch": LANES, "cache_rows": 9, "score_heads": 2}
-    return TrialConfig(**usual | {"precision": "float32", "speed": "compiled"} | fields)
+    usual = {"window": SIZE, "bptt_windows": WINDOWS, "batch": LANES, "cache_rows": 9, "score_heads": 2}
+    return TrialConfig(**usual | {"precision": "float32", "cuda_graph": False, "fused_kernels": True} | fields)
 
 
 def base_of(family: str) -> PretrainedConfig:
@@ -54,7 +55,7 @@ def real_and_simulated(config: TrialConfig, base: PretrainedConfig, kept: int) -
         train_step(chain, optimizer, batch, clip_norm=1.0, precision=config.precision)
         real = track_step(MemoryTracker(), chain, optimizer, batch, config.precision)
     shape = described.to_json_string(use_diff=False)
-    fake = memory._simulate(shape, SIZE, WINDOWS, LANES, config.precision, plan, False, config.tune, "compiled")
+    fake = memory._simulate(shape, SIZE, WINDOWS, LANES, config.precision, plan, False, config.trainable, "compiled")
     return real, fake.peak
 
 
@@ -74,8 +75,8 @@ def test_so_it_is_where_heads_share_keys_and_positions_turn(recurrence: str) -> 
     assert simulated == pytest.approx(real, rel=0.01)
 
 
-# By `benchmarks/mechanisms.py --base mini --batch 16 --window 300 --windows 10` on an H200 (docs/recurrences.md): the
-# form of which kernels save most, and the one with the lowest peak.
+# By `benchmarks/mechanisms.py --base mini --batch 16 --window 300 --bptt-windows 10` on an H200
+# (docs/recurrences.md): the form of which kernels save most, and the one with the lowest peak.
 @pytest.mark.parametrize(
     ("form", "measured"),
     [
@@ -87,20 +88,24 @@ def test_so_it_is_where_heads_share_keys_and_positions_turn(recurrence: str) -> 
 @pytest.mark.usefixtures("on_gpu")
 def test_the_prediction_is_what_was_measured_on_a_gpu(form: dict[str, Any], measured: float) -> None:
     config = TrialConfig(
-        base="mini", batch=16, window=300, windows=10, checkpointing="none", speed="recorded", **form
+        base="mini", batch=16, window=300, bptt_windows=10, checkpointing="none", cuda_graph=True,
+        fused_kernels=True, **form
     )  # fmt: skip
     assert predict_peak_memory(config, base_config("mini")) / 2**30 == pytest.approx(measured, rel=0.05)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("speed", ["replayed", "recorded"])
+@pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("form", [{"recurrence": "none"}, *GATED], ids=str)
 @pytest.mark.usefixtures("on_gpu")
-def test_a_long_chain_is_priced_from_a_short_one_at_every_speed(
-    form: dict[str, Any], speed: str, monkeypatch: pytest.MonkeyPatch
+def test_a_long_chain_is_priced_from_a_short_one_with_and_without_kernels(
+    form: dict[str, Any], fused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     base, windows = small_config(n_layer=1), 6
-    config, plans = config_of(**form, windows=windows, speed=speed), (Plan(1), Plan(4), Plan(windows))
+    config, plans = (
+        config_of(**form, bptt_windows=windows, cuda_graph=True, fused_kernels=fused),
+        (Plan(1), Plan(4), Plan(windows)),
+    )
 
     def tensors() -> list[int]:
         return [plan_memory(config, base, plan, LANES) - memory._WORKSPACES for plan in plans]
@@ -112,18 +117,22 @@ def test_a_long_chain_is_priced_from_a_short_one_at_every_speed(
 
 
 @pytest.mark.usefixtures("on_gpu")
-def test_a_trial_is_priced_at_the_speed_that_it_will_have() -> None:
+def test_a_trial_is_priced_as_it_will_run() -> None:
     base = small_config(n_layer=2)
 
     def peak(lanes: int = LANES, **fields: Any) -> int:
         config = config_of(recurrence="fast_weights", checkpointing="none", **fields)
         return predict_peak_memory(config, base, lanes)
 
-    long, short = ({"speed": "auto", "tokens": tokens} for tokens in (2_000_000, 1_999_999))
-    assert peak(**long) == peak(speed="recorded") < peak(speed="replayed") == peak(**short)
-    # Several workers have no recording, and without one a window that begins all documents has no state.
-    assert peak(1, **long) == peak(1, speed="compiled") < peak(1, speed="plain") == peak(1, **short)
-    assert peak(speed="plain") < peak(speed="replayed")
+    auto = {"cuda_graph": "auto", "fused_kernels": "auto"}
+    long, short = (auto | {"tokens": tokens} for tokens in (2_000_000, 1_999_999))
+    plain, graph, fused, both = (
+        {"cuda_graph": graph, "fused_kernels": fused} for fused in (False, True) for graph in (False, True)
+    )
+    assert peak(**long) == peak(**both) < peak(**graph) == peak(**short)
+    # Several workers have no CUDA graph, and without one a window that begins all documents has no state.
+    assert peak(1, **long) == peak(1, **fused) < peak(1, **plain) == peak(1, **short)
+    assert peak(**plain) < peak(**graph)
 
 
 def test_on_a_gpu_a_product_is_added_where_its_total_lies() -> None:
@@ -153,5 +162,5 @@ def test_without_triton_a_kernel_can_be_priced_and_not_run(monkeypatch: pytest.M
     chain, batch = Chain(small_model(), Plan(1), "compiled"), full_batch(2, 1, 8)
     with without_launches():
         chain.differentiate(batch)
-    with pytest.raises(UserError, match="speed: 'compiled' and 'recorded' need Triton"):
+    with pytest.raises(UserError, match="fused_kernels: they need Triton"):
         chain.differentiate(batch)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from recur_tune.bptt.chain import Chain, Plan
+from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.plan import Plan
 from recur_tune.bptt.step import make_optimizer, train_step
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
@@ -24,14 +25,14 @@ SHAPE = {"n_layer": 2}
 
 
 def config_of(**fields: Any) -> TrialConfig:
-    usual = {"window": SIZE, "windows": 3, "batch": LANES, "width": 20, "depth": 1, "precision": "float32"}
+    usual = {"window": SIZE, "bptt_windows": 3, "batch": LANES, "width": 20, "depth": 1, "precision": "float32"}
     return TrialConfig(**usual | fields)
 
 
 def tracked(config: TrialConfig, plan: Plan, **shape: Any) -> int:
     """The peak of a real second step."""
     model = small_model(config.recurrence_spec, **SHAPE | shape).train()
-    optimizer, batch = make_optimizer(model, 1e-3, 0.0), full_batch(config.windows, LANES, SIZE)
+    optimizer, batch = make_optimizer(model, 1e-3, 0.0), full_batch(config.bptt_windows, LANES, SIZE)
     chain = Chain(model, plan)
     train_step(chain, optimizer, batch, clip_norm=1.0, precision=config.precision)
     return track_step(MemoryTracker(), chain, optimizer, batch, config.precision)
@@ -60,7 +61,7 @@ def test_on_a_gpu_dropout_costs_a_byte_for_each_element_and_nothing_in_attention
     def of_four_windows(**rates: float) -> int:
         """What four more windows cost, so that nothing of what a step needs but once is counted."""
         base = small_config(n_positions=size, n_layer=layers, **rates)
-        few, many = (config_of(windows=windows, window=size, recurrence="none") for windows in (8, 12))
+        few, many = (config_of(bptt_windows=windows, window=size, recurrence="none") for windows in (8, 12))
         return plan_memory(many, base, Plan(12), LANES) - plan_memory(few, base, Plan(8), LANES)
 
     dropped = 4 * LANES * size * hidden * (1 + 2 * layers)  # the embeddings, and two sums in each layer
@@ -69,7 +70,7 @@ def test_on_a_gpu_dropout_costs_a_byte_for_each_element_and_nothing_in_attention
 
 def test_a_window_that_is_recomputed_still_costs_its_tokens_and_its_state():
     base = small_config(n_layer=1)
-    few, many = (plan_memory(config_of(windows=n, l_ins=1, embeddings=2), base, Plan(1), LANES) for n in (10, 30))
+    few, many = (plan_memory(config_of(bptt_windows=n, l_ins=1, embeddings=2), base, Plan(1), LANES) for n in (10, 30))
     tokens, fresh, state = 2 * SIZE * 8, 1, 2 * 24 * 4
     assert many - few == 20 * LANES * (tokens + fresh + state)
 
@@ -86,7 +87,7 @@ def test_a_window_that_is_recomputed_still_costs_its_tokens_and_its_state():
 def test_a_long_chain_whose_price_comes_from_a_short_one_needs_that_in_a_real_step(plan, plain, recurrent):
     kinds = ({"recurrence": "none", "precision": plain}, {"l_ins": "all", "embeddings": 2, "precision": recurrent})
     for kind in kinds:
-        config = config_of(windows=7, **kind)
+        config = config_of(bptt_windows=7, **kind)
         real = tracked(config, plan, n_layer=1)
         assert plan_memory(config, small_config(n_layer=1), plan, LANES) == pytest.approx(real, rel=0.003)
 
@@ -118,7 +119,7 @@ def test_auto_refuses_a_budget_in_which_nothing_fits():
 def test_auto_keeps_as_many_windows_as_fit(monkeypatch):
     monkeypatch.setattr(memory, "plan_memory", lambda _c, _b, plan, _l: 100 * plan.kept_windows)
     for budget in range(100, 900, 10):
-        config = config_of(windows=8, checkpointing="auto", memory_budget=budget)
+        config = config_of(bptt_windows=8, checkpointing="auto", memory_budget=budget)
         assert resolve_plan(config, small_config()) == Plan(min(budget // 100, 8))
 
 
@@ -164,7 +165,7 @@ def test_a_storage_that_grows_counts_at_its_size():
 def test_the_trials_dropout_counts_and_not_the_bases() -> None:
     rates = dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.1)
     with_dropout, without = small_config(n_positions=64, **rates), small_config(n_positions=64)
-    trial = {"window": 64, "windows": 2, "batch": 2, "width": 8, "depth": 1, "precision": "float32"}
+    trial = {"window": 64, "bptt_windows": 2, "batch": 2, "width": 8, "depth": 1, "precision": "float32"}
     plan = Plan(kept_windows=2)
     assert plan_memory(TrialConfig(**trial, dropout=0.0), with_dropout, plan, 2) == plan_memory(
         TrialConfig(**trial), without, plan, 2

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from torch import nn
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-from recur_tune.models import ReadsInWindows
+from recur_tune.models import WindowedDecoder
 from recur_tune.models.pretrained import fresh_model, recurrent_config
 
 _SIZES = {
@@ -44,7 +44,7 @@ BODIES: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def body(name: str, spec: BaseModel | None = None, **changes: object) -> ReadsInWindows:
+def body(name: str, spec: BaseModel | None = None, **changes: object) -> WindowedDecoder:
     """In double precision, where agreement means agreement; every weight is random, biases and norms too."""
     settings = BODIES[name] | changes
     config = CONFIG_MAPPING[settings["model_type"]](**{k: v for k, v in settings.items() if k != "model_type"})
@@ -56,7 +56,7 @@ def body(name: str, spec: BaseModel | None = None, **changes: object) -> ReadsIn
     return model
 
 
-def hugging_face(model: ReadsInWindows) -> nn.Module:
+def hugging_face(model: WindowedDecoder) -> nn.Module:
     """The plain model with the same weights, in transformers' own code.
 
     The Llama family's RMS norms round to single precision whatever they are given, as its simplest attention does; here

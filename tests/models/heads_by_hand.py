@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from recur_tune.models import ReadsInWindows
+from recur_tune.models import WindowedDecoder
 from tests.models.bodies import hugging_face
 
 # Given a layer, queries [H, T, D], keys and values [G, T, D] without rotary positions, and what the heads took,
@@ -17,7 +17,7 @@ Mix = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], to
 class ByHand:
     """The plain model with the same weights, one lane; `read` gives the last layer's output of a window."""
 
-    def __init__(self, model: ReadsInWindows, mix: Mix) -> None:
+    def __init__(self, model: WindowedDecoder, mix: Mix) -> None:
         self.plain, self.shape, self.mix = hugging_face(model), model.config.shape, mix
         self._made: dict[str, torch.Tensor] = {}
         is_gpt2 = self.shape.family == "gpt2"

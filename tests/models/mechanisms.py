@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from pydantic import BaseModel
 
-from recur_tune.models import ReadsInWindows
+from recur_tune.models import WindowedDecoder
 from recur_tune.recurrences.blocks.spec import BlocksSpec
 from recur_tune.recurrences.cache.spec import CacheSpec
 from recur_tune.recurrences.fast_weights.spec import FastWeightsSpec
@@ -16,7 +16,7 @@ from tests.models import some_tokens
 from tests.models.bodies import body
 
 
-def start_cost(spec: BaseModel) -> tuple[ReadsInWindows, float]:
+def start_cost(spec: BaseModel) -> tuple[WindowedDecoder, float]:
     """A small Llama with an untrained recurrence, and what that adds to the loss of a text's second window."""
     model, fresh = body("llama"), body("llama", spec)
     fresh.load_state_dict(model.state_dict(), strict=False)

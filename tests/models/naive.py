@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from recur_tune.models import ReadsInWindows
+from recur_tune.models import WindowedDecoder
 from tests.models.bodies import hugging_face
 
 _THETA = 10000.0
@@ -18,7 +18,7 @@ _THETA = 10000.0
 class Layer:
     """A block's modules, whatever its family: transformers' own."""
 
-    qkv: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]  # each [T, heads, D], not turned
+    qkv: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]  # each [T, heads, D], not rotated
     out: nn.Module
     mlp: Callable[[torch.Tensor], torch.Tensor]  # with its norm
 
@@ -26,7 +26,7 @@ class Layer:
 class Naive:
     """A body's weights, for windows of one text."""
 
-    def __init__(self, model: ReadsInWindows) -> None:
+    def __init__(self, model: WindowedDecoder) -> None:
         shape, plain = model.config.shape, hugging_face(model)
         self.heads, self.groups, self.head_size = shape.heads, shape.key_value_heads, shape.head_size
         self.rotary = not shape.learned_positions
@@ -60,20 +60,20 @@ class Naive:
         """Rows from position `begin` on through all layers, each seeing itself and those before it."""
         for layer in self.layers:
             q_THD, k_TGD, v_TGD = layer.qkv(x_TK)
-            keys = [[self.turned(key, begin + t) for key in k_GD] for t, k_GD in enumerate(k_TGD)]
+            keys = [[self.apply_rotary(key, begin + t) for key in k_GD] for t, k_GD in enumerate(k_TGD)]
             heads_THD = torch.empty_like(q_THD)
             for t, q_HD in enumerate(q_THD):
                 for head, query in enumerate(q_HD):
                     g, seen = self.group(head), range(t + 1)
                     heads_THD[t, head] = look(
-                        self.turned(query, begin + t), [keys[s][g] for s in seen], [v_TGD[s, g] for s in seen]
+                        self.apply_rotary(query, begin + t), [keys[s][g] for s in seen], [v_TGD[s, g] for s in seen]
                     )
             x_TK = x_TK + layer.out(heads_THD.flatten(1))
             x_TK = x_TK + layer.mlp(x_TK)
         return self.final_norm(x_TK)
 
-    def turned(self, vector: torch.Tensor, position: int) -> torch.Tensor:
-        """Rotary: a head's i-th number and that of its second half, a pair, turned by position / theta ^ (2 i / D)."""
+    def apply_rotary(self, vector: torch.Tensor, position: int) -> torch.Tensor:
+        """Rotary: a head's i-th number and that of its second half, a pair, rotated by position / theta ^ (2 i / D)."""
         if not self.rotary:
             return vector
         first, second = vector.chunk(2)

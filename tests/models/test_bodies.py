@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recur_tune.bptt.chain import Chain, Plan
+from recur_tune.bptt.chain import Chain
+from recur_tune.bptt.plan import Plan
 from recur_tune.common.windowing import NOT_SCORED, Windowing
-from recur_tune.models import Cache, ReadsInWindows
+from recur_tune.models import Cache, WindowedDecoder
 from recur_tune.recurrences.pooled.spec import PooledSpec
 from tests.models import chain_batch, some_tokens
 from tests.models.bodies import BODIES, body, hugging_face
@@ -23,7 +24,7 @@ def mixed_batch():
     return chain_batch(Windowing(6, 2), [[18], [9, 5], [5, 5, 6]], windows=4)
 
 
-def by_hand(model: ReadsInWindows, batch) -> torch.Tensor:
+def by_hand(model: WindowedDecoder, batch) -> torch.Tensor:
     """The summed loss, every document read alone by autograd."""
     loss = torch.zeros((), dtype=torch.float64)
     for lane in range(batch.inputs_WBT.shape[1]):
@@ -67,10 +68,10 @@ def test_logits_and_gradients_are_transformers_own(name):
 def test_a_chains_gradients_are_autograds_under_every_plan(name, spec, kept):
     model, batch = body(name, spec), mixed_batch()
     expected = by_hand(model, batch)
-    by_parameter = torch.autograd.grad(expected, list(model.parameters()))
+    grad_parameter = torch.autograd.grad(expected, list(model.parameters()))
     loss, gradients = Chain(model, Plan(kept)).differentiate(batch)
     torch.testing.assert_close(loss, expected.detach(), **CLOSE)
-    for ours, theirs in zip(gradients, by_parameter, strict=True):
+    for ours, theirs in zip(gradients, grad_parameter, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9 * float(1 + theirs.abs().max()))
 
 

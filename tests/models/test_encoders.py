@@ -11,10 +11,11 @@ from pydantic import BaseModel
 from transformers import CONFIG_MAPPING, AutoModel, AutoModelForQuestionAnswering
 from transformers.dynamic_module_utils import get_imports
 
-from recur_tune.bptt.chain import Chain, Plan
+from recur_tune.bptt.chain import Chain
+from recur_tune.bptt.plan import Plan
 from recur_tune.common.windowing import ENDS, NOT_SCORED, STARTS
 from recur_tune.data.batches import WindowBatch
-from recur_tune.models.encoder import ReadsBothWays
+from recur_tune.models.encoder import WindowedEncoder
 from recur_tune.models.pretrained import load_base, load_model, save_model
 from recur_tune.recurrences.pooled.spec import PooledSpec
 from recur_tune.recurrences.registry import settings_of
@@ -33,7 +34,7 @@ families = pytest.mark.parametrize("family", ENCODERS)
 recurrent = pytest.mark.parametrize("kind", ["all layers", "tokens"])
 
 
-def encoder(family: str, spec: BaseModel | None = None) -> ReadsBothWays:
+def encoder(family: str, spec: BaseModel | None = None) -> WindowedEncoder:
     """In double precision; every weight is random, biases and norms too."""
     model = small_encoder(family, spec).double()
     with torch.no_grad():
@@ -81,7 +82,7 @@ def mixed_batch() -> WindowBatch:
     return WindowBatch(inputs, targets, fresh, ("all", "some", "some", "some"), scored=1, step_scored=1)
 
 
-def by_hand(model: ReadsBothWays, batch: WindowBatch) -> torch.Tensor:
+def by_hand(model: WindowedEncoder, batch: WindowBatch) -> torch.Tensor:
     """The summed loss, every question read alone by autograd and scored as the definition says."""
     loss = torch.zeros((), dtype=torch.float64)
     for lane in range(batch.inputs_WBT.shape[1]):
@@ -114,13 +115,13 @@ def by_hand(model: ReadsBothWays, batch: WindowBatch) -> torch.Tensor:
 def test_a_chains_gradients_are_autograds_under_every_plan(family: str, kind: str) -> None:
     model, batch = encoder(family, SPECS[kind]), mixed_batch()
     expected = by_hand(model, batch)
-    by_parameter = torch.autograd.grad(expected, list(model.parameters()))
+    grad_parameter = torch.autograd.grad(expected, list(model.parameters()))
     for kept, uniform in ((1, False), (2, False), (4, False), (2, True)):
         chain = Chain(model, Plan(kept))
         chain.uniform = uniform  # as where a step is recorded
         loss, gradients = chain.differentiate(batch)
         torch.testing.assert_close(loss, expected.detach(), **CLOSE)
-        for ours, theirs in zip(gradients, by_parameter, strict=True):
+        for ours, theirs in zip(gradients, grad_parameter, strict=True):
             torch.testing.assert_close(ours, theirs, **CLOSE)
 
 

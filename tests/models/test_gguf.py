@@ -12,7 +12,7 @@ from recur_tune.common import hub
 from recur_tune.common.errors import UserError
 from recur_tune.common.shape import shape_of
 from recur_tune.data.tokenizers import load_tokenizer
-from recur_tune.models import ReadsInWindows
+from recur_tune.models import WindowedDecoder
 from recur_tune.models.pretrained import base_config, load_base
 from recur_tune.recurrences.pooled.spec import PooledSpec
 from tests.models import some_tokens
@@ -26,7 +26,7 @@ NAMES = {
 WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
-def write(file: Path, model: ReadsInWindows) -> None:
+def write(file: Path, model: WindowedDecoder) -> None:
     """A file with a Llama's weights, its heads' numbers in llama.cpp's order: pairs side by side."""
     shape = model.config.shape
     writer = gguf.GGUFWriter(file, "llama")

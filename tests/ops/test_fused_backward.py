@@ -14,7 +14,7 @@ from recur_tune.models import RecurrentGPT2
 from recur_tune.models.attention import Extra, attend
 from recur_tune.ops import reference as passes
 from recur_tune.ops.autograd import Arithmetic
-from recur_tune.ops.fused_backward import Gathered, Totals
+from recur_tune.ops.fused_backward import FusedBackward, GradAccumulators
 from recur_tune.ops.reference import move
 from recur_tune.ops.triton import pointwise as kernels
 from recur_tune.recurrences.pooled.spec import PooledSpec
@@ -41,15 +41,15 @@ def two_windows(model: RecurrentGPT2, **options: object) -> list[torch.Tensor]:
 
 def gradients(outputs: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[torch.Tensor | None]:
     generator = torch.Generator().manual_seed(1)
-    by_outputs = [torch.randn(one.shape, generator=generator, dtype=torch.float64).to(one.dtype) for one in outputs]
-    return list(torch.autograd.grad(outputs, wanted, by_outputs, allow_unused=True))
+    grad_outputs = [torch.randn(one.shape, generator=generator, dtype=torch.float64).to(one.dtype) for one in outputs]
+    return list(torch.autograd.grad(outputs, wanted, grad_outputs, allow_unused=True))
 
 
 def gathered(model: RecurrentGPT2) -> tuple[list[torch.Tensor], dict[nn.Parameter, torch.Tensor]]:
     """The same by a step's arithmetic, and the gradient of every parameter that is trained."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    totals = Totals(trained, model.body)
-    step = Gathered(totals)
+    totals = GradAccumulators(trained, model.body)
+    step = FusedBackward(totals)
     outputs = two_windows(model, arithmetic=step)
     for total, one in zip(totals.gradients, gradients(outputs, [step.anchor, *trained])[1:], strict=True):
         total += 0 if one is None else one
@@ -106,11 +106,11 @@ def test_a_layer_keeps_two_sums_and_what_its_products_made():
     def kept(layers: int) -> int:
         model = small_model(n_layer=layers)
         trained = list(model.parameters())
-        totals = Totals(trained, model.body)
+        totals = GradAccumulators(trained, model.body)
         with MemoryTracker() as tracker:
             tracker.hold([*trained, *totals.gradients])
             before = tracker.live
-            reading = model.read(some_tokens(lanes, positions), arithmetic=Gathered(totals))
+            reading = model.read(some_tokens(lanes, positions), arithmetic=FusedBackward(totals))
             assert reading.top_BTK.requires_grad
             return tracker.live - before
 
@@ -140,12 +140,12 @@ def test_attention_to_what_is_inserted_is_differentiated_as_small_steps_say(name
     model = body(name).double()
     block, shape = model.body.blocks[0], model.config.shape
     columns = 2 * shape.key_value_heads * shape.head_size
-    turn = model.body.turn(0, 4, torch.zeros(1, dtype=torch.float64))
+    cos_sin = model.body.cos_sin(0, 4, torch.zeros(1, dtype=torch.float64))
     sizes = [(3, 4, shape.heads * shape.head_size + columns), (3, 3, columns), (3, columns)]
     given = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes]
 
     def taken(qkv_BTC: torch.Tensor, rows_BMC: torch.Tensor, places_MC: torch.Tensor) -> torch.Tensor:
-        return attend(Arithmetic(), block, qkv_BTC, turn, Extra(rows_BMC, seen_B, places_MC))[0]
+        return attend(Arithmetic(), block, qkv_BTC, cos_sin, Extra(rows_BMC, seen_B, places_MC))[0]
 
     assert torch.autograd.gradcheck(taken, given, fast_mode=True)
 
@@ -164,7 +164,7 @@ def test_gelu_is_differentiated_as_autograd_does_far_from_zero_too(dtype, close)
 @pytest.mark.parametrize(
     "name",
     ["add_norm", "add_norm_backward", "stretch_means", "stretch_means_backward", "add_columns", "gelu",
-     "gelu_backward", "swiglu", "swiglu_backward", "turned", "join", "move", "pack", "by_extra", "by_places",
+     "gelu_backward", "swiglu", "swiglu_backward", "apply_rotary", "join", "move", "pack", "grad_extra", "grad_places",
      "cross_entropy"],
 )  # fmt: skip
 def test_a_kernel_takes_what_its_pass_takes(name):

@@ -146,9 +146,9 @@ def test_it_starts_as_its_source_does() -> None:
 def test_the_layer_with_the_states(layers: int, wanted: Any, found: int) -> None:
     shape = shape_of(small_config(n_layer=layers).to_dict())
     blocks = Blocks(shape, state_vectors=2, block_layer=wanted)
-    passage = blocks.open(None, None, in_parts=False)
+    window_pass = blocks.open(None, None, in_parts=False)
     row = torch.ones(1, 1, shape.hidden)
-    assert [layer for layer in range(layers) if passage.branch(layer, row) is not None] == [found]
+    assert [layer for layer in range(layers) if window_pass.branch(layer, row) is not None] == [found]
 
 
 @pytest.mark.parametrize("gate", ["fixed", "lstm"])

@@ -6,14 +6,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from recur_tune.bptt.chain import Plan
+from recur_tune.bptt.plan import Plan
 from recur_tune.common.errors import UserError
 from recur_tune.common.known_shapes import KNOWN_SHAPES
 from recur_tune.common.shape import shape_of
 from recur_tune.common.windowing import Windowing
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.flops import recomputed_windows
-from recur_tune.models import ReadsInWindows
+from recur_tune.models import WindowedDecoder
 from recur_tune.models.pretrained import base_config
 from recur_tune.recurrences.cache.spec import CACHE, CacheSpec
 from recur_tune.recurrences.registry import Work
@@ -26,7 +26,7 @@ GPT2 = shape_of(base_config("gpt2").to_dict())
 rotary = pytest.mark.parametrize("name", ["llama", "qwen3"])
 
 
-def naive_window(naive: Naive, model: ReadsInWindows, spec: CacheSpec, tokens_T, kept, stride: int):
+def naive_window(naive: Naive, model: WindowedDecoder, spec: CacheSpec, tokens_T, kept, stride: int):
     """A window's last layer; `kept` has each layer's earlier keys and values, one pair [G, D] a position, and grows.
 
     In one softmax of a body with learned positions they are kept less what their place adds.
@@ -40,18 +40,18 @@ def naive_window(naive: Naive, model: ReadsInWindows, spec: CacheSpec, tokens_T,
         site = 0 if spec.cache_layer != "all" else number
         rows = of_all(kept[number], spec) if is_site else []
         columns = naive.groups * naive.head_size
-        turned = [[naive.turned(key, s) for key in k_TGD[s]] for s in range(len(tokens_T))]
+        rotated = [[naive.apply_rotary(key, s) for key in k_TGD[s]] for s in range(len(tokens_T))]
         before = []
         if spec.cache_join == "softmax":
             for place, (k_GD, v_GD) in enumerate(rows):
                 added_C = own.offsets[site] + (own.places[site, place] if placed else 0)
                 by_key, by_value = added_C.view(2, naive.groups, naive.head_size)
-                before.append(([naive.turned(key, place - len(rows)) for key in k_GD + by_key], v_GD + by_value))
+                before.append(([naive.apply_rotary(key, place - len(rows)) for key in k_GD + by_key], v_GD + by_value))
         heads_TC = torch.zeros(len(tokens_T), naive.heads * naive.head_size).double()
         for t in range(len(tokens_T)):
             for head in range(naive.heads):
-                g, query = naive.group(head), naive.turned(q_THD[t, head], t)
-                keys = [turned[s][g] for s in range(t + 1)] + [k[g] for k, _ in before]
+                g, query = naive.group(head), naive.apply_rotary(q_THD[t, head], t)
+                keys = [rotated[s][g] for s in range(t + 1)] + [k[g] for k, _ in before]
                 values = [v_TGD[s, g] for s in range(t + 1)] + [v[g] for _, v in before]
                 taken = look(query, keys, values)
                 if spec.cache_join == "gate" and rows:

@@ -10,14 +10,15 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from recur_tune.bptt.chain import Chain, Plan
+from recur_tune.bptt.chain import Chain
+from recur_tune.bptt.plan import Plan
 from recur_tune.bptt.step import make_optimizer, train_step
 from recur_tune.common.windowing import Windowing
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.counted_flops import counted
 from recur_tune.cost.flops import flops_per_token, training_flops_per_token
 from recur_tune.cost.inference_memory import closed_state_floats
-from recur_tune.models import Cache, ReadsInWindows
+from recur_tune.models import Cache, WindowedDecoder
 from recur_tune.models.generation import generate
 from recur_tune.recurrences.registry import MECHANISMS, Mechanism, settings_of
 from tests.models import chain_batch, some_tokens
@@ -31,7 +32,7 @@ specs = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 bodies = pytest.mark.parametrize("name", ["gpt2", "qwen3"])  # which has all that the Llama family has
 
 
-def made(name: str, spec, windowing: Windowing = WINDOWING) -> ReadsInWindows:
+def made(name: str, spec, windowing: Windowing = WINDOWING) -> WindowedDecoder:
     """A body and a recurrence, all weights random, trained to read in such windows."""
     model = body(name, spec)
     model.config.window, model.config.overlap = windowing.size, windowing.overlap
@@ -47,7 +48,7 @@ def mixed_batch():
     return chain_batch(WINDOWING, [[18], [9, 5], [5, 5, 6]], windows=4)
 
 
-def differentiated(model: ReadsInWindows, plan: Plan, uniform: bool = False):
+def differentiated(model: WindowedDecoder, plan: Plan, uniform: bool = False):
     chain = Chain(model, plan)
     chain.uniform = uniform
     return chain.differentiate(mixed_batch())
@@ -62,12 +63,12 @@ def test_every_mechanism_is_tested_here():
 def test_a_chains_gradients_are_autograds_under_every_plan(name, spec):
     model = made(name, spec)
     expected = by_hand(model, mixed_batch())
-    by_parameter = torch.autograd.grad(expected, list(model.parameters()), materialize_grads=True)
+    grad_parameter = torch.autograd.grad(expected, list(model.parameters()), materialize_grads=True)
     # As a CPU runs windows, or uniformly, as a recording does.
     for kept, uniform in ((1, False), (1, True), (2, True), (4, False)):
         loss, gradients = differentiated(model, Plan(kept), uniform)
         torch.testing.assert_close(loss, expected.detach(), **CLOSE)
-        for ours, theirs in zip(gradients, by_parameter, strict=True):
+        for ours, theirs in zip(gradients, grad_parameter, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9 * float(1 + theirs.abs().max()))
 
 
@@ -181,7 +182,7 @@ def test_other_lanes_take_their_state_along(spec):
 @specs
 def test_closed_forms_are_what_torch_counts(spec):
     model, mechanism = made("qwen3", spec), mechanism_of(spec)
-    config = TrialConfig(recurrence=mechanism.name, window=16, overlap=4, windows=4, **spec.model_dump())
+    config = TrialConfig(recurrence=mechanism.name, window=16, overlap=4, bptt_windows=4, **spec.model_dump())
     found, shape = counted(config, model.config), model.config.shape
     assert closed_state_floats(config, shape) == found.state_floats
     assert mechanism.work(spec, shape, config.windowing) == pytest.approx(found.work)
@@ -196,7 +197,7 @@ def test_training_flops_are_what_torch_counts(name, spec, kept):
     batch = chain_batch(Windowing(6), [[18], [18]], windows=3)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         Chain(model, Plan(kept)).differentiate(batch)
-    config = TrialConfig(recurrence=mechanism_of(spec).name, window=6, windows=3, batch=2, **spec.model_dump())
+    config = TrialConfig(recurrence=mechanism_of(spec).name, window=6, bptt_windows=3, batch=2, **spec.model_dump())
     priced = training_flops_per_token(config, model.config.shape, Plan(kept))
     assert priced == pytest.approx(counter.get_total_flops() / batch.scored, rel=1e-9)
 

@@ -70,7 +70,7 @@ def test_its_fields_are_flags_parameters_of_a_space_and_costs(tmp_path: Path) ->
             "help": CliRunner().invoke(cli, ["train", "--help"]).output,
             "flops": 100 * (flops_per_token(toy, gpt2) - flops_per_token(plain, gpt2)),
             "corners": [fields.get("toy_rank") for fields in space.corners()],
-            "own": [name for name in own_fields(toy) if name in ("toy_rank", "width", "tune")],
+            "own": [name for name in own_fields(toy) if name in ("toy_rank", "width", "trainable")],
             "entering": [cost for cost in ENTERING if "toy_rank" in ENTERING[cost]],
             "mark": MARKS["toy"], "torch": "torch" in sys.modules,
         }))
@@ -82,7 +82,7 @@ def test_its_fields_are_flags_parameters_of_a_space_and_costs(tmp_path: Path) ->
     assert "--toy-rank INTEGER columns of the toy (toy). [default: 4]" in shown
     assert f"--recurrence none|{'|'.join(MECHANISMS)}|toy" in shown and "'toy' keeps a few columns" in shown
     assert told["flops"] == pytest.approx(2 * 100 * 768 * 5)
-    assert told["corners"] == [None, 1, None, 2] and told["own"] == ["toy_rank", "tune"]
+    assert told["corners"] == [None, 1, None, 2] and told["own"] == ["toy_rank", "trainable"]
     costs = ["flops_per_token", "training_flops_per_token", "peak_memory", "inference_memory", "parameters"]
     assert told["entering"] == costs
     taken = {part for mark in MARKS.values() for part in mark}

@@ -108,17 +108,17 @@ def test_the_state_is_the_networks_output_for_every_site_and_embedding(l_ins, em
 def test_at_all_layers_every_layer_sees_its_own_embeddings():
     pooled = Pooled(small_config().shape, l_ins="all", embeddings=2)
     state = pooled.make(torch.randn(2, 12, 24))
-    passage = pooled.open((state,), None, in_parts=False)
+    window_pass = pooled.open((state,), None, in_parts=False)
     for layer in range(3):
-        assert torch.equal(passage.inserted(layer), state[:, layer])
+        assert torch.equal(window_pass.inserted(layer), state[:, layer])
     assert not torch.equal(state[:, 0], state[:, 1])
 
 
 @torch.no_grad()
 def test_only_the_chosen_layer_sees_the_state():
     pooled = Pooled(small_config().shape, l_ins=2)
-    passage = pooled.open((pooled.make(torch.randn(2, 12, 24)),), None, in_parts=False)
-    assert [passage.inserted(layer) is None for layer in range(3)] == [True, False, True]
+    window_pass = pooled.open((pooled.make(torch.randn(2, 12, 24)),), None, in_parts=False)
+    assert [window_pass.inserted(layer) is None for layer in range(3)] == [True, False, True]
 
 
 @torch.no_grad()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, PositiveInt
 
-from recur_tune.bptt.chain import Plan
+from recur_tune.bptt.plan import Plan
 from recur_tune.common.errors import UserError
 from recur_tune.common.known_shapes import KNOWN_SHAPES
 from recur_tune.common.parsing import parse, read_yaml, write_yaml
@@ -41,7 +41,7 @@ LLAMA = shape_of(KNOWN_SHAPES["meta-llama/Llama-3.2-1B"])  # 16 layers of 2048, 
 def test_every_mechanism_says_what_the_others_rely_on(mechanism: recurrences.Mechanism) -> None:
     spec = mechanism.spec()
     assert mechanism.summary and mechanism.spec.model_config["frozen"]
-    assert mechanism.outside_products | mechanism.outside_state <= mechanism.spec.model_fields.keys()
+    assert mechanism.flops_independent_fields | mechanism.state_independent_fields <= mechanism.spec.model_fields.keys()
     for fields in mechanism.first.values():
         assert TrialConfig(**fields, recurrence=mechanism.name).recurrence == mechanism.name
     assert mechanism.check(spec, GPT2, "gpt2") is None
@@ -90,7 +90,7 @@ def test_inference_memory_is_a_windows_cache_and_the_state(
 
 @pytest.mark.parametrize("fields", [{}, {"l_ins": "all", "embeddings": 3, "pooling": "recent"}], ids=str)
 def test_what_has_no_closed_form_is_counted_the_same(monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]) -> None:
-    config, base = TrialConfig(window=16, windows=3, width=20, **fields), small_config(n_layer=2)
+    config, base = TrialConfig(window=16, bptt_windows=3, width=20, **fields), small_config(n_layer=2)
     shape = shape_of(base.to_dict())
     closed = training_flops_per_token(config, shape, Plan(1))
     assert POOLED.state_floats is not None
@@ -105,7 +105,7 @@ def test_a_trial_has_the_fields_of_its_own_mechanism(monkeypatch: pytest.MonkeyP
         width: int = FIELDS["width"]
 
     monkeypatch.setitem(MECHANISMS, "toy", dataclasses.replace(POOLED, name="toy", spec=ToySpec))
-    values = {"recurrence": "x", "width": 1, "l_ins": 2, "recurrence_rate": 3.0, "tune": "all", "window": 4}
+    values = {"recurrence": "x", "width": 1, "l_ins": 2, "recurrence_rate": 3.0, "trainable": "all", "window": 4}
     assert own("toy", values).keys() == values.keys() - {"l_ins"}
     assert own("none", values).keys() == {"recurrence", "window"}
     assert own("memory", values) == own("pooled", values) == own(None, values) == values
@@ -121,9 +121,9 @@ def test_a_trial_on_disk_needs_no_mechanism_but_its_own(tmp_path: Path) -> None:
 
 
 def test_what_learns_alone_has_to_be_there() -> None:
-    assert parse(TrialConfig, {"tune": "recurrence"}).tune == "recurrence"
+    assert parse(TrialConfig, {"trainable": "recurrence"}).tune == "recurrence"
     with pytest.raises(UserError) as refusal:
-        parse(TrialConfig, {"tune": "recurrence", "recurrence": "none"})
+        parse(TrialConfig, {"trainable": "recurrence", "recurrence": "none"})
     assert str(refusal.value) == (
         "tune: 'recurrence' has nothing to learn where the recurrence is 'none'; choose 'all'."
     )

@@ -88,13 +88,13 @@ def taken(scores: Scores, values: torch.Tensor, windows: list[int]) -> torch.Ten
     """PV of all layers, window by window; the gates are open and attention gives nothing."""
     state, found = None, []
     for part in values.split(windows, dim=3):
-        passage = scores.open(state, None, in_parts=False)
+        window_pass = scores.open(state, None, in_parts=False)
         nothing = torch.zeros(part.shape[1], part.shape[3], scores.shape.heads * scores.shape.head_size).to(part)
         rows = [
-            passage.attended(layer, nothing, lambda layer=layer, part=part: (None, None, part[layer]))
+            window_pass.attended(layer, nothing, lambda layer=layer, part=part: (None, None, part[layer]))
             for layer in range(scores.shape.layers)
         ]
-        state = passage.close(0, None)
+        state = window_pass.close(0, None)
         found.append(torch.stack(rows))
     return torch.cat(found, dim=2)
 

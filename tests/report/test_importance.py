@@ -16,7 +16,7 @@ from recur_tune.cost.fields import ENTERING
 from recur_tune.report.figures.marks import Panel
 from recur_tune.report.grid import Grid, axes_of
 from recur_tune.report.importance import importance_panel, importances
-from recur_tune.report.reading import Reading, read_search
+from recur_tune.report.reading import SearchView, read_search
 from recur_tune.report.ridge import Columns, fitted, left_out
 from recur_tune.report.shares import Shares
 from recur_tune.search.record.space_parsing import read_space
@@ -25,7 +25,7 @@ from tests.search.record import search as spec_of
 
 
 @pytest.fixture(scope="module")
-def big(tmp_path_factory: pytest.TempPathFactory) -> Reading:
+def big(tmp_path_factory: pytest.TempPathFactory) -> SearchView:
     """Perplexity is made of the learning rate, the overlap and the recurrence; FLOPs are made up, memory is chance."""
     return read_search(make(tmp_path_factory.mktemp("big"), events=many(150)))
 
@@ -36,13 +36,13 @@ def bars(panel: Panel, title: str) -> dict[str, Any]:
     return trace
 
 
-def found(search: Reading, objective: str) -> Shares:
+def found(search: SearchView, objective: str) -> Shares:
     shares = importances(search)[objective]
     assert isinstance(shares, Shares), shares
     return shares
 
 
-def priced(tmp_path: Path, memory: Any, **space: Any) -> Reading:
+def priced(tmp_path: Path, memory: Any, **space: Any) -> SearchView:
     """Trials that got a price at every point of a space of choices, and were too dear."""
     events = opening()
     for number, values in enumerate(product(*space.values())):
@@ -78,13 +78,13 @@ def test_a_range_has_the_mean_and_the_variance_of_all_its_values() -> None:
 def test_a_grid_has_the_parameters_that_decide_its_fields() -> None:
     space = {
         "recurrence": {"none": None, "pooled": {"width": [20, 30]}}, "seed": {0: {"batch": 4}, 1: {"batch": 8}},
-        "windows": [20, 40], "overlap": {"from": 0, "to": 0.2, "step": 0.1, "of": "windows"},
+        "bptt_windows": [20, 40], "overlap": {"from": 0, "to": 0.2, "step": 0.1, "of": "bptt_windows"},
         "learning_rate": [1e-3, 1e-2],
     }  # fmt: skip
     assert axes_of(read_space(space), {"width"}).keys() == {"recurrence", "width"}, "with what it stands below"
     assert axes_of(read_space(space), {"batch"}) == {"seed": (0, 1)}, "it comes with another's value"
     grid = Grid.over(spec_of(space=space), {"overlap"}, 100)
-    assert grid.lines.keys() == {"windows", "overlap_of_windows"}
+    assert grid.lines.keys() == {"bptt_windows", "overlap_of_bptt_windows"}
     assert sorted(config.overlap for config in grid.configs) == [0, 2, 4, 8], "those that differ in nothing are one"
 
 
@@ -170,7 +170,7 @@ def test_every_cost_with_a_closed_form_is_computed(tmp_path: Path) -> None:
     assert found(search, "inference_memory").mean.keys() == {"recurrence", "window"}
 
 
-def test_a_quality_s_importances_are_what_it_was_made_of_and_say_how_sure_they_are(big: Reading) -> None:
+def test_a_quality_s_importances_are_what_it_was_made_of_and_say_how_sure_they_are(big: SearchView) -> None:
     panel, shares = importance_panel(big), found(big, "perplexity")
     assert sum(shares.mean.values()) == pytest.approx(1.0)
     made_of = {"overlap_of_window", "recurrence", "learning_rate"}

@@ -16,19 +16,19 @@ from recur_tune.report.figures.marks import Panel, names_with_room, usual_top
 from recur_tune.report.page import report_panels
 from recur_tune.report.panels import best_by_window, front_panel, windows_panel
 from recur_tune.report.progress import curves_panel, time_unit, timeline_panel, volume_panel
-from recur_tune.report.reading import Reading, read_search
+from recur_tune.report.reading import SearchView, read_search
 from recur_tune.search.record.front import front_rows
 from recur_tune.search.record.state import TrialRecord
 from tests.report import begun, few, make, many, opening, params_of, validated
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Reading:
+def books(tmp_path: Path) -> SearchView:
     return read_search(make(tmp_path, events=few()))
 
 
 @pytest.fixture(scope="module")
-def big(tmp_path_factory: pytest.TempPathFactory) -> Reading:
+def big(tmp_path_factory: pytest.TempPathFactory) -> SearchView:
     return read_search(make(tmp_path_factory.mktemp("big"), events=many(300)))
 
 
@@ -37,11 +37,11 @@ def traces(panel: Panel) -> dict[str, dict[str, Any]]:
     return {trace.get("name", trace["type"]): trace for trace in panel.figure["data"]}
 
 
-def only_trial(tmp_path: Path, *events: Any) -> Reading:
+def only_trial(tmp_path: Path, *events: Any) -> SearchView:
     return read_search(make(tmp_path, events=[*opening(), *begun(0, 100, params_of(), 4e5, 2.0**25), *events]))
 
 
-def cases(tmp_path: Path) -> dict[str, Reading]:
+def cases(tmp_path: Path) -> dict[str, SearchView]:
     """Searches of which little is known."""
     nan = [validated(0, 101, 1000, math.nan), validated(0, 102, 4000, math.nan, "complete")]
     lone = [validated(0, 101, 1000, 80.0), validated(0, 102, 4000, 70.0, "complete")]
@@ -54,7 +54,7 @@ def cases(tmp_path: Path) -> dict[str, Reading]:
     return {name: only_trial(tmp_path / name.replace(" ", "-"), *log) for name, log in logs.items()}
 
 
-def test_plotly_knows_every_word_of_every_figure(books: Reading, big: Reading, tmp_path: Path) -> None:
+def test_plotly_knows_every_word_of_every_figure(books: SearchView, big: SearchView, tmp_path: Path) -> None:
     for search in (books, big, *cases(tmp_path).values()):
         for panel in report_panels(search):
             assert panel.caption and panel.title
@@ -64,7 +64,7 @@ def test_plotly_knows_every_word_of_every_figure(books: Reading, big: Reading, t
                     assert len(drawn.data) > 0 and panel.height > 0, "no blank figure"
 
 
-def test_every_trial_with_values_is_a_mark_in_its_place_and_kind(books: Reading, big: Reading) -> None:
+def test_every_trial_with_values_is_a_mark_in_its_place_and_kind(books: SearchView, big: SearchView) -> None:
     for search in (books, big):
         marks = [
             (number, (x, y), name)
@@ -85,7 +85,7 @@ def test_every_trial_with_values_is_a_mark_in_its_place_and_kind(books: Reading,
         ]
 
 
-def test_kinds_differ_in_shape_and_the_front_by_its_edge(books: Reading) -> None:
+def test_kinds_differ_in_shape_and_the_front_by_its_edge(books: SearchView) -> None:
     found = {name: trace["marker"] for name, trace in traces(front_panel(books)).items() if "marker" in trace}
     for kind, symbol in (("plain", "circle"), ("pooled", "triangle-up")):
         best = found[f"{kind}, on the front"]
@@ -95,8 +95,8 @@ def test_kinds_differ_in_shape_and_the_front_by_its_edge(books: Reading) -> None
     assert found["pooled, not at full budget"]["symbol"] == "triangle-up-open", "T4 was pruned and is recurrent"
 
 
-def test_trials_on_their_way_are_in_sight_and_counted_where_they_are_not(books: Reading, tmp_path: Path) -> None:
-    def ends(search: Reading) -> tuple[float, float]:
+def test_trials_on_their_way_are_in_sight_and_counted_where_they_are_not(books: SearchView, tmp_path: Path) -> None:
+    def ends(search: SearchView) -> tuple[float, float]:
         panel = front_panel(search)
         assert panel.figure is not None
         return tuple(panel.figure["layout"]["yaxis"]["range"])
@@ -132,20 +132,20 @@ def test_names_that_would_cover_each_other_are_left_out() -> None:
     assert names_with_room(["a", "b", "c"], [1, 1.001, 9], [1, 1.001, 9], {}) == ["a", "", "c"]
 
 
-def test_each_window_has_its_best_of_either_kind(books: Reading) -> None:
+def test_each_window_has_its_best_of_either_kind(books: SearchView) -> None:
     found = traces(windows_panel(books))
     assert (found["plain, best"]["x"], found["plain, best"]["customdata"]) == ([16, 64], [2, 0])
     assert (found["pooled, best"]["x"], found["pooled, best"]["y"]) == ([32, 64], [55.0, 50.0])
 
 
-def test_the_best_by_window_are_the_minima(big: Reading) -> None:
+def test_the_best_by_window_are_the_minima(big: SearchView) -> None:
     for trial in best_by_window(big, big.complete):
         window = big.configs[trial.number].window
         rivals = [other for other in big.complete if big.configs[other.number].window == window]
         assert trial.value("perplexity") == min(other.value("perplexity") or 0 for other in rivals)
 
 
-def test_the_hypervolume_s_line_has_a_step_for_every_trial_and_ends_at_the_search_s(books: Reading) -> None:
+def test_the_hypervolume_s_line_has_a_step_for_every_trial_and_ends_at_the_search_s(books: SearchView) -> None:
     found = traces(volume_panel(books))
     line, marks = found["hypervolume"], found["a trial ends"]
     assert line["line"]["shape"] == "hv" and line["x"] == [0, 10, 12, 18, 20, 30], "seconds"
@@ -154,7 +154,7 @@ def test_the_hypervolume_s_line_has_a_step_for_every_trial_and_ends_at_the_searc
     assert (marks["customdata"], marks["x"], marks["y"]) == ([0, 1, 2, 3], line["x"][1:-1], line["y"][1:-1])
 
 
-def test_curves_are_the_front_s_validations_with_rungs_and_stops(books: Reading) -> None:
+def test_curves_are_the_front_s_validations_with_rungs_and_stops(books: SearchView) -> None:
     panel = curves_panel(books)
     found = traces(panel)
     assert (found["T0"]["x"], found["T0"]["y"]) == ([1000, 4000], [90.0, 60.0])
@@ -180,7 +180,7 @@ def test_curves_that_end_together_share_a_name(tmp_path: Path) -> None:
     assert names(50.0, 50.1, 70.0) == ["\u2002T0, T1", "", "\u2002T2"]
 
 
-def test_the_timeline_has_a_bar_for_every_span(books: Reading) -> None:
+def test_the_timeline_has_a_bar_for_every_span(books: SearchView) -> None:
     found = traces(timeline_panel(books))
     whole = found["full budget"]
     bars = sorted(zip(whole["customdata"], whole["y"], whole["base"], whole["x"], strict=True))
@@ -197,7 +197,7 @@ def test_where_nothing_can_be_drawn_stands_why(tmp_path: Path) -> None:
     assert words["beyond the reference"] == {"confirmed", "windows", "parallel", "volume"}
 
 
-def test_the_command_trains_the_same_trial_again(books: Reading) -> None:
+def test_the_command_trains_the_same_trial_again(books: SearchView) -> None:
     for trial in books.best:
         config = books.configs[trial.number]
         words = train_command(config, Path("runs/it's here")).split(" --")

@@ -10,13 +10,13 @@ import pytest
 
 from recur_tune.report.figures.marks import GREY, Panel
 from recur_tune.report.parallel import parallel_panel
-from recur_tune.report.reading import Reading, read_search
+from recur_tune.report.reading import SearchView, read_search
 from recur_tune.search.record.state import Event
 from tests.report import SPACE, begun, few, make, many, opening, validated
 
 
 @pytest.fixture
-def books(tmp_path: Path) -> Reading:
+def books(tmp_path: Path) -> SearchView:
     return read_search(make(tmp_path, events=few()))
 
 
@@ -42,7 +42,7 @@ def ran(**params: list[Any]) -> list[Event]:
     return events
 
 
-def test_lines_pass_every_parameter_and_objective(books: Reading) -> None:
+def test_lines_pass_every_parameter_and_objective(books: SearchView) -> None:
     axes = axes_of(parallel_panel(books))
     assert list(axes) == [
         "window", "overlap", "recurrence", "l_ins", "width", "perplexity per word", "FLOPs/token", "peak memory",
@@ -52,7 +52,7 @@ def test_lines_pass_every_parameter_and_objective(books: Reading) -> None:
     assert axes["window"]["ticktext"] == ["16", "32", "64"]
 
 
-def test_trials_that_did_not_reach_their_full_budget_are_there_and_marked(books: Reading) -> None:
+def test_trials_that_did_not_reach_their_full_budget_are_there_and_marked(books: SearchView) -> None:
     panel = parallel_panel(books)
     axes, [trace] = axes_of(panel), (panel.figure or {})["data"]
     states = [trial.state for trial in (books.state.trials[number] for number in (4, 5, 0, 1, 2, 3))]
@@ -64,7 +64,7 @@ def test_trials_that_did_not_reach_their_full_budget_are_there_and_marked(books:
     assert "The 2 in grey have no value at full budget" in panel.caption
 
 
-def test_what_a_trial_does_not_have_is_missing_on_its_axis(books: Reading) -> None:
+def test_what_a_trial_does_not_have_is_missing_on_its_axis(books: SearchView) -> None:
     axes = axes_of(parallel_panel(books))
     kinds = words_of(axes["recurrence"])
     for name in ("l_ins", "width"):

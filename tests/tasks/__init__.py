@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import CONFIG_MAPPING, PreTrainedTokenizerFast
 
 from recur_tune.data.corpora.facts import ASKED, FILLER, NAMES, NUMBERS
-from recur_tune.models.encoder import ReadsBothWays
+from recur_tune.models.encoder import WindowedEncoder
 from recur_tune.models.pretrained import fresh_model, recurrent_config
 
 # In the places where RoBERTa and MPNet have them; BERT's configuration is told.
@@ -28,7 +28,7 @@ def word_tokenizer(words: Iterable[str]) -> PreTrainedTokenizerFast:
     )
 
 
-def small_encoder(family: str = "roberta", spec: BaseModel | None = None, **changes: object) -> ReadsBothWays:
+def small_encoder(family: str = "roberta", spec: BaseModel | None = None, **changes: object) -> WindowedEncoder:
     """A random encoder, in evaluation mode."""
     settings = {
         "vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 40,
@@ -37,5 +37,5 @@ def small_encoder(family: str = "roberta", spec: BaseModel | None = None, **chan
     }  # fmt: skip
     config = CONFIG_MAPPING[family](**settings | changes)
     model = fresh_model(recurrent_config(config, spec, None)).eval()
-    assert isinstance(model, ReadsBothWays)
+    assert isinstance(model, WindowedEncoder)
     return model

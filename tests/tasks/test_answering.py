@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from recur_tune.models.encoder import ReadsBothWays
+from recur_tune.models.encoder import WindowedEncoder
 from recur_tune.models.span_loss import answer_losses, pooled_over_windows
 from recur_tune.recurrences.pooled.spec import PooledSpec
 from recur_tune.tasks.question_answering.evaluation import AnswerEvaluation, _best_spans, evaluate_answers
@@ -31,12 +31,12 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return prepared(tmp_path_factory.mktemp("answering"), *asked)
 
 
-def model_of(kind: str) -> ReadsBothWays:
+def model_of(kind: str) -> WindowedEncoder:
     spec = None if kind == "plain" else PooledSpec(l_ins="all", width=8, depth=1)
     return small_encoder("roberta", spec, initializer_range=0.5)
 
 
-def answered(model: ReadsBothWays, split: Any, lanes: int = 4, **how: Any) -> AnswerEvaluation:
+def answered(model: WindowedEncoder, split: Any, lanes: int = 4, **how: Any) -> AnswerEvaluation:
     return evaluate_answers(model, split, LAYOUT, LONGEST, lanes, **how)
 
 
@@ -45,7 +45,7 @@ def known(found: AnswerEvaluation) -> list[float]:
 
 
 @torch.no_grad()
-def by_hand(model: ReadsBothWays, split: Any) -> tuple[list[str], list[float]]:
+def by_hand(model: WindowedEncoder, split: Any) -> tuple[list[str], list[float]]:
     """Every question alone: all its spans tried one by one, and training's own loss."""
     answers, losses = [], []
     for question in split.chosen:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recur_tune.bptt.chain import fixed_plan
+from recur_tune.bptt.plan import fixed_plan
 from recur_tune.config.trial import TrialConfig
 from recur_tune.training.loop import Trainer
 from tests.tasks import FACTS_WORDS, small_encoder, word_tokenizer
@@ -20,7 +20,7 @@ def exact_match(recurrence: str, tokens: int) -> float:
     to learn."""
     config = TrialConfig(
         corpus=f"facts:values={VALUES}", recurrence=recurrence, window=14, question_tokens=3, paragraphs="whole",
-        windows=4, batch=32, depth=0, l_ins="all", learning_rate=2e-3, warmup_steps=20, tokens=tokens,
+        bptt_windows=4, batch=32, depth=0, l_ins="all", learning_rate=2e-3, warmup_steps=20, tokens=tokens,
         validate_every=16_000, checkpointing="none",
     )  # fmt: skip
     tokenizer, task = word_tokenizer(FACTS_WORDS), config.task.build(config.task_spec)
@@ -32,7 +32,7 @@ def exact_match(recurrence: str, tokens: int) -> float:
         "roberta", config.recurrence_spec, vocab_size=len(tokenizer), hidden_size=48, num_hidden_layers=2,
         num_attention_heads=4, intermediate_size=96, initializer_range=0.1,
     )  # fmt: skip
-    trainer = Trainer(config, model, fixed_plan("none", config.windows), train, validation, torch.device("cpu"))
+    trainer = Trainer(config, model, fixed_plan("none", config.bptt_windows), train, validation, torch.device("cpu"))
     for report in trainer.run():
         if report.validation and report.validation["exact_match"] > 0.95:
             break

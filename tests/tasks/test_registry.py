@@ -47,10 +47,10 @@ def test_a_trial_has_the_fields_of_its_own_task_alone() -> None:
 
 
 def test_a_windows_question_is_no_text() -> None:
-    config = TrialConfig(corpus="facts", window=100, overlap=10, question_tokens=17, windows=3, batch=2)
+    config = TrialConfig(corpus="facts", window=100, overlap=10, question_tokens=17, bptt_windows=3, batch=2)
     assert (config.windowing.room, config.windowing.stride) == (80, 70)
     assert config.step_tokens == 2 * (80 + 2 * 70)
-    assert TrialConfig(window=100, overlap=10, windows=3, batch=2).step_tokens == 2 * (100 + 2 * 90)
+    assert TrialConfig(window=100, overlap=10, bptt_windows=3, batch=2).step_tokens == 2 * (100 + 2 * 90)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_windows_question_is_no_text() -> None:
         *(
             ({"base": "roberta-base", "corpus": "facts", "recurrence": name}, ROBERTA, f"'{name}' needs a decoder")
             for name, one in MECHANISMS.items()
-            if not one.both_ways
+            if not one.bidirectional
         ),
         (
             {"base": "roberta-base", "corpus": "facts", "pooling": "max"}, ROBERTA,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from recur_tune.bptt.chain import fixed_plan
+from recur_tune.bptt.plan import fixed_plan
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
@@ -22,7 +22,7 @@ TOKENIZER = word_tokenizer(FACTS_WORDS)
 
 def trainer_of(recurrence: str = "pooled", **changes: Any) -> Trainer:
     config = TrialConfig(
-        corpus="facts:lag=2", recurrence=recurrence, window=14, question_tokens=3, paragraphs="whole", windows=4,
+        corpus="facts:lag=2", recurrence=recurrence, window=14, question_tokens=3, paragraphs="whole", bptt_windows=4,
         batch=3, width=8, depth=1, tokens=350, validate_every=150, dropout=0.1,
     )  # fmt: skip
     task = config.task.build(config.task_spec)
@@ -32,7 +32,7 @@ def trainer_of(recurrence: str = "pooled", **changes: Any) -> Trainer:
     rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.1)
     model = small_encoder("roberta", config.recurrence_spec, vocab_size=len(TOKENIZER), **rates | changes)
     task.check(model, train)
-    plan = fixed_plan("all", config.windows)
+    plan = fixed_plan("all", config.bptt_windows)
     return Trainer(config, model, plan, train, validation, torch.device("cpu"))
 
 

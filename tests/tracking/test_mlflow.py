@@ -111,7 +111,7 @@ def test_a_trial_has_only_the_parameters_that_it_has(results: Path) -> None:
         directory.record("running", trial=number)
     Tracker(directory).deliver()
     plain, recurrent = (Seen(directory).children()[name].data.params for name in ("T0", "T1"))
-    of_recurrence = {"l_ins", "width", "depth", "pooling", "embeddings", "skip", "recurrence_rate", "tune"}
+    of_recurrence = {"l_ins", "width", "depth", "pooling", "embeddings", "skip", "recurrence_rate", "trainable"}
     assert recurrent.keys() - plain.keys() == of_recurrence and plain.keys() <= recurrent.keys()
 
 

@@ -26,7 +26,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def search(results: Path, name: str = "first", uri: str | None = None, **fields: Any) -> SearchDirectory:
     """A search that has just begun."""
     spec = {
-        "space": {"base": "tiny", "window": {"from": 32, "to": 64}, "windows": 4},
+        "space": {"base": "tiny", "window": {"from": 32, "to": 64}, "bptt_windows": 4},
         "objectives": OBJECTIVES,
         "budget": {"tokens": 1000, "trials": 5},
         "limits": {"flops_per_token": "1M"},

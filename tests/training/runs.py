@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from recur_tune.bptt.chain import fixed_plan
+from recur_tune.bptt.plan import fixed_plan
 from recur_tune.config.trial import TrialConfig
 from recur_tune.data.tokens import TokenisedSplit
 from recur_tune.training.loop import Trainer
@@ -35,7 +35,7 @@ def split_of(lengths: list[int], seed: int = 0) -> TokenisedSplit:
 def trial(**fields: Any) -> TrialConfig:
     """A small trial; `fields` change it."""
     usual: dict[str, Any] = {
-        "window": 8, "overlap": 2, "windows": 3, "batch": 4, "tokens": 1000, "validate_every": 300,
+        "window": 8, "overlap": 2, "bptt_windows": 3, "batch": 4, "tokens": 1000, "validate_every": 300,
         "learning_rate": 3e-3, "warmup_steps": 4, "width": 16, "depth": 1,
     }  # fmt: skip
     return TrialConfig(**usual | fields)
@@ -48,7 +48,7 @@ def trainer_of(config: TrialConfig, **model: Any) -> Trainer:
     network = small_model(config.recurrence_spec, **{"n_layer": 2} | model)
     if double:
         network = network.double()
-    plan = fixed_plan("all" if config.checkpointing == "auto" else config.checkpointing, config.windows)
+    plan = fixed_plan("all" if config.checkpointing == "auto" else config.checkpointing, config.bptt_windows)
     train, validation = split_of([150, 7, 90, 33, 200]), split_of([60, 20], seed=1)
     return Trainer(config, network, plan, train, validation, torch.device("cpu"))
 

@@ -58,9 +58,9 @@ def test_a_run_begins_with_the_places_of_its_base() -> None:
     torch.testing.assert_close(trainer.model.recurrence.places[0, : len(expected)], expected)
 
 
-@pytest.mark.parametrize(("tune", "moves"), [("all", True), ("recurrence", False)])
-def test_places_follow_a_body_that_learns(tune: str, moves: bool) -> None:
-    trainer = trained(10, tune=tune, learning_rate=3e-2)
+@pytest.mark.parametrize(("trainable", "moves"), [("all", True), ("recurrence", False)])
+def test_places_follow_a_body_that_learns(trainable: str, moves: bool) -> None:
+    trainer = trained(10, trainable=trainable, learning_rate=3e-2)
     before = trainer.model.recurrence.places.clone()
     trainer.calibration.before(9)
     assert torch.equal(before, trainer.model.recurrence.places), "not at every step"

@@ -219,6 +219,6 @@ def test_the_measured_peak_is_that_of_a_whole_step() -> None:
     assert trainer.measured_peak_bytes > 4 * weights  # weights, gradients, two moments, and activations
 
 
-def test_a_trial_that_asks_for_a_recording_trains_on_a_cpu_without_one() -> None:
-    replayed, plain = (told(list(trainer_of(trial(speed=speed)).run())) for speed in ("replayed", "plain"))
-    assert replayed == plain
+def test_a_cpu_trains_without_a_cuda_graph_that_is_asked_for() -> None:
+    asked, plain = (told(list(trainer_of(trial(cuda_graph=graph)).run())) for graph in (True, False))
+    assert asked == plain

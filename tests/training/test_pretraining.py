@@ -30,7 +30,7 @@ def saved(folder: Path, name: str) -> str:
 
 def trial(base: str, **changes: object) -> TrialConfig:
     fields = {
-        "base": base, "tokenizer": "bytes", "corpus": "recall", "window": 16, "windows": 2, "batch": 2,
+        "base": base, "tokenizer": "bytes", "corpus": "recall", "window": 16, "bptt_windows": 2, "batch": 2,
         "width": 8, "depth": 1, "tokens": 400, "validate_every": 200, "validation_tokens": 200, "learning_rate": 1e-3,
     }  # fmt: skip
     return TrialConfig(**fields | changes)
@@ -51,7 +51,7 @@ def test_a_plain_run_is_the_familys_own_model_again(name: str, tmp_path: Path) -
 
 
 def test_with_a_frozen_base_the_recurrence_alone_learns_and_a_cut_goes_on_to_the_same_end(tmp_path: Path) -> None:
-    config = trial(saved(tmp_path / "base", "llama"), tune="recurrence")
+    config = trial(saved(tmp_path / "base", "llama"), trainable="recurrence")
     run(config, tmp_path / "whole")
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "whole"))
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())

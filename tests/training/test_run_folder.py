@@ -16,7 +16,8 @@ from recur_tune.training.run_folder import run_in_folder, stored_config
 
 def tiny_trial() -> TrialConfig:
     return TrialConfig(
-        base="tiny", corpus="recall", window=16, windows=2, batch=2, width=8, depth=1, tokens=600, validate_every=200,
+        base="tiny", corpus="recall", window=16, bptt_windows=2, batch=2, width=8, depth=1, tokens=600,
+        validate_every=200,
         validation_tokens=200,
     )  # fmt: skip
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from recur_tune.bptt.chain import chosen_speed
 from recur_tune.bptt.cuda_graph import side_stream
+from recur_tune.bptt.plan import chosen_execution
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import reading
 from recur_tune.config.trial import TrialConfig
@@ -73,10 +73,11 @@ def contend(
     evaluation = evaluate(
         model.to(device), validation, trial.windowing, lanes=trial.batch, precision=trial.precision, progress=progress
     )
-    if trial.tune == "recurrence":
+    if trial.trainable == "recurrence":
         model.freeze_body()
     # As fast as the run itself was: with another budget `auto` might choose another way.
-    endless = {"tokens": _WITHOUT_END, "validate_every": _WITHOUT_END, "speed": chosen_speed(trial, device, 1)}
+    endless = {"tokens": _WITHOUT_END, "validate_every": _WITHOUT_END}
+    endless |= chosen_execution(trial, device, 1)._asdict()
     plan = resolve_plan(trial, model.config, lanes=trial.batch)
     trainer = Trainer(trial.model_copy(update=endless), model, plan, train, validation, device)
     steps = trainer.run()

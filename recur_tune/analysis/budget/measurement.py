@@ -19,7 +19,8 @@ from recur_tune.ops.device import default_device
 
 # What both should share if the difference is to be the state's.
 _ALIKE = (
-    "window", "overlap", "windows", "batch", "tune", "dropout", "checkpointing", "memory_budget", "precision", "speed",
+    "window", "overlap", "bptt_windows", "batch", "trainable", "dropout", "checkpointing", "memory_budget",
+    "precision", "cuda_graph", "fused_kernels",
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from recur_tune.common.windowing import Windowing
-    from recur_tune.models import ReadsInWindows
+    from recur_tune.models import WindowedDecoder
 
 _FORMAT = 1
 
@@ -42,7 +42,7 @@ class Writer:
     """A trained model with all that writing needs."""
 
     run: Path
-    model: ReadsInWindows  # on its device
+    model: WindowedDecoder  # on its device
     tokenizer: PreTrainedTokenizerBase
     windowing: Windowing
 

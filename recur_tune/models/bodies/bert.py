@@ -5,7 +5,7 @@ from __future__ import annotations
 from transformers import BertConfig, BertModel, BertPreTrainedModel, RobertaConfig, RobertaModel, RobertaPreTrainedModel
 
 from recur_tune.common.shape import first_place
-from recur_tune.models.encoder import EncoderBody, ReadsBothWays
+from recur_tune.models.encoder import EncoderBody, WindowedEncoder
 from recur_tune.models.windowed import WindowedConfig
 from recur_tune.ops.body import Block, Module, Projection
 
@@ -16,7 +16,7 @@ class RecurrentBertConfig(WindowedConfig, BertConfig):
     model_type = "recurrent_bert"
 
 
-class RecurrentBert(ReadsBothWays, BertPreTrainedModel):
+class RecurrentBert(WindowedEncoder, BertPreTrainedModel):
     """A pretrained BERT and the recurrence that connects its windows."""
 
     config_class = RecurrentBertConfig
@@ -39,7 +39,7 @@ class RecurrentRobertaConfig(WindowedConfig, RobertaConfig):
     model_type = "recurrent_roberta"
 
 
-class RecurrentRoberta(ReadsBothWays, RobertaPreTrainedModel):
+class RecurrentRoberta(WindowedEncoder, RobertaPreTrainedModel):
     """A pretrained RoBERTa and the recurrence that connects its windows."""
 
     config_class = RecurrentRobertaConfig

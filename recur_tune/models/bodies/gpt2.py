@@ -7,7 +7,7 @@ from transformers import GenerationMixin, GPT2Config, GPT2Model, GPT2PreTrainedM
 from transformers.models.gpt2.modeling_gpt2 import GPT2Block
 from transformers.pytorch_utils import Conv1D
 
-from recur_tune.models.decoder import ReadsInWindows
+from recur_tune.models.decoder import WindowedDecoder
 from recur_tune.models.windowed import WindowedConfig
 from recur_tune.ops.body import Block, Body, Projection
 
@@ -18,7 +18,7 @@ class RecurrentGPT2Config(WindowedConfig, GPT2Config):
     model_type = "recurrent_gpt2"
 
 
-class RecurrentGPT2(ReadsInWindows, GPT2PreTrainedModel, GenerationMixin):
+class RecurrentGPT2(WindowedDecoder, GPT2PreTrainedModel, GenerationMixin):
     """A pretrained GPT-2 and the recurrence that connects its windows."""
 
     config_class = RecurrentGPT2Config

@@ -3,9 +3,9 @@
 Llama, SmolLM2, Mistral, Qwen2, Qwen2.5 and Qwen3 differ in biases, in norms over heads and in numbers, all of which
 their modules say themselves.
 
-Where an inserted key stands among rotary positions: at position 0, the window's first, where a turn is the identity. To
-every position of the window it is as far away as the window's first token, which models of this family attend to as a
-place to rest. So it needs no turn, moves no token of the window, and a window without a state is the unmodified model.
+An inserted key stands at rotary position 0, the window's first, where the rotation is the identity. It is as far from
+every position as the window's first token, which models of this family attend to as an attention sink. So it needs no
+rotation, moves no token of the window, and a window without a state is the unmodified model.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from transformers import (
     Qwen3PreTrainedModel,
 )  # fmt: skip
 
-from recur_tune.models.decoder import ReadsInWindows
+from recur_tune.models.decoder import WindowedDecoder
 from recur_tune.models.windowed import WindowedConfig
 from recur_tune.ops.body import Block, Body, Module, Projection
 
 
-class _Family(ReadsInWindows):
+class _Family(WindowedDecoder):
     """What the four classes have in common."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}

@@ -6,7 +6,7 @@ from transformers import MPNetConfig, MPNetModel, MPNetPreTrainedModel
 
 from recur_tune.common.shape import first_place
 from recur_tune.models.bodies.bert import encoder_block
-from recur_tune.models.encoder import EncoderBody, ReadsBothWays
+from recur_tune.models.encoder import EncoderBody, WindowedEncoder
 from recur_tune.models.windowed import WindowedConfig
 from recur_tune.ops.body import Block, Module
 
@@ -17,7 +17,7 @@ class RecurrentMPNetConfig(WindowedConfig, MPNetConfig):
     model_type = "recurrent_mpnet"
 
 
-class RecurrentMPNet(ReadsBothWays, MPNetPreTrainedModel):
+class RecurrentMPNet(WindowedEncoder, MPNetPreTrainedModel):
     """A pretrained MPNet and the recurrence that connects its windows."""
 
     config_class = RecurrentMPNetConfig

@@ -10,21 +10,21 @@ from __future__ import annotations
 
 import torch
 
-from recur_tune.ops.body import Turn
+from recur_tune.ops.body import CosSin
 from recur_tune.ops.reference import Total
 from recur_tune.ops.triton.jit import kernel, tl, triton
 
 _TALLER, _WIDE = 64, 64  # a block of a join, as it was fastest on an H200 for a hidden size of 768
-_TALL = 32  # where heads are turned, each a block's width: after the shapes that were tried for other kernels
+_TALL = 32  # where heads are rotated, each a block's width: after the shapes that were tried for other kernels
 # Of copies of rows: 16 numbers of a thread's own at 16 bytes a load, and programs for every processor.
 _FEW, _LONG = 8, 512
 _LANES, _SHORT = 16, 128  # of sums over lanes
 
 
-def turned(
+def apply_rotary(
     qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, back: bool = False
 ) -> torch.Tensor:
-    """Rotary positions: the first so many heads turned, or turned back; the rest as it is."""
+    """Rotary positions: the first so many heads rotated, or rotated back; the rest as it is."""
     qkv_BTC = qkv_BTC.contiguous()
     (rows, columns), (positions, size) = qkv_BTC.flatten(0, -2).shape, cos_TD.shape
     turned_BTC = torch.empty_like(qkv_BTC)
@@ -66,11 +66,11 @@ def _turn(first, second, cos_at, sin_at, position, column, half, turns, BACK: tl
 def join(
     parts: tuple[torch.Tensor, ...],
     total: Total,
-    turn: Turn | None = None,
+    cos_sin: CosSin | None = None,
     down: int | torch.Tensor = 0,
     rows: int | None = None,
 ) -> torch.Tensor:
-    """Gradients of queries, keys and values side by side; where the first two were turned, turned back. Of a packed
+    """Gradients of queries, keys and values side by side; where the first two were rotated, rotated back. Of a packed
     window so many rows, which lie so far down in all lanes, or in each by its own."""
     queries, keys, values = (part.contiguous() for part in parts)
     (lanes, source_rows, wide), narrow, by_lane = queries.shape, keys.shape[-1], isinstance(down, torch.Tensor)
@@ -80,12 +80,12 @@ def join(
         queries, keys, values, joined, queries if total is None else total, down if by_lane else queries,
         0 if by_lane else down, count, positions, source_rows,
     )  # fmt: skip
-    if turn is None:
+    if cos_sin is None:
         _join[(triton.cdiv(wide, _WIDE), 3, triton.cdiv(count, _TALLER))](
             *given, wide, narrow, BY_LANE=by_lane, HAS_TOTAL=total is not None, TALL=_TALLER, WIDE=_WIDE, num_warps=2
         )
     else:
-        cos_TD, sin_TD = (one.contiguous() for one in turn)
+        cos_TD, sin_TD = (one.contiguous() for one in cos_sin)
         size = cos_TD.shape[1]
         _join_turned[((wide + 2 * narrow) // size, triton.cdiv(count, _TALL))](
             *given, cos_TD, sin_TD, size // 2, wide // size, narrow // size, BY_LANE=by_lane,
@@ -235,21 +235,21 @@ def _pack(
     tl.store(packed_at + (lane * rows + row[:, None]) * size + column[None, :], value, mask=inside)
 
 
-def by_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None) -> torch.Tensor:
+def grad_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None) -> torch.Tensor:
     """The gradient by what is inserted, so many rows, from those of all keys and values, each [B, S, C]."""
     keys, values = (part.contiguous() for part in parts)
     lanes, rows, narrow = keys.shape
-    by_extra_BMC = keys.new_empty(lanes, inserted, 2 * narrow)
+    grad_extra_BMC = keys.new_empty(lanes, inserted, 2 * narrow)
     _by_extra[(lanes, triton.cdiv(inserted, _FEW), triton.cdiv(2 * narrow, _LONG))](
-        keys, values, keys if seen_B is None else seen_B, by_extra_BMC, rows, inserted, narrow,
+        keys, values, keys if seen_B is None else seen_B, grad_extra_BMC, rows, inserted, narrow,
         BY_LANE=seen_B is not None, TALL=_FEW, WIDE=_LONG,
     )  # fmt: skip
-    return by_extra_BMC
+    return grad_extra_BMC
 
 
 @kernel
 def _by_extra(
-    keys_at, values_at, seen_at, by_extra_at, rows, inserted, narrow,
+    keys_at, values_at, seen_at, grad_extra_at, rows, inserted, narrow,
     BY_LANE: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     lane, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * TALL + tl.arange(0, TALL)
@@ -258,7 +258,7 @@ def _by_extra(
         place = (row + tl.load(seen_at + lane).to(tl.int32) - inserted + rows) % rows
     value = _key_or_value(keys_at, values_at, (lane * rows + place)[:, None], (row < inserted)[:, None], column, narrow)
     inside = (row < inserted)[:, None] & (column < 2 * narrow)[None, :]
-    tl.store(by_extra_at + (lane * inserted + row[:, None]) * 2 * narrow + column[None, :], value, mask=inside)
+    tl.store(grad_extra_at + (lane * inserted + row[:, None]) * 2 * narrow + column[None, :], value, mask=inside)
 
 
 @triton.jit
@@ -270,23 +270,23 @@ def _key_or_value(keys_at, values_at, row, wanted, column, narrow):
     return value
 
 
-def by_places(
+def grad_places(
     parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None, kind: torch.dtype
 ) -> torch.Tensor:
     """The same with respect to what so many places add, as a `kind` of number."""
     keys, values = (part.contiguous() for part in parts)
     lanes, rows, narrow = keys.shape
-    by_places_MC = keys.new_empty(inserted, 2 * narrow, dtype=kind)
+    grad_places_MC = keys.new_empty(inserted, 2 * narrow, dtype=kind)
     _by_places[(inserted, triton.cdiv(2 * narrow, _SHORT))](
-        keys, values, keys if seen_B is None else seen_B, by_places_MC, lanes, rows, inserted, narrow,
+        keys, values, keys if seen_B is None else seen_B, grad_places_MC, lanes, rows, inserted, narrow,
         BY_LANE=seen_B is not None, LANES=_LANES, WIDE=_SHORT,
     )  # fmt: skip
-    return by_places_MC
+    return grad_places_MC
 
 
 @kernel
 def _by_places(
-    keys_at, values_at, seen_at, by_places_at, lanes, rows, inserted, narrow,
+    keys_at, values_at, seen_at, grad_places_at, lanes, rows, inserted, narrow,
     BY_LANE: tl.constexpr, LANES: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     place, column = tl.program_id(0), tl.program_id(1) * WIDE + tl.arange(0, WIDE)
@@ -298,4 +298,4 @@ def _by_places(
             sees &= place < tl.load(seen_at + lane, mask=sees, other=0)
         row = (lane.to(tl.int64) * rows + place)[:, None]
         total += _key_or_value(keys_at, values_at, row, sees[:, None], column, narrow).to(tl.float32)
-    tl.store(by_places_at + place * 2 * narrow + column, tl.sum(total, 0), mask=column < 2 * narrow)
+    tl.store(grad_places_at + place * 2 * narrow + column, tl.sum(total, 0), mask=column < 2 * narrow)

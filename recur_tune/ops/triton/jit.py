@@ -41,7 +41,7 @@ class kernel:
         if not LAUNCHES.get():
             return _do_nothing
         if not _is_installed:
-            raise UserError("speed: 'compiled' and 'recorded' need Triton, which is not installed; choose 'replayed'.")
+            raise UserError("fused_kernels: they need Triton, which is not installed; choose false.")
         return self._compiled[grid]
 
 

@@ -58,22 +58,22 @@ def _stretch_means(x_at, means_at, positions, size, PARTS: tl.constexpr, BLOCK: 
     tl.store(means_at + (lane * stretches + stretch) * size + column, mean, mask=column < size)
 
 
-def stretch_means_backward(by_means_BMK: torch.Tensor, positions: int) -> torch.Tensor:
+def stretch_means_backward(grad_means_BMK: torch.Tensor, positions: int) -> torch.Tensor:
     """The gradient with respect to so many positions."""
-    lanes, count, size = by_means_BMK.shape
-    gradient = by_means_BMK.new_empty(lanes, positions, size)
+    lanes, count, size = grad_means_BMK.shape
+    gradient = grad_means_BMK.new_empty(lanes, positions, size)
     _spread[(lanes, triton.cdiv(positions, _PARTS), triton.cdiv(size, _COLUMNS))](
-        by_means_BMK.contiguous(), gradient, positions, size, count, PARTS=_PARTS, BLOCK=_COLUMNS
+        grad_means_BMK.contiguous(), gradient, positions, size, count, PARTS=_PARTS, BLOCK=_COLUMNS
     )
     return gradient
 
 
 @kernel
-def _spread(by_means_at, gradient_at, positions, size, stretches, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+def _spread(grad_means_at, gradient_at, positions, size, stretches, PARTS: tl.constexpr, BLOCK: tl.constexpr):
     lane, position = tl.program_id(0).to(tl.int64), tl.program_id(1) * PARTS + tl.arange(0, PARTS)
     column = tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
     inside = (position < positions)[:, None] & (column < size)[None, :]
     stretch, width = stretch_of(position, positions, stretches)
     at = (lane * stretches + stretch[:, None]) * size + column[None, :]
-    by_mean = tl.load(by_means_at + at, mask=inside, other=0.0).to(tl.float32) / width[:, None]
-    tl.store(gradient_at + (lane * positions + position[:, None]) * size + column[None, :], by_mean, mask=inside)
+    grad_mean = tl.load(grad_means_at + at, mask=inside, other=0.0).to(tl.float32) / width[:, None]
+    tl.store(gradient_at + (lane * positions + position[:, None]) * size + column[None, :], grad_mean, mask=inside)

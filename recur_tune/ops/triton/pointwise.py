@@ -18,13 +18,27 @@ import torch
 from recur_tune.common.windowing import NOT_SCORED
 from recur_tune.ops.body import Module
 from recur_tune.ops.reference import Total, is_rms
-from recur_tune.ops.triton.attention import by_extra, by_places, join, move, pack, turned
+from recur_tune.ops.triton.attention import apply_rotary, grad_extra, grad_places, join, move, pack
 from recur_tune.ops.triton.jit import kernel, tl, triton
 from recur_tune.ops.triton.means import stretch_means, stretch_means_backward, stretch_of
 
 __all__ = [
-    "add_columns", "add_norm", "add_norm_backward", "by_extra", "by_places", "cross_entropy", "gelu", "gelu_backward",
-    "join", "move", "pack", "stretch_means", "stretch_means_backward", "swiglu", "swiglu_backward", "turned",
+    "add_columns",
+    "add_norm",
+    "add_norm_backward",
+    "apply_rotary",
+    "cross_entropy",
+    "gelu",
+    "gelu_backward",
+    "grad_extra",
+    "grad_places",
+    "join",
+    "move",
+    "pack",
+    "stretch_means",
+    "stretch_means_backward",
+    "swiglu",
+    "swiglu_backward",
 ]  # fmt: skip
 
 # Shapes of blocks, as they were fastest on an H200 for layer norm and GELU at a hidden size of 768.
@@ -119,9 +133,9 @@ def _sum_parts(x_at, sum_at, parts, size, PARTS: tl.constexpr, BLOCK: tl.constex
 
 
 def add_norm_backward(
-    by_normed_BTK: torch.Tensor,
-    by_x_BTK: torch.Tensor | None,
-    by_means_BMK: torch.Tensor | None,
+    grad_normed_BTK: torch.Tensor,
+    grad_x_BTK: torch.Tensor | None,
+    grad_means_BMK: torch.Tensor | None,
     x_BTK: torch.Tensor,
     moments: torch.Tensor,
     norm: Module,
@@ -137,11 +151,11 @@ def add_norm_backward(
     of_weight, of_bias, of_added = (x_BTK if total is None else total for total in totals)
     block = triton.next_power_of_2(size)
     _add_norm_backward[(min(_PROGRAMS, triton.cdiv(rows, _ROWS)),)](
-        by_normed_BTK.contiguous(), x_BTK if by_x_BTK is None else by_x_BTK.contiguous(),
-        x_BTK if by_means_BMK is None else by_means_BMK.contiguous(), x_BTK, moments, *_vectors(norm),
+        grad_normed_BTK.contiguous(), x_BTK if grad_x_BTK is None else grad_x_BTK.contiguous(),
+        x_BTK if grad_means_BMK is None else grad_means_BMK.contiguous(), x_BTK, moments, *_vectors(norm),
         gradient, low, x_BTK if normed is None else normed, of_weight, of_bias, of_added,
-        rows, size, x_BTK.shape[1], 1 if by_means_BMK is None else by_means_BMK.shape[1],
-        IS_RMS=is_rms(norm), HAS_BY_X=by_x_BTK is not None, HAS_BY_MEANS=by_means_BMK is not None,
+        rows, size, x_BTK.shape[1], 1 if grad_means_BMK is None else grad_means_BMK.shape[1],
+        IS_RMS=is_rms(norm), HAS_BY_X=grad_x_BTK is not None, HAS_BY_MEANS=grad_means_BMK is not None,
         HAS_LOW=low is not gradient, HAS_NORMED=normed is not None, HAS_WEIGHT=totals[0] is not None,
         HAS_BIAS=totals[1] is not None, HAS_ADDED=totals[2] is not None,
         ROWS=_ROWS, BLOCK=block, num_warps=max(1, min(8, block // _OF_A_WARP)),
@@ -151,7 +165,7 @@ def add_norm_backward(
 
 @kernel
 def _add_norm_backward(
-    by_normed_at, by_x_at, by_means_at, x_at, moments_at, weight_at, bias_at, gradient_at, low_at, normed_at,
+    grad_normed_at, grad_x_at, grad_means_at, x_at, moments_at, weight_at, bias_at, gradient_at, low_at, normed_at,
     of_weight_at, of_bias_at, of_added_at, rows, size, positions, stretches,
     IS_RMS: tl.constexpr, HAS_BY_X: tl.constexpr, HAS_BY_MEANS: tl.constexpr, HAS_LOW: tl.constexpr,
     HAS_NORMED: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ADDED: tl.constexpr,
@@ -169,27 +183,27 @@ def _add_norm_backward(
         inside = (row < rows)[:, None] & (column < size)[None, :]
         at = row.to(tl.int64)[:, None] * size + column[None, :]
         x = tl.load(x_at + at, mask=inside, other=0.0).to(tl.float32)
-        by_normed = tl.load(by_normed_at + at, mask=inside, other=0.0).to(tl.float32)
-        by_unit = by_normed * weight
+        grad_normed = tl.load(grad_normed_at + at, mask=inside, other=0.0).to(tl.float32)
+        grad_unit = grad_normed * weight
         if IS_RMS:
             scale = tl.load(moments_at + row, mask=row < rows, other=0.0)[:, None]
             unit = x * scale
-            along = tl.sum(by_unit * unit, 1)
-            gradient = (by_unit - unit * (along / size)[:, None]) * scale
+            along = tl.sum(grad_unit * unit, 1)
+            gradient = (grad_unit - unit * (along / size)[:, None]) * scale
         else:
             mean = tl.load(moments_at + row, mask=row < rows, other=0.0)[:, None]
             scale = tl.load(moments_at + rows + row, mask=row < rows, other=0.0)[:, None]
             unit = tl.where(inside, (x - mean) * scale, 0.0)
-            of_bias += tl.sum(by_normed, 0)
-            along, level = tl.reduce((by_unit * unit, by_unit), 1, _add_both)
-            gradient = (by_unit - unit * (along / size)[:, None] - (level / size)[:, None]) * scale
-        of_weight += tl.sum(by_normed * unit, 0)
+            of_bias += tl.sum(grad_normed, 0)
+            along, level = tl.reduce((grad_unit * unit, grad_unit), 1, _add_both)
+            gradient = (grad_unit - unit * (along / size)[:, None] - (level / size)[:, None]) * scale
+        of_weight += tl.sum(grad_normed * unit, 0)
         if HAS_BY_X:
-            gradient += tl.load(by_x_at + at, mask=inside, other=0.0).to(tl.float32)
+            gradient += tl.load(grad_x_at + at, mask=inside, other=0.0).to(tl.float32)
         if HAS_BY_MEANS:
             stretch, width = stretch_of(row % positions, positions, stretches)
             at_mean = ((row // positions) * stretches + stretch).to(tl.int64)[:, None] * size + column[None, :]
-            gradient += tl.load(by_means_at + at_mean, mask=inside, other=0.0).to(tl.float32) / width[:, None]
+            gradient += tl.load(grad_means_at + at_mean, mask=inside, other=0.0).to(tl.float32) / width[:, None]
         gradient = tl.where(inside, gradient, 0.0)
         of_added += tl.sum(gradient, 0)
         tl.store(gradient_at + at, gradient, mask=inside)
@@ -251,13 +265,13 @@ def _gate(hidden):
     return tl.sigmoid(1.5957691216057308 * (hidden + 0.044715 * hidden * hidden * hidden))
 
 
-def gelu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
+def gelu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradient with respect to `hidden`, and what the function made of it once more."""
-    hidden, by_active = hidden.contiguous(), by_active.contiguous()
+    hidden, grad_active = hidden.contiguous(), grad_active.contiguous()
     rows, size = _shape(hidden)
     gradient, active = torch.empty_like(hidden), torch.empty_like(hidden)
     _gelu_backward[(triton.cdiv(size, _WIDE), triton.cdiv(rows, _TALL))](
-        hidden, by_active, gradient, active, hidden if total is None else total, rows, size,
+        hidden, grad_active, gradient, active, hidden if total is None else total, rows, size,
         HAS_TOTAL=total is not None, TALL=_TALL, WIDE=_WIDE, num_warps=2,
     )  # fmt: skip
     return gradient, active
@@ -265,17 +279,17 @@ def gelu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -
 
 @kernel
 def _gelu_backward(
-    hidden_at, by_active_at, gradient_at, active_at, total_at, rows, size,
+    hidden_at, grad_active_at, gradient_at, active_at, total_at, rows, size,
     HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     column, row = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1) * TALL + tl.arange(0, TALL)
     inside = (row < rows)[:, None] & (column < size)[None, :]
     at = row.to(tl.int64)[:, None] * size + column[None, :]
     hidden = tl.load(hidden_at + at, mask=inside, other=0.0).to(tl.float32)
-    by_active = tl.load(by_active_at + at, mask=inside, other=0.0).to(tl.float32)
+    grad_active = tl.load(grad_active_at + at, mask=inside, other=0.0).to(tl.float32)
     gate = _gate(hidden)
     slope = 1.5957691216057308 * (1 + 3 * 0.044715 * hidden * hidden)
-    gradient = by_active * (gate + hidden * gate * (1 - gate) * slope)
+    gradient = grad_active * (gate + hidden * gate * (1 - gate) * slope)
     tl.store(gradient_at + at, gradient, mask=inside)
     tl.store(active_at + at, hidden * gate, mask=inside)
     if HAS_TOTAL:
@@ -302,13 +316,13 @@ def _swiglu(hidden_at, active_at, rows, units, TALL: tl.constexpr, WIDE: tl.cons
     tl.store(active_at + row.to(tl.int64)[:, None] * units + column[None, :], gate * tl.sigmoid(gate) * up, mask=inside)
 
 
-def swiglu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
+def swiglu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
     """The gradient with respect to `hidden`, and what the function made of it once more."""
-    hidden, by_active = hidden.contiguous(), by_active.contiguous()
-    rows, units = _shape(by_active)
-    gradient, active = torch.empty_like(hidden), torch.empty_like(by_active)
+    hidden, grad_active = hidden.contiguous(), grad_active.contiguous()
+    rows, units = _shape(grad_active)
+    gradient, active = torch.empty_like(hidden), torch.empty_like(grad_active)
     _swiglu_backward[(triton.cdiv(units, _WIDE), triton.cdiv(rows, _TALL))](
-        hidden, by_active, gradient, active, hidden if total is None else total, rows, units,
+        hidden, grad_active, gradient, active, hidden if total is None else total, rows, units,
         HAS_TOTAL=total is not None, TALL=_TALL, WIDE=_WIDE, num_warps=2,
     )  # fmt: skip
     return gradient, active
@@ -316,7 +330,7 @@ def swiglu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total)
 
 @kernel
 def _swiglu_backward(
-    hidden_at, by_active_at, gradient_at, active_at, total_at, rows, units,
+    hidden_at, grad_active_at, gradient_at, active_at, total_at, rows, units,
     HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     column, row = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1) * TALL + tl.arange(0, TALL)
@@ -325,16 +339,16 @@ def _swiglu_backward(
     at_active = row.to(tl.int64)[:, None] * units + column[None, :]
     gate = tl.load(hidden_at + at, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(hidden_at + units + at, mask=inside, other=0.0).to(tl.float32)
-    by_active = tl.load(by_active_at + at_active, mask=inside, other=0.0).to(tl.float32)
+    grad_active = tl.load(grad_active_at + at_active, mask=inside, other=0.0).to(tl.float32)
     share = tl.sigmoid(gate)
-    by_gate = by_active * up * share * (1 + gate * (1 - share))
-    by_up = by_active * gate * share
-    tl.store(gradient_at + at, by_gate, mask=inside)
-    tl.store(gradient_at + units + at, by_up, mask=inside)
+    grad_gate = grad_active * up * share * (1 + gate * (1 - share))
+    grad_up = grad_active * gate * share
+    tl.store(gradient_at + at, grad_gate, mask=inside)
+    tl.store(gradient_at + units + at, grad_up, mask=inside)
     tl.store(active_at + at_active, gate * share * up, mask=inside)
     if HAS_TOTAL:
-        tl.atomic_add(total_at + column, tl.sum(by_gate, 0), mask=column < units, sem="relaxed")
-        tl.atomic_add(total_at + units + column, tl.sum(by_up, 0), mask=column < units, sem="relaxed")
+        tl.atomic_add(total_at + column, tl.sum(grad_gate, 0), mask=column < units, sem="relaxed")
+        tl.atomic_add(total_at + units + column, tl.sum(grad_up, 0), mask=column < units, sem="relaxed")
 
 
 def cross_entropy(logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: int) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from recur_tune.common.shape import Shape
-from recur_tune.recurrences.seam import Passage, Recurrence, State
+from recur_tune.recurrences.seam import Recurrence, State, WindowPass
 
 _SHARE = 0.1  # of the usual variance, for what only opens a gate
 _SMALL = 0.1  # standard deviation
@@ -73,9 +73,9 @@ class Blocks(Recurrence):
         """Zeros."""
         return (self.initial.new_zeros(lanes, *self.initial.shape),)
 
-    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> BlocksPassage:
+    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> BlocksWindowPass:
         """A document begins with states of its own, which are learned."""
-        return BlocksPassage(self, None if state is None else state[0], fresh_B)
+        return BlocksWindowPass(self, None if state is None else state[0], fresh_B)
 
     def begin(self, state_BSK: torch.Tensor | None, fresh_B: torch.Tensor | None, lanes: int) -> torch.Tensor:
         """The states of every lane, the initial ones where a document begins."""
@@ -110,7 +110,7 @@ class Blocks(Recurrence):
         return state_BSK * (forget_BSK + 1).sigmoid() + new_BSK * (take_BSK - 1).sigmoid()
 
 
-class BlocksPassage(Passage):
+class BlocksWindowPass(WindowPass):
     """A window's positions look at the states that it begins with; when all are read the states look at them."""
 
     def __init__(self, blocks: Blocks, state_BSK: torch.Tensor | None, fresh_B: torch.Tensor | None) -> None:

@@ -66,7 +66,7 @@ BLOCKS = Mechanism(
     work=_work,
     state_floats=_state_floats,
     from_the_start=True,
-    outside_products=frozenset({"block_layer"}),
-    outside_state=frozenset({"block_layer", "block_gate"}),
+    flops_independent_fields=frozenset({"block_layer"}),
+    state_independent_fields=frozenset({"block_layer", "block_gate"}),
     check=lambda spec, shape, base: refused_layer("block_layer", spec.block_layer, shape, base, "upper"),
 )

@@ -121,21 +121,21 @@ class _Attended(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_mixed: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, grad_mixed: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         q, out, rows, scale, gate, seen, taken, normaliser = ctx.saved_tensors
         (lanes, heads, positions, size) = q.shape
-        by_q = q.new_empty(lanes, positions, heads, size).transpose(1, 2)
-        by_out, groups, blocks = torch.empty_like(out), rows.shape[-1] // (2 * size), triton.cdiv(positions, _ROWS)
+        grad_q = q.new_empty(lanes, positions, heads, size).transpose(1, 2)
+        grad_out, groups, blocks = torch.empty_like(out), rows.shape[-1] // (2 * size), triton.cdiv(positions, _ROWS)
         # Each program's part of the sums over positions.
         of_scale = q.new_empty(lanes, blocks, 2, heads, size, dtype=torch.float32)
         of_gate = q.new_empty(lanes, blocks, heads, dtype=torch.float32)
         _attend_backward[(blocks, lanes * heads)](
             q, *q.stride()[:3], out, rows, rows.stride(0), scale, gate, gate.stride(0), seen, taken, normaliser,
-            by_mixed.contiguous(), by_q, by_out, of_scale, of_gate,
+            grad_mixed.contiguous(), grad_q, grad_out, of_scale, of_gate,
             heads, groups, positions, rows.shape[1], size, size**-0.5, **_blocks(size),
         )  # fmt: skip
-        by_scale = of_scale.unflatten(3, (groups, -1)).sum((0, 1, 4)).flatten()
-        return by_q, by_out, None, by_scale.to(scale.dtype), of_gate.sum(1), None
+        grad_scale = of_scale.unflatten(3, (groups, -1)).sum((0, 1, 4)).flatten()
+        return grad_q, grad_out, None, grad_scale.to(scale.dtype), of_gate.sum(1), None
 
 
 def _blocks(size: int) -> dict[str, int]:
@@ -194,7 +194,7 @@ def _scales(scale_at, own, values, inside):
 @kernel
 def _attend_backward(
     q_at, q_lane, q_head, q_row, out_at, rows_at, rows_lane, scale_at, gate_at, gate_lane, seen_at, taken_at,
-    normaliser_at, by_mixed_at, by_q_at, by_out_at, of_scale_at, of_gate_at,
+    normaliser_at, grad_mixed_at, grad_q_at, grad_out_at, of_scale_at, of_gate_at,
     heads, groups, positions, cached, size, root, ROWS: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     lane, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
@@ -205,22 +205,22 @@ def _attend_backward(
     at = (lane * positions + row[:, None]) * heads * size + head * size + column[None, :]
     out = tl.load(out_at + at, mask=inside, other=0.0).to(tl.float32)
     taken = tl.load(taken_at + at, mask=inside, other=0.0).to(tl.float32)
-    by_mixed = tl.load(by_mixed_at + at, mask=inside, other=0.0).to(tl.float32)
+    grad_mixed = tl.load(grad_mixed_at + at, mask=inside, other=0.0).to(tl.float32)
     gate = tl.load(gate_at + lane * gate_lane + head).to(tl.float32)
-    tl.store(by_out_at + at, (1 - gate) * by_mixed, mask=inside)
+    tl.store(grad_out_at + at, (1 - gate) * grad_mixed, mask=inside)
     part = lane * tl.num_programs(0) + tl.program_id(0)
-    tl.store(of_gate_at + part * heads + head, tl.sum(tl.sum(by_mixed * (taken * of_values[None, :] - out), 1), 0))
+    tl.store(of_gate_at + part * heads + head, tl.sum(tl.sum(grad_mixed * (taken * of_values[None, :] - out), 1), 0))
     of_scale_at += part * 2 * heads * size + head * size + column
-    tl.store(of_scale_at + heads * size, tl.sum(gate * by_mixed * taken, 0), mask=column < size)
-    by_taken = gate * by_mixed * of_values[None, :]
-    along = tl.sum(by_taken * taken, 1)
+    tl.store(of_scale_at + heads * size, tl.sum(gate * grad_mixed * taken, 0), mask=column < size)
+    grad_taken = gate * grad_mixed * of_values[None, :]
+    along = tl.sum(grad_taken * taken, 1)
     q_at += lane * q_lane + head * q_head
     q = tl.load(q_at + row[:, None] * q_row + column[None, :], mask=inside, other=0.0)
-    scaled, by_taken = (q.to(tl.float32) * of_keys[None, :] * root).to(q.dtype), by_taken.to(q.dtype)
+    scaled, grad_taken = (q.to(tl.float32) * of_keys[None, :] * root).to(q.dtype), grad_taken.to(q.dtype)
     at_row = (lane * heads + head) * positions + row
     normaliser = tl.load(normaliser_at + at_row, mask=row < positions, other=0.0)
     rows_at += lane * rows_lane
-    by_scaled = tl.zeros([ROWS, BLOCK], tl.float32)
+    grad_scaled = tl.zeros([ROWS, BLOCK], tl.float32)
     hidden = cached - tl.load(seen_at + lane).to(tl.int32)
     for first in range(hidden // KEYS * KEYS, cached, KEYS):
         key = first + tl.arange(0, KEYS)
@@ -232,8 +232,8 @@ def _attend_backward(
         share = tl.where(
             seen[None, :], tl.exp(tl.dot(scaled, tl.trans(k), input_precision=_EXACT) - normaliser[:, None]), 0.0
         )
-        by_logit = share * (tl.dot(by_taken, tl.trans(v), input_precision=_EXACT) - along[:, None])
-        by_scaled += tl.dot(by_logit.to(q.dtype), k, input_precision=_EXACT)
-    by_scaled *= root
-    tl.store(of_scale_at, tl.sum(by_scaled * q.to(tl.float32), 0), mask=column < size)
-    tl.store(by_q_at + at, by_scaled * of_keys[None, :], mask=inside)
+        grad_logit = share * (tl.dot(grad_taken, tl.trans(v), input_precision=_EXACT) - along[:, None])
+        grad_scaled += tl.dot(grad_logit.to(q.dtype), k, input_precision=_EXACT)
+    grad_scaled *= root
+    tl.store(of_scale_at, tl.sum(grad_scaled * q.to(tl.float32), 0), mask=column < size)
+    tl.store(grad_q_at + at, grad_scaled * of_keys[None, :], mask=inside)

@@ -2,7 +2,7 @@
 gradient goes back to the windows that they come from.
 
 Which positions rows have. In one softmax with a window's own keys they stand before it, one behind the other. Rotary
-positions are turned into kept keys where these now stand: that is what they would be in a longer window. Learned
+positions are rotated into kept keys where these now stand: that is what they would be in a longer window. Learned
 positions are mixed into keys and values where they were made. But a mean over many texts says what a place adds to each
 layer's keys and values (`places`), so rows are kept less that of the place where they stood, and get that of the place
 where they stand now: the first ones, behind which the window's own positions begin. On a pretrained GPT-2 that comes
@@ -30,7 +30,17 @@ from torch import nn
 
 from recur_tune.common.shape import Shape
 from recur_tune.ops.matmul import product_type
-from recur_tune.recurrences.seam import CLOSED_GATE, Heads, Measure, Passage, Recurrence, State, gate, layers_at, single
+from recur_tune.recurrences.seam import (
+    CLOSED_GATE,
+    CalibrationPass,
+    Heads,
+    Recurrence,
+    State,
+    WindowPass,
+    gate,
+    layers_at,
+    single,
+)
 
 
 class Cached(Recurrence):
@@ -78,9 +88,11 @@ class Cached(Recurrence):
         rows_BSMC = like.new_zeros(lanes, len(self.sites), self.rows, self.columns)
         return rows_BSMC, like.new_zeros(lanes, dtype=torch.float32)
 
-    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> CachedPassage:
+    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> CachedWindowPass:
         """Lanes that begin a document have no row filled."""
-        kind = GatedPassage if self.gates is not None else JoinedPassage if self.places is None else PlacedPassage
+        kind = (
+            GatedWindowPass if self.gates is not None else JoinedWindowPass if self.places is None else PlacedWindowPass
+        )
         if state is None:
             return kind(self, None, None)
         rows_BSMC, filled_B = (one.detach() for one in state)
@@ -89,7 +101,7 @@ class Cached(Recurrence):
         return kind(self, rows_BSMC, filled_B)
 
 
-class CachedPassage(Passage):
+class CachedWindowPass(WindowPass):
     """A window among rows of those before; it gathers rows of its own."""
 
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
@@ -154,7 +166,7 @@ class CachedPassage(Passage):
         return self._rows_BSMC[:, self._cached.sites.index(layer)]
 
 
-class JoinedPassage(CachedPassage):
+class JoinedWindowPass(CachedWindowPass):
     """Keys and values in one softmax with the window's own."""
 
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
@@ -174,7 +186,7 @@ class JoinedPassage(CachedPassage):
         return out_BTC
 
 
-class GatedPassage(CachedPassage):
+class GatedWindowPass(CachedWindowPass):
     """Keys and values apart from the window, and a gate for each head that mixes what both give."""
 
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
@@ -212,7 +224,7 @@ class GatedPassage(CachedPassage):
         self._gates = tuple(gate_BH[lane_B] for gate_BH in self._gates)
 
 
-class PlacedPassage(JoinedPassage):
+class PlacedWindowPass(JoinedWindowPass):
     """The same on learned positions: rows get what the place adds where they stand now."""
 
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
@@ -238,7 +250,7 @@ class PlacedPassage(JoinedPassage):
         return super()._rows(site, gathered, lane_B1, own_BM) - F.embedding(place_BM, self._cached.places[site])
 
 
-class PlaceMeasure(Measure):
+class PlaceMeasure(CalibrationPass):
     """What places add: the mean of keys and values at each, over all texts."""
 
     def __init__(self, sites: list[int], places_SPC: torch.Tensor) -> None:

@@ -74,8 +74,8 @@ CACHE = Mechanism(
     work=_work,
     state_floats=_state_floats,
     stops_gradients=True,
-    outside_products=frozenset({"cache_sinks"}),  # which only chooses
-    outside_state=frozenset({"cache_join", "cache_sinks"}),
+    flops_independent_fields=frozenset({"cache_sinks"}),  # which only chooses
+    state_independent_fields=frozenset({"cache_join", "cache_sinks"}),
     kept_as_read=True,
     positions=lambda spec, shape: spec.cache_rows if spec.cache_join == "softmax" else 0,
     check=lambda spec, shape, base: refused_layer("cache_layer", spec.cache_layer, shape, base),

@@ -77,19 +77,20 @@ class _Read(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_mixed: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, grad_mixed: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         q, out, gate, memory, sums = ctx.saved_tensors
         (lanes, heads, positions, size), groups = q.shape, memory.shape[1]
-        by_q, by_out, parts = _like(q), torch.empty_like(out), _parts(lanes * groups, positions)
-        by_gate, by_memory = gate.new_empty(parts, *gate.shape), memory.new_empty(parts, *memory.shape)
-        by_sums = None if sums is None else sums.new_empty(parts, *sums.shape)
+        grad_q, grad_out, parts = _like(q), torch.empty_like(out), _parts(lanes * groups, positions)
+        grad_gate, grad_memory = gate.new_empty(parts, *gate.shape), memory.new_empty(parts, *memory.shape)
+        grad_sums = None if sums is None else sums.new_empty(parts, *sums.shape)
         _read_backward[(lanes * groups, parts)](
             q, *q.stride()[:3], out, gate, gate.stride(0), memory, memory.stride(0), *_sums(sums, memory),
-            by_mixed.contiguous(), by_q, by_out, by_gate, by_memory, by_memory if by_sums is None else by_sums,
+            grad_mixed.contiguous(), grad_q, grad_out, grad_gate, grad_memory,
+            grad_memory if grad_sums is None else grad_sums,
             groups, heads // groups, positions, size, ctx.least,
             HAS_SUMS=sums is not None, **_blocks(size),
         )  # fmt: skip
-        return by_q, by_out, _whole(by_gate), _whole(by_memory), _whole(by_sums), None
+        return grad_q, grad_out, _whole(grad_gate), _whole(grad_memory), _whole(grad_sums), None
 
 
 class _Written(torch.autograd.Function):
@@ -119,28 +120,28 @@ class _Written(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(
-        ctx: Any, by_written: torch.Tensor | None, by_features: torch.Tensor | None
+        ctx: Any, grad_written: torch.Tensor | None, grad_features: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         memory, sums, *keys_values = ctx.saved_tensors
         lanes, sites, groups, size, _ = memory.shape
-        by_written = torch.zeros_like(memory) if by_written is None else by_written.contiguous()
+        grad_written = torch.zeros_like(memory) if grad_written is None else grad_written.contiguous()
         if sums is not None:
-            by_features = torch.zeros_like(sums) if by_features is None else by_features.contiguous()
+            grad_features = torch.zeros_like(sums) if grad_features is None else grad_features.contiguous()
         parts = _parts(lanes * groups, keys_values[0].shape[2])
-        by_memory = memory.new_empty(parts, *memory.shape) if ctx.corrects else None
-        by_sums = None if sums is None or by_memory is None else sums.new_empty(parts, *sums.shape)
+        grad_memory = memory.new_empty(parts, *memory.shape) if ctx.corrects else None
+        grad_sums = None if sums is None or grad_memory is None else sums.new_empty(parts, *sums.shape)
         gradients = [_like(one) for one in keys_values]
         for site, (k, v) in enumerate(zip(keys_values[:sites], keys_values[sites:], strict=True)):
             of_site = (
-                *_site(memory, sums, site), *_site(by_written, by_features, site),
-                *_site(memory if by_memory is None else by_memory, by_sums, site),
+                *_site(memory, sums, site), *_site(grad_written, grad_features, site),
+                *_site(memory if grad_memory is None else grad_memory, grad_sums, site),
             )  # fmt: skip
             _write_backward[(lanes * groups, parts)](
                 k, *k.stride()[:3], v, *v.stride()[:3], *of_site, gradients[site], gradients[sites + site],
                 memory.numel(), memory.stride(0), groups, k.shape[2], size, ctx.least,
                 HAS_SUMS=sums is not None, CORRECTS=ctx.corrects, **_blocks(size),
             )  # fmt: skip
-        return _whole(by_memory), _whole(by_sums), None, None, *gradients
+        return _whole(grad_memory), _whole(grad_sums), None, None, *gradients
 
 
 def _parts(memories: int, positions: int) -> int:
@@ -192,12 +193,12 @@ def _feature(x, inside, HAS_SUMS: tl.constexpr):
 
 
 @triton.jit
-def _feature_backward(by_feature, feature, x, short, HAS_SUMS: tl.constexpr):
+def _feature_backward(grad_feature, feature, x, short, HAS_SUMS: tl.constexpr):
     if HAS_SUMS:
-        gradient = by_feature * tl.where(x > 0, 1.0, feature)
+        gradient = grad_feature * tl.where(x > 0, 1.0, feature)
     else:
-        along = tl.where(short < 1 / _SHORTEST, tl.sum(by_feature * feature, 1), 0.0)
-        gradient = (by_feature - feature * along[:, None]) * short[:, None]
+        along = tl.where(short < 1 / _SHORTEST, tl.sum(grad_feature * feature, 1), 0.0)
+        gradient = (grad_feature - feature * along[:, None]) * short[:, None]
     return gradient
 
 
@@ -213,14 +214,14 @@ def _found(feature, memory, sums, least, HAS_SUMS: tl.constexpr, PRECISION: tl.c
 
 
 @triton.jit
-def _found_backward(by_found, found, inverse, counts, memory, sums, HAS_SUMS: tl.constexpr):
+def _found_backward(grad_found, found, inverse, counts, memory, sums, HAS_SUMS: tl.constexpr):
     """By the product, by the divisor and by the features."""
-    by_divisor = tl.zeros_like(inverse)
+    grad_divisor = tl.zeros_like(inverse)
     if HAS_SUMS:
-        by_divisor = tl.where(counts, -tl.sum(by_found * found, 1) * inverse, 0.0)
-        by_found = by_found * inverse[:, None]
-    by_feature = tl.dot(by_found, tl.trans(memory), input_precision=_FAST) + by_divisor[:, None] * sums[None, :]
-    return by_found, by_divisor, by_feature
+        grad_divisor = tl.where(counts, -tl.sum(grad_found * found, 1) * inverse, 0.0)
+        grad_found = grad_found * inverse[:, None]
+    grad_feature = tl.dot(grad_found, tl.trans(memory), input_precision=_FAST) + grad_divisor[:, None] * sums[None, :]
+    return grad_found, grad_divisor, grad_feature
 
 
 @triton.jit
@@ -266,18 +267,18 @@ def _read(
 
 @kernel
 def _read_backward(
-    q_at, q_lane, q_head, q_row, out_at, gate_at, gate_lane, memory_at, memory_lane, sums_at, sums_lane, by_mixed_at,
-    by_q_at, by_out_at, by_gate_at, by_memory_at, by_sums_at, groups, group, positions, size, least,
+    q_at, q_lane, q_head, q_row, out_at, gate_at, gate_lane, memory_at, memory_lane, sums_at, sums_lane, grad_mixed_at,
+    grad_q_at, grad_out_at, grad_gate_at, grad_memory_at, grad_sums_at, groups, group, positions, size, least,
     HAS_SUMS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     lane, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
     heads = groups * group
     memory_at += lane * memory_lane + own * size * size
     memory, sums = _load_memory(memory_at, sums_at + lane * sums_lane + own * size, size, HAS_SUMS, BLOCK)
-    by_memory, by_sums = tl.zeros([BLOCK, BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    grad_memory, grad_sums = tl.zeros([BLOCK, BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for head in range(own * group, own * group + group):
         gate = tl.load(gate_at + lane * gate_lane + head).to(tl.float32)
-        by_gate = tl.zeros([BLOCK], tl.float32)
+        grad_gate = tl.zeros([BLOCK], tl.float32)
         for first in range(tl.program_id(1) * ROWS, positions, tl.num_programs(1) * ROWS):
             row = first + tl.arange(0, ROWS)
             inside = (row < positions)[:, None] & (column < size)[None, :]
@@ -287,19 +288,19 @@ def _read_backward(
             found, inverse, counts = _found(feature, memory, sums, least, HAS_SUMS, _FAST)
             at = (lane * positions + row[:, None]) * heads * size + head * size + column[None, :]
             out = tl.load(out_at + at, mask=inside, other=0.0).to(tl.float32)
-            by_mixed = tl.load(by_mixed_at + at, mask=inside, other=0.0).to(tl.float32)
-            tl.store(by_out_at + at, (1 - gate) * by_mixed, mask=inside)
-            by_gate += tl.sum(by_mixed * (found - out), 0)
-            by_found, by_divisor, by_feature = _found_backward(
-                gate * by_mixed, found, inverse, counts, memory, sums, HAS_SUMS
+            grad_mixed = tl.load(grad_mixed_at + at, mask=inside, other=0.0).to(tl.float32)
+            tl.store(grad_out_at + at, (1 - gate) * grad_mixed, mask=inside)
+            grad_gate += tl.sum(grad_mixed * (found - out), 0)
+            grad_found, grad_divisor, grad_feature = _found_backward(
+                gate * grad_mixed, found, inverse, counts, memory, sums, HAS_SUMS
             )
-            by_memory += tl.dot(tl.trans(feature), by_found, input_precision=_FAST)
-            by_sums += tl.sum(feature * by_divisor[:, None], 0)
-            tl.store(by_q_at + at, _feature_backward(by_feature, feature, q, short, HAS_SUMS), mask=inside)
+            grad_memory += tl.dot(tl.trans(feature), grad_found, input_precision=_FAST)
+            grad_sums += tl.sum(feature * grad_divisor[:, None], 0)
+            tl.store(grad_q_at + at, _feature_backward(grad_feature, feature, q, short, HAS_SUMS), mask=inside)
         lanes = tl.num_programs(0) // groups
-        tl.store(by_gate_at + (tl.program_id(1) * lanes + lane) * heads + head, tl.sum(by_gate, 0))
+        tl.store(grad_gate_at + (tl.program_id(1) * lanes + lane) * heads + head, tl.sum(grad_gate, 0))
     at = (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * size
-    _store_memory(by_memory_at + at * size, by_sums_at + at, by_memory, by_sums, size, HAS_SUMS, BLOCK)
+    _store_memory(grad_memory_at + at * size, grad_sums_at + at, grad_memory, grad_sums, size, HAS_SUMS, BLOCK)
 
 
 @kernel
@@ -332,16 +333,18 @@ def _write(
 
 @kernel
 def _write_backward(
-    k_at, k_lane, k_head, k_row, v_at, v_lane, v_head, v_row, memory_at, sums_at, by_written_at, by_features_at,
-    by_memory_at, by_sums_at, by_k_at, by_v_at, memory_part, memory_lane, groups, positions, size, least,
+    k_at, k_lane, k_head, k_row, v_at, v_lane, v_head, v_row, memory_at, sums_at, grad_written_at, grad_features_at,
+    grad_memory_at, grad_sums_at, grad_k_at, grad_v_at, memory_part, memory_lane, groups, positions, size, least,
     HAS_SUMS: tl.constexpr, CORRECTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     lane, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
     at_memory, at_sums = lane * memory_lane + own * size * size, lane * memory_lane // size + own * size
     part = tl.program_id(1).to(tl.int64) * memory_part
     memory, sums = _load_memory(memory_at + at_memory, sums_at + at_sums, size, HAS_SUMS, BLOCK)
-    by_written, by_features = _load_memory(by_written_at + at_memory, by_features_at + at_sums, size, HAS_SUMS, BLOCK)
-    by_memory, by_sums = tl.zeros([BLOCK, BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
+    grad_written, grad_features = _load_memory(
+        grad_written_at + at_memory, grad_features_at + at_sums, size, HAS_SUMS, BLOCK
+    )
+    grad_memory, grad_sums = tl.zeros([BLOCK, BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for first in range(tl.program_id(1) * ROWS, positions, tl.num_programs(1) * ROWS):
         row = first + tl.arange(0, ROWS)
         inside = (row < positions)[:, None] & (column < size)[None, :]
@@ -350,21 +353,23 @@ def _write_backward(
         k = tl.load(of_k, mask=inside, other=0.0).to(tl.float32)
         feature, short = _feature(k, inside, HAS_SUMS)
         news = tl.load(of_v, mask=inside, other=0.0).to(tl.float32)
-        by_news = tl.dot(feature, by_written, input_precision=_FAST)
+        grad_news = tl.dot(feature, grad_written, input_precision=_FAST)
         at = (lane * positions + row[:, None]) * groups * size + own * size + column[None, :]
-        tl.store(by_v_at + at, by_news, mask=inside)
-        by_feature = tl.zeros([ROWS, BLOCK], tl.float32) + by_features[None, :]
+        tl.store(grad_v_at + at, grad_news, mask=inside)
+        grad_feature = tl.zeros([ROWS, BLOCK], tl.float32) + grad_features[None, :]
         if CORRECTS:
             found, inverse, counts = _found(feature, memory, sums, least, HAS_SUMS, _FAST)
             news -= found
-            by_found, by_divisor, by_own = _found_backward(-by_news, found, inverse, counts, memory, sums, HAS_SUMS)
-            by_feature += by_own
-            by_memory += tl.dot(tl.trans(feature), by_found, input_precision=_FAST)
-            by_sums += tl.sum(feature * by_divisor[:, None], 0)
-        by_feature += tl.dot(news, tl.trans(by_written), input_precision=_FAST)
-        tl.store(by_k_at + at, _feature_backward(by_feature, feature, k, short, HAS_SUMS), mask=inside)
+            grad_found, grad_divisor, grad_own = _found_backward(
+                -grad_news, found, inverse, counts, memory, sums, HAS_SUMS
+            )
+            grad_feature += grad_own
+            grad_memory += tl.dot(tl.trans(feature), grad_found, input_precision=_FAST)
+            grad_sums += tl.sum(feature * grad_divisor[:, None], 0)
+        grad_feature += tl.dot(news, tl.trans(grad_written), input_precision=_FAST)
+        tl.store(grad_k_at + at, _feature_backward(grad_feature, feature, k, short, HAS_SUMS), mask=inside)
     if CORRECTS:
         _store_memory(
-            by_memory_at + part + at_memory, by_sums_at + part // size + at_sums, by_memory, by_sums, size,
+            grad_memory_at + part + at_memory, grad_sums_at + part // size + at_sums, grad_memory, grad_sums, size,
             HAS_SUMS, BLOCK,
         )  # fmt: skip

@@ -32,9 +32,9 @@ from recur_tune.recurrences.seam import (
     CLOSED_GATE,
     GATE_SPEED,
     Heads,
-    Passage,
     Recurrence,
     State,
+    WindowPass,
     as_given,
     gate,
     layers_at,
@@ -80,9 +80,9 @@ class FastWeights(Recurrence):
             return (memory_BSGDD,)
         return memory_BSGDD, memory_BSGDD.new_zeros(*heads, size)
 
-    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> FastWeightsPassage:
+    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> FastWeightsWindowPass:
         """A window reads the memory as it was at its start."""
-        return FastWeightsPassage(self, state, fresh_B)
+        return FastWeightsWindowPass(self, state, fresh_B)
 
     def feature(self, x: torch.Tensor) -> torch.Tensor:
         """Of queries or keys: what a memory is read and written with."""
@@ -121,7 +121,7 @@ class FastWeights(Recurrence):
         return (added,) if self.write_rule == "gated" else (added, feature_BGTD.sum(2))
 
 
-class FastWeightsPassage(Passage):
+class FastWeightsWindowPass(WindowPass):
     """A window's keys and values until it is over, and the memory that it began with."""
 
     def __init__(self, fast: FastWeights, state: State | None, fresh_B: torch.Tensor | None) -> None:

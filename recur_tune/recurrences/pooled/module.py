@@ -14,7 +14,7 @@ from torch import nn
 
 from recur_tune.common.shape import Shape
 from recur_tune.ops.reference import stretch_means
-from recur_tune.recurrences.seam import Passage, Recurrence, State, layers_at
+from recur_tune.recurrences.seam import Recurrence, State, WindowPass, layers_at
 
 
 class Pooled(Recurrence):
@@ -71,9 +71,9 @@ class Pooled(Recurrence):
         """Zeros."""
         return (self.layer_logits.new_zeros(lanes, len(self.sites), self.embeddings, self.shape.hidden),)
 
-    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> PooledPassage:
+    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> PooledWindowPass:
         """Attention itself hides what is inserted from lanes that begin a document."""
-        return PooledPassage(self, None if state is None else state[0], in_parts)
+        return PooledWindowPass(self, None if state is None else state[0], in_parts)
 
     def make(self, pooled_BMK: torch.Tensor) -> torch.Tensor:
         """The state [B, S, M, K] from what was pooled of a window."""
@@ -100,7 +100,7 @@ class Pooled(Recurrence):
         return 1 if self.stretch_offsets is None else self.embeddings
 
 
-class PooledPassage(Passage):
+class PooledWindowPass(WindowPass):
     """A window's layers, mixed by a softmax over them.
 
     A mean over positions of the mixture is the mixture of the layers' means. Where nothing but means is asked for, and

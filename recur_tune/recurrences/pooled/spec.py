@@ -46,7 +46,7 @@ def _flops(spec: PooledSpec, shape: Shape, windowing: Windowing) -> float:
 
 def _work(spec: PooledSpec, shape: Shape, windowing: Windowing) -> Work:
     """The square of causal attention grows from T to T + M on both sides, an encoder's on one."""
-    beside = windowing.size if shape.both_ways else windowing.size + spec.embeddings
+    beside = windowing.size if shape.bidirectional else windowing.size + spec.embeddings
     grown = beside * (windowing.size + spec.embeddings) - windowing.size**2
     look = grown * 2 * 2 * shape.heads * shape.head_size
     return Work(_made(spec, shape, windowing), layer_count(spec.l_ins, shape) * (_keys_values(spec, shape) + look))
@@ -74,12 +74,12 @@ def _state_floats(spec: PooledSpec, shape: Shape) -> int:
 # Section 5 of the paper, as far as it says: what every search over recurrences should be compared with.
 PAPER = {
     "l_ins": 2, "width": 200, "depth": 3, "pooling": "mean", "embeddings": 1, "skip": False, "recurrence_rate": 1.0,
-    "window": 300, "overlap": 0, "windows": 20,
+    "window": 300, "overlap": 0, "bptt_windows": 20,
 }  # fmt: skip
 
 
 def _check(spec: PooledSpec, shape: Shape, base: str) -> str | None:
-    if shape.both_ways and spec.pooling != "mean":
+    if shape.bidirectional and spec.pooling != "mean":
         return f"pooling: {spec.pooling!r} would take in the padding of windows that {base} reads; choose 'mean'."
     return refused_layer("l_ins", spec.l_ins, shape, base)
 
@@ -96,8 +96,8 @@ POOLED = Mechanism(
     work=_work,
     state_floats=_state_floats,
     leaves_overlap_out=False,
-    outside_products=frozenset({"skip"}),  # which only adds
-    both_ways=True,
-    outside_state=frozenset({"width", "depth", "pooling", "skip"}),
+    flops_independent_fields=frozenset({"skip"}),  # which only adds
+    bidirectional=True,
+    state_independent_fields=frozenset({"width", "depth", "pooling", "skip"}),
     check=_check,
 )

@@ -75,14 +75,14 @@ class _Weights(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_weights: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        (radius, angle), by_weights = ctx.saved_tensors, by_weights.contiguous()
-        blocks = _weight_blocks(by_weights)
-        by_both = radius.new_empty(2, *radius.shape, blocks[1] * blocks[2])  # each program's part
+    def backward(ctx: Any, grad_weights: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        (radius, angle), grad_weights = ctx.saved_tensors, grad_weights.contiguous()
+        blocks = _weight_blocks(grad_weights)
+        grad_both = radius.new_empty(2, *radius.shape, blocks[1] * blocks[2])  # each program's part
         _weights_backward[blocks](
-            radius, angle, by_weights, by_both, *ctx.given, *by_weights.shape[2:], ROWS=_ROWS, BLOCK=_COLUMNS
+            radius, angle, grad_weights, grad_both, *ctx.given, *grad_weights.shape[2:], ROWS=_ROWS, BLOCK=_COLUMNS
         )
-        return *by_both.sum(-1).unbind(), *[None] * 7
+        return *grad_both.sum(-1).unbind(), *[None] * 7
 
 
 def _weight_blocks(weights: torch.Tensor) -> tuple[int, int, int]:
@@ -126,29 +126,29 @@ def _weights(
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
-    _, power, _, turn, there = _powers(radius_at, angle_at, numbers, sines, dilation, first, rows, seen, row, column)
+    _, power, _, cos_sin, there = _powers(radius_at, angle_at, numbers, sines, dilation, first, rows, seen, row, column)
     at = (tl.program_id(0).to(tl.int64) * all_rows + row[:, None]) * columns + column[None, :]
     inside = (row < all_rows)[:, None] & (column < columns)[None, :]
-    tl.store(weights_at + at, tl.where(there, power * tl.cos(turn), 0.0), mask=inside)
+    tl.store(weights_at + at, tl.where(there, power * tl.cos(cos_sin), 0.0), mask=inside)
 
 
 @kernel
 def _weights_backward(
-    radius_at, angle_at, by_weights_at, by_both_at, numbers, sines, dilation, first, rows, seen, all_rows, columns,
+    radius_at, angle_at, grad_weights_at, grad_both_at, numbers, sines, dilation, first, rows, seen, all_rows, columns,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
-    exponent, power, lower, turn, there = _powers(
+    exponent, power, lower, cos_sin, there = _powers(
         radius_at, angle_at, numbers, sines, dilation, first, rows, seen, row, column
     )
     at = (tl.program_id(0).to(tl.int64) * all_rows + row[:, None]) * columns + column[None, :]
     inside = (row < all_rows)[:, None] & (column < columns)[None, :]
-    by_weight = tl.load(by_weights_at + at, mask=inside & there, other=0.0).to(tl.float32) * exponent
+    grad_weight = tl.load(grad_weights_at + at, mask=inside & there, other=0.0).to(tl.float32) * exponent
     part = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)
     parts, heads = tl.num_programs(1) * tl.num_programs(2), tl.num_programs(0)
-    by_both_at += tl.program_id(0) * parts + part
-    tl.store(by_both_at, tl.sum(tl.sum(by_weight * lower * tl.cos(turn), 1), 0))
-    tl.store(by_both_at + heads * parts, -tl.sum(tl.sum(by_weight * power * tl.sin(turn), 1), 0))
+    grad_both_at += tl.program_id(0) * parts + part
+    tl.store(grad_both_at, tl.sum(tl.sum(grad_weight * lower * tl.cos(cos_sin), 1), 0))
+    tl.store(grad_both_at + heads * parts, -tl.sum(tl.sum(grad_weight * power * tl.sin(cos_sin), 1), 0))
 
 
 class _Rows(torch.autograd.Function):
@@ -169,16 +169,19 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_rows: torch.Tensor, by_values: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        by_rows, by_values = by_rows.contiguous(), None if by_values is None else by_values.contiguous()
-        (lanes, groups, positions, size), numbers = ctx.shape, len(by_rows)
-        by_v = by_rows.new_empty(lanes, positions, groups, size).transpose(1, 2)
+    def backward(
+        ctx: Any, grad_rows: torch.Tensor, grad_values: torch.Tensor | None
+    ) -> tuple[torch.Tensor | None, ...]:
+        grad_rows, grad_values = grad_rows.contiguous(), None if grad_values is None else grad_values.contiguous()
+        (lanes, groups, positions, size), numbers = ctx.shape, len(grad_rows)
+        grad_v = grad_rows.new_empty(lanes, positions, groups, size).transpose(1, 2)
         _rows_backward[(triton.cdiv(positions, _ROWS), groups, lanes)](
-            by_rows, by_rows if by_values is None else by_values, by_v, ctx.heads, ctx.heads // groups, numbers,
-            ctx.before, positions, by_rows.shape[1], size, HAS_VALUES=by_values is not None,
+            grad_rows, grad_rows if grad_values is None else grad_values, grad_v,
+            ctx.heads, ctx.heads // groups, numbers,
+            ctx.before, positions, grad_rows.shape[1], size, HAS_VALUES=grad_values is not None,
             ROWS=_ROWS, BLOCK=triton.next_power_of_2(size), num_warps=2,
         )  # fmt: skip
-        return by_v, by_rows[:, : ctx.before].permute(2, 0, 1, 3).to(ctx.kind), None
+        return grad_v, grad_rows[:, : ctx.before].permute(2, 0, 1, 3).to(ctx.kind), None
 
 
 class _Mixed(torch.autograd.Function):
@@ -196,16 +199,16 @@ class _Mixed(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_mixed: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def backward(ctx: Any, grad_mixed: torch.Tensor) -> tuple[torch.Tensor, ...]:
         out, taken, gate = ctx.saved_tensors
         numbers, positions, lanes, size = taken.shape
-        by_out, by_taken, blocks = torch.empty_like(out), torch.empty_like(taken), triton.cdiv(positions, _ROWS)
+        grad_out, grad_taken, blocks = torch.empty_like(out), torch.empty_like(taken), triton.cdiv(positions, _ROWS)
         of_gate = gate.new_empty(lanes * blocks, numbers, dtype=torch.float32)  # each program's part
         _mix_backward[(blocks, out.shape[-1] // size, lanes)](
-            out, taken, gate, by_mixed.contiguous(), by_out, by_taken, of_gate, numbers, positions, size,
+            out, taken, gate, grad_mixed.contiguous(), grad_out, grad_taken, of_gate, numbers, positions, size,
             ROWS=_ROWS, BLOCK=triton.next_power_of_2(size), num_warps=2,
         )  # fmt: skip
-        return by_out, by_taken, of_gate.sum(0).to(gate.dtype)
+        return grad_out, grad_taken, of_gate.sum(0).to(gate.dtype)
 
 
 @kernel
@@ -232,7 +235,7 @@ def _rows(
 
 @kernel
 def _rows_backward(
-    by_rows_at, by_values_at, by_v_at, heads, group, numbers, before, positions, count, size,
+    grad_rows_at, grad_values_at, grad_v_at, heads, group, numbers, before, positions, count, size,
     HAS_VALUES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     own, lane, lanes = tl.program_id(1), tl.program_id(2).to(tl.int64), tl.num_programs(2)
@@ -244,12 +247,12 @@ def _rows_backward(
         at = number * count + before + row[:, None]
         at = (at.to(tl.int64) * lanes + lane) * size + column[None, :]
         wanted = inside & (row < there)[:, None]
-        total += tl.load(by_rows_at + at, mask=wanted, other=0.0).to(tl.float32)
+        total += tl.load(grad_rows_at + at, mask=wanted, other=0.0).to(tl.float32)
         if HAS_VALUES:
             at = ((number * positions + row[:, None]).to(tl.int64) * lanes + lane) * size + column[None, :]
-            total += tl.load(by_values_at + at, mask=wanted, other=0.0).to(tl.float32)
+            total += tl.load(grad_values_at + at, mask=wanted, other=0.0).to(tl.float32)
     at = ((lane * positions + row[:, None]) * tl.num_programs(1) + own) * size + column[None, :]
-    tl.store(by_v_at + at, total, mask=inside)
+    tl.store(grad_v_at + at, total, mask=inside)
 
 
 @triton.jit
@@ -276,7 +279,7 @@ def _mix(out_at, taken_at, gate_at, mixed_at, numbers, positions, size, ROWS: tl
 
 @kernel
 def _mix_backward(
-    out_at, taken_at, gate_at, by_mixed_at, by_out_at, by_taken_at, of_gate_at, numbers, positions, size,
+    out_at, taken_at, gate_at, grad_mixed_at, grad_out_at, grad_taken_at, of_gate_at, numbers, positions, size,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     head, heads, lane = tl.program_id(1), tl.num_programs(1), tl.program_id(2).to(tl.int64)
@@ -289,9 +292,9 @@ def _mix_backward(
     wanted = inside & (row < tl.where(is_mixed, positions, 0))[:, None]
     out = tl.load(out_at + at, mask=wanted, other=0.0).to(tl.float32)
     taken = tl.load(taken_at + at_taken, mask=wanted, other=0.0).to(tl.float32)
-    by_mixed = tl.load(by_mixed_at + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(by_out_at + at, (1 - gate) * by_mixed, mask=inside)
-    tl.store(by_taken_at + at_taken, gate * by_mixed, mask=wanted)
-    of_gate = tl.sum(tl.sum(by_mixed * (taken - out), 1), 0)
+    grad_mixed = tl.load(grad_mixed_at + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(grad_out_at + at, (1 - gate) * grad_mixed, mask=inside)
+    tl.store(grad_taken_at + at_taken, gate * grad_mixed, mask=wanted)
+    of_gate = tl.sum(tl.sum(grad_mixed * (taken - out), 1), 0)
     part = lane * tl.num_programs(0) + tl.program_id(0)
     tl.store(of_gate_at + part * numbers + number, of_gate, mask=is_mixed)

@@ -28,7 +28,7 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from recur_tune.common.shape import Shape
-from recur_tune.recurrences.seam import CLOSED_GATE, Heads, Passage, Recurrence, State, as_given, gate, single
+from recur_tune.recurrences.seam import CLOSED_GATE, Heads, Recurrence, State, WindowPass, as_given, gate, single
 
 
 class Scores(Recurrence):
@@ -67,12 +67,12 @@ class Scores(Recurrence):
         sizes = (lanes, self.shape.layers, len(self.heads), 2 * self.dilation, self.shape.head_size)
         return (self.gate_logits.new_zeros(sizes, dtype=torch.promote_types(self.gate_logits.dtype, torch.float32)),)
 
-    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> ScoresPassage:
+    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> ScoresWindowPass:
         """A document begins with zeros."""
         [past_BLNYD] = (None,) if state is None else state
         if past_BLNYD is not None and fresh_B is not None:
             past_BLNYD = torch.where(fresh_B[:, None, None, None, None], 0.0, past_BLNYD)
-        return ScoresPassage(self, past_BLNYD)
+        return ScoresWindowPass(self, past_BLNYD)
 
     def weights(
         self, first: int, rows: int, seen: int, kind: torch.dtype, with_imaginary: bool = False
@@ -118,7 +118,7 @@ class Scores(Recurrence):
         return size_LNX * turn_LNX.cos(), size_LNX * turn_LNX.sin()
 
 
-class ScoresPassage(Passage):
+class ScoresWindowPass(WindowPass):
     """A window's values, and what the windows before left for it."""
 
     def __init__(self, scores: Scores, past_BLNYD: torch.Tensor | None) -> None:
@@ -215,10 +215,10 @@ class _Toeplitz(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, by_matrix_RS: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        rows, seen = by_matrix_RS.shape[-2:]
+    def backward(ctx: Any, grad_matrix_RS: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        rows, seen = grad_matrix_RS.shape[-2:]
         lags = rows + seen - 1
-        by_lag = F.pad(by_matrix_RS.flip(-1), (0, rows)).flatten(-2)[..., : rows * lags].unflatten(-1, (rows, lags))
+        by_lag = F.pad(grad_matrix_RS.flip(-1), (0, rows)).flatten(-2)[..., : rows * lags].unflatten(-1, (rows, lags))
         return by_lag.sum(-2, dtype=ctx.kind), None, None
 
 

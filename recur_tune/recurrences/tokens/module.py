@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from recur_tune.common.shape import Shape
-from recur_tune.recurrences.seam import Passage, Recurrence, State
+from recur_tune.recurrences.seam import Recurrence, State, WindowPass
 
 # Of rows at first. Those that are read are so small that a body's norms leave them small, and they say little.
 _READ, _WRITE = 0.001, 0.02
@@ -42,17 +42,17 @@ class Tokens(Recurrence):
         """Zeros."""
         return (self.read_NMK.new_zeros(lanes, *self.read_NMK.shape),)
 
-    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> TokensPassage:
+    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> TokensWindowPass:
         """Lanes that begin a document have an empty ring."""
         if state is None:
-            return TokensPassage(self, None)
+            return TokensWindowPass(self, None)
         [ring_BNMK] = state
         if fresh_B is not None:
             ring_BNMK = ring_BNMK.masked_fill(fresh_B[:, None, None, None], 0)
-        return TokensPassage(self, ring_BNMK)
+        return TokensWindowPass(self, ring_BNMK)
 
 
-class TokensPassage(Passage):
+class TokensWindowPass(WindowPass):
     """A window between rows that it reads and rows that it writes."""
 
     def __init__(self, tokens: Tokens, ring_BNMK: torch.Tensor | None) -> None:

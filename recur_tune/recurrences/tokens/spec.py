@@ -25,7 +25,7 @@ def _flops(spec: TokensSpec, shape: Shape, windowing: Windowing) -> float:
     """What rows cost in all layers: their products, and attention with its looks at them."""
     read, write, tokens = spec.ring * spec.state_tokens, spec.state_tokens, windowing.size
     looks = shape.pairs(read + tokens + write) - shape.pairs(tokens)
-    if shape.both_ways:  # and yet no row sees those that sum it up
+    if shape.bidirectional:  # and yet no row sees those that sum it up
         looks -= (read + tokens) * write
     return shape.layers * (2 * shape.block_products * (read + write) + _look(shape) * looks)
 
@@ -57,7 +57,7 @@ TOKENS = Mechanism(
     work=_work,
     state_floats=lambda spec, shape: spec.ring * spec.state_tokens * shape.hidden,
     from_the_start=True,
-    both_ways=True,
+    bidirectional=True,
     leaves_overlap_out=False,
     positions=lambda spec, shape: 0 if shape.learned_positions else (spec.ring + 1) * spec.state_tokens,
 )

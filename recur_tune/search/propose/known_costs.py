@@ -8,7 +8,7 @@ whole pool from the prices that are known and made exact for the winner, which h
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +16,10 @@ import numpy as np
 
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
+from recur_tune.search.propose.candidates import Candidate, Chosen, ResumeCandidate
+from recur_tune.search.propose.expected_gains import ExpectedGains
 from recur_tune.search.propose.features import Features, rows_at
-from recur_tune.search.propose.observations import Fields, Key, Seen, form_of, key_of, quality_of
-from recur_tune.search.propose.outlook import SMALL_CHANCE, Outlook
+from recur_tune.search.propose.observations import Fields, Key, ObservedTrial, form_of, key_of, quality_of
 from recur_tune.search.record.front import non_dominated
 from recur_tune.search.record.objectives import COSTS
 from recur_tune.search.record.spec import SearchSpec
@@ -33,41 +34,6 @@ _ANYWHERE, _NEAR_THE_FRONT = 200, 100  # candidates: from the space's prior, and
 _MOST_PRICED = 3  # candidates of a pool that are simulated, unless all of them are over a limit
 _WORTH_A_RESTART = 0.01  # of what a new trial promises for each token: below it a trial is frozen
 _BEYOND = 1.05  # the worst that was seen, for a reference that is not fixed yet
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """A point in the sampler's own names, and what it is expected to add to the hypervolume; None where nobody knows
-    yet."""
-
-    point: dict[str, Any]
-    gain: float | None = None
-
-
-@dataclass(frozen=True)
-class Thawed:
-    """A frozen trial to continue: what that is expected to add, all in all and for each token that is left, and its
-    chance of ending on the front."""
-
-    trial: int
-    gain: float
-    rate: float
-    chance: float
-
-    @property
-    def wanted(self) -> bool:
-        """Whether it might still end on the front."""
-        return self.chance >= SMALL_CHANCE
-
-
-@dataclass(eq=False)
-class Candidate:
-    """A trial that may be chosen; of its costs some are guessed unless they are exact."""
-
-    point: dict[str, Any]
-    fields: dict[str, Any]
-    costs: dict[str, float]
-    exact: bool
 
 
 class KnownCosts:
@@ -102,13 +68,20 @@ class KnownCosts:
 
         return LearnedKernel(self.features.groups)
 
-    def choose(self, trials: Sequence[Seen], reference: Mapping[str, float]) -> Chosen | Thawed | None:
+    def expected_gains(self, trials: Sequence[ObservedTrial], reference: np.ndarray) -> ExpectedGains:
+        """The acquisition function, given these trials."""
+        budget = self.spec.budget.tokens
+        return ExpectedGains(self.features, self.curves, self.costs, budget, trials, reference)
+
+    def choose(
+        self, trials: Sequence[ObservedTrial], reference: Mapping[str, float]
+    ) -> Chosen | ResumeCandidate | None:
         """The next trial, given those that were proposed before: a new one, or one of the frozen where that buys more
         for its tokens. None where no candidate is new and within limits, and no frozen trial is wanted."""
-        pool, outlook = self._look(trials, reference)
-        if outlook is None:
+        pool, expected = self._look(trials, reference)
+        if expected is None:
             return next((Chosen(one.point) for one in pool if self._is_affordable(one)), None)
-        new, frozen = self._new(outlook, pool), self._ranked(outlook, trials)
+        new, frozen = self._new(expected, pool), self._ranked(expected, trials)
         if new is None:
             return next((one for one in frozen if one.wanted), None)
         best, gain = new
@@ -116,7 +89,9 @@ class KnownCosts:
             return frozen[0]
         return Chosen(best.point, gain)
 
-    def goes_on(self, trials: Sequence[Seen], reference: Mapping[str, float], number: int, spent: bool = False) -> bool:
+    def should_continue(
+        self, trials: Sequence[ObservedTrial], reference: Mapping[str, float], number: int, spent: bool = False
+    ) -> bool:
         """Whether a trial that has come to a rung shall be trained further; else it is frozen.
 
         It goes on where that buys, for its tokens, at least a hundredth of what the best new trial would: curves cross,
@@ -129,25 +104,27 @@ class KnownCosts:
         if not self._is_undercut(trial, trials):
             return True
         trials = [replace(one, pending=False, frozen=True) if one is trial else one for one in trials]
-        pool, outlook = self._look(trials, reference)
-        if outlook is None:
+        pool, expected = self._look(trials, reference)
+        if expected is None:
             return True
-        [own] = [one for one in self._ranked(outlook, trials) if one.trial == number]
+        [own] = [one for one in self._ranked(expected, trials) if one.trial == number]
         if spent or not pool:
             return own.wanted
-        _, gain = outlook.best_of(pool)
+        _, gain = expected.best_of(pool)
         return own.rate >= _WORTH_A_RESTART * gain / self.spec.budget.tokens
 
-    def ranked(self, trials: Sequence[Seen], reference: Mapping[str, float]) -> list[Thawed]:
+    def ranked(self, trials: Sequence[ObservedTrial], reference: Mapping[str, float]) -> list[ResumeCandidate]:
         """The frozen trials, the one that buys most for its tokens first."""
-        _, outlook = self._look(trials, reference)
-        return [] if outlook is None else self._ranked(outlook, trials)
+        _, expected = self._look(trials, reference)
+        return [] if expected is None else self._ranked(expected, trials)
 
-    def last(self, trials: Sequence[Seen], reference: Mapping[str, float]) -> Thawed | None:
+    def last(self, trials: Sequence[ObservedTrial], reference: Mapping[str, float]) -> ResumeCandidate | None:
         """Which frozen trial to continue when no new one may begin; None where none is wanted."""
         return next((one for one in self.ranked(trials, reference) if one.wanted), None)
 
-    def _look(self, trials: Sequence[Seen], reference: Mapping[str, float]) -> tuple[list[Candidate], Outlook | None]:
+    def _look(
+        self, trials: Sequence[ObservedTrial], reference: Mapping[str, float]
+    ) -> tuple[list[Candidate], ExpectedGains | None]:
         """New candidates, and what they and the frozen trials are worth; None while no price is known."""
         for one in trials:
             if self.needed <= one.costs.keys():
@@ -155,14 +132,14 @@ class KnownCosts:
         pool = self.pool(trials)
         if not self.priced:  # an earlier search's trials bring none
             return pool, None
-        return pool, Outlook(self, trials, self._reference(reference, pool, trials))
+        return pool, self.expected_gains(trials, self._reference(reference, pool, trials))
 
-    def _new(self, outlook: Outlook, pool: list[Candidate]) -> tuple[Candidate, float] | None:
+    def _new(self, expected: ExpectedGains, pool: list[Candidate]) -> tuple[Candidate, float] | None:
         """The candidate that is worth most at its exact costs, and its gain."""
         simulated = 0
         while pool:
             exact = [one for one in pool if one.exact] if simulated >= _MOST_PRICED else []
-            best, gain = outlook.best_of(exact or pool)
+            best, gain = expected.best_of(exact or pool)
             if best.exact:
                 return best, gain
             simulated += 1
@@ -170,21 +147,21 @@ class KnownCosts:
                 pool = self._within_limits([one for one in pool if one is not best])
         return None
 
-    def _ranked(self, outlook: Outlook, trials: Sequence[Seen]) -> list[Thawed]:
+    def _ranked(self, expected: ExpectedGains, trials: Sequence[ObservedTrial]) -> list[ResumeCandidate]:
         frozen = [one for one in trials if one.frozen and one.curve]
         if not frozen:
             return []
         left = [max(1, self.spec.budget.tokens - one.curve[-1][0]) for one in frozen]
-        worth = zip(frozen, left, *outlook.ends_of(frozen), strict=True)
-        found = [Thawed(one.number, gain, gain / rest, chance) for one, rest, gain, chance in worth]
+        worth = zip(frozen, left, *expected.ends_of(frozen), strict=True)
+        found = [ResumeCandidate(one.number, gain, gain / rest, chance) for one, rest, gain, chance in worth]
         return sorted(found, key=lambda one: -one.rate)
 
-    def _is_undercut(self, trial: Seen, trials: Sequence[Seen]) -> bool:
+    def _is_undercut(self, trial: ObservedTrial, trials: Sequence[ObservedTrial]) -> bool:
         """Whether another trial that ended, or is on its way, costs no more."""
         rivals = [one for one in trials if (one.complete or one.pending) and one is not trial and one.costs]
         return any(all(one.costs[name] <= trial.costs[name] for name in self.costs) for one in rivals)
 
-    def pool(self, trials: Sequence[Seen]) -> list[Candidate]:
+    def pool(self, trials: Sequence[ObservedTrial]) -> list[Candidate]:
         """New candidates within the limits, as far as their costs are known."""
         finished = [one for one in trials if one.complete and one.curve and one.repeats is None]
         front = self._front(finished)
@@ -198,7 +175,7 @@ class KnownCosts:
             new.pop(key_of(one.fields), None)
         return self._within_limits([Candidate(*pair, {}, exact=False) for pair in reversed(new.values())])
 
-    def _draw(self, rng: np.random.Generator, front: Sequence[Seen]) -> list[_Drawn]:
+    def _draw(self, rng: np.random.Generator, front: Sequence[ObservedTrial]) -> list[_Drawn]:
         """Points and their fields. Trials that are judged until the next one is chosen are compared with the same ones:
         to draw them and to find their costs takes longer than to see what they are worth."""
         best = [self.space.closest(one.fields) for one in front]
@@ -210,7 +187,7 @@ class KnownCosts:
             pairs.append(self.space.sample(rng, kept))
         return pairs
 
-    def _front(self, finished: Sequence[Seen]) -> list[Seen]:
+    def _front(self, finished: Sequence[ObservedTrial]) -> list[ObservedTrial]:
         if not finished:
             return []
         values = np.array([[one.curve[-1][1], *(one.costs[name] for name in self.costs)] for one in finished])
@@ -266,11 +243,9 @@ class KnownCosts:
     def _keeps_limits(self, candidate: Candidate) -> bool:
         return all(candidate.costs.get(name, 0) <= limit for name, limit in self.spec.limits.items())
 
-    def matrix(self, pool: Sequence[Candidate]) -> np.ndarray:
-        """The objectives among their costs."""
-        return np.array([[one.costs[name] for name in self.costs] for one in pool])
-
-    def _reference(self, fixed: Mapping[str, float], pool: list[Candidate], trials: Sequence[Seen]) -> np.ndarray:
+    def _reference(
+        self, fixed: Mapping[str, float], pool: list[Candidate], trials: Sequence[ObservedTrial]
+    ) -> np.ndarray:
         """What is fixed; else the worst that was seen, and for a quality that nobody has seen any number will do."""
         worst = {self.quality: max((one.curve[-1][1] for one in trials if one.curve), default=1.0)}
         prices = [*(one.costs for one in pool), *self.priced.values()]

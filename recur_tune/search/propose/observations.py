@@ -19,7 +19,7 @@ _PRICED = frozenset[str]().union(*ENTERING.values())
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedTrial:
     """A trial as the process sees it: its curve as (tokens, quality), and whether it may still reach its end."""
 
     number: int
@@ -32,10 +32,10 @@ class Seen:
     repeats: int | None = None  # the trial that it is, with another seed
 
 
-def seen(trials: Iterable[TrialRecord], quality: str) -> list[Seen]:
+def observed_trials(trials: Iterable[TrialRecord], quality: str) -> list[ObservedTrial]:
     """Trials of a search's log, without values that are no numbers."""
     return [
-        Seen(
+        ObservedTrial(
             one.number, one.params, one.costs,
             tuple((v.tokens, v.metrics[quality]) for v in one.validations if 0 < v.metrics.get(quality, 0) < math.inf),
             one.state == "complete", one.state not in ENDED and not one.frozen, one.frozen, one.repeats,

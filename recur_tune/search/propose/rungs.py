@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import stdtr
 
-from recur_tune.search.propose.outlook import SMALL_CHANCE
+from recur_tune.search.propose.candidates import SMALL_CHANCE
 
 
 class Rungs:

@@ -31,7 +31,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import yaml
@@ -48,9 +48,6 @@ from recur_tune.search.record.following import Following
 from recur_tune.search.record.snapshot import save_snapshot
 from recur_tune.search.record.spec import SearchSpec, changes_between
 from recur_tune.search.record.state import Event, SearchState, in_todays_words
-
-if TYPE_CHECKING:
-    from recur_tune.search.record.knowledge import Knowledge
 
 SNAPSHOT = "state.json"
 FORMAT = 2  # 1 has other words for some states, and is read and gone on with
@@ -80,7 +77,7 @@ class SearchDirectory:
     path: Path
 
     @classmethod
-    def create(cls, results: Path, name: str, spec: SearchSpec, knowledge: Knowledge | None = None) -> SearchDirectory:
+    def create(cls, results: Path, name: str, spec: SearchSpec, knowledge: str = "") -> SearchDirectory:
         """A new search, with what an earlier one found out; a name that is taken is refused."""
         path = cls.check_free(results, name)
         identity = {"format": FORMAT, "id": uuid.uuid4().hex, "created": time.time(), "version": code_version()}
@@ -89,8 +86,8 @@ class SearchDirectory:
             (partial / IDENTITY).write_text(json.dumps(identity, indent=2) + "\n")
             (partial / EVENTS).touch()
             (partial / "trials").mkdir()
-            if knowledge is not None:
-                (partial / KNOWLEDGE).write_text(knowledge.as_json())
+            if knowledge:
+                (partial / KNOWLEDGE).write_text(knowledge)
         return cls(path)
 
     @staticmethod

@@ -25,14 +25,14 @@ def share_done(state: SearchState, budget: Budget) -> float:
     return min(1.0, max(shares))
 
 
-class Outlook(NamedTuple):
+class Forecast(NamedTuple):
     """Trials that will end, and the most hypervolume that they are expected to add."""
 
     trials: float
     hypervolume: float
 
 
-def next_hour(state: SearchState) -> Outlook | None:
+def next_hour(state: SearchState) -> Forecast | None:
     """At the pace so far, each as much as the trial that was chosen last, since the best is chosen first; None where
     that is not known."""
     ended = ended_trials(state)
@@ -40,7 +40,7 @@ def next_hour(state: SearchState) -> Outlook | None:
     if ended < _TELLING or not gains or not state.active_seconds:
         return None
     trials = 3600 * ended / state.active_seconds
-    return Outlook(trials, trials * gains[-1])
+    return Forecast(trials, trials * gains[-1])
 
 
 def expected_gains(state: SearchState) -> list[float]:

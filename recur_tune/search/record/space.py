@@ -16,15 +16,16 @@ import itertools
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
+from recur_tune.common.deprecated import with_current_names
 from recur_tune.common.parsing import describe, nearest, parse
-from recur_tune.config.trial import TrialConfig
+from recur_tune.config.trial import RENAMED, TrialConfig
 from recur_tune.recurrences.registry import canonical
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Choice:
 
     values: tuple[Any, ...]
     below: Mapping[Any, Mapping[str, Parameter]]
+    written: str = field(default="", compare=False)  # its field's old name, where the space says that
 
     def draw(self, name: str, trial: optuna.Trial) -> Any:
         """Let the sampler choose."""
@@ -74,6 +76,7 @@ class Range:
     log: bool = False
     step: float | None = None
     of: str | None = None  # then the number is a share of that field
+    written: str = field(default="", compare=False)  # its field's old name, where the space says that
 
     def draw(self, name: str, trial: optuna.Trial) -> float:
         """Let the sampler choose."""
@@ -171,6 +174,7 @@ class Space:
     def point(self, given: Mapping[str, Any], named: str = "first") -> dict[str, Any]:
         """The trial with these very fields in the sampler's own names, others left to it; where the space has no such
         trial, a ValueError with the whole sentence, which begins with how the fields were `named`."""
+        given = with_current_names(given, RENAMED)
         parameters: dict[str, Parameter] = {}
         collect(self.parameters, parameters)
         for name in given:
@@ -254,9 +258,9 @@ class Space:
 
     @staticmethod
     def label(name: str, parameter: Parameter) -> str:
-        """What the sampler calls it: a share is not the field itself."""
-        share_of = getattr(parameter, "of", None)
-        return f"{name}_of_{share_of}" if share_of else name
+        """What the sampler calls it: a share is not the field itself, and a study goes on under the names it has."""
+        share_of, written = getattr(parameter, "of", None), getattr(parameter, "written", "") or name
+        return f"{written}_of_{share_of}" if share_of else written
 
     def _walk(self, choose: Callable[[str, Parameter], Any]) -> dict[str, tuple[Parameter, Any]]:
         """Choose a value for every parameter that exists given the choices before it."""

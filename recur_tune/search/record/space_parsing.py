@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
+from recur_tune.common.deprecated import with_current_names
+from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import nearest
-from recur_tune.config.trial import TrialConfig
+from recur_tune.config.trial import RENAMED, TrialConfig
 from recur_tune.search.record.space import RECURRENCE, Choice, Fixed, Parameter, Range, Space, checked, collect
 
 _RANGE_KEYS = {"from", "to", "log", "step", "of"}
@@ -26,24 +29,43 @@ def read_space(given: Mapping[str, Any]) -> Space:
 def _read_parameters(given: Mapping[str, Any], fixed: dict[str, Any] | None) -> dict[str, Parameter]:
     """Parameters of one level; plain values go to `fixed`, where that is not None."""
     parameters: dict[str, Parameter] = {}
-    for name, value in given.items():
+    for written, name, value in _by_current_name(given):
         if name not in TrialConfig.model_fields:
             raise ValueError(f"space: a trial has no field {name!r}; {nearest(name, TrialConfig.model_fields)}")
         if value in ([], {}):
             raise ValueError(f"space: {name} has no value to choose from; list at least one.")
         if isinstance(value, list):
-            parameters[name] = Choice(_choices(name, value), {})
+            parameters[name] = Choice(_choices(name, value), {}, written)
         elif isinstance(value, dict) and _RANGE_KEYS & value.keys():
-            parameters[name] = _read_range(name, value)
+            parameters[name] = replace(_read_range(name, value), written=written)
         elif isinstance(value, dict):
             values = _choices(name, value)
             inner = [_read_parameters(_mapping(name, one, below), None) for one, below in value.items()]
-            parameters[name] = Choice(values, dict(zip(values, inner, strict=True)))
+            parameters[name] = Choice(values, dict(zip(values, inner, strict=True)), written)
         elif fixed is not None:
             fixed[name] = checked(name, value)
         else:
             parameters[name] = Fixed(checked(name, value))
     return parameters
+
+
+def _by_current_name(given: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
+    """Every field with its old name, if it is written so, its name of today, and what the space says of it."""
+    for name, value in given.items():
+        if name not in RENAMED:
+            yield "", name, value
+            continue
+        is_fixed = not isinstance(value, list | dict)
+        try:
+            current = with_current_names({name: value} if is_fixed else {name: "auto"}, RENAMED)
+        except UserError as error:
+            raise ValueError(f"space: {error}") from None
+        if is_fixed:
+            yield from (("", new, own) for new, own in current.items())
+        elif len(current) > 1:
+            raise ValueError(f"space: {name} has become {' and '.join(current)}; list the values of these instead.")
+        else:
+            yield name, next(iter(current)), value
 
 
 def _read_range(name: str, given: Mapping[str, Any]) -> Range:
@@ -53,6 +75,7 @@ def _read_range(name: str, given: Mapping[str, Any]) -> Range:
     if "from" not in given or "to" not in given:
         raise ValueError(f"space: {name} is half a range; it needs both from and to.")
     of = given.get("of")
+    of = RENAMED[of].to if of in RENAMED else of
     if of is not None:
         if not isinstance(of, str) or of not in TrialConfig.model_fields:
             raise ValueError(

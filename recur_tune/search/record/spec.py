@@ -22,9 +22,10 @@ from pydantic import (
     model_validator,
 )
 
+from recur_tune.common.deprecated import with_current_names
 from recur_tune.common.parsing import nearest
 from recur_tune.common.units import format_size, parse_count, parse_duration, parse_size
-from recur_tune.config.trial import Count, TrialConfig
+from recur_tune.config.trial import RENAMED, Count, TrialConfig
 from recur_tune.recurrences.registry import canonical
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES
 from recur_tune.search.record.space import RECURRENCE, Space, same_parameter
@@ -120,7 +121,8 @@ class SearchSpec(_Section):
         if not isinstance(given, list | tuple) or not all(isinstance(one, dict) for one in given):
             raise ValueError("is not a list of trials, each as {window: 300, overlap: 0}")
         return [
-            {name: canonical(value) if name == RECURRENCE else value for name, value in one.items()} for one in given
+            {name: canonical(value) if name == RECURRENCE else value for name, value in one.items()}
+            for one in (with_current_names(trial, RENAMED) for trial in given)
         ]
 
     @field_validator("limits", "reference", mode="before")
@@ -240,7 +242,7 @@ def changes_between(before: SearchSpec, after: SearchSpec) -> Iterator[tuple[str
     A trial's budget is part of what its numbers mean; how many trials there are, where they run and where they are
     tracked is not.
     """
-    old, new = _flat(before.model_dump()), _flat(after.model_dump())
+    old, new = (_in_current_names(_flat(spec.model_dump())) for spec in (before, after))
     for field in sorted(old.keys() | new.keys()):
         may_change = field in _MAY_CHANGE or field.startswith("resources.")
         section, _, name = field.partition(".")
@@ -250,6 +252,18 @@ def changes_between(before: SearchSpec, after: SearchSpec) -> Iterator[tuple[str
             same = old.get(field) == new.get(field)
         if not same and not may_change:
             yield field, old.get(field), new.get(field)
+
+
+def _in_current_names(flat: dict[str, Any]) -> dict[str, Any]:
+    """Dotted names with those of the space's fields as they are today; how a step is launched is no part of it."""
+    found = {}
+    for dotted, value in flat.items():
+        section, _, name = dotted.partition(".")
+        if section == "space" and name in RENAMED:
+            name = RENAMED[name].to
+        if name not in ("cuda_graph", "fused_kernels", RENAMED["speed"].to):
+            found[f"{section}.{name}" if name else section] = value
+    return found
 
 
 def with_overrides(fields: dict[str, Any], overrides: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -262,7 +276,10 @@ def with_overrides(fields: dict[str, Any], overrides: list[tuple[str, Any]]) -> 
             inner = place.get(section)
             place[section] = dict(inner) if isinstance(inner, dict) else {}
             place = place[section]
-        place[last] = value
+        if sections == ["space"] and last in RENAMED:
+            place |= with_current_names({last: value}, RENAMED)
+        else:
+            place[last] = value
     return changed
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from recur_tune.common.deprecated import with_current_names
+from recur_tune.config.trial import RENAMED
 from recur_tune.recurrences.registry import canonical
 from recur_tune.search.record.objectives import COSTS, Objective
 
@@ -227,8 +229,10 @@ def in_todays_words(event: Event) -> Event:
         event["state"] = "pruned"
     if (validation := event.get("validation")) and "word_perplexity" in validation:
         validation["perplexity"] = validation.pop("word_perplexity")
-    if "recurrence" in (params := event.get("params") or {}):
-        params["recurrence"] = canonical(params["recurrence"])
+    if params := event.get("params"):
+        event["params"] = with_current_names(params, RENAMED)
+        if "recurrence" in params:
+            event["params"]["recurrence"] = canonical(params["recurrence"])
     return event
 
 

@@ -25,7 +25,7 @@ from recur_tune.training.run_folder import RESUME
 _SECONDS_BETWEEN_LOOKS = 0.5  # at requests, which lie on a file system
 
 
-class Steward(LivesInDriver, Callback):
+class DriverCallback(LivesInDriver, Callback):
     """Notes starts, passes a request to stop on to the trials, tells the meter what there is to say, and clears up
     what no one will need."""
 

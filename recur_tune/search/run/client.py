@@ -14,13 +14,15 @@ from recur_tune.training.interrupt import stop_requests
 
 if TYPE_CHECKING:
     from recur_tune.search.record.confirmation import Again
-    from recur_tune.search.run.listener import Audience
+    from recur_tune.search.run.listener import ProgressListener
 
 
-def run_search_there(directory: SearchDirectory, address: str, again: Again | None, audience: Audience) -> SearchState:
+def run_search_there(
+    directory: SearchDirectory, address: str, again: Again | None, listener: ProgressListener
+) -> SearchState:
     """Run a search as a task of the cluster at ray://HOST:PORT; both sides have to see the search directory."""
     check_reachable(address)
-    audience.stage(f"connecting to {address} …")
+    listener.stage(f"connecting to {address} …")
     import ray
 
     try:
@@ -31,7 +33,7 @@ def run_search_there(directory: SearchDirectory, address: str, again: Again | No
         raise UserError(f"address: {address} took no client ({reason[:200]}).") from error
     try:
         task = ray.remote(num_cpus=0, max_retries=0)(_search_here).remote(str(directory.path), again)
-        audience.searching()
+        listener.searching()
         with stop_requests() as interrupted:
             while not ray.wait([task], timeout=0.5)[0]:
                 if interrupted() and not directory.stop_requested:

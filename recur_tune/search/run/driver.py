@@ -26,9 +26,9 @@ from recur_tune.search.record.state import ENDED, SearchState
 from recur_tune.search.record.subject import corpus_of
 from recur_tune.search.run.jobs import job_client
 from recur_tune.search.run.leftovers import clear_up_after_a_kill
-from recur_tune.search.run.listener import Audience
+from recur_tune.search.run.listener import ProgressListener
 from recur_tune.search.run.preparation import Prices, check_shapes, missing_bases, tokenise, worst_costs
-from recur_tune.search.run.stages import Desk, Stages, make_base
+from recur_tune.search.run.stages import DriverContext, Stages, make_base
 from recur_tune.sites.ray.cluster import (
     JOBS,
     WAITING_CPU,
@@ -50,8 +50,8 @@ from recur_tune.training.interrupt import stop_requests
 if TYPE_CHECKING:
     from ray.tune.experiment import Trial
 
-    from recur_tune.search.run.callback import Steward
-    from recur_tune.search.run.searcher import TruthfulSearch
+    from recur_tune.search.run.callback import DriverCallback
+    from recur_tune.search.run.searcher import OptunaSearcher
 
 
 _MORE_THAN_EVER = 100_000
@@ -75,8 +75,8 @@ def check_runnable(spec: SearchSpec, address: str | None) -> None:
 
 
 def run_search(
-    directory: SearchDirectory, address: str | None = None, audience: Audience | None = None, asks: Iterable[Ask] = (),
-    again: Again | None = None, change: SearchSpec | None = None,
+    directory: SearchDirectory, address: str | None = None, listener: ProgressListener | None = None,
+    asks: Iterable[Ask] = (), again: Again | None = None, change: SearchSpec | None = None,
 ) -> SearchState:  # fmt: skip
     """Run a new search, or go on with one: both begin with what the log says.
 
@@ -85,7 +85,7 @@ def run_search(
     `again` nothing new is tried, and the front is trained once more with other seeds. With `change` the search goes on
     as that says; it is written down once nobody else can be running it.
     """
-    audience = audience or Audience()
+    listener = listener or ProgressListener()
     with _pausing_for_storage(), directory.lock():
         if change is not None:
             directory.write_spec(change)
@@ -98,7 +98,7 @@ def run_search(
             stages.tell("starting Ray …" if address is None else f"connecting to {address} …")
 
             def end(loss: ClusterLost) -> None:
-                _say_the_last_words(log, loss, audience)
+                _say_the_last_words(log, loss, listener)
 
             with stop_requests() as interrupted, connected(address, _about(directory), end) as cluster:
                 card, why = shared_card(spec.resources, cluster)
@@ -109,16 +109,16 @@ def run_search(
                 clear_up_after_a_kill(spec, log)
                 with (
                     # MLflow takes seconds of a core, which the first trials want; a base is minutes of work.
-                    _tracked(spec, log, audience, at_once=bool(bases)) as tracker,
+                    _tracked(spec, log, listener, at_once=bool(bases)) as tracker,
                     metered(directory, spec, asks) as meter,
                     Lifeline(end) as lifeline,
                     outside_of_ray(lifeline),
                 ):
-                    desk = Desk(log, interrupted, meter, lifeline)
+                    desk = DriverContext(log, interrupted, meter, lifeline)
                     if all(make_base(config, allotment, desk, stages) for config in bases):
                         tokenise(directory, spec, splits_needed(log.state, again), stages.tokenising(interrupted))
                         _begin(log, spec, cluster, again)
-                        audience.searching()
+                        listener.searching()
                         if not bases:
                             tracker.start(after=_SECONDS_FOR_THE_FIRST_TRIALS)
                         _tune(spec, log, allotment, desk, again)
@@ -136,11 +136,11 @@ def _begin(log: SearchLog, spec: SearchSpec, cluster: Cluster, again: Again | No
     _fix_worst_costs(log.directory, spec, log)
 
 
-def _say_the_last_words(log: SearchLog, loss: ClusterLost, audience: Audience) -> None:
+def _say_the_last_words(log: SearchLog, loss: ClusterLost, listener: ProgressListener) -> None:
     """Nobody else can: the thread that runs the search is stuck in Ray, which is about to end this process."""
     with suppress(StorageFault):
         log.record("search", status="paused")
-    audience.stuck(loss)
+    listener.stuck(loss)
 
 
 @contextmanager
@@ -170,7 +170,7 @@ def _preparing(log: SearchLog) -> Iterator[None]:
 
 
 @contextmanager
-def _tracked(spec: SearchSpec, log: SearchLog, audience: Audience, at_once: bool) -> Iterator[Tracker]:
+def _tracked(spec: SearchSpec, log: SearchLog, listener: ProgressListener, at_once: bool) -> Iterator[Tracker]:
     """However the trials end: the log says so, the front is written down, and MLflow gets what it can take.
 
     Its tracker delivers at once, or from when it is started.
@@ -188,7 +188,7 @@ def _tracked(spec: SearchSpec, log: SearchLog, audience: Audience, at_once: bool
         try:
             if not refused:
                 log.record("search", status="finished" if _is_done(spec, log) else "paused")
-                audience.stage("writing the front …")
+                listener.stage("writing the front …")
                 files = _write_front(log.directory, spec, log.state)
         finally:
             if at_once or not refused:
@@ -211,13 +211,13 @@ def _about(directory: SearchDirectory) -> dict[str, str]:
 
 
 def _tune(
-    spec: SearchSpec, log: SearchLog, allotment: Allotment, desk: Desk, again: Again | None = None,
+    spec: SearchSpec, log: SearchLog, allotment: Allotment, desk: DriverContext, again: Again | None = None,
 ) -> None:  # fmt: skip
     load("recur_tune.search.run.searcher")  # Ray Tune and Optuna
-    from recur_tune.search.run.callback import Steward
+    from recur_tune.search.run.callback import DriverCallback
     from recur_tune.search.run.execution import train_in_actor, train_on_workers
     from recur_tune.search.run.gpu_sharing import SharedCards
-    from recur_tune.search.run.searcher import TruthfulSearch
+    from recur_tune.search.run.searcher import OptunaSearcher
 
     deadline = _deadline(spec, log) if again is None else math.inf
 
@@ -228,12 +228,12 @@ def _tune(
     room = Room(spec.resources, allotment.card)
     shared = SharedCards(allotment.card, lambda: room.gpus) if allotment.card else None
     prices = Prices(allotment.workers)
-    searcher = TruthfulSearch(spec, log, prices, is_over, room, proposes=again is None, shared=shared)
+    searcher = OptunaSearcher(spec, log, prices, is_over, room, proposes=again is None, shared=shared)
     if again is not None:
         for trial, seed in again.missing(log.state, spec):
             searcher.repeat(trial, seed, again.split)
     train = train_on_workers if nested else train_in_actor
-    steward = Steward(spec, log, lambda: desk.interrupted() or is_over(), desk.meter, desk.lifeline)
+    steward = DriverCallback(spec, log, lambda: desk.interrupted() or is_over(), desk.meter, desk.lifeline)
     fit(spec, log, allotment, searcher, train, nested, steward)
 
 
@@ -241,10 +241,10 @@ def fit(
     spec: SearchSpec,
     log: SearchLog,
     allotment: Allotment,
-    searcher: TruthfulSearch,
+    searcher: OptunaSearcher,
     train: Callable[[dict[str, Any]], None],
     nested: bool,
-    steward: Steward,
+    steward: DriverCallback,
 ) -> None:
     """Hand the search to Ray Tune and wait for its end; `nested` says that `train` starts workers of its own."""
     from ray import tune

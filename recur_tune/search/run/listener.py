@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from recur_tune.common.errors import Paused
 
 
-class Audience:
+class ProgressListener:
     """Hears of every step and, unless a subclass says otherwise, makes nothing of it."""
 
     def stage(self, text: str) -> None:

@@ -108,10 +108,10 @@ def _largest(configs: list[TrialConfig], prices: Prices, at_most: int = 4) -> li
     """Those with most of everything; to simulate the memory of all of them would take minutes."""
 
     def size(config: TrialConfig) -> tuple[float, ...]:
-        kept = 1 if config.checkpointing == "all" else config.windows
+        kept = 1 if config.checkpointing == "all" else config.bptt_windows
         # Of a window, the recurrence's too, whatever the overlap.
         window_flops = round(prices.at_once(config)["flops_per_token"] * config.windowing.stride)
-        return config.window * config.batch * kept, window_flops, config.windows
+        return config.window * config.batch * kept, window_flops, config.bptt_windows
 
     distinct = {size(config): config for config in configs}
     return [distinct[key] for key in sorted(distinct, reverse=True)[:at_most]]

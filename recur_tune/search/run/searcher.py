@@ -19,8 +19,9 @@ from ray.tune.search.optuna import OptunaSearch
 
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
-from recur_tune.search.propose.known_costs import Chosen, KnownCosts, Thawed
-from recur_tune.search.propose.observations import Seen
+from recur_tune.search.propose.candidates import Chosen, ResumeCandidate
+from recur_tune.search.propose.known_costs import KnownCosts
+from recur_tune.search.propose.observations import ObservedTrial
 from recur_tune.search.propose.optuna_internals import reopen
 from recur_tune.search.propose.optuna_study import Proposal, first_points, make_sampler, study_name, study_storage
 from recur_tune.search.record import flag
@@ -34,7 +35,7 @@ from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import CROWDED, ENDED, TrialRecord
 from recur_tune.search.run.gpu_sharing import SharedCards
 from recur_tune.search.run.in_driver import LivesInDriver
-from recur_tune.search.run.paused import give_up, is_short_of_room, seen_at
+from recur_tune.search.run.paused_trials import give_up, is_short_of_room, observed_at
 from recur_tune.sites.ray.internals import optuna_study
 
 _MOST_TRIES = 200  # proposals in a row that are infeasible or known already, before the space counts as exhausted
@@ -47,7 +48,7 @@ _TOLD = {
 }  # fmt: skip
 
 
-class TruthfulSearch(LivesInDriver, OptunaSearch):
+class OptunaSearcher(LivesInDriver, OptunaSearch):
     """Proposes trials until the budget is spent; what it knows lies in the search directory."""
 
     def __init__(
@@ -98,7 +99,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         self.proposal: Proposal | None = None
         self.pricing = ThreadPoolExecutor(1, thread_name_prefix="pricing")
         self.model = KnownCosts(spec, price, self._config) if spec.sampler.name == KNOWN_COSTS else None
-        self.choice: Future[Chosen | Thawed | None] | None = None  # that the model is thinking about
+        self.choice: Future[Chosen | ResumeCandidate | None] | None = None  # that the model is thinking about
         self.at_its_end = False  # no new trial is worth it, or there is none
         self.unwanted: list[int] = []  # frozen and ended trials, when none of the frozen was wanted
 
@@ -117,13 +118,13 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             self.spec.parsed_space.draw(trial)
             self.study.tell(trial, told.values, state=_TOLD[told.state])
 
-    def _earlier(self) -> list[Seen]:
+    def _earlier(self) -> list[ObservedTrial]:
         """An earlier search's trials for the model: how good they were at full budget."""
         told = [one for one in self._of_study(TrialState.COMPLETE) if "earlier" in one.user_attrs]
         at = [OBJECTIVES[name].kind for name in self.spec.objectives].index("quality")
         tokens = self.spec.budget.tokens
         return [
-            Seen(-2 - place, self.spec.parsed_space.fields_of(one.params), {}, ((tokens, one.values[at]),))
+            ObservedTrial(-2 - place, self.spec.parsed_space.fields_of(one.params), {}, ((tokens, one.values[at]),))
             for place, one in enumerate(told)
         ]
 
@@ -207,7 +208,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             self.choice = self.choice or self._ask(self.model.last)
             if self.choice.done():
                 chosen, self.choice = self.choice.result(), None
-                if isinstance(chosen, Thawed):
+                if isinstance(chosen, ResumeCandidate):
                     self._thaw(chosen)
                 else:
                     self.unwanted = standing
@@ -218,7 +219,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
             self._give_up(number, "it was paused, and not wanted until the search's end")
         return str(Searcher.FINISHED)
 
-    def _thaw(self, chosen: Thawed) -> None:
+    def _thaw(self, chosen: ResumeCandidate) -> None:
         """Let a frozen trial go on next. Its folder has its checkpoint, and maybe still the request to leave."""
         self.log.record("thaw", trial=chosen.trial, gain=chosen.gain)
         flag.lower(self.log.directory.trial(chosen.trial) / STOP)
@@ -238,18 +239,18 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
     def worth(self) -> Callable[[int], bool] | None:
         """Says of a trial at a rung, by its number, whether it is worth its tokens; None where the sampler cannot."""
         model = self.model
-        return None if model is None else lambda one: model.goes_on(*self._known(model), one, self._is_spent)
+        return None if model is None else lambda one: model.should_continue(*self._known(model), one, self._is_spent)
 
     @property
     def _live_numbers(self) -> set[int]:
         return {self.numbers[one] for one in self.live}
 
-    def _known(self, model: KnownCosts) -> tuple[list[Seen], dict[str, float]]:
+    def _known(self, model: KnownCosts) -> tuple[list[ObservedTrial], dict[str, float]]:
         """What the model is told: all trials and the reference."""
         state = self.log.state
-        return [*self.earlier, *seen_at(state, self._live_numbers, model.quality)], dict(state.reference)
+        return [*self.earlier, *observed_at(state, self._live_numbers, model.quality)], dict(state.reference)
 
-    def _ask(self, question: Callable[..., Chosen | Thawed | None]) -> Future[Chosen | Thawed | None]:
+    def _ask(self, question: Callable[..., Chosen | ResumeCandidate | None]) -> Future[Chosen | ResumeCandidate | None]:
         assert self.model is not None
         return self.pricing.submit(question, *self._known(self.model))
 
@@ -299,7 +300,7 @@ class TruthfulSearch(LivesInDriver, OptunaSearch):
         if not self.choice.done():
             return False
         chosen, self.choice = self.choice.result(), None
-        if isinstance(chosen, Thawed):
+        if isinstance(chosen, ResumeCandidate):
             self._thaw(chosen)
             return False
         if chosen is None:  # chance may find what the model does not

@@ -41,7 +41,7 @@ class Stages:
 
 
 @dataclass(frozen=True)
-class Desk:
+class DriverContext:
     """What a driver keeps an eye on, whatever the cluster works on."""
 
     log: SearchLog
@@ -57,7 +57,7 @@ class Desk:
         self.meter.tell(self.log.state)
 
 
-def make_base(config: TrialConfig, allotment: Allotment, desk: Desk, stages: Stages) -> bool:
+def make_base(config: TrialConfig, allotment: Allotment, desk: DriverContext, stages: Stages) -> bool:
     """Have the cluster pretrain a base for the search; False where somebody asked for a stop first."""
     title = f"pretraining the base {config.base}, once for all searches"
     stages.tell(f"{title} …", share=0.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
@@ -18,9 +17,6 @@ from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.folder import SlurmFolder
 from recur_tune.sites.slurm.job_script import render
 from recur_tune.sites.slurm.profile import Profile, format_slurm_time
-
-if TYPE_CHECKING:
-    from recur_tune.search.record.knowledge import Knowledge
 
 _IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
 
@@ -87,7 +83,7 @@ def check_trials_fit(resources: Resources, profile: Profile) -> None:
 
 
 def submit_new(
-    results: Path, name: str, spec: SearchSpec, profile: Profile, knowledge: Knowledge | None = None
+    results: Path, name: str, spec: SearchSpec, profile: Profile, knowledge: str = ""
 ) -> tuple[SearchDirectory, int]:
     """A new search in the queue; where sbatch refuses it nothing of it stays."""
     directory = SearchDirectory.create(results, name, spec, knowledge)

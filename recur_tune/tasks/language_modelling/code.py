@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recur_tune.data.batches import TrainingStream
 from recur_tune.data.tokens import TokenisedSplit, nonempty, prepare
-from recur_tune.models import ReadsInWindows
+from recur_tune.models import WindowedDecoder
 from recur_tune.tasks.language_modelling.evaluation import evaluate
 
 
@@ -14,7 +14,7 @@ class NextTokens:
     prepare = staticmethod(prepare)
     evaluate = staticmethod(evaluate)
 
-    def check(self, model: ReadsInWindows, split: TokenisedSplit) -> None:
+    def check(self, model: WindowedDecoder, split: TokenisedSplit) -> None:
         """A token is a token."""
 
     def sample(self, split: TokenisedSplit, tokens: int) -> TokenisedSplit:

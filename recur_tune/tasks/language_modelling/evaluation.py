@@ -15,7 +15,7 @@ from recur_tune.common.precision import Precision
 from recur_tune.common.windowing import NOT_SCORED, Windowing
 from recur_tune.data.batches import WindowBatch, evaluation_batches
 from recur_tune.data.tokens import TokenisedSplit
-from recur_tune.models import ReadsInWindows, State, Windowed
+from recur_tune.models import State, Windowed, WindowedDecoder
 from recur_tune.models.loss import likelihoods, padded_weight
 from recur_tune.ops.device import autocast
 from recur_tune.tasks.seam import GivenState
@@ -78,7 +78,7 @@ class Evaluation:
 
 @torch.no_grad()
 def evaluate(
-    model: ReadsInWindows,
+    model: WindowedDecoder,
     split: TokenisedSplit,
     windowing: Windowing,
     lanes: int = 16,

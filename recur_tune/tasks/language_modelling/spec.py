@@ -26,7 +26,7 @@ NEXT_TOKENS = Task(
         Quality("loss", "nats per token"),
     ),
     loss_of="token",
-    both_ways=False,
+    bidirectional=False,
     reserved=lambda spec: 0,
     head=lambda shape, positions: positions * shape.hidden * padded(shape.vocabulary),
 )

@@ -8,7 +8,7 @@ from typing import Literal
 from recur_tune.common.errors import UserError
 from recur_tune.common.precision import Precision
 from recur_tune.common.windowing import Windowing
-from recur_tune.models.encoder import ReadsBothWays
+from recur_tune.models.encoder import WindowedEncoder
 from recur_tune.tasks.question_answering.evaluation import AnswerEvaluation, evaluate_answers
 from recur_tune.tasks.question_answering.question_tokens import QuestionSplit, prepare_questions
 from recur_tune.tasks.question_answering.question_windows import Layout, QuestionStream
@@ -23,7 +23,7 @@ class Answers:
     def __init__(self, question_tokens: int, paragraphs: Literal["joined", "whole"], answer_tokens: int) -> None:
         self._question_tokens, self._paragraphs, self._longest = question_tokens, paragraphs, answer_tokens
 
-    def check(self, model: ReadsBothWays, split: QuestionSplit) -> None:
+    def check(self, model: WindowedEncoder, split: QuestionSplit) -> None:
         """Padding has to be the same token for both."""
         if split.marks.padding != (own := model.config.pad_token_id):
             raise UserError(
@@ -46,7 +46,7 @@ class Answers:
 
     def evaluate(
         self,
-        model: ReadsBothWays,
+        model: WindowedEncoder,
         split: QuestionSplit,
         windowing: Windowing,
         lanes: int = 16,

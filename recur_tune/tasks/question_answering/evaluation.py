@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from recur_tune.common.precision import Precision
 from recur_tune.common.shape import ANSWER_KINDS
 from recur_tune.common.windowing import BEGIN
-from recur_tune.models.encoder import ReadsBothWays
+from recur_tune.models.encoder import WindowedEncoder
 from recur_tune.models.span_loss import NEVER, SPAN, at_answer, in_text
 from recur_tune.ops.device import autocast
 from recur_tune.tasks.language_modelling.evaluation import read_on
@@ -84,7 +84,7 @@ class AnswerEvaluation:
 
 @torch.no_grad()
 def evaluate_answers(
-    model: ReadsBothWays,
+    model: WindowedEncoder,
     split: QuestionSplit,
     layout: Layout,
     longest: int,
@@ -143,7 +143,7 @@ class _Best(NamedTuple):
 class _Found:
     """What the windows of every question say together, as far as they have been read."""
 
-    def __init__(self, model: ReadsBothWays, split: QuestionSplit, layout: Layout, longest: int) -> None:
+    def __init__(self, model: WindowedEncoder, split: QuestionSplit, layout: Layout, longest: int) -> None:
         self._model, self._split, self._layout, self._longest = model, split, layout, longest
         self._place = {int(question): at for at, question in enumerate(split.chosen)}
         questions = len(self._place)

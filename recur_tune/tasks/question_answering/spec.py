@@ -38,9 +38,9 @@ ANSWERS = Task(
     module="recur_tune.tasks.question_answering.code:Answers",
     qualities=(Quality("f1_error", "1−F1"), Quality("exact_match_error", "1−EM")),
     loss_of="question",
-    both_ways=True,
+    bidirectional=True,
     reserved=lambda spec: spec.question_tokens + MARKS,
     # A start and an end at every position, and the kind of the answer once a window.
     head=lambda shape, positions: shape.hidden * (2 * positions + len(ANSWER_KINDS)),
-    outside_products=frozenset({"paragraphs", "answer_tokens"}),
+    flops_independent_fields=frozenset({"paragraphs", "answer_tokens"}),
 )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from recur_tune.tracking.prometheus.metrics import MEASURES, PREFIX
+from recur_tune.tracking.prometheus.metrics import METRICS, PREFIX
 
 SOURCE = {"type": "prometheus", "uid": "recur-tune"}
 _COLUMNS = 24  # of Grafana's grid
@@ -19,7 +19,7 @@ _RAY = "ray_"  # which Ray puts before the name of every metric
 def metric(name: str, *conditions: str) -> str:
     """A measure of the chosen searches, as Prometheus knows it."""
     chosen = ", ".join(['search=~"$search"', *conditions])
-    return f"{_RAY}{PREFIX}{MEASURES[name].name}{{{chosen}}}"
+    return f"{_RAY}{PREFIX}{METRICS[name].name}{{{chosen}}}"
 
 
 def _over(how: str, by: str, name: str, *conditions: str) -> str:
@@ -74,7 +74,7 @@ def queries(board: Board) -> list[str]:
     return [*asked, _KNOWN]
 
 
-_KNOWN = f"{_RAY}{PREFIX}{MEASURES['budget_share'].name}"
+_KNOWN = f"{_RAY}{PREFIX}{METRICS['budget_share'].name}"
 
 
 def _choice(several: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from recur_tune.common.throttle import Every
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import SearchState
-from recur_tune.tracking.prometheus.metrics import MEASURES, PREFIX, Sample, measure
+from recur_tune.tracking.prometheus.metrics import METRICS, PREFIX, Sample, measure
 
 TARGETS = ".prometheus"  # in the results folder: a file for each running search, as Prometheus's discovery reads it
 
@@ -39,7 +39,7 @@ class Meter:
         from ray.util.metrics import Gauge
 
         self.directory, self.spec, self.asks = directory, spec, tuple(asks)
-        self.gauges = {name: Gauge(PREFIX + name, one.text, one.labels) for name, one in MEASURES.items()}
+        self.gauges = {name: Gauge(PREFIX + name, one.text, one.labels) for name, one in METRICS.items()}
         self.file = directory.path.parent / TARGETS / f"{directory.name}.json"
         self.targets: list[str] | None = None
         self.due = Every(_SECONDS_BETWEEN_TELLINGS)
@@ -50,7 +50,7 @@ class Meter:
             return
         for sample in chain(measure(state, self.spec), *(ask() for ask in self.asks)):
             labels = (self.directory.name, *sample.by)
-            self.gauges[sample.name].set(sample.value, dict(zip(MEASURES[sample.name].labels, labels, strict=True)))
+            self.gauges[sample.name].set(sample.value, dict(zip(METRICS[sample.name].labels, labels, strict=True)))
         self._say_where()
 
     def close(self) -> None:

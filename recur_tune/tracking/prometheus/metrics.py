@@ -1,6 +1,6 @@
 """Every number that a search gives to Prometheus, and how it follows from the search's state.
 
-Nothing here knows Ray or Prometheus. `MEASURES` is the one list of names: what is exported, what the boards ask for
+Nothing here knows Ray or Prometheus. `METRICS` is the one list of names: what is exported, what the boards ask for
 and what the documentation says all come from it.
 """
 
@@ -21,7 +21,7 @@ PREFIX = "recur_tune_"
 
 
 @dataclass(frozen=True)
-class Measure:
+class Metric:
     """A name, what it means and what tells its values apart, beside the search."""
 
     name: str
@@ -34,28 +34,28 @@ class Measure:
         return ("search", *self.by)
 
 
-MEASURES: dict[str, Measure] = {
+METRICS: dict[str, Metric] = {
     measure.name: measure
     for measure in (
-        Measure("trials", "trials in each state", ("state",)),
-        Measure("base_share", "how much of a base is pretrained, 0 to 1, while the search is being prepared"),
-        Measure("base_loss", "nats per token in the latest step of that pretraining"),
-        Measure("budget_share", "how much of the search's budget is spent, 0 to 1"),
-        Measure("seconds_left", "seconds until the search will be done, as far as one can tell"),
-        Measure("tokens", "tokens that all trials together have trained on"),
-        Measure("hypervolume", "share of the box below the reference that the front dominates, 0 to 1"),
-        Measure("front_trials", "trials on the front"),
-        Measure("rung_decisions", "trials that a rung pruned, paused or let go on", ("rung", "decision")),
-        Measure("failures", "trials that failed or did not fit, by cause", ("cause",)),
-        Measure("quality", "what the trial's latest validation said, in the objective's unit", ("trial", "objective")),
-        Measure("training_loss", "nats per token in the trial's latest step", ("trial",)),
-        Measure("trial_share", "how much of its tokens a running trial has trained on, 0 to 1", ("trial",)),
-        Measure("tokens_per_second", "tokens that a running trial trains on in a second", ("trial",)),
-        Measure("flops_utilisation", "a running trial's products per second, of what its device can do", ("trial",)),
-        Measure("peak_memory_bytes", "a running trial's peak, predicted and measured", ("trial", "source")),
-        Measure("memory_limit_bytes", "the most memory that a trial may take, where the search says so"),
-        Measure("allocations", "SLURM allocations of the search in each state of the queue", ("state",)),
-        Measure("allocation_seconds_left", "seconds until an allocation ends", ("job",)),
+        Metric("trials", "trials in each state", ("state",)),
+        Metric("base_share", "how much of a base is pretrained, 0 to 1, while the search is being prepared"),
+        Metric("base_loss", "nats per token in the latest step of that pretraining"),
+        Metric("budget_share", "how much of the search's budget is spent, 0 to 1"),
+        Metric("seconds_left", "seconds until the search will be done, as far as one can tell"),
+        Metric("tokens", "tokens that all trials together have trained on"),
+        Metric("hypervolume", "share of the box below the reference that the front dominates, 0 to 1"),
+        Metric("front_trials", "trials on the front"),
+        Metric("rung_decisions", "trials that a rung pruned, paused or let go on", ("rung", "decision")),
+        Metric("failures", "trials that failed or did not fit, by cause", ("cause",)),
+        Metric("quality", "what the trial's latest validation said, in the objective's unit", ("trial", "objective")),
+        Metric("training_loss", "nats per token in the trial's latest step", ("trial",)),
+        Metric("trial_share", "how much of its tokens a running trial has trained on, 0 to 1", ("trial",)),
+        Metric("tokens_per_second", "tokens that a running trial trains on in a second", ("trial",)),
+        Metric("flops_utilisation", "a running trial's products per second, of what its device can do", ("trial",)),
+        Metric("peak_memory_bytes", "a running trial's peak, predicted and measured", ("trial", "source")),
+        Metric("memory_limit_bytes", "the most memory that a trial may take, where the search says so"),
+        Metric("allocations", "SLURM allocations of the search in each state of the queue", ("state",)),
+        Metric("allocation_seconds_left", "seconds until an allocation ends", ("job",)),
     )
 }
 

@@ -22,7 +22,7 @@ def trial_in(folder: Path, **fields: Any) -> TrialConfig:
         save_model(small_model(vocab_size=256), byte_tokenizer(), base)
         text_folder(corpus, train=texts, validation=texts)
     usual: dict[str, Any] = {
-        "base": str(base), "corpus": f"text:{corpus}", "window": 16, "overlap": 2, "windows": 3, "batch": 4,
+        "base": str(base), "corpus": f"text:{corpus}", "window": 16, "overlap": 2, "bptt_windows": 3, "batch": 4,
         "tokens": 400, "validate_every": 400, "validation_tokens": 100, "width": 8, "depth": 1,
     }  # fmt: skip
     return TrialConfig(**usual | fields)

@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 @pytest.mark.parametrize(
     "fields",
     [
-        {"recurrence": "pooled", "tune": "recurrence"},
+        {"recurrence": "pooled", "trainable": "recurrence"},
         {"recurrence": "none", "checkpointing": "none", "dropout": 0.1, "decay": "cosine"},
     ],
     ids=["frozen", "plain"],

@@ -11,7 +11,7 @@ SPACE = {
     "base": "tiny",
     "recurrence": {"none": None, "memory": {"l_ins": [1, 2, "all"], "width": {"from": 8, "to": 512, "log": True}}},
     "window": [16, 32, 64],
-    "windows": [2, 3],
+    "bptt_windows": [2, 3],
     "overlap": {"from": 0, "to": 0.5, "of": "window"},
     "learning_rate": {"from": 1e-4, "to": 1e-2, "log": True},
 }
@@ -19,8 +19,8 @@ SPACE = {
 
 def test_numbers_lie_between_their_ends_and_categories_have_columns() -> None:
     features = Features(read_space(SPACE))
-    plain = {"recurrence": "none", "window": 32, "windows": 3, "overlap": 8, "learning_rate": 1e-3}
-    pooled = {"recurrence": "pooled", "l_ins": "all", "width": 64, "window": 64, "windows": 2, "overlap": 32,
+    plain = {"recurrence": "none", "window": 32, "bptt_windows": 3, "overlap": 8, "learning_rate": 1e-3}
+    pooled = {"recurrence": "pooled", "l_ins": "all", "width": 64, "window": 64, "bptt_windows": 2, "overlap": 32,
               "learning_rate": 1e-2}  # fmt: skip
     rows = features([plain, pooled])
     #                        recurrence    l_ins              width  window windows overlap rate

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from recur_tune.search.propose.candidates import Chosen, ResumeCandidate
 
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose import known_costs
 from recur_tune.search.propose.features import rows_at
-from recur_tune.search.propose.known_costs import Chosen, KnownCosts, Thawed
-from recur_tune.search.propose.observations import Seen
-from recur_tune.search.propose.outlook import Outlook
+from recur_tune.search.propose.known_costs import KnownCosts
+from recur_tune.search.propose.observations import ObservedTrial
 from recur_tune.search.propose.scale import Scale
 from recur_tune.search.record.spec import SearchSpec
 
@@ -38,11 +38,13 @@ def model() -> KnownCosts:
     return KnownCosts(spec, price, spec.trial_config)
 
 
-def trial(number: int, window: int, *qualities: float, rate: float = 1e-3, frozen: bool = False) -> Seen:
+def trial(number: int, window: int, *qualities: float, rate: float = 1e-3, frozen: bool = False) -> ObservedTrial:
     """A trial that was validated after a quarter, a half and all of its tokens, as far as it came."""
     curve = tuple(zip((25, 50, 100), qualities, strict=False))
     fields, complete = {"window": window, "learning_rate": rate}, len(qualities) == 3
-    return Seen(number, fields, {"flops_per_token": float(window)}, curve, complete, not (complete or frozen), frozen)
+    return ObservedTrial(
+        number, fields, {"flops_per_token": float(window)}, curve, complete, not (complete or frozen), frozen
+    )
 
 
 ENDED = [trial(0, 64, 11.0, 10.5, 10.0), trial(1, 32, 13.2, 12.6, 12.0), trial(2, 100, 11.5, 11.0, 10.4, rate=5e-3)]
@@ -54,7 +56,7 @@ def test_what_a_paused_trial_is_worth_in_closed_form() -> None:
     sampler, paused = model(), trial(1, 80, 10.8, 10.2, frozen=True)
     trials = [ENDED[0], paused]
     [worth] = sampler.ranked(trials, REFERENCE)
-    process = Outlook(sampler, trials, np.array([*REFERENCE.values()])).process
+    process = sampler.expected_gains(trials, np.array([*REFERENCE.values()])).process
     [mean], [std] = process.predict(rows_at(sampler.features([paused.fields]), 1.0, [1]))
     normal, ahead = NormalDist(), (math.log(10) - mean) / std
     better = 10 * normal.cdf(ahead) - math.exp(mean + std**2 / 2) * normal.cdf(ahead - std)
@@ -73,10 +75,10 @@ def test_the_better_promise_for_a_token_wins() -> None:
         choice = sampler.choose(trials, REFERENCE)
         new = sampler.choose([replace(one, frozen=False) for one in trials], REFERENCE)
         assert isinstance(new, Chosen) and new.gain is not None
-        assert isinstance(choice, Thawed) == (worth.rate > new.gain / TOKENS)
-        assert choice == (worth if isinstance(choice, Thawed) else new)
+        assert isinstance(choice, ResumeCandidate) == (worth.rate > new.gain / TOKENS)
+        assert choice == (worth if isinstance(choice, ResumeCandidate) else new)
         chosen.append(type(choice))
-    assert chosen[0] is Thawed and chosen[-1] is Chosen
+    assert chosen[0] is ResumeCandidate and chosen[-1] is Chosen
 
 
 def test_its_own_validations_tell_how_a_trial_will_end() -> None:
@@ -88,29 +90,29 @@ def test_its_own_validations_tell_how_a_trial_will_end() -> None:
 
 
 def test_a_trial_without_hope_is_frozen_and_not_wanted_and_a_good_one_goes_on() -> None:
-    for latest, goes_on in ((30.0, False), (9.0, True)):
+    for latest, should_continue in ((30.0, False), (9.0, True)):
         trials = [*ENDED, trial(3, 70, latest + 0.1, latest)]
-        assert model().goes_on(trials, REFERENCE, 3) is goes_on
-        assert model().goes_on(trials, REFERENCE, 3, spent=True) is goes_on
+        assert model().should_continue(trials, REFERENCE, 3) is should_continue
+        assert model().should_continue(trials, REFERENCE, 3, spent=True) is should_continue
         wanted = model().last([replace(one, pending=False, frozen=one.number == 3) for one in trials], REFERENCE)
-        assert (wanted is not None) is goes_on
+        assert (wanted is not None) is should_continue
 
 
 def test_what_no_other_trial_undercuts_is_brought_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_costs, "_WORTH_A_RESTART", math.inf)
     cheapest, beaten = trial(3, 20, 90.0), trial(4, 33, 12.0)
     sampler = model()
-    assert sampler.goes_on([*ENDED, cheapest, beaten], REFERENCE, 3), "however bad it is"
-    assert not sampler.goes_on([*ENDED, cheapest, beaten], REFERENCE, 4)
+    assert sampler.should_continue([*ENDED, cheapest, beaten], REFERENCE, 3), "however bad it is"
+    assert not sampler.should_continue([*ENDED, cheapest, beaten], REFERENCE, 4)
     twins = [trial(5, 18, 12.0), trial(6, 18, 11.0)]
-    assert not sampler.goes_on([*ENDED, *twins], REFERENCE, 5), "its twin is on its way"
+    assert not sampler.should_continue([*ENDED, *twins], REFERENCE, 5), "its twin is on its way"
     frozen = replace(twins[0], pending=False, frozen=True)
-    assert sampler.goes_on([*ENDED, frozen, twins[1]], REFERENCE, 6), "and is the last that is left there"
+    assert sampler.should_continue([*ENDED, frozen, twins[1]], REFERENCE, 6), "and is the last that is left there"
 
 
 def test_a_trial_without_a_number_is_frozen_and_never_thawed() -> None:
-    nothing = Seen(3, {"window": 70, "learning_rate": 1e-3}, {"flops_per_token": 70.0}, pending=True)
-    assert not model().goes_on([*ENDED, nothing], REFERENCE, 3)
+    nothing = ObservedTrial(3, {"window": 70, "learning_rate": 1e-3}, {"flops_per_token": 70.0}, pending=True)
+    assert not model().should_continue([*ENDED, nothing], REFERENCE, 3)
     assert model().ranked([*ENDED, replace(nothing, pending=False, frozen=True)], REFERENCE) == []
 
 
@@ -125,6 +127,6 @@ def test_a_scale_begins_with_what_was_expected_and_two_alike_do_not_make_it_cert
 
 def test_where_nothing_is_known_yet_the_cheapest_promises_most() -> None:
     sampler = model()
-    known = [Seen(0, {"window": 64, "learning_rate": 1e-3}, {"flops_per_token": 64.0}, pending=True)]
+    known = [ObservedTrial(0, {"window": 64, "learning_rate": 1e-3}, {"flops_per_token": 64.0}, pending=True)]
     chosen = sampler.choose(known, {"flops_per_token": 200.0})
     assert isinstance(chosen, Chosen) and chosen.point["window"] < 30

@@ -14,8 +14,7 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose.known_costs import KnownCosts
-from recur_tune.search.propose.observations import Seen, form_of, key_of
-from recur_tune.search.propose.outlook import Outlook
+from recur_tune.search.propose.observations import ObservedTrial, form_of, key_of
 from recur_tune.search.record.spec import SearchSpec
 
 SPACE: dict[str, Any] = {
@@ -48,7 +47,7 @@ class Search:
                   "sampler": {"name": "known-costs"}}  # fmt: skip
         self.spec = parse(SearchSpec, fields | changes)
         self.sampler = KnownCosts(self.spec, price, self.spec.trial_config)
-        self.trials: list[Seen] = []
+        self.trials: list[ObservedTrial] = []
         self.reference = {name: REFERENCE[name] for name in self.spec.objectives}
 
     def ask(self) -> dict[str, Any] | None:
@@ -59,7 +58,7 @@ class Search:
         curve = tuple((int(100 * share), value or quality(fields, share)) for share in shares)
         complete = 1.0 in shares
         costs = price(self.spec.trial_config(fields))
-        self.trials.append(Seen(len(self.trials), fields, costs, curve, complete, pending))
+        self.trials.append(ObservedTrial(len(self.trials), fields, costs, curve, complete, pending))
 
     def run(self, trials: int) -> list[dict[str, Any]]:
         asked = []
@@ -104,7 +103,7 @@ def test_an_objective_may_be_constant_and_two_may_be_the_same() -> None:
         fields = search.ask()
         assert fields is not None
         search.trials.append(
-            Seen(len(search.trials), fields, alike(spec.trial_config(fields)), ((100, quality(fields)),), True)
+            ObservedTrial(len(search.trials), fields, alike(spec.trial_config(fields)), ((100, quality(fields)),), True)
         )
 
 
@@ -121,7 +120,7 @@ def test_a_space_with_one_point_is_chosen_once() -> None:
     search = Search(space={"base": "tiny", "window": 32, "recurrence": ["none"]})
     [only] = [search.ask()]
     assert only == {"recurrence": "none"}
-    search.trials.append(Seen(0, only, {"flops_per_token": 1.0, "peak_memory": 1.0}))
+    search.trials.append(ObservedTrial(0, only, {"flops_per_token": 1.0, "peak_memory": 1.0}))
     assert search.ask() is None
 
 
@@ -137,7 +136,7 @@ def test_categories_alone_and_conditions_three_deep_are_all_tried() -> None:
         found.append(fields)
         quality = 5.0 + len(found) % 3
         search.trials.append(
-            Seen(len(found), fields, {"flops_per_token": 50.0, "peak_memory": 50.0}, ((100, quality),), True)
+            ObservedTrial(len(found), fields, {"flops_per_token": 50.0, "peak_memory": 50.0}, ((100, quality),), True)
         )
     assert len({key_of(one) for one in found}) == len(found) == 5  # none, max, mean: skipped, or 1 or 2 deep
 
@@ -166,9 +165,9 @@ def test_a_pending_trial_is_believed_to_end_as_its_curve_goes_on() -> None:
     fields = search.ask()
     assert fields is not None
     search.tell(fields, 0.25, 0.5, pending=True)
-    outlook = Outlook(search.sampler, search.trials, np.array([*REFERENCE.values()]))
-    assert outlook.front[-1, 0] == pytest.approx(quality(fields), rel=0.02)
-    assert outlook.front[-1, 1:].tolist() == list(price(search.spec.trial_config(fields)).values())
+    expected = search.sampler.expected_gains(search.trials, np.array([*REFERENCE.values()]))
+    assert expected.front[-1, 0] == pytest.approx(quality(fields), rel=0.02)
+    assert expected.front[-1, 1:].tolist() == list(price(search.spec.trial_config(fields)).values())
 
 
 def test_candidates_are_drawn_once_for_a_front_and_are_those_that_another_process_would_draw() -> None:
@@ -187,11 +186,11 @@ def test_a_front_point_that_was_luck_loses_its_place() -> None:
     search.run(10)
     lucky = search.trials[4]
     search.trials[4] = replace(lucky, curve=((100, 0.5 * quality(lucky.fields)),))
-    before = Outlook(search.sampler, search.trials, np.array([*REFERENCE.values()]))
+    before = search.sampler.expected_gains(search.trials, np.array([*REFERENCE.values()]))
     for factor in (1.1, 1 / 1.1):
         again = ((50, quality(lucky.fields, 0.5)), (100, factor * quality(lucky.fields)))
         search.trials.append(replace(lucky, number=len(search.trials), curve=again, repeats=lucky.number))
-    after = Outlook(search.sampler, search.trials, np.array([*REFERENCE.values()]))
+    after = search.sampler.expected_gains(search.trials, np.array([*REFERENCE.values()]))
     assert len(after.front) == len(before.front) == 10, "a repetition is no candidate of its own"
     assert before.front[4, 0] == pytest.approx(0.5 * quality(lucky.fields))
     assert after.front[4, 0] == pytest.approx(quality(lucky.fields)), "the mean of its further seeds"
@@ -224,7 +223,7 @@ def test_a_slow_cost_is_simulated_for_few_and_exact_for_the_chosen() -> None:
 def test_an_earlier_searchs_trials_bring_no_prices() -> None:
     search = Search(SlowPrice())
     fields = [search.spec.parsed_space.sample(np.random.default_rng(seed))[1] for seed in range(6)]
-    search.trials = [Seen(-2 - place, one, {}, ((100, quality(one)),)) for place, one in enumerate(fields)]
+    search.trials = [ObservedTrial(-2 - place, one, {}, ((100, quality(one)),)) for place, one in enumerate(fields)]
     assert len(search.run(3)) == 3
 
 

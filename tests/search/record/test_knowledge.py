@@ -14,7 +14,7 @@ from recur_tune.search.propose.optuna_study import study_storage
 from recur_tune.search.record.directory import KNOWLEDGE, SearchDirectory
 from recur_tune.search.record.knowledge import Knowledge, learn
 from recur_tune.search.record.spec import SearchSpec
-from recur_tune.search.run.searcher import TruthfulSearch
+from recur_tune.search.run.searcher import OptunaSearcher
 from tests.search.record import search
 
 SPACE: dict[str, Any] = {
@@ -85,12 +85,12 @@ def test_the_sampler_knows_them_and_the_search_does_not_take_them_for_its_own(
     earlier: SearchDirectory, tmp_path: Path
 ) -> None:
     known: Knowledge = learn(earlier, spec_of())
-    directory = SearchDirectory.create(tmp_path, "later", known.spec, known)
+    directory = SearchDirectory.create(tmp_path, "later", known.spec, known.as_json())
     assert len(json.loads((directory.path / KNOWLEDGE).read_text())["told"]) == 3
     with directory.lock():
         for _ in range(2):  # whoever resumes tells nothing twice
             log = directory.open_log()
-            TruthfulSearch(known.spec, log, lambda config: {})
+            OptunaSearcher(known.spec, log, lambda config: {})
     study = optuna.load_study(study_name="later", storage=study_storage(directory.path))
     told = [trial for trial in study.get_trials() if "earlier" in trial.user_attrs]
     assert [trial.state for trial in told] == [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.PRUNED]

@@ -77,7 +77,7 @@ spaces = st.fixed_dictionaries(
     )},
     optional={
         "overlap": st.one_of(shares, st.integers(0, 9), st.just([0, 5]), whole_range(0, 9)),
-        "windows": whole(2, 30),
+        "bptt_windows": whole(2, 30),
         "learning_rate": st.sampled_from([3e-4, [1e-4, 1e-3], {"from": "1e-5", "to": "1e-3", "log": True}]),
         "decay": st.sampled_from(["none", {"none": None, "cosine": {"warmup_steps": [0, 10], "clip_norm": 2.0}}]),
         "dropout": st.sampled_from([None, [None, 0.1], {"from": 0, "to": 0.3}, {"from": 0, "to": 0.3, "step": 0.1}]),
@@ -143,7 +143,7 @@ def test_samples_follow_the_scale_of_their_range() -> None:
 @given(spaces, st.fixed_dictionaries({
     "recurrence": st.sampled_from(["none", "pooled"]), "window": st.integers(1, 600), "overlap": st.integers(0, 600),
     "l_ins": st.one_of(st.integers(1, 20), st.just("all")), "width": st.integers(1, 900), "depth": st.integers(0, 9),
-    "pooling": st.sampled_from(["mean", "max", "attention"]), "windows": st.integers(2, 60),
+    "pooling": st.sampled_from(["mean", "max", "attention"]), "bptt_windows": st.integers(2, 60),
     "learning_rate": st.floats(1e-6, 1), "decay": st.sampled_from(["none", "cosine"]), "dropout": st.floats(0, 0.9),
     "warmup_steps": st.integers(0, 20), "clip_norm": st.floats(0.1, 4), "batch": st.just(8),
 }))  # fmt: skip
@@ -277,12 +277,14 @@ def test_corners_are_every_combination_of_ends_once() -> None:
 
 
 def test_values_are_read_as_a_trials_fields_and_plain_ones_come_with_their_branch() -> None:
-    found = space(l_ins=["1", "all"], learning_rate="1e-4", recurrence={"pooled": {"windows": "3"}}, seed=7)
+    found = space(l_ins=["1", "all"], learning_rate="1e-4", recurrence={"pooled": {"bptt_windows": "3"}}, seed=7)
     assert found.fixed == {"learning_rate": 1e-4, "seed": 7}
     assert found.parameters["l_ins"] == Choice((1, "all"), {})
-    assert found.parameters["recurrence"] == Choice(("pooled",), {"pooled": {"windows": Fixed(3)}})
-    assert found.names == ["l_ins", "recurrence", "windows"]
-    assert found.trial_config({"l_ins": 1, "windows": 3}) == TrialConfig(learning_rate=1e-4, seed=7, l_ins=1, windows=3)
+    assert found.parameters["recurrence"] == Choice(("pooled",), {"pooled": {"bptt_windows": Fixed(3)}})
+    assert found.names == ["l_ins", "recurrence", "bptt_windows"]
+    assert found.trial_config({"l_ins": 1, "bptt_windows": 3}) == TrialConfig(
+        learning_rate=1e-4, seed=7, l_ins=1, bptt_windows=3
+    )
 
 
 @pytest.mark.parametrize(
@@ -311,7 +313,7 @@ def test_a_branch_may_bring_a_fixed_value_that_the_sampler_never_sees() -> None:
 
 
 def test_of_a_huge_space_only_so_many_corners_are_looked_at() -> None:
-    fields = ["width", "depth", "embeddings", "window", "windows", "batch", "warmup_steps", "patience", "seed"]
+    fields = ["width", "depth", "embeddings", "window", "bptt_windows", "batch", "warmup_steps", "patience", "seed"]
     wide = {name: {"from": 50, "to": 100} for name in fields} | {"corpus": [str(number) for number in range(99)]}
     corners = list(space(**wide).corners())
     assert len(corners) == 20_000
@@ -324,7 +326,7 @@ def test_branches_have_no_corners_in_common() -> None:
         ("width", "depth", "embeddings", "l_ins"),
         ("state_vectors", "block_layer", "recurrence_rate"),
     )
-    of_all = ("window", "windows", "batch", "warmup_steps", "patience", "seed", "validation_tokens", "clip_norm")
+    of_all = ("window", "bptt_windows", "batch", "warmup_steps", "patience", "seed", "validation_tokens", "clip_norm")
     ends = {name: [2, 9] for name in (*of_pooled, *of_blocks, *of_all)}
     below = {"pooled": {name: ends[name] for name in of_pooled}, "blocks": {name: ends[name] for name in of_blocks}}
     corners = list(space(recurrence={"none": None, **below}, **{name: ends[name] for name in of_all}).corners())

@@ -14,7 +14,7 @@ from tests.search.record import search
 
 def in_windows(budget: dict[str, Any], **space: Any) -> SearchSpec:
     """Steps of 100 to 800 tokens."""
-    fields = {"window": [10, 20, 40], "windows": [5, 10], "batch": 2, "overlap": 0}
+    fields = {"window": [10, 20, 40], "bptt_windows": [5, 10], "batch": 2, "overlap": 0}
     return search(space=fields | space, budget={"trials": 1} | budget)
 
 
@@ -28,12 +28,12 @@ def test_rungs_are_counted_in_the_smallest_and_the_largest_steps() -> None:
 
 
 def test_steps_of_one_size_are_told_once() -> None:
-    spec = in_windows({"tokens": "1.6k", "rungs": 1}, window=10, windows=10, warmup_steps=3)
+    spec = in_windows({"tokens": "1.6k", "rungs": 1}, window=10, bptt_windows=10, warmup_steps=3)
     assert describe_steps(spec) == "in steps of 200 tokens: 8; the learning rate rises over the first 3"
 
 
 def test_overlap_makes_a_step_smaller() -> None:
-    spec = in_windows({"tokens": "16k"}, window=10, windows=5, overlap={"from": 0, "to": 0.5, "of": "window"})
+    spec = in_windows({"tokens": "16k"}, window=10, bptt_windows=5, overlap={"from": 0, "to": 0.5, "of": "window"})
     assert in_steps(spec)["step_tokens"] == [2 * (10 + 4 * 5), 100]
 
 

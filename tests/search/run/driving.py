@@ -18,7 +18,7 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.run.scheduler import ParetoPruning
-from recur_tune.search.run.searcher import TruthfulSearch
+from recur_tune.search.run.searcher import OptunaSearcher
 
 FIELDS: dict[str, Any] = {
     "space": {
@@ -54,7 +54,7 @@ class Driver:
 
     def __init__(self, directory: SearchDirectory, price: Callable[[TrialConfig], dict[str, float]] = price) -> None:
         self.log = directory.open_log()
-        self.searcher = TruthfulSearch(directory.spec, self.log, price)
+        self.searcher = OptunaSearcher(directory.spec, self.log, price)
         self.scheduler = ParetoPruning(directory.spec, self.log, self.searcher.worth)
         self.asked = 0
 

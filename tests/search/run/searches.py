@@ -64,7 +64,7 @@ def small_fields(folder: Path) -> dict[str, Any]:
             "depth": 1,
             "window": [8, 16, 32],
             "overlap": {"from": 0, "to": 0.5, "step": 0.25, "of": "window"},
-            "windows": 2,
+            "bptt_windows": 2,
             "batch": 16,
             "warmup_steps": 2,
             "validation_tokens": 1000,

@@ -22,11 +22,11 @@ from recur_tune.search.propose.optuna_study import study_storage
 from recur_tune.search.record.directory import MODEL, SearchDirectory
 from recur_tune.search.record.state import ENDED, SearchState
 from recur_tune.search.record.tracking_place import tracking_uri
-from recur_tune.search.run.callback import Steward
+from recur_tune.search.run.callback import DriverCallback
 from recur_tune.search.run.driver import fit, run_search
 from recur_tune.search.run.preparation import Prices
 from recur_tune.search.run.result import SearchResult
-from recur_tune.search.run.searcher import TruthfulSearch
+from recur_tune.search.run.searcher import OptunaSearcher
 from recur_tune.search.run.trainable import run_trial
 from recur_tune.sites.ray.cluster import Allotment, Cluster
 from recur_tune.sites.ray.liveness import Lifeline
@@ -299,9 +299,9 @@ def train_with(directory: SearchDirectory, train: Callable[[dict[str, Any]], Non
     """A search whose trials are trained by a function of the test."""
     with directory.lock():
         log = directory.open_log()
-        searcher = TruthfulSearch(directory.spec, log, Prices(allotment.workers), room=lambda: allotment.at_once + 1)
+        searcher = OptunaSearcher(directory.spec, log, Prices(allotment.workers), room=lambda: allotment.at_once + 1)
         with metered(directory, directory.spec) as meter:
-            steward = Steward(directory.spec, log, lambda: False, meter, Lifeline(lambda loss: None))
+            steward = DriverCallback(directory.spec, log, lambda: False, meter, Lifeline(lambda loss: None))
             fit(directory.spec, log, allotment, searcher, train, False, steward)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from optuna.trial import TrialState
 
-from recur_tune.search.propose import known_costs
+from recur_tune.search.propose import candidates, known_costs
 from recur_tune.search.record import flag
 from recur_tune.search.record.directory import STOP, SearchDirectory
 from recur_tune.search.record.knowledge import learn
@@ -71,7 +71,7 @@ def test_a_paused_trial_is_paused_after_a_resume_and_can_be_thawed(
     frozen = freeze_one(Driver(directory))
     again = Driver(directory)
     assert again.log.state.record(frozen.number).frozen and not again.searcher.unfinished
-    monkeypatch.setattr(known_costs, "SMALL_CHANCE", 0.0)  # it is wanted, though it will hardly end on the front
+    monkeypatch.setattr(candidates, "SMALL_CHANCE", 0.0)  # it is wanted, though it will hardly end on the front
     flag.put_up(directory.trial(frozen.number) / STOP)
     thawed = [trial for trial in finish(again) if trial.config["number"] == frozen.number]
     assert len(thawed) == 1 and again.log.state.record(frozen.number).state == "complete"
@@ -84,7 +84,7 @@ def test_a_paused_trial_is_paused_after_a_resume_and_can_be_thawed(
 def test_the_baseline_is_trained_to_its_end_whatever_is_thought_of_it(
     directory: SearchDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_costs.KnownCosts, "goes_on", lambda *known, **spent: False)
+    monkeypatch.setattr(known_costs.KnownCosts, "should_continue", lambda *known, **spent: False)
     driver = Driver(directory)
     states = []
     for _ in range(2):

@@ -28,9 +28,9 @@ DESCRIPTION = """
 """
 MODULE = """
     import torch
-    from recur_tune.recurrences.seam import Passage, Recurrence
+    from recur_tune.recurrences.seam import WindowPass, Recurrence
 
-    class LastRows(Passage):
+    class LastRows(WindowPass):
         def __init__(self, last, state):
             self.last, self.state, self.seen = last, state, []
 
@@ -97,7 +97,8 @@ def test_a_mechanism_of_another_package_goes_the_whole_way(tmp_path: Path) -> No
     (about / "entry_points.txt").write_text("[recur_tune.recurrences]\nlast = last:LAST\n")
     make_world(tmp_path)
     trial = {
-        "base": str(tmp_path / "base"), "corpus": f"text:{tmp_path / 'text'}", "window": 16, "windows": 2, "batch": 2,
+        "base": str(tmp_path / "base"), "corpus": f"text:{tmp_path / 'text'}", "window": 16, "bptt_windows": 2,
+        "batch": 2,
         "tokens": 512, "validation_tokens": 500,
     }  # fmt: skip
     flags = [word for name, value in trial.items() for word in (f"--{name.replace('_', '-')}", str(value))]

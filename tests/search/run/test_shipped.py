@@ -83,7 +83,7 @@ def test_every_recurrence_fits_the_base_for_files_of_ones_own() -> None:
 def test_a_shipped_space_has_its_text_its_recurrences_and_its_budget(name: str) -> None:
     spec = shipped(name)
     assert spec.parsed_space.fixed["corpus"].partition(":")[0] in CORPORA
-    of_encoders = [kind for kind, mechanism in MECHANISMS.items() if mechanism.both_ways]
+    of_encoders = [kind for kind, mechanism in MECHANISMS.items() if mechanism.bidirectional]
     few = ["pooled", "cache"] if name == "quickstart" else ["pooled"]
     kinds = MECHANISMS if name in EVERY else of_encoders if name in QUESTIONS else few
     assert {"none", *kinds} == set(spec.parsed_space.parameters["recurrence"].values)
@@ -135,8 +135,8 @@ def test_rungs_and_workers_come_out_even(name: str) -> None:
     assert spec.budget.rung_tokens == [2_000_000, 6_000_000, 18_000_000, 54_000_000]
     for corner in spec.parsed_space.corners():
         config = spec.trial_config(corner)
-        step = config.batch * config.windows * (config.window - config.overlap)
-        assert config.batch * config.windows == 80
+        step = config.batch * config.bptt_windows * (config.window - config.overlap)
+        assert config.batch * config.bptt_windows == 80
         assert spec.budget.rung_tokens[0] / step > config.warmup, "compared when the learning rate is up"
     check_shapes(spec.model_copy(update={"resources": spec.resources.model_copy(update={"workers": 2})}))
 
@@ -147,7 +147,7 @@ def test_every_recurrence_has_all_its_fields_and_begins_with_its_own_trials(name
     below = spec.parsed_space.parameters["recurrence"].below
     for kind, mechanism in MECHANISMS.items():
         assert mechanism.spec.model_fields.keys() <= below[kind].keys()
-        assert ("tune" in below[kind]) == (name == "smollm2") and "recurrence_rate" in below[kind]
+        assert ("trainable" in below[kind]) == (name == "smollm2") and "recurrence_rate" in below[kind]
     roles = [role for mechanism in MECHANISMS.values() for role in mechanism.first]
     assert {"baseline", *roles} <= first_points(spec).keys()
     assert spec.objectives[:2] == ("perplexity", "flops_per_token")
@@ -164,7 +164,7 @@ def test_the_limit_of_a_shipped_space_holds_its_largest_trial() -> None:
     spec = shipped("enwik8-bytes")
     largest = {
         "recurrence": "pooled", "l_ins": 1, "width": 800, "depth": 4, "pooling": "attention", "embeddings": 4,
-        "window": 1000, "overlap": 0, "windows": 5, "batch": 16, "learning_rate": 1e-3,
+        "window": 1000, "overlap": 0, "bptt_windows": 5, "batch": 16, "learning_rate": 1e-3,
     }  # fmt: skip
     config = spec.trial_config(largest)
     costs = Prices(1)(config.model_copy(update={"precision": "bfloat16"}))
@@ -172,7 +172,7 @@ def test_the_limit_of_a_shipped_space_holds_its_largest_trial() -> None:
 
 
 def test_a_preset_is_priced_for_the_tokenizer_that_it_gets() -> None:
-    config = shipped("enwik8-bytes").trial_config({"window": 20, "batch": 2, "windows": 2})
+    config = shipped("enwik8-bytes").trial_config({"window": 20, "batch": 2, "bptt_windows": 2})
     bytes_, bpe = Prices(1)(config), Prices(1)(config.model_copy(update={"tokenizer": None}))
     assert bpe["parameters"] - bytes_["parameters"] == (50257 - 256) * 512
     assert bytes_["peak_memory"] < bpe["peak_memory"]
@@ -212,7 +212,7 @@ def test_a_dry_run_refuses_a_corpus_that_is_not_there(space: str, kind: str, tmp
 @pytest.mark.parametrize(("name", "tokens"), [*SHORT.items(), *EVERY.items()])
 def test_a_step_of_a_short_trial_reads_about_as_much_whatever_the_window(name: str, tokens: int) -> None:
     spec = shipped(name)
-    steps = [config.batch * config.windows * config.window for config in spec.corners]
+    steps = [config.batch * config.bptt_windows * config.window for config in spec.corners]
     assert max(steps) <= tokens and min(steps) >= 0.75 * tokens
     assert spec.budget.rung_tokens[:2] == [3_000_000, 9_000_000]
 

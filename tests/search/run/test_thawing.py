@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recur_tune.search.propose import known_costs
+from recur_tune.search.propose import candidates, known_costs
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.run.driver import run_search
 from recur_tune.sites.ray.cluster import Cluster
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.ray
 def _bold(monkeypatch: pytest.MonkeyPatch) -> None:
     """Freeze at its rung whatever another trial undercuts, and want all of it in the end."""
     monkeypatch.setattr(known_costs, "_WORTH_A_RESTART", math.inf)
-    monkeypatch.setattr(known_costs, "SMALL_CHANCE", 0.0)
+    monkeypatch.setattr(candidates, "SMALL_CHANCE", 0.0)
 
 
 def frozen(directory: SearchDirectory) -> list[int]:

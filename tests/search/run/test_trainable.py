@@ -24,7 +24,7 @@ from tests.search.run.searches import make_world
 from tests.tasks import FACTS_WORDS, small_encoder, word_tokenizer
 from tests.training.runs import flip
 
-_TRAINED = {"window": 8, "windows": 2, "batch": 2, "tokens": 400, "validate_every": 100, "validation_tokens": 200}
+_TRAINED = {"window": 8, "bptt_windows": 2, "batch": 2, "tokens": 400, "validate_every": 100, "validation_tokens": 200}
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_trial_on_questions_says_what_it_does_not_read_and_is_scored_as_answer
         "width": 8,
     }
     said: list[Message] = []
-    run_trial({"folder": str(folder), "trial": trial | {"windows": 4, "batch": 32}, "split": "test"}, said.append)
+    run_trial({"folder": str(folder), "trial": trial | {"bptt_windows": 4, "batch": 32}, "split": "test"}, said.append)
     notice, *_, last = said
     assert notice == {"notice": "questions cut, with more than 2 tokens: 4096."}
     assert last["state"] == "complete" and {"f1_error", "loss"} <= last["validation"].keys()

@@ -11,7 +11,7 @@ import pytest
 from recur_tune.search.record.front import search_hypervolume
 from recur_tune.search.record.state import Event, replay
 from recur_tune.tracking.prometheus.boards import BOARDS, metric, queries
-from recur_tune.tracking.prometheus.metrics import MEASURES, PREFIX, Sample, measure
+from recur_tune.tracking.prometheus.metrics import METRICS, PREFIX, Sample, measure
 from tests.report import RUNGS, begun, few, make, opening, params_of, validated
 from tests.search.record import search
 
@@ -32,10 +32,10 @@ def test_every_sample_has_the_labels_of_its_measure(tmp_path: Path) -> None:
     directory = make(tmp_path, events=events, limits={"peak_memory": "1GiB"})
     samples = list(measure(replay(events), directory.spec))
     for sample in samples:
-        assert len(sample.by) == len(MEASURES[sample.name].by), sample
+        assert len(sample.by) == len(METRICS[sample.name].by), sample
     assert len({(sample.name, sample.by) for sample in samples}) == len(samples)
     from_slurm, before_trials = {"allocations", "allocation_seconds_left"}, {"base_share", "base_loss"}
-    assert {sample.name for sample in samples} == set(MEASURES) - from_slurm - before_trials
+    assert {sample.name for sample in samples} == set(METRICS) - from_slurm - before_trials
 
 
 def test_a_base_that_is_being_pretrained_in_numbers(tmp_path: Path) -> None:
@@ -126,15 +126,15 @@ def test_no_panel_asks_for_what_nothing_exports(board: object) -> None:
         names = re.findall(r"[a-z_]*recur_tune_[a-z_]+", query)
         assert names, query
         for name in names:
-            assert name.removeprefix(f"ray_{PREFIX}") in MEASURES
+            assert name.removeprefix(f"ray_{PREFIX}") in METRICS
         for labels in re.findall(r"by \(([a-z, ]+)\)", query):
-            known = {label for name in names for label in MEASURES[name.removeprefix(f"ray_{PREFIX}")].labels}
+            known = {label for name in names for label in METRICS[name.removeprefix(f"ray_{PREFIX}")].labels}
             assert set(labels.split(", ")) <= known
 
 
 def test_every_measure_is_on_a_board() -> None:
     asked = " ".join(query for board in BOARDS for query in queries(board))
-    assert [name for name in MEASURES if f"{PREFIX}{name}{{" not in asked] == []
+    assert [name for name in METRICS if f"{PREFIX}{name}{{" not in asked] == []
 
 
 def test_a_name_that_nothing_exports_is_refused() -> None:
@@ -148,7 +148,7 @@ def test_a_legend_names_labels_that_the_query_leaves(board: object) -> None:
         for target in panel["targets"]:
             [name] = re.findall(rf"ray_{PREFIX}([a-z_]+)", target["expr"])
             grouped = re.search(r"by \(([a-z, ]+)\)", target["expr"])
-            left = set(grouped[1].split(", ")) if grouped else set(MEASURES[name].labels)
+            left = set(grouped[1].split(", ")) if grouped else set(METRICS[name].labels)
             if target["expr"].startswith("sum("):
                 continue
             assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= left, target

@@ -15,7 +15,7 @@ import yaml
 
 from recur_tune.tracking.prometheus.boards import BOARDS
 from recur_tune.tracking.prometheus.files import write_files
-from recur_tune.tracking.prometheus.metrics import MEASURES
+from recur_tune.tracking.prometheus.metrics import METRICS
 from recur_tune.tracking.prometheus.servers import Dashboards
 from tests.cli.run import run
 from tests.ports import FIRST, taken_port
@@ -134,5 +134,5 @@ def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
 
 def test_the_documentation_knows_every_measure() -> None:
     text = (SHIPPED / "README.md").read_text()
-    for measure in MEASURES.values():
+    for measure in METRICS.values():
         assert f"| `{measure.name}` | {', '.join(f'`{label}`' for label in measure.by)} | {measure.text} |" in text

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Container
 from dataclasses import replace
 
-from recur_tune.search.propose.observations import Seen, seen
+from recur_tune.search.propose.observations import ObservedTrial, observed_trials
 from recur_tune.search.record.directory import SearchLog
 from recur_tune.search.record.state import SearchState, TrialRecord
 from recur_tune.training.run_folder import RESUME
@@ -28,7 +28,7 @@ def is_short_of_room(log: SearchLog, number: int) -> bool:
     return shutil.disk_usage(log.directory.path).free < _SPARE * size
 
 
-def seen_at(state: SearchState, live: Container[int], quality: str) -> list[Seen]:
+def observed_at(state: SearchState, live: Container[int], quality: str) -> list[ObservedTrial]:
     """All trials as a model sees them; a frozen one that Ray still has, or has again, is on its way."""
-    known = seen((*state.trials.values(), *state.repeats.values()), quality)
+    known = observed_trials((*state.trials.values(), *state.repeats.values()), quality)
     return [replace(one, frozen=False, pending=True) if one.frozen and one.number in live else one for one in known]

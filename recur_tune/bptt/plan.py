@@ -1,0 +1,56 @@
+"""Plan of a training step: which windows keep their activations, and how operations are launched. It needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from recur_tune.config.trial import TrialConfig
+
+if TYPE_CHECKING:  # importing torch takes seconds
+    import torch
+
+_WORTH_COMPILING = 2_000_000  # tokens; a trial that reads fewer ends sooner with a CUDA graph alone
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Activation checkpointing: what a step keeps from the first reading.
+
+    Attributes:
+        kept_windows: How many windows, counted from the chain's end, keep their activations. The backward pass uses
+            these first and frees them before it runs any earlier window again. So the last window is always kept: its
+            activations take no more than running any window again.
+    """
+
+    kept_windows: int = 1
+
+
+def fixed_plan(policy: Literal["all", "none"], windows: int) -> Plan:
+    """`all` recomputes whatever can be, so that memory is flat in the number of windows; `none` recomputes nothing."""
+    return Plan(kept_windows=1 if policy == "all" else windows)
+
+
+class Execution(NamedTuple):
+    """How a step's operations are launched.
+
+    Attributes:
+        cuda_graph: As one CUDA graph.
+        fused_kernels: By Triton kernels for what lies between two matrix products; else operation by operation.
+    """
+
+    cuda_graph: bool = False
+    fused_kernels: bool = False
+
+    def __str__(self) -> str:
+        parts = [name for name, is_on in zip(("CUDA graph", "fused kernels"), self, strict=True) if is_on]
+        return " and ".join(parts) or "operation by operation"
+
+
+def chosen_execution(config: TrialConfig, device: torch.device, workers: int) -> Execution:
+    """The fastest way that a trial and its device allow."""
+    if device.type != "cuda":  # both are a GPU's
+        return Execution()
+    fused = config.tokens >= _WORTH_COMPILING if config.fused_kernels == "auto" else config.fused_kernels
+    # CUDA refuses a graph under DDP, whose gradients belong to the default stream.
+    return Execution(cuda_graph=bool(config.cuda_graph) and workers == 1, fused_kernels=fused)
