@@ -23,7 +23,7 @@ from recur_tune.common.parsing import parse
 from recur_tune.common.shape import shape_of
 from recur_tune.common.units import format_count, format_size
 from recur_tune.config.trial import TrialConfig
-from recur_tune.cost.estimate import training_flops
+from recur_tune.cost.counted_flops import training_flops
 from recur_tune.cost.training_memory import plan_memory, resolve_plan
 from recur_tune.models.pretrained import base_config, fresh_model, recurrent_config
 from recur_tune.ops.device import default_device

@@ -66,8 +66,8 @@ def train(job: tuple[TrialConfig, Point, str, str]) -> list[Point]:
     torch.set_num_threads(1)
     config, point, quality, device = job
     trainer, _ = set_up(config, torch.device(device))
-    cost = estimate(config, trainer.model.config)
-    costs = {name: round(getattr(cost, name)) for name in COSTS}
+    found = estimate(config, trainer.model.config).costs
+    costs = {name: round(found[name]) for name in COSTS}
     return [
         {**point, "tokens": report.tokens, quality: round(report.validation[quality], 5), **costs}
         for report in trainer.run() if report.validation is not None

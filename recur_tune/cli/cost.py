@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,8 @@ import click
 from recur_tune.cli.display import print_table, stderr
 from recur_tune.cli.options import as_json, fields_from, print_json, trial_options
 from recur_tune.common.parsing import parse
-from recur_tune.common.units import format_count, format_size
 from recur_tune.config.trial import TrialConfig
+from recur_tune.cost.descriptors import COSTS
 
 
 @click.command()
@@ -43,16 +42,13 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, as_json: boo
 
         price = estimate(trial, base_settings(trial.base, trial.tokenizer), workers)
     if as_json:
-        print_json(asdict(price))
+        print_json(price.to_dict())
         return
     print_table(
         f"{trial.base} with {trial.recurrence}, window {trial.window}, overlap {trial.overlap}, batch {trial.batch}",
         {
-            "FLOPs per token (forward, the paper's count)": format_count(price.flops_per_token),
-            "FLOPs per token (training, everything)": format_count(price.training_flops_per_token),
-            "peak memory of a training step": format_size(price.peak_memory),
-            "inference memory of one stream": format_size(price.inference_memory),
-            "parameters": f"{price.parameters:,} ({price.recurrence_parameters:,} of them the recurrence's)",
+            **{cost.explained: cost.unit.format(price.costs[name]) for name, cost in COSTS.items()},
+            "parameters": f"{price.costs['parameters']:,} ({price.recurrence_parameters:,} of them the recurrence's)",
             "windows kept / recomputed": f"{price.plan.kept_windows} / {recomputed_windows(trial, price.plan)}",
         },
     )

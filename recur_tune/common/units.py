@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from decimal import Decimal
+from typing import Any, NamedTuple
 
 _COUNT_SUFFIXES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12, "p": 10**15}
 _SIZE_SUFFIXES = {
@@ -79,3 +81,20 @@ def _format(number: float, step: int, suffixes: tuple[str, ...]) -> str:
 def rounded(value: float) -> float:
     """A number with the digits that people read."""
     return float(f"{value:.{_DIGITS}g}")
+
+
+class Unit(NamedTuple):
+    """How numbers of one kind are written and read.
+
+    Attributes:
+        format: A number as people read it.
+        parse: What people write, as a number.
+        is_binary: Whether a thousand is 1024.
+    """
+
+    format: Callable[[float], str]
+    parse: Callable[[Any], int]
+    is_binary: bool = False
+
+
+COUNT, BYTES = Unit(format_count, parse_count), Unit(format_size, parse_size, is_binary=True)

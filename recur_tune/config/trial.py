@@ -264,4 +264,4 @@ class TrialConfig(_Recurrent):
             raise UserError(problem)
 
 
-COMMON = frozenset({*_Subject.model_fields, *TrialConfig.__annotations__})  # fields of no mechanism and no task
+COMMON = frozenset(TrialConfig.model_fields) - recurrences.FIELDS.keys() - tasks.FIELDS.keys()  # every trial's

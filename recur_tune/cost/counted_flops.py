@@ -15,6 +15,7 @@ from recur_tune.bptt.plan import Plan
 from recur_tune.common.shape import Shape
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.fake_tensors import FakeTensors
+from recur_tune.cost.flops import is_closed, training_flops_per_token
 from recur_tune.cost.inference_memory import closed_state_floats
 from recur_tune.data.batches import WindowBatch
 from recur_tune.models import State
@@ -112,3 +113,23 @@ def simulated_batch(windows: int, lanes: int, window: int) -> WindowBatch:
         scored=1,
         step_scored=1,
     )
+
+
+def counted_work(config: TrialConfig, base: PretrainedConfig) -> Work | None:
+    """What torch counts of a recurrence that lacks a closed form."""
+    return None if is_closed(config) else counted(config, base).work
+
+
+def training_flops(config: TrialConfig, shape: Shape, base: PretrainedConfig, plan: Plan) -> float:
+    """Everything that a step multiplies per scored token, in closed form where there is one."""
+    if config.trainable == "recurrence":
+        return frozen_training_flops(config, base, plan.kept_windows)
+    return training_flops_per_token(config, shape, plan, counted_work(config, base))
+
+
+def recurrence_parameters(config: TrialConfig, shape: Shape) -> int:
+    """Weights that the recurrence adds."""
+    if config.mechanism is None or config.recurrence_spec is None:
+        return 0
+    with torch.device("meta"):  # counts, and fills nothing
+        return sum(p.numel() for p in config.mechanism.build(config.recurrence_spec, shape).parameters())

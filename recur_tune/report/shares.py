@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recur_tune.cost.fields import ENTERING
+from recur_tune.cost.descriptors import COSTS
 from recur_tune.report.closed_costs import closed_form
 from recur_tune.report.figures.marks import usual_top
 from recur_tune.report.grid import Grid
@@ -44,7 +44,7 @@ class Shares:
 def shares_of(search: SearchView, objective: Objective) -> Shares | str:
     """The shares in an objective; or why nothing can be said of it, as part of a sentence."""
     if objective.kind == "cost":
-        fields = ENTERING[objective.name]
+        fields = COSTS[objective.name].fields
         grid = Grid.over(search.spec, fields, _MOST_POINTS)
         if price := closed_form(search, objective.name, grid.configs):
             shares = grid.effects(np.array([price(config) for config in grid.configs]))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +80,7 @@ def run_in_folder(
         "tokens": trainer.progress.tokens,
         "best_validation_loss": trainer.progress.best_loss,
         "validation": report.validation,
-        **asdict(cost),
+        **cost.to_dict(),
         "measured_peak_memory": trainer.measured_peak_bytes,
     }
     write_text(folder / RESULT, json.dumps(result, indent=2) + "\n")

@@ -44,12 +44,12 @@ def test_nothing_is_said_of_a_schedule_that_fits(warmup_steps: int | None) -> No
 def test_a_warm_up_of_more_than_half_of_the_steps_is_told() -> None:
     assert misfit(parse(TrialConfig, STEP | {"tokens": "14k", "warmup_steps": "71"})) == (
         "warmup_steps: the learning rate rises for 71 steps, and 14k tokens are about 140, at a step of 100 "
-        "(batch 5, windows 3, window 8, overlap 2); fewer leave more of them at the full rate."
+        "(batch 5, bptt_windows 3, window 8, overlap 2); fewer leave more of them at the full rate."
     )
 
 
 def test_a_budget_of_less_than_a_step_is_told() -> None:
     assert misfit(TrialConfig(tokens=40_000)) == (
-        "tokens: the budget of 40k is less than a step of 48k (batch 8, windows 20, window 300)."
+        "tokens: the budget of 40k is less than a step of 48k (batch 8, bptt_windows 20, window 300)."
     )
     assert misfit(TrialConfig(tokens=48_000)) is None

@@ -18,7 +18,8 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESETS
 from recur_tune.common.shape import shape_of
 from recur_tune.config.trial import TrialConfig
-from recur_tune.cost.estimate import estimate, recurrence_parameters
+from recur_tune.cost.counted_flops import recurrence_parameters
+from recur_tune.cost.estimate import estimate
 from recur_tune.cost.training_memory import track_step
 from recur_tune.models import RecurrentGPT2, RecurrentGPT2Config
 from recur_tune.models.pretrained import base_config
@@ -61,16 +62,18 @@ def test_an_estimate_is_what_a_real_step_of_the_busier_of_two_workers_takes(vari
         estimate(config, small_config(**SHAPE), workers=2),
         small_model(config.recurrence_spec, **SHAPE).train(),
     )
-    assert cost.parameters == sum(p.numel() for p in model.parameters())
+    assert cost.costs["parameters"] == sum(p.numel() for p in model.parameters())
     added = [p.numel() for name, p in model.named_parameters() if name.startswith("recurrence.")]
     assert cost.recurrence_parameters == sum(added) and bool(added) == (config.recurrence_spec is not None)
     lanes = 2  # of three chains
     batch, chain = full_batch(WINDOWS, lanes, SIZE), Chain(model, fixed_plan(policy, WINDOWS))
     optimizer = make_optimizer(model, 1e-3, 0.0)
     counted = operations(lambda: train_step(chain, optimizer, batch, clip_norm=1.0, precision="float32"))
-    assert cost.training_flops_per_token == pytest.approx(counted / (lanes * WINDOWS * SIZE), rel=1e-12)
+    assert cost.costs["training_flops_per_token"] == pytest.approx(counted / (lanes * WINDOWS * SIZE), rel=1e-12)
     # The second step: only now are there the optimiser's moments.
-    assert cost.peak_memory == pytest.approx(track_step(MemoryTracker(), chain, optimizer, batch, "float32"), rel=0.01)
+    assert cost.costs["peak_memory"] == pytest.approx(
+        track_step(MemoryTracker(), chain, optimizer, batch, "float32"), rel=0.01
+    )
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
@@ -83,7 +86,7 @@ def test_flops_per_token_are_a_real_forward_pass_s_with_attention_to_what_a_toke
         inserted = config.embeddings if config.mechanism and config.l_ins in ("all", layer + 1) else 0
         seen, square = sum(inserted + at + 1 for at in range(SIZE)), (inserted + SIZE) ** 2
         counted -= (square - seen) * 4 * model.config.n_embd  # torch charges for the whole square, products of two
-    assert estimate(config, small_config(**SHAPE), workers=2).flops_per_token == pytest.approx(
+    assert estimate(config, small_config(**SHAPE), workers=2).costs["flops_per_token"] == pytest.approx(
         counted / SIZE, rel=1e-12
     )
 

@@ -8,11 +8,11 @@ import pytest
 
 from recur_tune.common.shape import shape_of
 from recur_tune.config.trial import COMMON, TrialConfig
-from recur_tune.cost.estimate import quick_costs, recurrence_parameters, training_flops
-from recur_tune.cost.fields import ENTERING
+from recur_tune.cost.counted_flops import recurrence_parameters, training_flops
+from recur_tune.cost.descriptors import COSTS
+from recur_tune.cost.estimate import quick_costs
 from recur_tune.cost.training_memory import predict_peak_memory, resolve_plan
 from recur_tune.recurrences.registry import MECHANISMS
-from recur_tune.search.record.objectives import COSTS
 from tests.conftest import small_config
 
 BASE = small_config(n_layer=2)
@@ -56,7 +56,6 @@ def test_every_cost_and_every_field_is_told() -> None:
     assert {name: {*others} for name, others in OF_MECHANISMS.items()} == {
         name: {*mechanism.spec.model_fields} for name, mechanism in MECHANISMS.items()
     }
-    assert ENTERING.keys() == COSTS.keys()
 
 
 @pytest.mark.parametrize(
@@ -72,9 +71,9 @@ def test_a_cost_changes_with_the_fields_that_enter_it_and_with_no_other(name: st
     known, changed = closed_costs(before), closed_costs(after)
     left_out = {"training_flops_per_token"} if field in BY_PLAN else NOT_IN.get(field, set())
     assert {cost for cost in known if changed[cost] != known[cost]} == {
-        cost for cost in known if field in ENTERING[cost] and cost not in left_out
+        cost for cost in known if field in COSTS[cost].fields and cost not in left_out
     }
-    if field not in ENTERING["peak_memory"]:
+    if field not in COSTS["peak_memory"].fields:
         assert predict_peak_memory(after, BASE) == predict_peak_memory(before, BASE)
 
 
@@ -82,4 +81,6 @@ def test_a_cost_changes_with_the_fields_that_enter_it_and_with_no_other(name: st
 @pytest.mark.parametrize("name", ["fast_weights", "blocks"])
 def test_positions_that_come_again_are_not_kept_for_a_state(name: str) -> None:
     one, other = (TrialConfig(**FIRST, recurrence=name, score_heads=2, overlap=overlap) for overlap in (0, 4))
-    assert predict_peak_memory(other, BASE) < predict_peak_memory(one, BASE) and "overlap" in ENTERING["peak_memory"]
+    assert (
+        predict_peak_memory(other, BASE) < predict_peak_memory(one, BASE) and "overlap" in COSTS["peak_memory"].fields
+    )

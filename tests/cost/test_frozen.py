@@ -41,7 +41,7 @@ def test_a_frozen_body_has_no_gradients_and_no_moments_to_keep(name):
     whole, frozen = (
         estimate(TrialConfig(**FIELDS, bptt_windows=3, trainable=one), base) for one in ("all", "recurrence")
     )
-    body = 4 * (whole.parameters - whole.recurrence_parameters)
-    assert whole.peak_memory - frozen.peak_memory > 2.9 * body  # a gradient and Adam's two moments
-    assert frozen.training_flops_per_token < 0.75 * whole.training_flops_per_token
-    assert frozen.flops_per_token == whole.flops_per_token
+    body = 4 * (whole.costs["parameters"] - whole.recurrence_parameters)
+    assert whole.costs["peak_memory"] - frozen.costs["peak_memory"] > 2.9 * body  # a gradient and Adam's two moments
+    assert frozen.costs["training_flops_per_token"] < 0.75 * whole.costs["training_flops_per_token"]
+    assert frozen.costs["flops_per_token"] == whole.costs["flops_per_token"]

@@ -150,7 +150,7 @@ def test_so_the_heads_gradient_is_never_there_twice() -> None:
     vocabulary, hidden = 4096, 24
     shape = small_config(vocab_size=vocabulary, n_layer=1).to_json_string(use_diff=False)
     on_cpu, on_gpu = (
-        memory._simulate(shape, SIZE, 2, LANES, "bfloat16", Plan(1), on_gpu, "all", "compiled").peak
+        memory._simulate(shape, SIZE, 2, LANES, "bfloat16", Plan(1), on_gpu, "all", FUSED).peak
         for on_gpu in (False, True)
     )
     losses = LANES * SIZE * 4  # of rows: at a GPU's peak they are there, and gone when a CPU multiplies
@@ -159,7 +159,7 @@ def test_so_the_heads_gradient_is_never_there_twice() -> None:
 
 def test_without_triton_a_kernel_can_be_priced_and_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit, "_is_installed", False)
-    chain, batch = Chain(small_model(), Plan(1), "compiled"), full_batch(2, 1, 8)
+    chain, batch = Chain(small_model(), Plan(1), FUSED), full_batch(2, 1, 8)
     with without_launches():
         chain.differentiate(batch)
     with pytest.raises(UserError, match="fused_kernels: they need Triton"):

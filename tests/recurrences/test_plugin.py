@@ -54,7 +54,7 @@ def test_its_fields_are_flags_parameters_of_a_space_and_costs(tmp_path: Path) ->
         import json, sys
         from click.testing import CliRunner
         from recur_tune.cli.main import cli
-        from recur_tune.cost.fields import ENTERING
+        from recur_tune.cost.descriptors import COSTS
         from recur_tune.cost.flops import flops_per_token
         from recur_tune.recurrences.registry import MARKS
         from recur_tune.search.record.space_parsing import read_space
@@ -71,7 +71,7 @@ def test_its_fields_are_flags_parameters_of_a_space_and_costs(tmp_path: Path) ->
             "flops": 100 * (flops_per_token(toy, gpt2) - flops_per_token(plain, gpt2)),
             "corners": [fields.get("toy_rank") for fields in space.corners()],
             "own": [name for name in own_fields(toy) if name in ("toy_rank", "width", "trainable")],
-            "entering": [cost for cost in ENTERING if "toy_rank" in ENTERING[cost]],
+            "entering": [cost for cost in COSTS if "toy_rank" in COSTS[cost].fields],
             "mark": MARKS["toy"], "torch": "torch" in sys.modules,
         }))
     """

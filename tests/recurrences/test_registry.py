@@ -121,11 +121,11 @@ def test_a_trial_on_disk_needs_no_mechanism_but_its_own(tmp_path: Path) -> None:
 
 
 def test_what_learns_alone_has_to_be_there() -> None:
-    assert parse(TrialConfig, {"trainable": "recurrence"}).tune == "recurrence"
+    assert parse(TrialConfig, {"trainable": "recurrence"}).trainable == "recurrence"
     with pytest.raises(UserError) as refusal:
         parse(TrialConfig, {"trainable": "recurrence", "recurrence": "none"})
     assert str(refusal.value) == (
-        "tune: 'recurrence' has nothing to learn where the recurrence is 'none'; choose 'all'."
+        "trainable: 'recurrence' has nothing to learn where the recurrence is 'none'; choose 'all'."
     )
 
 

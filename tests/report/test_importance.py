@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from recur_tune.config.trial import TrialConfig
-from recur_tune.cost.fields import ENTERING
+from recur_tune.cost.descriptors import COSTS
 from recur_tune.report.figures.marks import Panel
 from recur_tune.report.grid import Grid, axes_of
 from recur_tune.report.importance import importance_panel, importances
@@ -116,7 +116,7 @@ def test_what_does_not_enter_a_cost_has_no_share_in_it(tmp_path: Path) -> None:
     for cost in ("flops_per_token", "peak_memory"):
         one = shares[cost]
         assert isinstance(one, Shares)
-        assert one.mean.keys() <= ENTERING[cost] and sum(one.mean.values()) == pytest.approx(1.0)
+        assert one.mean.keys() <= COSTS[cost].fields and sum(one.mean.values()) == pytest.approx(1.0)
     assert found(search, "peak_memory").mean == pytest.approx({"window": 1.0, "overlap": 0.0}, abs=0.01)
     panel = importance_panel(search)
     for title in ("FLOPs/token", "peak memory"):

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from recur_tune.common.units import format_size
 from recur_tune.recurrences.registry import MARKS, NONE
 from recur_tune.search.record.objectives import Objective
 
@@ -128,7 +127,7 @@ def span(values: Sequence[float], log: bool | None = None) -> tuple[float, float
 
 def ticks(objective: Objective, low: float, high: float, log: bool, fixed: bool = False) -> Figure:
     """Round numbers in the objective's own units; plotly's own where those are right already and need not be fixed."""
-    binary = objective.format is format_size
+    binary = objective.unit.is_binary
     if not (binary or log or fixed):
         return {"tickformat": "~s" if high >= 1e4 else "", "nticks": 8}
     if log and high / low > _LOG_FROM:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from recur_tune.cost.fields import ENTERING
+from recur_tune.cost import descriptors
 from recur_tune.search.record.objectives import COSTS
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, TrialRecord
@@ -15,7 +15,7 @@ from recur_tune.search.record.state import ENDED, TrialRecord
 Fields = Mapping[str, Any]
 Key = tuple[tuple[str, Any], ...]
 
-_PRICED = frozenset[str]().union(*ENTERING.values())
+_PRICED = frozenset[str]().union(*(cost.fields for cost in descriptors.COSTS.values()))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What a search can minimise: qualities that training measures, and costs that are known before it starts."""
+"""Objectives of a search: qualities that training measures, and costs that are known before it starts."""
 
 from __future__ import annotations
 
@@ -6,33 +6,37 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from recur_tune.common.units import format_count, format_size
+from recur_tune.common.units import Unit, parse_count
+from recur_tune.cost import descriptors
 from recur_tune.tasks.registry import TASKS
 
 
 @dataclass(frozen=True)
 class Objective:
-    """One number of a trial, the smaller the better; a validation's metrics, or a `Cost`, have it under its name."""
+    """One number of a trial, the smaller the better; a validation's metrics, or its costs, have it under its name."""
 
     name: str
     title: str  # for tables and axes
     kind: Literal["quality", "cost"]
-    format: Callable[[float], str]
+    unit: Unit
+
+    @property
+    def format(self) -> Callable[[float], str]:
+        """A value as people read it."""
+        return self.unit.format
 
 
 def _plain(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1e5 else f"{value:.4g}"
 
 
+_PLAIN = Unit(_plain, parse_count)
+
 OBJECTIVES: dict[str, Objective] = {
     objective.name: objective
     for objective in (
-        *(Objective(*quality, "quality", _plain) for task in TASKS for quality in task.qualities),
-        Objective("flops_per_token", "FLOPs/token", "cost", format_count),
-        Objective("training_flops_per_token", "training FLOPs/token", "cost", format_count),
-        Objective("peak_memory", "peak memory", "cost", format_size),
-        Objective("inference_memory", "inference memory", "cost", format_size),
-        Objective("parameters", "parameters", "cost", format_count),
+        *(Objective(*quality, "quality", _PLAIN) for task in TASKS for quality in task.qualities),
+        *(Objective(cost.name, cost.title, "cost", cost.unit) for cost in descriptors.COSTS.values()),
     )
 }
 COSTS = {name: objective for name, objective in OBJECTIVES.items() if objective.kind == "cost"}

@@ -75,7 +75,7 @@ def _read_range(name: str, given: Mapping[str, Any]) -> Range:
     if "from" not in given or "to" not in given:
         raise ValueError(f"space: {name} is half a range; it needs both from and to.")
     of = given.get("of")
-    of = RENAMED[of].to if of in RENAMED else of
+    of = RENAMED[of].to if isinstance(of, str) and of in RENAMED else of
     if of is not None:
         if not isinstance(of, str) or of not in TrialConfig.model_fields:
             raise ValueError(

@@ -24,7 +24,7 @@ from pydantic import (
 
 from recur_tune.common.deprecated import with_current_names
 from recur_tune.common.parsing import nearest
-from recur_tune.common.units import format_size, parse_count, parse_duration, parse_size
+from recur_tune.common.units import parse_duration
 from recur_tune.config.trial import RENAMED, Count, TrialConfig
 from recur_tune.recurrences.registry import canonical
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES
@@ -301,6 +301,6 @@ def in_units(name: str, value: Any) -> float:
     try:
         if re.fullmatch(r"\s*-?\d+(\.\d*)?(e[+-]?\d+)?\s*", str(value)):
             return float(value)
-        return float(parse_size(value) if OBJECTIVES[name].format is format_size else parse_count(value))
+        return float(OBJECTIVES[name].unit.parse(value))
     except ValueError as error:
         raise ValueError(f"has {name}: {value!r}, which {error}") from None

@@ -26,8 +26,8 @@ class Prices:
         """All of a trial's costs, without training anything; its memory is simulated, which takes a second or more."""
         from recur_tune.cost.estimate import estimate
 
-        cost = estimate(config, _settings_of(config.base, config.tokenizer), self.workers)
-        return {name: float(getattr(cost, name)) for name in COSTS}
+        found = estimate(config, _settings_of(config.base, config.tokenizer), self.workers)
+        return {name: float(value) for name, value in found.costs.items()}
 
     def at_once(self, config: TrialConfig) -> dict[str, float]:
         """Those of a trial's costs that need no simulated step."""

@@ -6,15 +6,10 @@ A column has room for some ten characters. Every search shares one unit, so that
 from __future__ import annotations
 
 from recur_tune.common.units import rounded
+from recur_tune.cost.descriptors import COSTS
 
-_IN_UNITS = {
-    "flops_per_token": ("MFLOPs_per_token", 1e6),
-    "training_flops_per_token": ("training_MFLOPs_per_token", 1e6),
-    "peak_memory": ("peak_memory_MiB", 2.0**20),
-    "inference_memory": ("inference_memory_MiB", 2.0**20),
-    "measured_peak_memory": ("measured_peak_memory_MiB", 2.0**20),
-    "parameters": ("parameters_M", 1e6),
-}
+_IN_UNITS = {name: cost.metric for name, cost in COSTS.items()}
+_IN_UNITS["measured_peak_memory"] = ("measured_peak_memory_MiB", 2.0**20)
 
 
 def metric_name(name: str) -> str:

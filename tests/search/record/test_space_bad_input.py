@@ -71,7 +71,7 @@ KINDS = " or ".join(", ".join(repr(name) for name in ("none", *MECHANISMS)).rspl
         ({"recurrence": {"none": {"batch": [4, 8]}, "pooled": {"batch": [4]}}},
          "space: batch stands in two branches with different values; the sampler needs one set."),
         ({"bptt_windows": {"from": 1, "to": 9}},
-         "windows: 1 leaves no second window to pass a state to; choose 2 or more for 'pooled'."),
+         "bptt_windows: 1 leaves no second window to pass a state to; choose 2 or more for 'pooled'."),
         ({"checkpointing": ["all", "auto"]}, "memory_budget: 'auto' checkpointing needs one, as 16GiB."),
         ({"window": 100, "batch": {"from": 0.001, "to": 0.5, "of": "window"}}, "batch: 0 is not greater than 0."),
     ],

@@ -42,10 +42,10 @@ def test_overlap_makes_a_step_smaller() -> None:
     [
         ({"tokens": 3196, "rungs": 3},
          "budget: the first rung comes after 799 tokens, and a single step can score 800 "
-         "(batch 2, windows 10, window 40); give more tokens, fewer rungs or smaller steps."),
+         "(batch 2, bptt_windows 10, window 40); give more tokens, fewer rungs or smaller steps."),
         ({"tokens": 799, "rungs": 1},
          "budget: the first rung comes after 799 tokens, and a single step can score 800 "
-         "(batch 2, windows 10, window 40); give more tokens or smaller steps."),
+         "(batch 2, bptt_windows 10, window 40); give more tokens or smaller steps."),
     ],
 )  # fmt: skip
 def test_a_rung_shorter_than_a_step_is_refused(budget: dict[str, Any], sentence: str) -> None:
@@ -59,4 +59,4 @@ def test_the_trial_with_the_largest_share_of_warm_up_is_told() -> None:
     assert search_misfit(in_windows({"tokens": "16k"})) is None
     assert search_misfit(in_windows({"tokens": "16k"}, warmup_steps=10)) is None
     remark = search_misfit(in_windows({"tokens": "16k"}, warmup_steps=[0, 11]))
-    assert remark is not None and "rises for 11 steps" in remark and "(batch 2, windows 10, window 40)" in remark
+    assert remark is not None and "rises for 11 steps" in remark and "(batch 2, bptt_windows 10, window 40)" in remark

@@ -1,0 +1,43 @@
+"""A trial whose costs are predicted: its configuration on a base of known shape, shared by some workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from recur_tune.bptt.plan import Plan
+from recur_tune.common.shape import Shape
+from recur_tune.config.trial import TrialConfig
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+@dataclass(frozen=True)
+class PricedTrial:
+    """What a cost is a function of.
+
+    Attributes:
+        config: The trial.
+        base: The base's configuration, as transformers has it.
+        shape: The base's shape.
+        workers: Workers that share a step's batch.
+    """
+
+    config: TrialConfig
+    base: PretrainedConfig
+    shape: Shape
+    workers: int = 1
+
+    @property
+    def chains(self) -> int:
+        """Chains of windows in the batch of the busiest worker."""
+        return -(-self.config.batch // self.workers)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Which windows keep their activations; to find out for `auto` takes simulated steps."""
+        from recur_tune.cost.training_memory import resolve_plan  # torch takes seconds to import
+
+        return resolve_plan(self.config, self.base, self.chains)
