@@ -26,6 +26,7 @@ from tests.conftest import small_config, small_model
 from tests.models import full_batch
 from tests.models.bodies import BODIES
 
+FUSED = Execution(fused_kernels=True)
 LANES, SIZE, WINDOWS = 2, 16, 3
 GATED = [{"recurrence": "cache", "cache_join": "gate"}, {"recurrence": "fast_weights", "write_rule": "gated"}]
 
@@ -50,7 +51,7 @@ def real_and_simulated(config: TrialConfig, base: PretrainedConfig, kept: int) -
     described = recurrent_config(base, config.recurrence_spec, config.dropout)
     model = fresh_model(described).train()
     optimizer, batch, plan = make_optimizer(model, 1e-3, 0.0), full_batch(WINDOWS, LANES, SIZE), Plan(kept)
-    chain = Chain(model, plan, "compiled")
+    chain = Chain(model, plan, FUSED)
     with without_launches():
         train_step(chain, optimizer, batch, clip_norm=1.0, precision=config.precision)
         real = track_step(MemoryTracker(), chain, optimizer, batch, config.precision)
