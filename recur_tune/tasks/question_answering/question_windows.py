@@ -17,9 +17,7 @@ from recur_tune.common.windowing import BEGIN, END, ENDS, NOT_SCORED, SCORED_FRO
 from recur_tune.data.batches import FRESH, TrainingStream, WindowBatch, packed_rows, side_by_side
 from recur_tune.tasks.question_answering.question_tokens import QuestionSplit
 
-QUESTION = (
-    4  # in a table of scheduled windows: the question's number; -1 where a row has nothing left to read
-)
+QUESTION = 4  # in a table of scheduled windows: the question's number; -1 where a row has nothing left to read
 _KINDS = {"yes": 1, "no": 2}  # of answers, where they are no span of the text
 _IDLE = np.array([0, 0, 0, 1, -1], dtype=np.int64)
 
