@@ -1,9 +1,8 @@
 """The model's part of the recurrence in toy.py."""
 
 import torch
-from torch import nn
-
 from recur_tune.model.recurrence import Passage, Recurrence
+from torch import nn
 
 
 class LastRows(Passage):
