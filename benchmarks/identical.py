@@ -62,7 +62,7 @@ RECURRENCES = {
 }
 STEPS = 50
 TRAINING = "--corpus tales --window 16 --overlap 2 --batch 4 --windows 3 --learning-rate 3e-3 --dropout 0.1 "
-TRAINING += "--tokens 9k --validate-every 6k --validation-tokens 1k --seed 1"  # 51 steps, validated twice
+TRAINING += "--tokens 9k --validate-every 6k --validation-tokens 1k --seed 1"  # 52 steps, validated twice
 
 SEARCH = {
     "space": {
@@ -299,13 +299,13 @@ def compare(before: dict[str, Any], after: dict[str, Any]) -> int:
     for section in ("training", "search", "costs"):
         ours, theirs = (in_new_words(each[section]) for each in (before, after))
         for part in [*ours, *(part for part in theirs if part not in ours)]:
-            old, new = flat(ours.get(part)), flat(theirs.get(part))
+            old, new = (flat(side[part]) if part in side else {} for side in (ours, theirs))
             unequal = [path for path in {**old, **new} if path not in old or path not in new or old[path] != new[path]]
             differing += bool(unequal)
             verdict = (
                 f"{len(unequal)} of {len({**old, **new})} values differ" if unequal else f"{len(old)} values equal"
             )
-            print(f"{section:10}{part:22}{verdict}")
+            print(f"{section:10}{part:32}{verdict}")
             for path in unequal[:5]:
                 print(f"    {path}: {old.get(path, 'nothing')!s} -> {new.get(path, 'nothing')!s}")
     print(f"\n{differing} parts differ" if differing else "\nidentical")
