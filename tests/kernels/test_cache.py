@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from recur_tune.model import cache_kernels
-from tests.kernels import launches
+from tests.kernels import CLOSE, launches
 from tests.kernels.passages import assert_as_operations
 
-# Triton's interpreter has bfloat16 in products of matrices wrong. A GPU has not.
+# Triton's interpreter has the bits of a bfloat16 as an integer, and a product of matrices multiplies these integers. So
+# half precision is left to a GPU, where what goes into a softmax's gradient is rounded, and then subtracted.
 _RIGHT = [torch.float32] if os.environ.get("TRITON_INTERPRET") == "1" else [torch.float32, torch.bfloat16]
 
 
@@ -28,7 +29,8 @@ def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @launches("_attend", "_attend_backward", "_keep")
 def test_rows_behind_a_gate(rows, group, kind, device):
     fields = {"cache_rows": rows, "cache_join": "gate"}
-    assert_as_operations("cache", fields, kind, device, positions=17, overlap=2, group=group)
+    close = CLOSE[kind] if kind == torch.float32 else 5e-2
+    assert_as_operations("cache", fields, kind, device, close, positions=17, overlap=2, group=group)
 
 
 @pytest.mark.parametrize(

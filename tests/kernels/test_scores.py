@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recur_tune.model import score_kernels
-from tests.kernels import launches
+from tests.kernels import Numbers, launches
 from tests.kernels.passages import assert_as_operations
 
 
@@ -23,3 +23,13 @@ def test_weights_by_distance(kind, fields, block, form, device, monkeypatch):
     monkeypatch.setattr(score_kernels, "_ROWS", block)
     monkeypatch.setattr(score_kernels, "_COLUMNS", block)
     assert_as_operations("scores", fields, kind, device, positions=17, overlap=3, **form)
+
+
+@launches("_rows")
+def test_behind_the_last_row_are_zeros(device):
+    numbers = Numbers(torch.float32, device, exactly=False)
+    v_BGTD, past_BNYD = numbers.rounded(2, 2, 5, 6), numbers.summed(2, 2, 2, 6)
+    rows_NXBD, values_NTBD = score_kernels.rows_of_heads(v_BGTD, past_BNYD, heads=2)
+    expected = torch.cat([past_BNYD, v_BGTD, v_BGTD.new_zeros(2, 2, 1, 6)], dim=2).permute(1, 2, 0, 3)
+    assert torch.equal(rows_NXBD, expected)
+    assert torch.equal(values_NTBD, expected[:, 2:7])
