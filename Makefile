@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
-.PHONY: help search test test-quick test-unit test-ray test-slurm soak lint docs pictures bench bench-gpu newest install packages clean
+.PHONY: help search test test-quick test-unit test-ray test-slurm test-gpu soak lint docs pictures bench bench-gpu newest install packages clean
 
 help:  ## what can be made here
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -39,6 +39,10 @@ test-ray: install packages  ## whole searches on Ray, and what can happen to the
 
 test-slurm: install packages  ## searches in a SLURM of three nodes on this machine (Linux, root)
 	$(BIN)/python -m tests.legs --only slurm $(PYTEST_ARGS)
+
+# On any machine with CUDA and our packages. Above tests/kernels is a conftest.py that hides GPUs, so it is left out.
+test-gpu:  ## every Triton kernel compiled for a GPU, by the tests that run it in Triton's interpreter elsewhere
+	$(PYTHON) -m pytest --confcutdir=tests/kernels tests/kernels $(PYTEST_ARGS)
 
 # Not a part of the tests: make soak MINUTES=10 SEED=7
 MINUTES ?= 60

@@ -1,7 +1,7 @@
-"""For mkdocs: the README files of this repository as pages, without a second copy of them.
+"""For mkdocs: Markdown files outside of docs/ as pages, without a second copy of them.
 
-On disk a link leads to a file of the repository. On the site it leads to the file's page; a file that is none goes
-along as it is, and of a link to a folder only the words stay.
+On disk a link leads to a file of the repository. On the site it leads to the file's page. A file that is not a page is
+copied to the site, and a link to a folder becomes plain text.
 """
 
 from __future__ import annotations
@@ -20,25 +20,28 @@ PAGES = {
     "recur_tune/sites/profiles/README.md": "slurm.md",
     "dashboards/README.md": "dashboards.md",
     "benchmarks/README.md": "benchmarks.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
 }
 _SOURCES = {page: source for source, page in PAGES.items()}
 _LINK = re.compile(r"\[(?P<words>[^][]*)\]\((?P<target>[^()\s#]+)(?P<anchor>#[^()\s]*)?\)")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the README files to the pages."""
+    """Add the files outside of docs/ to the pages."""
     for source, page in PAGES.items():
         files.append(File.generated(config, page, abs_src_path=str(ROOT / source)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Mend a page's links, and its lists for mkdocs."""
+    """Rewrite a page's links for the site, and its lists for mkdocs."""
     source = ROOT / _SOURCES.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
-    def mended(link: re.Match[str]) -> str:
+    def rewritten(link: re.Match[str]) -> str:
         target = (source.parent / link["target"]).resolve()
-        if ":" in link["target"] or not target.exists():  # an address, or broken: mkdocs says so
+        if ":" in link["target"] or not target.exists():  # a URL, or broken: mkdocs warns
             return link[0]
         if target.is_dir():
             return link["words"]
@@ -49,22 +52,22 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         there = posixpath.relpath(place, posixpath.dirname(page.file.src_uri) or ".")
         return f"[{link['words']}]({there}{link['anchor'] or ''})"
 
-    return _LINK.sub(mended, "\n".join(_with_lists(markdown.splitlines())))
+    return _LINK.sub(rewritten, "\n".join(_with_lists(markdown.splitlines())))
 
 
 def _with_lists(lines: list[str]) -> list[str]:
-    """GitHub knows a list that follows a paragraph, and what is three spaces further in than its numbers.
+    """Lists as mkdocs needs them: an empty line before a list, and four spaces of indentation.
 
-    mkdocs wants an empty line before the list, and four spaces.
+    GitHub accepts a list right after a paragraph, and three spaces.
     """
-    mended: list[str] = []
+    lines_out: list[str] = []
     fenced = listed = False
     for line in lines:
         fenced ^= line.startswith("```")
         if not fenced:
             begins = re.match(r"(-|\d+\.) ", line) is not None
-            if begins and not listed and mended and mended[-1]:
-                mended.append("")
+            if begins and not listed and lines_out and lines_out[-1]:
+                lines_out.append("")
             listed = begins or (listed and (not line or line.startswith(" ")))
-        mended.append(f" {line}" if listed and line.startswith("   ") else line)
-    return mended
+        lines_out.append(f" {line}" if listed and line.startswith("   ") else line)
+    return lines_out

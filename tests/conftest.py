@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 os.environ["RECUR_TUNE_CACHE"] = tempfile.mkdtemp(prefix="recur-tune-tests-")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # exact comparisons are a CPU's business
+os.environ["TRITON_INTERPRET"] = "1"  # which also runs kernels; Triton looks for it when it is loaded
 
 import hypothesis
 import pytest

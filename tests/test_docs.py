@@ -1,4 +1,4 @@
-"""What the documentation says is there: its links, its pictures, and every command with its options."""
+"""What the documentation says is there: its links, pictures, files and pages, and every command with its options."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 import pytest
+import yaml
 
 import recur_tune
 from recur_tune.cli.main import cli
@@ -28,18 +29,26 @@ from tests.conftest import small_model
 from tests.tracking.tracked import rich_search
 
 ROOT = Path(__file__).parents[1]
-PAGES = [
-    ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "benchmarks" / "README.md",
-    ROOT / "dashboards" / "README.md", ROOT / "recur_tune" / "sites" / "profiles" / "README.md",
-]  # fmt: skip
+OUTSIDE = {  # pages of the site that do not lie in docs/, as docs/readmes.py has them
+    "index.md": ROOT / "README.md",
+    "slurm.md": ROOT / "recur_tune" / "sites" / "profiles" / "README.md",
+    "dashboards.md": ROOT / "dashboards" / "README.md",
+    "benchmarks.md": ROOT / "benchmarks" / "README.md",
+    "contributing.md": ROOT / "CONTRIBUTING.md",
+    "changelog.md": ROOT / "CHANGELOG.md",
+    "security.md": ROOT / "SECURITY.md",
+}
+PAGES = [*OUTSIDE.values(), *sorted((ROOT / "docs").rglob("*.md"))]
 PICTURES = [*sorted((ROOT / "docs").glob("*.png")), *sorted((ROOT / "docs" / "pictures").iterdir())]
 MOST_BYTES = 300_000  # of a picture
+MOST_LINES = 200  # of the README
 
 _FENCED = re.compile(r"^ *```(?P<language>\w*)\n(?P<text>.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`([^`]+)`")
 _LINK = re.compile(r"\]\(([^()\s]+)\)")
 _ELSEWHERE = ("http://", "https://", "#")
 _PLACEHOLDERS = {"COMMAND"}
+_FILE = re.compile(r"`((?:recur_tune|tests|docs|trials|experiments|benchmarks|dashboards)/[\w/.-]+)`")
 
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 
@@ -53,7 +62,7 @@ def links(page: Path) -> Iterator[Path]:
 
 def commands(text: str) -> Iterator[list[str]]:
     """What stands after `recur-tune` wherever it is typed: without comments, brackets, bars and dots."""
-    for line in text.splitlines():
+    for line in text.replace("\\\n", " ").splitlines():  # a backslash continues a line
         plain = re.sub(r"[][|…]", " ", re.sub(r"\s#.*", "", line))
         for typed in re.findall(r"(?<!\S)recur-tune (.*?)(?=\srecur-tune |[;>&]|$)", plain):
             words = shlex.split(typed)
@@ -80,6 +89,12 @@ def check(words: list[str], whole: bool = True) -> None:
 @every_page
 def test_what_a_page_leads_to_is_there(page: Path) -> None:
     assert [str(target) for target in links(page) if not target.exists()] == []
+
+
+@every_page
+def test_a_file_that_a_page_names_is_there(page: Path) -> None:
+    named = [name for name in _FILE.findall(page.read_text()) if "NAME" not in name]
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 @every_page
@@ -112,6 +127,7 @@ def test_every_command_of_a_line_is_looked_at() -> None:
 
 
 def test_the_readmes_python_can_be_pasted_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the README, and those of the page on one trial."""
     model = small_model(PooledSpec(width=8, depth=1), vocab_size=256)
     model.config.window, model.config.overlap = 16, 4
     save_model(model, byte_tokenizer(), tmp_path / "runs" / "a")
@@ -124,9 +140,10 @@ def test_the_readmes_python_can_be_pasted_anywhere(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(recur_tune, "search", search)
     monkeypatch.chdir(tmp_path)
     pasted: dict[str, Any] = {}
-    for block in _FENCED.finditer((ROOT / "README.md").read_text()):
-        if block["language"] == "python":
-            exec(block["text"], pasted)
+    for page in (ROOT / "README.md", ROOT / "docs" / "one-trial.md"):
+        for block in _FENCED.finditer(page.read_text()):
+            if block["language"] == "python":
+                exec(block["text"], pasted)
     assert searched == [SEARCH_SPACES / "quickstart.yaml"]
     assert pasted["logits"].shape == (1, len("The file is open for "), 256)
     assert pasted["loss"].isfinite() and pasted["written"].startswith("The file is open for ")
@@ -170,13 +187,39 @@ def test_a_picture_is_shown_and_small(picture: Path) -> None:
     assert picture.stat().st_size <= MOST_BYTES
 
 
-def test_every_field_and_objective_of_a_search_is_explained() -> None:
-    explained = set(re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs" / "spaces.md").read_text(), re.MULTILINE))
+def test_every_space_field_and_objective_of_a_search_is_explained() -> None:
+    text = (ROOT / "docs" / "spaces.md").read_text()
+    shipped, _, fields_and_objectives = text.partition("## From a shipped space to your own")
+    assert {path.stem for path in SEARCH_SPACES.glob("*.yaml")} <= set(re.findall(r"`([\w-]+)`", shipped))
+    explained = set(re.findall(r"^\| `([\w.]+)` \|", fields_and_objectives, re.MULTILINE))
     fields = set(SearchSpec.model_fields) - {"space"}
     for section in ("budget", "resources", "sampler"):
         fields.remove(section)
         fields |= {f"{section}.{name}" for name in SearchSpec.model_fields[section].annotation.model_fields}
     assert explained == fields | OBJECTIVES.keys()
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= MOST_LINES
+
+
+def nav() -> list[str]:
+    """The pages of the site's menu, section by section."""
+    sections = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]
+    return [page for section in sections for pages in section.values() for one in pages for page in one.values()]
+
+
+def test_the_menu_has_every_page_once() -> None:
+    pages = [OUTSIDE.get(name, ROOT / "docs" / name) for name in nav()]
+    assert sorted(pages) == sorted(PAGES)
+
+
+def test_links_lead_from_the_readme_to_every_page() -> None:
+    reached, new = set[Path](), {ROOT / "README.md"}
+    while new:
+        reached |= new
+        new = {target.resolve() for page in new for target in links(page) if target.suffix == ".md"} - reached
+    assert {page.relative_to(ROOT) for page in set(PAGES) - reached} == set()
 
 
 def test_the_site_is_built_without_a_warning_and_needs_no_other_server(tmp_path: Path) -> None:
@@ -188,6 +231,6 @@ def test_the_site_is_built_without_a_warning_and_needs_no_other_server(tmp_path:
     )  # fmt: skip
     assert built.returncode == 0, built.stderr
     pages = {page.stem: page.read_text() for page in tmp_path.glob("*.html")}
-    assert {"index", "spaces", "watching", "other-tools", "slurm", "dashboards", "benchmarks"} <= pages.keys()
+    assert {name.removesuffix(".md") for name in nav() if "/" not in name} <= pages.keys()
     for text in pages.values():
         assert re.findall(r"<(?:script|link|img|iframe)\b[^>]*(?:src|href)=\"?(?:https?:)?//[^>]*", text) == []

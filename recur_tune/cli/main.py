@@ -77,9 +77,11 @@ for command in (
 
 def main() -> None:
     """Run a command; a user's mistake is one sentence on stderr and exit code 2, never a traceback."""
-    warnings.showwarning = partial(_show, warnings.showwarning)
     try:
-        code = cli.main(args=sys.argv[1:] or ["--help"], standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", DeprecatedName)
+            warnings.showwarning = partial(_show, warnings.showwarning)
+            code = cli.main(args=sys.argv[1:] or ["--help"], standalone_mode=False)
     except UserError as error:
         code = _say(str(error), error.exit_code)
     except click.ClickException as error:

@@ -174,9 +174,9 @@ class Space:
     def point(self, given: Mapping[str, Any], named: str = "first") -> dict[str, Any]:
         """The trial with these very fields in the sampler's own names, others left to it; where the space has no such
         trial, a ValueError with the whole sentence, which begins with how the fields were `named`."""
-        given = with_current_names(given, RENAMED)
         parameters: dict[str, Parameter] = {}
         collect(self.parameters, parameters)
+        given = with_current_names(given, {old: new for old, new in RENAMED.items() if old not in parameters})
         for name in given:
             if name not in parameters and name not in self.fixed:
                 raise ValueError(f"{named}: the space has no {name!r}; {nearest(name, [*parameters, *self.fixed])}")
@@ -186,7 +186,7 @@ class Space:
         wanted = {name: checked(name, value, named) for name, value in given.items()}
         point, chosen = self._nearest(wanted)
         found = {**self.fixed, **self._in_fields(chosen)}
-        for name, value in wanted.items():
+        for name, value in with_current_names(wanted, RENAMED).items():
             if name not in found:
                 raise ValueError(f"{named}: {name} {value} exists only with a choice above it; say which.")
             same = math.isclose(value, found[name]) if isinstance(value, float) else value == found[name]
@@ -197,8 +197,9 @@ class Space:
     def fields_of(self, point: Mapping[str, Any]) -> dict[str, Any]:
         """A point in the sampler's own names as a trial's fields; what it does not name is left out."""
         chosen = self._walk(lambda name, parameter: point.get(self.label(name, parameter), parameter.extremes()[0]))
-        named = {name for name, (parameter, _) in chosen.items() if self.label(name, parameter) in point}
-        return {name: value for name, value in self._in_fields(chosen).items() if name in named}
+        named = {name: value for name, (parameter, value) in chosen.items() if self.label(name, parameter) in point}
+        names = with_current_names(named, RENAMED)
+        return {name: value for name, value in self._in_fields(chosen).items() if name in names}
 
     def _nearest(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[Parameter, Any]]]:
         """A point, and what `_walk` gives there."""
@@ -284,7 +285,7 @@ class Space:
                         f"space: {name} is a share of {parameter.of}, which can be {whole!r}; that is no number."
                     )
                 fields[name] = _part(value, whole)
-        return fields
+        return with_current_names(fields, RENAMED)
 
     def _fixed_or_default(self, name: str) -> Any:
         return self.fixed.get(name, TrialConfig.model_fields[name].default)
@@ -338,6 +339,9 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 
 def checked(name: str, value: Any, section: str = "space") -> Any:
     """A value as a trial's field would take it."""
+    if name in RENAMED:
+        with_current_names({name: value}, RENAMED)  # refuses what it does not know
+        return value
     try:
         return _adapter(name).validate_python(value)
     except ValidationError as error:

@@ -30,7 +30,7 @@ def _read_parameters(given: Mapping[str, Any], fixed: dict[str, Any] | None) -> 
     """Parameters of one level; plain values go to `fixed`, where that is not None."""
     parameters: dict[str, Parameter] = {}
     for written, name, value in _by_current_name(given):
-        if name not in TrialConfig.model_fields:
+        if name not in TrialConfig.model_fields and name not in RENAMED:
             raise ValueError(f"space: a trial has no field {name!r}; {nearest(name, TrialConfig.model_fields)}")
         if value in ([], {}):
             raise ValueError(f"space: {name} has no value to choose from; list at least one.")
@@ -62,8 +62,8 @@ def _by_current_name(given: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]
             raise ValueError(f"space: {error}") from None
         if is_fixed:
             yield from (("", new, own) for new, own in current.items())
-        elif len(current) > 1:
-            raise ValueError(f"space: {name} has become {' and '.join(current)}; list the values of these instead.")
+        elif len(current) > 1:  # a study goes on with a choice whose values say something of several fields
+            yield name, name, value
         else:
             yield name, next(iter(current)), value
 

@@ -121,8 +121,7 @@ class SearchSpec(_Section):
         if not isinstance(given, list | tuple) or not all(isinstance(one, dict) for one in given):
             raise ValueError("is not a list of trials, each as {window: 300, overlap: 0}")
         return [
-            {name: canonical(value) if name == RECURRENCE else value for name, value in one.items()}
-            for one in (with_current_names(trial, RENAMED) for trial in given)
+            {name: canonical(value) if name == RECURRENCE else value for name, value in one.items()} for one in given
         ]
 
     @field_validator("limits", "reference", mode="before")

@@ -1,0 +1,228 @@
+# recur-tune wrote this beside the model that it trained: recur_tune.model.attention, with imports of its own.
+"""Causal attention over a window and what a recurrence inserts into it.
+
+What is inserted stands before the window, as keys and values alone. What a lane must not see of it (all, where a
+document begins) stands behind the window, where causal attention sees nothing. So one kernel, the fastest, serves all
+lanes. A window that is read in parts goes on behind its first one, so there a mask hides it.
+
+Shape suffixes: B lanes, T positions, M inserted rows, S both together, K hidden size, H heads of queries, G of keys and
+values, D head size, C columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.autograd.function import once_differentiable
+
+from .arithmetic import Arithmetic, Product, split_heads
+from .body import Block, Turn
+from .passes import in_places, rms_norm
+from .recurrence import Heads
+
+KeysValues = tuple[torch.Tensor, torch.Tensor]  # each [B, G, S, D]
+Pass = Callable[..., torch.Tensor]  # one of `passes.py` or of `kernels.py`
+Adapt = Callable[[torch.Tensor, Heads], torch.Tensor]  # what heads took, by a passage's hook
+
+
+@dataclass(frozen=True)
+class Extra:
+    """Keys and values that stand before a window.
+
+    Attributes:
+        rows_BMC: Side by side, rotary positions in them.
+        seen_B: How many of them each lane sees, counted from the last; None: all.
+        places_MC: What is added to them by where they stand, those that are seen at the first; None: nothing.
+    """
+
+    rows_BMC: torch.Tensor
+    seen_B: torch.Tensor | None
+    places_MC: torch.Tensor | None = None
+
+    @property
+    def hidden_B(self) -> torch.Tensor | None:
+        """How many of them each lane does not see, counted from the first; None: none."""
+        return None if self.seen_B is None else self.rows_BMC.shape[1] - self.seen_B
+
+    def keys_values(self, block: Block) -> KeysValues:
+        """Each for itself."""
+        return split_keys_values(in_places(self.rows_BMC, self.places_MC, self.seen_B), block)
+
+
+def attend(
+    arithmetic: Arithmetic,
+    block: Block,
+    qkv: Product,
+    turn: Turn | None = None,
+    extra: Extra | None = None,
+    past: KeysValues | None = None,
+    hidden_B: torch.Tensor | None = None,
+    dropout: float = 0.0,
+    adapt: Adapt | None = None,
+) -> tuple[torch.Tensor, KeysValues]:
+    """What every position takes from those that it may see, and the keys and values that there are now.
+
+    Args:
+        arithmetic: How the projections are run.
+        block: Whose attention this is.
+        qkv: The window's queries, keys and values in one.
+        turn: The window's rotary positions; None where positions are not rotary.
+        extra: What is to be seen beside the window's own positions.
+        past: Keys and values of the window's earlier part, in which what was inserted is already.
+        hidden_B: How many of these each lane must not see, counted from the first; None: it sees all.
+        dropout: Rate at which a position is forgotten.
+        adapt: Is given what was taken, and queries, keys and values before rotary positions; gives what is taken.
+    """
+    if block.query_norm is not None:
+        qkv = _head_norms(arithmetic.value(qkv), block)
+    as_they_are = turn is None and extra is None  # then a passage has the same heads, and one pass their gradients
+    own = q_BHSD, k_BGSD, v_BGSD = (
+        arithmetic.heads(qkv, block, turn) if extra is None else _packed_heads(arithmetic, block, qkv, turn, extra)
+    )
+    if past is not None:
+        k_BGSD, v_BGSD = (
+            torch.cat([earlier.to(now.dtype), now], dim=2) for earlier, now in zip(past, (k_BGSD, v_BGSD), strict=True)
+        )
+    mask = None if past is None else _mask(q_BHSD.shape[2], k_BGSD.shape[2], hidden_B, q_BHSD.device)
+    out_BHSD = F.scaled_dot_product_attention(
+        q_BHSD, k_BGSD, v_BGSD,
+        attn_mask=mask,
+        dropout_p=dropout,
+        is_causal=past is None,
+        scale=block.scaling,
+        enable_gqa=block.heads != block.key_value_heads,
+    )  # fmt: skip
+    out_BSC = out_BHSD.transpose(1, 2).flatten(2)
+    if extra is not None:
+        out_BSC = _Unpacked.apply(out_BSC, extra.rows_BMC.shape[1], extra.seen_B, arithmetic.passes.move)
+    if adapt is not None:
+        out_BSC = adapt(out_BSC, lambda: own if as_they_are else arithmetic.heads(qkv, block))
+    return out_BSC, (k_BGSD, v_BGSD)
+
+
+def inserted_keys_values(arithmetic: Arithmetic, block: Block, inserted_BMK: torch.Tensor) -> torch.Tensor:
+    """Of embeddings, by the layer's own norm and projections; no queries, so only that part of them is needed."""
+    _, extra, _ = arithmetic.norm_project(
+        inserted_BMK, None, block.attention_norm, block.qkv, begin=block.query_columns
+    )
+    return _key_norm(arithmetic.value(extra), block)
+
+
+def split_keys_values(rows_BMC: torch.Tensor, block: Block) -> KeysValues:
+    """Keys and values that were side by side."""
+    k_BGMD, v_BGMD = (
+        one_BMC.unflatten(-1, (block.key_value_heads, -1)).transpose(1, 2) for one_BMC in rows_BMC.chunk(2, dim=-1)
+    )
+    return k_BGMD, v_BGMD
+
+
+def turned_keys_values(arithmetic: Arithmetic, block: Block, rows_BMC: torch.Tensor, turn: Turn | None) -> torch.Tensor:
+    """Keys and values with rotary positions in the keys."""
+    return rows_BMC if turn is None else _Turned.apply(rows_BMC, *turn, block.key_value_heads, arithmetic.passes.turned)
+
+
+def _packed_heads(
+    arithmetic: Arithmetic, block: Block, qkv: Product, turn: Turn | None, extra: Extra
+) -> tuple[torch.Tensor, ...]:
+    """Queries, keys and values of what is inserted and of the window's own, each [B, heads, S, head size]."""
+    return _PackedHeads.apply(
+        *arithmetic.parts(qkv), extra.rows_BMC, extra.places_MC, extra.seen_B, arithmetic.passes, block,
+        *(turn or (None, None)),
+    )  # fmt: skip
+
+
+def _mask(new: int, seen: int, hidden_B: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
+    """What the last of the positions see; one alone sees everything that is not hidden."""
+    if new == 1 and hidden_B is None:
+        return None
+    mask_TS = torch.ones(new, seen, dtype=torch.bool, device=device).tril(seen - new)
+    if hidden_B is None:
+        return mask_TS
+    return mask_TS & (torch.arange(seen, device=device) >= hidden_B[:, None])[:, None, None]
+
+
+def _head_norms(qkv_BTC: torch.Tensor, block: Block) -> torch.Tensor:
+    """With norms over every head's query and key."""
+    assert block.query_norm is not None
+    head_size = len(block.query_norm.weight)
+    queries = block.heads * head_size
+    q_BTHD = rms_norm(qkv_BTC[..., :queries].unflatten(-1, (-1, head_size)), block.query_norm)
+    return torch.cat([q_BTHD.flatten(-2), _key_norm(qkv_BTC[..., queries:], block)], dim=-1)
+
+
+def _key_norm(kv_BTC: torch.Tensor, block: Block) -> torch.Tensor:
+    """The same for keys and values side by side, where a family has these norms."""
+    if block.key_norm is None:
+        return kv_BTC
+    k_BTC, v_BTC = kv_BTC.chunk(2, dim=-1)
+    k_BTGD = rms_norm(k_BTC.unflatten(-1, (-1, len(block.key_norm.weight))), block.key_norm)
+    return torch.cat([k_BTGD.flatten(-2), v_BTC], dim=-1)
+
+
+class _Turned(torch.autograd.Function):
+    """Rotary positions: a turn, and in the backward pass the turn back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, turned: Pass
+    ) -> torch.Tensor:
+        ctx.save_for_backward(cos_TD, sin_TD)
+        ctx.heads, ctx.turned = heads, turned
+        return turned(qkv_BTC, cos_TD, sin_TD, heads)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_turned_BTC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return ctx.turned(by_turned_BTC, *ctx.saved_tensors, ctx.heads, back=True), None, None, None, None
+
+
+class _PackedHeads(torch.autograd.Function):
+    """Heads of what is inserted and of the window's own, in one; placeholder queries make it square, as causal
+    attention wants."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, value: torch.Tensor, by_bias: torch.Tensor | None, extra_BMC: torch.Tensor,
+        places_MC: torch.Tensor | None, seen_B: torch.Tensor | None, passes: Any, block: Block,
+        cos_TD: torch.Tensor | None, sin_TD: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        ctx.by_bias, ctx.seen, ctx.passes, ctx.positions = by_bias, seen_B, passes, value.shape[1]
+        ctx.inserted, ctx.kinds = extra_BMC.shape[1], (extra_BMC.dtype, None if places_MC is None else places_MC.dtype)
+        ctx.save_for_backward(cos_TD, sin_TD)
+        if cos_TD is not None and sin_TD is not None:  # before it is moved
+            value = passes.turned(value, cos_TD, sin_TD, block.turned_heads)
+        return split_heads(passes.pack(extra_BMC, value, seen_B, places_MC), block)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *by_heads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        parts = tuple(part.transpose(1, 2).flatten(2) for part in by_heads)
+        (cos_TD, sin_TD), (kind, kind_of_places), gradients = ctx.saved_tensors, ctx.kinds, [None] * 9
+        if ctx.needs_input_grad[0]:
+            turn, down = None if cos_TD is None else (cos_TD, sin_TD), ctx.inserted if ctx.seen is None else ctx.seen
+            gradients[0] = ctx.passes.join(parts, ctx.by_bias, turn, down, ctx.positions)
+        if ctx.needs_input_grad[2]:
+            gradients[2] = ctx.passes.by_extra(parts[1:], ctx.inserted, ctx.seen).to(kind)
+        if ctx.needs_input_grad[3]:
+            gradients[3] = ctx.passes.by_places(parts[1:], ctx.inserted, ctx.seen, kind_of_places)
+        return tuple(gradients)
+
+
+class _Unpacked(torch.autograd.Function):
+    """What the window's own positions took."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, out_BSC: torch.Tensor, inserted: int, seen_B: torch.Tensor | None, move: Pass
+    ) -> torch.Tensor:
+        ctx.rows, ctx.down, ctx.move = out_BSC.shape[1], inserted if seen_B is None else seen_B, move
+        return move(out_BSC, -ctx.down, ctx.rows - inserted)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_out_BTC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return ctx.move(by_out_BTC, ctx.down, ctx.rows), None, None, None

@@ -1,0 +1,147 @@
+# recur-tune wrote this beside the model that it trained: recur_tune.model.body, with imports of its own.
+"""A body's parts, as a reader runs them: whatever the family, its own modules in these places.
+
+A family's file in `bodies/` says which of its modules is what. They stay where transformers puts them, so that any
+checkpoint loads and saves as it is.
+
+Shape suffixes: T positions, D head size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+Module = Any  # an nn.Module, whose attributes transformers decides
+Turn = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of rotary positions, each [T, D]
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """A matrix product whose weights lie in one module, or in several side by side.
+
+    Attributes:
+        parts: The modules, in the order of their columns.
+        inputs_first: Whether a weight is [inputs, outputs], as GPT-2's Conv1D has it; nn.Linear's is [outputs, inputs].
+    """
+
+    parts: tuple[Module, ...]
+    inputs_first: bool = False
+
+    @property
+    def weights(self) -> tuple[nn.Parameter, ...]:
+        """One of each part."""
+        return tuple(part.weight for part in self.parts)
+
+    @property
+    def biases(self) -> tuple[nn.Parameter, ...]:
+        """One of each part, or none at all."""
+        return tuple(part.bias for part in self.parts if part.bias is not None)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Attention and MLP, each behind a norm and added to the residual stream.
+
+    Attributes:
+        attention_norm: A layer norm, or an RMS norm.
+        qkv: Queries, keys and values side by side.
+        heads: Of queries.
+        key_value_heads: Of keys and of values; each serves as many heads of queries.
+        scaling: What the product of a query and a key is multiplied with.
+        attention_dropout: Rate at which attention forgets a position in training.
+        query_norm: A norm over every head's query, before it is turned; None where there is none.
+        key_norm: The same for keys.
+        out: From the heads to the residual stream.
+        mlp_norm: As `attention_norm`.
+        up: To the MLP's units; where it is gated, the gate's columns first.
+        down: Back from them.
+        activation: Between the two.
+        gated: Whether the activated gate is multiplied with the other half.
+        dropouts: Behind attention and behind the MLP; none where the family has none.
+    """
+
+    attention_norm: Module
+    qkv: Projection
+    heads: int
+    key_value_heads: int
+    scaling: float | None
+    attention_dropout: float
+    query_norm: Module | None
+    key_norm: Module | None
+    out: Projection
+    mlp_norm: Module
+    up: Projection
+    down: Projection
+    activation: Module
+    gated: bool
+    dropouts: tuple[Module, Module] | None
+
+    @property
+    def turned_heads(self) -> int:
+        """Those that have rotary positions, where a family has these: queries and keys."""
+        return self.heads + self.key_value_heads
+
+    @property
+    def query_columns(self) -> int:
+        """How many of the columns of `qkv` are queries."""
+        columns = sum(weight.shape[1 if self.qkv.inputs_first else 0] for weight in self.qkv.weights)
+        return columns * self.heads // (self.heads + 2 * self.key_value_heads)
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """A decoder between its tokens and its last norm, or an encoder (`encoder.py`).
+
+    Attributes:
+        tokens: Embeddings of tokens.
+        positions: Embeddings of positions; None where positions are rotary.
+        rotary: Makes cosines and sines of positions; None where positions have embeddings.
+        dropout: Behind the embeddings; None where the family has none.
+        blocks: In the order in which they are run.
+        final_norm: Behind the last.
+    """
+
+    tokens: nn.Embedding
+    positions: nn.Embedding | None
+    rotary: Module | None
+    dropout: Module | None
+    blocks: tuple[Block, ...]
+    final_norm: Module
+
+    @cached_property
+    def projections(self) -> tuple[Projection, ...]:
+        """Every matrix product of the blocks."""
+        return tuple(one for block in self.blocks for one in (block.qkv, block.out, block.up, block.down))
+
+    @property
+    def parameters(self) -> set[nn.Parameter]:
+        """All of them."""
+        norms = [self.final_norm]
+        for block in self.blocks:
+            norms += [block.attention_norm, block.mlp_norm, block.query_norm, block.key_norm]
+        modules = [self.tokens, self.positions, *norms, *(part for one in self.projections for part in one.parts)]
+        return {parameter for module in modules if module is not None for parameter in module.parameters()}
+
+    @property
+    def drops_out(self) -> bool:
+        """Whether training disturbs it at random."""
+        behind = [self.dropout, *(one for block in self.blocks for one in block.dropouts or ())]
+        rates = [*(block.attention_dropout for block in self.blocks), *(one.p for one in behind if one is not None)]
+        return any(rates)
+
+    def turn_before(self, count: int, x_BTK: torch.Tensor) -> Turn | None:
+        """Of so many rows that stand before a window."""
+        return self.turn(-count, count, x_BTK)
+
+    def turn(self, begin: int, count: int, x_BTK: torch.Tensor) -> Turn | None:
+        """So many rotary positions from `begin` on, for rows like these; None where positions have embeddings."""
+        if self.rotary is None:
+            return None
+        position_1T = torch.arange(begin, begin + count, device=x_BTK.device)[None]
+        cos_1TD, sin_1TD = self.rotary(x_BTK, position_1T)
+        return cos_1TD[0], sin_1TD[0]

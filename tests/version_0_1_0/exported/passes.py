@@ -1,0 +1,311 @@
+# recur-tune wrote this beside the model that it trained: recur_tune.model.passes, with imports of its own.
+"""The passes over memory between a block's matrix products, forward and backward, operation by operation.
+
+`kernels.py` has the same functions for a GPU, each of which goes over memory once. Gradients of vectors are added to
+`total`, where there is one.
+
+Shape suffixes: B lanes, T positions, K hidden size, C columns, D head size, N rows, V vocabulary, padded.
+"""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from .windows import NOT_SCORED
+from .body import Module, Turn
+
+_ROWS_AT_A_TIME = 512  # whose probabilities exist in single precision
+
+_GELU_SLOPE = 2 * sqrt(2 / pi)  # GELU is x times the sigmoid of x (slope + bend x²), approximated by a tanh:
+_GELU_BEND = 0.044715 * _GELU_SLOPE  # (1 + tanh(y)) / 2 = sigmoid(2 y)
+
+Total = torch.Tensor | None
+
+
+def add_norm(
+    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, kind: torch.dtype, means: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """A sum, its norm as a `kind` of number, the sum's means over so many stretches of positions if they are wanted,
+    and for the backward pass every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of
+    the root mean square."""
+    if added_BTK is not None:
+        x_BTK = x_BTK + added_BTK
+    normed_BTK, *moments = _norm(x_BTK, norm)
+    means_BMK = stretch_means(x_BTK, means) if means else None
+    return x_BTK, normed_BTK.to(kind), means_BMK, torch.stack(moments)
+
+
+def add_norm_backward(
+    by_normed_BTK: torch.Tensor,
+    by_x_BTK: torch.Tensor | None,
+    by_means_BMK: torch.Tensor | None,
+    x_BTK: torch.Tensor,
+    moments: torch.Tensor,
+    norm: Module,
+    kind: torch.dtype,
+    kind_of_norm: torch.dtype | None,
+    totals: tuple[Total, Total, Total],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """The gradient with respect to the sum, the same as a `kind` of number, and the norm once more if it is wanted.
+
+    Args:
+        by_normed_BTK: The gradient with respect to the norm.
+        by_x_BTK: What else is known of the gradient with respect to the sum.
+        by_means_BMK: The gradient with respect to the sum's means over stretches of positions.
+        x_BTK: The sum.
+        moments: What `add_norm` gave for this.
+        norm: Whose weight and bias these are.
+        kind: A type for the second of the results.
+        kind_of_norm: A type for the third, or None.
+        totals: Of the norm's weight, of its bias, and of a bias that was part of what was added.
+    """
+    by_normed_BTK = by_normed_BTK.to(x_BTK.dtype)
+    if is_rms(norm):
+        gradient, by_weight, by_bias = _rms_norm_backward(by_normed_BTK, x_BTK, moments[0], norm)
+    else:
+        gradient, by_weight, by_bias = torch.ops.aten.native_layer_norm_backward(
+            by_normed_BTK, x_BTK, [x_BTK.shape[-1]], *moments.unbind(), norm.weight, norm.bias, [True] * 3
+        )
+    if by_x_BTK is not None:
+        gradient += by_x_BTK
+    if by_means_BMK is not None:
+        _add_spread(gradient, by_means_BMK)
+    of_weight, of_bias, of_added = totals
+    if of_weight is not None:
+        of_weight += by_weight
+    if of_bias is not None and by_bias is not None:
+        of_bias += by_bias
+    add_columns(gradient, of_added)
+    normed = None if kind_of_norm is None else _norm(x_BTK, norm)[0].to(kind_of_norm)
+    return gradient, gradient.to(kind), normed
+
+
+def stretches(positions: int, count: int) -> list[tuple[int, int]]:
+    """Parts of a window: stretches of 1, 2, 4, ... positions from its end, and the last is what is left. Where a short
+    window has nothing left a stretch is empty."""
+    found, end = [], positions
+    for number in range(count):
+        begin = 0 if number == count - 1 else max(0, end - 2**number)
+        found.append((begin, end))
+        end = begin
+    return found
+
+
+def stretch_means(x_BTK: torch.Tensor, count: int) -> torch.Tensor:
+    """Means over so many stretches of positions, [B, M, K]; of an empty one, zeros."""
+    if count == 1:
+        return x_BTK.mean(1, keepdim=True)
+    parts = stretches(x_BTK.shape[1], count)
+    return torch.stack([x_BTK[:, begin:end].sum(1) / max(1, end - begin) for begin, end in parts], dim=1)
+
+
+def stretch_means_backward(by_means_BMK: torch.Tensor, positions: int) -> torch.Tensor:
+    """The gradient with respect to so many positions."""
+    lanes, _, size = by_means_BMK.shape
+    gradient = by_means_BMK.new_zeros(lanes, positions, size)
+    _add_spread(gradient, by_means_BMK)
+    return gradient
+
+
+def _add_spread(gradient: torch.Tensor, by_means_BMK: torch.Tensor) -> None:
+    """Add to every position its part of the gradient with respect to means."""
+    for number, (begin, end) in enumerate(stretches(gradient.shape[1], by_means_BMK.shape[1])):
+        if end > begin:
+            gradient[:, begin:end].add_(by_means_BMK[:, number : number + 1], alpha=1 / (end - begin))
+
+
+def gelu(hidden: torch.Tensor) -> torch.Tensor:
+    """In its approximation by a tanh."""
+    return F.gelu(hidden, approximate="tanh")
+
+
+def gelu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient with respect to `hidden`, and what the function made of it once more."""
+    if hidden.device.type == "cpu" and hidden.dtype != torch.bfloat16:  # which would round every operation's result
+        gradient, active = _gelu_backward_by_sigmoid(hidden, by_active)
+    else:
+        gradient, active = torch.ops.aten.gelu_backward(by_active, hidden, approximate="tanh"), gelu(hidden)
+    add_columns(gradient, total)
+    return gradient, active
+
+
+def _gelu_backward_by_sigmoid(hidden: torch.Tensor, by_active: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both from one sigmoid, in less than half the time: a CPU's tanh takes three times as long, and torch's backward
+    pass has one of its own. With s the sigmoid of y, the derivative of x s is s + x y' s (1 - s)."""
+    slope, square = hidden.new_full((), _GELU_SLOPE), hidden * hidden
+    sigmoid = torch.add(slope, square, alpha=_GELU_BEND).mul_(hidden).sigmoid_()
+    gradient = torch.add(slope, square, alpha=3 * _GELU_BEND, out=square).mul_(hidden)
+    torch.ops.aten.sigmoid_backward(gradient, sigmoid, grad_input=gradient)
+    return gradient.add_(sigmoid).mul_(by_active), sigmoid.mul_(hidden)
+
+
+def swiglu(hidden: torch.Tensor) -> torch.Tensor:
+    """The first half through SiLU, times the other."""
+    gate, up = hidden.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def swiglu_backward(hidden: torch.Tensor, by_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient with respect to `hidden`, and what the function made of it once more."""
+    gate, up = hidden.chunk(2, dim=-1)
+    open_gate = F.silu(gate)
+    gradient = torch.empty_like(hidden)
+    by_gate, by_up = gradient.chunk(2, dim=-1)
+    by_gate.copy_(torch.ops.aten.silu_backward(by_active * up, gate))
+    torch.mul(by_active, open_gate, out=by_up)
+    add_columns(gradient, total)
+    return gradient, open_gate * up
+
+
+def turned(
+    qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, back: bool = False
+) -> torch.Tensor:
+    """Rotary positions: the first so many heads turned, or turned back, each pair of numbers (one of a head's first
+    half, one of its second) by its position's angle; the rest as it is."""
+    columns = heads * cos_TD.shape[-1]
+    x = qkv_BTC[..., :columns].unflatten(-1, (heads, -1))
+    first, second = x.chunk(2, dim=-1)
+    cos, sin = cos_TD[:, None].to(x.dtype), sin_TD[:, None].to(x.dtype)
+    across = torch.cat([second, -first] if back else [-second, first], dim=-1)
+    rotated = x * cos + across * sin
+    return torch.cat([rotated.flatten(-2), qkv_BTC[..., columns:]], dim=-1)
+
+
+def join(
+    parts: tuple[torch.Tensor, ...],
+    total: Total,
+    turn: Turn | None = None,
+    down: int | torch.Tensor = 0,
+    rows: int | None = None,
+) -> torch.Tensor:
+    """Gradients of queries, keys and values side by side; where the first two were turned, turned back. Of a packed
+    window so many rows, which lie so far down in all lanes, or in each by its own."""
+    joined = torch.cat(parts, dim=-1)
+    if rows is not None:
+        joined = move(joined, -down, rows)
+    if turn is not None:
+        columns, size = joined.shape[-1] - parts[-1].shape[-1], turn[0].shape[-1]
+        joined = turned(joined, *turn, columns // size, back=True)
+    add_columns(joined, total)
+    return joined
+
+
+def move(x_BTC: torch.Tensor, down: int | torch.Tensor, rows: int) -> torch.Tensor:
+    """So many rows of every lane, moved down, by as much in all lanes or in each by its own; zero where none comes
+    from."""
+    lanes, source_rows, _ = x_BTC.shape
+    if isinstance(down, int):
+        begin, end = max(0, -down), min(source_rows, rows - down)
+        return F.pad(x_BTC[:, begin:end], (0, 0, begin + down, rows - end - down))
+    lane, row = torch.arange(lanes, device=x_BTC.device)[:, None], torch.arange(rows, device=x_BTC.device)
+    source_BT = row - down[:, None]
+    inside_BT = (source_BT >= 0) & (source_BT < source_rows)
+    return x_BTC[lane, source_BT.clamp(0, source_rows - 1)] * inside_BT[..., None]
+
+
+def pack(
+    extra_BMC: torch.Tensor, x_BTC: torch.Tensor, seen_B: torch.Tensor | None, places_MC: torch.Tensor | None
+) -> torch.Tensor:
+    """A window's rows, and in their last columns what is inserted: before the window what a lane sees of it, counted
+    from the last, and the rest behind; None: all is seen. A place may add something to the row that stands there."""
+    inserted, positions = extra_BMC.shape[1], x_BTC.shape[1]
+    packed_BSC = move(x_BTC, inserted if seen_B is None else seen_B, inserted + positions)
+    lane, row = _where_inserted(packed_BSC, inserted, seen_B)
+    packed_BSC[lane, row, -extra_BMC.shape[2] :] = in_places(extra_BMC, places_MC, seen_B).to(x_BTC.dtype)
+    return packed_BSC
+
+
+def in_places(extra_BMC: torch.Tensor, places_MC: torch.Tensor | None, seen_B: torch.Tensor | None) -> torch.Tensor:
+    """What is inserted, and what is added to it by the places where it stands: those that are seen at the first."""
+    if places_MC is None or seen_B is None:
+        return extra_BMC if places_MC is None else extra_BMC + places_MC
+    number_M = torch.arange(len(places_MC), device=seen_B.device)
+    place_BM = number_M + (seen_B - len(places_MC))[:, None]  # of rows that are not seen, below zero
+    return extra_BMC + F.embedding(place_BM.clamp(min=0), places_MC) * (place_BM >= 0)[..., None]
+
+
+def by_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None) -> torch.Tensor:
+    """The gradient by what is inserted, so many rows, from those of all keys and values, each [B, S, C]."""
+    lane, row = _where_inserted(parts[0], inserted, seen_B)
+    return torch.cat([part[lane, row] for part in parts], dim=-1)
+
+
+def by_places(
+    parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None, kind: torch.dtype
+) -> torch.Tensor:
+    """The same with respect to what so many places add, as a `kind` of number."""
+    by_place_BMC = torch.cat([part[:, :inserted] for part in parts], dim=-1).to(kind)
+    if seen_B is None:
+        return by_place_BMC.sum(0)
+    is_seen_BM = torch.arange(inserted, device=seen_B.device) < seen_B[:, None]
+    return (by_place_BMC * is_seen_BM[..., None]).sum(0)
+
+
+def _where_inserted(packed_BSC: torch.Tensor, inserted: int, seen_B: torch.Tensor | None) -> tuple[Any, Any]:
+    """Lanes and rows of a packed window in which what is inserted stands."""
+    if seen_B is None:
+        return slice(None), slice(0, inserted)
+    row_M, lane_B = torch.arange(inserted, device=seen_B.device), torch.arange(len(seen_B), device=seen_B.device)
+    # Rows that are not seen, which would begin before the first place, come round to the end.
+    return lane_B[:, None], (row_M + seen_B[:, None] - inserted) % packed_BSC.shape[1]
+
+
+def add_columns(gradient: torch.Tensor, total: Total) -> None:
+    """Add the sum over all rows."""
+    if total is not None:
+        total += gradient.flatten(0, -2).sum(0, dtype=total.dtype)
+
+
+def cross_entropy(logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """The summed loss of some rows, and in the logits' place their gradient: softmax minus one-hot, zero where a row is
+    not scored or a column is padding."""
+    losses = []
+    for logits, target in zip(logits_NV.split(_ROWS_AT_A_TIME), target_N.split(_ROWS_AT_A_TIME), strict=True):
+        scores_NV = logits[:, :vocabulary].to(sum_type(logits))
+        place_N1, scored_N1 = target.clamp(min=0)[:, None], (target != NOT_SCORED).to(scores_NV.dtype)[:, None]
+        p_NV = scores_NV.softmax(-1)
+        # One exponential for loss and gradient: p of the likeliest is at least 1 / V, while the target's may be zero.
+        below_highest_N1 = scores_NV.amax(-1, keepdim=True) - scores_NV.gather(1, place_N1)
+        losses.append(((below_highest_N1 - p_NV.amax(-1, keepdim=True).log()) * scored_N1).sum())
+        gradient_NV = p_NV.scatter_add_(1, place_N1, torch.full_like(scored_N1, -1))
+        torch.mul(gradient_NV, scored_N1, out=logits[:, :vocabulary])
+        logits[:, vocabulary:] = 0
+    return torch.stack(losses).sum()
+
+
+def sum_type(values: torch.Tensor) -> torch.dtype:
+    """A softmax over a vocabulary wants at least single precision."""
+    return torch.promote_types(values.dtype, torch.float32)
+
+
+def is_rms(norm: Module) -> bool:
+    """Whether a norm divides by the root mean square alone, as the Llama family's do."""
+    return hasattr(norm, "variance_epsilon")
+
+
+def rms_norm(x_BTK: torch.Tensor, norm: Module) -> torch.Tensor:
+    """In the precision of what it is given, single at least; transformers' own rounds double precision to single."""
+    return F.rms_norm(x_BTK, norm.weight.shape, norm.weight, norm.variance_epsilon)
+
+
+def _norm(x_BTK: torch.Tensor, norm: Module) -> tuple[torch.Tensor, ...]:
+    """With what the backward pass wants of every row."""
+    if is_rms(norm):
+        scale = (x_BTK.square().mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
+        return x_BTK * scale * norm.weight, scale
+    return torch.native_layer_norm(x_BTK, [x_BTK.shape[-1]], norm.weight, norm.bias, norm.eps)
+
+
+def _rms_norm_backward(
+    by_normed_BTK: torch.Tensor, x_BTK: torch.Tensor, scale_BT1: torch.Tensor, norm: Module
+) -> tuple[torch.Tensor, torch.Tensor, None]:
+    """Gradients with respect to what is normed and to the weight."""
+    unit_BTK = x_BTK * scale_BT1
+    by_unit_BTK = by_normed_BTK * norm.weight
+    along_BT1 = (by_unit_BTK * unit_BTK).mean(-1, keepdim=True)
+    by_weight = (by_normed_BTK * unit_BTK).flatten(0, -2).sum(0)
+    return (by_unit_BTK - unit_BTK * along_BT1) * scale_BT1, by_weight, None

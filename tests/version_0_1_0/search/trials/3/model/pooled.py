@@ -1,0 +1,150 @@
+# recur-tune wrote this beside the model that it trained: recur_tune.model.recurrences.pooled, with imports of its own.
+"""Pooled: the paper's recurrence. A window's layers are mixed and pooled, a small network makes embeddings of that, and
+layers of the next window see them as extra keys and values (section 3.1).
+
+Shape suffixes: B lanes, T positions, K hidden size, S insertion sites (layers), M embeddings per site.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import nn
+
+from .passes import stretch_means
+from .recurrence import Passage, Recurrence, State, layers_at
+from .shape import Shape
+
+
+class Pooled(Recurrence):
+    """Pool the window, pass it through a small network, insert the result as extra keys and values.
+
+    Its fields come one by one: this code also runs beside a saved model, where nothing is installed that could check
+    them.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        l_ins: int | Literal["all"] = 2,
+        width: int = 200,
+        depth: int = 3,
+        pooling: str = "mean",
+        embeddings: int = 1,
+        skip: bool = False,
+    ) -> None:
+        super().__init__(shape)
+        hidden_size, layers = shape.hidden, shape.layers
+        self.pooling, self.embeddings, self.skip = pooling, embeddings, skip
+        self.sites = layers_at(l_ins, shape)
+        self.layer_logits = nn.Parameter(torch.zeros(layers))  # all layers weigh the same at first
+        self.pooling_key = nn.Parameter(torch.zeros(hidden_size)) if pooling == "attention" else None
+        # With 'recent' each embedding is made from a vector of its own, told apart by what is added to it.
+        by_stretch = pooling == "recent"
+        self.stretch_offsets = nn.Parameter(torch.zeros(embeddings, hidden_size)) if by_stretch else None
+        made_at_once = 1 if by_stretch else embeddings
+        sizes = [hidden_size, *[width] * depth, len(self.sites) * made_at_once * hidden_size]
+        self.network = nn.Sequential()
+        for number, (fan_in, fan_out) in enumerate(pairwise(sizes)):
+            if number:
+                self.network.append(nn.ReLU())
+            self.network.append(nn.Linear(fan_in, fan_out))
+        self.apply(self.reset)
+
+    def reset(self, module: nn.Module) -> None:
+        """Initialise one of the modules in here; Hugging Face asks for each in turn."""
+        if module is self:
+            nn.init.zeros_(self.layer_logits)
+            for parameter in (self.pooling_key, self.stretch_offsets):
+                if parameter is not None:
+                    nn.init.zeros_(parameter)
+        elif isinstance(module, nn.Linear):
+            # He's rule keeps the signal's size through the network, and no bias drowns it: with torch's default
+            # the state would start as nearly the same vector for every text.
+            nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
+            nn.init.zeros_(module.bias)
+            if self.skip and module is self.network[-1]:
+                module.weight.data *= 0.1  # most of the state is what the layers made, which attention can read
+
+    def empty(self, lanes: int) -> State:
+        """Zeros."""
+        return (self.layer_logits.new_zeros(lanes, len(self.sites), self.embeddings, self.shape.hidden),)
+
+    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> PooledPassage:
+        """Attention itself hides what is inserted from lanes that begin a document."""
+        return PooledPassage(self, None if state is None else state[0], in_parts)
+
+    def make(self, pooled_BMK: torch.Tensor) -> torch.Tensor:
+        """The state [B, S, M, K] from what was pooled of a window."""
+        sites = len(self.sites)
+        if self.stretch_offsets is not None:
+            pooled_BMK = pooled_BMK + self.stretch_offsets
+            made_BSMK = self.network(pooled_BMK).unflatten(-1, (sites, -1)).transpose(1, 2)
+        else:
+            made_BSMK = self.network(pooled_BMK[:, 0]).unflatten(-1, (sites, self.embeddings, -1))
+        return made_BSMK + pooled_BMK[:, None] if self.skip else made_BSMK
+
+    def pool(self, seen_BTK: torch.Tensor) -> torch.Tensor:
+        """The mixture of a whole window's layers as one vector, or one for each embedding, [B, M, K]."""
+        if self.pooling == "max":
+            return seen_BTK.amax(1, keepdim=True)
+        if self.pooling_key is None:
+            return stretch_means(seen_BTK, self.stretches)
+        score_BT = seen_BTK @ self.pooling_key / seen_BTK.shape[-1] ** 0.5
+        return torch.einsum("bt,btk->bk", score_BT.softmax(1), seen_BTK)[:, None]
+
+    @property
+    def stretches(self) -> int:
+        """How many parts of a window are pooled, where that is by means."""
+        return 1 if self.stretch_offsets is None else self.embeddings
+
+
+class PooledPassage(Passage):
+    """A window's layers, mixed by a softmax over them.
+
+    A mean over positions of the mixture is the mixture of the layers' means. Where nothing but means is asked for, and
+    no other part of the window comes, these are mixed.
+    """
+
+    def __init__(self, pooled: Pooled, state_BSMK: torch.Tensor | None, in_parts: bool) -> None:
+        self._pooled = pooled
+        # Of every site, [B, M, K]; each lies in one piece, and their gradients are put together again at once.
+        self._inserted = () if state_BSMK is None else state_BSMK.transpose(0, 1).contiguous().unbind()
+        self.wants = "means" if pooled.pooling in ("mean", "recent") and not in_parts else "outputs"
+        self.stretches = pooled.stretches
+        self._weights = pooled.layer_logits.softmax(0)
+        self._means: list[torch.Tensor] = []
+        self._sum_BTK: torch.Tensor | None = None
+        self._parts: list[torch.Tensor] = []
+
+    def inserted(self, layer: int) -> torch.Tensor | None:
+        """The state's embeddings for this layer."""
+        sites = self._pooled.sites
+        return self._inserted[sites.index(layer)] if self._inserted and layer in sites else None
+
+    def observe(self, layer: int, output: torch.Tensor) -> None:
+        """Add it to the mixture."""
+        if self.wants == "means":
+            self._means.append(output)
+            return
+        weight = self._weights[layer]
+        before_BTK = self._sum_BTK
+        self._sum_BTK = output * weight if before_BTK is None else torch.addcmul(before_BTK, output, weight)
+        if layer == len(self._weights) - 1:
+            self._parts.append(self._sum_BTK)
+            self._sum_BTK = None
+
+    def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
+        """Made from all parts together, or from the means."""
+        if self.wants == "means":
+            pooled_BMK = (self._weights[:, None, None, None] * torch.stack(self._means)).sum(0)
+        else:
+            self._parts = [torch.cat(self._parts, dim=1)]
+            pooled_BMK = self._pooled.pool(self._parts[0])
+        return (self._pooled.make(pooled_BMK),)
+
+    def reorder(self, lane_B: torch.Tensor) -> None:
+        """What was seen goes along; what was inserted is among the keys and values already."""
+        self._parts = [part[lane_B] for part in self._parts]

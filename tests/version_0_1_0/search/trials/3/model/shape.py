@@ -1,0 +1,150 @@
+# recur-tune wrote this beside the model that it trained: recur_tune.shape, with imports of its own.
+"""Shape of a body: what costs, checks and recurrences must know of it, without torch.
+
+Letters: K hidden size, L layers, H heads, G key-value heads, D head size, I the MLP's inner size, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Families by transformers' `model_type`, and how each says what it is made of.
+LLAMA_FAMILY = ("llama", "mistral", "qwen2", "qwen3")
+ENCODERS = ("roberta", "bert", "mpnet")
+FAMILIES = ("gpt2", *LLAMA_FAMILY, *ENCODERS)
+ANSWER_KINDS = ("span", "yes", "no")  # which an encoder's head for the kind of an answer tells apart
+_RECURRENT = "recurrent_"  # what our own configurations put before the family
+_ALIGNED = 128  # matrix units are at their best with multiples of it, and far from it with an odd vocabulary
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A body's sizes.
+
+    Attributes:
+        family: transformers' `model_type`.
+        hidden: Size of the residual stream.
+        layers: Blocks.
+        heads: Query heads.
+        key_value_heads: Heads of keys and values, each shared by as many query heads.
+        head_size: Numbers in a head.
+        inner: Units in a block's MLP.
+        vocabulary: Tokens.
+        context: The longest window that the body was made for.
+        tied: Whether the input's embeddings are the output's weights too.
+        biases: Biases in one block, all numbers together.
+        norms: Numbers in the norms of one block.
+        final_norm: Numbers in the norm behind the last block.
+        gated: Whether the MLP multiplies by a gate, a third product.
+        learned_positions: Whether positions have embeddings, one for each place of the context.
+        both_ways: Whether a position sees those behind it too: an encoder.
+        others: Numbers elsewhere: of an encoder, what it adds to embeddings, and the heads of its task.
+    """
+
+    family: str
+    hidden: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    head_size: int
+    inner: int
+    vocabulary: int
+    context: int
+    tied: bool
+    biases: int
+    norms: int
+    final_norm: int
+    gated: bool
+    learned_positions: bool
+    both_ways: bool = False
+    others: int = 0
+
+    @property
+    def block_products(self) -> int:
+        """Weights that every position is multiplied with in one block."""
+        queries, keys = self.heads * self.head_size, self.key_value_heads * self.head_size
+        attention = self.hidden * (queries + 2 * keys) + queries * self.hidden
+        return attention + (3 if self.gated else 2) * self.hidden * self.inner
+
+    @property
+    def parameters(self) -> int:
+        """All weights; tied ones count once."""
+        embeddings = self.vocabulary * (1 if self.tied else 2) + (self.context if self.learned_positions else 0)
+        block = self.block_products + self.biases + self.norms
+        return embeddings * self.hidden + self.layers * block + self.final_norm + self.others
+
+    def pairs(self, rows: int) -> float:
+        """Of a row and one that it sees, itself among them."""
+        return rows * rows if self.both_ways else rows * (rows + 1) / 2
+
+
+def padded(vocabulary: int) -> int:
+    """How many columns the logits have."""
+    return -(-vocabulary // _ALIGNED) * _ALIGNED
+
+
+def family_of(settings: Mapping[str, Any]) -> str:
+    """The family that a configuration names, with a recurrence or without."""
+    return str(settings.get("model_type")).removeprefix(_RECURRENT)
+
+
+def shape_of(settings: Mapping[str, Any]) -> Shape:
+    """The shape that a configuration (transformers' `config.json`) describes; its family must be one of FAMILIES."""
+    family = family_of(settings)
+    return _gpt2(settings) if family == "gpt2" else _encoder(settings) if family in ENCODERS else _llama(settings)
+
+
+def _gpt2(settings: Mapping[str, Any]) -> Shape:
+    k, heads = settings["n_embd"], settings["n_head"]
+    inner = settings.get("n_inner") or 4 * k
+    return Shape(
+        family="gpt2", hidden=k, layers=settings["n_layer"], heads=heads, key_value_heads=heads, head_size=k // heads,
+        inner=inner, vocabulary=settings.get("vocab_size", 50257), context=settings.get("n_positions", 1024),
+        tied=True, biases=3 * k + k + inner + k, norms=4 * k, final_norm=2 * k, gated=False, learned_positions=True,
+    )  # fmt: skip
+
+
+def _llama(settings: Mapping[str, Any]) -> Shape:
+    family, k, heads = family_of(settings), settings["hidden_size"], settings["num_attention_heads"]
+    groups = settings.get("num_key_value_heads") or heads
+    head_size, inner = settings.get("head_dim") or k // heads, settings["intermediate_size"]
+    queries, keys = heads * head_size, groups * head_size
+    biases = 0
+    if family == "qwen2" or settings.get("attention_bias"):
+        biases += queries + 2 * keys + (0 if family == "qwen2" else k)
+    if settings.get("mlp_bias"):
+        biases += 2 * inner + k
+    # Within a sliding window all positions see each other, and beyond it a window of ours does not go.
+    sliding = settings.get("sliding_window") if settings.get("use_sliding_window", family == "mistral") else None
+    context = min(settings["max_position_embeddings"], sliding or settings["max_position_embeddings"])
+    return Shape(
+        family=family, hidden=k, layers=settings["num_hidden_layers"], heads=heads, key_value_heads=groups,
+        head_size=head_size, inner=inner, vocabulary=settings["vocab_size"], context=context,
+        tied=bool(settings.get("tie_word_embeddings")), biases=biases,
+        norms=2 * k + (2 * head_size if family == "qwen3" else 0), final_norm=k, gated=True, learned_positions=False,
+    )  # fmt: skip
+
+
+def _encoder(settings: Mapping[str, Any]) -> Shape:
+    family, k, heads = family_of(settings), settings["hidden_size"], settings["num_attention_heads"]
+    inner, places = settings["intermediate_size"], settings["max_position_embeddings"]
+    unused = first_place(settings)
+    # A norm behind the embeddings; of MPNet biases by distance, of the others embeddings of segments.
+    others = 2 * k + unused * k
+    others += (
+        settings["relative_attention_num_buckets"] * heads if family == "mpnet" else settings["type_vocab_size"] * k
+    )
+    others += (k + 1) * (2 + len(ANSWER_KINDS))  # where an answer starts and ends, and its kind
+    return Shape(
+        family=family, hidden=k, layers=settings["num_hidden_layers"], heads=heads, key_value_heads=heads,
+        head_size=k // heads, inner=inner, vocabulary=settings["vocab_size"], context=places - unused, tied=True,
+        biases=3 * k + k + inner + k, norms=4 * k, final_norm=0, gated=False, learned_positions=True, both_ways=True,
+        others=others,
+    )  # fmt: skip
+
+
+def first_place(settings: Mapping[str, Any]) -> int:
+    """The position of an encoder's first token: in RoBERTa and MPNet the places up to padding's are not used."""
+    return 0 if family_of(settings) == "bert" else settings["pad_token_id"] + 1

@@ -1,0 +1,282 @@
+# recur-tune wrote this beside the model that it trained: recur_tune.model.recurrences.cached, with imports of its own.
+"""Cached: the last rows of layers, for the next window to attend to (Transformer-XL, Memorizing Transformers). No
+gradient goes back to the windows that they come from.
+
+Which positions rows have. In one softmax with a window's own keys they stand before it, one behind the other. Rotary
+positions are turned into kept keys where these now stand: that is what they would be in a longer window. Learned
+positions are mixed into keys and values where they were made. But a mean over many texts says what a place adds to each
+layer's keys and values (`places`), so rows are kept less that of the place where they stood, and get that of the place
+where they stand now: the first ones, behind which the window's own positions begin. On a pretrained GPT-2 that comes
+within a few thousandths of a nat of reading the rows' text again. A learned offset, zero at first, tells rows from the
+window's own.
+
+Which rows are kept. A document's first rows and the last of all. Heads that look for nothing look at the first token: a
+pretrained body has learned to leave its weight there (an attention sink). A window that follows rows has no such token
+of its own, so that without the document's its heads would have to take what they do not want (StreamingLLM).
+
+Apart from the window, behind a gate, rows have no rotary positions, nor have the queries: a row is found by what it
+says, however far back it stands, so there may be more of them than a body has positions.
+
+Shape suffixes: B lanes, T positions, S sites (layers that keep rows), M rows, K hidden size, H heads of queries, G of
+keys and values, D head size, R queries of a group, C columns, P places.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from .products import product_type
+from .recurrence import CLOSED_GATE, Heads, Measure, Passage, Recurrence, State, gate, layers_at, single
+from .shape import Shape
+
+
+class Cached(Recurrence):
+    """Keep the last rows of layers, and attend to them in the next window.
+
+    The state is these rows, and how many of them a lane has filled; they come last, in the text's order. A row is a key
+    and a value side by side, before rotary positions or less what learned ones add.
+    """
+
+    stops_gradients = True
+    places: torch.Tensor | None
+
+    def __init__(
+        self,
+        shape: Shape,
+        cache_rows: int = 128,
+        cache_layer: int | Literal["all"] = "all",
+        cache_join: str = "softmax",
+        cache_sinks: int = 4,
+    ) -> None:
+        super().__init__(shape)
+        self.rows, self.sinks, gated = cache_rows, min(cache_sinks, cache_rows), cache_join == "gate"
+        self.sites = layers_at(cache_layer, shape)
+        sites, self.columns = len(self.sites), 2 * shape.key_value_heads * shape.head_size
+        placed = shape.learned_positions and not gated
+        self.register_buffer("places", torch.zeros(sites, shape.context, self.columns) if placed else None)
+        # Apart from the window, the same offset on all keys would change nothing: there every channel has a scale.
+        self.offsets = None if gated else nn.Parameter(torch.zeros(sites, self.columns))
+        self.scales = nn.Parameter(torch.ones(sites, self.columns)) if gated else None
+        self.gates = nn.Parameter(torch.full((sites, shape.heads), CLOSED_GATE)) if gated else None
+
+    def reset(self, module: nn.Module) -> None:
+        """Initialise one of the modules in here; Hugging Face asks for each in turn."""
+        for parameter, value in ((self.offsets, 0.0), (self.scales, 1.0), (self.gates, CLOSED_GATE)):
+            if parameter is not None:
+                nn.init.constant_(parameter, value)
+
+    def calibrated_by(self) -> PlaceMeasure | None:
+        """What sees how places show in keys and values."""
+        return None if self.places is None else PlaceMeasure(self.sites, self.places)
+
+    def empty(self, lanes: int) -> State:
+        """Rows of zeros, of which none is filled."""
+        like = next(self.parameters())
+        rows_BSMC = like.new_zeros(lanes, len(self.sites), self.rows, self.columns)
+        return rows_BSMC, like.new_zeros(lanes, dtype=torch.float32)
+
+    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> CachedPassage:
+        """Lanes that begin a document have no row filled."""
+        kind = GatedPassage if self.gates is not None else JoinedPassage if self.places is None else PlacedPassage
+        if state is None:
+            return kind(self, None, None)
+        rows_BSMC, filled_B = (one.detach() for one in state)
+        if fresh_B is not None:
+            filled_B = filled_B.masked_fill(fresh_B, 0)
+        return kind(self, rows_BSMC, filled_B)
+
+
+class CachedPassage(Passage):
+    """A window among rows of those before; it gathers rows of its own."""
+
+    def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
+        self._cached, self._rows_BSMC, self._filled_B = cached, rows_BSMC, filled_B
+        self.seen_B = None if filled_B is None else filled_B.long()
+        # Parts of what rows are made of; they are views, and copied when it is known which rows are kept.
+        self._new: dict[int, list[tuple[torch.Tensor, ...]]] = {layer: [] for layer in cached.sites}
+
+    def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
+        """The document's first rows and the last of all, as far as the next window does not read them again."""
+        own = [_joined(parts) for parts in self._new.values()]
+        some, cached = own[0][0], self._cached
+        count, rows_BSMC, filled_B = max(0, some.shape[-2] - overlap), self._rows_BSMC, self._filled_B
+        if rows_BSMC is None or filled_B is None:
+            rows_BSMC, filled_B = cached.empty(len(some))
+        kind, next_filled_B = product_type(some), (filled_B + count).clamp(max=cached.rows)
+        if self.kernels is not None:
+            places = None if cached.places is None else (cached.places, self.moved_B)
+            given = rows_BSMC, filled_B, own, count, cached.sinks, places, kind
+            return self.kernels.keep_rows(*given), next_filled_B
+        # Of the rows before the window and then its own, counted from the first, which each row of the state becomes.
+        all_B1 = filled_B.long()[:, None] + count
+        kept_BM = torch.arange(cached.rows, device=some.device) - (cached.rows - all_B1).clamp(min=0)
+        kept_BM = kept_BM + (all_B1 - cached.rows).clamp(min=0) * (kept_BM >= cached.sinks)
+        own_BM = kept_BM - filled_B.long()[:, None]  # as positions of the window
+        earlier_BM = (kept_BM + cached.rows - filled_B.long()[:, None]).clamp(0, cached.rows - 1)
+        is_own_BM1, lane_B1 = (own_BM >= 0)[..., None], torch.arange(len(some), device=some.device)[:, None]
+        own_BM = own_BM.clamp(0, max(0, count - 1))
+        next_BSMC = rows_BSMC.new_empty(rows_BSMC.shape, dtype=kind)
+        for site, gathered in enumerate(own):
+            earlier_BMC = rows_BSMC[lane_B1, site, earlier_BM]
+            next_BSMC[:, site] = torch.where(is_own_BM1, self._rows(site, gathered, lane_B1, own_BM), earlier_BMC)
+        return next_BSMC, next_filled_B
+
+    def _rows(
+        self, site: int, gathered: tuple[torch.Tensor, ...], lane_B1: torch.Tensor, own_BM: torch.Tensor
+    ) -> torch.Tensor:
+        """Rows [B, M, C] made of the window's, gathered as [B, G, T, D], at these of its positions."""
+        return torch.cat([one_BGTD.transpose(1, 2)[lane_B1, own_BM].flatten(2) for one_BGTD in gathered], dim=-1)
+
+    def reorder(self, lane_B: torch.Tensor) -> None:
+        """What is seen of the rows goes along, and what was gathered."""
+        for name in ("_rows_BSMC", "_filled_B", "seen_B", "moved_B"):
+            if (value := getattr(self, name)) is not None:
+                setattr(self, name, value[lane_B])
+        self._new = {
+            layer: [tuple(one[lane_B] for one in part) for part in parts] for layer, parts in self._new.items()
+        }
+
+    def _gather(self, layer: int, heads: Heads) -> torch.Tensor:
+        """Keep the window's keys and values, and return its queries."""
+        q_BHTD, *keys_values = heads()
+        self._new[layer].append(tuple(one.detach() for one in keys_values))
+        return q_BHTD
+
+    def _site(self, layer: int) -> torch.Tensor | None:
+        """The rows [B, M, C] of a layer."""
+        if self._rows_BSMC is None or layer not in self._new:
+            return None
+        return self._rows_BSMC[:, self._cached.sites.index(layer)]
+
+
+class JoinedPassage(CachedPassage):
+    """Keys and values in one softmax with the window's own."""
+
+    def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
+        super().__init__(cached, rows_BSMC, filled_B)
+        assert cached.offsets is not None
+        self._offsets = cached.offsets.unbind()  # of every site, [C]
+
+    def keys_values(self, layer: int) -> torch.Tensor | None:
+        """The rows of this layer."""
+        rows_BMC = self._site(layer)
+        return None if rows_BMC is None else rows_BMC + self._offsets[self._cached.sites.index(layer)]
+
+    def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
+        """Keep the window's."""
+        if layer in self._new:
+            self._gather(layer, heads)
+        return out_BTC
+
+
+class GatedPassage(CachedPassage):
+    """Keys and values apart from the window, and a gate for each head that mixes what both give."""
+
+    def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
+        super().__init__(cached, rows_BSMC, filled_B)
+        self._visible_BM = None if self.seen_B is None else _visible(self.seen_B, cached.rows)
+        self._gates: tuple[torch.Tensor, ...] = ()  # of every site, [B, H]
+        if self.seen_B is not None and cached.gates is not None:
+            self._gates = torch.where((self.seen_B > 0)[:, None, None], gate(cached.gates), 0.0).unbind(1)
+        assert cached.scales is not None
+        self._scales = cached.scales.unbind()  # of every site, [C]
+
+    def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
+        """Keep the window's, and mix in what the rows give."""
+        if layer not in self._new:
+            return out_BTC
+        q_BHTD = self._gather(layer, heads)
+        own, rows_BMC, visible_BM = self._cached, self._site(layer), self._visible_BM
+        if rows_BMC is None or visible_BM is None:
+            return out_BTC
+        site = own.sites.index(layer)
+        scale_C, gate_BH = self._scales[site], self._gates[site]
+        if self.kernels is not None:
+            return self.kernels.attend_cached(q_BHTD, out_BTC, rows_BMC, scale_C, gate_BH, self.seen_B)
+        taken_BTHD = single(_taken((rows_BMC * scale_C).to(q_BHTD.dtype), visible_BM, q_BHTD, own.shape))
+        mixed_BTHD = torch.lerp(single(out_BTC).view_as(taken_BTHD), taken_BTHD, gate_BH[:, None, :, None])
+        return mixed_BTHD.flatten(2).to(out_BTC.dtype)
+
+    def reorder(self, lane_B: torch.Tensor) -> None:
+        """What is visible goes along."""
+        super().reorder(lane_B)
+        self._visible_BM = None if self._visible_BM is None else self._visible_BM[lane_B]
+        self._gates = tuple(gate_BH[lane_B] for gate_BH in self._gates)
+
+
+class PlacedPassage(JoinedPassage):
+    """The same on learned positions: rows get what the place adds where they stand now."""
+
+    def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
+        super().__init__(cached, rows_BSMC, filled_B)
+        self.moved_B = self.seen_B
+        self._added: tuple[torch.Tensor, ...] = ()  # by every site's first places, offset included, [M, C]
+        if self.seen_B is not None and cached.places is not None and cached.offsets is not None:
+            self._added = (cached.places[:, : cached.rows] + cached.offsets[:, None]).unbind()
+
+    def keys_values(self, layer: int) -> torch.Tensor | None:
+        """The rows of this layer."""
+        return self._site(layer)
+
+    def places(self, layer: int) -> torch.Tensor | None:
+        """What the first places add."""
+        return self._added[self._cached.sites.index(layer)]
+
+    def _rows(
+        self, site: int, gathered: tuple[torch.Tensor, ...], lane_B1: torch.Tensor, own_BM: torch.Tensor
+    ) -> torch.Tensor:
+        place_BM = own_BM if self.moved_B is None else own_BM + self.moved_B[:, None]
+        assert self._cached.places is not None
+        return super()._rows(site, gathered, lane_B1, own_BM) - F.embedding(place_BM, self._cached.places[site])
+
+
+class PlaceMeasure(Measure):
+    """What places add: the mean of keys and values at each, over all texts."""
+
+    def __init__(self, sites: list[int], places_SPC: torch.Tensor) -> None:
+        self._places_SPC, self._texts = places_SPC, 0
+        self._sums: dict[int, torch.Tensor | float] = dict.fromkeys(sites, 0.0)
+
+    def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
+        """Add these texts' keys and values, and change nothing."""
+        if layer in self._sums:
+            _, *keys_values = heads()
+            sums = [single(one_BGTD).sum(0).transpose(0, 1).flatten(1) for one_BGTD in keys_values]
+            self._sums[layer] += torch.cat(sums, dim=-1)
+            self._texts += len(out_BTC)
+        return out_BTC
+
+    def take(self, weight: float) -> None:
+        """Places that no text reached are as the last, until one does."""
+        sums_STC = torch.stack([torch.as_tensor(one) for one in self._sums.values()])
+        places_SPC, length = self._places_SPC, sums_STC.shape[1]
+        mean_STC = sums_STC * (len(self._sums) / self._texts)  # every site has counted the texts
+        places_SPC[:, :length].lerp_(mean_STC.to(places_SPC.dtype), weight)
+        if weight == 1:
+            places_SPC[:, length:] = places_SPC[:, length - 1 : length]
+
+
+def _joined(parts: list[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
+    """All that was read of a window."""
+    return parts[0] if len(parts) == 1 else tuple(torch.cat(part, dim=-2) for part in zip(*parts, strict=True))
+
+
+def _visible(seen_B: torch.Tensor, rows: int) -> torch.Tensor:
+    """The last rows, as many as a lane sees. One that sees nothing looks at everything: a softmax over nothing is no
+    number, and it is not taken anyway."""
+    hidden_B = (rows - seen_B) * (seen_B > 0)
+    return torch.arange(rows, device=seen_B.device) >= hidden_B[:, None]
+
+
+def _taken(rows_BMC: torch.Tensor, visible_BM: torch.Tensor, q_BHTD: torch.Tensor, shape: Shape) -> torch.Tensor:
+    """What heads take from the visible rows alone, [B, T, H, D]."""
+    groups = shape.key_value_heads
+    k_BGMD, v_BGMD = (one.unflatten(-1, (groups, -1)).transpose(1, 2) for one in rows_BMC.chunk(2, dim=-1))
+    # Which row is seen is the same for all queries, so those of one group can stand one behind the other.
+    q_BGRD = q_BHTD.unflatten(1, (groups, -1)).flatten(2, 3)
+    taken_BGRD = F.scaled_dot_product_attention(q_BGRD, k_BGMD, v_BGMD, attn_mask=visible_BM[:, None, None])
+    return taken_BGRD.reshape(q_BHTD.shape).transpose(1, 2)

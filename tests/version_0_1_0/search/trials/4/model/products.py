@@ -1,0 +1,26 @@
+# recur-tune wrote this beside the model that it trained: recur_tune.model.products, with imports of its own.
+"""Matrix products of a training step: in which type they run, and how a weight's gradient is added up."""
+
+from __future__ import annotations
+
+import torch
+
+
+def product_type(weight: torch.Tensor) -> torch.dtype:
+    """What autocast makes of a weight here."""
+    device = weight.device.type
+    if device == "meta":  # which autocast does not know
+        return weight.dtype
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+
+
+def add_product(total: torch.Tensor | None, one: torch.Tensor, other: torch.Tensor) -> None:
+    """Add one matrix, transposed, times another to a total, if there is one, without rounding on the way."""
+    if total is None:
+        return
+    if total.dtype == one.dtype:
+        torch.addmm(total, one.t(), other, out=total)
+    elif total.is_cuda:
+        torch.addmm(total, one.t(), other, out_dtype=total.dtype, out=total)
+    else:
+        total += one.t() @ other  # a CPU's products have no other type than their factors'

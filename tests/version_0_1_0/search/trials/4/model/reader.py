@@ -1,0 +1,275 @@
+# recur-tune wrote this beside the model that it trained: recur_tune.model.reader, with imports of its own.
+"""A window through a body and a recurrence, and texts of any length window by window.
+
+The weights live in Hugging Face's own modules, so any model of a family loads and saves as it is; only the way through
+the blocks is written here, because a recurrence takes part in it.
+
+Shape suffixes: B lanes, T positions, M rows that a recurrence brings, K hidden size, C columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache as cache_calls
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
+
+from .windows import NOT_SCORED
+from .arithmetic import Arithmetic, Product
+from .attention import Extra, attend, inserted_keys_values, turned_keys_values
+from .body import Turn
+from .cache import Cache, TextCache
+from .recurrence import Passage, State
+from .windowed import Reading, Windowed
+
+_BY_AUTOGRAD = Arithmetic()
+_CALIBRATED_TOGETHER = 16  # texts
+
+
+class ReadsInWindows(Windowed):
+    """A pretrained decoder and the recurrence that connects its windows.
+
+    Called as a model, and in Hugging Face's `generate`, it reads a text of any length in the windows of its
+    configuration.
+    """
+
+    opened_by, scored_by = "AutoModelForCausalLM", "recur_tune.model.loss:NextTokenScorer"
+    _is_stateful = True  # a window that is over cannot be gone back to, so no other model may guess tokens ahead
+    accepts_loss_kwargs = False  # Hugging Face's Trainer would take **unknown for a place to put its own
+
+    def read(
+        self,
+        tokens_BT: torch.Tensor,
+        state: State | None = None,
+        fresh_B: torch.Tensor | None = None,
+        cache: Cache | None = None,
+        leave_state: bool = True,
+        overlap: int | None = None,
+        arithmetic: Arithmetic = _BY_AUTOGRAD,
+    ) -> Reading:
+        """Run one window.
+
+        Args:
+            tokens_BT: The window's tokens, or with a `cache` its next ones.
+            state: What the window before left; None where a document begins.
+            fresh_B: Lanes that begin a document and must not see the state; None means that all may see it.
+            cache: The window's earlier part, updated in place.
+            leave_state: False spares making the state where nobody reads on.
+            overlap: Tokens that the next window reads again; default: the configuration's.
+            arithmetic: How the blocks' operations are run.
+        """
+        begin, positions = cache.length if cache else 0, tokens_BT.shape[1]
+        passage = cache.passage if cache else None
+        if passage is None and self.recurrence is not None:
+            passage = self.recurrence.open(state, fresh_B, in_parts=cache is not None)
+            passage.kernels = arithmetic.kernels
+        position_BT = torch.arange(begin, begin + positions, device=tokens_BT.device)[None]
+        if passage is not None and passage.moved_B is not None:
+            position_BT = position_BT + passage.moved_B[:, None]
+        x_BTK = arithmetic.embed(tokens_BT, position_BT, self.body)
+        before_BMK = passage.before() if passage is not None and not begin else None
+        behind_BMK = passage.behind() if passage is not None and leave_state and cache is None else None
+        first = 0 if before_BMK is None else before_BMK.shape[1]
+        rows = [one.expand(len(x_BTK), -1, -1) for one in (before_BMK, x_BTK, behind_BMK) if one is not None]
+        if len(rows) > 1:
+            x_BTK = torch.cat(rows, dim=1)
+        observed = leave_state or cache is not None
+        top_BTK = self._run(x_BTK, begin - first, passage, fresh_B, cache, observed, arithmetic)
+        if behind_BMK is not None:
+            behind_BMK = top_BTK[:, first + positions :]
+        if len(rows) > 1:
+            top_BTK = top_BTK[:, first : first + positions]
+        if cache is not None:
+            cache.passage, cache.length = passage, begin + positions
+        left = None
+        if passage is not None and leave_state:
+            overlap = (self.config.overlap or 0) if overlap is None else overlap
+            left = self.leave(cache, overlap) if cache is not None else passage.close(overlap, behind_BMK)
+        return Reading(top_BTK, left)
+
+    @torch.no_grad()
+    def calibrate(self, texts: Callable[[], torch.Tensor], weight: float = 1.0) -> None:
+        """Let the recurrence measure the body on texts [N, T], which are asked for where there is anything to measure;
+        by this weight, against what it measured before."""
+        measure = None if self.recurrence is None else self.recurrence.calibrated_by()
+        if measure is None:
+            return
+        tokens_NT = texts().to(self.device)
+        was_training, position_1T = self.training, torch.arange(tokens_NT.shape[1], device=tokens_NT.device)[None]
+        self.eval()
+        for tokens_BT in tokens_NT.split(_CALIBRATED_TOGETHER):
+            x_BTK = _BY_AUTOGRAD.embed(tokens_BT, position_1T, self.body)
+            self._run(x_BTK, 0, measure, None, None, False, _BY_AUTOGRAD)
+        self.train(was_training)
+        measure.take(weight)
+
+    def leave(self, cache: Cache, overlap: int) -> State | None:
+        """The state that a window read in parts leaves, as far as it was read; it can still be read on."""
+        if cache.passage is None:
+            return None
+        behind_BMK = cache.passage.behind()
+        if behind_BMK is not None:  # on a copy: what stands behind a window is no part of one that goes on
+            lanes = len(next(iter(cache.keys_values.values()))[0])
+            behind_BMK = behind_BMK.expand(lanes, -1, -1)
+            aside = replace(cache, keys_values=dict(cache.keys_values), passage=None)
+            behind_BMK = self._run(behind_BMK, cache.length, None, None, aside, False, _BY_AUTOGRAD)
+        return cache.passage.close(overlap, behind_BMK)
+
+    def _run(
+        self,
+        x_BTK: torch.Tensor,
+        begin: int,
+        passage: Passage | None,
+        fresh_B: torch.Tensor | None,
+        cache: Cache | None,
+        observed: bool,
+        arithmetic: Arithmetic,
+    ) -> torch.Tensor:
+        """Rows from position `begin` on through all blocks; the last one's output, normalised."""
+        body, watcher = self.body, passage if observed else None
+        means = watcher.stretches if watcher is not None and watcher.wants == "means" else 0
+        turn = body.turn(begin, x_BTK.shape[1], x_BTK)
+        # The same in all layers; what it is made like is empty, so that it keeps no rows in memory.
+        turn_before = cache_calls(partial(body.turn_before, x_BTK=x_BTK.new_empty(0)))
+        seen_before = cache_calls(lambda rows: None if fresh_B is None else rows * ~fresh_B)
+        added: Product | None = None  # to the residual stream, by the block before
+        for layer, block in enumerate(body.blocks):
+            x_BTK, qkv, means_BMK = arithmetic.norm_project(
+                x_BTK, added, block.attention_norm, block.qkv, means=means if layer else 0
+            )
+            if watcher is not None and layer:  # the sum is the output of the block before
+                watcher.observe(layer - 1, x_BTK if means_BMK is None else means_BMK)
+            past, hidden_B = (cache.keys_values.get(layer), cache.hidden.get(layer)) if cache else (None, None)
+            extra = self._extra(layer, passage, turn_before, seen_before, arithmetic) if past is None else None
+            if cache is not None and extra is not None:
+                past, hidden_B = extra.keys_values(block), extra.hidden_B
+                if hidden_B is not None:
+                    cache.hidden[layer] = hidden_B
+                extra = None
+            rate = block.attention_dropout if self.training else 0.0
+            adapt = None if passage is None else partial(passage.attended, layer)
+            attended_BTC, keys_values = attend(arithmetic, block, qkv, turn, extra, past, hidden_B, rate, adapt)
+            if cache is not None:
+                cache.keys_values[layer] = keys_values
+            behind_attention, behind_mlp = block.dropouts or (None, None)
+            added = arithmetic.dropout(arithmetic.project(attended_BTC, block.out), behind_attention)
+            added = arithmetic.plus(added, None if passage is None else passage.branch(layer, x_BTK))
+            x_BTK, added = arithmetic.norm_mlp(x_BTK, added, block)
+            added = arithmetic.dropout(added, behind_mlp)
+        _, top_BTK = arithmetic.norm(x_BTK, added, body.final_norm)
+        if watcher is not None:  # as Hugging Face counts hidden states, the last one is normalised
+            watcher.observe(len(body.blocks) - 1, arithmetic.means(top_BTK, means) if means else top_BTK)
+        return top_BTK
+
+    def _extra(
+        self,
+        layer: int,
+        passage: Passage | None,
+        turn_before: Callable[[int], Turn | None],
+        seen_before: Callable[[int], torch.Tensor | None],
+        arithmetic: Arithmetic,
+    ) -> Extra | None:
+        """Keys and values that a passage brings to a layer."""
+        if passage is None:
+            return None
+        block, rows_BMC = self.body.blocks[layer], passage.keys_values(layer)
+        if rows_BMC is not None:
+            rows_BMC = turned_keys_values(arithmetic, block, rows_BMC, turn_before(rows_BMC.shape[1]))
+        elif (inserted_BMK := passage.inserted(layer)) is not None:
+            rows_BMC = inserted_keys_values(arithmetic, block, inserted_BMK)
+        else:
+            return None
+        seen_B = seen_before(rows_BMC.shape[1]) if passage.seen_B is None else passage.seen_B
+        return Extra(rows_BMC, seen_B, passage.places(layer))
+
+    def logits(self, top_BTK: torch.Tensor) -> torch.Tensor:
+        """Scores over the vocabulary."""
+        return self.lm_head(top_BTK)
+
+    def read_text(self, tokens_BT: torch.Tensor, cache: TextCache) -> torch.Tensor:
+        """Run the next tokens of a text, however many windows they are; the last layer's output at each, [B, T, K].
+
+        Windows lie as evaluation lays them, counted from where the cache began.
+        """
+        if not tokens_BT.shape[1]:
+            raise ValueError("input_ids: there is no token to read; give at least one.")
+        if cache.recent_BT is not None and len(cache.recent_BT) != len(tokens_BT):
+            raise ValueError(
+                f"input_ids: {len(tokens_BT)} texts cannot go on from the past of {len(cache.recent_BT)}; give as many."
+            )
+        tops, rest_BT = [], tokens_BT
+        while rest_BT.shape[1]:
+            state, again_BT = None, None
+            if not cache.room:
+                state = self.leave(cache.window, cache.windowing.overlap)
+                again_BT = cache.next_window()
+            repeated = 0 if again_BT is None else again_BT.shape[1]
+            new_BT, rest_BT = rest_BT.tensor_split([cache.room - repeated], dim=1)
+            part_BT = new_BT if again_BT is None else torch.cat([again_BT, new_BT], dim=1)
+            # Within a window the cache has what it sees; it leaves a state when it is full.
+            reading = self.read(part_BT, state, cache=cache.window, leave_state=False)
+            cache.note(new_BT)
+            tops.append(reading.top_BTK[:, repeated:])
+        return torch.cat(tops, dim=1)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: TextCache | None = None,
+        labels: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        **unknown: object,
+    ) -> CausalLMOutputWithPast:
+        """Logits, and with `labels` the loss, of texts of any length: Hugging Face's interface.
+
+        Args:
+            input_ids: As many tokens of every text; with `past_key_values` the next ones.
+            attention_mask: Ones alone. Texts of several lengths are padded on their right, where nothing before it
+                sees the padding, and told so by labels of -100.
+            past_key_values: What an earlier call returned.
+            labels: The same tokens again; each is predicted from those before it, and -100 is not scored.
+            use_cache: Whether to return what reading on needs; default: the configuration's.
+            logits_to_keep: So many of the last positions alone; 0 keeps all.
+            unknown: What other models take; refused.
+        """
+        _refuse(unknown, attention_mask, past_key_values)
+        cache = TextCache(self.config.windowing) if past_key_values is None else past_key_values
+        logits_BTV = self.logits(self.read_text(input_ids, cache)[:, -logits_to_keep:])
+        loss = None
+        if labels is not None:
+            scores_NV, target_N = logits_BTV[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+            loss = F.cross_entropy(scores_NV.float(), target_N, ignore_index=NOT_SCORED)
+        keep = self.config.use_cache if use_cache is None else use_cache
+        return CausalLMOutputWithPast(loss=loss, logits=logits_BTV, past_key_values=cache if keep else None)
+
+    @classmethod
+    def _supports_default_dynamic_cache(cls) -> bool:
+        """Hugging Face asks before it makes a cache; ours is made by the first reading."""
+        return False
+
+    def get_output_embeddings(self) -> nn.Module:
+        """For Hugging Face's weight tying."""
+        return self.lm_head
+
+
+def _refuse(unknown: dict[str, object], attention_mask: torch.Tensor | None, past: object) -> None:
+    """One sentence for what Hugging Face's interface allows and reading in windows does not."""
+    for name, value in unknown.items():
+        if value is not None and value is not False:
+            raise ValueError(f"{name}: a model that is read in windows takes tokens alone (input_ids); leave it out.")
+    if attention_mask is not None and not attention_mask.all():
+        raise ValueError(
+            "attention_mask: it hides some tokens, but windows are counted from a text's first token; give texts of "
+            "one length, or to score them pad on the right and leave the mask out."
+        )
+    if not isinstance(past, TextCache | None):
+        raise ValueError(f"past_key_values: a {type(past).__name__} knows no windows; give what this model returned.")
