@@ -120,7 +120,7 @@ def test_a_run_on_recurring_spans_is_a_base_for_questions(base: Path, questions:
 
 def test_what_an_encoder_cannot_do_is_one_sentence(runs: Path) -> None:
     refused(run("generate", runs / "memory"), "is an encoder, which predicts no next tokens")
-    refused(run("eval", runs / "none", "--corpus", "recall"), "reads in both directions", "need a decoder")
+    refused(run("eval", runs / "none", "--corpus", "recall"), "reads in both directions", "needs a decoder")
     refused(run("eval", runs / "memory", "--window", 6), "no room beside the 6 tokens for a question")
     refused(run("eval", runs / "memory", "--overlap", 8), "overlap: 8", "0 to 7")
     refused(run("budget", runs / "memory", "--against", runs / "none"), "is an encoder")
@@ -131,8 +131,8 @@ def test_what_an_encoder_cannot_do_is_one_sentence(runs: Path) -> None:
     [
         (["--recurrence", "cache"], ["recurrence: 'cache' needs a decoder", "choose pooled, tokens or none"]),
         (["--pooling", "max"], ["pooling: 'max'", "choose 'mean'"]),
-        (["--corpus", "stdlib"], ["base: ", "reads in both directions", "need a decoder"]),
-        (["--base", "tiny"], ["base: tiny reads in one direction", "need an encoder"]),
+        (["--corpus", "stdlib"], ["base: ", "reads in both directions", "needs a decoder"]),
+        (["--base", "tiny"], ["base: tiny reads in one direction", "needs an encoder"]),
         (["--question-tokens", 30], ["window: 14 tokens, 33 of them for the question", "leave 0 for the text"]),
         (["--bptt-windows", 2, "--corpus", "facts:lag=5"], ["none of its 4096 training", "more than the 2 windows"]),
         (["--tokenizer", "bytes"], ["tokenizer: "]),
@@ -164,7 +164,7 @@ def test_a_search_minimises_a_quality_of_its_own_task() -> None:
     fields = {"space": space, "budget": {"trials": 3}, "objectives": ["f1_error", "flops_per_token"]}
     assert parse(SearchSpec, fields).objectives == ("f1_error", "flops_per_token")
     with pytest.raises(
-        UserError, match=r"^objectives: perplexity is no quality of answers, which facts is for; these are"
+        UserError, match=r"^objectives: perplexity is no quality of question answering, which facts is for; these are"
     ):
         parse(SearchSpec, fields | {"objectives": ["perplexity", "flops_per_token"]})
     with pytest.raises(
