@@ -46,4 +46,13 @@ def search(
     return run(space, name, results, address, settings or {})
 
 
-__all__ = ["search"]
+def __getattr__(name: str) -> Any:
+    """`SearchResult`, when it is asked for: pandas takes a second to import."""
+    if name != "SearchResult":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from recur_tune.search.run.result import SearchResult
+
+    return SearchResult
+
+
+__all__ = ["SearchResult", "search"]

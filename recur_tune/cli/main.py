@@ -63,6 +63,7 @@ def cli() -> None:
       recur-tune cost --base gpt2 --window 300 --overlap 30
     """
     recurrences.check(reserved=COMMON | tasks.FIELDS.keys())
+    tasks.check(reserved=COMMON | recurrences.FIELDS.keys())
 
 
 for command in (

@@ -5,14 +5,11 @@ Letters: K hidden size, L layers, H heads, G key-value heads, D head size, I the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Families by transformers' `model_type`, and how each says what it is made of.
-LLAMA_FAMILY = ("llama", "mistral", "qwen2", "qwen3")
-ENCODERS = ("roberta", "bert", "mpnet")
-FAMILIES = ("gpt2", *LLAMA_FAMILY, *ENCODERS)
+ENCODERS = ("roberta", "bert", "mpnet")  # families by transformers' `model_type`
 ANSWER_KINDS = ("span", "yes", "no")  # which an encoder's head for the kind of an answer tells apart
 _RECURRENT = "recurrent_"  # what our own configurations put before the family
 _ALIGNED = 128  # matrix units are at their best with multiples of it, and far from it with an odd vocabulary
@@ -91,8 +88,7 @@ def family_of(settings: Mapping[str, Any]) -> str:
 
 def shape_of(settings: Mapping[str, Any]) -> Shape:
     """The shape that a configuration (transformers' `config.json`) describes; its family must be one of FAMILIES."""
-    family = family_of(settings)
-    return _gpt2(settings) if family == "gpt2" else _encoder(settings) if family in ENCODERS else _llama(settings)
+    return FAMILIES[family_of(settings)](settings)
 
 
 def _gpt2(settings: Mapping[str, Any]) -> Shape:
@@ -147,3 +143,16 @@ def _encoder(settings: Mapping[str, Any]) -> Shape:
 def first_place(settings: Mapping[str, Any]) -> int:
     """The position of an encoder's first token: in RoBERTa and MPNet the places up to padding's are not used."""
     return 0 if family_of(settings) == "bert" else settings["pad_token_id"] + 1
+
+
+# How each family, by transformers' `model_type`, says what it is made of; recur_tune.models.bodies has their models.
+FAMILIES: dict[str, Callable[[Mapping[str, Any]], Shape]] = {
+    "gpt2": _gpt2,
+    "llama": _llama,
+    "mistral": _llama,
+    "qwen2": _llama,
+    "qwen3": _llama,
+    "roberta": _encoder,
+    "bert": _encoder,
+    "mpnet": _encoder,
+}

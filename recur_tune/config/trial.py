@@ -264,4 +264,5 @@ class TrialConfig(_Recurrent):
             raise UserError(problem)
 
 
-COMMON = frozenset(TrialConfig.model_fields) - recurrences.FIELDS.keys() - tasks.FIELDS.keys()  # every trial's
+# Every trial's; told by where they are declared, since a package may wrongly bring one of the same name.
+COMMON = frozenset({*_Subject.model_fields, *TrialConfig.__annotations__} & TrialConfig.model_fields.keys())

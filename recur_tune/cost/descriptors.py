@@ -94,7 +94,9 @@ _RECURRENCE = frozenset({"recurrence", *FIELDS})
 _ALL = MECHANISMS.values()
 _IN_PRODUCTS = {"recurrence"}.union(*(one.spec.model_fields.keys() - one.flops_independent_fields for one in _ALL))
 _IN_STATE = {"recurrence"}.union(*(one.spec.model_fields.keys() - one.state_independent_fields for one in _ALL))
-_OF_TASKS = set[str]().union(*(task.spec.model_fields.keys() - task.flops_independent_fields for task in TASKS))
+_OF_TASKS = set[str]().union(
+    *(task.spec.model_fields.keys() - task.flops_independent_fields for task in TASKS.values())
+)
 _PRODUCTS = frozenset({*_IN_PRODUCTS, *_OF_TASKS, "base", "window", "overlap"})
 _STEP = _RECURRENCE | {
     "base", "tokenizer", "window", "overlap", "bptt_windows", "batch", "dropout", "precision", "checkpointing",

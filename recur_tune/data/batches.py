@@ -1,6 +1,6 @@
-"""From windows to tensors: shuffled chains for training, whole documents in lanes for evaluation.
+"""From windows to tensors: shuffled chains for training, whole documents side by side for evaluation.
 
-Shape suffixes: W windows of a chain, B lanes read side by side, T positions of a window.
+Shape suffixes: W windows of a chain, B rows of a batch, T positions of a window.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from recur_tune.common.windowing import BEGIN, END, NOT_SCORED, SCORED_FROM, Win
 from recur_tune.data.tokens import TokenisedSplit
 
 FRESH = 3  # in a table of scheduled windows: 1 where a document (or a chain) begins, so that no state exists yet
-_IDLE = np.array([0, 0, 0, 1, -1], dtype=np.int64)  # where a lane has run dry
+_IDLE = np.array([0, 0, 0, 1, -1], dtype=np.int64)  # where a row of the batch has nothing left to read
 
 
 @dataclass(frozen=True)
 class WindowBatch:
     """Windows ready for the model.
 
-    `fresh_WB` marks lanes that begin a document. `starts` says the same of each window as a whole, on the
+    `fresh_WB` marks rows that begin a document. `starts` says the same of each window as a whole, on the
     host, so that the model picks its attention path without asking the device.
     """
 
@@ -83,7 +83,7 @@ class TrainingStream:
     nothing in what a step sees.
 
     Attributes:
-        remarks: Sentences on what is not read, for whoever trains.
+        remarks: Sentences on what is not read, which training shows.
     """
 
     remarks: tuple[str, ...] = ()
@@ -178,33 +178,33 @@ def packed_rows(tables: list[np.ndarray], windows: int, idle: np.ndarray) -> np.
 
 
 def evaluation_batches(
-    split: TokenisedSplit, windowing: Windowing, lanes: int, carry_state: bool
+    split: TokenisedSplit, windowing: Windowing, batch_size: int, carry_state: bool
 ) -> Iterator[tuple[WindowBatch, np.ndarray]]:
-    """Every document from beginning to end, `lanes` of them side by side, one window a step.
+    """Every document from beginning to end, `batch_size` of them side by side, one window a step.
 
     Yields each one-window batch with its table [B, 5]: the scheduled window and, last, its index in the
-    document (-1 where a lane has run dry). A model without a state does not care which windows came
-    before, so its windows are spread over the lanes one by one and no lane waits for the longest book.
+    document (-1 where a row has nothing left to read). Without a state the windows of a document do not depend on
+    each other, so they are spread over the rows one by one and no row waits for the longest book.
     """
     units: list[np.ndarray] = []
     for begin, end in split.document_inputs():
         table = _marked(windowing.cut(begin, end))
         table = np.concatenate([table, np.arange(len(table))[:, None]], axis=1)
         units.extend([table] if carry_state else table[:, None])
-    for table_B5 in side_by_side(units, lanes):
+    for table_B5 in side_by_side(units, batch_size):
         yield gather(split.tokens, table_B5[None], windowing.size), table_B5
 
 
-def side_by_side(units: list[np.ndarray], lanes: int) -> Iterator[np.ndarray]:
-    """Chains of scheduled windows in lanes: tables [B, 5] of the windows that are read together."""
-    lanes = max(1, min(lanes, len(units)))
-    # Longest first onto the lane that is free soonest: within 4/3 of the best possible makespan.
-    free_at = [(0, lane) for lane in range(lanes)]
-    queues: list[list[np.ndarray]] = [[] for _ in range(lanes)]
+def side_by_side(units: list[np.ndarray], batch_size: int) -> Iterator[np.ndarray]:
+    """Chains of scheduled windows in the rows of batches: tables [B, 5] of the windows that are read together."""
+    rows = max(1, min(batch_size, len(units)))
+    # Longest first onto the row that is free soonest: within 4/3 of the best possible makespan.
+    free_at = [(0, row) for row in range(rows)]
+    queues: list[list[np.ndarray]] = [[] for _ in range(rows)]
     for unit in sorted(units, key=len, reverse=True):
-        windows, lane = heapq.heappop(free_at)
-        queues[lane].append(unit)
-        heapq.heappush(free_at, (windows + len(unit), lane))
+        windows, row = heapq.heappop(free_at)
+        queues[row].append(unit)
+        heapq.heappush(free_at, (windows + len(unit), row))
     columns = [np.concatenate(queue) for queue in queues if queue]
     for step in range(max(map(len, columns), default=0)):
         yield np.stack([column[step] if step < len(column) else _IDLE for column in columns])

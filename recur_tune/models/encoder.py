@@ -50,6 +50,7 @@ class WindowedEncoder(Windowed):
     answer."""
 
     opened_by, scored_by = "AutoModelForQuestionAnswering", "recur_tune.models.span_loss:SpanScorer"
+    dropout_fields = ("hidden_dropout_prob", "attention_probs_dropout_prob")
     body: EncoderBody
 
     def add_heads(self) -> None:

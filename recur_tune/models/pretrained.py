@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.hub import gguf_file, hub_message, use_cache_where_offline
-from recur_tune.common.known_shapes import DROPOUTS, KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
+from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
 from recur_tune.common.shape import ENCODERS, FAMILIES, family_of
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models.bodies import BODIES
@@ -32,7 +32,6 @@ transformers_logging.set_verbosity_error()
 
 # Ways to scale rotary positions that are the same for every window; others change with a text's length.
 _ROTARY = ("default", "linear", "llama3", "yarn")
-_DROPOUTS = {"gpt2": DROPOUTS} | dict.fromkeys(ENCODERS, ("hidden_dropout_prob", "attention_probs_dropout_prob"))
 _ARCHITECTURES = {
     "AutoModelForCausalLM": MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     "AutoModelForQuestionAnswering": MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
@@ -68,7 +67,7 @@ def recurrent_config(base: PretrainedConfig, spec: BaseModel | None, dropout: fl
     settings = {key: value for key, value in base.to_dict().items() if key not in {"model_type", "dtype", *_OURS}}
     family = family_of(base.to_dict())
     if dropout is not None:
-        settings |= dict.fromkeys(_DROPOUTS.get(family, ("attention_dropout",)), dropout)
+        settings |= dict.fromkeys(BODIES[family].dropout_fields, dropout)
     return BODIES[family].config_class(**settings, recurrence=settings_of(spec))
 
 

@@ -81,11 +81,13 @@ class Windowed(PreTrainedModel):
 
     Attributes:
         opened_by: transformers' class that opens such a model by its folder's name.
+        dropout_fields: Its configuration's dropout rates.
         scored_by: Where its `Scorer` is, as `package.module:Class`. A model that is saved does without.
         read: Runs one window: its tokens, the state of the window before, and how.
     """
 
     opened_by: str
+    dropout_fields: tuple[str, ...] = ("attention_dropout",)
     scored_by: str
     recurrence: Recurrence | None
     read: Callable[..., WindowOutput]

@@ -1,19 +1,18 @@
-"""Registry of recurrences: ours, and those that installed packages bring.
+"""Registry of recurrences: built-in mechanisms, and those of installed packages.
 
-A package brings one by an entry point in the group `recur_tune.recurrences` that names a `Mechanism`; its fields are
-then flags, keys of YAML files and parameters of a space like ours.
+A new one is a folder in here and a line in `_OURS`, or a package with an entry point in the group
+`recur_tune.recurrences` that names a `Mechanism`. Its fields become flags, keys of YAML files and parameters of spaces.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from importlib.metadata import EntryPoint, entry_points
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from recur_tune.common.errors import UserError
+from recur_tune.common.registry import Registry, check_fields, check_problems, refused_fields
 from recur_tune.recurrences.blocks.spec import BLOCKS
 from recur_tune.recurrences.cache.spec import CACHE
 from recur_tune.recurrences.fast_weights.spec import FAST_WEIGHTS
@@ -23,60 +22,26 @@ from recur_tune.recurrences.scores.spec import SCORES
 from recur_tune.recurrences.tokens.spec import TOKENS
 
 __all__ = [
-    "DEFAULT", "FIELDS", "GROUP", "MARKS", "MECHANISMS", "NONE", "Mark", "Mechanism", "Work", "canonical", "check",
-    "fields_of", "names_of", "settings_of",
+    "DEFAULT", "FIELDS", "MARKS", "MECHANISMS", "NONE", "REGISTRY", "Mark", "Mechanism", "Work", "canonical",
+    "check", "fields_of", "names_of", "of_settings", "settings_of",
 ]  # fmt: skip
 
-GROUP = "recur_tune.recurrences"
 NONE = "none"  # the plain model
 DEFAULT = POOLED.name
 _OURS = (POOLED, TOKENS, CACHE, FAST_WEIGHTS, SCORES, BLOCKS)
 
 
-def _registered(points: Iterable[EntryPoint]) -> tuple[dict[str, Mechanism], list[str]]:
-    """Every mechanism by its name, and a sentence for each entry point that cannot be one."""
-    found, problems = {one.name: one for one in _OURS}, list[str]()
-    for point in sorted(points, key=lambda point: point.name):
-        source = point.dist.name if point.dist else point.value
-        try:
-            mechanism = point.load()
-        except Exception as error:  # whatever a stranger's module raises
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            problems.append(
-                f"recurrence: {point.name!r} of {source} cannot be loaded ({reason}); mend or uninstall it."
-            )
-            continue
-        if problem := _problem(mechanism, found):
-            problems.append(f"recurrence: {point.name!r} of {source} {problem}; mend or uninstall it.")
-        else:
-            found[mechanism.name] = mechanism
-    return found, problems
-
-
-def _problem(mechanism: Any, known: Mapping[str, Mechanism]) -> str | None:
-    """Why a mechanism cannot stand beside those that are known, as the end of a sentence."""
-    if not isinstance(mechanism, Mechanism):
-        return f"is a {type(mechanism).__name__}, not a Mechanism"
+def _refusal(mechanism: Mechanism, known: Mapping[str, Mechanism]) -> str | None:
+    """Names and fields have one meaning among all mechanisms."""
     taken = {NONE: NONE, **{name: one.name for one in known.values() for name in (one.name, *one.aliases)}}
     for name in (mechanism.name, *mechanism.aliases):
         if name in taken:
             return f"wants to be called {name!r}, which is the name of {taken[name]!r}"
-    for other in known.values():
-        for name, field in mechanism.spec.model_fields.items():
-            theirs = other.spec.model_fields.get(name)
-            if theirs is not None and _meaning(field) != _meaning(theirs):
-                return f"has a field {name!r} of another type, default or description than that of {other.name!r}"
-    for name, field in mechanism.spec.model_fields.items():
-        if field.is_required() or not field.description:
-            return f"has a field {name!r} without a default or a description"
-    return None
+    return refused_fields(mechanism.spec, {name: one.spec for name, one in known.items()})
 
 
-def _meaning(field: FieldInfo) -> tuple[Any, ...]:
-    return field.annotation, field.metadata, field.default, field.description
-
-
-MECHANISMS, _PROBLEMS = _registered(entry_points(group=GROUP))
+REGISTRY = Registry("recurrence", "recur_tune.recurrences", Mechanism, _OURS, _refusal)
+MECHANISMS, _PROBLEMS = REGISTRY.load()
 
 # Every field that belongs to a mechanism; one may belong to several.
 FIELDS: dict[str, FieldInfo] = {
@@ -106,11 +71,8 @@ MARKS = _marks()
 
 def check(reserved: Collection[str]) -> None:
     """Refuse to go on beside an installed recurrence that cannot be used; `reserved` fields are every trial's."""
-    for problem in _PROBLEMS:
-        raise UserError(problem)
-    for mechanism in MECHANISMS.values():
-        for name in mechanism.spec.model_fields.keys() & set(reserved):
-            raise UserError(f"recurrence: {mechanism.name!r} has a field {name!r}, which every trial has; rename it.")
+    check_problems(_PROBLEMS)
+    check_fields(REGISTRY.noun, {name: one.spec for name, one in MECHANISMS.items()}, reserved)
 
 
 def canonical(name: Any) -> Any:

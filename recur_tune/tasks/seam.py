@@ -66,7 +66,7 @@ class TaskCode(Protocol):
         model: Windowed,
         split: Any,
         windowing: Windowing,
-        lanes: int = 16,
+        batch_size: int = 16,
         precision: Precision = "auto",
         progress: Callable[[int], None] = lambda tokens: None,
         given: GivenState = "own",

@@ -13,11 +13,16 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
-from recur_tune.common.shape import Shape
+from recur_tune.common.shape import Shape, padded
 
 
 class Quality(NamedTuple):
-    """A number of a validation that a search may minimise, and how tables and axes call it."""
+    """A number of a validation that a search may minimise.
+
+    Attributes:
+        name: In metrics, files and objectives; one name means the same in all tasks.
+        title: In tables and on axes.
+    """
 
     name: str
     title: str
@@ -25,23 +30,22 @@ class Quality(NamedTuple):
 
 @dataclass(frozen=True)
 class Task:
-    """What is predicted, of which corpora, with which head, and how it is scored.
+    """What is predicted, with which head, and how it is scored. A corpus says which task it is for (`CorpusKind.task`).
 
     Attributes:
-        name: What messages call it.
-        corpora: Names of the corpora that are for it; None: all others.
+        name: What a corpus's kind and messages call it, in the singular.
         spec: Its fields, a frozen pydantic model; each has a default and a description.
         module: Where its code is (`recur_tune.tasks.seam.TaskCode`), as `package.module:Class`.
         qualities: What a search over its trials may minimise.
         loss_of: What a loss is a mean over.
         bidirectional: Whether its bodies are encoders, which read a window in both directions.
         reserved: Given its fields, positions of every window that are no text of the corpus.
-        head: Given a body's shape and a window's positions, the multiply-adds of its head in that window.
+        head: Given a body's shape and a window's positions, the multiply-adds of its head in that window: for a decoder
+            `recur_tune.tasks.next_token_head`.
         flops_independent_fields: Fields that no cost depends on.
     """
 
     name: str
-    corpora: frozenset[str] | None
     spec: type[BaseModel]
     module: str
     qualities: tuple[Quality, ...]
@@ -57,9 +61,14 @@ class Task:
             return None
         reads = "both directions" if shape.bidirectional else "one direction"
         needed = "an encoder, as roberta-base" if self.bidirectional else "a decoder, as gpt2"
-        return f"base: {base} reads in {reads}, and {self.name}, which {corpus} is for, need {needed}."
+        return f"base: {base} reads in {reads}, and {self.name}, which {corpus} is for, needs {needed}."
 
     def build(self, spec: BaseModel) -> Any:
         """Its code, with these fields; importing it takes torch's seconds."""
         place, _, name = self.module.partition(":")
         return getattr(importlib.import_module(place), name)(**spec.model_dump())
+
+
+def next_token_head(shape: Shape, positions: int) -> int:
+    """Multiply-adds of a decoder's head: the logits of every position."""
+    return positions * shape.hidden * padded(shape.vocabulary)

@@ -173,7 +173,7 @@ class Trainer:
     def _validate(self) -> dict[str, float]:
         config = self.config
         metrics = self.task.evaluate(
-            self.model, self.validation, config.windowing, lanes=config.batch, precision=config.precision
+            self.model, self.validation, config.windowing, batch_size=config.batch, precision=config.precision
         ).metrics()
         if self.device.type == "cuda":  # a recording has memory of its own: this is for whoever shares the card
             torch.cuda.empty_cache()

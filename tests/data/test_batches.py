@@ -245,7 +245,7 @@ def test_evaluation_without_a_state_keeps_every_lane_busy(
 
 
 def test_evaluation_of_nothing_yields_nothing() -> None:
-    assert list(evaluation_batches(numbered_split([1, 0, 1]), Windowing(4), lanes=2, carry_state=True)) == []
+    assert list(evaluation_batches(numbered_split([1, 0, 1]), Windowing(4), batch_size=2, carry_state=True)) == []
 
 
 def test_gather_pads_a_short_window_and_an_empty_slot_without_scoring_them() -> None:

@@ -17,7 +17,8 @@ from transformers import PreTrainedTokenizerFast
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import writing
 from recur_tune.data.corpora.document import Document
-from recur_tune.data.corpora.registry import HundredMillionBytes, open_corpus
+from recur_tune.data.corpora.enwik8 import WikipediaBytes
+from recur_tune.data.corpora.registry import open_corpus
 from recur_tune.data.tokenizers import byte_tokenizer, decode_stream, encode, load_tokenizer
 from recur_tune.data.tokens import prepare
 from tests.data import save_merging_tokenizer
@@ -71,7 +72,7 @@ def test_streamed_text_of_a_tokenizer_whose_pieces_do_not_decode_alone() -> None
 def test_a_damaged_archive_is_a_users_error_that_does_not_speak_of_writing(
     tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HundredMillionBytes, "_EDGES", {"train": (0, 9), "validation": (9, 10), "test": (10, 11)})
+    monkeypatch.setattr(WikipediaBytes, "_EDGES", {"train": (0, 9), "validation": (9, 10), "test": (10, 11)})
     path, packed = tmp_path / damage, gzip.compress(os.urandom(1000))
     if damage.endswith(".gz"):
         path.write_bytes(packed[:20] if damage == "cut.gz" else packed[:-8] + bytes(8))

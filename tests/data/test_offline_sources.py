@@ -69,7 +69,7 @@ def test_the_standard_librarys_text_is_the_same_in_every_process() -> None:
     # A few dozen files, so that the two processes do not parse the whole library.
     script = """
 import hashlib, json
-from recur_tune.data import stdlib
+from recur_tune.data.corpora import stdlib
 
 few = [path for path in stdlib.source_files() if path.name < "d"][:30]
 stdlib.source_files = lambda: few

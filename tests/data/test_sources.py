@@ -16,9 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recur_tune.common.errors import UserError
-from recur_tune.data.corpora import registry as sources
+from recur_tune.data.corpora import enwik8, pg19
 from recur_tune.data.corpora.document import SPLITS, Split
-from recur_tune.data.corpora.registry import CORPORA, HundredMillionBytes, Pg19Hub, open_corpus, split_articles
+from recur_tune.data.corpora.enwik8 import WikipediaBytes
+from recur_tune.data.corpora.pg19 import Pg19Hub
+from recur_tune.data.corpora.registry import CORPORA, open_corpus
+from recur_tune.data.corpora.wikitext import split_articles
 from tests.data import no_network, text_folder, texts
 
 # --- names ---
@@ -100,8 +103,8 @@ def test_a_file_name_that_begins_another_is_ordered_with_its_ending() -> None:
 
 
 def test_pg19_trains_on_the_first_books_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert sources.PG19_TRAINING_BOOKS == 1250
-    monkeypatch.setattr(sources, "PG19_TRAINING_BOOKS", 2)
+    assert pg19.TRAINING_BOOKS == 1250
+    monkeypatch.setattr(pg19, "TRAINING_BOOKS", 2)
     hub = Pg19Hub(books([9, 10, 2]))
     text_folder(tmp_path, **{split: ["a", "b", "c"] for split in SPLITS})
 
@@ -193,10 +196,10 @@ def zipped(path: Path, data: bytes) -> None:
 
 @pytest.fixture
 def hundred_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    edges = HundredMillionBytes._EDGES
+    edges = WikipediaBytes._EDGES
     assert edges == {"train": (0, 90_000_000), "validation": (90_000_000, 95_000_000), "test": (95_000_000, 10**8)}
     small = {split: (begin // 10**6, end // 10**6) for split, (begin, end) in edges.items()}
-    monkeypatch.setattr(HundredMillionBytes, "_EDGES", small)
+    monkeypatch.setattr(WikipediaBytes, "_EDGES", small)
 
 
 @pytest.mark.usefixtures("hundred_bytes")
@@ -249,7 +252,7 @@ def test_a_corpus_is_fetched_from_its_home_page_once(tmp_path: Path, monkeypatch
     ):
         texts("text8", "train")
     assert not list(tmp_path.rglob("text8*")), "what is not the author's is not kept"
-    monkeypatch.setitem(sources._ARCHIVES, "text8", published)
+    monkeypatch.setitem(enwik8._ARCHIVES, "text8", published)
     assert texts("text8", "train") == [HUNDRED[:90]]
     assert texts("text8", "test") == [HUNDRED[95:]]
     assert fetched == ["https://mattmahoney.net/dc/text8.zip"] * 3

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from recur_tune.common.errors import UserError
-from recur_tune.data.corpora import registry as sources
+from recur_tune.data.corpora import enwik8, hotpotqa, pg19, wikitext
 from recur_tune.data.corpora.document import SPLITS, Extent
-from recur_tune.data.corpora.registry import CORPORA, HundredMillionBytes, check_corpus
+from recur_tune.data.corpora.enwik8 import WikipediaBytes
+from recur_tune.data.corpora.registry import CORPORA, check_corpus
 from recur_tune.data.corpora.text_files import flaw, look_at
 from recur_tune.data.tokenizers import byte_tokenizer
 from recur_tune.data.tokens import prepare
@@ -116,8 +117,8 @@ def test_wikitext_is_looked_at_too(tmp_path: Path) -> None:
 def test_too_short_a_stream_is_refused_by_its_size(
     tmp_path: Path, packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(HundredMillionBytes, "_EDGES", {"train": (0, 8), "validation": (8, 9), "test": (9, 10)})
-    monkeypatch.setattr(HundredMillionBytes, "_read", lambda self: pytest.fail("a look reads no text"))
+    monkeypatch.setattr(WikipediaBytes, "_EDGES", {"train": (0, 8), "validation": (8, 9), "test": (9, 10)})
+    monkeypatch.setattr(WikipediaBytes, "_read", lambda self: pytest.fail("a look reads no text"))
     for length in (0, 9, 10):
         file = tmp_path / str(length)
         if packed:
@@ -133,7 +134,12 @@ def test_too_short_a_stream_is_refused_by_its_size(
 
 
 def test_nothing_is_fetched_or_made_for_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_from_hub", "_from_home_page"):
-        monkeypatch.setattr(sources, name, lambda *_: pytest.fail("a look fetches nothing"))
+    for module, name in (
+        (wikitext, "from_hub"),
+        (pg19, "from_hub"),
+        (hotpotqa, "from_hub"),
+        (enwik8, "_from_home_page"),
+    ):
+        monkeypatch.setattr(module, name, lambda *_: pytest.fail("a look fetches nothing"))
     for name in CORPORA.keys() - {"text", "squad", "spans"}:  # which are nothing but files
         assert check_corpus(name, SPLITS) == {}

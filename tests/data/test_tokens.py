@@ -23,8 +23,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from recur_tune.common.errors import UserError
 from recur_tune.data import tokens
 from recur_tune.data.corpora.document import SPLITS, Document, Split
+from recur_tune.data.corpora.pg19 import VALIDATION_TOKENS
 from recur_tune.data.corpora.recall import RecallCorpus
-from recur_tune.data.corpora.registry import PG19_VALIDATION_TOKENS
 from recur_tune.data.tokenizers import byte_tokenizer, load_tokenizer
 from recur_tune.data.tokens import TokenisedSplit, prepare
 from tests.data import MULTIBYTE, numbered_split, save_merging_tokenizer, text_folder
@@ -329,7 +329,7 @@ def test_a_head_longer_than_the_split_is_the_split() -> None:
 
 
 def test_validation_books_of_pg19_are_cut_to_15000_tokens_and_no_others(tmp_path: Path, cache: Path) -> None:
-    assert PG19_VALIDATION_TOKENS == 15_000
+    assert VALIDATION_TOKENS == 15_000
     books = ["word " * 4_000, "short book", "ä" * 8_000]
     text_folder(tmp_path / "pg19", train=books, validation=books, test=books)
     splits = {split: prepare(f"pg19:{tmp_path / 'pg19'}", split, byte_tokenizer()) for split in SPLITS}

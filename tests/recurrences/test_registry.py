@@ -205,7 +205,7 @@ GIVEN: dict[str, Any] = {
 
 
 def found(name: str) -> tuple[dict[str, Any], list[str]]:
-    return recurrences._registered([_Given(name, name, recurrences.GROUP)])
+    return recurrences.REGISTRY.load([_Given(name, name, recurrences.REGISTRY.group)])
 
 
 def test_two_mechanisms_may_share_a_field_that_means_the_same() -> None:

@@ -36,8 +36,8 @@ def model_of(kind: str) -> WindowedEncoder:
     return small_encoder("roberta", spec, initializer_range=0.5)
 
 
-def answered(model: WindowedEncoder, split: Any, lanes: int = 4, **how: Any) -> AnswerEvaluation:
-    return evaluate_answers(model, split, LAYOUT, LONGEST, lanes, **how)
+def answered(model: WindowedEncoder, split: Any, batch_size: int = 4, **how: Any) -> AnswerEvaluation:
+    return evaluate_answers(model, split, LAYOUT, LONGEST, batch_size, **how)
 
 
 def known(found: AnswerEvaluation) -> list[float]:
@@ -105,7 +105,7 @@ def test_no_span_is_longer_than_allowed_or_leaves_the_text() -> None:
 @pytest.mark.parametrize("kind", ["plain", "recurrent"])
 def test_it_does_not_matter_how_many_are_read_side_by_side(kind: str, split: Any) -> None:
     model = model_of(kind)
-    one, many = answered(model, split, lanes=1), answered(model, split, lanes=5)
+    one, many = answered(model, split, batch_size=1), answered(model, split, batch_size=5)
     assert one.answers == many.answers and one.windows == many.windows and one.tokens == many.tokens
     assert known(one) == pytest.approx(known(many), rel=1e-5)
 

@@ -39,7 +39,7 @@ def by_hand(model: RecurrentGPT2, windowing: Windowing, tokens: np.ndarray) -> l
 def test_it_equals_reading_each_document_alone(memory: PooledSpec | None, windowing: Windowing) -> None:
     model, lengths = small_model(memory), [70, 3, 2, 1, 41, 9]
     split = split_of(lengths)
-    evaluation = evaluate(model, split, windowing, lanes=3)
+    evaluation = evaluate(model, split, windowing, batch_size=3)
     expected = [
         by_hand(model, windowing, split.tokens[begin : end + 1]) for begin, end in split.document_inputs()
     ]  # fmt: skip
@@ -51,7 +51,7 @@ def test_it_equals_reading_each_document_alone(memory: PooledSpec | None, window
 @pytest.mark.parametrize("memory", [None, PooledSpec(width=16, depth=1)])
 def test_the_number_of_lanes_changes_nothing(memory: PooledSpec | None) -> None:
     model, split = small_model(memory), split_of([50, 20, 33, 8, 64])
-    results = [evaluate(model, split, Windowing(8, 2), lanes=lanes) for lanes in (1, 2, 5, 16)]
+    results = [evaluate(model, split, Windowing(8, 2), batch_size=rows) for rows in (1, 2, 5, 16)]
     for result in results[1:]:
         assert result.document_nll == pytest.approx(results[0].document_nll, rel=1e-5)
         assert result.correct == results[0].correct
@@ -122,14 +122,14 @@ def test_another_documents_state_is_that_of_the_lane_before() -> None:
             log_p = model.logits(reading.top_BTK)[0].log_softmax(-1)
             expected[at] -= float(log_p[torch.arange(8), document[first + 1 : first + 9]].sum())
         states = [readings[1].state, readings[0].state]
-    handed = evaluate(model, split, Windowing(8), lanes=2, given="other")
+    handed = evaluate(model, split, Windowing(8), batch_size=2, given="other")
     assert handed.document_nll == pytest.approx(expected, rel=1e-5)
-    assert evaluate(model, split, Windowing(8), lanes=2).document_nll != pytest.approx(expected, rel=1e-3)
+    assert evaluate(model, split, Windowing(8), batch_size=2).document_nll != pytest.approx(expected, rel=1e-3)
 
 
 def test_a_lane_that_ran_dry_hands_on_the_last_state_that_it_had() -> None:
     model, lengths = small_model(PooledSpec(width=16, depth=1)), [65, 9]
-    evaluation = evaluate(model, split_of(lengths), Windowing(8), lanes=2, given="other")
+    evaluation = evaluate(model, split_of(lengths), Windowing(8), batch_size=2, given="other")
     split = split_of(lengths)
     short = torch.from_numpy(split.tokens[65:74].astype(np.int64))
     long = torch.from_numpy(split.tokens[:65].astype(np.int64))
@@ -146,5 +146,5 @@ def test_without_any_state_every_window_is_a_documents_first() -> None:
     model, split = small_model(PooledSpec(width=16, depth=1)), split_of([50, 33])
     plain = small_model()
     plain.load_state_dict(model.state_dict(), strict=False)
-    none = evaluate(model, split, Windowing(8, 2), lanes=2, given="none")
+    none = evaluate(model, split, Windowing(8, 2), batch_size=2, given="none")
     assert none.document_nll == pytest.approx(evaluate(plain, split, Windowing(8, 2)).document_nll, rel=1e-5)

@@ -36,7 +36,7 @@ def exact_match(recurrence: str, tokens: int) -> float:
     for report in trainer.run():
         if report.validation and report.validation["exact_match"] > 0.95:
             break
-    return task.evaluate(model, test, config.windowing, lanes=64).metrics()["exact_match"]
+    return task.evaluate(model, test, config.windowing, batch_size=64).metrics()["exact_match"]
 
 
 def test_a_model_with_a_state_answers_from_the_window_before() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,21 +18,41 @@ from recur_tune.models.pretrained import base_config
 from recur_tune.recurrences.registry import MECHANISMS
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.tasks import registry as tasks
-from recur_tune.tasks.language_modelling.spec import NEXT_TOKENS
-from recur_tune.tasks.question_answering.spec import ANSWERS
-from recur_tune.tasks.registry import TASKS, task_of
+from recur_tune.tasks.language_modelling.spec import LANGUAGE_MODELLING
+from recur_tune.tasks.question_answering.spec import QUESTION_ANSWERING
+from recur_tune.tasks.registry import TASKS, Quality, task_of
 
 GPT2, ROBERTA = (shape_of(base_config(name).to_dict()) for name in ("gpt2", "roberta-base"))
 
 
 def test_every_corpus_has_a_task_and_every_task_a_corpus() -> None:
-    assert {name: task_of(name).name for name in CORPORA if task_of(name) is ANSWERS}.keys() == ANSWERS.corpora
-    assert task_of("text:hotpotqa") is task_of("stdlib") is NEXT_TOKENS
-    assert task_of("hotpotqa:dev.json") is ANSWERS
+    assert {task_of(name).name for name in CORPORA} == TASKS.keys() and not [*tasks.homeless(CORPORA.values())]
+    assert {name for name in CORPORA if task_of(name) is QUESTION_ANSWERING} == {"hotpotqa", "squad", "facts", "spans"}
+    assert task_of("text:hotpotqa") is task_of("stdlib") is task_of("no corpus") is LANGUAGE_MODELLING
+    assert task_of("hotpotqa:dev.json") is QUESTION_ANSWERING
+
+
+def test_a_corpus_without_its_task_is_one_sentence() -> None:
+    [problem] = tasks.homeless([replace(CORPORA["text"], name="songs", task="singing")])
+    assert problem == (
+        "corpus: 'songs' is for the task 'singing', which is not installed; these are: language modelling, question "
+        "answering."
+    )
+
+
+def test_a_quality_has_one_title_and_fields_are_no_other_tasks() -> None:
+    other = replace(LANGUAGE_MODELLING, name="other", qualities=(Quality("f1_error", "wrong"),))
+    assert tasks.REGISTRY.refusal(other, TASKS) == (
+        "has a quality 'f1_error' of another title than that of 'question answering'"
+    )
+    assert tasks.REGISTRY.refusal(replace(QUESTION_ANSWERING, name="other"), TASKS) is None
+    tasks.check(COMMON)
+    with pytest.raises(UserError, match="task: 'question answering' has a field 'paragraphs', which every trial has"):
+        tasks.check({"paragraphs"})
 
 
 def test_every_quality_is_an_objective_of_one_task() -> None:
-    qualities = [quality for task in TASKS for quality in task.qualities]
+    qualities = [quality for task in TASKS.values() for quality in task.qualities]
     assert len({quality.name for quality in qualities}) == len(qualities)
     assert {name for name, one in OBJECTIVES.items() if one.kind == "quality"} == {one.name for one in qualities}
     assert OBJECTIVES["f1_error"].title == "1−F1"
@@ -56,8 +77,8 @@ def test_a_windows_question_is_no_text() -> None:
 @pytest.mark.parametrize(
     ("fields", "shape", "sentence"),
     [
-        ({"base": "gpt2", "corpus": "facts"}, GPT2, r"^base: gpt2 reads in one direction, and answers, which facts is"),
-        ({"base": "roberta-base"}, ROBERTA, r"^base: roberta-base reads in both directions, and next tokens, w"),
+        ({"base": "gpt2", "corpus": "facts"}, GPT2, r"^base: gpt2 reads in one direction, and question answering, w"),
+        ({"base": "roberta-base"}, ROBERTA, r"^base: roberta-base reads in both directions, and language modelling, w"),
         *(
             ({"base": "roberta-base", "corpus": "facts", "recurrence": name}, ROBERTA, f"'{name}' needs a decoder")
             for name, one in MECHANISMS.items()

@@ -71,7 +71,12 @@ def contend(
     train, validation = (prepare(corpus, split, tokenizer) for split in ("train", "validation"))
     model.config.window, model.config.overlap = trial.window, trial.overlap
     evaluation = evaluate(
-        model.to(device), validation, trial.windowing, lanes=trial.batch, precision=trial.precision, progress=progress
+        model.to(device),
+        validation,
+        trial.windowing,
+        batch_size=trial.batch,
+        precision=trial.precision,
+        progress=progress,
     )
     if trial.trainable == "recurrence":
         model.freeze_body()

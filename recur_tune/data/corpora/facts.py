@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from recur_tune.data.corpora.document import SPLITS, Split
+from recur_tune.data.corpora.kind import CorpusKind
 from recur_tune.data.corpora.numbers import check_number, read_numbers
 from recur_tune.data.corpora.questions import NoDocuments, Question
 
@@ -68,3 +69,12 @@ class FactsCorpus(NoDocuments):
     def _filled(self, words: list[str]) -> str:
         filler = (FILLER * (self.words // len(FILLER) + 1))[: self.words - len(words)]
         return " ".join([*filler, *words])
+
+
+FACTS = CorpusKind(
+    name="facts",
+    summary="synthetic questions, whose answer needs a fact from LAG paragraphs before (facts:lag=1)",
+    needs="nothing",
+    open=FactsCorpus.parse,
+    task="question answering",
+)

@@ -1,7 +1,8 @@
 """HotpotQA, distractor setting: questions over ten paragraphs, of which two are needed (Yang et al. 2018).
 
 The official files are lists of questions; the Hub has the same with columns in the place of pairs. Answers are texts,
-and nobody says where they stand: wherever the text stands in the paragraphs that support it, or else in any.
+and their places are not marked: an answer stands wherever its text stands in the paragraphs that support it, or else
+in any.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from recur_tune.data.corpora.document import Split
+from recur_tune.data.corpora.document import Corpus, Split
+from recur_tune.data.corpora.fetching import from_hub
+from recur_tune.data.corpora.kind import CorpusKind
 from recur_tune.data.corpora.questions import NoDocuments, Question, QuestionFiles, places_of
 
 CLOSED = frozenset({"yes", "no", "noanswer"})  # the official F1 gives nothing for a part of these
+_COMMIT = "1908d6afbbead072334abe2965f91bd2709910ab"
 _ONE_IN = 20  # training questions are for validation; the official development set is the test, as in the paper
 
 
@@ -61,3 +65,18 @@ def parse_hotpotqa(rows: Iterable[Any]) -> Iterator[Question]:
             needed = [number for number, title in enumerate(titles) if title in supporting]
             spans = places_of(answer, paragraphs, needed) or places_of(answer, paragraphs, range(len(paragraphs)))
         yield Question(str(row.get("_id") or row.get("id")), row["question"], paragraphs, (answer,), tuple(spans))
+
+
+def _open(where: str) -> Corpus:
+    if where:
+        return hotpotqa_files(where)
+    return HotpotQAHub(lambda split: from_hub("hotpotqa", "hotpotqa/hotpot_qa", "distractor", split, _COMMIT))
+
+
+HOTPOTQA = CorpusKind(
+    name="hotpotqa",
+    summary="questions over ten paragraphs each, distractor setting (hotpotqa:FILE for the official JSON)",
+    needs="the Hub or files",
+    open=_open,
+    task="question answering",
+)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from recur_tune.data.corpora.document import SPLITS, Document, Split
+from recur_tune.data.corpora.kind import CorpusKind
 from recur_tune.data.corpora.numbers import check_number, read_numbers
 
 _FILLER = b"rain falls on the old town and the river runs slow under stone bridges while bells ring far off "
@@ -82,3 +83,11 @@ def _stated(value: int) -> bytes:
 
 def _asked(value: int) -> bytes:
     return b" it was " + _VALUES[value : value + 1]
+
+
+RECALL = CorpusKind(
+    name="recall",
+    summary="synthetic: a fact stated in one window is asked for LAG windows later (recall:lag=2)",
+    needs="nothing",
+    open=RecallCorpus.parse,
+)

@@ -19,7 +19,9 @@ from itertools import groupby, pairwise
 import numpy as np
 
 from recur_tune.data.corpora.document import SPLITS, Corpus, Extent, Split
+from recur_tune.data.corpora.kind import CorpusKind
 from recur_tune.data.corpora.questions import BLANK, NoDocuments, Question, places_of
+from recur_tune.data.corpora.text_folder import TextFolder
 
 PIECE_WORDS = 400  # of a text: two or three windows of 300 tokens, so that the answer is in reach
 PIECE_QUESTIONS = 5  # at most: each of them reads all of the piece
@@ -185,3 +187,12 @@ def _joined(sentences: Piece) -> tuple[str, ...]:
     """As paragraphs."""
     grouped = groupby(sentences, key=lambda sentence: sentence.paragraph)
     return tuple(" ".join(sentence.text for sentence in paragraph) for _, paragraph in grouped)
+
+
+SPANS = CorpusKind(
+    name="spans",
+    summary="questions of words that recur in any folder of text files, spans:DIR as text:DIR",
+    needs="files",
+    open=lambda where: SpansCorpus(TextFolder(where, name="spans")),
+    task="question answering",
+)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from recur_tune.data.corpora.kind import CorpusKind
 from recur_tune.data.corpora.questions import Question, QuestionFiles
 
 
@@ -24,3 +25,12 @@ def parse_squad(file: Any) -> Iterator[Question]:
                 spans = {(0, at, at + len(answer)) for answer, at in marked if answer and text[at:].startswith(answer)}
                 answers = tuple(dict.fromkeys(answer for answer, _ in marked))
                 yield Question(str(asked["id"]), asked["question"], (text,), answers, tuple(sorted(spans)))
+
+
+SQUAD = CorpusKind(
+    name="squad",
+    summary="questions in SQuAD's file format, squad:FILE",
+    needs="a file",
+    open=squad_files,
+    task="question answering",
+)

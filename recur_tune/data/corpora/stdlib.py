@@ -19,6 +19,7 @@ from pathlib import Path
 from pydoc_data import topics
 
 from recur_tune.data.corpora.document import Document, Split
+from recur_tune.data.corpora.kind import CorpusKind, without_options
 
 # Not written to be read: tests, generated tables, vendored wheels and other people's packages.
 _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__", "ensurepip", "pydoc_data"}
@@ -99,3 +100,11 @@ def _docstrings(path: Path) -> str:
             heading = getattr(node, "name", path.stem)
             parts.append(f"{heading}: {inspect.cleandoc(text)}\n\n")
     return "".join(parts)
+
+
+STDLIB = CorpusKind(
+    name="stdlib",
+    summary="help topics and docstrings of this Python, about 2 MB of English",
+    needs="nothing",
+    open=without_options(StdlibCorpus()),
+)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from recur_tune.data.corpora.document import SPLITS, Document, Split
+from recur_tune.data.corpora.kind import CorpusKind, without_options
 
 HEROES = "Ada Ben Cleo Dora Emil Finn Gwen Hugo"
 SCENES = (  # of each its things, the deeds that are done to them, and its places
@@ -68,3 +69,11 @@ def _tale(random: np.random.Generator) -> str:
         )
         tale += sentences[random.integers(len(sentences))]
     return tale
+
+
+TALES = CorpusKind(
+    name="tales",
+    summary="synthetic: made-up tales, each of one hero in one scene, which short windows soon forget",
+    needs="nothing",
+    open=without_options(TalesCorpus()),
+)

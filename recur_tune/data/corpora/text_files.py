@@ -7,7 +7,8 @@ full of replacement characters.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from recur_tune.common.errors import UserError
@@ -47,6 +48,14 @@ def look_at(files: Sequence[Path], split: str) -> Extent:
     if found:
         raise _refusal(found, len(files))
     return Extent(files=len(files), bytes=sum(sizes.values()))
+
+
+def digest_of(parts: Iterable[bytes]) -> str:
+    """A digest of contents in their order."""
+    digest = hashlib.blake2b(digest_size=20)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
 
 
 def flaw(data: bytes, whole: bool = True) -> str | None:

@@ -1,4 +1,7 @@
-"""Families of decoders and encoders: transformers' own models, with a recurrence between their windows."""
+"""Registry of bodies: transformers' own models, with a recurrence between their windows; one file a family.
+
+A new one is a file in here and a line below, and a line in `recur_tune.common.shape`, which is read without torch.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from recur_tune.models.bodies.llama import RecurrentLlama, RecurrentMistral, Rec
 from recur_tune.models.bodies.mpnet import RecurrentMPNet
 from recur_tune.models.windowed import Windowed
 
-# By transformers' `model_type`, as recur_tune.common.shape has them.
+# By transformers' `model_type`.
 BODIES: dict[str, type[Windowed]] = {
     "gpt2": RecurrentGPT2,
     "llama": RecurrentLlama,

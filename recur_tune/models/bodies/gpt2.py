@@ -22,6 +22,7 @@ class RecurrentGPT2(WindowedDecoder, GPT2PreTrainedModel, GenerationMixin):
     """A pretrained GPT-2 and the recurrence that connects its windows."""
 
     config_class = RecurrentGPT2Config
+    dropout_fields = ("resid_pdrop", "embd_pdrop", "attn_pdrop")
     _tied_weights_keys = {"lm_head.weight": "transformer.wte.weight"}
 
     def __init__(self, config: RecurrentGPT2Config) -> None:

@@ -35,7 +35,7 @@ _PLAIN = Unit(_plain, parse_count)
 OBJECTIVES: dict[str, Objective] = {
     objective.name: objective
     for objective in (
-        *(Objective(*quality, "quality", _PLAIN) for task in TASKS for quality in task.qualities),
+        *(Objective(*quality, "quality", _PLAIN) for task in TASKS.values() for quality in task.qualities),
         *(Objective(cost.name, cost.title, "cost", cost.unit) for cost in descriptors.COSTS.values()),
     )
 }

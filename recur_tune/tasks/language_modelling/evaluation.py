@@ -81,12 +81,12 @@ def evaluate(
     model: WindowedDecoder,
     split: TokenisedSplit,
     windowing: Windowing,
-    lanes: int = 16,
+    batch_size: int = 16,
     precision: Precision = "auto",
     progress: Callable[[int], None] = lambda tokens: None,
     given: GivenState = "own",
 ) -> Evaluation:
-    """Score a split. `lanes` documents are read side by side; the result does not depend on how many.
+    """Score a split. `batch_size` documents are read side by side; the result does not depend on how many.
 
     To see what the state is worth, every window can be `given` no state, or that of another document's window before
     instead of its own document's.
@@ -102,18 +102,18 @@ def evaluate(
     answers: list[tuple[torch.Tensor, torch.Tensor]] = []  # what the model says of them, still on the device
     with autocast(device, precision):
         head_VK = padded_weight(model.lm_head.weight)
-    for batch, table_B5 in evaluation_batches(split, windowing, lanes, carry_state):
+    for batch, table_B5 in evaluation_batches(split, windowing, batch_size, carry_state):
         on_device = batch.to(device)
-        lane, place = np.nonzero(batch.targets_WBT[0].numpy() != NOT_SCORED)
-        rows = torch.from_numpy(lane * windowing.size + place).to(device, non_blocking=True)
+        row, place = np.nonzero(batch.targets_WBT[0].numpy() != NOT_SCORED)
+        rows = torch.from_numpy(row * windowing.size + place).to(device, non_blocking=True)
         with autocast(device, precision):
             top_BTK, state = read_on(model, on_device, table_B5, state, windowing.overlap, given)
         # Only what is scored is projected: in an overlapped window that may be a small part.
         top_NK, target_N = top_BTK.flatten(0, 1)[rows], on_device.targets_WBT[0].flatten()[rows]
         answers.append(likelihoods(top_NK, head_VK, target_N, len(model.lm_head.weight)))
-        target = table_B5[lane, 0] + place + 1
+        target = table_B5[row, 0] + place + 1
         places.append(target)
-        depth[target], position[target] = table_B5[lane, 4], place
+        depth[target], position[target] = table_B5[row, 4], place
         scored_so_far += batch.scored
         progress(scored_so_far)
     model.train(was_training)
@@ -127,7 +127,7 @@ def evaluate(
 def read_on(
     model: Windowed, batch: WindowBatch, table_B5: np.ndarray, state: State | None, overlap: int, given: GivenState
 ) -> tuple[torch.Tensor, State | None]:
-    """The next window of every lane: its last layer, and the state that the one behind it is given."""
+    """The next window of every row of the batch: its last layer, and the state that the one behind it is given."""
     start = batch.starts[0]
     reading = model.read(
         batch.inputs_WBT[0],
@@ -139,7 +139,7 @@ def read_on(
 
 
 def handed_round(left: State | None, before: State | None, table_B5: np.ndarray) -> State | None:
-    """Every lane gets the state of the one before it; a lane that has run dry keeps handing on what it last got."""
+    """Every row gets the state of the one before it; one without a window left passes on what it last got."""
     if left is None or before is None:
         return None if left is None else tuple(one.roll(1, 0) for one in left)
     reads_B = torch.from_numpy(table_B5[:, 4] >= 0).to(left[0].device)

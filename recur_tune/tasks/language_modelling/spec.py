@@ -1,24 +1,22 @@
-"""next tokens: language modelling. Every token of a text is predicted from those before it."""
+"""Language modelling: every token of a text is predicted from those before it."""
 
 from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
-from recur_tune.common.shape import padded
-from recur_tune.tasks.task import Quality, Task
+from recur_tune.tasks.task import Quality, Task, next_token_head
 
 
-class NextTokensSpec(BaseModel):
+class LanguageModellingSpec(BaseModel):
     """It has no fields of its own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-NEXT_TOKENS = Task(
-    name="next tokens",
-    corpora=None,
-    spec=NextTokensSpec,
-    module="recur_tune.tasks.language_modelling.code:NextTokens",
+LANGUAGE_MODELLING = Task(
+    name="language modelling",
+    spec=LanguageModellingSpec,
+    module="recur_tune.tasks.language_modelling.code:LanguageModelling",
     qualities=(
         Quality("perplexity", "perplexity per word"),
         Quality("token_perplexity", "perplexity per token"),
@@ -28,5 +26,5 @@ NEXT_TOKENS = Task(
     loss_of="token",
     bidirectional=False,
     reserved=lambda spec: 0,
-    head=lambda shape, positions: positions * shape.hidden * padded(shape.vocabulary),
+    head=next_token_head,
 )

@@ -1,4 +1,4 @@
-"""Answers: a span of a question's paragraphs, or yes or no."""
+"""Question answering: an answer is a span of a question's paragraphs, or yes or no."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from recur_tune.tasks.question_answering.question_windows import Layout, Questio
 from recur_tune.tasks.seam import GivenState
 
 
-class Answers:
+class QuestionAnswering:
     """Its splits are questions with their paragraphs."""
 
     prepare = staticmethod(prepare_questions)
@@ -49,13 +49,15 @@ class Answers:
         model: WindowedEncoder,
         split: QuestionSplit,
         windowing: Windowing,
-        lanes: int = 16,
+        batch_size: int = 16,
         precision: Precision = "auto",
         progress: Callable[[int], None] = lambda tokens: None,
         given: GivenState = "own",
     ) -> AnswerEvaluation:
         """F1 and exact match."""
-        return evaluate_answers(model, split, self._layout(windowing), self._longest, lanes, precision, progress, given)
+        return evaluate_answers(
+            model, split, self._layout(windowing), self._longest, batch_size, precision, progress, given
+        )
 
     def _layout(self, windowing: Windowing) -> Layout:
         return Layout(windowing, self._question_tokens, self._paragraphs)

@@ -1,6 +1,6 @@
 """Answers of a model to the questions of a split: the best span of all windows, or yes or no.
 
-Shape suffixes: B lanes, T positions, L lengths of a span, K hidden size, Q questions.
+Shape suffixes: B rows of a batch, T positions, L lengths of a span, K hidden size, Q questions.
 """
 
 from __future__ import annotations
@@ -88,19 +88,19 @@ def evaluate_answers(
     split: QuestionSplit,
     layout: Layout,
     longest: int,
-    lanes: int = 16,
+    batch_size: int = 16,
     precision: Precision = "auto",
     progress: Callable[[int], None] = lambda tokens: None,
     given: GivenState = "own",
 ) -> AnswerEvaluation:
-    """Answer every question; the result does not depend on how many `lanes` are read side by side.
+    """Answer every question; the result does not depend on the batch size.
 
     Args:
         model: An encoder with its heads.
         split: The questions.
         layout: How they become windows.
         longest: Tokens of the longest span that is taken for an answer.
-        lanes: Questions side by side.
+        batch_size: Questions that are read side by side.
         precision: Of products.
         progress: Hears how many tokens have been read.
         given: The state that a window gets: its question's own, none, or another question's.
@@ -109,7 +109,7 @@ def evaluate_answers(
     model.eval()
     started, state, read, windows = time.perf_counter(), None, 0, 0
     found = _Found(model, split, layout, longest)
-    for batch, table_B5 in question_batches(split, layout, lanes, carry_state=model.recurrence is not None):
+    for batch, table_B5 in question_batches(split, layout, batch_size, carry_state=model.recurrence is not None):
         on_device = batch.to(device)
         with autocast(device, precision):
             top_BTK, state = read_on(model, on_device, table_B5, state, layout.windowing.overlap, given)
@@ -153,21 +153,21 @@ class _Found:
         self._sums_Q22 = np.full((questions, 2, 2), -np.inf)
 
     def look(self, top_BTK: torch.Tensor, targets_BT: torch.Tensor, table_B5: np.ndarray) -> int:
-        """At a window of every lane that has one, some perhaps of the same question; how many there were."""
-        lanes = np.flatnonzero(table_B5[:, QUESTION] >= 0)
-        questions = table_B5[lanes, QUESTION].tolist()
+        """At a window of every row that has one, some perhaps of the same question; how many there were."""
+        rows = np.flatnonzero(table_B5[:, QUESTION] >= 0)
+        questions = table_B5[rows, QUESTION].tolist()
         at = [self._place[question] for question in questions]
-        spans_BT2 = self._model.qa_outputs(top_BTK[lanes])
+        spans_BT2 = self._model.qa_outputs(top_BTK[rows])
         for place, question, begin, (score, first, last) in zip(
-            at, questions, table_B5[lanes, BEGIN].tolist(),
-            zip(*_best_spans(spans_BT2, targets_BT[lanes], self._longest), strict=True), strict=True,
+            at, questions, table_B5[rows, BEGIN].tolist(),
+            zip(*_best_spans(spans_BT2, targets_BT[rows], self._longest), strict=True), strict=True,
         ):  # fmt: skip
             shift = begin - self._layout.text_begins(self._split, question)
             self._best[place] = max(self._best[place], _Best(score, first + shift, last + shift))
-        sums_B22 = _log_sums(spans_BT2, targets_BT[lanes]).cpu().numpy()
+        sums_B22 = _log_sums(spans_BT2, targets_BT[rows]).cpu().numpy()
         np.logaddexp.at(self._sums_Q22, at, sums_B22)
-        self._first_QK.index_reduce_(0, torch.tensor(at, device=top_BTK.device), top_BTK[lanes, 0], "amax")
-        return len(lanes)
+        self._first_QK.index_reduce_(0, torch.tensor(at, device=top_BTK.device), top_BTK[rows, 0], "amax")
+        return len(rows)
 
     def answers(self) -> tuple[list[str], list[float | None]]:
         """Of every question, and how unlikely the right one was held to be, in nats."""
@@ -186,7 +186,7 @@ class _Found:
 def _best_spans(
     spans_BT2: torch.Tensor, targets_BT: torch.Tensor, longest: int
 ) -> tuple[list[float], list[int], list[int]]:
-    """In every lane the span of the text with the highest sum of a start's and an end's score: that sum, and where the
+    """In every row the span of the text with the highest sum of a start's and an end's score: that sum, and where the
     span starts and ends."""
     start_BT, end_BT = spans_BT2.masked_fill(~in_text(targets_BT)[..., None], NEVER).unbind(-1)
     last_BT, length_BT = F.pad(end_BT, (0, longest - 1), value=NEVER).unfold(1, longest, 1).max(-1)

@@ -1,6 +1,6 @@
 """Questions to windows: `[CLS] question [SEP] text [SEP]`, and padding where the text ends.
 
-Shape suffixes: W windows of a chain, B lanes read side by side, T positions of a window.
+Shape suffixes: W windows of a chain, B rows of a batch, T positions of a window.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from recur_tune.common.windowing import BEGIN, END, ENDS, NOT_SCORED, SCORED_FRO
 from recur_tune.data.batches import FRESH, TrainingStream, WindowBatch, packed_rows, side_by_side
 from recur_tune.tasks.question_answering.question_tokens import QuestionSplit
 
-QUESTION = 4  # in a table of scheduled windows: the question's number; -1 where a lane has run dry
+QUESTION = 4  # in a table of scheduled windows: the question's number; -1 where a row has nothing left to read
 _KINDS = {"yes": 1, "no": 2}  # of answers, where they are no span of the text
 _IDLE = np.array([0, 0, 0, 1, -1], dtype=np.int64)
 
@@ -54,10 +54,10 @@ class Layout:
 
     def gather(self, split: QuestionSplit, table_WB5: np.ndarray) -> WindowBatch:
         """Scheduled windows as tensors; targets say what `recur_tune.models.span_loss` has about them."""
-        windows, lanes, _ = table_WB5.shape
-        inputs = np.full((windows, lanes, self.windowing.size), split.marks.padding, dtype=np.int64)
+        windows, rows, _ = table_WB5.shape
+        inputs = np.full((windows, rows, self.windowing.size), split.marks.padding, dtype=np.int64)
         targets = np.full_like(inputs, NOT_SCORED)
-        for place in np.ndindex(windows, lanes):
+        for place in np.ndindex(windows, rows):
             begin, end, _, _, question = table_WB5[place].tolist()
             inputs[place][0] = split.marks.first
             if question >= 0:
@@ -128,12 +128,12 @@ class QuestionStream(TrainingStream):
 
 
 def question_batches(
-    split: QuestionSplit, layout: Layout, lanes: int, carry_state: bool
+    split: QuestionSplit, layout: Layout, batch_size: int, carry_state: bool
 ) -> Iterator[tuple[WindowBatch, np.ndarray]]:
-    """Every question from its first window to its last, `lanes` of them side by side, one window a step."""
+    """Every question from its first window to its last, `batch_size` of them side by side, one window a step."""
     tables = [layout.cut(split, int(question)) for question in split.chosen]
     units = tables if carry_state else [table[at : at + 1] for table in tables for at in range(len(table))]
-    for table_B5 in side_by_side(units, lanes):
+    for table_B5 in side_by_side(units, batch_size):
         yield layout.gather(split, table_B5[None]), table_B5
 
 

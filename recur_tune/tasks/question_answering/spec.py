@@ -1,4 +1,4 @@
-"""answers: extractive question answering over windows (the paper's section 5.4).
+"""Question answering: extractive, over windows (the paper's section 5.4).
 
 Every window begins with the question. An answer is a span of the text, or `yes` or `no`.
 """
@@ -15,8 +15,8 @@ from recur_tune.tasks.task import Quality, Task
 MARKS = 3  # in every window: one before the question, one behind it, one behind the text
 
 
-class AnswersSpec(BaseModel):
-    """The fields of `answers`."""
+class QuestionAnsweringSpec(BaseModel):
+    """The fields of question answering."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -31,11 +31,10 @@ class AnswersSpec(BaseModel):
     answer_tokens: PositiveInt = Field(30, description="the longest span that is taken for an answer")
 
 
-ANSWERS = Task(
-    name="answers",
-    corpora=frozenset({"hotpotqa", "squad", "facts", "spans"}),
-    spec=AnswersSpec,
-    module="recur_tune.tasks.question_answering.code:Answers",
+QUESTION_ANSWERING = Task(
+    name="question answering",
+    spec=QuestionAnsweringSpec,
+    module="recur_tune.tasks.question_answering.code:QuestionAnswering",
     qualities=(Quality("f1_error", "1−F1"), Quality("exact_match_error", "1−EM")),
     loss_of="question",
     bidirectional=True,
