@@ -166,7 +166,7 @@ class Chain(nn.Module):
         masked = entry is not None and (self.uniform or batch.starts[window] == "some")
         fresh_B = batch.fresh_WB[window] if masked else None
         leave_state = self.uniform or window < len(batch.starts) - 1
-        reading = self.model.read(batch.inputs_WBT[window], entry, fresh_B, leave_state=leave_state, arithmetic=step)
+        reading = self.model.read(batch.inputs_WBT[window], entry, fresh_B, leave_state=leave_state, ops=step)
         return reading.top_BTK.flatten(0, 1), reading.state
 
 

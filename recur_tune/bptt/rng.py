@@ -16,21 +16,21 @@ class RngStates:
     """Remembers the RNG state before each window and goes back to it."""
 
     def __init__(self, model: Windowed) -> None:
-        self.thrown = model.training and model.body.drops_out
+        self.has_dropout = model.training and model.body.has_dropout
         self.devices = [device] if (device := next(model.parameters()).device).type == "cuda" else []
         self._before: dict[int, tuple[torch.Tensor, ...]] = {}
 
     @contextmanager
     def first(self, window: int) -> Iterator[None]:
         """While a window is run for the first time."""
-        if self.thrown:
+        if self.has_dropout:
             self._before[window] = (torch.get_rng_state(), *map(torch.cuda.get_rng_state, self.devices))
         yield
 
     @contextmanager
     def again(self, window: int) -> Iterator[None]:
         """While it is run again; afterwards chance goes on where it was."""
-        if not self.thrown:
+        if not self.has_dropout:
             yield
             return
         with torch.random.fork_rng(self.devices):
@@ -47,7 +47,7 @@ class GraphRngStates(RngStates):
 
     def __init__(self, model: Windowed, windows: int, graph: torch.cuda.CUDAGraph) -> None:
         super().__init__(model)
-        if not self.thrown:
+        if not self.has_dropout:
             return
         [self._device] = self.devices
         seeds = torch.randint(_SEEDS, (windows,)).tolist()
@@ -60,13 +60,13 @@ class GraphRngStates(RngStates):
     @contextmanager
     def first(self, window: int) -> Iterator[None]:
         """While a window is run for the first time."""
-        with self._from(self._firsts[window] if self.thrown else None):
+        with self._from(self._firsts[window] if self.has_dropout else None):
             yield
 
     @contextmanager
     def again(self, window: int) -> Iterator[None]:
         """While it is run again."""
-        with self._from(self._agains[window] if self.thrown else None):
+        with self._from(self._agains[window] if self.has_dropout else None):
             yield
 
     @contextmanager

@@ -18,13 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from recur_tune.ops.autograd import Arithmetic, Product, split_heads
+from recur_tune.ops.autograd import BlockOps, Product, split_heads
 from recur_tune.ops.body import Block, CosSin
 from recur_tune.ops.reference import in_places, rms_norm
 from recur_tune.recurrences.seam import Heads
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]  # each [B, G, S, D]
-Pass = Callable[..., torch.Tensor]  # one of `passes.py` or of `kernels.py`
+PointwiseOp = Callable[..., torch.Tensor]  # one of `passes.py` or of `kernels.py`
 Adapt = Callable[[torch.Tensor, Heads], torch.Tensor]  # what heads took, by a window pass's hook
 
 
@@ -53,7 +53,7 @@ class Extra:
 
 
 def attend(
-    arithmetic: Arithmetic,
+    ops: BlockOps,
     block: Block,
     qkv: Product,
     cos_sin: CosSin | None = None,
@@ -66,7 +66,7 @@ def attend(
     """What every position takes from those that it may see, and the keys and values that there are now.
 
     Args:
-        arithmetic: How the projections are run.
+        ops: How the projections are run.
         block: Whose attention this is.
         qkv: The window's queries, keys and values in one.
         cos_sin: The window's rotary positions; None where positions are not rotary.
@@ -77,14 +77,12 @@ def attend(
         adapt: Is given what was taken, and queries, keys and values before rotary positions; gives what is taken.
     """
     if block.query_norm is not None:
-        qkv = _head_norms(arithmetic.value(qkv), block)
+        qkv = _head_norms(ops.value(qkv), block)
     as_they_are = (
         cos_sin is None and extra is None
     )  # then a window pass has the same heads, and one pass their gradients
     own = q_BHSD, k_BGSD, v_BGSD = (
-        arithmetic.heads(qkv, block, cos_sin)
-        if extra is None
-        else _packed_heads(arithmetic, block, qkv, cos_sin, extra)
+        ops.heads(qkv, block, cos_sin) if extra is None else _packed_heads(ops, block, qkv, cos_sin, extra)
     )
     if past is not None:
         k_BGSD, v_BGSD = (
@@ -101,18 +99,16 @@ def attend(
     )  # fmt: skip
     out_BSC = out_BHSD.transpose(1, 2).flatten(2)
     if extra is not None:
-        out_BSC = _Unpacked.apply(out_BSC, extra.rows_BMC.shape[1], extra.seen_B, arithmetic.passes.move)
+        out_BSC = _Unpacked.apply(out_BSC, extra.rows_BMC.shape[1], extra.seen_B, ops.pointwise.move)
     if adapt is not None:
-        out_BSC = adapt(out_BSC, lambda: own if as_they_are else arithmetic.heads(qkv, block))
+        out_BSC = adapt(out_BSC, lambda: own if as_they_are else ops.heads(qkv, block))
     return out_BSC, (k_BGSD, v_BGSD)
 
 
-def inserted_keys_values(arithmetic: Arithmetic, block: Block, inserted_BMK: torch.Tensor) -> torch.Tensor:
+def inserted_keys_values(ops: BlockOps, block: Block, inserted_BMK: torch.Tensor) -> torch.Tensor:
     """Of embeddings, by the layer's own norm and projections; no queries, so only that part of them is needed."""
-    _, extra, _ = arithmetic.norm_project(
-        inserted_BMK, None, block.attention_norm, block.qkv, begin=block.query_columns
-    )
-    return _key_norm(arithmetic.value(extra), block)
+    _, extra, _ = ops.norm_project(inserted_BMK, None, block.attention_norm, block.qkv, begin=block.query_columns)
+    return _key_norm(ops.value(extra), block)
 
 
 def split_keys_values(rows_BMC: torch.Tensor, block: Block) -> KeysValues:
@@ -123,23 +119,21 @@ def split_keys_values(rows_BMC: torch.Tensor, block: Block) -> KeysValues:
     return k_BGMD, v_BGMD
 
 
-def rotary_keys_values(
-    arithmetic: Arithmetic, block: Block, rows_BMC: torch.Tensor, cos_sin: CosSin | None
-) -> torch.Tensor:
+def rotary_keys_values(ops: BlockOps, block: Block, rows_BMC: torch.Tensor, cos_sin: CosSin | None) -> torch.Tensor:
     """Keys and values with rotary positions in the keys."""
     return (
         rows_BMC
         if cos_sin is None
-        else _Rotated.apply(rows_BMC, *cos_sin, block.key_value_heads, arithmetic.passes.apply_rotary)
+        else _Rotated.apply(rows_BMC, *cos_sin, block.key_value_heads, ops.pointwise.apply_rotary)
     )
 
 
 def _packed_heads(
-    arithmetic: Arithmetic, block: Block, qkv: Product, cos_sin: CosSin | None, extra: Extra
+    ops: BlockOps, block: Block, qkv: Product, cos_sin: CosSin | None, extra: Extra
 ) -> tuple[torch.Tensor, ...]:
     """Queries, keys and values of what is inserted and of the window's own, each [B, heads, S, head size]."""
     return _PackedHeads.apply(
-        *arithmetic.parts(qkv), extra.rows_BMC, extra.places_MC, extra.seen_B, arithmetic.passes, block,
+        *ops.with_grad_bias(qkv), extra.rows_BMC, extra.places_MC, extra.seen_B, ops.pointwise, block,
         *(cos_sin or (None, None)),
     )  # fmt: skip
 
@@ -177,7 +171,12 @@ class _Rotated(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, apply_rotary: Pass
+        ctx: Any,
+        qkv_BTC: torch.Tensor,
+        cos_TD: torch.Tensor,
+        sin_TD: torch.Tensor,
+        heads: int,
+        apply_rotary: PointwiseOp,
     ) -> torch.Tensor:
         ctx.save_for_backward(cos_TD, sin_TD)
         ctx.heads, ctx.apply_rotary = heads, apply_rotary
@@ -185,8 +184,8 @@ class _Rotated(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_turned_BTC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return ctx.apply_rotary(grad_turned_BTC, *ctx.saved_tensors, ctx.heads, back=True), None, None, None, None
+    def backward(ctx: Any, grad_rotated_BTC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return ctx.apply_rotary(grad_rotated_BTC, *ctx.saved_tensors, ctx.heads, inverse=True), None, None, None, None
 
 
 class _PackedHeads(torch.autograd.Function):
@@ -196,28 +195,28 @@ class _PackedHeads(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, value: torch.Tensor, grad_bias: torch.Tensor | None, extra_BMC: torch.Tensor,
-        places_MC: torch.Tensor | None, seen_B: torch.Tensor | None, passes: Any, block: Block,
+        places_MC: torch.Tensor | None, seen_B: torch.Tensor | None, pointwise: Any, block: Block,
         cos_TD: torch.Tensor | None, sin_TD: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-        ctx.grad_bias, ctx.seen, ctx.passes, ctx.positions = grad_bias, seen_B, passes, value.shape[1]
-        ctx.inserted, ctx.kinds = extra_BMC.shape[1], (extra_BMC.dtype, None if places_MC is None else places_MC.dtype)
+        ctx.grad_bias, ctx.seen, ctx.pointwise, ctx.positions = grad_bias, seen_B, pointwise, value.shape[1]
+        ctx.inserted, ctx.dtypes = extra_BMC.shape[1], (extra_BMC.dtype, None if places_MC is None else places_MC.dtype)
         ctx.save_for_backward(cos_TD, sin_TD)
         if cos_TD is not None and sin_TD is not None:  # before it is moved
-            value = passes.apply_rotary(value, cos_TD, sin_TD, block.rotary_heads)
-        return split_heads(passes.pack(extra_BMC, value, seen_B, places_MC), block)
+            value = pointwise.apply_rotary(value, cos_TD, sin_TD, block.rotary_heads)
+        return split_heads(pointwise.pack(extra_BMC, value, seen_B, places_MC), block)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_heads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         parts = tuple(part.transpose(1, 2).flatten(2) for part in grad_heads)
-        (cos_TD, sin_TD), (kind, kind_of_places), gradients = ctx.saved_tensors, ctx.kinds, [None] * 9
+        (cos_TD, sin_TD), (extra_dtype, places_dtype), gradients = ctx.saved_tensors, ctx.dtypes, [None] * 9
         if ctx.needs_input_grad[0]:
             cos_sin, down = None if cos_TD is None else (cos_TD, sin_TD), ctx.inserted if ctx.seen is None else ctx.seen
-            gradients[0] = ctx.passes.join(parts, ctx.grad_bias, cos_sin, down, ctx.positions)
+            gradients[0] = ctx.pointwise.join(parts, ctx.grad_bias, cos_sin, down, ctx.positions)
         if ctx.needs_input_grad[2]:
-            gradients[2] = ctx.passes.grad_extra(parts[1:], ctx.inserted, ctx.seen).to(kind)
+            gradients[2] = ctx.pointwise.grad_extra(parts[1:], ctx.inserted, ctx.seen).to(extra_dtype)
         if ctx.needs_input_grad[3]:
-            gradients[3] = ctx.passes.grad_places(parts[1:], ctx.inserted, ctx.seen, kind_of_places)
+            gradients[3] = ctx.pointwise.grad_places(parts[1:], ctx.inserted, ctx.seen, places_dtype)
         return tuple(gradients)
 
 
@@ -226,7 +225,7 @@ class _Unpacked(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, out_BSC: torch.Tensor, inserted: int, seen_B: torch.Tensor | None, move: Pass
+        ctx: Any, out_BSC: torch.Tensor, inserted: int, seen_B: torch.Tensor | None, move: PointwiseOp
     ) -> torch.Tensor:
         ctx.rows, ctx.down, ctx.move = out_BSC.shape[1], inserted if seen_B is None else seen_B, move
         return move(out_BSC, -ctx.down, ctx.rows - inserted)

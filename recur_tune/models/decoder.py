@@ -23,11 +23,11 @@ from recur_tune.common.windowing import NOT_SCORED
 from recur_tune.models.attention import Extra, attend, inserted_keys_values, rotary_keys_values
 from recur_tune.models.kv_cache import Cache, TextCache
 from recur_tune.models.windowed import Windowed, WindowOutput
-from recur_tune.ops.autograd import Arithmetic, Product
+from recur_tune.ops.autograd import BlockOps, Product
 from recur_tune.ops.body import CosSin
 from recur_tune.recurrences.seam import State, WindowPass
 
-_BY_AUTOGRAD = Arithmetic()
+_BY_AUTOGRAD = BlockOps()
 _CALIBRATED_TOGETHER = 16  # texts
 
 
@@ -50,7 +50,7 @@ class WindowedDecoder(Windowed):
         cache: Cache | None = None,
         leave_state: bool = True,
         overlap: int | None = None,
-        arithmetic: Arithmetic = _BY_AUTOGRAD,
+        ops: BlockOps = _BY_AUTOGRAD,
     ) -> WindowOutput:
         """Run one window.
 
@@ -61,17 +61,17 @@ class WindowedDecoder(Windowed):
             cache: The window's earlier part, updated in place.
             leave_state: False spares making the state where nobody reads on.
             overlap: Tokens that the next window reads again; default: the configuration's.
-            arithmetic: How the blocks' operations are run.
+            ops: How the blocks' operations are run.
         """
         begin, positions = cache.length if cache else 0, tokens_BT.shape[1]
         window_pass = cache.window_pass if cache else None
         if window_pass is None and self.recurrence is not None:
             window_pass = self.recurrence.open(state, fresh_B, in_parts=cache is not None)
-            window_pass.fused = arithmetic.fused
+            window_pass.fused = ops.fused
         position_BT = torch.arange(begin, begin + positions, device=tokens_BT.device)[None]
         if window_pass is not None and window_pass.moved_B is not None:
             position_BT = position_BT + window_pass.moved_B[:, None]
-        x_BTK = arithmetic.embed(tokens_BT, position_BT, self.body)
+        x_BTK = ops.embed(tokens_BT, position_BT, self.body)
         before_BMK = window_pass.before() if window_pass is not None and not begin else None
         behind_BMK = window_pass.behind() if window_pass is not None and leave_state and cache is None else None
         first = 0 if before_BMK is None else before_BMK.shape[1]
@@ -79,7 +79,7 @@ class WindowedDecoder(Windowed):
         if len(rows) > 1:
             x_BTK = torch.cat(rows, dim=1)
         observed = leave_state or cache is not None
-        top_BTK = self._run(x_BTK, begin - first, window_pass, fresh_B, cache, observed, arithmetic)
+        top_BTK = self._run(x_BTK, begin - first, window_pass, fresh_B, cache, observed, ops)
         if behind_BMK is not None:
             behind_BMK = top_BTK[:, first + positions :]
         if len(rows) > 1:
@@ -128,7 +128,7 @@ class WindowedDecoder(Windowed):
         fresh_B: torch.Tensor | None,
         cache: Cache | None,
         observed: bool,
-        arithmetic: Arithmetic,
+        ops: BlockOps,
     ) -> torch.Tensor:
         """Rows from position `begin` on through all blocks; the last one's output, normalised."""
         body, watcher = self.body, window_pass if observed else None
@@ -139,13 +139,13 @@ class WindowedDecoder(Windowed):
         seen_before = cache_calls(lambda rows: None if fresh_B is None else rows * ~fresh_B)
         added: Product | None = None  # to the residual stream, by the block before
         for layer, block in enumerate(body.blocks):
-            x_BTK, qkv, means_BMK = arithmetic.norm_project(
+            x_BTK, qkv, means_BMK = ops.norm_project(
                 x_BTK, added, block.attention_norm, block.qkv, means=means if layer else 0
             )
             if watcher is not None and layer:  # the sum is the output of the block before
                 watcher.observe(layer - 1, x_BTK if means_BMK is None else means_BMK)
             past, hidden_B = (cache.keys_values.get(layer), cache.hidden.get(layer)) if cache else (None, None)
-            extra = self._extra(layer, window_pass, cos_sin_before, seen_before, arithmetic) if past is None else None
+            extra = self._extra(layer, window_pass, cos_sin_before, seen_before, ops) if past is None else None
             if cache is not None and extra is not None:
                 past, hidden_B = extra.keys_values(block), extra.hidden_B
                 if hidden_B is not None:
@@ -153,17 +153,17 @@ class WindowedDecoder(Windowed):
                 extra = None
             rate = block.attention_dropout if self.training else 0.0
             adapt = None if window_pass is None else partial(window_pass.attended, layer)
-            attended_BTC, keys_values = attend(arithmetic, block, qkv, cos_sin, extra, past, hidden_B, rate, adapt)
+            attended_BTC, keys_values = attend(ops, block, qkv, cos_sin, extra, past, hidden_B, rate, adapt)
             if cache is not None:
                 cache.keys_values[layer] = keys_values
             behind_attention, behind_mlp = block.dropouts or (None, None)
-            added = arithmetic.dropout(arithmetic.project(attended_BTC, block.out), behind_attention)
-            added = arithmetic.plus(added, None if window_pass is None else window_pass.branch(layer, x_BTK))
-            x_BTK, added = arithmetic.norm_mlp(x_BTK, added, block)
-            added = arithmetic.dropout(added, behind_mlp)
-        _, top_BTK = arithmetic.norm(x_BTK, added, body.final_norm)
+            added = ops.dropout(ops.project(attended_BTC, block.out), behind_attention)
+            added = ops.plus(added, None if window_pass is None else window_pass.branch(layer, x_BTK))
+            x_BTK, added = ops.norm_mlp(x_BTK, added, block)
+            added = ops.dropout(added, behind_mlp)
+        _, top_BTK = ops.norm(x_BTK, added, body.final_norm)
         if watcher is not None:  # as Hugging Face counts hidden states, the last one is normalised
-            watcher.observe(len(body.blocks) - 1, arithmetic.means(top_BTK, means) if means else top_BTK)
+            watcher.observe(len(body.blocks) - 1, ops.means(top_BTK, means) if means else top_BTK)
         return top_BTK
 
     def _extra(
@@ -172,16 +172,16 @@ class WindowedDecoder(Windowed):
         window_pass: WindowPass | None,
         cos_sin_before: Callable[[int], CosSin | None],
         seen_before: Callable[[int], torch.Tensor | None],
-        arithmetic: Arithmetic,
+        ops: BlockOps,
     ) -> Extra | None:
         """Keys and values that a window pass brings to a layer."""
         if window_pass is None:
             return None
         block, rows_BMC = self.body.blocks[layer], window_pass.keys_values(layer)
         if rows_BMC is not None:
-            rows_BMC = rotary_keys_values(arithmetic, block, rows_BMC, cos_sin_before(rows_BMC.shape[1]))
+            rows_BMC = rotary_keys_values(ops, block, rows_BMC, cos_sin_before(rows_BMC.shape[1]))
         elif (inserted_BMK := window_pass.inserted(layer)) is not None:
-            rows_BMC = inserted_keys_values(arithmetic, block, inserted_BMK)
+            rows_BMC = inserted_keys_values(ops, block, inserted_BMK)
         else:
             return None
         seen_B = seen_before(rows_BMC.shape[1]) if window_pass.seen_B is None else window_pass.seen_B

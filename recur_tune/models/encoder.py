@@ -19,11 +19,11 @@ from transformers.modeling_outputs import QuestionAnsweringModelOutput
 from recur_tune.common.shape import ANSWER_KINDS
 from recur_tune.models.attention import split_keys_values
 from recur_tune.models.windowed import Windowed, WindowOutput
-from recur_tune.ops.autograd import Arithmetic
+from recur_tune.ops.autograd import BlockOps
 from recur_tune.ops.body import Block, Body, Module, Projection
 from recur_tune.recurrences.seam import State, WindowPass
 
-_BY_AUTOGRAD = Arithmetic()
+_BY_AUTOGRAD = BlockOps()
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class WindowedEncoder(Windowed):
         fresh_B: torch.Tensor | None = None,
         leave_state: bool = True,
         overlap: int | None = None,
-        arithmetic: Arithmetic = _BY_AUTOGRAD,
+        ops: BlockOps = _BY_AUTOGRAD,
     ) -> WindowOutput:
         """Run one window.
 
@@ -80,14 +80,14 @@ class WindowedEncoder(Windowed):
             fresh_B: Lanes that begin a question and must not see the state; None means that all may see it.
             leave_state: False spares making the state where nobody reads on.
             overlap: Tokens of the text that the next window reads again; default: the configuration's.
-            arithmetic: How the blocks' operations are run.
+            ops: How the blocks' operations are run.
         """
         positions, window_pass = tokens_BT.shape[1], None
         if self.recurrence is not None:
             window_pass = self.recurrence.open(state, fresh_B, in_parts=False)
-            window_pass.fused = arithmetic.fused
+            window_pass.fused = ops.fused
         place_T = torch.arange(positions, device=tokens_BT.device)
-        x_BTK = self._embedded(tokens_BT, place_T[None] + self.body.first_place, arithmetic)
+        x_BTK = self._embedded(tokens_BT, place_T[None] + self.body.first_place, ops)
         there_BT = (tokens_BT != self.config.pad_token_id) | (place_T == 0)  # an empty lane sees itself
         before_BMK = None if window_pass is None else window_pass.before()
         behind_BMK = None if window_pass is None or not leave_state else window_pass.behind()
@@ -101,19 +101,19 @@ class WindowedEncoder(Windowed):
             own_T = torch.arange(x_BTK.shape[1], device=x_BTK.device) < first + positions
             seen_BTT = seen_BTT & (own_T | ~own_T[:, None])
         watcher = window_pass if leave_state else None
-        top_BTK = self._run(x_BTK, there_BT, seen_BTT, window_pass, watcher, fresh_B, arithmetic)
+        top_BTK = self._run(x_BTK, there_BT, seen_BTT, window_pass, watcher, fresh_B, ops)
         left = None
         if window_pass is not None and leave_state:
             overlap = (self.config.overlap or 0) if overlap is None else overlap
             left = window_pass.close(overlap, top_BTK[:, first + positions :] if last else None)
         return WindowOutput(top_BTK[:, first : first + positions], left)
 
-    def _embedded(self, tokens_BT: torch.Tensor, place_1T: torch.Tensor, arithmetic: Arithmetic) -> torch.Tensor:
+    def _embedded(self, tokens_BT: torch.Tensor, place_1T: torch.Tensor, ops: BlockOps) -> torch.Tensor:
         body = self.body
-        x_BTK = arithmetic.embed(tokens_BT, place_1T, body)
+        x_BTK = ops.embed(tokens_BT, place_1T, body)
         if body.segments is not None:
             x_BTK = x_BTK + body.segments.weight[0]
-        return body.embedding_dropout(arithmetic.norm(x_BTK, None, body.embedding_norm)[1])
+        return body.embedding_dropout(ops.norm(x_BTK, None, body.embedding_norm)[1])
 
     def _run(
         self,
@@ -123,7 +123,7 @@ class WindowedEncoder(Windowed):
         window_pass: WindowPass | None,
         watcher: WindowPass | None,
         fresh_B: torch.Tensor | None,
-        arithmetic: Arithmetic,
+        ops: BlockOps,
     ) -> torch.Tensor:
         """Rows through all blocks; the last one's output."""
         share_BT1 = (there_BT / there_BT.sum(1, keepdim=True)).to(x_BTK.dtype)[..., None]
@@ -131,15 +131,15 @@ class WindowedEncoder(Windowed):
         bias_1HTT = None if distances is None else _by_distance(x_BTK.shape[1], distances, x_BTK.device)
         for layer, block in enumerate(self.body.blocks):
             inserted_BMK = None if window_pass is None else window_pass.inserted(layer)
-            attended_BTC = self._attended(x_BTK, seen_BTT, inserted_BMK, fresh_B, bias_1HTT, block, arithmetic)
+            attended_BTC = self._attended(x_BTK, seen_BTT, inserted_BMK, fresh_B, bias_1HTT, block, ops)
             assert block.dropouts is not None
             behind_attention, behind_mlp = block.dropouts
-            added = arithmetic.dropout(arithmetic.project(attended_BTC, block.out), behind_attention)
-            x_BTK = arithmetic.norm(x_BTK, added, block.attention_norm)[1]
-            added = arithmetic.dropout(arithmetic.mlp(x_BTK, block), behind_mlp)
-            x_BTK = arithmetic.norm(x_BTK, added, block.mlp_norm)[1]
+            added = ops.dropout(ops.project(attended_BTC, block.out), behind_attention)
+            x_BTK = ops.norm(x_BTK, added, block.attention_norm)[1]
+            added = ops.dropout(ops.mlp(x_BTK, block), behind_mlp)
+            x_BTK = ops.norm(x_BTK, added, block.mlp_norm)[1]
             if watcher is not None:
-                watcher.observe(layer, _observed(watcher, x_BTK, share_BT1, arithmetic))
+                watcher.observe(layer, _observed(watcher, x_BTK, share_BT1, ops))
         return x_BTK
 
     def _attended(
@@ -150,13 +150,13 @@ class WindowedEncoder(Windowed):
         fresh_B: torch.Tensor | None,
         bias_1HTT: torch.Tensor | None,
         block: Block,
-        arithmetic: Arithmetic,
+        ops: BlockOps,
     ) -> torch.Tensor:
         """What every position takes from the window and from what is inserted, which has no place in it and no bias."""
-        q_BHTD, k_BHSD, v_BHSD = arithmetic.heads(arithmetic.project(x_BTK, block.qkv), block)
+        q_BHTD, k_BHSD, v_BHSD = ops.heads(ops.project(x_BTK, block.qkv), block)
         mask_BTS = seen_BTT
         if inserted_BMK is not None:
-            extra = split_keys_values(_keys_values(inserted_BMK, block, arithmetic), block)
+            extra = split_keys_values(_keys_values(inserted_BMK, block, ops), block)
             k_BHSD, v_BHSD = (
                 torch.cat([one.to(own.dtype), own], dim=2) for one, own in zip(extra, (k_BHSD, v_BHSD), strict=True)
             )
@@ -180,14 +180,12 @@ class WindowedEncoder(Windowed):
         return QuestionAnsweringModelOutput(start_logits=start_BT, end_logits=end_BT)
 
 
-def _observed(
-    watcher: WindowPass, x_BTK: torch.Tensor, share_BT1: torch.Tensor, arithmetic: Arithmetic
-) -> torch.Tensor:
+def _observed(watcher: WindowPass, x_BTK: torch.Tensor, share_BT1: torch.Tensor, ops: BlockOps) -> torch.Tensor:
     """What a window pass wants of a layer; a mean over the whole window leaves padding out."""
     if watcher.wants == "outputs":
         return x_BTK
     if watcher.stretches > 1:
-        return arithmetic.means(x_BTK, watcher.stretches)
+        return ops.means(x_BTK, watcher.stretches)
     return (x_BTK * share_BT1).sum(1, keepdim=True)
 
 
@@ -199,8 +197,8 @@ def _by_distance(positions: int, distances: Module, device: torch.device) -> tor
     return distances.relative_attention_bias(buckets_TT).permute(2, 0, 1)[None]
 
 
-def _keys_values(inserted_BMK: torch.Tensor, block: Block, arithmetic: Arithmetic) -> torch.Tensor:
+def _keys_values(inserted_BMK: torch.Tensor, block: Block, ops: BlockOps) -> torch.Tensor:
     """Of embeddings, by the layer's own projections; no queries, so only those parts are needed."""
-    _, *parts = block.qkv.parts
-    made = [arithmetic.value(arithmetic.project(inserted_BMK, Projection((part,)))) for part in parts]
+    _, *modules = block.qkv.modules
+    made = [ops.value(ops.project(inserted_BMK, Projection((module,)))) for module in modules]
     return torch.cat(made, dim=-1)

@@ -14,9 +14,9 @@ from torch import nn
 
 from recur_tune.common.shape import padded
 from recur_tune.models.decoder import WindowedDecoder
-from recur_tune.ops.dispatch import passes_for
-from recur_tune.ops.matmul import add_product, product_type
-from recur_tune.ops.reference import sum_type
+from recur_tune.ops.dispatch import pointwise_for
+from recur_tune.ops.matmul import add_product, product_dtype
+from recur_tune.ops.reference import sum_dtype
 
 _ROWS = 5120  # positions whose logits exist at the same time, at most;
 _ROWS_IN_SINGLE_PRECISION = 1024  # and where evaluation wants them exact, beside all that training keeps
@@ -25,7 +25,7 @@ _ROWS_IN_SINGLE_PRECISION = 1024  # and where evaluation wants them exact, besid
 def padded_weight(weight_VK: torch.Tensor) -> torch.Tensor:
     """A copy of the projection with whole blocks of rows, in the type in which products run here."""
     vocabulary = len(weight_VK)
-    return F.pad(weight_VK.detach().to(product_type(weight_VK)), (0, 0, 0, padded(vocabulary) - vocabulary))
+    return F.pad(weight_VK.detach().to(product_dtype(weight_VK)), (0, 0, 0, padded(vocabulary) - vocabulary))
 
 
 @torch.no_grad()
@@ -36,7 +36,7 @@ def likelihoods(
     nll, correct = [], []
     rows = _ROWS_IN_SINGLE_PRECISION
     for top, target in zip(top_NK.to(padded_VK.dtype).split(rows), target_N.split(rows), strict=True):
-        logits_NV = (top @ padded_VK.t())[:, :vocabulary].to(sum_type(padded_VK))
+        logits_NV = (top @ padded_VK.t())[:, :vocabulary].to(sum_dtype(padded_VK))
         nll.append(F.cross_entropy(logits_NV, target, reduction="none"))
         correct.append(logits_NV.argmax(-1) == target)
     return torch.cat(nll), torch.cat(correct)
@@ -53,7 +53,7 @@ class Head:
         """`fused` takes a GPU's kernel; a weight that is not trained has no gradient."""
         self.vocabulary, self.weight_VK = len(weight_VK), padded_weight(weight_VK)
         self._gathered_VK = torch.zeros_like(self.weight_VK, dtype=weight_VK.dtype) if is_trained else None
-        self._cross_entropy = passes_for(fused).cross_entropy
+        self._cross_entropy = pointwise_for(fused).cross_entropy
 
     @torch.no_grad()
     def score(self, top_NK: torch.Tensor, target_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -196,8 +196,8 @@ def load_model(folder: Path) -> tuple[Windowed, PreTrainedTokenizerBase]:
     if getattr(config, "recurrence", None) is None:
         return load_base(str(folder), None), load_tokenizer(str(folder))
     try:
-        kind = BODIES[config.shape.family]
-        model = kind.from_pretrained(folder, use_safetensors=True, dtype=torch.float32)
+        model_class = BODIES[config.shape.family]
+        model = model_class.from_pretrained(folder, use_safetensors=True, dtype=torch.float32)
     except Exception as error:  # a damaged file raises safetensors' own type, a missing one OSError
         raise UserError(hub_message("model", str(folder), error, "another run")) from error
     return model, load_tokenizer(str(folder))

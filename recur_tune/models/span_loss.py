@@ -46,8 +46,8 @@ def answer_losses(
     kind_Q = torch.full_like(question_WB.flatten(), NOT_SCORED).scatter_reduce(
         0, question_WB.flatten(), targets_WBT[..., 0].flatten(), "amax"
     )
-    grad_kind_Q = F.cross_entropy(kinds_Q3, kind_Q, ignore_index=NOT_SCORED, reduction="none")
-    return grad_kind_Q + (of_all - of_right).sum(-1) * (kind_Q == SPAN)
+    kind_loss_Q = F.cross_entropy(kinds_Q3, kind_Q, ignore_index=NOT_SCORED, reduction="none")
+    return kind_loss_Q + (of_all - of_right).sum(-1) * (kind_Q == SPAN)
 
 
 def in_text(targets: torch.Tensor) -> torch.Tensor:
@@ -98,7 +98,7 @@ class SpanScorer:
         self._weight, self._bias = model.qa_outputs.parameters()
         self._spans: list[torch.Tensor] = []
         self._firsts: list[torch.Tensor] = []
-        self._by_spans: torch.Tensor | None = None
+        self._grad_spans: torch.Tensor | None = None
         self._totals: dict[nn.Parameter, torch.Tensor] = {
             one: torch.zeros_like(one) for one in (self._weight, self._bias)
         }
@@ -115,15 +115,15 @@ class SpanScorer:
     def score(self, window: int, top_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """All of the loss with the first window that is scored, and nothing with the others."""
         loss = top_NK.new_zeros((), dtype=self._weight.dtype)
-        if self._by_spans is None:
+        if self._grad_spans is None:
             loss = self._settle()
-        assert self._by_spans is not None
-        grad_span_N2, top_BTK = self._by_spans[window].flatten(0, 1), self._single(top_NK)
+        assert self._grad_spans is not None
+        grad_span_N2, top_BTK = self._grad_spans[window].flatten(0, 1), self._single(top_NK)
         with torch.autocast(top_NK.device.type, enabled=False):
             grad_top_BTK = (grad_span_N2 @ self._weight).view_as(top_BTK)
             self._totals[self._weight] += grad_span_N2.t() @ top_BTK.flatten(0, 1)
             self._totals[self._bias] += grad_span_N2.sum(0)
-        grad_top_BTK[:, 0] += self._by_firsts[window]
+        grad_top_BTK[:, 0] += self._grad_firsts[window]
         return loss, grad_top_BTK.flatten(0, 1).to(top_NK.dtype)
 
     def gradients(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
@@ -138,7 +138,7 @@ class SpanScorer:
             kinds_Q3 = self._kind(pooled_over_windows(firsts, self._fresh_WB))
             loss = answer_losses(spans, kinds_Q3, self._targets_WBT, self._fresh_WB).sum()
         weights = list(self._kind.parameters())
-        self._by_spans, self._by_firsts, *grad_weights = torch.autograd.grad(loss, [spans, firsts, *weights])
+        self._grad_spans, self._grad_firsts, *grad_weights = torch.autograd.grad(loss, [spans, firsts, *weights])
         self._totals |= dict(zip(weights, grad_weights, strict=True))
         self._spans, self._firsts = [], []
         return loss.detach()

@@ -31,12 +31,12 @@ from recur_tune.ops.reference import (
 Product = Any  # what a matrix product made: here, a tensor
 
 
-class Arithmetic:
+class BlockOps:
     """The modules as they are."""
 
     fused: bool = False  # whether a recurrence takes its Triton kernels, where it has any
     # Those that attention needs; one by one, since a saved model's code has no package to take the module from.
-    passes: Any = SimpleNamespace(
+    pointwise: Any = SimpleNamespace(
         grad_extra=grad_extra, grad_places=grad_places, join=join, move=move, pack=pack, apply_rotary=apply_rotary
     )
 
@@ -84,13 +84,13 @@ class Arithmetic:
 
     def project(self, x_BTK: torch.Tensor, projection: Projection) -> Product:
         """A matrix product."""
-        return _side_by_side([part(x_BTK) for part in projection.parts])
+        return _side_by_side([part(x_BTK) for part in projection.modules])
 
     def value(self, product: Product) -> torch.Tensor:
         """What a product made, for an operation that is none of these."""
         return product
 
-    def parts(self, product: Product | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def with_grad_bias(self, product: Product | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         """The same, and the sum that the gradient of its bias is added to by whoever differentiates that operation."""
         return product, None
 
@@ -134,10 +134,10 @@ def split_heads(qkv_BTC: torch.Tensor, block: Block) -> tuple[torch.Tensor, ...]
 def _columns(x_BTK: torch.Tensor, projection: Projection, begin: int) -> torch.Tensor:
     """A product's columns from `begin` on; where it has several parts, one begins there."""
     if projection.inputs_first:
-        [part] = projection.parts
+        [part] = projection.modules
         return F.linear(x_BTK, part.weight[:, begin:].t(), part.bias[begin:])
     ends = accumulate(len(weight) for weight in projection.weights)
-    return _side_by_side([part(x_BTK) for part, end in zip(projection.parts, ends, strict=True) if end > begin])
+    return _side_by_side([part(x_BTK) for part, end in zip(projection.modules, ends, strict=True) if end > begin])
 
 
 def _side_by_side(made: list[torch.Tensor]) -> torch.Tensor:

@@ -24,22 +24,22 @@ class Projection:
     """A matrix product whose weights lie in one module, or in several side by side.
 
     Attributes:
-        parts: The modules, in the order of their columns.
+        modules: In the order of their columns.
         inputs_first: Whether a weight is [inputs, outputs], as GPT-2's Conv1D has it; nn.Linear's is [outputs, inputs].
     """
 
-    parts: tuple[Module, ...]
+    modules: tuple[Module, ...]
     inputs_first: bool = False
 
     @property
     def weights(self) -> tuple[nn.Parameter, ...]:
         """One of each part."""
-        return tuple(part.weight for part in self.parts)
+        return tuple(module.weight for module in self.modules)
 
     @property
     def biases(self) -> tuple[nn.Parameter, ...]:
         """One of each part, or none at all."""
-        return tuple(part.bias for part in self.parts if part.bias is not None)
+        return tuple(module.bias for module in self.modules if module.bias is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,11 +123,11 @@ class Body:
         norms = [self.final_norm]
         for block in self.blocks:
             norms += [block.attention_norm, block.mlp_norm, block.query_norm, block.key_norm]
-        modules = [self.tokens, self.positions, *norms, *(part for one in self.projections for part in one.parts)]
+        modules = [self.tokens, self.positions, *norms, *(module for one in self.projections for module in one.modules)]
         return {parameter for module in modules if module is not None for parameter in module.parameters()}
 
     @property
-    def drops_out(self) -> bool:
+    def has_dropout(self) -> bool:
         """Whether training disturbs it at random."""
         behind = [self.dropout, *(one for block in self.blocks for one in block.dropouts or ())]
         rates = [*(block.attention_dropout for block in self.blocks), *(one.p for one in behind if one is not None)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from recur_tune.ops import reference as passes
+from recur_tune.ops import reference as pointwise
 
 
-def passes_for(fused: bool) -> ModuleType:
+def pointwise_for(fused: bool) -> ModuleType:
     """The module that has them."""
     if not fused:
-        return passes
+        return pointwise
     from recur_tune.ops.triton import pointwise as kernels  # here, since to load Triton takes a while
 
     return kernels

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 
-def product_type(weight: torch.Tensor) -> torch.dtype:
+def product_dtype(weight: torch.Tensor) -> torch.dtype:
     """What autocast makes of a weight here."""
     device = weight.device.type
     if device == "meta":  # which autocast does not know

@@ -26,16 +26,16 @@ Total = torch.Tensor | None
 
 
 def add_norm(
-    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, kind: torch.dtype, means: int
+    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, dtype: torch.dtype, means: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """A sum, its norm as a `kind` of number, the sum's means over so many stretches of positions if they are wanted,
+    """A sum, its norm in `dtype`, the sum's means over so many stretches of positions if they are wanted,
     and for the backward pass every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of
     the root mean square."""
     if added_BTK is not None:
         x_BTK = x_BTK + added_BTK
     normed_BTK, *moments = _norm(x_BTK, norm)
     means_BMK = stretch_means(x_BTK, means) if means else None
-    return x_BTK, normed_BTK.to(kind), means_BMK, torch.stack(moments)
+    return x_BTK, normed_BTK.to(dtype), means_BMK, torch.stack(moments)
 
 
 def add_norm_backward(
@@ -45,11 +45,11 @@ def add_norm_backward(
     x_BTK: torch.Tensor,
     moments: torch.Tensor,
     norm: Module,
-    kind: torch.dtype,
-    kind_of_norm: torch.dtype | None,
+    dtype: torch.dtype,
+    norm_dtype: torch.dtype | None,
     totals: tuple[Total, Total, Total],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """The gradient with respect to the sum, the same as a `kind` of number, and the norm once more if it is wanted.
+    """The gradient with respect to the sum, the same in `dtype`, and the norm once more if it is wanted.
 
     Args:
         grad_normed_BTK: The gradient with respect to the norm.
@@ -58,8 +58,8 @@ def add_norm_backward(
         x_BTK: The sum.
         moments: What `add_norm` gave for this.
         norm: Whose weight and bias these are.
-        kind: A type for the second of the results.
-        kind_of_norm: A type for the third, or None.
+        dtype: Of the second result.
+        norm_dtype: Of the third; None leaves it out.
         totals: Of the norm's weight, of its bias, and of a bias that was part of what was added.
     """
     grad_normed_BTK = grad_normed_BTK.to(x_BTK.dtype)
@@ -79,8 +79,8 @@ def add_norm_backward(
     if of_bias is not None and grad_bias is not None:
         of_bias += grad_bias
     add_columns(gradient, of_added)
-    normed = None if kind_of_norm is None else _norm(x_BTK, norm)[0].to(kind_of_norm)
-    return gradient, gradient.to(kind), normed
+    normed = None if norm_dtype is None else _norm(x_BTK, norm)[0].to(norm_dtype)
+    return gradient, gradient.to(dtype), normed
 
 
 def stretches(positions: int, count: int) -> list[tuple[int, int]]:
@@ -161,7 +161,7 @@ def swiglu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Tota
 
 
 def apply_rotary(
-    qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, back: bool = False
+    qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, inverse: bool = False
 ) -> torch.Tensor:
     """Rotary positions: the first so many heads rotated, or rotated back, each pair of numbers (one of a head's first
     half, one of its second) by its position's angle; the rest as it is."""
@@ -169,7 +169,7 @@ def apply_rotary(
     x = qkv_BTC[..., :columns].unflatten(-1, (heads, -1))
     first, second = x.chunk(2, dim=-1)
     cos, sin = cos_TD[:, None].to(x.dtype), sin_TD[:, None].to(x.dtype)
-    across = torch.cat([second, -first] if back else [-second, first], dim=-1)
+    across = torch.cat([second, -first] if inverse else [-second, first], dim=-1)
     rotated = x * cos + across * sin
     return torch.cat([rotated.flatten(-2), qkv_BTC[..., columns:]], dim=-1)
 
@@ -188,7 +188,7 @@ def join(
         joined = move(joined, -down, rows)
     if cos_sin is not None:
         columns, size = joined.shape[-1] - parts[-1].shape[-1], cos_sin[0].shape[-1]
-        joined = apply_rotary(joined, *cos_sin, columns // size, back=True)
+        joined = apply_rotary(joined, *cos_sin, columns // size, inverse=True)
     add_columns(joined, total)
     return joined
 
@@ -234,10 +234,10 @@ def grad_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Ten
 
 
 def grad_places(
-    parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None, kind: torch.dtype
+    parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None, dtype: torch.dtype
 ) -> torch.Tensor:
-    """The same with respect to what so many places add, as a `kind` of number."""
-    grad_place_BMC = torch.cat([part[:, :inserted] for part in parts], dim=-1).to(kind)
+    """The same with respect to what so many places add, in `dtype`."""
+    grad_place_BMC = torch.cat([part[:, :inserted] for part in parts], dim=-1).to(dtype)
     if seen_B is None:
         return grad_place_BMC.sum(0)
     is_seen_BM = torch.arange(inserted, device=seen_B.device) < seen_B[:, None]
@@ -264,7 +264,7 @@ def cross_entropy(logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: i
     not scored or a column is padding."""
     losses = []
     for logits, target in zip(logits_NV.split(_ROWS_AT_A_TIME), target_N.split(_ROWS_AT_A_TIME), strict=True):
-        scores_NV = logits[:, :vocabulary].to(sum_type(logits))
+        scores_NV = logits[:, :vocabulary].to(sum_dtype(logits))
         place_N1, scored_N1 = target.clamp(min=0)[:, None], (target != NOT_SCORED).to(scores_NV.dtype)[:, None]
         p_NV = scores_NV.softmax(-1)
         # One exponential for loss and gradient: p of the likeliest is at least 1 / V, while the target's may be zero.
@@ -276,7 +276,7 @@ def cross_entropy(logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: i
     return torch.stack(losses).sum()
 
 
-def sum_type(values: torch.Tensor) -> torch.dtype:
+def sum_dtype(values: torch.Tensor) -> torch.dtype:
     """A softmax over a vocabulary wants at least single precision."""
     return torch.promote_types(values.dtype, torch.float32)
 

@@ -12,8 +12,8 @@ from torch import nn
 from recur_tune.bptt.memory_tracker import MemoryTracker
 from recur_tune.models import RecurrentGPT2
 from recur_tune.models.attention import Extra, attend
-from recur_tune.ops import reference as passes
-from recur_tune.ops.autograd import Arithmetic
+from recur_tune.ops import reference as pointwise
+from recur_tune.ops.autograd import BlockOps
 from recur_tune.ops.fused_backward import FusedBackward, GradAccumulators
 from recur_tune.ops.reference import move
 from recur_tune.ops.triton import pointwise as kernels
@@ -50,7 +50,7 @@ def gathered(model: RecurrentGPT2) -> tuple[list[torch.Tensor], dict[nn.Paramete
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     totals = GradAccumulators(trained, model.body)
     step = FusedBackward(totals)
-    outputs = two_windows(model, arithmetic=step)
+    outputs = two_windows(model, ops=step)
     for total, one in zip(totals.gradients, gradients(outputs, [step.anchor, *trained])[1:], strict=True):
         total += 0 if one is None else one
     return outputs, dict(zip(trained, totals.gradients, strict=True))
@@ -110,7 +110,7 @@ def test_a_layer_keeps_two_sums_and_what_its_products_made():
         with MemoryTracker() as tracker:
             tracker.hold([*trained, *totals.gradients])
             before = tracker.live
-            reading = model.read(some_tokens(lanes, positions), arithmetic=FusedBackward(totals))
+            reading = model.read(some_tokens(lanes, positions), ops=FusedBackward(totals))
             assert reading.top_BTK.requires_grad
             return tracker.live - before
 
@@ -145,7 +145,7 @@ def test_attention_to_what_is_inserted_is_differentiated_as_small_steps_say(name
     given = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes]
 
     def taken(qkv_BTC: torch.Tensor, rows_BMC: torch.Tensor, places_MC: torch.Tensor) -> torch.Tensor:
-        return attend(Arithmetic(), block, qkv_BTC, cos_sin, Extra(rows_BMC, seen_B, places_MC))[0]
+        return attend(BlockOps(), block, qkv_BTC, cos_sin, Extra(rows_BMC, seen_B, places_MC))[0]
 
     assert torch.autograd.gradcheck(taken, given, fast_mode=True)
 
@@ -154,9 +154,9 @@ def test_attention_to_what_is_inserted_is_differentiated_as_small_steps_say(name
 def test_gelu_is_differentiated_as_autograd_does_far_from_zero_too(dtype, close):
     x = torch.cat([torch.linspace(-12, 12, 4001), torch.tensor([-1e4, 0.0, 1e4])]).to(dtype).requires_grad_()
     total = torch.zeros_like(x)
-    active = passes.gelu(x)
+    active = pointwise.gelu(x)
     [expected] = torch.autograd.grad(active, x, torch.full_like(x, 3.0))
-    gradient, again = passes.gelu_backward(x.detach()[None], torch.full_like(x, 3.0)[None], total)
+    gradient, again = pointwise.gelu_backward(x.detach()[None], torch.full_like(x, 3.0)[None], total)
     torch.testing.assert_close([gradient[0], again[0]], [expected, active.detach()], rtol=close, atol=3 * close)
     torch.testing.assert_close(total, expected, rtol=close, atol=3 * close)
 
@@ -168,5 +168,5 @@ def test_gelu_is_differentiated_as_autograd_does_far_from_zero_too(dtype, close)
      "cross_entropy"],
 )  # fmt: skip
 def test_a_kernel_takes_what_its_pass_takes(name):
-    taken, expected = (list(inspect.signature(getattr(module, name)).parameters) for module in (kernels, passes))
+    taken, expected = (list(inspect.signature(getattr(module, name)).parameters) for module in (kernels, pointwise))
     assert taken == expected

@@ -22,23 +22,23 @@ _LANES, _SHORT = 16, 128  # of sums over lanes
 
 
 def apply_rotary(
-    qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, back: bool = False
+    qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, inverse: bool = False
 ) -> torch.Tensor:
     """Rotary positions: the first so many heads rotated, or rotated back; the rest as it is."""
     qkv_BTC = qkv_BTC.contiguous()
     (rows, columns), (positions, size) = qkv_BTC.flatten(0, -2).shape, cos_TD.shape
-    turned_BTC = torch.empty_like(qkv_BTC)
-    _turned[(columns // size, triton.cdiv(rows, _TALL))](
-        qkv_BTC, cos_TD.contiguous(), sin_TD.contiguous(), turned_BTC, rows, columns, positions, size // 2, heads,
-        BACK=back, TALL=_TALL, BLOCK=triton.next_power_of_2(size // 2), num_warps=2,
+    rotated_BTC = torch.empty_like(qkv_BTC)
+    _rotate[(columns // size, triton.cdiv(rows, _TALL))](
+        qkv_BTC, cos_TD.contiguous(), sin_TD.contiguous(), rotated_BTC, rows, columns, positions, size // 2, heads,
+        INVERSE=inverse, TALL=_TALL, BLOCK=triton.next_power_of_2(size // 2), num_warps=2,
     )  # fmt: skip
-    return turned_BTC
+    return rotated_BTC
 
 
 @kernel
-def _turned(
-    qkv_at, cos_at, sin_at, turned_at, rows, columns, positions, half, heads,
-    BACK: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
+def _rotate(
+    qkv_at, cos_at, sin_at, rotated_at, rows, columns, positions, half, heads,
+    INVERSE: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     head, row = tl.program_id(0), tl.program_id(1) * TALL + tl.arange(0, TALL)
     column = tl.arange(0, BLOCK)
@@ -46,19 +46,21 @@ def _turned(
     at = row.to(tl.int64)[:, None] * columns + head * 2 * half + column[None, :]
     first = tl.load(qkv_at + at, mask=inside, other=0.0).to(tl.float32)
     second = tl.load(qkv_at + half + at, mask=inside, other=0.0).to(tl.float32)
-    turns = _of(head < heads, row, rows, column, half)
-    first, second = _turn(first, second, cos_at, sin_at, (row % positions)[:, None], column[None, :], half, turns, BACK)
-    tl.store(turned_at + at, first, mask=inside)
-    tl.store(turned_at + half + at, second, mask=inside)
+    is_rotated = _inside_where(head < heads, row, rows, column, half)
+    first, second = _rotate_pairs(
+        first, second, cos_at, sin_at, (row % positions)[:, None], column[None, :], half, is_rotated, INVERSE
+    )
+    tl.store(rotated_at + at, first, mask=inside)
+    tl.store(rotated_at + half + at, second, mask=inside)
 
 
 @triton.jit
-def _turn(first, second, cos_at, sin_at, position, column, half, turns, BACK: tl.constexpr):
+def _rotate_pairs(first, second, cos_at, sin_at, position, column, half, is_rotated, INVERSE: tl.constexpr):
     """Pairs of numbers by their positions' angles, of which the tables' halves are the same; others as they are."""
     at = position * 2 * half + column
-    cos = tl.load(cos_at + at, mask=turns, other=1.0).to(tl.float32)
-    sin = tl.load(sin_at + at, mask=turns, other=0.0).to(tl.float32)
-    if BACK:
+    cos = tl.load(cos_at + at, mask=is_rotated, other=1.0).to(tl.float32)
+    sin = tl.load(sin_at + at, mask=is_rotated, other=0.0).to(tl.float32)
+    if INVERSE:
         sin = -sin
     return first * cos - second * sin, second * cos + first * sin
 
@@ -87,7 +89,7 @@ def join(
     else:
         cos_TD, sin_TD = (one.contiguous() for one in cos_sin)
         size = cos_TD.shape[1]
-        _join_turned[((wide + 2 * narrow) // size, triton.cdiv(count, _TALL))](
+        _join_rotary[((wide + 2 * narrow) // size, triton.cdiv(count, _TALL))](
             *given, cos_TD, sin_TD, size // 2, wide // size, narrow // size, BY_LANE=by_lane,
             HAS_TOTAL=total is not None, TALL=_TALL, BLOCK=triton.next_power_of_2(size // 2), num_warps=2,
         )  # fmt: skip
@@ -104,9 +106,9 @@ def _join(
     source = _source(row, rows, positions, source_rows, downs_at, down, BY_LANE)[:, None]
     at, at_queries = source * narrow + column[None, :], source * wide + column[None, :]
     # Of the three only one is loaded.
-    value = tl.load(queries_at + at_queries, mask=_of(part == 0, row, rows, column, wide), other=0.0)
-    value += tl.load(keys_at + at, mask=_of(part == 1, row, rows, column, narrow), other=0.0)
-    value += tl.load(values_at + at, mask=_of(part == 2, row, rows, column, narrow), other=0.0)
+    value = tl.load(queries_at + at_queries, mask=_inside_where(part == 0, row, rows, column, wide), other=0.0)
+    value += tl.load(keys_at + at, mask=_inside_where(part == 1, row, rows, column, narrow), other=0.0)
+    value += tl.load(values_at + at, mask=_inside_where(part == 2, row, rows, column, narrow), other=0.0)
     begin, size = tl.where(part == 0, 0, wide + (part - 1) * narrow), tl.where(part == 0, wide, narrow)
     at = row.to(tl.int64)[:, None] * (wide + 2 * narrow) + begin + column[None, :]
     tl.store(joined_at + at, value, mask=(row < rows)[:, None] & (column < size)[None, :])
@@ -125,21 +127,24 @@ def _source(row, rows, positions, source_rows, downs_at, down, BY_LANE: tl.const
 
 
 @triton.jit
-def _of(wanted, row, rows, column, columns):
+def _inside_where(wanted, row, rows, column, columns):
     """The places of a block that are inside; none where it is not wanted."""
     return (row < tl.where(wanted, rows, 0))[:, None] & (column < columns)[None, :]
 
 
 @kernel
-def _join_turned(
+def _join_rotary(
     queries_at, keys_at, values_at, joined_at, total_at, downs_at, down, rows, positions, source_rows, cos_at, sin_at,
     half, heads, shared_heads,
     BY_LANE: tl.constexpr, HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     head, row, column = tl.program_id(0), tl.program_id(1) * TALL + tl.arange(0, TALL), tl.arange(0, BLOCK)
-    turns, inside = head < heads + shared_heads, (row < rows)[:, None] & (column < half)[None, :]
-    of_queries, of_values = _of(head < heads, row, rows, column, half), _of(turns == 0, row, rows, column, half)
-    of_keys = _of(turns & (head >= heads), row, rows, column, half)
+    is_rotated, inside = head < heads + shared_heads, (row < rows)[:, None] & (column < half)[None, :]
+    of_queries, of_values = (
+        _inside_where(head < heads, row, rows, column, half),
+        _inside_where(is_rotated == 0, row, rows, column, half),
+    )
+    of_keys = _inside_where(is_rotated & (head >= heads), row, rows, column, half)
     source = _source(row, rows, positions, source_rows, downs_at, down, BY_LANE)[:, None]
     wide = head * 2 * half + column[None, :]
     at_queries = source * heads * 2 * half + wide
@@ -152,9 +157,9 @@ def _join_turned(
     second = tl.load(queries_at + half + at_queries, mask=of_queries, other=0.0).to(tl.float32)
     second += tl.load(keys_at + half + at_keys, mask=of_keys, other=0.0).to(tl.float32)
     second += tl.load(values_at + half + at_values, mask=of_values, other=0.0).to(tl.float32)
-    first, second = _turn(
+    first, second = _rotate_pairs(
         first, second, cos_at, sin_at, (row % positions)[:, None], column[None, :], half,
-        _of(turns, row, rows, column, half), BACK=True,
+        _inside_where(is_rotated, row, rows, column, half), INVERSE=True,
     )  # fmt: skip
     at = row.to(tl.int64)[:, None] * (heads + 2 * shared_heads) * 2 * half + wide
     tl.store(joined_at + at, first, mask=inside)
@@ -240,7 +245,7 @@ def grad_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Ten
     keys, values = (part.contiguous() for part in parts)
     lanes, rows, narrow = keys.shape
     grad_extra_BMC = keys.new_empty(lanes, inserted, 2 * narrow)
-    _by_extra[(lanes, triton.cdiv(inserted, _FEW), triton.cdiv(2 * narrow, _LONG))](
+    _grad_extra[(lanes, triton.cdiv(inserted, _FEW), triton.cdiv(2 * narrow, _LONG))](
         keys, values, keys if seen_B is None else seen_B, grad_extra_BMC, rows, inserted, narrow,
         BY_LANE=seen_B is not None, TALL=_FEW, WIDE=_LONG,
     )  # fmt: skip
@@ -248,7 +253,7 @@ def grad_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Ten
 
 
 @kernel
-def _by_extra(
+def _grad_extra(
     keys_at, values_at, seen_at, grad_extra_at, rows, inserted, narrow,
     BY_LANE: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -271,13 +276,13 @@ def _key_or_value(keys_at, values_at, row, wanted, column, narrow):
 
 
 def grad_places(
-    parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None, kind: torch.dtype
+    parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None, dtype: torch.dtype
 ) -> torch.Tensor:
-    """The same with respect to what so many places add, as a `kind` of number."""
+    """The same with respect to what so many places add, in `dtype`."""
     keys, values = (part.contiguous() for part in parts)
     lanes, rows, narrow = keys.shape
-    grad_places_MC = keys.new_empty(inserted, 2 * narrow, dtype=kind)
-    _by_places[(inserted, triton.cdiv(2 * narrow, _SHORT))](
+    grad_places_MC = keys.new_empty(inserted, 2 * narrow, dtype=dtype)
+    _grad_places[(inserted, triton.cdiv(2 * narrow, _SHORT))](
         keys, values, keys if seen_B is None else seen_B, grad_places_MC, lanes, rows, inserted, narrow,
         BY_LANE=seen_B is not None, LANES=_LANES, WIDE=_SHORT,
     )  # fmt: skip
@@ -285,7 +290,7 @@ def grad_places(
 
 
 @kernel
-def _by_places(
+def _grad_places(
     keys_at, values_at, seen_at, grad_places_at, lanes, rows, inserted, narrow,
     BY_LANE: tl.constexpr, LANES: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip

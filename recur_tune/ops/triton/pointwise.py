@@ -53,15 +53,15 @@ _LOGITS = 2048
 
 
 def add_norm(
-    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, kind: torch.dtype, means: int
+    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, dtype: torch.dtype, means: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """A sum, its norm as a `kind` of number, the sum's means over so many stretches of positions if they are wanted,
+    """A sum, its norm in `dtype`, the sum's means over so many stretches of positions if they are wanted,
     and for the backward pass every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of
     the root mean square."""
     lanes, positions, size = x_BTK.shape
     x_BTK = x_BTK.contiguous()
     total_BTK = x_BTK if added_BTK is None else torch.empty_like(x_BTK)
-    normed_BTK = torch.empty_like(x_BTK, dtype=kind)
+    normed_BTK = torch.empty_like(x_BTK, dtype=dtype)
     moments = x_BTK.new_empty(1 if is_rms(norm) else 2, lanes, positions, dtype=torch.float32)
     blocks = triton.cdiv(positions, _ROWS)
     means_BPK = x_BTK.new_empty(lanes, blocks if means == 1 else 0, size)  # each block's part
@@ -139,15 +139,15 @@ def add_norm_backward(
     x_BTK: torch.Tensor,
     moments: torch.Tensor,
     norm: Module,
-    kind: torch.dtype,
-    kind_of_norm: torch.dtype | None,
+    dtype: torch.dtype,
+    norm_dtype: torch.dtype | None,
     totals: tuple[Total, Total, Total],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """The gradient with respect to the sum, the same as a `kind` of number, and the norm once more if it is wanted."""
+    """The gradient with respect to the sum, the same in `dtype`, and the norm once more if it is wanted."""
     rows, size = _shape(x_BTK)
     gradient = torch.empty_like(x_BTK)
-    low = gradient if kind == x_BTK.dtype else torch.empty_like(x_BTK, dtype=kind)
-    normed = None if kind_of_norm is None else torch.empty_like(x_BTK, dtype=kind_of_norm)
+    low = gradient if dtype == x_BTK.dtype else torch.empty_like(x_BTK, dtype=dtype)
+    normed = None if norm_dtype is None else torch.empty_like(x_BTK, dtype=norm_dtype)
     of_weight, of_bias, of_added = (x_BTK if total is None else total for total in totals)
     block = triton.next_power_of_2(size)
     _add_norm_backward[(min(_PROGRAMS, triton.cdiv(rows, _ROWS)),)](
@@ -155,7 +155,7 @@ def add_norm_backward(
         x_BTK if grad_means_BMK is None else grad_means_BMK.contiguous(), x_BTK, moments, *_vectors(norm),
         gradient, low, x_BTK if normed is None else normed, of_weight, of_bias, of_added,
         rows, size, x_BTK.shape[1], 1 if grad_means_BMK is None else grad_means_BMK.shape[1],
-        IS_RMS=is_rms(norm), HAS_BY_X=grad_x_BTK is not None, HAS_BY_MEANS=grad_means_BMK is not None,
+        IS_RMS=is_rms(norm), HAS_GRAD_X=grad_x_BTK is not None, HAS_GRAD_MEANS=grad_means_BMK is not None,
         HAS_LOW=low is not gradient, HAS_NORMED=normed is not None, HAS_WEIGHT=totals[0] is not None,
         HAS_BIAS=totals[1] is not None, HAS_ADDED=totals[2] is not None,
         ROWS=_ROWS, BLOCK=block, num_warps=max(1, min(8, block // _OF_A_WARP)),
@@ -167,7 +167,7 @@ def add_norm_backward(
 def _add_norm_backward(
     grad_normed_at, grad_x_at, grad_means_at, x_at, moments_at, weight_at, bias_at, gradient_at, low_at, normed_at,
     of_weight_at, of_bias_at, of_added_at, rows, size, positions, stretches,
-    IS_RMS: tl.constexpr, HAS_BY_X: tl.constexpr, HAS_BY_MEANS: tl.constexpr, HAS_LOW: tl.constexpr,
+    IS_RMS: tl.constexpr, HAS_GRAD_X: tl.constexpr, HAS_GRAD_MEANS: tl.constexpr, HAS_LOW: tl.constexpr,
     HAS_NORMED: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ADDED: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -198,9 +198,9 @@ def _add_norm_backward(
             along, level = tl.reduce((grad_unit * unit, grad_unit), 1, _add_both)
             gradient = (grad_unit - unit * (along / size)[:, None] - (level / size)[:, None]) * scale
         of_weight += tl.sum(grad_normed * unit, 0)
-        if HAS_BY_X:
+        if HAS_GRAD_X:
             gradient += tl.load(grad_x_at + at, mask=inside, other=0.0).to(tl.float32)
-        if HAS_BY_MEANS:
+        if HAS_GRAD_MEANS:
             stretch, width = stretch_of(row % positions, positions, stretches)
             at_mean = ((row // positions) * stretches + stretch).to(tl.int64)[:, None] * size + column[None, :]
             gradient += tl.load(grad_means_at + at_mean, mask=inside, other=0.0).to(tl.float32) / width[:, None]

@@ -32,7 +32,7 @@ def keep_rows(
     count: int,
     sinks: int,
     places: tuple[torch.Tensor, torch.Tensor | None] | None,
-    kind: torch.dtype,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
     """The next rows: of those before a window, the last so many as are filled, and behind them of its own the first
     `count`, a document's first `sinks` and the last of all.
@@ -41,7 +41,7 @@ def keep_rows(
     which a lane's own begin where the other tensor says; None: at the first.
     """
     lanes, _, kept, columns = rows_BSMC.shape
-    rows_BSMC, next_BSMC = rows_BSMC.contiguous(), rows_BSMC.new_empty(rows_BSMC.shape, dtype=kind)
+    rows_BSMC, next_BSMC = rows_BSMC.contiguous(), rows_BSMC.new_empty(rows_BSMC.shape, dtype=dtype)
     places_SPC, moved_B = (None, None) if places is None else places
     for site, (k, v) in enumerate(own):
         k, v = (one if one.stride(-1) == 1 else one.contiguous() for one in (k, v))

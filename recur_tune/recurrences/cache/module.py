@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from recur_tune.common.shape import Shape
-from recur_tune.ops.matmul import product_type
+from recur_tune.ops.matmul import product_dtype
 from recur_tune.recurrences.seam import (
     CLOSED_GATE,
     CalibrationPass,
@@ -90,15 +90,15 @@ class Cached(Recurrence):
 
     def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> CachedWindowPass:
         """Lanes that begin a document have no row filled."""
-        kind = (
+        window_pass = (
             GatedWindowPass if self.gates is not None else JoinedWindowPass if self.places is None else PlacedWindowPass
         )
         if state is None:
-            return kind(self, None, None)
+            return window_pass(self, None, None)
         rows_BSMC, filled_B = (one.detach() for one in state)
         if fresh_B is not None:
             filled_B = filled_B.masked_fill(fresh_B, 0)
-        return kind(self, rows_BSMC, filled_B)
+        return window_pass(self, rows_BSMC, filled_B)
 
 
 class CachedWindowPass(WindowPass):
@@ -117,12 +117,12 @@ class CachedWindowPass(WindowPass):
         count, rows_BSMC, filled_B = max(0, some.shape[-2] - overlap), self._rows_BSMC, self._filled_B
         if rows_BSMC is None or filled_B is None:
             rows_BSMC, filled_B = cached.empty(len(some))
-        kind, next_filled_B = product_type(some), (filled_B + count).clamp(max=cached.rows)
+        dtype, next_filled_B = product_dtype(some), (filled_B + count).clamp(max=cached.rows)
         if self.fused:
             from recur_tune.recurrences.cache import kernels  # here, since to load Triton takes a while
 
             places = None if cached.places is None else (cached.places, self.moved_B)
-            given = rows_BSMC, filled_B, own, count, cached.sinks, places, kind
+            given = rows_BSMC, filled_B, own, count, cached.sinks, places, dtype
             return kernels.keep_rows(*given), next_filled_B
         # Of the rows before the window and then its own, counted from the first, which each row of the state becomes.
         all_B1 = filled_B.long()[:, None] + count
@@ -132,7 +132,7 @@ class CachedWindowPass(WindowPass):
         earlier_BM = (kept_BM + cached.rows - filled_B.long()[:, None]).clamp(0, cached.rows - 1)
         is_own_BM1, lane_B1 = (own_BM >= 0)[..., None], torch.arange(len(some), device=some.device)[:, None]
         own_BM = own_BM.clamp(0, max(0, count - 1))
-        next_BSMC = rows_BSMC.new_empty(rows_BSMC.shape, dtype=kind)
+        next_BSMC = rows_BSMC.new_empty(rows_BSMC.shape, dtype=dtype)
         for site, gathered in enumerate(own):
             earlier_BMC = rows_BSMC[lane_B1, site, earlier_BM]
             next_BSMC[:, site] = torch.where(is_own_BM1, self._rows(site, gathered, lane_B1, own_BM), earlier_BMC)

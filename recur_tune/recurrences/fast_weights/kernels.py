@@ -320,11 +320,11 @@ def _write(
         of_k = k_at + lane * k_lane + own * k_head + row[:, None] * k_row + column[None, :]
         of_v = v_at + lane * v_lane + own * v_head + row[:, None] * v_row + column[None, :]
         feature, _ = _feature(tl.load(of_k, mask=inside, other=0.0).to(tl.float32), inside, HAS_SUMS)
-        news = tl.load(of_v, mask=inside, other=0.0).to(tl.float32)
+        delta = tl.load(of_v, mask=inside, other=0.0).to(tl.float32)
         if CORRECTS:
             found, _, _ = _found(feature, memory, sums, least, HAS_SUMS, _EXACT)
-            news -= found
-        written += tl.dot(tl.trans(feature), news, input_precision=_EXACT)
+            delta -= found
+        written += tl.dot(tl.trans(feature), delta, input_precision=_EXACT)
         features += tl.sum(feature, 0)
     _store_memory(
         written_at + part + at_memory, features_at + part // size + at_sums, written, features, size, HAS_SUMS, BLOCK
@@ -352,21 +352,21 @@ def _write_backward(
         of_v = v_at + lane * v_lane + own * v_head + row[:, None] * v_row + column[None, :]
         k = tl.load(of_k, mask=inside, other=0.0).to(tl.float32)
         feature, short = _feature(k, inside, HAS_SUMS)
-        news = tl.load(of_v, mask=inside, other=0.0).to(tl.float32)
-        grad_news = tl.dot(feature, grad_written, input_precision=_FAST)
+        delta = tl.load(of_v, mask=inside, other=0.0).to(tl.float32)
+        grad_delta = tl.dot(feature, grad_written, input_precision=_FAST)
         at = (lane * positions + row[:, None]) * groups * size + own * size + column[None, :]
-        tl.store(grad_v_at + at, grad_news, mask=inside)
+        tl.store(grad_v_at + at, grad_delta, mask=inside)
         grad_feature = tl.zeros([ROWS, BLOCK], tl.float32) + grad_features[None, :]
         if CORRECTS:
             found, inverse, counts = _found(feature, memory, sums, least, HAS_SUMS, _FAST)
-            news -= found
+            delta -= found
             grad_found, grad_divisor, grad_own = _found_backward(
-                -grad_news, found, inverse, counts, memory, sums, HAS_SUMS
+                -grad_delta, found, inverse, counts, memory, sums, HAS_SUMS
             )
             grad_feature += grad_own
             grad_memory += tl.dot(tl.trans(feature), grad_found, input_precision=_FAST)
             grad_sums += tl.sum(feature * grad_divisor[:, None], 0)
-        grad_feature += tl.dot(news, tl.trans(grad_written), input_precision=_FAST)
+        grad_feature += tl.dot(delta, tl.trans(grad_written), input_precision=_FAST)
         tl.store(grad_k_at + at, _feature_backward(grad_feature, feature, k, short, HAS_SUMS), mask=inside)
     if CORRECTS:
         _store_memory(

@@ -73,9 +73,9 @@ class FastWeights(Recurrence):
 
     def empty(self, lanes: int) -> State:
         """Zeros: the memories, and where there are any the sums of keys."""
-        size, kind = self.shape.head_size, torch.promote_types(self.gate_logits.dtype, torch.float32)
+        size, dtype = self.shape.head_size, torch.promote_types(self.gate_logits.dtype, torch.float32)
         heads = (lanes, len(self.sites), self.shape.key_value_heads)
-        memory_BSGDD = self.gate_logits.new_zeros(*heads, size, size, dtype=kind)
+        memory_BSGDD = self.gate_logits.new_zeros(*heads, size, size, dtype=dtype)
         if self.write_rule == "gated":
             return (memory_BSGDD,)
         return memory_BSGDD, memory_BSGDD.new_zeros(*heads, size)

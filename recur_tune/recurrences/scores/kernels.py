@@ -38,12 +38,12 @@ def score_weights(
     first: int,
     rows: int,
     seen: int,
-    kind: torch.dtype,
+    dtype: torch.dtype,
     with_imaginary: bool,
 ) -> torch.Tensor:
     """What positions from `first` on take from the state and from the window's first positions, so many as are `seen`,
     [L, N, R, X]: the real parts, and if they are wanted the imaginary ones below them. The last heads are `sines`."""
-    return _Weights.apply(radius_LN, angle_LN, sines, dilation, first, rows, seen, kind, with_imaginary)
+    return _Weights.apply(radius_LN, angle_LN, sines, dilation, first, rows, seen, dtype, with_imaginary)
 
 
 def rows_of_heads(v_BGTD: torch.Tensor, past_BNYD: torch.Tensor, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,11 +61,11 @@ class _Weights(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, radius: torch.Tensor, angle: torch.Tensor, sines: int, dilation: int, first: int, rows: int,
-        seen: int, kind: torch.dtype, with_imaginary: bool,
+        seen: int, dtype: torch.dtype, with_imaginary: bool,
     ) -> torch.Tensor:  # fmt: skip
         radius, angle = radius.contiguous(), angle.contiguous()
         (layers, numbers), columns = radius.shape, padded_rows(2 * dilation + seen)
-        weights = radius.new_empty(layers, numbers, (1 + with_imaginary) * rows, columns, dtype=kind)
+        weights = radius.new_empty(layers, numbers, (1 + with_imaginary) * rows, columns, dtype=dtype)
         ctx.given = numbers, sines, dilation, first, rows, seen
         ctx.save_for_backward(radius, angle)
         _weights[_weight_blocks(weights)](
@@ -126,10 +126,10 @@ def _weights(
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
-    _, power, _, cos_sin, there = _powers(radius_at, angle_at, numbers, sines, dilation, first, rows, seen, row, column)
+    _, power, _, phase, there = _powers(radius_at, angle_at, numbers, sines, dilation, first, rows, seen, row, column)
     at = (tl.program_id(0).to(tl.int64) * all_rows + row[:, None]) * columns + column[None, :]
     inside = (row < all_rows)[:, None] & (column < columns)[None, :]
-    tl.store(weights_at + at, tl.where(there, power * tl.cos(cos_sin), 0.0), mask=inside)
+    tl.store(weights_at + at, tl.where(there, power * tl.cos(phase), 0.0), mask=inside)
 
 
 @kernel
@@ -138,7 +138,7 @@ def _weights_backward(
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row, column = tl.program_id(1) * ROWS + tl.arange(0, ROWS), tl.program_id(2) * BLOCK + tl.arange(0, BLOCK)
-    exponent, power, lower, cos_sin, there = _powers(
+    exponent, power, lower, phase, there = _powers(
         radius_at, angle_at, numbers, sines, dilation, first, rows, seen, row, column
     )
     at = (tl.program_id(0).to(tl.int64) * all_rows + row[:, None]) * columns + column[None, :]
@@ -147,8 +147,8 @@ def _weights_backward(
     part = tl.program_id(1) * tl.num_programs(2) + tl.program_id(2)
     parts, heads = tl.num_programs(1) * tl.num_programs(2), tl.num_programs(0)
     grad_both_at += tl.program_id(0) * parts + part
-    tl.store(grad_both_at, tl.sum(tl.sum(grad_weight * lower * tl.cos(cos_sin), 1), 0))
-    tl.store(grad_both_at + heads * parts, -tl.sum(tl.sum(grad_weight * power * tl.sin(cos_sin), 1), 0))
+    tl.store(grad_both_at, tl.sum(tl.sum(grad_weight * lower * tl.cos(phase), 1), 0))
+    tl.store(grad_both_at + heads * parts, -tl.sum(tl.sum(grad_weight * power * tl.sin(phase), 1), 0))
 
 
 class _Rows(torch.autograd.Function):
@@ -158,7 +158,7 @@ class _Rows(torch.autograd.Function):
         v = v if v.stride(-1) == 1 else v.contiguous()
         past = past if past.stride(-1) == 1 else past.contiguous()
         (lanes, groups, positions, size), (_, numbers, before, _) = v.shape, past.shape
-        ctx.heads, ctx.shape, ctx.before, ctx.kind = heads, v.shape, before, past.dtype
+        ctx.heads, ctx.shape, ctx.before, ctx.dtype = heads, v.shape, before, past.dtype
         count = padded_rows(before + positions)
         rows = v.new_empty(numbers, count, lanes, size)
         _rows[(triton.cdiv(count, _ROWS), numbers, lanes)](
@@ -181,7 +181,7 @@ class _Rows(torch.autograd.Function):
             ctx.before, positions, grad_rows.shape[1], size, HAS_VALUES=grad_values is not None,
             ROWS=_ROWS, BLOCK=triton.next_power_of_2(size), num_warps=2,
         )  # fmt: skip
-        return grad_v, grad_rows[:, : ctx.before].permute(2, 0, 1, 3).to(ctx.kind), None
+        return grad_v, grad_rows[:, : ctx.before].permute(2, 0, 1, 3).to(ctx.dtype), None
 
 
 class _Mixed(torch.autograd.Function):

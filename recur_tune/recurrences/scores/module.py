@@ -43,8 +43,8 @@ class Scores(Recurrence):
         self.dilation = dilation
         # Spread over the layer's heads, and so over those of keys and values.
         self.heads = [number * shape.heads // score_heads for number in range(score_heads)]
-        self.kinds = [(score_heads + 2) // 3, (score_heads + 1) // 3, score_heads // 3]  # regular, cosine, sine
-        regular, cyclical = self.kinds[0], score_heads - self.kinds[0]
+        self.head_counts = [(score_heads + 2) // 3, (score_heads + 1) // 3, score_heads // 3]  # regular, cosine, sine
+        regular, cyclical = self.head_counts[0], score_heads - self.head_counts[0]
         self.gate_logits = nn.Parameter(torch.empty(shape.layers, score_heads))
         self.fading = nn.Parameter(torch.empty(shape.layers, regular))
         self.damping = nn.Parameter(torch.empty(shape.layers, cyclical)) if cyclical else None
@@ -75,10 +75,10 @@ class Scores(Recurrence):
         return ScoresWindowPass(self, past_BLNYD)
 
     def weights(
-        self, first: int, rows: int, seen: int, kind: torch.dtype, with_imaginary: bool = False
+        self, first: int, rows: int, seen: int, dtype: torch.dtype, with_imaginary: bool = False
     ) -> torch.Tensor:
         """What positions from `first` on take from the state and from the window's first positions, so many as are
-        `seen`, as a `kind` of number: the real parts, [L, N, R, Y + S], and if they are wanted the imaginary ones below
+        `seen`, in `dtype`: the real parts, [L, N, R, Y + S], and if they are wanted the imaginary ones below
         them."""
         device, steps = self.gate_logits.device, self.dilation
         step_N1 = 1 + (steps - 1) * (torch.arange(len(self.heads), device=device)[:, None] % 2)
@@ -91,10 +91,10 @@ class Scores(Recurrence):
         place_R = at_R % steps
         own_RY = place_R[:, None] == torch.arange(steps, device=device)
         blocks = self._powers((at_R - place_R) // step_N1, with_phase=False)
-        cosine, sine = (torch.where(own_RY, one[..., None], 0.0).to(kind) for one in blocks)
+        cosine, sine = (torch.where(own_RY, one[..., None], 0.0).to(dtype) for one in blocks)
         parts = [(cosine, -sine), (sine, cosine)]
         made = [
-            torch.cat([*before, _Toeplitz.apply(torch.where(seen_NX, by_lag, 0.0), seen, kind)], dim=-1)
+            torch.cat([*before, _Toeplitz.apply(torch.where(seen_NX, by_lag, 0.0), seen, dtype)], dim=-1)
             for before, by_lag in zip(parts[: 1 + with_imaginary], lagged, strict=False)
         ]
         return torch.cat(made, dim=2) if with_imaginary else made[0]
@@ -110,12 +110,12 @@ class Scores(Recurrence):
     def _powers(self, exponent_NX: torch.Tensor, with_phase: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Every layer's and head's power of its number, [L, N, X]: the real part and the imaginary part."""
         radius_LN, angle_LN = self.numbers()
-        turn_LNX = angle_LN[..., None] * exponent_NX
+        phase_LNX = angle_LN[..., None] * exponent_NX
         if with_phase:  # a sine is a cosine a quarter late
-            sines = torch.arange(len(self.heads), device=turn_LNX.device) >= len(self.heads) - self.kinds[2]
-            turn_LNX = turn_LNX - sines[:, None].to(turn_LNX.dtype) * (math.pi / 2)
+            sines = torch.arange(len(self.heads), device=phase_LNX.device) >= len(self.heads) - self.head_counts[2]
+            phase_LNX = phase_LNX - sines[:, None].to(phase_LNX.dtype) * (math.pi / 2)
         size_LNX = radius_LN[..., None] ** exponent_NX
-        return size_LNX * turn_LNX.cos(), size_LNX * turn_LNX.sin()
+        return size_LNX * phase_LNX.cos(), size_LNX * phase_LNX.sin()
 
 
 class ScoresWindowPass(WindowPass):
@@ -171,18 +171,18 @@ class ScoresWindowPass(WindowPass):
             return (_product(weight_LNYX, rows_LNXBD).permute(3, 0, 1, 2, 4),)
 
     def _made(
-        self, fused: bool, first: int, rows: int, seen: int, kind: torch.dtype, with_imaginary: bool
+        self, fused: bool, first: int, rows: int, seen: int, dtype: torch.dtype, with_imaginary: bool
     ) -> torch.Tensor:
         """Weights; by kernels they may have further columns, of zeros."""
         scores = self._scores
         if not fused:
-            return scores.weights(first, rows, seen, kind, with_imaginary)
+            return scores.weights(first, rows, seen, dtype, with_imaginary)
         from recur_tune.recurrences.scores import kernels  # here, since to load Triton takes a while
 
         if self._numbers is None:
             self._numbers = scores.numbers()
-        of_heads = *self._numbers, scores.kinds[2], scores.dilation
-        return kernels.score_weights(*of_heads, first, rows, seen, kind, with_imaginary)
+        of_heads = *self._numbers, scores.head_counts[2], scores.dilation
+        return kernels.score_weights(*of_heads, first, rows, seen, dtype, with_imaginary)
 
     def reorder(self, lane_B: torch.Tensor) -> None:
         """Values and what was left go along."""
@@ -209,9 +209,9 @@ class _Toeplitz(torch.autograd.Function):
     sums over these places by one look at the matrix with rows one number shorter."""
 
     @staticmethod
-    def forward(ctx: Any, row_X: torch.Tensor, seen: int, kind: torch.dtype) -> torch.Tensor:
-        ctx.kind = row_X.dtype
-        return row_X.to(kind).unfold(-1, seen, 1).flip(-1)
+    def forward(ctx: Any, row_X: torch.Tensor, seen: int, dtype: torch.dtype) -> torch.Tensor:
+        ctx.dtype = row_X.dtype
+        return row_X.to(dtype).unfold(-1, seen, 1).flip(-1)
 
     @staticmethod
     @once_differentiable
@@ -219,7 +219,7 @@ class _Toeplitz(torch.autograd.Function):
         rows, seen = grad_matrix_RS.shape[-2:]
         lags = rows + seen - 1
         by_lag = F.pad(grad_matrix_RS.flip(-1), (0, rows)).flatten(-2)[..., : rows * lags].unflatten(-1, (rows, lags))
-        return by_lag.sum(-2, dtype=ctx.kind), None, None
+        return by_lag.sum(-2, dtype=ctx.dtype), None, None
 
 
 def _product(weight_RX: torch.Tensor, rows_XBD: torch.Tensor) -> torch.Tensor:
