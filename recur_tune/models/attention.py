@@ -1,11 +1,12 @@
-"""Causal attention over a window and what a recurrence inserts into it.
+"""Causal attention over a window and the keys and values that a recurrence inserts into it.
 
-What is inserted stands before the window, as keys and values alone. What a lane must not see of it (all, where a
-document begins) stands behind the window, where causal attention sees nothing. So one kernel, the fastest, serves all
-lanes. A window that is read in parts goes on behind its first one, so there a mask hides it.
+What is inserted stands before the window, as keys and values alone. What a batch row must not see of it (all, where a
+document begins) stands behind the window, where causal attention sees nothing. So every batch row takes the kernel for
+causal attention, which is the fastest. A window that is read in parts goes on behind its first part, so there a mask
+hides it.
 
-Shape suffixes: B lanes, T positions, M inserted rows, S both together, K hidden size, H heads of queries, G of keys and
-values, D head size, C columns.
+Shape suffixes: B batch rows, T positions, M inserted rows, S both together, K hidden size, H query heads, G key-value
+heads, D head size, C columns.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Extra:
 
     Attributes:
         rows_BMC: Side by side, rotary positions in them.
-        seen_B: How many of them each lane sees, counted from the last; None: all.
+        seen_B: How many of them each batch row sees, counted from the last; None: all.
         places_MC: What is added to them by where they stand, those that are seen at the first; None: nothing.
     """
 
@@ -44,7 +45,7 @@ class Extra:
 
     @property
     def hidden_B(self) -> torch.Tensor | None:
-        """How many of them each lane does not see, counted from the first; None: none."""
+        """How many of them each batch row does not see, counted from the first; None: none."""
         return None if self.seen_B is None else self.rows_BMC.shape[1] - self.seen_B
 
     def keys_values(self, block: Block) -> KeysValues:
@@ -72,7 +73,7 @@ def attend(
         cos_sin: The window's rotary positions; None where positions are not rotary.
         extra: What is to be seen beside the window's own positions.
         past: Keys and values of the window's earlier part, in which what was inserted is already.
-        hidden_B: How many of these each lane must not see, counted from the first; None: it sees all.
+        hidden_B: How many of these each batch row must not see, counted from the first; None: it sees all.
         dropout: Rate at which a position is forgotten.
         adapt: Is given what was taken, and queries, keys and values before rotary positions; gives what is taken.
     """

@@ -3,7 +3,7 @@
 The weights live in Hugging Face's own modules, so any model of a family loads and saves as it is; only the way through
 the blocks is written here, because a recurrence takes part in it.
 
-Shape suffixes: B lanes, T positions, M rows that a recurrence brings, K hidden size, C columns.
+Shape suffixes: B batch rows, T positions, M rows that a recurrence brings, K hidden size, C columns.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class WindowedDecoder(Windowed):
         Args:
             tokens_BT: The window's tokens, or with a `cache` its next ones.
             state: What the window before left; None where a document begins.
-            fresh_B: Lanes that begin a document and must not see the state; None means that all may see it.
+            fresh_B: Batch rows that begin a document and must not see the state; None means that all may see it.
             cache: The window's earlier part, updated in place.
             leave_state: False spares making the state where nobody reads on.
             overlap: Tokens that the next window reads again; default: the configuration's.
@@ -114,8 +114,8 @@ class WindowedDecoder(Windowed):
             return None
         behind_BMK = cache.window_pass.behind()
         if behind_BMK is not None:  # on a copy: what stands behind a window is no part of one that goes on
-            lanes = len(next(iter(cache.keys_values.values()))[0])
-            behind_BMK = behind_BMK.expand(lanes, -1, -1)
+            batch_size = len(next(iter(cache.keys_values.values()))[0])
+            behind_BMK = behind_BMK.expand(batch_size, -1, -1)
             aside = replace(cache, keys_values=dict(cache.keys_values), window_pass=None)
             behind_BMK = self._run(behind_BMK, cache.length, None, None, aside, False, _BY_AUTOGRAD)
         return cache.window_pass.close(overlap, behind_BMK)

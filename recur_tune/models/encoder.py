@@ -1,9 +1,9 @@
-"""An encoder's window: read in both directions, with the state of the window before, and scored for an answer.
+"""A pretrained encoder over windows: bidirectional attention, the state of the window before, heads for an answer.
 
-Blocks of this kind normalise behind every sum (post-norm). There is no place in a window that nobody sees, so what must
-not be seen is hidden by a mask: padding, and a state where a question begins.
+Its blocks are post-norm: they normalise behind every sum. Every position is seen by all others, so a mask hides
+padding, and a state where a question begins.
 
-Shape suffixes: W windows, B lanes, T positions, M rows that a recurrence brings, S all that is seen, K hidden size,
+Shape suffixes: W windows, B batch rows, T positions, M rows of a recurrence, S all rows that are seen, K hidden size,
 H heads, D head size, C columns.
 """
 
@@ -77,7 +77,7 @@ class WindowedEncoder(Windowed):
         Args:
             tokens_BT: The window's tokens; the configuration's `pad_token_id` fills up what is shorter.
             state: What the window before left; None where a question begins.
-            fresh_B: Lanes that begin a question and must not see the state; None means that all may see it.
+            fresh_B: Batch rows that begin a question and must not see the state; None means that all may see it.
             leave_state: False spares making the state where nobody reads on.
             overlap: Tokens of the text that the next window reads again; default: the configuration's.
             ops: How the blocks' operations are run.
@@ -88,7 +88,7 @@ class WindowedEncoder(Windowed):
             window_pass.fused = ops.fused
         place_T = torch.arange(positions, device=tokens_BT.device)
         x_BTK = self._embedded(tokens_BT, place_T[None] + self.body.first_place, ops)
-        there_BT = (tokens_BT != self.config.pad_token_id) | (place_T == 0)  # an empty lane sees itself
+        there_BT = (tokens_BT != self.config.pad_token_id) | (place_T == 0)  # an empty batch row sees itself
         before_BMK = None if window_pass is None else window_pass.before()
         behind_BMK = None if window_pass is None or not leave_state else window_pass.behind()
         first = 0 if before_BMK is None else before_BMK.shape[1]

@@ -1,6 +1,6 @@
 """The next-token loss over a large vocabulary and its gradients, made together a chunk of rows at a time.
 
-Shape suffixes: W windows, B lanes, T positions, N positions of a window in one row, K hidden size, V vocabulary,
+Shape suffixes: W windows, B batch rows, T positions, N positions of a window in one row, K hidden size, V vocabulary,
 padded.
 """
 

@@ -1,15 +1,15 @@
-"""The loss of an answer over all windows of its question, and its gradients.
+"""Cross-entropy of an answer over all windows of its question, and its gradients.
 
-A start and an end are chosen among all positions of all windows of a question, each by one softmax, so that scores of
-one window can be compared with those of another. Where an answer stands several times, in the text or in windows that
-overlap, all places count together. The kind of an answer (a span, `yes` or `no`) is told from the first position's
-output, max-pooled over windows (section 5.4 of the paper).
+One softmax over all positions of all windows of a question chooses the start of the answer, and another its end. So
+scores of different windows are comparable. Where an answer stands several times, in the text or in windows that
+overlap, the probabilities of all its places are added up. The kind of an answer (a span, `yes` or `no`) is predicted
+from the first position's output, max-pooled over windows (section 5.4 of the paper).
 
-How targets say all this: a window's first position has the kind of its question's answer; a position of the text has 0,
-and STARTS where an answer starts, ENDS where one ends, or their sum; all others are not scored.
+Targets: a window's first position has the kind of its question's answer; a position of the text has 0, and STARTS where
+an answer starts, ENDS where one ends, or their sum; all others are not scored.
 
-Shape suffixes: W windows, B lanes, T positions, N positions of a window in one row, K hidden size, Q questions: as many
-places for them as there are windows.
+Shape suffixes: W windows, B batch rows, T positions, N positions of a window over all batch rows, K hidden size,
+Q questions: as many places as there are windows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from recur_tune.common.windowing import ENDS, NOT_SCORED, STARTS
 from recur_tune.models.encoder import WindowedEncoder
 
 SPAN = 0  # among the kinds of an answer
-NEVER = -1e9  # a score that no softmax sees
+NEVER = -1e9  # a logit of probability zero
 
 
 def answer_losses(
@@ -64,10 +64,10 @@ def at_answer(targets: torch.Tensor) -> torch.Tensor:
 
 
 def questions_of(fresh_WB: torch.Tensor) -> torch.Tensor:
-    """Which question each window is of, as a number [W, B] from 0 to W B - 1; in a lane they follow each other."""
-    lanes = fresh_WB.shape[1]
+    """The number of each window's question, [W, B], from 0 to W B - 1."""
+    batch_size = fresh_WB.shape[1]
     number_WB = fresh_WB.long().cumsum(0).clamp(min=1) - 1
-    return number_WB * lanes + torch.arange(lanes, device=fresh_WB.device)
+    return number_WB * batch_size + torch.arange(batch_size, device=fresh_WB.device)
 
 
 def pooled_over_windows(first_WBK: torch.Tensor, fresh_WB: torch.Tensor) -> torch.Tensor:
@@ -144,5 +144,5 @@ class SpanScorer:
         return loss.detach()
 
     def _single(self, top_NK: torch.Tensor) -> torch.Tensor:
-        """By lanes, in the heads' own precision."""
+        """As [B, T, K], in the heads' own precision."""
         return top_NK.detach().unflatten(0, (self._fresh_WB.shape[1], -1)).to(self._weight.dtype)

@@ -1,6 +1,6 @@
 """What decoders and encoders share: a pretrained body, the recurrence that connects its windows, and a head.
 
-Shape suffixes: W windows, B lanes, T positions, N positions of a window in one row, K hidden size.
+Shape suffixes: W windows, B batch rows, T positions, N positions of a window in one row, K hidden size.
 """
 
 from __future__ import annotations

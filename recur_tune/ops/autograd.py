@@ -3,7 +3,7 @@
 A block is written against these few, so that training can run them in another way (`gathered.py`). What a matrix
 product made goes from one of them to another, and only they know what it is.
 
-Shape suffixes: B lanes, T positions, K hidden size, C columns, D head size.
+Shape suffixes: B batch rows, T positions, K hidden size, C columns, D head size.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class BlockOps:
     )
 
     def embed(self, tokens_BT: torch.Tensor, position_BT: torch.Tensor, body: Body) -> torch.Tensor:
-        """The residual stream at its start; positions may be [1, T], the same in all lanes."""
+        """The residual stream at its start; positions may be [1, T], the same in all batch rows."""
         x_BTK = body.tokens(tokens_BT)
         if body.positions is not None:
             x_BTK = x_BTK + body.positions(position_BT)

@@ -5,7 +5,7 @@ is kept; what lies between two products (norms, activations) is made once more, 
 differentiates it. A weight's gradient is added to the step's sum by the product that makes it. And the passes between
 products are few and the same in all layers, so that their kernels serve every model of a hidden size.
 
-Shape suffixes: B lanes, T positions, K hidden size, N rows (lanes times positions).
+Shape suffixes: B batch rows, T positions, K hidden size, N rows (batch rows times positions).
 """
 
 from __future__ import annotations
@@ -262,7 +262,7 @@ class _Embed(torch.autograd.Function):
         if tokens is not None:
             tokens.index_add_(0, tokens_BT.flatten(), grad_x_BTK.flatten(0, 1))
         if positions is not None:
-            if len(position_BT) < len(grad_x_BTK):  # the same in all lanes
+            if len(position_BT) < len(grad_x_BTK):  # the same in all batch rows
                 grad_x_BTK = grad_x_BTK.sum(0, keepdim=True)
             positions.index_add_(0, position_BT.flatten(), grad_x_BTK.flatten(0, 1))
         return (None,) * 6

@@ -3,7 +3,7 @@
 `kernels.py` has the same functions for a GPU, each of which goes over memory once. Gradients of vectors are added to
 `total`, where there is one.
 
-Shape suffixes: B lanes, T positions, K hidden size, C columns, D head size, N rows, V vocabulary, padded.
+Shape suffixes: B batch rows, T positions, K hidden size, C columns, D head size, N rows, V vocabulary, padded.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def stretch_means(x_BTK: torch.Tensor, count: int) -> torch.Tensor:
 
 def stretch_means_backward(grad_means_BMK: torch.Tensor, positions: int) -> torch.Tensor:
     """The gradient with respect to so many positions."""
-    lanes, _, size = grad_means_BMK.shape
-    gradient = grad_means_BMK.new_zeros(lanes, positions, size)
+    batch_size, _, size = grad_means_BMK.shape
+    gradient = grad_means_BMK.new_zeros(batch_size, positions, size)
     _add_spread(gradient, grad_means_BMK)
     return gradient
 
@@ -181,8 +181,15 @@ def join(
     down: int | torch.Tensor = 0,
     rows: int | None = None,
 ) -> torch.Tensor:
-    """Gradients of queries, keys and values side by side; where the first two were rotated, rotated back. Of a packed
-    window so many rows, which lie so far down in all lanes, or in each by its own."""
+    """Gradients of queries, keys and values side by side; with `cos_sin` the first two are rotated back.
+
+    Args:
+        parts: The three gradients.
+        total: Accumulator of the bias's gradient.
+        cos_sin: Rotary positions of queries and keys.
+        down: Where a packed window's own rows begin, for all batch rows or for each.
+        rows: How many these are; None: all.
+    """
     joined = torch.cat(parts, dim=-1)
     if rows is not None:
         joined = move(joined, -down, rows)
@@ -194,27 +201,32 @@ def join(
 
 
 def move(x_BTC: torch.Tensor, down: int | torch.Tensor, rows: int) -> torch.Tensor:
-    """So many rows of every lane, moved down, by as much in all lanes or in each by its own; zero where none comes
-    from."""
-    lanes, source_rows, _ = x_BTC.shape
+    """Shift positions by `down`, one number for all batch rows or one for each, into `rows` positions of zeros."""
+    batch_size, source_rows, _ = x_BTC.shape
     if isinstance(down, int):
         begin, end = max(0, -down), min(source_rows, rows - down)
         return F.pad(x_BTC[:, begin:end], (0, 0, begin + down, rows - end - down))
-    lane, row = torch.arange(lanes, device=x_BTC.device)[:, None], torch.arange(rows, device=x_BTC.device)
+    batch, row = torch.arange(batch_size, device=x_BTC.device)[:, None], torch.arange(rows, device=x_BTC.device)
     source_BT = row - down[:, None]
     inside_BT = (source_BT >= 0) & (source_BT < source_rows)
-    return x_BTC[lane, source_BT.clamp(0, source_rows - 1)] * inside_BT[..., None]
+    return x_BTC[batch, source_BT.clamp(0, source_rows - 1)] * inside_BT[..., None]
 
 
 def pack(
     extra_BMC: torch.Tensor, x_BTC: torch.Tensor, seen_B: torch.Tensor | None, places_MC: torch.Tensor | None
 ) -> torch.Tensor:
-    """A window's rows, and in their last columns what is inserted: before the window what a lane sees of it, counted
-    from the last, and the rest behind; None: all is seen. A place may add something to the row that stands there."""
+    """Queries, keys and values of a window with inserted keys and values, which are their last columns.
+
+    Args:
+        extra_BMC: What is inserted: before the window the last `seen_B` rows of it, and behind the window the others.
+        x_BTC: The window's.
+        seen_B: How many inserted rows each batch row sees; None: all.
+        places_MC: Added to the inserted rows by the place where they stand.
+    """
     inserted, positions = extra_BMC.shape[1], x_BTC.shape[1]
     packed_BSC = move(x_BTC, inserted if seen_B is None else seen_B, inserted + positions)
-    lane, row = _where_inserted(packed_BSC, inserted, seen_B)
-    packed_BSC[lane, row, -extra_BMC.shape[2] :] = in_places(extra_BMC, places_MC, seen_B).to(x_BTC.dtype)
+    batch, row = _where_inserted(packed_BSC, inserted, seen_B)
+    packed_BSC[batch, row, -extra_BMC.shape[2] :] = in_places(extra_BMC, places_MC, seen_B).to(x_BTC.dtype)
     return packed_BSC
 
 
@@ -229,8 +241,8 @@ def in_places(extra_BMC: torch.Tensor, places_MC: torch.Tensor | None, seen_B: t
 
 def grad_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None) -> torch.Tensor:
     """The gradient by what is inserted, so many rows, from those of all keys and values, each [B, S, C]."""
-    lane, row = _where_inserted(parts[0], inserted, seen_B)
-    return torch.cat([part[lane, row] for part in parts], dim=-1)
+    batch, row = _where_inserted(parts[0], inserted, seen_B)
+    return torch.cat([part[batch, row] for part in parts], dim=-1)
 
 
 def grad_places(
@@ -245,12 +257,12 @@ def grad_places(
 
 
 def _where_inserted(packed_BSC: torch.Tensor, inserted: int, seen_B: torch.Tensor | None) -> tuple[Any, Any]:
-    """Lanes and rows of a packed window in which what is inserted stands."""
+    """Batch rows and rows of a packed window in which what is inserted stands."""
     if seen_B is None:
         return slice(None), slice(0, inserted)
-    row_M, lane_B = torch.arange(inserted, device=seen_B.device), torch.arange(len(seen_B), device=seen_B.device)
+    row_M, batch_B = torch.arange(inserted, device=seen_B.device), torch.arange(len(seen_B), device=seen_B.device)
     # Rows that are not seen, which would begin before the first place, come round to the end.
-    return lane_B[:, None], (row_M + seen_B[:, None] - inserted) % packed_BSC.shape[1]
+    return batch_B[:, None], (row_M + seen_B[:, None] - inserted) % packed_BSC.shape[1]
 
 
 def add_columns(gradient: torch.Tensor, total: Total) -> None:

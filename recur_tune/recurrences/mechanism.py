@@ -71,7 +71,7 @@ class Mechanism:
         flops: Forward FLOPs that it adds to a window, a position's attention counted over what it sees; None has
             them counted by torch.
         work: The same as kernels are charged, for training; None has it counted by torch.
-        state_floats: Numbers in the state of one lane; None has them counted.
+        state_floats: Numbers in the state of one batch row; None has them counted.
         from_the_start: Whether a document's first window has a state as well, a learned one.
         stops_gradients: Whether no gradient goes from a window to the one before, as its module says too.
         bidirectional: Whether it connects an encoder's windows too, which end in padding.

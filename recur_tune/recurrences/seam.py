@@ -5,7 +5,7 @@ blocks the reader calls its hooks; closing it gives the next state. A mechanism 
 in `recurrences/`, or a package of its own: a description, which gives it its name and its fields, and a module. Nothing
 else asks which one it is.
 
-Shape suffixes: B lanes, T positions, M inserted rows, K hidden size, H heads of queries, G of keys and values,
+Shape suffixes: B batch rows, T positions, M inserted rows, K hidden size, H heads of queries, G of keys and values,
 D head size, C columns.
 """
 
@@ -21,7 +21,7 @@ from torch import nn
 from recur_tune.common.deprecated import warn_once
 from recur_tune.common.shape import Shape
 
-State = tuple[torch.Tensor, ...]  # floating-point, lanes first; only the recurrence knows what they are
+State = tuple[torch.Tensor, ...]  # floating-point, batch rows first; only the recurrence knows what they are
 Heads = Callable[[], tuple[torch.Tensor, ...]]  # makes q [B, H, T, D], k and v [B, G, T, D]
 
 
@@ -38,11 +38,11 @@ class WindowPass:
         wants: What `observe` is given of a layer: its outputs, or their means over positions, which is cheaper.
         stretches: How many such means: over the last position, over the two before it, over the four before these, and
             so on; the last is over all that are left.
-        seen_B: Of the rows that are inserted into a layer, how many each lane sees, counted from the last; None: all,
-            and none in lanes that begin a document.
-        moved_B: How far on the window's learned positions begin in each lane; None: at the first. Rotary ones need no
-            such thing: they count from the window's first token, back as well.
-        fused: Whether it runs its Triton kernels, where it has any; else single operations.
+        seen_B: Of the rows that are inserted into a layer, how many each batch row sees, counted from the last; None:
+            all, and none where a document begins.
+        moved_B: Offset of the window's learned positions in each batch row; None: 0. Rotary positions need none: they
+            are counted from the window's first token, and rows before it have negative ones.
+        fused: Whether it runs its Triton kernels, where it has any; else reference operations.
     """
 
     wants: Literal["outputs", "means"] = "outputs"
@@ -52,8 +52,8 @@ class WindowPass:
     fused: bool = False
 
     def before(self) -> torch.Tensor | None:
-        """Rows [B, M, K] that stand before the window's embedded tokens and go through all layers with them, or
-        [1, M, K], the same in all lanes. They are never scored. They have no learned position; rotary ones count back
+        """Rows [B, M, K], or [1, M, K] for all batch rows, that stand before the window's embedded tokens and go
+        through all layers with them. They are never scored. They have no learned position; rotary ones are counted back
         from the window's first."""
         return None
 
@@ -98,8 +98,8 @@ class WindowPass:
         """
         raise NotImplementedError
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
-        """Put other lanes in the lanes' places."""
+    def reorder(self, index_B: torch.Tensor) -> None:
+        """Take the batch rows at these indices, as beam search does."""
         raise NotImplementedError
 
 
@@ -125,8 +125,8 @@ class Recurrence(nn.Module):
         super().__init__()
         self.shape = shape
 
-    def empty(self, lanes: int) -> State:
-        """A state for lanes that have none, which must not be seen."""
+    def empty(self, batch_size: int) -> State:
+        """A state for batch rows that have none, which must not be seen."""
         raise NotImplementedError
 
     def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> WindowPass:
@@ -134,7 +134,7 @@ class Recurrence(nn.Module):
 
         Args:
             state: What the window before left; None before a first one.
-            fresh_B: Lanes that begin a document and must not see it; None means that all may.
+            fresh_B: Batch rows that begin a document and must not see it; None means that all may.
             in_parts: Whether the window may be read in several parts, as text is generated.
         """
         raise NotImplementedError

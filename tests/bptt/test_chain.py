@@ -27,7 +27,7 @@ MODELS = {
     "none": None, "memory": MEMORY, "all layers": PooledSpec(l_ins="all", embeddings=2, pooling="attention"),
     "recent": PooledSpec(l_ins="all", embeddings=3, pooling="recent", width=20, depth=1, skip=True),
 }  # fmt: skip
-# Documents that begin at different windows of three lanes, some shorter than a window; the last lane runs dry.
+# Documents begin at different windows of three batch rows, some shorter than a window; the last row is empty at the end.
 MIXED = chain_batch(Windowing(6, 2), [[14, 3], [6, 10, 2], [14]], WINDOWS)
 
 
@@ -78,15 +78,15 @@ def test_a_batch_is_the_sum_of_its_documents_read_by_hand(memory):
     model = small_model(memory).double()
     loss, gradients = loss_and_gradients(model, Plan(2), MIXED)
     by_hand = torch.zeros((), dtype=torch.float64)
-    for lane in range(3):
+    for row in range(3):
         state = None
         for window in range(WINDOWS):
-            if MIXED.fresh_WB[window, lane]:
+            if MIXED.fresh_WB[window, row]:
                 state = None
-            reading = model.read(MIXED.inputs_WBT[window, lane : lane + 1], state)
+            reading = model.read(MIXED.inputs_WBT[window, row : row + 1], state)
             state = reading.state
             log_p_TV = model.logits(reading.top_BTK[0]).log_softmax(-1)
-            for position, target in enumerate(MIXED.targets_WBT[window, lane].tolist()):
+            for position, target in enumerate(MIXED.targets_WBT[window, row].tolist()):
                 if target != NOT_SCORED:
                     by_hand = by_hand - log_p_TV[position, target]
     torch.testing.assert_close(loss, by_hand.detach(), rtol=1e-10, atol=0)
@@ -123,10 +123,10 @@ def gradient_of_a_token_in_the_first_window(
     return model.transformer.wte.weight.grad[token]
 
 
-def activation_peak(memory: PooledSpec | None, policy: str, windows: int, size: int, lanes: int = 1) -> int:
+def activation_peak(memory: PooledSpec | None, policy: str, windows: int, size: int, batch_size: int = 1) -> int:
     """Bytes above what is there before a step: weights, their gradients, the batch."""
     model = small_model(memory, n_positions=size, n_layer=2, vocab_size=500).train()
-    batch, chain = full_batch(windows, lanes, size), Chain(model, fixed_plan(policy, windows))
+    batch, chain = full_batch(windows, batch_size, size), Chain(model, fixed_plan(policy, windows))
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     with MemoryTracker() as tracker:
@@ -152,10 +152,10 @@ def test_keeping_all_windows_needs_memory_for_each():
 
 @pytest.mark.parametrize("size", [8, 16])
 def test_a_recomputed_window_leaves_no_more_than_the_papers_two_vectors(size):
-    lanes, hidden = 3, 24
-    fewer, more = (activation_peak(MEMORY, "all", windows, size, lanes) for windows in (12, 20))
-    floats_per_lane = (more - fewer) / 8 / lanes / 4
-    assert 0 < floats_per_lane <= 2 * hidden
+    batch_size, hidden = 3, 24
+    fewer, more = (activation_peak(MEMORY, "all", windows, size, batch_size) for windows in (12, 20))
+    floats_per_row = (more - fewer) / 8 / batch_size / 4
+    assert 0 < floats_per_row <= 2 * hidden
 
 
 def test_the_loss_is_a_sum_over_scored_tokens():

@@ -15,7 +15,7 @@ Mix = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], to
 
 
 class ByHand:
-    """The plain model with the same weights, one lane; `read` gives the last layer's output of a window."""
+    """The plain model with the same weights, one batch row; `read` gives the last layer's output of a window."""
 
     def __init__(self, model: WindowedDecoder, mix: Mix) -> None:
         self.plain, self.shape, self.mix = hugging_face(model), model.config.shape, mix

@@ -25,9 +25,9 @@ def double_model(memory: PooledSpec | None, **changes: object) -> RecurrentGPT2:
     return model
 
 
-def some_state(model: RecurrentGPT2, lanes: int) -> State:
+def some_state(model: RecurrentGPT2, batch_size: int) -> State:
     """A state that some other text left."""
-    return tuple(one.detach() for one in model.read(some_tokens(lanes, 9)).state)
+    return tuple(one.detach() for one in model.read(some_tokens(batch_size, 9)).state)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -53,8 +53,8 @@ def test_the_state_is_a_key_and_a_value_but_no_query(l_ins, embeddings, shape):
     tokens, state = some_tokens(2, 20), some_state(model, 2)
     top = model.read(tokens, state).top_BTK
     assert top.shape == (2, 20, 24)
-    for lane in range(2):
-        torch.testing.assert_close(top[lane], slow_read(model, tokens[lane], state[0][lane]), rtol=1e-9, atol=1e-9)
+    for row in range(2):
+        torch.testing.assert_close(top[row], slow_read(model, tokens[row], state[0][row]), rtol=1e-9, atol=1e-9)
 
 
 @torch.no_grad()
@@ -87,9 +87,9 @@ def test_a_fresh_lane_is_the_unmodified_model_and_its_neighbour_sees_the_state(l
     mixed = model.read(tokens, state, fresh_B=torch.tensor([True, False, True]))
     without, seeing = model.read(tokens), model.read(tokens, state)
     assert not torch.allclose(without.top_BTK, seeing.top_BTK, atol=1e-3)
-    for lane, expected in enumerate([without, seeing, without]):
-        torch.testing.assert_close(mixed.top_BTK[lane], expected.top_BTK[lane], rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(mixed.state[0][lane], expected.state[0][lane], rtol=1e-9, atol=1e-9)
+    for row, expected in enumerate([without, seeing, without]):
+        torch.testing.assert_close(mixed.top_BTK[row], expected.top_BTK[row], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(mixed.state[0][row], expected.state[0][row], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("parts", [[1] * 12, [5] + [1] * 7, [1, 4, 7], [6, 6]], ids=str)
@@ -149,7 +149,7 @@ def layer_outputs(model: RecurrentGPT2, tokens: torch.Tensor, state: State | Non
 
 
 def slow_read(model: RecurrentGPT2, tokens_T: torch.Tensor, state_SMK: torch.Tensor) -> torch.Tensor:
-    """One lane, with attention written out: for each head, each token looks at the state and at itself and before."""
+    """One batch row, with attention written out: in each head a token sees the state, itself and the tokens before."""
     body, sites = model.transformer, model.config.recurrence["l_ins"]
     x = body.wte.weight[tokens_T] + body.wpe.weight[: len(tokens_T)]
     for layer, block in enumerate(body.h):

@@ -85,16 +85,16 @@ def mixed_batch() -> WindowBatch:
 def by_hand(model: WindowedEncoder, batch: WindowBatch) -> torch.Tensor:
     """The summed loss, every question read alone by autograd and scored as the definition says."""
     loss = torch.zeros((), dtype=torch.float64)
-    for lane in range(batch.inputs_WBT.shape[1]):
+    for row in range(batch.inputs_WBT.shape[1]):
         state, questions = None, []
         for window in range(batch.inputs_WBT.shape[0]):
-            if batch.fresh_WB[window, lane]:
+            if batch.fresh_WB[window, row]:
                 state = None
                 questions.append(([], []))
-            reading = model.read(batch.inputs_WBT[window, lane : lane + 1], state)
+            reading = model.read(batch.inputs_WBT[window, row : row + 1], state)
             state = reading.state
             questions[-1][0].append(reading.top_BTK[0])
-            questions[-1][1].append(batch.targets_WBT[window, lane])
+            questions[-1][1].append(batch.targets_WBT[window, row])
         for tops, targets in questions:
             kind = int(targets[0][0])
             if kind == NOT_SCORED:

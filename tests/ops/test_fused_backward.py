@@ -101,7 +101,7 @@ def test_under_autocast_products_are_rounded_and_sums_are_not():
 
 def test_a_layer_keeps_two_sums_and_what_its_products_made():
     """Per position: the sums before both norms, three vectors for attention and its output, and four before GELU."""
-    lanes, positions, hidden, heads = 2, 16, 24, 2
+    batch_size, positions, hidden, heads = 2, 16, 24, 2
 
     def kept(layers: int) -> int:
         model = small_model(n_layer=layers)
@@ -110,12 +110,12 @@ def test_a_layer_keeps_two_sums_and_what_its_products_made():
         with MemoryTracker() as tracker:
             tracker.hold([*trained, *totals.gradients])
             before = tracker.live
-            reading = model.read(some_tokens(lanes, positions), ops=FusedBackward(totals))
+            reading = model.read(some_tokens(batch_size, positions), ops=FusedBackward(totals))
             assert reading.top_BTK.requires_grad
             return tracker.live - before
 
     moments, normaliser = 2 * 2, heads  # of both norms; of attention's softmax
-    a_layer = lanes * positions * ((2 + 3 + 1 + 4) * hidden + moments + normaliser) * 4
+    a_layer = batch_size * positions * ((2 + 3 + 1 + 4) * hidden + moments + normaliser) * 4
     assert kept(3) - kept(2) == a_layer
 
 
@@ -134,7 +134,7 @@ def test_rows_are_moved_down_and_leave_zeros(down, expected):
     assert move(rows, down, len(expected[0]))[..., 0].tolist() == expected
 
 
-@pytest.mark.parametrize("seen_B", [None, torch.tensor([0, 3, 1])], ids=["all", "by lane"])
+@pytest.mark.parametrize("seen_B", [None, torch.tensor([0, 3, 1])], ids=["all", "by batch row"])
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_attention_to_what_is_inserted_is_differentiated_as_small_steps_say(name, seen_B):
     model = body(name).double()

@@ -109,7 +109,7 @@ def test_an_untrained_memory_changes_little(rule):
 
 
 def test_a_lane_of_nothing_or_of_no_numbers_is_the_plain_model_with_the_plain_gradients():
-    """The memory of a lane that begins a document may hold anything; one that was never written is divided by 0."""
+    """Where a document begins the memory may hold anything; one that was never written is divided by 0."""
     for rule in ("linear", "delta", "gated"):
         model, tokens = body("gpt2", FastWeightsSpec(write_rule=rule)), some_tokens(2, 6)
         old = tuple(torch.full_like(one, torch.nan) for one in model.recurrence.empty(2))

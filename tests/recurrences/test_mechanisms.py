@@ -119,10 +119,10 @@ def test_a_lane_that_begins_a_document_knows_nothing_of_the_one_before(name, spe
     state = model.read(some_tokens(3, 6), model.read(some_tokens(3, 6)).state).state
     mixed = model.read(tokens, state, fresh_B=torch.tensor([True, False, True]))
     without, seeing = model.read(tokens), model.read(tokens, state)
-    for lane, expected in enumerate([without, seeing, without]):
-        torch.testing.assert_close(mixed.top_BTK[lane], expected.top_BTK[lane], **CLOSE)
+    for row, expected in enumerate([without, seeing, without]):
+        torch.testing.assert_close(mixed.top_BTK[row], expected.top_BTK[row], **CLOSE)
         next_of = [
-            model.read(tokens[lane : lane + 1], tuple(one[lane : lane + 1] for one in reading.state)).top_BTK
+            model.read(tokens[row : row + 1], tuple(one[row : row + 1] for one in reading.state)).top_BTK
             for reading in (mixed, expected)
         ]
         torch.testing.assert_close(*next_of, **CLOSE)
@@ -167,12 +167,12 @@ def test_generated_text_has_the_probability_that_reading_gives_it(name, spec):
 @specs
 @torch.no_grad()
 def test_other_lanes_take_their_state_along(spec):
-    model, tokens, lanes = made("llama", spec), some_tokens(3, 4), torch.tensor([2, 0, 0])
+    model, tokens, index_B = made("llama", spec), some_tokens(3, 4), torch.tensor([2, 0, 0])
     state = model.read(some_tokens(3, 6)).state
     moved, again = Cache(), Cache()
     model.read(tokens, state, cache=moved)
-    moved.reorder(lanes)
-    model.read(tokens[lanes], tuple(one[lanes] for one in state), cache=again)
+    moved.reorder(index_B)
+    model.read(tokens[index_B], tuple(one[index_B] for one in state), cache=again)
     more = some_tokens(3, 2)
     one, other = (model.read(more, cache=cache) for cache in (moved, again))
     torch.testing.assert_close(one.top_BTK, other.top_BTK, **CLOSE)

@@ -66,9 +66,9 @@ def test_attention_pooling_weighs_positions_by_a_fixed_learned_key():
     mixed = mixture(model, tokens, torch.tensor(logits).double())
     torch.testing.assert_close(network_input(model, tokens), mixed.mean(1), rtol=1e-9, atol=1e-9)  # before it learns
     model.recurrence.pooling_key.copy_(key)
-    for lane, pooled in enumerate(network_input(model, tokens)):
-        weight = (mixed[lane] @ key / 24**0.5).exp()
-        torch.testing.assert_close(pooled, weight @ mixed[lane] / weight.sum(), rtol=1e-9, atol=1e-9)
+    for row, pooled in enumerate(network_input(model, tokens)):
+        weight = (mixed[row] @ key / 24**0.5).exp()
+        torch.testing.assert_close(pooled, weight @ mixed[row] / weight.sum(), rtol=1e-9, atol=1e-9)
 
 
 def test_the_pooling_key_learns():

@@ -102,7 +102,9 @@ def taken(scores: Scores, values: torch.Tensor, windows: list[int]) -> torch.Ten
 @pytest.mark.parametrize("dilation", [1, 3])
 def test_long_windows_and_their_gradients_are_those_of_the_text_in_one(dilation):
     shape = body("llama").config.shape
-    values = torch.randn(3, 2, 2, 900, 6, dtype=torch.float64, requires_grad=True)  # layers, lanes, heads of values
+    values = torch.randn(
+        3, 2, 2, 900, 6, dtype=torch.float64, requires_grad=True
+    )  # layers, batch rows, heads of values
     weight, results = torch.randn(3, 2, 900, 24, dtype=torch.float64), []
     scores = Scores(shape, score_heads=3, dilation=dilation).double()
     with torch.no_grad():

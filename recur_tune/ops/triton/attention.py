@@ -1,6 +1,6 @@
 """Queries, keys and values as Triton kernels: those of `kernels.py` for attention, each of which goes over memory once.
 
-Shape suffixes: B lanes, T positions, C columns, D head size.
+Shape suffixes: B batch rows, T positions, C columns, D head size.
 """
 
 # mypy: allow-untyped-defs
@@ -18,7 +18,7 @@ _TALLER, _WIDE = 64, 64  # a block of a join, as it was fastest on an H200 for a
 _TALL = 32  # where heads are rotated, each a block's width: after the shapes that were tried for other kernels
 # Of copies of rows: 16 numbers of a thread's own at 16 bytes a load, and programs for every processor.
 _FEW, _LONG = 8, 512
-_LANES, _SHORT = 16, 128  # of sums over lanes
+_BATCH, _SHORT = 16, 128  # of sums over batch rows
 
 
 def apply_rotary(
@@ -72,25 +72,24 @@ def join(
     down: int | torch.Tensor = 0,
     rows: int | None = None,
 ) -> torch.Tensor:
-    """Gradients of queries, keys and values side by side; where the first two were rotated, rotated back. Of a packed
-    window so many rows, which lie so far down in all lanes, or in each by its own."""
+    """Gradients of queries, keys and values side by side; with `cos_sin` the first two are rotated back."""
     queries, keys, values = (part.contiguous() for part in parts)
-    (lanes, source_rows, wide), narrow, by_lane = queries.shape, keys.shape[-1], isinstance(down, torch.Tensor)
+    (batch_size, source_rows, wide), narrow, per_row = queries.shape, keys.shape[-1], isinstance(down, torch.Tensor)
     positions = source_rows if rows is None else rows
-    joined, count = queries.new_empty(lanes, positions, wide + 2 * narrow), lanes * positions
+    joined, count = queries.new_empty(batch_size, positions, wide + 2 * narrow), batch_size * positions
     given = (
-        queries, keys, values, joined, queries if total is None else total, down if by_lane else queries,
-        0 if by_lane else down, count, positions, source_rows,
+        queries, keys, values, joined, queries if total is None else total, down if per_row else queries,
+        0 if per_row else down, count, positions, source_rows,
     )  # fmt: skip
     if cos_sin is None:
         _join[(triton.cdiv(wide, _WIDE), 3, triton.cdiv(count, _TALLER))](
-            *given, wide, narrow, BY_LANE=by_lane, HAS_TOTAL=total is not None, TALL=_TALLER, WIDE=_WIDE, num_warps=2
+            *given, wide, narrow, PER_ROW=per_row, HAS_TOTAL=total is not None, TALL=_TALLER, WIDE=_WIDE, num_warps=2
         )
     else:
         cos_TD, sin_TD = (one.contiguous() for one in cos_sin)
         size = cos_TD.shape[1]
         _join_rotary[((wide + 2 * narrow) // size, triton.cdiv(count, _TALL))](
-            *given, cos_TD, sin_TD, size // 2, wide // size, narrow // size, BY_LANE=by_lane,
+            *given, cos_TD, sin_TD, size // 2, wide // size, narrow // size, PER_ROW=per_row,
             HAS_TOTAL=total is not None, TALL=_TALL, BLOCK=triton.next_power_of_2(size // 2), num_warps=2,
         )  # fmt: skip
     return joined
@@ -99,11 +98,11 @@ def join(
 @kernel
 def _join(
     queries_at, keys_at, values_at, joined_at, total_at, downs_at, down, rows, positions, source_rows, wide, narrow,
-    BY_LANE: tl.constexpr, HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    PER_ROW: tl.constexpr, HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     column, part = tl.program_id(0) * WIDE + tl.arange(0, WIDE), tl.program_id(1)
     row = tl.program_id(2) * TALL + tl.arange(0, TALL)
-    source = _source(row, rows, positions, source_rows, downs_at, down, BY_LANE)[:, None]
+    source = _source(row, rows, positions, source_rows, downs_at, down, PER_ROW)[:, None]
     at, at_queries = source * narrow + column[None, :], source * wide + column[None, :]
     # Of the three only one is loaded.
     value = tl.load(queries_at + at_queries, mask=_inside_where(part == 0, row, rows, column, wide), other=0.0)
@@ -118,12 +117,12 @@ def _join(
 
 
 @triton.jit
-def _source(row, rows, positions, source_rows, downs_at, down, BY_LANE: tl.constexpr):
+def _source(row, rows, positions, source_rows, downs_at, down, PER_ROW: tl.constexpr):
     """Where rows of windows lie in packed ones."""
-    lane = row // positions
-    if BY_LANE:
-        down = tl.load(downs_at + lane, mask=row < rows, other=0)
-    return lane.to(tl.int64) * source_rows + row % positions + down
+    batch = row // positions
+    if PER_ROW:
+        down = tl.load(downs_at + batch, mask=row < rows, other=0)
+    return batch.to(tl.int64) * source_rows + row % positions + down
 
 
 @triton.jit
@@ -136,7 +135,7 @@ def _inside_where(wanted, row, rows, column, columns):
 def _join_rotary(
     queries_at, keys_at, values_at, joined_at, total_at, downs_at, down, rows, positions, source_rows, cos_at, sin_at,
     half, heads, shared_heads,
-    BY_LANE: tl.constexpr, HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
+    PER_ROW: tl.constexpr, HAS_TOTAL: tl.constexpr, TALL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     head, row, column = tl.program_id(0), tl.program_id(1) * TALL + tl.arange(0, TALL), tl.arange(0, BLOCK)
     is_rotated, inside = head < heads + shared_heads, (row < rows)[:, None] & (column < half)[None, :]
@@ -145,7 +144,7 @@ def _join_rotary(
         _inside_where(is_rotated == 0, row, rows, column, half),
     )
     of_keys = _inside_where(is_rotated & (head >= heads), row, rows, column, half)
-    source = _source(row, rows, positions, source_rows, downs_at, down, BY_LANE)[:, None]
+    source = _source(row, rows, positions, source_rows, downs_at, down, PER_ROW)[:, None]
     wide = head * 2 * half + column[None, :]
     at_queries = source * heads * 2 * half + wide
     at_keys = source * shared_heads * 2 * half + wide - heads * 2 * half
@@ -171,13 +170,12 @@ def _join_rotary(
 
 
 def move(x_BTC: torch.Tensor, down: int | torch.Tensor, rows: int) -> torch.Tensor:
-    """So many rows of every lane, moved down, by as much in all lanes or in each by its own; zero where none comes
-    from."""
-    lanes, source_rows, size = x_BTC.shape
-    moved_BTC, by_lane = x_BTC.new_empty(lanes, rows, size), isinstance(down, torch.Tensor)
-    _move[(lanes, triton.cdiv(rows, _FEW), triton.cdiv(size, _LONG))](
-        x_BTC.contiguous(), down if by_lane else x_BTC, moved_BTC, source_rows, rows, size, 0 if by_lane else down,
-        BY_LANE=by_lane, TALL=_FEW, WIDE=_LONG,
+    """Shift positions by `down`, one number for all batch rows or one for each, into `rows` positions of zeros."""
+    batch_size, source_rows, size = x_BTC.shape
+    moved_BTC, per_row = x_BTC.new_empty(batch_size, rows, size), isinstance(down, torch.Tensor)
+    _move[(batch_size, triton.cdiv(rows, _FEW), triton.cdiv(size, _LONG))](
+        x_BTC.contiguous(), down if per_row else x_BTC, moved_BTC, source_rows, rows, size, 0 if per_row else down,
+        PER_ROW=per_row, TALL=_FEW, WIDE=_LONG,
     )  # fmt: skip
     return moved_BTC
 
@@ -185,69 +183,70 @@ def move(x_BTC: torch.Tensor, down: int | torch.Tensor, rows: int) -> torch.Tens
 @kernel
 def _move(
     x_at, downs_at, moved_at, source_rows, rows, size, down,
-    BY_LANE: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    PER_ROW: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    lane, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * TALL + tl.arange(0, TALL)
+    batch, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * TALL + tl.arange(0, TALL)
     column = tl.program_id(2) * WIDE + tl.arange(0, WIDE)
-    if BY_LANE:
-        down = tl.load(downs_at + lane)
+    if PER_ROW:
+        down = tl.load(downs_at + batch)
     source = row - down
     there = ((source >= 0) & (source < source_rows))[:, None] & (column < size)[None, :]
-    value = tl.load(x_at + (lane * source_rows + source[:, None]) * size + column[None, :], mask=there, other=0.0)
+    value = tl.load(x_at + (batch * source_rows + source[:, None]) * size + column[None, :], mask=there, other=0.0)
     inside = (row < rows)[:, None] & (column < size)[None, :]
-    tl.store(moved_at + (lane * rows + row[:, None]) * size + column[None, :], value, mask=inside)
+    tl.store(moved_at + (batch * rows + row[:, None]) * size + column[None, :], value, mask=inside)
 
 
 def pack(
     extra_BMC: torch.Tensor, x_BTC: torch.Tensor, seen_B: torch.Tensor | None, places_MC: torch.Tensor | None
 ) -> torch.Tensor:
-    """A window's rows, and in their last columns what is inserted: before the window what a lane sees of it, counted
-    from the last, and the rest behind; None: all is seen. A place may add something to the row that stands there."""
-    (lanes, inserted, columns), (_, positions, size) = extra_BMC.shape, x_BTC.shape
-    packed_BSC = x_BTC.new_empty(lanes, inserted + positions, size)
+    """Queries, keys and values of a window with inserted keys and values, which are their last columns."""
+    (batch_size, inserted, columns), (_, positions, size) = extra_BMC.shape, x_BTC.shape
+    packed_BSC = x_BTC.new_empty(batch_size, inserted + positions, size)
     extra_BMC = extra_BMC if extra_BMC[0].is_contiguous() else extra_BMC.contiguous()
-    _pack[(lanes, triton.cdiv(inserted + positions, _FEW), triton.cdiv(size, _LONG))](
+    _pack[(batch_size, triton.cdiv(inserted + positions, _FEW), triton.cdiv(size, _LONG))](
         x_BTC.contiguous(), extra_BMC, extra_BMC.stride(0), x_BTC if places_MC is None else places_MC.contiguous(),
         x_BTC if seen_B is None else seen_B, packed_BSC, positions, inserted, size, columns,
-        BY_LANE=seen_B is not None, HAS_PLACES=places_MC is not None, TALL=_FEW, WIDE=_LONG,
+        PER_ROW=seen_B is not None, HAS_PLACES=places_MC is not None, TALL=_FEW, WIDE=_LONG,
     )  # fmt: skip
     return packed_BSC
 
 
 @kernel
 def _pack(
-    x_at, extra_at, extra_lane, places_at, seen_at, packed_at, positions, inserted, size, columns,
-    BY_LANE: tl.constexpr, HAS_PLACES: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    x_at, extra_at, extra_stride, places_at, seen_at, packed_at, positions, inserted, size, columns,
+    PER_ROW: tl.constexpr, HAS_PLACES: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    lane, row, rows = tl.program_id(0).to(tl.int64), tl.program_id(1) * TALL + tl.arange(0, TALL), positions + inserted
+    batch, row, rows = tl.program_id(0).to(tl.int64), tl.program_id(1) * TALL + tl.arange(0, TALL), positions + inserted
     column = tl.program_id(2) * WIDE + tl.arange(0, WIDE)
     seen = inserted
-    if BY_LANE:
-        seen = tl.load(seen_at + lane).to(tl.int32)
+    if PER_ROW:
+        seen = tl.load(seen_at + batch).to(tl.int32)
     source, of_extra = row - seen, column - (size - columns)
     is_own = (source >= 0) & (source < positions)
     own = (is_own & (row < rows))[:, None] & (column < size)[None, :]
-    value = tl.load(x_at + (lane * positions + source[:, None]) * size + column[None, :], mask=own, other=0.0)
+    value = tl.load(x_at + (batch * positions + source[:, None]) * size + column[None, :], mask=own, other=0.0)
     value = value.to(tl.float32)
     there = ((is_own == 0) & (row < rows))[:, None] & ((of_extra >= 0) & (column < size))[None, :]
-    at = lane * extra_lane + ((row + inserted - seen) % rows)[:, None] * columns  # what is not seen stands at the end
+    at = (
+        batch * extra_stride + ((row + inserted - seen) % rows)[:, None] * columns
+    )  # what is not seen stands at the end
     value += tl.load(extra_at + at + of_extra[None, :], mask=there, other=0.0).to(tl.float32)
     if HAS_PLACES:
         seen_there = there & (row < seen)[:, None]
         at = row[:, None] * columns + of_extra[None, :]
         value += tl.load(places_at + at, mask=seen_there, other=0.0).to(tl.float32)
     inside = (row < rows)[:, None] & (column < size)[None, :]
-    tl.store(packed_at + (lane * rows + row[:, None]) * size + column[None, :], value, mask=inside)
+    tl.store(packed_at + (batch * rows + row[:, None]) * size + column[None, :], value, mask=inside)
 
 
 def grad_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None) -> torch.Tensor:
     """The gradient by what is inserted, so many rows, from those of all keys and values, each [B, S, C]."""
     keys, values = (part.contiguous() for part in parts)
-    lanes, rows, narrow = keys.shape
-    grad_extra_BMC = keys.new_empty(lanes, inserted, 2 * narrow)
-    _grad_extra[(lanes, triton.cdiv(inserted, _FEW), triton.cdiv(2 * narrow, _LONG))](
+    batch_size, rows, narrow = keys.shape
+    grad_extra_BMC = keys.new_empty(batch_size, inserted, 2 * narrow)
+    _grad_extra[(batch_size, triton.cdiv(inserted, _FEW), triton.cdiv(2 * narrow, _LONG))](
         keys, values, keys if seen_B is None else seen_B, grad_extra_BMC, rows, inserted, narrow,
-        BY_LANE=seen_B is not None, TALL=_FEW, WIDE=_LONG,
+        PER_ROW=seen_B is not None, TALL=_FEW, WIDE=_LONG,
     )  # fmt: skip
     return grad_extra_BMC
 
@@ -255,15 +254,17 @@ def grad_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Ten
 @kernel
 def _grad_extra(
     keys_at, values_at, seen_at, grad_extra_at, rows, inserted, narrow,
-    BY_LANE: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
+    PER_ROW: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    lane, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * TALL + tl.arange(0, TALL)
+    batch, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * TALL + tl.arange(0, TALL)
     column, place = tl.program_id(2) * WIDE + tl.arange(0, WIDE), row
-    if BY_LANE:
-        place = (row + tl.load(seen_at + lane).to(tl.int32) - inserted + rows) % rows
-    value = _key_or_value(keys_at, values_at, (lane * rows + place)[:, None], (row < inserted)[:, None], column, narrow)
+    if PER_ROW:
+        place = (row + tl.load(seen_at + batch).to(tl.int32) - inserted + rows) % rows
+    value = _key_or_value(
+        keys_at, values_at, (batch * rows + place)[:, None], (row < inserted)[:, None], column, narrow
+    )
     inside = (row < inserted)[:, None] & (column < 2 * narrow)[None, :]
-    tl.store(grad_extra_at + (lane * inserted + row[:, None]) * 2 * narrow + column[None, :], value, mask=inside)
+    tl.store(grad_extra_at + (batch * inserted + row[:, None]) * 2 * narrow + column[None, :], value, mask=inside)
 
 
 @triton.jit
@@ -280,27 +281,27 @@ def grad_places(
 ) -> torch.Tensor:
     """The same with respect to what so many places add, in `dtype`."""
     keys, values = (part.contiguous() for part in parts)
-    lanes, rows, narrow = keys.shape
+    batch_size, rows, narrow = keys.shape
     grad_places_MC = keys.new_empty(inserted, 2 * narrow, dtype=dtype)
     _grad_places[(inserted, triton.cdiv(2 * narrow, _SHORT))](
-        keys, values, keys if seen_B is None else seen_B, grad_places_MC, lanes, rows, inserted, narrow,
-        BY_LANE=seen_B is not None, LANES=_LANES, WIDE=_SHORT,
+        keys, values, keys if seen_B is None else seen_B, grad_places_MC, batch_size, rows, inserted, narrow,
+        PER_ROW=seen_B is not None, BATCH=_BATCH, WIDE=_SHORT,
     )  # fmt: skip
     return grad_places_MC
 
 
 @kernel
 def _grad_places(
-    keys_at, values_at, seen_at, grad_places_at, lanes, rows, inserted, narrow,
-    BY_LANE: tl.constexpr, LANES: tl.constexpr, WIDE: tl.constexpr,
+    keys_at, values_at, seen_at, grad_places_at, batch_size, rows, inserted, narrow,
+    PER_ROW: tl.constexpr, BATCH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     place, column = tl.program_id(0), tl.program_id(1) * WIDE + tl.arange(0, WIDE)
-    total = tl.zeros([LANES, WIDE], tl.float32)
-    for first in range(0, lanes, LANES):
-        lane = first + tl.arange(0, LANES)
-        sees = lane < lanes
-        if BY_LANE:
-            sees &= place < tl.load(seen_at + lane, mask=sees, other=0)
-        row = (lane.to(tl.int64) * rows + place)[:, None]
+    total = tl.zeros([BATCH, WIDE], tl.float32)
+    for first in range(0, batch_size, BATCH):
+        batch = first + tl.arange(0, BATCH)
+        sees = batch < batch_size
+        if PER_ROW:
+            sees &= place < tl.load(seen_at + batch, mask=sees, other=0)
+        row = (batch.to(tl.int64) * rows + place)[:, None]
         total += _key_or_value(keys_at, values_at, row, sees[:, None], column, narrow).to(tl.float32)
     tl.store(grad_places_at + place * 2 * narrow + column, tl.sum(total, 0), mask=column < 2 * narrow)

@@ -5,7 +5,7 @@ hidden size and types of numbers, in about half a second, whatever the number of
 it on disk. Arithmetic is in single precision. The forward pass always gives the same bits; gradients of vectors are
 sums over rows that end in atomic additions, whose order is not fixed.
 
-Shape suffixes: B lanes, T positions, K hidden size, N rows, V vocabulary, padded.
+Shape suffixes: B batch rows, T positions, K hidden size, N rows, V vocabulary, padded.
 """
 
 # mypy: allow-untyped-defs
@@ -58,14 +58,14 @@ def add_norm(
     """A sum, its norm in `dtype`, the sum's means over so many stretches of positions if they are wanted,
     and for the backward pass every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of
     the root mean square."""
-    lanes, positions, size = x_BTK.shape
+    batch_size, positions, size = x_BTK.shape
     x_BTK = x_BTK.contiguous()
     total_BTK = x_BTK if added_BTK is None else torch.empty_like(x_BTK)
     normed_BTK = torch.empty_like(x_BTK, dtype=dtype)
-    moments = x_BTK.new_empty(1 if is_rms(norm) else 2, lanes, positions, dtype=torch.float32)
+    moments = x_BTK.new_empty(1 if is_rms(norm) else 2, batch_size, positions, dtype=torch.float32)
     blocks = triton.cdiv(positions, _ROWS)
-    means_BPK = x_BTK.new_empty(lanes, blocks if means == 1 else 0, size)  # each block's part
-    _add_norm[(lanes, blocks)](
+    means_BPK = x_BTK.new_empty(batch_size, blocks if means == 1 else 0, size)  # each block's part
+    _add_norm[(batch_size, blocks)](
         x_BTK, x_BTK if added_BTK is None else added_BTK.contiguous(), *_vectors(norm), total_BTK, normed_BTK,
         means_BPK, moments, positions, size, norm.variance_epsilon if is_rms(norm) else norm.eps,
         IS_RMS=is_rms(norm), HAS_ADDED=added_BTK is not None, HAS_MEAN=means == 1,
@@ -87,17 +87,17 @@ def _add_norm(
     x_at, added_at, weight_at, bias_at, total_at, normed_at, means_at, moments_at, positions, size, eps,
     IS_RMS: tl.constexpr, HAS_ADDED: tl.constexpr, HAS_MEAN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    lane, position = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    batch, position = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
     inside = (position < positions)[:, None] & (column < size)[None, :]
-    row = lane * positions + position
+    row = batch * positions + position
     at = row[:, None] * size + column[None, :]
     x = tl.load(x_at + at, mask=inside, other=0.0).to(tl.float32)
     if HAS_ADDED:
         x += tl.load(added_at + at, mask=inside, other=0.0).to(tl.float32)
         tl.store(total_at + at, x, mask=inside)
     if HAS_MEAN:
-        block = lane * tl.num_programs(1) + tl.program_id(1)
+        block = batch * tl.num_programs(1) + tl.program_id(1)
         tl.store(means_at + block * size + column, tl.sum(x, 0) / positions, mask=column < size)
     if not IS_RMS:
         mean = tl.sum(x, 1) / size
@@ -115,21 +115,21 @@ def _add_norm(
 
 def _sum_of_parts(x_BPK: torch.Tensor) -> torch.Tensor:
     """Over parts that lie one behind the other, in a third of the time of torch's own sum."""
-    lanes, parts, size = x_BPK.shape
-    sum_B1K = x_BPK.new_empty(lanes, 1, size)
-    _sum_parts[(lanes, triton.cdiv(size, _COLUMNS))](x_BPK, sum_B1K, parts, size, PARTS=_PARTS, BLOCK=_COLUMNS)
+    batch_size, parts, size = x_BPK.shape
+    sum_B1K = x_BPK.new_empty(batch_size, 1, size)
+    _sum_parts[(batch_size, triton.cdiv(size, _COLUMNS))](x_BPK, sum_B1K, parts, size, PARTS=_PARTS, BLOCK=_COLUMNS)
     return sum_B1K
 
 
 @kernel
 def _sum_parts(x_at, sum_at, parts, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    lane, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    batch, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([PARTS, BLOCK], tl.float32)
     for first in range(0, parts, PARTS):
         part = first + tl.arange(0, PARTS)
         inside = (part < parts)[:, None] & (column < size)[None, :]
-        total += tl.load(x_at + (lane * parts + part[:, None]) * size + column[None, :], mask=inside, other=0.0)
-    tl.store(sum_at + lane * size + column, tl.sum(total, 0), mask=column < size)
+        total += tl.load(x_at + (batch * parts + part[:, None]) * size + column[None, :], mask=inside, other=0.0)
+    tl.store(sum_at + batch * size + column, tl.sum(total, 0), mask=column < size)
 
 
 def add_norm_backward(

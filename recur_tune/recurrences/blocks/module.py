@@ -1,6 +1,6 @@
 """Blocks: the Block-Recurrent Transformer's state vectors at one layer of a body (Hutchins et al. 2022).
 
-Shape suffixes: B lanes, T positions, S state vectors, K hidden size, H heads, D head size, C columns (H D).
+Shape suffixes: B batch rows, T positions, S state vectors, K hidden size, H heads, D head size, C columns (H D).
 """
 
 from __future__ import annotations
@@ -69,18 +69,18 @@ class Blocks(Recurrence):
         elif isinstance(module, nn.LayerNorm):
             module.reset_parameters()
 
-    def empty(self, lanes: int) -> State:
+    def empty(self, batch_size: int) -> State:
         """Zeros."""
-        return (self.initial.new_zeros(lanes, *self.initial.shape),)
+        return (self.initial.new_zeros(batch_size, *self.initial.shape),)
 
     def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> BlocksWindowPass:
         """A document begins with states of its own, which are learned."""
         return BlocksWindowPass(self, None if state is None else state[0], fresh_B)
 
-    def begin(self, state_BSK: torch.Tensor | None, fresh_B: torch.Tensor | None, lanes: int) -> torch.Tensor:
-        """The states of every lane, the initial ones where a document begins."""
+    def begin(self, state_BSK: torch.Tensor | None, fresh_B: torch.Tensor | None, batch_size: int) -> torch.Tensor:
+        """The states of every batch row, the initial ones where a document begins."""
         if state_BSK is None:
-            return self.initial.repeat(lanes, 1, 1)
+            return self.initial.repeat(batch_size, 1, 1)
         if fresh_B is None:
             return state_BSK
         return torch.where(fresh_B[:, None, None], self.initial, state_BSK)
@@ -124,7 +124,7 @@ class BlocksWindowPass(WindowPass):
         if layer != blocks.layer:
             return None
         if not self._states:
-            state_BSK = blocks.begin(*self._given, lanes=len(x_BTK))
+            state_BSK = blocks.begin(*self._given, batch_size=len(x_BTK))
             seen_BSK = blocks.told_apart(state_BSK)
             self._states = state_BSK, seen_BSK, blocks.state_keys_values(seen_BSK)
         normed_BTK = blocks.norm_of_tokens(x_BTK)
@@ -144,7 +144,7 @@ class BlocksWindowPass(WindowPass):
         )
         return (blocks.gated(state_BSK, torch.cat(looks, dim=-1)),)
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
+    def reorder(self, index_B: torch.Tensor) -> None:
         """States and what was read of the window go along."""
-        self._states = tuple(one[lane_B] for one in self._states)
-        self._parts = [part[lane_B] for part in self._parts]
+        self._states = tuple(one[index_B] for one in self._states)
+        self._parts = [part[index_B] for part in self._parts]

@@ -16,8 +16,8 @@ of its own, so that without the document's its heads would have to take what the
 Apart from the window, behind a gate, rows have no rotary positions, nor have the queries: a row is found by what it
 says, however far back it stands, so there may be more of them than a body has positions.
 
-Shape suffixes: B lanes, T positions, S sites (layers that keep rows), M rows, K hidden size, H heads of queries, G of
-keys and values, D head size, R queries of a group, C columns, P places.
+Shape suffixes: B batch rows, T positions, S sites (layers that keep rows), M rows, K hidden size, H query heads,
+G key-value heads, D head size, R queries of a group, C columns, P places.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from recur_tune.recurrences.seam import (
 class Cached(Recurrence):
     """Keep the last rows of layers, and attend to them in the next window.
 
-    The state is these rows, and how many of them a lane has filled; they come last, in the text's order. A row is a key
-    and a value side by side, before rotary positions or less what learned ones add.
+    The state is these rows, and how many of them each batch row has filled; these come last, in the text's order. A row
+    is a key and a value side by side, before rotary positions or less what learned ones add.
     """
 
     stops_gradients = True
@@ -82,14 +82,14 @@ class Cached(Recurrence):
         """What sees how places show in keys and values."""
         return None if self.places is None else PlaceMeasure(self.sites, self.places)
 
-    def empty(self, lanes: int) -> State:
+    def empty(self, batch_size: int) -> State:
         """Rows of zeros, of which none is filled."""
         like = next(self.parameters())
-        rows_BSMC = like.new_zeros(lanes, len(self.sites), self.rows, self.columns)
-        return rows_BSMC, like.new_zeros(lanes, dtype=torch.float32)
+        rows_BSMC = like.new_zeros(batch_size, len(self.sites), self.rows, self.columns)
+        return rows_BSMC, like.new_zeros(batch_size, dtype=torch.float32)
 
     def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> CachedWindowPass:
-        """Lanes that begin a document have no row filled."""
+        """Batch rows that begin a document have no row filled."""
         window_pass = (
             GatedWindowPass if self.gates is not None else JoinedWindowPass if self.places is None else PlacedWindowPass
         )
@@ -130,27 +130,27 @@ class CachedWindowPass(WindowPass):
         kept_BM = kept_BM + (all_B1 - cached.rows).clamp(min=0) * (kept_BM >= cached.sinks)
         own_BM = kept_BM - filled_B.long()[:, None]  # as positions of the window
         earlier_BM = (kept_BM + cached.rows - filled_B.long()[:, None]).clamp(0, cached.rows - 1)
-        is_own_BM1, lane_B1 = (own_BM >= 0)[..., None], torch.arange(len(some), device=some.device)[:, None]
+        is_own_BM1, batch_B1 = (own_BM >= 0)[..., None], torch.arange(len(some), device=some.device)[:, None]
         own_BM = own_BM.clamp(0, max(0, count - 1))
         next_BSMC = rows_BSMC.new_empty(rows_BSMC.shape, dtype=dtype)
         for site, gathered in enumerate(own):
-            earlier_BMC = rows_BSMC[lane_B1, site, earlier_BM]
-            next_BSMC[:, site] = torch.where(is_own_BM1, self._rows(site, gathered, lane_B1, own_BM), earlier_BMC)
+            earlier_BMC = rows_BSMC[batch_B1, site, earlier_BM]
+            next_BSMC[:, site] = torch.where(is_own_BM1, self._rows(site, gathered, batch_B1, own_BM), earlier_BMC)
         return next_BSMC, next_filled_B
 
     def _rows(
-        self, site: int, gathered: tuple[torch.Tensor, ...], lane_B1: torch.Tensor, own_BM: torch.Tensor
+        self, site: int, gathered: tuple[torch.Tensor, ...], batch_B1: torch.Tensor, own_BM: torch.Tensor
     ) -> torch.Tensor:
         """Rows [B, M, C] made of the window's, gathered as [B, G, T, D], at these of its positions."""
-        return torch.cat([one_BGTD.transpose(1, 2)[lane_B1, own_BM].flatten(2) for one_BGTD in gathered], dim=-1)
+        return torch.cat([one_BGTD.transpose(1, 2)[batch_B1, own_BM].flatten(2) for one_BGTD in gathered], dim=-1)
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
+    def reorder(self, index_B: torch.Tensor) -> None:
         """What is seen of the rows goes along, and what was gathered."""
         for name in ("_rows_BSMC", "_filled_B", "seen_B", "moved_B"):
             if (value := getattr(self, name)) is not None:
-                setattr(self, name, value[lane_B])
+                setattr(self, name, value[index_B])
         self._new = {
-            layer: [tuple(one[lane_B] for one in part) for part in parts] for layer, parts in self._new.items()
+            layer: [tuple(one[index_B] for one in part) for part in parts] for layer, parts in self._new.items()
         }
 
     def _gather(self, layer: int, heads: Heads) -> torch.Tensor:
@@ -217,11 +217,11 @@ class GatedWindowPass(CachedWindowPass):
         mixed_BTHD = torch.lerp(single(out_BTC).view_as(taken_BTHD), taken_BTHD, gate_BH[:, None, :, None])
         return mixed_BTHD.flatten(2).to(out_BTC.dtype)
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
+    def reorder(self, index_B: torch.Tensor) -> None:
         """What is visible goes along."""
-        super().reorder(lane_B)
-        self._visible_BM = None if self._visible_BM is None else self._visible_BM[lane_B]
-        self._gates = tuple(gate_BH[lane_B] for gate_BH in self._gates)
+        super().reorder(index_B)
+        self._visible_BM = None if self._visible_BM is None else self._visible_BM[index_B]
+        self._gates = tuple(gate_BH[index_B] for gate_BH in self._gates)
 
 
 class PlacedWindowPass(JoinedWindowPass):
@@ -243,11 +243,11 @@ class PlacedWindowPass(JoinedWindowPass):
         return self._added[self._cached.sites.index(layer)]
 
     def _rows(
-        self, site: int, gathered: tuple[torch.Tensor, ...], lane_B1: torch.Tensor, own_BM: torch.Tensor
+        self, site: int, gathered: tuple[torch.Tensor, ...], batch_B1: torch.Tensor, own_BM: torch.Tensor
     ) -> torch.Tensor:
         place_BM = own_BM if self.moved_B is None else own_BM + self.moved_B[:, None]
         assert self._cached.places is not None
-        return super()._rows(site, gathered, lane_B1, own_BM) - F.embedding(place_BM, self._cached.places[site])
+        return super()._rows(site, gathered, batch_B1, own_BM) - F.embedding(place_BM, self._cached.places[site])
 
 
 class PlaceMeasure(CalibrationPass):
@@ -282,8 +282,7 @@ def _joined(parts: list[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
 
 
 def _visible(seen_B: torch.Tensor, rows: int) -> torch.Tensor:
-    """The last rows, as many as a lane sees. One that sees nothing looks at everything: a softmax over nothing is no
-    number, and it is not taken anyway."""
+    """The last `seen_B` rows. Where that is none, all: a softmax over nothing is NaN, and the gate closes there."""
     hidden_B = (rows - seen_B) * (seen_B > 0)
     return torch.arange(rows, device=seen_B.device) >= hidden_B[:, None]
 

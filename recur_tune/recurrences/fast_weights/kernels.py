@@ -5,7 +5,7 @@ divisor are made once more in the backward pass. A program has the memory of one
 positions end in it. Where heads are too few for a GPU, several programs share one's positions and their sums are added
 up behind them, in a fixed order.
 
-Shape suffixes: B lanes, T positions, S sites, H heads of queries, G of keys and values, D head size, C columns.
+Shape suffixes: B batch rows, T positions, S sites, H heads of queries, G of keys and values, D head size, C columns.
 """
 
 # mypy: allow-untyped-defs
@@ -64,9 +64,9 @@ class _Read(torch.autograd.Function):
         q, out = _dense(q), out.contiguous()
         memory = memory if memory[0].is_contiguous() else memory.contiguous()
         sums = sums if sums is None or sums[0].is_contiguous() else sums.contiguous()
-        (lanes, heads, positions, size), groups = q.shape, memory.shape[1]
+        (batch_size, heads, positions, size), groups = q.shape, memory.shape[1]
         mixed = torch.empty_like(out)
-        _read[(triton.cdiv(positions, _ROWS), lanes * heads)](
+        _read[(triton.cdiv(positions, _ROWS), batch_size * heads)](
             q, *q.stride()[:3], out, gate, gate.stride(0), memory, memory.stride(0), *_sums(sums, memory), mixed,
             heads, heads // groups, positions, size, least,
             HAS_SUMS=sums is not None, **_blocks(size),
@@ -79,11 +79,11 @@ class _Read(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_mixed: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         q, out, gate, memory, sums = ctx.saved_tensors
-        (lanes, heads, positions, size), groups = q.shape, memory.shape[1]
-        grad_q, grad_out, parts = _like(q), torch.empty_like(out), _parts(lanes * groups, positions)
+        (batch_size, heads, positions, size), groups = q.shape, memory.shape[1]
+        grad_q, grad_out, parts = _like(q), torch.empty_like(out), _parts(batch_size * groups, positions)
         grad_gate, grad_memory = gate.new_empty(parts, *gate.shape), memory.new_empty(parts, *memory.shape)
         grad_sums = None if sums is None else sums.new_empty(parts, *sums.shape)
-        _read_backward[(lanes * groups, parts)](
+        _read_backward[(batch_size * groups, parts)](
             q, *q.stride()[:3], out, gate, gate.stride(0), memory, memory.stride(0), *_sums(sums, memory),
             grad_mixed.contiguous(), grad_q, grad_out, grad_gate, grad_memory,
             grad_memory if grad_sums is None else grad_sums,
@@ -102,13 +102,13 @@ class _Written(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         memory, sums = memory.contiguous(), None if sums is None else sums.contiguous()
         keys_values = tuple(map(_dense, keys_values))
-        lanes, sites, groups, size, _ = memory.shape
-        parts = _parts(lanes * groups, keys_values[0].shape[2])
+        batch_size, sites, groups, size, _ = memory.shape
+        parts = _parts(batch_size * groups, keys_values[0].shape[2])
         written = memory.new_empty(parts, *memory.shape)
         features = None if sums is None else sums.new_empty(parts, *sums.shape)
         for site, (k, v) in enumerate(zip(keys_values[:sites], keys_values[sites:], strict=True)):
             of_site = (*_site(memory, sums, site), *_site(written, features, site))
-            _write[(lanes * groups, parts)](
+            _write[(batch_size * groups, parts)](
                 k, *k.stride()[:3], v, *v.stride()[:3], *of_site, memory.numel(), memory.stride(0), groups,
                 k.shape[2], size, least,
                 HAS_SUMS=sums is not None, CORRECTS=corrects, **_blocks(size),
@@ -123,11 +123,11 @@ class _Written(torch.autograd.Function):
         ctx: Any, grad_written: torch.Tensor | None, grad_features: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         memory, sums, *keys_values = ctx.saved_tensors
-        lanes, sites, groups, size, _ = memory.shape
+        batch_size, sites, groups, size, _ = memory.shape
         grad_written = torch.zeros_like(memory) if grad_written is None else grad_written.contiguous()
         if sums is not None:
             grad_features = torch.zeros_like(sums) if grad_features is None else grad_features.contiguous()
-        parts = _parts(lanes * groups, keys_values[0].shape[2])
+        parts = _parts(batch_size * groups, keys_values[0].shape[2])
         grad_memory = memory.new_empty(parts, *memory.shape) if ctx.corrects else None
         grad_sums = None if sums is None or grad_memory is None else sums.new_empty(parts, *sums.shape)
         gradients = [_like(one) for one in keys_values]
@@ -136,7 +136,7 @@ class _Written(torch.autograd.Function):
                 *_site(memory, sums, site), *_site(grad_written, grad_features, site),
                 *_site(memory if grad_memory is None else grad_memory, grad_sums, site),
             )  # fmt: skip
-            _write_backward[(lanes * groups, parts)](
+            _write_backward[(batch_size * groups, parts)](
                 k, *k.stride()[:3], v, *v.stride()[:3], *of_site, gradients[site], gradients[sites + site],
                 memory.numel(), memory.stride(0), groups, k.shape[2], size, ctx.least,
                 HAS_SUMS=sums is not None, CORRECTS=ctx.corrects, **_blocks(size),
@@ -166,12 +166,12 @@ def _dense(x_BHTD: torch.Tensor) -> torch.Tensor:
 
 def _like(x_BHTD: torch.Tensor) -> torch.Tensor:
     """Room for a gradient, heads of a position side by side, as the projection's backward pass wants them."""
-    lanes, heads, positions, size = x_BHTD.shape
-    return x_BHTD.new_empty(lanes, positions, heads, size).transpose(1, 2)
+    batch_size, heads, positions, size = x_BHTD.shape
+    return x_BHTD.new_empty(batch_size, positions, heads, size).transpose(1, 2)
 
 
 def _sums(sums: torch.Tensor | None, memory: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """With what lies between two lanes; where there are none, something that nobody reads."""
+    """With what lies between two batch rows; where there are none, something that nobody reads."""
     return (memory, 0) if sums is None else (sums, sums.stride(0))
 
 
@@ -246,47 +246,47 @@ def _store_memory(memory_at, sums_at, memory, sums, size, HAS_SUMS: tl.constexpr
 
 @kernel
 def _read(
-    q_at, q_lane, q_head, q_row, out_at, gate_at, gate_lane, memory_at, memory_lane, sums_at, sums_lane, mixed_at,
+    q_at, q_batch, q_head, q_row, out_at, gate_at, gate_batch, memory_at, memory_batch, sums_at, sums_batch, mixed_at,
     heads, group, positions, size, least, HAS_SUMS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    lane, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
+    batch, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
     inside = (row < positions)[:, None] & (column < size)[None, :]
     own = head // group
-    memory_at += lane * memory_lane + own * size * size
-    memory, sums = _load_memory(memory_at, sums_at + lane * sums_lane + own * size, size, HAS_SUMS, BLOCK)
-    q_at += lane * q_lane + head * q_head
+    memory_at += batch * memory_batch + own * size * size
+    memory, sums = _load_memory(memory_at, sums_at + batch * sums_batch + own * size, size, HAS_SUMS, BLOCK)
+    q_at += batch * q_batch + head * q_head
     q = tl.load(q_at + row[:, None] * q_row + column[None, :], mask=inside, other=0.0).to(tl.float32)
     feature, _ = _feature(q, inside, HAS_SUMS)
     found, _, _ = _found(feature, memory, sums, least, HAS_SUMS, _FAST)
-    at = (lane * positions + row[:, None]) * heads * size + head * size + column[None, :]
+    at = (batch * positions + row[:, None]) * heads * size + head * size + column[None, :]
     out = tl.load(out_at + at, mask=inside, other=0.0).to(tl.float32)
-    gate = tl.load(gate_at + lane * gate_lane + head).to(tl.float32)
+    gate = tl.load(gate_at + batch * gate_batch + head).to(tl.float32)
     tl.store(mixed_at + at, out + gate * (found - out), mask=inside)
 
 
 @kernel
 def _read_backward(
-    q_at, q_lane, q_head, q_row, out_at, gate_at, gate_lane, memory_at, memory_lane, sums_at, sums_lane, grad_mixed_at,
-    grad_q_at, grad_out_at, grad_gate_at, grad_memory_at, grad_sums_at, groups, group, positions, size, least,
-    HAS_SUMS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    q_at, q_batch, q_head, q_row, out_at, gate_at, gate_batch, memory_at, memory_batch, sums_at, sums_batch,
+    grad_mixed_at, grad_q_at, grad_out_at, grad_gate_at, grad_memory_at, grad_sums_at, groups, group, positions, size,
+    least, HAS_SUMS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    lane, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
+    batch, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
     heads = groups * group
-    memory_at += lane * memory_lane + own * size * size
-    memory, sums = _load_memory(memory_at, sums_at + lane * sums_lane + own * size, size, HAS_SUMS, BLOCK)
+    memory_at += batch * memory_batch + own * size * size
+    memory, sums = _load_memory(memory_at, sums_at + batch * sums_batch + own * size, size, HAS_SUMS, BLOCK)
     grad_memory, grad_sums = tl.zeros([BLOCK, BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for head in range(own * group, own * group + group):
-        gate = tl.load(gate_at + lane * gate_lane + head).to(tl.float32)
+        gate = tl.load(gate_at + batch * gate_batch + head).to(tl.float32)
         grad_gate = tl.zeros([BLOCK], tl.float32)
         for first in range(tl.program_id(1) * ROWS, positions, tl.num_programs(1) * ROWS):
             row = first + tl.arange(0, ROWS)
             inside = (row < positions)[:, None] & (column < size)[None, :]
-            of_q = q_at + lane * q_lane + head * q_head + row[:, None] * q_row + column[None, :]
+            of_q = q_at + batch * q_batch + head * q_head + row[:, None] * q_row + column[None, :]
             q = tl.load(of_q, mask=inside, other=0.0).to(tl.float32)
             feature, short = _feature(q, inside, HAS_SUMS)
             found, inverse, counts = _found(feature, memory, sums, least, HAS_SUMS, _FAST)
-            at = (lane * positions + row[:, None]) * heads * size + head * size + column[None, :]
+            at = (batch * positions + row[:, None]) * heads * size + head * size + column[None, :]
             out = tl.load(out_at + at, mask=inside, other=0.0).to(tl.float32)
             grad_mixed = tl.load(grad_mixed_at + at, mask=inside, other=0.0).to(tl.float32)
             tl.store(grad_out_at + at, (1 - gate) * grad_mixed, mask=inside)
@@ -297,28 +297,28 @@ def _read_backward(
             grad_memory += tl.dot(tl.trans(feature), grad_found, input_precision=_FAST)
             grad_sums += tl.sum(feature * grad_divisor[:, None], 0)
             tl.store(grad_q_at + at, _feature_backward(grad_feature, feature, q, short, HAS_SUMS), mask=inside)
-        lanes = tl.num_programs(0) // groups
-        tl.store(grad_gate_at + (tl.program_id(1) * lanes + lane) * heads + head, tl.sum(grad_gate, 0))
+        batch_size = tl.num_programs(0) // groups
+        tl.store(grad_gate_at + (tl.program_id(1) * batch_size + batch) * heads + head, tl.sum(grad_gate, 0))
     at = (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * size
     _store_memory(grad_memory_at + at * size, grad_sums_at + at, grad_memory, grad_sums, size, HAS_SUMS, BLOCK)
 
 
 @kernel
 def _write(
-    k_at, k_lane, k_head, k_row, v_at, v_lane, v_head, v_row, memory_at, sums_at, written_at, features_at,
-    memory_part, memory_lane, groups, positions, size, least,
+    k_at, k_batch, k_head, k_row, v_at, v_batch, v_head, v_row, memory_at, sums_at, written_at, features_at,
+    memory_part, memory_batch, groups, positions, size, least,
     HAS_SUMS: tl.constexpr, CORRECTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    lane, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
-    at_memory, at_sums = lane * memory_lane + own * size * size, lane * memory_lane // size + own * size
+    batch, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
+    at_memory, at_sums = batch * memory_batch + own * size * size, batch * memory_batch // size + own * size
     part = tl.program_id(1).to(tl.int64) * memory_part
     memory, sums = _load_memory(memory_at + at_memory, sums_at + at_sums, size, HAS_SUMS, BLOCK)
     written, features = tl.zeros([BLOCK, BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for first in range(tl.program_id(1) * ROWS, positions, tl.num_programs(1) * ROWS):
         row = first + tl.arange(0, ROWS)
         inside = (row < positions)[:, None] & (column < size)[None, :]
-        of_k = k_at + lane * k_lane + own * k_head + row[:, None] * k_row + column[None, :]
-        of_v = v_at + lane * v_lane + own * v_head + row[:, None] * v_row + column[None, :]
+        of_k = k_at + batch * k_batch + own * k_head + row[:, None] * k_row + column[None, :]
+        of_v = v_at + batch * v_batch + own * v_head + row[:, None] * v_row + column[None, :]
         feature, _ = _feature(tl.load(of_k, mask=inside, other=0.0).to(tl.float32), inside, HAS_SUMS)
         delta = tl.load(of_v, mask=inside, other=0.0).to(tl.float32)
         if CORRECTS:
@@ -333,12 +333,12 @@ def _write(
 
 @kernel
 def _write_backward(
-    k_at, k_lane, k_head, k_row, v_at, v_lane, v_head, v_row, memory_at, sums_at, grad_written_at, grad_features_at,
-    grad_memory_at, grad_sums_at, grad_k_at, grad_v_at, memory_part, memory_lane, groups, positions, size, least,
+    k_at, k_batch, k_head, k_row, v_at, v_batch, v_head, v_row, memory_at, sums_at, grad_written_at, grad_features_at,
+    grad_memory_at, grad_sums_at, grad_k_at, grad_v_at, memory_part, memory_batch, groups, positions, size, least,
     HAS_SUMS: tl.constexpr, CORRECTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    lane, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
-    at_memory, at_sums = lane * memory_lane + own * size * size, lane * memory_lane // size + own * size
+    batch, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
+    at_memory, at_sums = batch * memory_batch + own * size * size, batch * memory_batch // size + own * size
     part = tl.program_id(1).to(tl.int64) * memory_part
     memory, sums = _load_memory(memory_at + at_memory, sums_at + at_sums, size, HAS_SUMS, BLOCK)
     grad_written, grad_features = _load_memory(
@@ -348,13 +348,13 @@ def _write_backward(
     for first in range(tl.program_id(1) * ROWS, positions, tl.num_programs(1) * ROWS):
         row = first + tl.arange(0, ROWS)
         inside = (row < positions)[:, None] & (column < size)[None, :]
-        of_k = k_at + lane * k_lane + own * k_head + row[:, None] * k_row + column[None, :]
-        of_v = v_at + lane * v_lane + own * v_head + row[:, None] * v_row + column[None, :]
+        of_k = k_at + batch * k_batch + own * k_head + row[:, None] * k_row + column[None, :]
+        of_v = v_at + batch * v_batch + own * v_head + row[:, None] * v_row + column[None, :]
         k = tl.load(of_k, mask=inside, other=0.0).to(tl.float32)
         feature, short = _feature(k, inside, HAS_SUMS)
         delta = tl.load(of_v, mask=inside, other=0.0).to(tl.float32)
         grad_delta = tl.dot(feature, grad_written, input_precision=_FAST)
-        at = (lane * positions + row[:, None]) * groups * size + own * size + column[None, :]
+        at = (batch * positions + row[:, None]) * groups * size + own * size + column[None, :]
         tl.store(grad_v_at + at, grad_delta, mask=inside)
         grad_feature = tl.zeros([ROWS, BLOCK], tl.float32) + grad_features[None, :]
         if CORRECTS:

@@ -14,7 +14,7 @@ into the memory; the queries of the next window read it, and a gate per query he
 It is one step of gradient descent on the window's mean squared error, where the rule for single positions takes n
 steps. Keys of length 1 keep the eigenvalues of K'K/n between 0 and 1, so no rate r from 0 to 2 can make M grow.
 
-Shape suffixes: B lanes, T positions, S sites (layers with a memory), H heads of queries, G of keys and values, D head
+Shape suffixes: B batch rows, T positions, S sites (layers with a memory), H query heads, G key-value heads, D head
 size, C columns.
 """
 
@@ -71,10 +71,10 @@ class FastWeights(Recurrence):
                 if parameter is not None:
                     nn.init.constant_(parameter, start)
 
-    def empty(self, lanes: int) -> State:
+    def empty(self, batch_size: int) -> State:
         """Zeros: the memories, and where there are any the sums of keys."""
         size, dtype = self.shape.head_size, torch.promote_types(self.gate_logits.dtype, torch.float32)
-        heads = (lanes, len(self.sites), self.shape.key_value_heads)
+        heads = (batch_size, len(self.sites), self.shape.key_value_heads)
         memory_BSGDD = self.gate_logits.new_zeros(*heads, size, size, dtype=dtype)
         if self.write_rule == "gated":
             return (memory_BSGDD,)
@@ -180,11 +180,11 @@ class FastWeightsWindowPass(WindowPass):
         with as_given(keys[0]):
             return self._fast.write(self._memory, keys, values, self._fused)
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
+    def reorder(self, index_B: torch.Tensor) -> None:
         """The memory goes along, and what is to be written."""
-        self._keys_values = {site: (k[lane_B], v[lane_B]) for site, (k, v) in self._keys_values.items()}
-        self._sites = [tuple(one[lane_B] for one in site) for site in self._sites]
-        self._memory = None if self._memory is None else tuple(one[lane_B] for one in self._memory)
+        self._keys_values = {site: (k[index_B], v[index_B]) for site, (k, v) in self._keys_values.items()}
+        self._sites = [tuple(one[index_B] for one in site) for site in self._sites]
+        self._memory = None if self._memory is None else tuple(one[index_B] for one in self._memory)
 
 
 def _sites(state: State) -> list[State]:
@@ -197,9 +197,9 @@ def _and_sums(memory: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tenso
     return memory[0], memory[1] if len(memory) > 1 else None
 
 
-def _over(lane_B: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Something of lanes, to be broadcast over all that a tensor has of each."""
-    return lane_B.view(-1, *[1] * (x.dim() - 1))
+def _over(one_B: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """A value per batch row, shaped to be broadcast over `x`."""
+    return one_B.view(-1, *[1] * (x.dim() - 1))
 
 
 def _of_heads(logit_SG: torch.Tensor) -> torch.Tensor:

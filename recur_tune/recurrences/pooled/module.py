@@ -1,7 +1,7 @@
 """Pooled: the paper's recurrence. A window's layers are mixed and pooled, a small network makes embeddings of that, and
 layers of the next window see them as extra keys and values (section 3.1).
 
-Shape suffixes: B lanes, T positions, K hidden size, S insertion sites (layers), M embeddings per site.
+Shape suffixes: B batch rows, T positions, K hidden size, S insertion sites (layers), M embeddings per site.
 """
 
 from __future__ import annotations
@@ -67,12 +67,12 @@ class Pooled(Recurrence):
             if self.skip and module is self.network[-1]:
                 module.weight.data *= 0.1  # most of the state is what the layers made, which attention can read
 
-    def empty(self, lanes: int) -> State:
+    def empty(self, batch_size: int) -> State:
         """Zeros."""
-        return (self.layer_logits.new_zeros(lanes, len(self.sites), self.embeddings, self.shape.hidden),)
+        return (self.layer_logits.new_zeros(batch_size, len(self.sites), self.embeddings, self.shape.hidden),)
 
     def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> PooledWindowPass:
-        """Attention itself hides what is inserted from lanes that begin a document."""
+        """Attention itself hides what is inserted from batch rows that begin a document."""
         return PooledWindowPass(self, None if state is None else state[0], in_parts)
 
     def make(self, pooled_BMK: torch.Tensor) -> torch.Tensor:
@@ -144,6 +144,6 @@ class PooledWindowPass(WindowPass):
             pooled_BMK = self._pooled.pool(self._parts[0])
         return (self._pooled.make(pooled_BMK),)
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
+    def reorder(self, index_B: torch.Tensor) -> None:
         """What was seen goes along; what was inserted is among the keys and values already."""
-        self._parts = [part[lane_B] for part in self._parts]
+        self._parts = [part[index_B] for part in self._parts]

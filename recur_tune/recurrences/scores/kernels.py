@@ -4,7 +4,7 @@ heads mixed, in one pass each.
 Heads with such weights are spread evenly over a layer's: of H heads, number n of N is head n H // N. Rows of the state
 and positions are filled up with zeros to a multiple of eight: tensor cores load 16 bytes at a time.
 
-Shape suffixes: B lanes, T positions, N heads with such weights, G heads of keys and values, D head size, C columns,
+Shape suffixes: B batch rows, T positions, N heads with such weights, G key-value heads, D head size, C columns,
 X rows of the state and positions, Y rows of the state, L layers, R rows of weights.
 """
 
@@ -157,11 +157,11 @@ class _Rows(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         v = v if v.stride(-1) == 1 else v.contiguous()
         past = past if past.stride(-1) == 1 else past.contiguous()
-        (lanes, groups, positions, size), (_, numbers, before, _) = v.shape, past.shape
+        (batch_size, groups, positions, size), (_, numbers, before, _) = v.shape, past.shape
         ctx.heads, ctx.shape, ctx.before, ctx.dtype = heads, v.shape, before, past.dtype
         count = padded_rows(before + positions)
-        rows = v.new_empty(numbers, count, lanes, size)
-        _rows[(triton.cdiv(count, _ROWS), numbers, lanes)](
+        rows = v.new_empty(numbers, count, batch_size, size)
+        _rows[(triton.cdiv(count, _ROWS), numbers, batch_size)](
             v, *v.stride()[:3], past, *past.stride()[:3], rows, heads, heads // groups, before,
             positions, count, size, ROWS=_ROWS, BLOCK=triton.next_power_of_2(size), num_warps=2,
         )  # fmt: skip
@@ -173,9 +173,9 @@ class _Rows(torch.autograd.Function):
         ctx: Any, grad_rows: torch.Tensor, grad_values: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         grad_rows, grad_values = grad_rows.contiguous(), None if grad_values is None else grad_values.contiguous()
-        (lanes, groups, positions, size), numbers = ctx.shape, len(grad_rows)
-        grad_v = grad_rows.new_empty(lanes, positions, groups, size).transpose(1, 2)
-        _rows_backward[(triton.cdiv(positions, _ROWS), groups, lanes)](
+        (batch_size, groups, positions, size), numbers = ctx.shape, len(grad_rows)
+        grad_v = grad_rows.new_empty(batch_size, positions, groups, size).transpose(1, 2)
+        _rows_backward[(triton.cdiv(positions, _ROWS), groups, batch_size)](
             grad_rows, grad_rows if grad_values is None else grad_values, grad_v,
             ctx.heads, ctx.heads // groups, numbers,
             ctx.before, positions, grad_rows.shape[1], size, HAS_VALUES=grad_values is not None,
@@ -188,9 +188,9 @@ class _Mixed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, out: torch.Tensor, taken: torch.Tensor, gate: torch.Tensor) -> torch.Tensor:
         out, taken, gate = out.contiguous(), taken.contiguous(), gate.contiguous()
-        (numbers, positions, lanes, size), mixed = taken.shape, torch.empty_like(out)
+        (numbers, positions, batch_size, size), mixed = taken.shape, torch.empty_like(out)
         heads = out.shape[-1] // size
-        _mix[(triton.cdiv(positions, _ROWS), heads, lanes)](
+        _mix[(triton.cdiv(positions, _ROWS), heads, batch_size)](
             out, taken, gate, mixed, numbers, positions, size,
             ROWS=_ROWS, BLOCK=triton.next_power_of_2(size), num_warps=2,
         )  # fmt: skip
@@ -201,10 +201,10 @@ class _Mixed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_mixed: torch.Tensor) -> tuple[torch.Tensor, ...]:
         out, taken, gate = ctx.saved_tensors
-        numbers, positions, lanes, size = taken.shape
+        numbers, positions, batch_size, size = taken.shape
         grad_out, grad_taken, blocks = torch.empty_like(out), torch.empty_like(taken), triton.cdiv(positions, _ROWS)
-        of_gate = gate.new_empty(lanes * blocks, numbers, dtype=torch.float32)  # each program's part
-        _mix_backward[(blocks, out.shape[-1] // size, lanes)](
+        of_gate = gate.new_empty(batch_size * blocks, numbers, dtype=torch.float32)  # each program's part
+        _mix_backward[(blocks, out.shape[-1] // size, batch_size)](
             out, taken, gate, grad_mixed.contiguous(), grad_out, grad_taken, of_gate, numbers, positions, size,
             ROWS=_ROWS, BLOCK=triton.next_power_of_2(size), num_warps=2,
         )  # fmt: skip
@@ -213,23 +213,23 @@ class _Mixed(torch.autograd.Function):
 
 @kernel
 def _rows(
-    v_at, v_lane, v_head, v_row, past_at, past_lane, past_head, past_row, rows_at, heads, group, before,
+    v_at, v_batch, v_head, v_row, past_at, past_batch, past_head, past_row, rows_at, heads, group, before,
     positions, count, size,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    number, lane = tl.program_id(1), tl.program_id(2).to(tl.int64)
+    number, batch = tl.program_id(1), tl.program_id(2).to(tl.int64)
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
     inside = (row < count)[:, None] & (column < size)[None, :]
     own = number * heads // tl.num_programs(1) // group
-    v_at += lane * v_lane + own * v_head
-    past_at += lane * past_lane + number * past_head
+    v_at += batch * v_batch + own * v_head
+    past_at += batch * past_batch + number * past_head
     # Of the two only one is loaded.
     of_past = past_at + row[:, None] * past_row + column[None, :]
     value = tl.load(of_past, mask=inside & (row < before)[:, None], other=0.0).to(tl.float32)
     of_v = v_at + (row - before)[:, None] * v_row + column[None, :]
     is_own = (row >= before) & (row < before + positions)
     value += tl.load(of_v, mask=inside & is_own[:, None], other=0.0).to(tl.float32)
-    at = ((number * count + row[:, None]).to(tl.int64) * tl.num_programs(2) + lane) * size + column[None, :]
+    at = ((number * count + row[:, None]).to(tl.int64) * tl.num_programs(2) + batch) * size + column[None, :]
     tl.store(rows_at + at, value, mask=inside)
 
 
@@ -238,20 +238,20 @@ def _rows_backward(
     grad_rows_at, grad_values_at, grad_v_at, heads, group, numbers, before, positions, count, size,
     HAS_VALUES: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    own, lane, lanes = tl.program_id(1), tl.program_id(2).to(tl.int64), tl.num_programs(2)
+    own, batch, batch_size = tl.program_id(1), tl.program_id(2).to(tl.int64), tl.num_programs(2)
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
     inside = (row < positions)[:, None] & (column < size)[None, :]
     total = tl.zeros([ROWS, BLOCK], tl.float32)
     for number in range(0, numbers):
         there = tl.where(number * heads // numbers // group == own, positions, 0)
         at = number * count + before + row[:, None]
-        at = (at.to(tl.int64) * lanes + lane) * size + column[None, :]
+        at = (at.to(tl.int64) * batch_size + batch) * size + column[None, :]
         wanted = inside & (row < there)[:, None]
         total += tl.load(grad_rows_at + at, mask=wanted, other=0.0).to(tl.float32)
         if HAS_VALUES:
-            at = ((number * positions + row[:, None]).to(tl.int64) * lanes + lane) * size + column[None, :]
+            at = ((number * positions + row[:, None]).to(tl.int64) * batch_size + batch) * size + column[None, :]
             total += tl.load(grad_values_at + at, mask=wanted, other=0.0).to(tl.float32)
-    at = ((lane * positions + row[:, None]) * tl.num_programs(1) + own) * size + column[None, :]
+    at = ((batch * positions + row[:, None]) * tl.num_programs(1) + own) * size + column[None, :]
     tl.store(grad_v_at + at, total, mask=inside)
 
 
@@ -264,13 +264,13 @@ def _number(head, heads, numbers):
 
 @kernel
 def _mix(out_at, taken_at, gate_at, mixed_at, numbers, positions, size, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    head, heads, lane = tl.program_id(1), tl.num_programs(1), tl.program_id(2).to(tl.int64)
+    head, heads, batch = tl.program_id(1), tl.num_programs(1), tl.program_id(2).to(tl.int64)
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
     inside = (row < positions)[:, None] & (column < size)[None, :]
     number, is_mixed = _number(head, heads, numbers)
     gate = tl.load(gate_at + number, mask=is_mixed, other=0.0).to(tl.float32)
-    at = ((lane * positions + row[:, None]) * heads + head) * size + column[None, :]
-    at_taken = ((number * positions + row[:, None]).to(tl.int64) * tl.num_programs(2) + lane) * size + column[None, :]
+    at = ((batch * positions + row[:, None]) * heads + head) * size + column[None, :]
+    at_taken = ((number * positions + row[:, None]).to(tl.int64) * tl.num_programs(2) + batch) * size + column[None, :]
     wanted = inside & (row < tl.where(is_mixed, positions, 0))[:, None]
     out = tl.load(out_at + at, mask=inside, other=0.0).to(tl.float32)
     taken = tl.load(taken_at + at_taken, mask=wanted, other=0.0).to(tl.float32)
@@ -282,13 +282,13 @@ def _mix_backward(
     out_at, taken_at, gate_at, grad_mixed_at, grad_out_at, grad_taken_at, of_gate_at, numbers, positions, size,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    head, heads, lane = tl.program_id(1), tl.num_programs(1), tl.program_id(2).to(tl.int64)
+    head, heads, batch = tl.program_id(1), tl.num_programs(1), tl.program_id(2).to(tl.int64)
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
     inside = (row < positions)[:, None] & (column < size)[None, :]
     number, is_mixed = _number(head, heads, numbers)
     gate = tl.load(gate_at + number, mask=is_mixed, other=0.0).to(tl.float32)
-    at = ((lane * positions + row[:, None]) * heads + head) * size + column[None, :]
-    at_taken = ((number * positions + row[:, None]).to(tl.int64) * tl.num_programs(2) + lane) * size + column[None, :]
+    at = ((batch * positions + row[:, None]) * heads + head) * size + column[None, :]
+    at_taken = ((number * positions + row[:, None]).to(tl.int64) * tl.num_programs(2) + batch) * size + column[None, :]
     wanted = inside & (row < tl.where(is_mixed, positions, 0))[:, None]
     out = tl.load(out_at + at, mask=wanted, other=0.0).to(tl.float32)
     taken = tl.load(taken_at + at_taken, mask=wanted, other=0.0).to(tl.float32)
@@ -296,5 +296,5 @@ def _mix_backward(
     tl.store(grad_out_at + at, (1 - gate) * grad_mixed, mask=inside)
     tl.store(grad_taken_at + at_taken, gate * grad_mixed, mask=wanted)
     of_gate = tl.sum(tl.sum(grad_mixed * (taken - out), 1), 0)
-    part = lane * tl.num_programs(0) + tl.program_id(0)
+    part = batch * tl.num_programs(0) + tl.program_id(0)
     tl.store(of_gate_at + part * numbers + number, of_gate, mask=is_mixed)

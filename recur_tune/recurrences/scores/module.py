@@ -13,7 +13,7 @@ A dilated head has r^(l/d) where d divides l, and 0 elsewhere. PV is what a line
 what all windows before give to the next d positions says what they give to any: these d complex rows are the state, and
 block after block of d positions has them times one more power of r.
 
-Shape suffixes: B lanes, T positions, S positions seen, L layers, N heads with such weights, G heads of keys and values,
+Shape suffixes: B batch rows, T positions, S positions seen, L layers, N heads with such weights, G key-value heads,
 D head size, C columns, R rows of P, X lags or columns of P, Y rows of the state (real parts, then imaginary ones).
 """
 
@@ -62,9 +62,9 @@ class Scores(Recurrence):
                 nn.init.uniform_(self.damping, 1.0, 2.0)
                 nn.init.constant_(self.angles, math.pi / 4)
 
-    def empty(self, lanes: int) -> State:
+    def empty(self, batch_size: int) -> State:
         """Zeros."""
-        sizes = (lanes, self.shape.layers, len(self.heads), 2 * self.dilation, self.shape.head_size)
+        sizes = (batch_size, self.shape.layers, len(self.heads), 2 * self.dilation, self.shape.head_size)
         return (self.gate_logits.new_zeros(sizes, dtype=torch.promote_types(self.gate_logits.dtype, torch.float32)),)
 
     def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> ScoresWindowPass:
@@ -184,10 +184,10 @@ class ScoresWindowPass(WindowPass):
         of_heads = *self._numbers, scores.head_counts[2], scores.dilation
         return kernels.score_weights(*of_heads, first, rows, seen, dtype, with_imaginary)
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
+    def reorder(self, index_B: torch.Tensor) -> None:
         """Values and what was left go along."""
-        self._values = {layer: v_NSBD[:, :, lane_B] for layer, v_NSBD in self._values.items()}
-        self._past_BLNYD = None if self._past_BLNYD is None else self._past_BLNYD[lane_B]
+        self._values = {layer: v_NSBD[:, :, index_B] for layer, v_NSBD in self._values.items()}
+        self._past_BLNYD = None if self._past_BLNYD is None else self._past_BLNYD[index_B]
 
     def _with_earlier(self, layer: int, v_BGTD: torch.Tensor) -> torch.Tensor:
         """The values of heads with such weights, behind those of the window's earlier parts."""
@@ -200,8 +200,8 @@ class ScoresWindowPass(WindowPass):
         """The state's rows, [L, N, Y, B, D]; zeros like these values where a document begins."""
         if self._past_BLNYD is not None:
             return self._past_BLNYD.permute(1, 2, 3, 0, 4)
-        heads, _, lanes, size = v_NSBD.shape
-        return v_NSBD.new_zeros(self._scores.shape.layers, heads, 2 * self._scores.dilation, lanes, size)
+        heads, _, batch_size, size = v_NSBD.shape
+        return v_NSBD.new_zeros(self._scores.shape.layers, heads, 2 * self._scores.dilation, batch_size, size)
 
 
 class _Toeplitz(torch.autograd.Function):
@@ -223,6 +223,6 @@ class _Toeplitz(torch.autograd.Function):
 
 
 def _product(weight_RX: torch.Tensor, rows_XBD: torch.Tensor) -> torch.Tensor:
-    """Weighted sums of rows, those of all lanes side by side; dimensions before these are alike."""
-    lanes = rows_XBD.shape[-2:]
-    return (weight_RX @ rows_XBD.flatten(-2).to(weight_RX.dtype)).unflatten(-1, lanes)
+    """Weighted sums of rows, in one product for all batch rows."""
+    sizes = rows_XBD.shape[-2:]
+    return (weight_RX @ rows_XBD.flatten(-2).to(weight_RX.dtype)).unflatten(-1, sizes)

@@ -4,7 +4,7 @@ Both feed summaries back as they are. To a pretrained body these are rows like n
 added to learned rows, times a scale for each channel that is zero at first: what a state says comes in as it is
 learned.
 
-Shape suffixes: B lanes, N windows in the ring, M rows of one window, K hidden size.
+Shape suffixes: B batch rows, N windows in the ring, M rows of one window, K hidden size.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Tokens(Recurrence):
         nn.init.normal_(self.write_MK, std=_WRITE)
         nn.init.zeros_(self.scale_K)
 
-    def empty(self, lanes: int) -> State:
+    def empty(self, batch_size: int) -> State:
         """Zeros."""
-        return (self.read_NMK.new_zeros(lanes, *self.read_NMK.shape),)
+        return (self.read_NMK.new_zeros(batch_size, *self.read_NMK.shape),)
 
     def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> TokensWindowPass:
-        """Lanes that begin a document have an empty ring."""
+        """Batch rows that begin a document have an empty ring."""
         if state is None:
             return TokensWindowPass(self, None)
         [ring_BNMK] = state
@@ -75,7 +75,7 @@ class TokensWindowPass(WindowPass):
         ring_BNMK = self._tokens.empty(len(behind_BMK))[0] if self._ring_BNMK is None else self._ring_BNMK
         return (torch.cat([ring_BNMK[:, 1:], behind_BMK[:, None]], dim=1),)
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
+    def reorder(self, index_B: torch.Tensor) -> None:
         """The ring goes along."""
         if self._ring_BNMK is not None:
-            self._ring_BNMK = self._ring_BNMK[lane_B]
+            self._ring_BNMK = self._ring_BNMK[index_B]
