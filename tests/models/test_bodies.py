@@ -104,7 +104,7 @@ def test_reading_in_parts_is_reading_the_window_at_once(name, parts):
 
 @names
 @torch.no_grad()
-def test_a_fresh_lane_is_the_unmodified_model_and_its_neighbour_sees_the_state(name):
+def test_a_fresh_row_is_the_plain_model_and_its_neighbour_sees_the_state(name):
     model, tokens = body(name, ALL_LAYERS), some_tokens(3, 12)
     state = model.read(some_tokens(3, 9)).state
     mixed = model.read(tokens, state, fresh_B=torch.tensor([True, False, True])).top_BTK

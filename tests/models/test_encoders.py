@@ -156,7 +156,7 @@ def test_padding_is_seen_by_nobody(family: str, kind: str) -> None:
 @recurrent
 @families
 @torch.no_grad()
-def test_a_fresh_lane_has_no_state_and_its_neighbour_sees_it(family: str, kind: str) -> None:
+def test_a_fresh_row_has_no_state_and_its_neighbour_sees_it(family: str, kind: str) -> None:
     model, tokens = encoder(family, SPECS[kind]), some_tokens(3, 12)
     state = model.read(some_tokens(3, 9)).state
     mixed = model.read(tokens, state, fresh_B=torch.tensor([True, False, True])).top_BTK
@@ -215,9 +215,7 @@ def test_a_base_without_heads_gets_some_and_keeps_the_rest(family: str, tmp_path
 
 @pytest.mark.parametrize("after", SPECS)
 @pytest.mark.parametrize("before", SPECS)
-def test_a_run_that_is_a_base_keeps_its_heads_and_a_recurrence_that_is_the_same(
-    before: str, after: str, tmp_path: Path
-) -> None:
+def test_a_run_as_base_keeps_its_heads_and_the_same_recurrence(before: str, after: str, tmp_path: Path) -> None:
     run = encoder("roberta", SPECS[before]).float()
     save_model(run, word_tokenizer(FACTS_WORDS), tmp_path)
     model = load_base(str(tmp_path), SPECS[after], dropout=0.25)

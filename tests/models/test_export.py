@@ -69,15 +69,15 @@ assert "recur_tune" not in sys.modules
 TEXT = "A text of some windows, and the state of each goes into the next one. " * 2
 
 
-def saved(folder: Path, memory: PooledSpec | None) -> RecurrentGPT2:
-    model = small_model(memory, vocab_size=256, window=20, overlap=4, tie_word_embeddings=False)
+def saved(folder: Path, recurrence: PooledSpec | None) -> RecurrentGPT2:
+    model = small_model(recurrence, vocab_size=256, window=20, overlap=4, tie_word_embeddings=False)
     save_model(model, byte_tokenizer(), folder)
     return model
 
 
 @pytest.mark.slow
 def test_it_is_the_same_model_where_recur_tune_cannot_be_imported(tmp_path: Path) -> None:
-    models = {name: saved(tmp_path / name, memory) for name, memory in MODELS.items()}
+    models = {name: saved(tmp_path / name, recurrence) for name, recurrence in MODELS.items()}
     models["llama"] = body("llama", MODELS["recent"], vocab_size=256, max_position_embeddings=20).float()
     save_model(models["llama"], byte_tokenizer(), tmp_path / "llama")
     script = ELSEWHERE.replace("TEXT", repr(TEXT)).replace("QUESTIONS", repr(QUESTIONS))

@@ -23,7 +23,7 @@ from tests.models import some_tokens
 from tests.models.bodies import body
 
 SHAPES = [{}, {"n_layer": 1}, {"scale_attn_by_inverse_layer_idx": True}, {"activation_function": "relu", "n_inner": 30}]
-MEMORIES = {
+RECURRENCES = {
     "none": None, "mean": PooledSpec(width=8, depth=1), "max": PooledSpec(width=8, depth=1, pooling="max"),
     "all": PooledSpec(l_ins="all", embeddings=2, width=8, depth=1), "skip": PooledSpec(width=8, depth=1, skip=True),
     "recent": PooledSpec(l_ins="all", pooling="recent", embeddings=4, width=8, depth=1, skip=True),
@@ -56,12 +56,12 @@ def gathered(model: RecurrentGPT2) -> tuple[list[torch.Tensor], dict[nn.Paramete
     return outputs, dict(zip(trained, totals.gradients, strict=True))
 
 
-@pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES)
+@pytest.mark.parametrize("recurrence", RECURRENCES.values(), ids=RECURRENCES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_outputs_and_gradients_are_autograds(memory, shape):
-    if memory is not None and shape.get("n_layer") == 1:
-        memory = memory.model_copy(update={"l_ins": 1 if memory.l_ins == 2 else memory.l_ins})
-    model = small_model(memory, **shape).double()
+def test_outputs_and_gradients_are_autograds(recurrence, shape):
+    if recurrence is not None and shape.get("n_layer") == 1:
+        recurrence = recurrence.model_copy(update={"l_ins": 1 if recurrence.l_ins == 2 else recurrence.l_ins})
+    model = small_model(recurrence, **shape).double()
     outputs, totals = gathered(model)
     expected = two_windows(model)
     torch.testing.assert_close(outputs, expected, rtol=1e-10, atol=1e-12)
@@ -72,7 +72,7 @@ def test_outputs_and_gradients_are_autograds(memory, shape):
 
 @pytest.mark.parametrize("frozen", ["wte", "c_fc", "ln_1", "bias", "recurrence"])
 def test_what_is_not_trained_gets_no_gradient_and_takes_none_from_the_rest(frozen):
-    model = small_model(MEMORIES["mean"]).double()
+    model = small_model(RECURRENCES["mean"]).double()
     _, all_totals = gathered(model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(frozen not in name)
@@ -83,7 +83,7 @@ def test_what_is_not_trained_gets_no_gradient_and_takes_none_from_the_rest(froze
 
 
 def test_under_autocast_products_are_rounded_and_sums_are_not():
-    model = small_model(MEMORIES["all"])
+    model = small_model(RECURRENCES["all"])
     with torch.autocast("cpu", torch.bfloat16):
         outputs, totals = gathered(model)
         alike = two_windows(model)
@@ -136,7 +136,7 @@ def test_rows_are_moved_down_and_leave_zeros(down, expected):
 
 @pytest.mark.parametrize("seen_B", [None, torch.tensor([0, 3, 1])], ids=["all", "by batch row"])
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_attention_to_what_is_inserted_is_differentiated_as_small_steps_say(name, seen_B):
+def test_gradients_of_inserted_attention_match_finite_differences(name, seen_B):
     model = body(name).double()
     block, shape = model.body.blocks[0], model.config.shape
     columns = 2 * shape.key_value_heads * shape.head_size

@@ -103,7 +103,7 @@ def test_reading_in_parts_is_reading_the_window_at_once(name, spec, overlap, par
 @specs
 @bodies
 @torch.no_grad()
-def test_in_parts_too_a_lane_that_begins_a_document_sees_no_state(name, spec):
+def test_in_parts_too_a_fresh_row_sees_no_state(name, spec):
     model, tokens, fresh = made(name, spec), some_tokens(2, 6), torch.tensor([True, False])
     state = model.read(some_tokens(2, 6)).state
     whole, cache = model.read(tokens, state, fresh), Cache()
@@ -114,7 +114,7 @@ def test_in_parts_too_a_lane_that_begins_a_document_sees_no_state(name, spec):
 @specs
 @bodies
 @torch.no_grad()
-def test_a_lane_that_begins_a_document_knows_nothing_of_the_one_before(name, spec):
+def test_a_fresh_row_knows_nothing_of_the_document_before(name, spec):
     model, tokens = made(name, spec), some_tokens(3, 6)
     state = model.read(some_tokens(3, 6), model.read(some_tokens(3, 6)).state).state
     mixed = model.read(tokens, state, fresh_B=torch.tensor([True, False, True]))
@@ -166,7 +166,7 @@ def test_generated_text_has_the_probability_that_reading_gives_it(name, spec):
 
 @specs
 @torch.no_grad()
-def test_other_lanes_take_their_state_along(spec):
+def test_reordered_rows_take_their_state_along(spec):
     model, tokens, index_B = made("llama", spec), some_tokens(3, 4), torch.tensor([2, 0, 0])
     state = model.read(some_tokens(3, 6)).state
     moved, again = Cache(), Cache()

@@ -79,7 +79,7 @@ def test_the_pooling_key_learns():
 
 
 @torch.no_grad()
-def test_the_network_has_the_papers_shape_and_rectifiers_between_its_layers():
+def test_the_network_has_the_papers_shape_and_relu_between_layers():
     network = Pooled(small_config().shape).network
     assert [(m.in_features, m.out_features) for m in network if isinstance(m, nn.Linear)] == [
         (24, 200), (200, 200), (200, 200), (200, 24),

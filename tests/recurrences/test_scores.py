@@ -160,7 +160,7 @@ def test_an_untrained_recurrence_changes_little():
     assert 0 < abs(cost) < 0.05
 
 
-def test_a_lane_that_begins_a_document_starts_from_nothing_whatever_was_before():
+def test_a_document_starts_from_zeros_whatever_was_before():
     model, tokens = body("gpt2", ScoresSpec()), some_tokens(2, 6)
     old = torch.full_like(model.recurrence.empty(2)[0], torch.nan).requires_grad_()
     reading = model.read(tokens, (old,), torch.tensor([True, True]))
