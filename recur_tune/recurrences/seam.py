@@ -11,6 +11,7 @@ D head size, C columns.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
@@ -170,6 +171,12 @@ def as_given(x: torch.Tensor) -> AbstractContextManager[None]:
     """A context in which products have the type of their factors, whatever autocast would make of them."""
     device = x.device.type
     return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)  # which meta does not know
+
+
+def load_kernels(module: str) -> Any:
+    """Import a mechanism's Triton kernels: by name, since a saved model's code comes without them, and when a step
+    first runs them, since loading Triton takes a while."""
+    return importlib.import_module(module)
 
 
 def __getattr__(name: str) -> Any:

@@ -189,7 +189,7 @@ def test_a_saved_encoder_is_the_same_and_a_plain_one_opens_anywhere(family: str,
         assert torch.equal(loaded.get_parameter(name), parameter)
     assert torch.equal(loaded.eval()(tokens).start_logits, model(tokens).start_logits)
     files = {file.stem: file for file in tmp_path.glob("*.py")}
-    assert {"encoder", "windowed"} <= files.keys() or kind == "none"
+    assert {"models_encoder", "models_windowed"} <= files.keys() or kind == "none"
     for file in files.values():
         assert set(get_imports(file)) - sys.stdlib_module_names <= {"torch", "transformers", "numpy"}
     if kind == "none":

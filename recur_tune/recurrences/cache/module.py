@@ -39,8 +39,11 @@ from recur_tune.recurrences.seam import (
     WindowPass,
     gate,
     layers_at,
+    load_kernels,
     single,
 )
+
+_KERNELS = "recur_tune.recurrences.cache.kernels"
 
 
 class Cached(Recurrence):
@@ -119,11 +122,9 @@ class CachedWindowPass(WindowPass):
             rows_BSMC, filled_B = cached.empty(len(some))
         dtype, next_filled_B = product_dtype(some), (filled_B + count).clamp(max=cached.rows)
         if self.fused:
-            from recur_tune.recurrences.cache import kernels  # here, since to load Triton takes a while
-
             places = None if cached.places is None else (cached.places, self.moved_B)
             given = rows_BSMC, filled_B, own, count, cached.sinks, places, dtype
-            return kernels.keep_rows(*given), next_filled_B
+            return load_kernels(_KERNELS).keep_rows(*given), next_filled_B
         # Of the rows before the window and then its own, counted from the first, which each row of the state becomes.
         all_B1 = filled_B.long()[:, None] + count
         kept_BM = torch.arange(cached.rows, device=some.device) - (cached.rows - all_B1).clamp(min=0)
@@ -209,10 +210,9 @@ class GatedWindowPass(CachedWindowPass):
         site = own.sites.index(layer)
         scale_C, gate_BH = self._scales[site], self._gates[site]
         if self.fused:
-            from recur_tune.recurrences.cache import kernels  # here, since to load Triton takes a while
-
             assert self.seen_B is not None, "rows that are there are counted"
-            return kernels.attend_cached(q_BHTD, out_BTC, rows_BMC, scale_C, gate_BH, self.seen_B)
+            given = q_BHTD, out_BTC, rows_BMC, scale_C, gate_BH, self.seen_B
+            return load_kernels(_KERNELS).attend_cached(*given)
         taken_BTHD = single(_taken((rows_BMC * scale_C).to(q_BHTD.dtype), visible_BM, q_BHTD, own.shape))
         mixed_BTHD = torch.lerp(single(out_BTC).view_as(taken_BTHD), taken_BTHD, gate_BH[:, None, :, None])
         return mixed_BTHD.flatten(2).to(out_BTC.dtype)

@@ -38,9 +38,11 @@ from recur_tune.recurrences.seam import (
     as_given,
     gate,
     layers_at,
+    load_kernels,
     single,
 )  # fmt: skip
 
+_KERNELS = "recur_tune.recurrences.fast_weights.kernels"
 _KEEPS = 2.2 / GATE_SPEED  # nine tenths of a memory outlive a window
 _LEAST = 1e-6  # divisor; that of an empty memory is 0
 
@@ -100,9 +102,8 @@ class FastWeights(Recurrence):
             memory = (_of_heads(self.decay_logits) * memory[0],)
         corrects = self.write_rule != "linear" and memory is not None
         if fused and memory is not None:
-            from recur_tune.recurrences.fast_weights import kernels  # here, since to load Triton takes a while
-
-            written: tuple[Any, ...] = kernels.write_memory(keys, values, *_and_sums(memory), corrects, _LEAST)
+            given = keys, values, *_and_sums(memory), corrects, _LEAST
+            written: tuple[Any, ...] = load_kernels(_KERNELS).write_memory(*given)
         else:
             sites = [None] * len(keys) if memory is None else _sites(memory)
             made = [self._added(*one, corrects) for one in zip(sites, keys, values, strict=True)]
@@ -141,9 +142,7 @@ class FastWeightsWindowPass(WindowPass):
     def _fused(self) -> bool:
         if not self.fused:
             return False
-        from recur_tune.recurrences.fast_weights import kernels  # here, since to load Triton takes a while
-
-        return self._fast.shape.head_size <= kernels.WIDEST
+        return self._fast.shape.head_size <= load_kernels(_KERNELS).WIDEST
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Keep keys and values, and mix what the memory has for the queries into what the heads took."""
@@ -159,9 +158,7 @@ class FastWeightsWindowPass(WindowPass):
             return out_BTC
         gate_BH, *memory = self._sites[site]
         if self._fused:
-            from recur_tune.recurrences.fast_weights import kernels  # here, since to load Triton takes a while
-
-            return kernels.read_memory(q_BHTD, out_BTC, gate_BH, *_and_sums(memory), _LEAST)
+            return load_kernels(_KERNELS).read_memory(q_BHTD, out_BTC, gate_BH, *_and_sums(memory), _LEAST)
         with as_given(out_BTC):
             # The query heads of a group, which read one memory, stand one behind the other.
             group, positions = q_BHTD.shape[1] // k_BGTD.shape[1], q_BHTD.shape[2]

@@ -28,7 +28,19 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from recur_tune.common.shape import Shape
-from recur_tune.recurrences.seam import CLOSED_GATE, Heads, Recurrence, State, WindowPass, as_given, gate, single
+from recur_tune.recurrences.seam import (
+    CLOSED_GATE,
+    Heads,
+    Recurrence,
+    State,
+    WindowPass,
+    as_given,
+    gate,
+    load_kernels,
+    single,
+)
+
+_KERNELS = "recur_tune.recurrences.scores.kernels"
 
 
 class Scores(Recurrence):
@@ -138,8 +150,7 @@ class ScoresWindowPass(WindowPass):
         scores, new = self._scores, out_BTC.shape[1]
         v_BGTD, rows_NXBD = heads()[2], None
         if self.fused and self._past_BLNYD is not None and layer not in self._values:
-            from recur_tune.recurrences.scores import kernels  # here, since to load Triton takes a while
-
+            kernels = load_kernels(_KERNELS)
             if not layer:
                 self._pasts = self._past_BLNYD.unbind(1)
             rows_NXBD, v_NSBD = kernels.rows_of_heads(v_BGTD, self._pasts[layer], scores.shape.heads)
@@ -177,12 +188,10 @@ class ScoresWindowPass(WindowPass):
         scores = self._scores
         if not fused:
             return scores.weights(first, rows, seen, dtype, with_imaginary)
-        from recur_tune.recurrences.scores import kernels  # here, since to load Triton takes a while
-
         if self._numbers is None:
             self._numbers = scores.numbers()
         of_heads = *self._numbers, scores.head_counts[2], scores.dilation
-        return kernels.score_weights(*of_heads, first, rows, seen, dtype, with_imaginary)
+        return load_kernels(_KERNELS).score_weights(*of_heads, first, rows, seen, dtype, with_imaginary)
 
     def reorder(self, index_B: torch.Tensor) -> None:
         """Values and what was left go along."""
