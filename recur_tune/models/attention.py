@@ -25,8 +25,8 @@ from recur_tune.ops.reference import in_places, rms_norm
 from recur_tune.recurrences.seam import Heads
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]  # each [B, G, S, D]
-PointwiseOp = Callable[..., torch.Tensor]  # one of `passes.py` or of `kernels.py`
-Adapt = Callable[[torch.Tensor, Heads], torch.Tensor]  # what heads took, by a window pass's hook
+PointwiseOp = Callable[..., torch.Tensor]  # of `ops/reference.py` or `ops/triton/`
+Adapt = Callable[[torch.Tensor, Heads], torch.Tensor]  # changes the heads' output: a window pass's hook
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Extra:
     """Keys and values that stand before a window.
 
     Attributes:
-        rows_BMC: Side by side, rotary positions in them.
+        rows_BMC: Keys and values side by side, the keys with rotary position embeddings.
         seen_B: How many of them each batch row sees, counted from the last; None: all.
-        places_MC: What is added to them by where they stand, those that are seen at the first; None: nothing.
+        places_MC: What places add to them; the rows that are seen stand at the first places. None: nothing.
     """
 
     rows_BMC: torch.Tensor
@@ -49,7 +49,7 @@ class Extra:
         return None if self.seen_B is None else self.rows_BMC.shape[1] - self.seen_B
 
     def keys_values(self, block: Block) -> KeysValues:
-        """Each for itself."""
+        """Keys and values apart, with what places add."""
         return split_keys_values(in_places(self.rows_BMC, self.places_MC, self.seen_B), block)
 
 
@@ -64,24 +64,23 @@ def attend(
     dropout: float = 0.0,
     adapt: Adapt | None = None,
 ) -> tuple[torch.Tensor, KeysValues]:
-    """What every position takes from those that it may see, and the keys and values that there are now.
+    """Causal attention: the heads' output, and all keys and values for a key-value cache.
 
     Args:
-        ops: How the projections are run.
-        block: Whose attention this is.
-        qkv: The window's queries, keys and values in one.
-        cos_sin: The window's rotary positions; None where positions are not rotary.
-        extra: What is to be seen beside the window's own positions.
-        past: Keys and values of the window's earlier part, in which what was inserted is already.
-        hidden_B: How many of these each batch row must not see, counted from the first; None: it sees all.
-        dropout: Rate at which a position is forgotten.
-        adapt: Is given what was taken, and queries, keys and values before rotary positions; gives what is taken.
+        ops: The block's operations.
+        block: The block's modules.
+        qkv: The window's queries, keys and values side by side.
+        cos_sin: The window's rotary position embeddings; None where positions are learned.
+        extra: Inserted keys and values.
+        past: Keys and values of the window's earlier part, inserted ones included.
+        hidden_B: How many of these each batch row must not see, counted from the first; None: none.
+        dropout: Rate.
+        adapt: Changes the heads' output; it is given that, and queries, keys and values before rotary positions.
     """
     if block.query_norm is not None:
         qkv = _head_norms(ops.value(qkv), block)
-    as_they_are = (
-        cos_sin is None and extra is None
-    )  # then a window pass has the same heads, and one pass their gradients
+    # Then a window pass gets these heads, and one operation differentiates both uses.
+    as_they_are = cos_sin is None and extra is None
     own = q_BHSD, k_BGSD, v_BGSD = (
         ops.heads(qkv, block, cos_sin) if extra is None else _packed_heads(ops, block, qkv, cos_sin, extra)
     )
@@ -107,13 +106,13 @@ def attend(
 
 
 def inserted_keys_values(ops: BlockOps, block: Block, inserted_BMK: torch.Tensor) -> torch.Tensor:
-    """Of embeddings, by the layer's own norm and projections; no queries, so only that part of them is needed."""
+    """Keys and values of embeddings, by the layer's own norm and projection; queries are left out."""
     _, extra, _ = ops.norm_project(inserted_BMK, None, block.attention_norm, block.qkv, begin=block.query_columns)
     return _key_norm(ops.value(extra), block)
 
 
 def split_keys_values(rows_BMC: torch.Tensor, block: Block) -> KeysValues:
-    """Keys and values that were side by side."""
+    """Keys and values apart, from rows that have them side by side."""
     k_BGMD, v_BGMD = (
         one_BMC.unflatten(-1, (block.key_value_heads, -1)).transpose(1, 2) for one_BMC in rows_BMC.chunk(2, dim=-1)
     )
@@ -121,7 +120,7 @@ def split_keys_values(rows_BMC: torch.Tensor, block: Block) -> KeysValues:
 
 
 def rotary_keys_values(ops: BlockOps, block: Block, rows_BMC: torch.Tensor, cos_sin: CosSin | None) -> torch.Tensor:
-    """Keys and values with rotary positions in the keys."""
+    """Rotary position embeddings for the keys of keys and values side by side."""
     return (
         rows_BMC
         if cos_sin is None
@@ -132,7 +131,7 @@ def rotary_keys_values(ops: BlockOps, block: Block, rows_BMC: torch.Tensor, cos_
 def _packed_heads(
     ops: BlockOps, block: Block, qkv: Product, cos_sin: CosSin | None, extra: Extra
 ) -> tuple[torch.Tensor, ...]:
-    """Queries, keys and values of what is inserted and of the window's own, each [B, heads, S, head size]."""
+    """Queries, keys and values of the window and what is inserted, each [B, heads, S, head size]."""
     return _PackedHeads.apply(
         *ops.with_grad_bias(qkv), extra.rows_BMC, extra.places_MC, extra.seen_B, ops.pointwise, block,
         *(cos_sin or (None, None)),
@@ -140,7 +139,7 @@ def _packed_heads(
 
 
 def _mask(new: int, seen: int, hidden_B: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
-    """What the last of the positions see; one alone sees everything that is not hidden."""
+    """The causal mask of the last positions; None where one alone sees everything."""
     if new == 1 and hidden_B is None:
         return None
     mask_TS = torch.ones(new, seen, dtype=torch.bool, device=device).tril(seen - new)
@@ -150,7 +149,7 @@ def _mask(new: int, seen: int, hidden_B: torch.Tensor | None, device: torch.devi
 
 
 def _head_norms(qkv_BTC: torch.Tensor, block: Block) -> torch.Tensor:
-    """With norms over every head's query and key."""
+    """RMSNorm over every head's query and key, as Qwen3 has it."""
     assert block.query_norm is not None
     head_size = len(block.query_norm.weight)
     queries = block.heads * head_size
@@ -168,7 +167,7 @@ def _key_norm(kv_BTC: torch.Tensor, block: Block) -> torch.Tensor:
 
 
 class _Rotated(torch.autograd.Function):
-    """Rotary positions: a rotation, and in the backward pass its inverse."""
+    """Rotary position embeddings; the backward pass is the inverse rotation."""
 
     @staticmethod
     def forward(
@@ -190,8 +189,8 @@ class _Rotated(torch.autograd.Function):
 
 
 class _PackedHeads(torch.autograd.Function):
-    """Heads of what is inserted and of the window's own, in one; placeholder queries make it square, as causal
-    attention wants."""
+    """Heads of the window and of what is inserted, in one. Placeholder queries for the inserted rows make attention
+    square, as the causal kernel requires."""
 
     @staticmethod
     def forward(
@@ -222,7 +221,7 @@ class _PackedHeads(torch.autograd.Function):
 
 
 class _Unpacked(torch.autograd.Function):
-    """What the window's own positions took."""
+    """The attention output of the window's own positions."""
 
     @staticmethod
     def forward(

@@ -31,11 +31,11 @@ class EncoderBody(Body):
     """An encoder's modules in their places; `dropout` and `final_norm` are None, since both stand elsewhere.
 
     Attributes:
-        segments: Embeddings of which every token gets the first; None where the family has none.
+        segments: Segment embeddings, of which every token gets the first; None where the family has none.
         embedding_norm: Behind the sum of embeddings.
         embedding_dropout: Behind that.
         first_place: The position of a window's first token.
-        distances: Has biases of attention by distance (`relative_attention_bias`); None where the family has none.
+        distances: Module with the relative position bias (`relative_attention_bias`); None where the family has none.
     """
 
     segments: nn.Embedding | None
@@ -53,12 +53,12 @@ class WindowedEncoder(Windowed):
     body: EncoderBody
 
     def add_heads(self) -> None:
-        """For where an answer starts and ends, as transformers names it, and for its kind."""
+        """A head for the answer's start and end, with transformers' name, and one for its kind."""
         self.qa_outputs = nn.Linear(self.config.hidden_size, 2)
         self.answer_kind = nn.Linear(self.config.hidden_size, len(ANSWER_KINDS))
 
     def freeze_body(self) -> None:
-        """Leave the recurrence to be trained, and the heads, which are as new."""
+        """Train only the recurrence and the heads, which are not pretrained."""
         super().freeze_body()
         self.qa_outputs.requires_grad_(True)
         self.answer_kind.requires_grad_(True)
@@ -75,12 +75,12 @@ class WindowedEncoder(Windowed):
         """Run one window.
 
         Args:
-            tokens_BT: The window's tokens; the configuration's `pad_token_id` fills up what is shorter.
+            tokens_BT: The window's tokens, padded with the configuration's `pad_token_id`.
             state: What the window before left; None where a question begins.
             fresh_B: Batch rows that begin a question and must not see the state; None means that all may see it.
-            leave_state: False spares making the state where nobody reads on.
+            leave_state: False spares making the state where no window follows.
             overlap: Tokens of the text that the next window reads again; default: the configuration's.
-            ops: How the blocks' operations are run.
+            ops: The blocks' operations.
         """
         positions, window_pass = tokens_BT.shape[1], None
         if self.recurrence is not None:
@@ -97,7 +97,7 @@ class WindowedEncoder(Windowed):
             rows = [one.expand(len(x_BTK), -1, -1) for one in (before_BMK, x_BTK, behind_BMK) if one is not None]
             x_BTK, there_BT = torch.cat(rows, dim=1), F.pad(there_BT, (first, last), value=True)
         seen_BTT = there_BT[:, None]
-        if last:  # what sums a window up sees it, and is not seen by it: a window is the same whoever reads on
+        if last:  # summary rows see the window, but it does not see them: whether a state is left changes nothing
             own_T = torch.arange(x_BTK.shape[1], device=x_BTK.device) < first + positions
             seen_BTT = seen_BTT & (own_T | ~own_T[:, None])
         watcher = window_pass if leave_state else None
@@ -125,7 +125,7 @@ class WindowedEncoder(Windowed):
         fresh_B: torch.Tensor | None,
         ops: BlockOps,
     ) -> torch.Tensor:
-        """Rows through all blocks; the last one's output."""
+        """Run rows through all blocks; the last one's output."""
         share_BT1 = (there_BT / there_BT.sum(1, keepdim=True)).to(x_BTK.dtype)[..., None]
         distances = self.body.distances
         bias_1HTT = None if distances is None else _by_distance(x_BTK.shape[1], distances, x_BTK.device)
@@ -152,7 +152,7 @@ class WindowedEncoder(Windowed):
         block: Block,
         ops: BlockOps,
     ) -> torch.Tensor:
-        """What every position takes from the window and from what is inserted, which has no place in it and no bias."""
+        """Attention to the window and to inserted rows, which have no position and so no relative position bias."""
         q_BHTD, k_BHSD, v_BHSD = ops.heads(ops.project(x_BTK, block.qkv), block)
         mask_BTS = seen_BTT
         if inserted_BMK is not None:
@@ -174,14 +174,14 @@ class WindowedEncoder(Windowed):
         return out_BHTD.transpose(1, 2).flatten(2)
 
     def forward(self, input_ids: torch.Tensor) -> QuestionAnsweringModelOutput:
-        """Scores of where an answer starts and ends in windows that follow none: Hugging Face's interface. To go from
-        window to window take `read`, and `qa_outputs` of what it gives."""
+        """Logits of an answer's start and end in single windows: Hugging Face's interface. To go from window to window,
+        call `read`, and `qa_outputs` on its output."""
         start_BT, end_BT = self.qa_outputs(self.read(input_ids, leave_state=False).top_BTK).unbind(-1)
         return QuestionAnsweringModelOutput(start_logits=start_BT, end_logits=end_BT)
 
 
 def _observed(watcher: WindowPass, x_BTK: torch.Tensor, share_BT1: torch.Tensor, ops: BlockOps) -> torch.Tensor:
-    """What a window pass wants of a layer; a mean over the whole window leaves padding out."""
+    """A layer's outputs or means, as a window pass wants them; a mean over the whole window leaves padding out."""
     if watcher.wants == "outputs":
         return x_BTK
     if watcher.stretches > 1:
@@ -190,15 +190,15 @@ def _observed(watcher: WindowPass, x_BTK: torch.Tensor, share_BT1: torch.Tensor,
 
 
 def _by_distance(positions: int, distances: Module, device: torch.device) -> torch.Tensor:
-    """Biases [1, H, T, T]. Buckets are made where they are needed: transformers 5.17 makes them on the CPU, and nothing
-    can be copied from there while a CUDA graph is recorded."""
+    """Relative position bias [1, H, T, T]. Buckets are made on the device: transformers 5.17 makes them on the CPU, and
+    CUDA graph capture allows no copy from there."""
     place_T = torch.arange(positions, device=device)
     buckets_TT = distances.relative_position_bucket(place_T - place_T[:, None])
     return distances.relative_attention_bias(buckets_TT).permute(2, 0, 1)[None]
 
 
 def _keys_values(inserted_BMK: torch.Tensor, block: Block, ops: BlockOps) -> torch.Tensor:
-    """Of embeddings, by the layer's own projections; no queries, so only those parts are needed."""
+    """Keys and values of embeddings, by the layer's own projections; queries are left out."""
     _, *modules = block.qkv.modules
     made = [ops.value(ops.project(inserted_BMK, Projection((module,)))) for module in modules]
     return torch.cat(made, dim=-1)

@@ -30,11 +30,11 @@ NEVER = -1e9  # a logit of probability zero
 def answer_losses(
     spans_WBT2: torch.Tensor, kinds_Q3: torch.Tensor, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor
 ) -> torch.Tensor:
-    """Every question's negative log-likelihood [Q]; 0 in places of questions that there are not.
+    """Every question's cross-entropy [Q]; 0 in places without a question.
 
     Args:
-        spans_WBT2: Scores of a start and of an end.
-        kinds_Q3: Scores of the kinds, for the questions as `questions_of` counts them.
+        spans_WBT2: Logits of a start and of an end.
+        kinds_Q3: Logits of the kinds, by the numbers of `questions_of`.
         targets_WBT: As above.
         fresh_WB: Windows that begin a question.
     """
@@ -51,7 +51,7 @@ def answer_losses(
 
 
 def in_text(targets: torch.Tensor) -> torch.Tensor:
-    """Which positions [..., T] are of the text: those that are scored, but for the first, which has the kind."""
+    """Whether positions [..., T] are of the text: the scored ones but for the first, which has the kind."""
     text = targets != NOT_SCORED
     text[..., 0] = False
     return text
@@ -71,14 +71,14 @@ def questions_of(fresh_WB: torch.Tensor) -> torch.Tensor:
 
 
 def pooled_over_windows(first_WBK: torch.Tensor, fresh_WB: torch.Tensor) -> torch.Tensor:
-    """The maximum over the windows of every question, [Q, K]; zeros in places of questions that there are not."""
+    """Max-pooling over the windows of every question, [Q, K]; zeros in places without a question."""
     first_NK = first_WBK.flatten(0, 1)
     place_NK = questions_of(fresh_WB).flatten()[:, None].expand_as(first_NK)
     return torch.zeros_like(first_NK).scatter_reduce(0, place_NK, first_NK, "amax", include_self=False)
 
 
 def _log_sum_by_question(score_WB2: torch.Tensor, question_WB: torch.Tensor) -> torch.Tensor:
-    """Of the exponentials of scores, [Q, 2]."""
+    """Log-sum-exp over the windows of every question, [Q, 2]."""
     score_N2 = score_WB2.flatten(0, 1)
     place_N2 = question_WB.flatten()[:, None].expand_as(score_N2)
     highest_Q2 = torch.full_like(score_N2, NEVER).scatter_reduce(0, place_N2, score_N2.detach(), "amax")
@@ -87,10 +87,10 @@ def _log_sum_by_question(score_WB2: torch.Tensor, question_WB: torch.Tensor) -> 
 
 
 class SpanScorer:
-    """The heads during one step of answering questions.
+    """Scores windows by the cross-entropy of answers, over all windows of a question together.
 
-    When all windows have been seen their scores are known, and so is the gradient of the loss with respect to each of
-    them: a window that is run again needs no other.
+    When all windows have been seen, all logits are known, and so is the loss's gradient with respect to each. So
+    windows can be recomputed one by one.
     """
 
     def __init__(self, model: WindowedEncoder, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> None:
@@ -105,7 +105,7 @@ class SpanScorer:
 
     @torch.no_grad()
     def see(self, window: int, top_NK: torch.Tensor) -> None:
-        """Keeps its scores, and the first position's output."""
+        """Keep its logits, and the first position's output."""
         top_BTK = self._single(top_NK)
         with torch.autocast(top_NK.device.type, enabled=False):
             self._spans.append(F.linear(top_BTK, self._weight, self._bias))
@@ -113,7 +113,7 @@ class SpanScorer:
 
     @torch.no_grad()
     def score(self, window: int, top_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """All of the loss with the first window that is scored, and nothing with the others."""
+        """All of the loss with the first window that is scored, and 0 with the others."""
         loss = top_NK.new_zeros((), dtype=self._weight.dtype)
         if self._grad_spans is None:
             loss = self._settle()
@@ -132,7 +132,7 @@ class SpanScorer:
 
     @torch.enable_grad()
     def _settle(self) -> torch.Tensor:
-        """The loss, and its gradients with respect to what was kept and to the head for kinds."""
+        """The loss; its gradients with respect to what was kept and to the head for kinds are stored."""
         spans, firsts = (torch.stack(kept).requires_grad_() for kept in (self._spans, self._firsts))
         with torch.autocast(spans.device.type, enabled=False):
             kinds_Q3 = self._kind(pooled_over_windows(firsts, self._fresh_WB))

@@ -1,9 +1,9 @@
-"""A training step's arithmetic: weights are cast once, and their gradients are summed over windows where they lie.
+"""Fused backward pass of a training step: weights are cast once, and gradients are accumulated over windows in place.
 
-The backward pass is written out here rather than left to autograd, for three reasons. Only what a matrix product made
-is kept; what lies between two products (norms, activations) is made once more, in the pass over memory that
-differentiates it. A weight's gradient is added to the step's sum by the product that makes it. And the passes between
-products are few and the same in all layers, so that their kernels serve every model of a hidden size.
+The backward pass is written out here rather than left to autograd, for three reasons. Only outputs of matrix products
+are kept; what lies between two products (norms, activations) is recomputed by the operation that differentiates it. The
+product that makes a weight's gradient adds it to the accumulator. And the operations between products are few and the
+same in all layers, so one set of kernels serves every model of a hidden size.
 
 Shape suffixes: B batch rows, T positions, K hidden size, N rows (batch rows times positions).
 """
@@ -29,9 +29,9 @@ Activation = Callable[..., Any]
 
 
 class GradAccumulators:
-    """Sums of gradients, zero at first: one for each parameter that is trained.
+    """Gradient accumulation: a sum, zero at first, for each parameter that is trained.
 
-    Parameters that one product multiplies with lie one behind the other, so that one product adds to all of them.
+    Parameters of one projection lie one behind the other in memory, so that one product adds to all of them.
     """
 
     def __init__(self, trained: Sequence[nn.Parameter], body: Body) -> None:
@@ -49,7 +49,7 @@ class GradAccumulators:
         self.of_the_body = not wanted.isdisjoint(body.parameters)
 
     def of(self, stack: tuple[nn.Parameter, ...]) -> torch.Tensor | None:
-        """Of parameters one behind the other; None where they are not trained, or there are none."""
+        """The accumulator of these parameters, one behind the other; None where they are not trained, or are none."""
         return self._stacks.get(stack)
 
 
@@ -61,14 +61,14 @@ def _of_norm(norm: Module) -> tuple[tuple[nn.Parameter, ...], tuple[nn.Parameter
 
 @dataclass(frozen=True)
 class CastWeight:
-    """A projection as a step multiplies with it, and the sums that its gradients are added to.
+    """A projection's weight in the dtype of products, and the accumulators of its gradients.
 
     Attributes:
-        weight: [inputs, columns], in the type in which products run here.
+        weight: [inputs, columns].
         bias: One number a column; None where there is none.
-        grad_weight: As the weights lie, one behind the other; None where they are not trained.
+        grad_weight: In the layout of the parameters; None where they are not trained.
         grad_bias: None where there is none, or it is not trained.
-        inputs_first: Whether that is as `weight` lies.
+        inputs_first: Whether `grad_weight` is [inputs, columns] too.
     """
 
     weight: torch.Tensor
@@ -84,11 +84,11 @@ class CastWeight:
         return product.view(*rows.shape[:-1], -1)
 
     def backward(self, grad_value: torch.Tensor) -> torch.Tensor:
-        """The gradient with respect to the rows, from the product's."""
+        """The gradient with respect to the rows, from that with respect to the product."""
         return (grad_value.flatten(0, -2) @ self.weight.t()).view(*grad_value.shape[:-1], -1)
 
     def add_weight_gradient(self, rows: torch.Tensor, grad_value: torch.Tensor) -> None:
-        """Add the weight's gradient: the rows that it was multiplied with, transposed, times the product's."""
+        """Accumulate the weight's gradient: the rows, transposed, times the gradient with respect to the product."""
         if self.grad_weight is None:
             return
         rows, grad_value = rows.flatten(0, -2), grad_value.flatten(0, -2)
@@ -97,10 +97,10 @@ class CastWeight:
 
 @dataclass(frozen=True)
 class Product:
-    """What a matrix product made.
+    """A matrix product's output.
 
-    The gradient of its bias is a sum over rows of the gradient with respect to `value`. The operation that makes that
-    gradient adds it to `grad_bias`, in the same pass over memory.
+    The gradient of its bias is the sum over rows of the gradient with respect to `value`. The operation that makes that
+    gradient also adds the sum to `grad_bias`, so that memory is read once.
     """
 
     value: torch.Tensor
@@ -108,22 +108,23 @@ class Product:
 
 
 class FusedBackward(BlockOps):
-    """The arithmetic of one step.
+    """A block's operations during one training step, with the backward pass written out.
 
     Attributes:
-        anchor: What every window's graph begins with where the body is trained. Autograd runs backward only as far as
-            somebody asks for a gradient, and nobody asks it for those of the weights.
+        anchor: A scalar that every window's graph begins with where the body is trained. Autograd runs backward only to
+            tensors whose gradient is asked for. Weights' gradients are accumulated here, so the anchor's is asked for
+            in their place.
     """
 
     def __init__(self, totals: GradAccumulators, fused: bool = False) -> None:
-        """`fused` takes a GPU's kernels for the passes."""
+        """`fused` takes Triton kernels for what lies between matrix products."""
         self.totals = totals
         self.pointwise, self.fused = pointwise_for(fused), fused
         self.anchor = torch.zeros((), requires_grad=totals.of_the_body)
         self._cast_weights: dict[tuple[Projection, int], CastWeight] = {}
 
     def cast_weight(self, projection: Projection, begin: int = 0) -> CastWeight:
-        """Of a projection's columns from `begin` on; made once for all windows of the step."""
+        """A projection's columns from `begin` on, cast once for all windows of the step."""
         if (projection, begin) not in self._cast_weights:
             inputs_first, grad_weight = projection.inputs_first, self.totals.of(projection.weights)
             weight, grad_bias = _cast(projection.weights), self.totals.of(projection.biases)
@@ -137,7 +138,7 @@ class FusedBackward(BlockOps):
         return self._cast_weights[projection, begin]
 
     def embed(self, tokens_BT: torch.Tensor, position_BT: torch.Tensor, body: Body) -> torch.Tensor:
-        """Keeps nothing but the tokens and their positions."""
+        """Keeps the tokens and their positions."""
         positions = None if body.positions is None else body.positions.weight
         x_BTK = _run(_Embed, self.anchor, self, tokens_BT, position_BT, body.tokens.weight, positions)
         return x_BTK if body.dropout is None else body.dropout(x_BTK)
@@ -157,7 +158,7 @@ class FusedBackward(BlockOps):
         means: int = 0,
     ) -> tuple[torch.Tensor, Product, torch.Tensor | None]:
         """Keeps the sum."""
-        if x_BTK.dtype != norm.weight.dtype:  # a state that autocast's products made
+        if x_BTK.dtype != norm.weight.dtype:  # a state that was made under autocast
             x_BTK = x_BTK.to(norm.weight.dtype)
         cast = self.cast_weight(projection, begin)
         x_BTK, value, means_BMK = _run(_NormProject, x_BTK, *_with_grad_bias(added), self, norm, cast, means)
@@ -168,7 +169,7 @@ class FusedBackward(BlockOps):
         return _run(_Means, x_BTK, count, self)
 
     def norm_mlp(self, x_BTK: torch.Tensor, added: Product | None, block: Block) -> tuple[torch.Tensor, Product]:
-        """Keeps the sum, and what the activation is given."""
+        """Keeps the sum, and the activation's input."""
         x_BTK, hidden, _ = self.norm_project(x_BTK, added, block.mlp_norm, block.up)
         activation = self._activation(block)
         if activation is None:
@@ -177,28 +178,28 @@ class FusedBackward(BlockOps):
         return x_BTK, Product(_run(_ActivateProject, *_with_grad_bias(hidden), down, *activation), down.grad_bias)
 
     def project(self, x_BTK: torch.Tensor, projection: Projection) -> Product:
-        """Keeps what is multiplied."""
+        """Keeps its input."""
         cast = self.cast_weight(projection)
         return Product(_run(_Project, x_BTK, cast), cast.grad_bias)
 
     def value(self, product: Product | torch.Tensor) -> torch.Tensor:
-        """With a graph that takes care of the bias."""
+        """With a node in the graph that accumulates the bias's gradient."""
         if isinstance(product, torch.Tensor):
             return product
         return product.value if product.grad_bias is None else _run(_Biased, product.value, product.grad_bias, self)
 
     def with_grad_bias(self, product: Product | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The bias is taken care of elsewhere."""
+        """The caller accumulates the bias's gradient."""
         return (product, None) if isinstance(product, torch.Tensor) else (product.value, product.grad_bias)
 
     def heads(
         self, product: Product | torch.Tensor, block: Block, cos_sin: CosSin | None = None
     ) -> tuple[torch.Tensor, ...]:
-        """Views, which attention keeps."""
+        """Keeps cosines and sines; attention keeps the heads, which are views."""
         return _run(_Heads, *self.with_grad_bias(product), self, block, *(cos_sin or (None, None)))
 
     def plus(self, product: Product, x_BTK: torch.Tensor | None) -> Product:
-        """In the product's type."""
+        """In the product's dtype."""
         if x_BTK is None:
             return product
         return Product(product.value + x_BTK.to(product.value.dtype), product.grad_bias)
@@ -210,7 +211,7 @@ class FusedBackward(BlockOps):
         return Product(dropout(self.value(product)), None)
 
     def _activation(self, block: Block) -> tuple[Activation, Activation] | None:
-        """An activation and its backward pass in one go over memory; None where it is left to autograd."""
+        """An activation and its fused backward pass; None where it is left to autograd."""
         if block.gated and isinstance(block.activation, nn.SiLU | SiLUActivation):
             return self.pointwise.swiglu, self.pointwise.swiglu_backward
         if not block.gated and is_tanh_gelu(block):
@@ -223,24 +224,24 @@ def _with_grad_bias(product: Product | None) -> tuple[torch.Tensor | None, torch
 
 
 def _cast(stack: tuple[nn.Parameter, ...]) -> torch.Tensor:
-    """Parameters one behind the other, in the type in which products run here."""
+    """Parameters one behind the other, in the dtype of products."""
     parts = [parameter.detach().to(product_dtype(parameter)) for parameter in stack]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _run(operation: type[torch.autograd.Function], *inputs: Any) -> Any:
-    """An operation; where nothing is differentiated its forward pass alone, without what autograd does around it."""
+    """Apply an operation; without gradients its forward pass alone, which spares autograd's overhead."""
     return operation.apply(*inputs) if torch.is_grad_enabled() else operation.forward(_NoContext(), *inputs)
 
 
 class _NoContext:
-    """A context that is thrown away, and with it whatever a forward pass notes in it."""
+    """A context for a forward pass without a backward pass; nothing is saved."""
 
     def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
-        """Nobody will ask for them."""
+        """Saves nothing."""
 
     def set_materialize_grads(self, value: bool) -> None:
-        """There will be none."""
+        """Sets nothing."""
 
 
 class _Embed(torch.autograd.Function):
@@ -269,7 +270,7 @@ class _Embed(torch.autograd.Function):
 
 
 class _NormProject(torch.autograd.Function):
-    """Add, normalise and, with a product, project."""
+    """Add, normalise and, with a weight, project."""
 
     @staticmethod
     def forward(
@@ -302,7 +303,7 @@ class _NormProject(torch.autograd.Function):
 
 
 class _Means(torch.autograd.Function):
-    """Over stretches of positions."""
+    """Means over stretches of positions."""
 
     @staticmethod
     def forward(ctx: Any, x_BTK: torch.Tensor, count: int, step: FusedBackward) -> torch.Tensor:
@@ -332,7 +333,7 @@ class _Project(torch.autograd.Function):
 
 
 class _ActivateProject(torch.autograd.Function):
-    """An activation and a product."""
+    """Activate and project."""
 
     @staticmethod
     def forward(
@@ -353,8 +354,8 @@ class _ActivateProject(torch.autograd.Function):
 
 
 class _Heads(torch.autograd.Function):
-    """Queries, keys and values as views of what made them, or of that rotated; the backward pass puts their gradients
-    side by side."""
+    """Queries, keys and values as views, with rotary position embeddings where a family has them; the backward pass
+    puts their gradients side by side."""
 
     @staticmethod
     def forward(
@@ -377,7 +378,7 @@ class _Heads(torch.autograd.Function):
 
 
 class _Biased(torch.autograd.Function):
-    """The identity, which adds up a bias's gradient where no other operation does."""
+    """The identity; its backward pass accumulates a bias's gradient, where no other operation does."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, grad_bias: torch.Tensor, step: FusedBackward) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""The passes over memory between a block's matrix products, forward and backward, operation by operation.
+"""Reference operations between a block's matrix products, forward and backward, by torch's own operations.
 
-`kernels.py` has the same functions for a GPU, each of which goes over memory once. Gradients of vectors are added to
-`total`, where there is one.
+`triton/pointwise.py` has the same functions as fused kernels. Gradients of biases and norms are added to `total`, where
+there is one.
 
 Shape suffixes: B batch rows, T positions, K hidden size, C columns, D head size, N rows, V vocabulary, padded.
 """
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from recur_tune.common.windowing import NOT_SCORED
 from recur_tune.ops.body import CosSin, Module
 
-_ROWS_AT_A_TIME = 512  # whose probabilities exist in single precision
+_ROWS_AT_A_TIME = 512  # rows whose probabilities exist in single precision
 
 _GELU_SLOPE = 2 * sqrt(2 / pi)  # GELU is x times the sigmoid of x (slope + bend x²), approximated by a tanh:
 _GELU_BEND = 0.044715 * _GELU_SLOPE  # (1 + tanh(y)) / 2 = sigmoid(2 y)
@@ -28,9 +28,12 @@ Total = torch.Tensor | None
 def add_norm(
     x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, dtype: torch.dtype, means: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """A sum, its norm in `dtype`, the sum's means over so many stretches of positions if they are wanted,
-    and for the backward pass every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of
-    the root mean square."""
+    """Residual addition and norm.
+
+    Returns the sum, its norm in `dtype`, the sum's means over so many stretches of positions (None where `means` is 0),
+    and for the backward pass every row's mean and inverse standard deviation; for RMSNorm, its inverse root mean
+    square.
+    """
     if added_BTK is not None:
         x_BTK = x_BTK + added_BTK
     normed_BTK, *moments = _norm(x_BTK, norm)
@@ -49,18 +52,18 @@ def add_norm_backward(
     norm_dtype: torch.dtype | None,
     totals: tuple[Total, Total, Total],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """The gradient with respect to the sum, the same in `dtype`, and the norm once more if it is wanted.
+    """The gradient with respect to the sum, the same in `dtype`, and the recomputed norm.
 
     Args:
         grad_normed_BTK: The gradient with respect to the norm.
-        grad_x_BTK: What else is known of the gradient with respect to the sum.
+        grad_x_BTK: The gradient with respect to the sum, from its other uses.
         grad_means_BMK: The gradient with respect to the sum's means over stretches of positions.
         x_BTK: The sum.
-        moments: What `add_norm` gave for this.
-        norm: Whose weight and bias these are.
+        moments: The last result of `add_norm`.
+        norm: The module with weight and bias.
         dtype: Of the second result.
         norm_dtype: Of the third; None leaves it out.
-        totals: Of the norm's weight, of its bias, and of a bias that was part of what was added.
+        totals: Accumulators for the norm's weight, its bias, and the bias of the product that was added.
     """
     grad_normed_BTK = grad_normed_BTK.to(x_BTK.dtype)
     if is_rms(norm):
@@ -84,8 +87,8 @@ def add_norm_backward(
 
 
 def stretches(positions: int, count: int) -> list[tuple[int, int]]:
-    """Parts of a window: stretches of 1, 2, 4, ... positions from its end, and the last is what is left. Where a short
-    window has nothing left a stretch is empty."""
+    """A window in stretches of 1, 2, 4, ... positions from its end; the last has all that are left. In a short window
+    stretches may be empty."""
     found, end = [], positions
     for number in range(count):
         begin = 0 if number == count - 1 else max(0, end - 2**number)
@@ -111,19 +114,19 @@ def stretch_means_backward(grad_means_BMK: torch.Tensor, positions: int) -> torc
 
 
 def _add_spread(gradient: torch.Tensor, grad_means_BMK: torch.Tensor) -> None:
-    """Add to every position its part of the gradient with respect to means."""
+    """Add the gradient with respect to means to the positions that they are of."""
     for number, (begin, end) in enumerate(stretches(gradient.shape[1], grad_means_BMK.shape[1])):
         if end > begin:
             gradient[:, begin:end].add_(grad_means_BMK[:, number : number + 1], alpha=1 / (end - begin))
 
 
 def gelu(hidden: torch.Tensor) -> torch.Tensor:
-    """In its approximation by a tanh."""
+    """GELU in its tanh approximation."""
     return F.gelu(hidden, approximate="tanh")
 
 
 def gelu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient with respect to `hidden`, and what the function made of it once more."""
+    """The gradient with respect to `hidden`, and the recomputed activation."""
     if hidden.device.type == "cpu" and hidden.dtype != torch.bfloat16:  # which would round every operation's result
         gradient, active = _gelu_backward_by_sigmoid(hidden, grad_active)
     else:
@@ -133,8 +136,8 @@ def gelu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Total)
 
 
 def _gelu_backward_by_sigmoid(hidden: torch.Tensor, grad_active: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both from one sigmoid, in less than half the time: a CPU's tanh takes three times as long, and torch's backward
-    pass has one of its own. With s the sigmoid of y, the derivative of x s is s + x y' s (1 - s)."""
+    """Both from one sigmoid, in less than half the time: on a CPU tanh takes three times as long, and torch's backward
+    pass computes it again. With s the sigmoid of y, the derivative of x s is s + x y' s (1 - s)."""
     slope, square = hidden.new_full((), _GELU_SLOPE), hidden * hidden
     sigmoid = torch.add(slope, square, alpha=_GELU_BEND).mul_(hidden).sigmoid_()
     gradient = torch.add(slope, square, alpha=3 * _GELU_BEND, out=square).mul_(hidden)
@@ -143,13 +146,13 @@ def _gelu_backward_by_sigmoid(hidden: torch.Tensor, grad_active: torch.Tensor) -
 
 
 def swiglu(hidden: torch.Tensor) -> torch.Tensor:
-    """The first half through SiLU, times the other."""
+    """SwiGLU: SiLU of the first half, times the other."""
     gate, up = hidden.chunk(2, dim=-1)
     return F.silu(gate) * up
 
 
 def swiglu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient with respect to `hidden`, and what the function made of it once more."""
+    """The gradient with respect to `hidden`, and the recomputed activation."""
     gate, up = hidden.chunk(2, dim=-1)
     open_gate = F.silu(gate)
     gradient = torch.empty_like(hidden)
@@ -163,8 +166,10 @@ def swiglu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Tota
 def apply_rotary(
     qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, inverse: bool = False
 ) -> torch.Tensor:
-    """Rotary positions: the first so many heads rotated, or rotated back, each pair of numbers (one of a head's first
-    half, one of its second) by its position's angle; the rest as it is."""
+    """Rotary position embeddings of the first so many heads, or their inverse; the other heads stay as they are.
+
+    Each pair of numbers, one of a head's first half and one of its second, is rotated by its position's angle.
+    """
     columns = heads * cos_TD.shape[-1]
     x = qkv_BTC[..., :columns].unflatten(-1, (heads, -1))
     first, second = x.chunk(2, dim=-1)
@@ -231,7 +236,7 @@ def pack(
 
 
 def in_places(extra_BMC: torch.Tensor, places_MC: torch.Tensor | None, seen_B: torch.Tensor | None) -> torch.Tensor:
-    """What is inserted, and what is added to it by the places where it stands: those that are seen at the first."""
+    """Inserted rows plus what their places add; the rows that are seen stand at the first places."""
     if places_MC is None or seen_B is None:
         return extra_BMC if places_MC is None else extra_BMC + places_MC
     number_M = torch.arange(len(places_MC), device=seen_B.device)
@@ -240,7 +245,7 @@ def in_places(extra_BMC: torch.Tensor, places_MC: torch.Tensor | None, seen_B: t
 
 
 def grad_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None) -> torch.Tensor:
-    """The gradient by what is inserted, so many rows, from those of all keys and values, each [B, S, C]."""
+    """The gradient with respect to the inserted rows, from those of all keys and values, each [B, S, C]."""
     batch, row = _where_inserted(parts[0], inserted, seen_B)
     return torch.cat([part[batch, row] for part in parts], dim=-1)
 
@@ -248,7 +253,7 @@ def grad_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Ten
 def grad_places(
     parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None, dtype: torch.dtype
 ) -> torch.Tensor:
-    """The same with respect to what so many places add, in `dtype`."""
+    """The gradient with respect to what the first places add, in `dtype`."""
     grad_place_BMC = torch.cat([part[:, :inserted] for part in parts], dim=-1).to(dtype)
     if seen_B is None:
         return grad_place_BMC.sum(0)
@@ -257,22 +262,22 @@ def grad_places(
 
 
 def _where_inserted(packed_BSC: torch.Tensor, inserted: int, seen_B: torch.Tensor | None) -> tuple[Any, Any]:
-    """Batch rows and rows of a packed window in which what is inserted stands."""
+    """Indices of the inserted rows in a packed window: batch rows and positions."""
     if seen_B is None:
         return slice(None), slice(0, inserted)
     row_M, batch_B = torch.arange(inserted, device=seen_B.device), torch.arange(len(seen_B), device=seen_B.device)
-    # Rows that are not seen, which would begin before the first place, come round to the end.
+    # Rows that are not seen have negative places, which the modulo moves behind the window.
     return batch_B[:, None], (row_M + seen_B[:, None] - inserted) % packed_BSC.shape[1]
 
 
 def add_columns(gradient: torch.Tensor, total: Total) -> None:
-    """Add the sum over all rows."""
+    """Add the sum over all rows to an accumulator, if there is one."""
     if total is not None:
         total += gradient.flatten(0, -2).sum(0, dtype=total.dtype)
 
 
 def cross_entropy(logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """The summed loss of some rows, and in the logits' place their gradient: softmax minus one-hot, zero where a row is
+    """Cross-entropy, summed over rows. Its gradient overwrites the logits: softmax minus one-hot, zero where a row is
     not scored or a column is padding."""
     losses = []
     for logits, target in zip(logits_NV.split(_ROWS_AT_A_TIME), target_N.split(_ROWS_AT_A_TIME), strict=True):
@@ -289,22 +294,22 @@ def cross_entropy(logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: i
 
 
 def sum_dtype(values: torch.Tensor) -> torch.dtype:
-    """A softmax over a vocabulary wants at least single precision."""
+    """The dtype of a softmax over a vocabulary: at least single precision."""
     return torch.promote_types(values.dtype, torch.float32)
 
 
 def is_rms(norm: Module) -> bool:
-    """Whether a norm divides by the root mean square alone, as the Llama family's do."""
+    """Whether a norm is the Llama family's RMSNorm."""
     return hasattr(norm, "variance_epsilon")
 
 
 def rms_norm(x_BTK: torch.Tensor, norm: Module) -> torch.Tensor:
-    """In the precision of what it is given, single at least; transformers' own rounds double precision to single."""
+    """RMSNorm in its input's precision; transformers' own rounds double precision to single."""
     return F.rms_norm(x_BTK, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
 
 def _norm(x_BTK: torch.Tensor, norm: Module) -> tuple[torch.Tensor, ...]:
-    """With what the backward pass wants of every row."""
+    """LayerNorm or RMSNorm, and the moments that its backward pass needs."""
     if is_rms(norm):
         scale = (x_BTK.square().mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
         return x_BTK * scale * norm.weight, scale
@@ -314,7 +319,7 @@ def _norm(x_BTK: torch.Tensor, norm: Module) -> tuple[torch.Tensor, ...]:
 def _rms_norm_backward(
     grad_normed_BTK: torch.Tensor, x_BTK: torch.Tensor, scale_BT1: torch.Tensor, norm: Module
 ) -> tuple[torch.Tensor, torch.Tensor, None]:
-    """Gradients with respect to what is normed and to the weight."""
+    """Gradients with respect to the input and the weight; there is no bias."""
     unit_BTK = x_BTK * scale_BT1
     grad_unit_BTK = grad_normed_BTK * norm.weight
     along_BT1 = (grad_unit_BTK * unit_BTK).mean(-1, keepdim=True)

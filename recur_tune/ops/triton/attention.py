@@ -1,4 +1,6 @@
-"""Queries, keys and values as Triton kernels: those of `kernels.py` for attention, each of which goes over memory once.
+"""Fused Triton kernels around attention: rotary position embeddings, inserted keys and values, gradients of heads.
+
+`pointwise.py` has the others. Each reads and writes memory once.
 
 Shape suffixes: B batch rows, T positions, C columns, D head size.
 """
@@ -14,17 +16,17 @@ from recur_tune.ops.body import CosSin
 from recur_tune.ops.reference import Total
 from recur_tune.ops.triton.jit import kernel, tl, triton
 
-_TALLER, _WIDE = 64, 64  # a block of a join, as it was fastest on an H200 for a hidden size of 768
-_TALL = 32  # where heads are rotated, each a block's width: after the shapes that were tried for other kernels
-# Of copies of rows: 16 numbers of a thread's own at 16 bytes a load, and programs for every processor.
+_TALLER, _WIDE = 64, 64  # block of `_join`: the fastest on an H200 for a hidden size of 768
+_TALL = 32  # rows of a block of rotary kernels, which is a head wide: as other kernels have it
+# Block of copies: 16 numbers a thread, 16 bytes a load, and enough programs for every multiprocessor.
 _FEW, _LONG = 8, 512
-_BATCH, _SHORT = 16, 128  # of sums over batch rows
+_BATCH, _SHORT = 16, 128  # block of sums over batch rows
 
 
 def apply_rotary(
     qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, inverse: bool = False
 ) -> torch.Tensor:
-    """Rotary positions: the first so many heads rotated, or rotated back; the rest as it is."""
+    """Rotary position embeddings of the first so many heads, or their inverse; the other heads stay as they are."""
     qkv_BTC = qkv_BTC.contiguous()
     (rows, columns), (positions, size) = qkv_BTC.flatten(0, -2).shape, cos_TD.shape
     rotated_BTC = torch.empty_like(qkv_BTC)
@@ -56,7 +58,7 @@ def _rotate(
 
 @triton.jit
 def _rotate_pairs(first, second, cos_at, sin_at, position, column, half, is_rotated, INVERSE: tl.constexpr):
-    """Pairs of numbers by their positions' angles, of which the tables' halves are the same; others as they are."""
+    """Rotate pairs of numbers by their positions' angles, of which both halves of the tables are equal."""
     at = position * 2 * half + column
     cos = tl.load(cos_at + at, mask=is_rotated, other=1.0).to(tl.float32)
     sin = tl.load(sin_at + at, mask=is_rotated, other=0.0).to(tl.float32)
@@ -104,7 +106,7 @@ def _join(
     row = tl.program_id(2) * TALL + tl.arange(0, TALL)
     source = _source(row, rows, positions, source_rows, downs_at, down, PER_ROW)[:, None]
     at, at_queries = source * narrow + column[None, :], source * wide + column[None, :]
-    # Of the three only one is loaded.
+    # Masks let only one of the three be loaded.
     value = tl.load(queries_at + at_queries, mask=_inside_where(part == 0, row, rows, column, wide), other=0.0)
     value += tl.load(keys_at + at, mask=_inside_where(part == 1, row, rows, column, narrow), other=0.0)
     value += tl.load(values_at + at, mask=_inside_where(part == 2, row, rows, column, narrow), other=0.0)
@@ -118,7 +120,7 @@ def _join(
 
 @triton.jit
 def _source(row, rows, positions, source_rows, downs_at, down, PER_ROW: tl.constexpr):
-    """Where rows of windows lie in packed ones."""
+    """Rows of packed windows that windows' own rows come from."""
     batch = row // positions
     if PER_ROW:
         down = tl.load(downs_at + batch, mask=row < rows, other=0)
@@ -127,7 +129,7 @@ def _source(row, rows, positions, source_rows, downs_at, down, PER_ROW: tl.const
 
 @triton.jit
 def _inside_where(wanted, row, rows, column, columns):
-    """The places of a block that are inside; none where it is not wanted."""
+    """The elements of a block that are inside; none where it is not wanted."""
     return (row < tl.where(wanted, rows, 0))[:, None] & (column < columns)[None, :]
 
 
@@ -149,7 +151,7 @@ def _join_rotary(
     at_queries = source * heads * 2 * half + wide
     at_keys = source * shared_heads * 2 * half + wide - heads * 2 * half
     at_values = at_keys - shared_heads * 2 * half
-    # Of the three only one is loaded.
+    # Masks let only one of the three be loaded.
     first = tl.load(queries_at + at_queries, mask=of_queries, other=0.0).to(tl.float32)
     first += tl.load(keys_at + at_keys, mask=of_keys, other=0.0).to(tl.float32)
     first += tl.load(values_at + at_values, mask=of_values, other=0.0).to(tl.float32)
@@ -229,7 +231,7 @@ def _pack(
     there = ((is_own == 0) & (row < rows))[:, None] & ((of_extra >= 0) & (column < size))[None, :]
     at = (
         batch * extra_stride + ((row + inserted - seen) % rows)[:, None] * columns
-    )  # what is not seen stands at the end
+    )  # rows that are not seen stand at the end
     value += tl.load(extra_at + at + of_extra[None, :], mask=there, other=0.0).to(tl.float32)
     if HAS_PLACES:
         seen_there = there & (row < seen)[:, None]
@@ -240,7 +242,7 @@ def _pack(
 
 
 def grad_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None) -> torch.Tensor:
-    """The gradient by what is inserted, so many rows, from those of all keys and values, each [B, S, C]."""
+    """The gradient with respect to the inserted rows, from those of all keys and values, each [B, S, C]."""
     keys, values = (part.contiguous() for part in parts)
     batch_size, rows, narrow = keys.shape
     grad_extra_BMC = keys.new_empty(batch_size, inserted, 2 * narrow)
@@ -269,7 +271,7 @@ def _grad_extra(
 
 @triton.jit
 def _key_or_value(keys_at, values_at, row, wanted, column, narrow):
-    """Of keys and values side by side these columns; of the two only one is loaded."""
+    """These columns of keys and values side by side; masks let only one of the two be loaded."""
     of_key, of_value = (column < narrow)[None, :], ((column >= narrow) & (column < 2 * narrow))[None, :]
     value = tl.load(keys_at + row * narrow + column[None, :], mask=wanted & of_key, other=0.0)
     value += tl.load(values_at + row * narrow + (column - narrow)[None, :], mask=wanted & of_value, other=0.0)
@@ -279,7 +281,7 @@ def _key_or_value(keys_at, values_at, row, wanted, column, narrow):
 def grad_places(
     parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None, dtype: torch.dtype
 ) -> torch.Tensor:
-    """The same with respect to what so many places add, in `dtype`."""
+    """The gradient with respect to what the first places add, in `dtype`."""
     keys, values = (part.contiguous() for part in parts)
     batch_size, rows, narrow = keys.shape
     grad_places_MC = keys.new_empty(inserted, 2 * narrow, dtype=dtype)

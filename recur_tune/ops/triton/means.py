@@ -1,4 +1,4 @@
-"""Means over stretches of a window as Triton kernels: of 1, 2, 4, ... positions from its end, and of what is left.
+"""Triton kernels for means over stretches of a window: 1, 2, 4, ... positions from its end, and all that are left.
 
 Shape suffixes: B batch rows, T positions, M stretches, K hidden size.
 """
@@ -12,12 +12,12 @@ import torch
 
 from recur_tune.ops.triton.jit import kernel, tl, triton
 
-_PARTS, _COLUMNS = 32, 64  # of sums over positions
+_PARTS, _COLUMNS = 32, 64  # block of sums over positions
 
 
 @triton.jit
 def stretch_of(position, positions, stretches):
-    """Which of a window's stretches a position is in, and how many positions that has."""
+    """The stretch that a position is in, and how many positions that has."""
     back = positions - position  # of the last one, 1
     stretch = tl.zeros_like(position)
     for number in range(1, stretches):
@@ -27,7 +27,7 @@ def stretch_of(position, positions, stretches):
 
 @triton.jit
 def _width(stretch, positions, stretches):
-    """Of 1, 2, 4, ... positions from a window's end, and the last of what is left."""
+    """Positions of a stretch; fewer than 1, 2, 4, ... in a short window."""
     nearest = 1 << stretch  # to the end, counted as above
     left = tl.maximum(positions - nearest + 1, 0)
     return tl.where(stretch < stretches - 1, tl.minimum(left, nearest), left)

@@ -1,9 +1,9 @@
-"""The passes of `passes.py` as Triton kernels, each of which goes over memory once.
+"""The operations of `reference.py` as fused Triton kernels, each of which reads and writes memory once.
 
 Without them a training step on a GPU spends as long between its matrix products as in them. A kernel is compiled for a
-hidden size and types of numbers, in about half a second, whatever the number of layers and the recurrence; Triton keeps
-it on disk. Arithmetic is in single precision. The forward pass always gives the same bits; gradients of vectors are
-sums over rows that end in atomic additions, whose order is not fixed.
+hidden size and dtypes, in about half a second; it serves any number of layers and every recurrence, and Triton caches
+it on disk. Kernels compute in single precision. The forward pass is deterministic to the bit. Gradients of biases and
+norms are sums over rows by atomic additions, whose order varies.
 
 Shape suffixes: B batch rows, T positions, K hidden size, N rows, V vocabulary, padded.
 """
@@ -41,12 +41,12 @@ __all__ = [
     "swiglu_backward",
 ]  # fmt: skip
 
-# Shapes of blocks, as they were fastest on an H200 for layer norm and GELU at a hidden size of 768.
+# Block shapes: the fastest on an H200 for LayerNorm and GELU at a hidden size of 768.
 _ROWS = 4  # of norms
 _PARTS, _COLUMNS = 32, 64  # of sums over parts
-_PROGRAMS = 528  # that share a norm's rows: four for each processor
-# Columns that a warp loads at once, 16 bytes of half precision a thread. With more warps than a row has of these, rows
-# would be shared out among them, and every sum over rows would have to go through a processor's own memory.
+_PROGRAMS = 528  # that share a norm's rows: four for each multiprocessor
+# Columns that a warp loads at once, 16 bytes of half precision a thread. With more warps than that a row's columns
+# would not fill them: they would share out rows, and sums over rows would go through shared memory.
 _OF_A_WARP = 256
 _TALL, _WIDE = 32, 64  # of sums over rows
 _LOGITS = 2048
@@ -55,9 +55,7 @@ _LOGITS = 2048
 def add_norm(
     x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, dtype: torch.dtype, means: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """A sum, its norm in `dtype`, the sum's means over so many stretches of positions if they are wanted,
-    and for the backward pass every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of
-    the root mean square."""
+    """Residual addition and norm, with the results of `reference.add_norm`."""
     batch_size, positions, size = x_BTK.shape
     x_BTK = x_BTK.contiguous()
     total_BTK = x_BTK if added_BTK is None else torch.empty_like(x_BTK)
@@ -78,7 +76,7 @@ def add_norm(
 
 
 def _vectors(norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight and bias; of an RMS norm, which has none, something in the bias's place that nobody reads."""
+    """Weight and bias; RMSNorm has no bias, so its weight stands there and is not read."""
     return norm.weight, norm.weight if is_rms(norm) else norm.bias
 
 
@@ -114,7 +112,7 @@ def _add_norm(
 
 
 def _sum_of_parts(x_BPK: torch.Tensor) -> torch.Tensor:
-    """Over parts that lie one behind the other, in a third of the time of torch's own sum."""
+    """The sum over the second dimension, in a third of the time that torch takes."""
     batch_size, parts, size = x_BPK.shape
     sum_B1K = x_BPK.new_empty(batch_size, 1, size)
     _sum_parts[(batch_size, triton.cdiv(size, _COLUMNS))](x_BPK, sum_B1K, parts, size, PARTS=_PARTS, BLOCK=_COLUMNS)
@@ -143,7 +141,7 @@ def add_norm_backward(
     norm_dtype: torch.dtype | None,
     totals: tuple[Total, Total, Total],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """The gradient with respect to the sum, the same in `dtype`, and the norm once more if it is wanted."""
+    """The gradient with respect to the sum, the same in `dtype`, and the recomputed norm."""
     rows, size = _shape(x_BTK)
     gradient = torch.empty_like(x_BTK)
     low = gradient if dtype == x_BTK.dtype else torch.empty_like(x_BTK, dtype=dtype)
@@ -220,7 +218,7 @@ def _add_norm_backward(
 
 
 def add_columns(gradient: torch.Tensor, total: Total) -> None:
-    """Add the sum over all rows."""
+    """Add the sum over all rows to an accumulator, if there is one."""
     if total is None:
         return
     gradient = gradient.contiguous()
@@ -245,7 +243,7 @@ def _add_both(one, other, another_one, another_other):
 
 
 def gelu(hidden: torch.Tensor) -> torch.Tensor:
-    """In its approximation by a tanh."""
+    """GELU in its tanh approximation."""
     hidden = hidden.contiguous()
     active, block = torch.empty_like(hidden), 2048
     _gelu[(triton.cdiv(hidden.numel(), block),)](hidden, active, hidden.numel(), BLOCK=block)
@@ -261,12 +259,12 @@ def _gelu(hidden_at, active_at, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def _gate(hidden):
-    """What GELU multiplies a number by: (1 + tanh(u)) / 2, which is the sigmoid of 2 u."""
+    """GELU's factor: (1 + tanh(u)) / 2, which is the sigmoid of 2 u."""
     return tl.sigmoid(1.5957691216057308 * (hidden + 0.044715 * hidden * hidden * hidden))
 
 
 def gelu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient with respect to `hidden`, and what the function made of it once more."""
+    """The gradient with respect to `hidden`, and the recomputed activation."""
     hidden, grad_active = hidden.contiguous(), grad_active.contiguous()
     rows, size = _shape(hidden)
     gradient, active = torch.empty_like(hidden), torch.empty_like(hidden)
@@ -297,7 +295,7 @@ def _gelu_backward(
 
 
 def swiglu(hidden: torch.Tensor) -> torch.Tensor:
-    """The first half through SiLU, times the other."""
+    """SwiGLU: SiLU of the first half, times the other."""
     hidden = hidden.contiguous()
     rows, size = _shape(hidden)
     units = size // 2
@@ -317,7 +315,7 @@ def _swiglu(hidden_at, active_at, rows, units, TALL: tl.constexpr, WIDE: tl.cons
 
 
 def swiglu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient with respect to `hidden`, and what the function made of it once more."""
+    """The gradient with respect to `hidden`, and the recomputed activation."""
     hidden, grad_active = hidden.contiguous(), grad_active.contiguous()
     rows, units = _shape(grad_active)
     gradient, active = torch.empty_like(hidden), torch.empty_like(grad_active)
@@ -352,7 +350,7 @@ def _swiglu_backward(
 
 
 def cross_entropy(logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """The summed loss of some rows, and in the logits' place their gradient: softmax minus one-hot, zero where a row is
+    """Cross-entropy, summed over rows. Its gradient overwrites the logits: softmax minus one-hot, zero where a row is
     not scored or a column is padding."""
     rows, size = logits_NV.shape
     loss_N = torch.empty(rows, device=logits_NV.device)
@@ -368,7 +366,7 @@ def _cross_entropy(logits_at, target_at, loss_at, vocabulary, size, not_scored, 
     target = tl.load(target_at + row)
     scored = target != not_scored
     wanted = tl.load(logits_at + target, mask=scored, other=0.0).to(tl.float32)
-    # Every place of the block has a maximum and a sum of its own, so that threads need not wait for each other.
+    # Every element of the block has its own maximum and sum, so that threads need not wait for each other.
     top, total = tl.full([BLOCK], -1e30, tl.float32), tl.zeros([BLOCK], tl.float32)
     for first in range(0, vocabulary, BLOCK):
         column = first + tl.arange(0, BLOCK)
