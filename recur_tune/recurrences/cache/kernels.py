@@ -1,10 +1,9 @@
-"""Cached rows as Triton kernels: which are kept is found out where they are copied, and attention to them behind a gate
-has scales, mask, softmax and gate in one pass over queries.
+"""Fused Triton kernels of the key-value cache: copying the rows that are kept, and gated attention to them.
 
-No gradient goes back to rows, so the backward pass needs sums over rows alone: a scale of keys is one of queries as
-well, and a scale of values is one of what was taken. Both have their gradients where a query's is made.
+No gradient goes back to rows, so the backward pass is one over queries. A scale of keys can be seen as one of queries,
+and a scale of values as one of attention's output, so the kernel that makes a query's gradient makes theirs too.
 
-Shape suffixes: B batch rows, T positions, M rows, H heads of queries, G of keys and values, D head size, C columns.
+Shape suffixes: B batch rows, T positions, M rows, H query heads, G key-value heads, D head size, C columns.
 """
 
 # mypy: allow-untyped-defs
@@ -20,9 +19,9 @@ from torch.autograd.function import once_differentiable
 from recur_tune.ops.triton.jit import kernel, tl, triton
 
 _ROWS, _KEYS = 64, 64  # queries and cached rows of a block
-_EXACT = tl.constexpr("tf32x3")  # where a step is in single precision
-_NOTHING = tl.constexpr(-1e30)  # a logit of what is not seen
-_TALL, _WIDE = 8, 256  # a block of rows that are copied
+_EXACT = tl.constexpr("tf32x3")  # for steps in single precision
+_NOTHING = tl.constexpr(-1e30)  # logit of a masked row
+_TALL, _WIDE = 8, 256  # block of copied rows
 
 
 def keep_rows(
@@ -34,11 +33,11 @@ def keep_rows(
     places: tuple[torch.Tensor, torch.Tensor | None] | None,
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """The next rows: of those before a window, the last so many as are filled, and behind them of its own the first
-    `count`, a document's first `sinks` and the last of all.
+    """The cache's next rows: of its filled rows and the window's first `count`, the document's first `sinks` rows and
+    the last of all.
 
-    Every site's own rows are keys and values [B, G, T, D]. From these is taken what places [S, P, C] added to them, of
-    which a batch row's own begin where the other tensor says; None: at the first.
+    A site's own rows are keys and values [B, G, T, D]. `places` [S, P, C] is subtracted from them; its second tensor is
+    the place of each batch row's first position, None: 0.
     """
     batch_size, _, kept, columns = rows_BSMC.shape
     rows_BSMC, next_BSMC = rows_BSMC.contiguous(), rows_BSMC.new_empty(rows_BSMC.shape, dtype=dtype)
@@ -63,7 +62,7 @@ def _keep(
     batch, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * TALL + tl.arange(0, TALL)
     column, values = tl.program_id(2) * WIDE + tl.arange(0, WIDE), columns // 2
     filled = tl.load(filled_at + batch).to(tl.int32)
-    # Of the rows before the window and then its own, counted from the first, which each becomes.
+    # The source of each row: its number among the filled rows and then the window's own.
     number = row - tl.maximum(kept - filled - count, 0)
     number += tl.where(number >= sinks, tl.maximum(filled + count - kept, 0), 0)
     own = number - filled  # as positions of the window
@@ -176,7 +175,7 @@ def _attend(
         total = total * fade + tl.sum(share, 1)
         taken = taken * fade[:, None] + tl.dot(share.to(q.dtype), v, input_precision=_EXACT)
         top = higher
-    total = tl.where(total > 0, total, 1.0)  # of a batch row that sees nothing
+    total = tl.where(total > 0, total, 1.0)  # where a batch row sees nothing
     taken = taken / total[:, None]
     tl.store(normaliser_at + (batch * heads + head) * positions + row, top + tl.log(total), mask=row < positions)
     at = (batch * positions + row[:, None]) * heads * size + head * size + column[None, :]
@@ -188,7 +187,7 @@ def _attend(
 
 @triton.jit
 def _scales(scale_at, own, values, inside):
-    """Of a head's keys and of its values."""
+    """Scales of a head's keys and of its values."""
     of_keys = tl.load(scale_at + own, mask=inside, other=0.0).to(tl.float32)
     return of_keys, tl.load(scale_at + values + own, mask=inside, other=0.0).to(tl.float32)
 

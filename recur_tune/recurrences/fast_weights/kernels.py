@@ -1,11 +1,10 @@
-"""Fast weights as Triton kernels: a layer's memories are read, and written, in one pass over its heads each way.
+"""Fused Triton kernels of fast weights: reading and writing a layer's associative memories, and both backward passes.
 
-What lies between the products of `recurrences/fast_weights.py` never goes to memory: features, what is found and its
-divisor are made once more in the backward pass. A program has the memory of one head of keys and values, and sums over
-positions end in it. Where heads are too few for a GPU, several programs share one's positions and their sums are added
-up behind them, in a fixed order.
+What lies between the products of `module.py` is never stored: features, answers and their divisors are recomputed in
+the backward pass. A program has the memory of one key-value head and sums over positions into it. Where heads are too
+few for a GPU, several programs share a head's positions, and their sums are added up afterwards in a fixed order.
 
-Shape suffixes: B batch rows, T positions, S sites, H heads of queries, G of keys and values, D head size, C columns.
+Shape suffixes: B batch rows, T positions, S sites, H query heads, G key-value heads, D head size, C columns.
 """
 
 # mypy: allow-untyped-defs
@@ -20,11 +19,11 @@ from torch.autograd.function import once_differentiable
 
 from recur_tune.ops.triton.jit import kernel, tl, triton
 
-WIDEST = 64  # head: of wider ones a processor's own memory has no room for the squares that are multiplied
+WIDEST = 64  # head size; the matrices of wider heads do not fit into shared memory
 _ROWS = 32  # positions of a block
 _PROGRAMS = 256  # enough for every multiprocessor of a GPU
-_SHORTEST = tl.constexpr(1e-12)  # length that a feature is divided by, as torch's normalize has it
-# What is kept over windows is made of products as exact as single precision; all else ends in half of it.
+_SHORTEST = tl.constexpr(1e-12)  # lower bound of a length that is divided by, as in torch's normalize
+# Products that enter the state are as exact as single precision; all others end in half precision.
 _EXACT, _FAST = tl.constexpr("tf32x3"), tl.constexpr("tf32")
 
 
@@ -36,7 +35,7 @@ def read_memory(
     sums_BGD: torch.Tensor | None,
     least: float,
 ) -> torch.Tensor:
-    """What heads took, and by their gates what a memory has for the queries; without sums, 'gated' features."""
+    """Mix the memory's answers to the queries into the heads' outputs, by gates; without sums, the 'gated' rule."""
     return _Read.apply(q_BHTD, out_BTC, gate_BH, memory_BGDD, sums_BGD, least)
 
 
@@ -50,7 +49,7 @@ def write_memory(
 ) -> tuple[Any, ...]:
     """What every site's keys and values, each [B, G, T, D], add to its memory, and to its sum of features.
 
-    With `corrects` a memory's own answers are taken off the values.
+    With `corrects`, the delta rule: a memory's own answers are subtracted from the values.
     """
     return _Written.apply(memory_BSGDD, sums_BSGD, corrects, least, *keys, *values)
 
@@ -150,39 +149,39 @@ def _parts(memories: int, positions: int) -> int:
 
 
 def _whole(parts: torch.Tensor | None) -> torch.Tensor | None:
-    """The sum of what programs made."""
+    """The sum over programs."""
     return None if parts is None else parts[0] if len(parts) == 1 else parts.sum(0)
 
 
 def _blocks(size: int) -> dict[str, int]:
-    """A block's rows and columns, and the threads that were fastest with them: their registers have room for it all."""
+    """Block shape, and the number of warps that was fastest with it: it fits into registers."""
     return {"ROWS": _ROWS, "BLOCK": max(16, triton.next_power_of_2(size)), "num_warps": 4}
 
 
 def _dense(x_BHTD: torch.Tensor) -> torch.Tensor:
-    """With a head's numbers one behind the other."""
+    """With a stride of 1 within heads."""
     return x_BHTD if x_BHTD.stride(-1) == 1 else x_BHTD.contiguous()
 
 
 def _like(x_BHTD: torch.Tensor) -> torch.Tensor:
-    """Room for a gradient, heads of a position side by side, as the projection's backward pass wants them."""
+    """An empty gradient with a position's heads side by side, as the projection's backward pass reads them."""
     batch_size, heads, positions, size = x_BHTD.shape
     return x_BHTD.new_empty(batch_size, positions, heads, size).transpose(1, 2)
 
 
 def _sums(sums: torch.Tensor | None, memory: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """With what lies between two batch rows; where there are none, something that nobody reads."""
+    """Sums and their stride between batch rows; where there are none, a tensor that is not read."""
     return (memory, 0) if sums is None else (sums, sums.stride(0))
 
 
 def _site(memory: torch.Tensor, sums: torch.Tensor | None, site: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The places of a site's; the first part's, where there are parts."""
+    """One site's memory and sums; where programs have parts, the first part's."""
     return memory.select(-4, site), memory if sums is None else sums.select(-3, site)
 
 
 @triton.jit
 def _feature(x, inside, HAS_SUMS: tl.constexpr):
-    """ELU + 1, or a length of 1; and each row's 1 / length."""
+    """ELU + 1, or x divided by its length; and each row's 1 / length."""
     if HAS_SUMS:
         feature = tl.where(x > 0, x + 1, tl.exp(tl.minimum(x, 0.0)))
         short = tl.sum(x, 1) * 0.0
@@ -204,7 +203,7 @@ def _feature_backward(grad_feature, feature, x, short, HAS_SUMS: tl.constexpr):
 
 @triton.jit
 def _found(feature, memory, sums, least, HAS_SUMS: tl.constexpr, PRECISION: tl.constexpr):
-    """What a memory has for features, and the inverse of what that was divided by, and whether it is the least."""
+    """A memory's answers to features, the inverse of their divisors, and whether these are above the lower bound."""
     found = tl.dot(feature, memory, input_precision=PRECISION)
     divisor = tl.sum(feature * sums[None, :], 1)
     inverse = 1 / tl.maximum(divisor, least)
@@ -215,7 +214,7 @@ def _found(feature, memory, sums, least, HAS_SUMS: tl.constexpr, PRECISION: tl.c
 
 @triton.jit
 def _found_backward(grad_found, found, inverse, counts, memory, sums, HAS_SUMS: tl.constexpr):
-    """By the product, by the divisor and by the features."""
+    """Gradients with respect to the product, the divisor and the features."""
     grad_divisor = tl.zeros_like(inverse)
     if HAS_SUMS:
         grad_divisor = tl.where(counts, -tl.sum(grad_found * found, 1) * inverse, 0.0)

@@ -1,8 +1,7 @@
-"""What `scores` does beside its products, as Triton kernels: weights are made of heads' numbers, rows are gathered, and
-heads mixed, in one pass each.
+"""Fused Triton kernels of `scores`, beside its products: making weights, collecting rows, mixing heads.
 
 Heads with such weights are spread evenly over a layer's: of H heads, number n of N is head n H // N. Rows of the state
-and positions are filled up with zeros to a multiple of eight: tensor cores load 16 bytes at a time.
+and positions are padded with zeros to a multiple of eight: tensor cores load 16 bytes at a time.
 
 Shape suffixes: B batch rows, T positions, N heads with such weights, G key-value heads, D head size, C columns,
 X rows of the state and positions, Y rows of the state, L layers, R rows of weights.
@@ -21,12 +20,12 @@ from torch.autograd.function import once_differentiable
 from recur_tune.ops.triton.jit import kernel, tl, triton
 
 _ROWS = 32  # of a block
-_COLUMNS = 64  # the same, of weights
-_QUARTER = tl.constexpr(1.5707963267948966)  # of a turn
+_COLUMNS = 64  # of a block of weights
+_QUARTER = tl.constexpr(1.5707963267948966)  # of a rotation: pi / 2
 
 
 def padded_rows(count: int) -> int:
-    """So many, filled up."""
+    """Padded to a multiple of eight."""
     return -(-count // 8) * 8
 
 
@@ -41,19 +40,19 @@ def score_weights(
     dtype: torch.dtype,
     with_imaginary: bool,
 ) -> torch.Tensor:
-    """What positions from `first` on take from the state and from the window's first positions, so many as are `seen`,
-    [L, N, R, X]: the real parts, and if they are wanted the imaginary ones below them. The last heads are `sines`."""
+    """Weights of positions from `first` on over the state and the window's first `seen` positions, [L, N, R, X]: real
+    parts, and with `with_imaginary` imaginary parts below them. The last `sines` heads are sines."""
     return _Weights.apply(radius_LN, angle_LN, sines, dilation, first, rows, seen, dtype, with_imaginary)
 
 
 def rows_of_heads(v_BGTD: torch.Tensor, past_BNYD: torch.Tensor, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The state's rows and behind them the values of some of so many heads, [N, X, B, D], as the values' numbers;
-    behind these, zeros. And the values among them, for whoever needs these alone."""
+    """The state's rows, behind them the values of the heads with such weights, and zeros, [N, X, B, D], in the values'
+    dtype; and a view of the values alone."""
     return _Rows.apply(v_BGTD, past_BNYD, heads)
 
 
 def mix_heads(out_BTC: torch.Tensor, taken_NTBD: torch.Tensor, gate_N: torch.Tensor) -> torch.Tensor:
-    """What a layer's heads took, and in some of them by their gates something else."""
+    """Mix weighted sums into the output of the heads with such weights, by their gates."""
     return _Mixed.apply(out_BTC, taken_NTBD, gate_N)
 
 
@@ -94,8 +93,8 @@ def _weight_blocks(weights: torch.Tensor) -> tuple[int, int, int]:
 def _powers(
     radius_at, angle_at, numbers, sines, dilation, first, rows, seen, row, column,
 ):  # fmt: skip
-    """Of a head's number, at these rows and columns of its weights: the exponent, what is raised to it and to one less,
-    the turn, and where there is anything."""
+    """Powers of a head's complex number for these rows and columns of its weights: the exponent, the radius to that
+    power and to one less, the phase, and whether the weight is not zero by definition."""
     head = tl.program_id(0)
     number = head % numbers
     step = tl.where(number % 2 == 1, dilation, 1)
@@ -105,7 +104,7 @@ def _powers(
     of_state = from_state & ((column % dilation)[None, :] == place)
     of_lag = (position >= 0) & (position < seen) & (lag > 0) & (lag % step == 0)
     exponent = tl.where(of_state, (at - place) // step, tl.where(of_lag, lag // step, 0))
-    # A sine is a cosine a quarter late, and so is an imaginary part.
+    # A sine is a cosine shifted by a quarter, and so is an imaginary part.
     late = is_imaginary.to(tl.int32) + (of_lag & (number >= numbers - sines)).to(tl.int32)
     late -= (of_state & (column >= dilation)[None, :]).to(tl.int32)
     radius, angle = tl.load(radius_at + head), tl.load(angle_at + head)
@@ -223,7 +222,7 @@ def _rows(
     own = number * heads // tl.num_programs(1) // group
     v_at += batch * v_batch + own * v_head
     past_at += batch * past_batch + number * past_head
-    # Of the two only one is loaded.
+    # Masks let only one of the two be loaded.
     of_past = past_at + row[:, None] * past_row + column[None, :]
     value = tl.load(of_past, mask=inside & (row < before)[:, None], other=0.0).to(tl.float32)
     of_v = v_at + (row - before)[:, None] * v_row + column[None, :]
@@ -257,7 +256,7 @@ def _rows_backward(
 
 @triton.jit
 def _number(head, heads, numbers):
-    """Which of the heads with weights of their own a head is, and whether it is one."""
+    """A head's number among those with such weights, and whether it is one of them."""
     number = (head * numbers + heads - 1) // heads
     return number, (number < numbers) & (number * heads // numbers == head)
 
