@@ -108,7 +108,7 @@ def test_no_gradient_crosses_from_one_document_into_another():
 def gradient_of_a_token_in_the_first_window(
     recurrence: PooledSpec | None, plan: Plan, windowing: Windowing, documents: list[int]
 ) -> torch.Tensor:
-    """What the last of three windows' loss alone says about the embedding of a token that only the first one has.
+    """The gradient of the last of three windows' loss with respect to the embedding of a token of the first one alone.
 
     A neighbour whose document goes through all windows makes sure that a state is passed on in any case.
     """

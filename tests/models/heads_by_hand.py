@@ -1,4 +1,4 @@
-"""Transformers' own models with something mixed into what their heads took, for equations written out by hand."""
+"""Transformers' own models with something mixed into their heads' output, for equations written out by hand."""
 
 from __future__ import annotations
 

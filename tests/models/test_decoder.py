@@ -17,7 +17,7 @@ SITES = [(1, 1), (2, 1), (3, 1), (2, 3), ("all", 2)]
 
 
 def double_model(recurrence: PooledSpec | None, **changes: object) -> RecurrentGPT2:
-    """In double precision, where agreement means agreement; every weight is random, biases and norms too."""
+    """In double precision, for close comparisons; every weight is random, biases and norms too."""
     model = small_model(recurrence, **changes).double()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -129,7 +129,7 @@ def test_every_position_sees_the_state():
 
 
 @torch.no_grad()
-def test_no_state_is_made_where_nobody_reads_on():
+def test_no_state_is_made_where_no_window_follows():
     model, tokens = small_model(PooledSpec()), some_tokens(2, 6)
     reading = model.read(tokens, leave_state=False)
     assert reading.state is None

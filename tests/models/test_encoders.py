@@ -118,7 +118,7 @@ def test_a_chains_gradients_are_autograds_under_every_plan(family: str, kind: st
     grad_parameter = torch.autograd.grad(expected, list(model.parameters()))
     for kept, uniform in ((1, False), (2, False), (4, False), (2, True)):
         chain = Chain(model, Plan(kept))
-        chain.uniform = uniform  # as where a step is recorded
+        chain.uniform = uniform  # as for a CUDA graph
         loss, gradients = chain.differentiate(batch)
         torch.testing.assert_close(loss, expected.detach(), **CLOSE)
         for ours, theirs in zip(gradients, grad_parameter, strict=True):
@@ -142,7 +142,7 @@ def test_a_frozen_body_leaves_the_recurrence_and_the_heads_to_learn(family: str,
 @recurrent
 @families
 @torch.no_grad()
-def test_padding_is_seen_by_nobody(family: str, kind: str) -> None:
+def test_no_position_sees_padding(family: str, kind: str) -> None:
     model, tokens = encoder(family, SPECS[kind]), some_tokens(2, 9)
     state = model.read(some_tokens(2, 7)).state
     padded = torch.cat([tokens, torch.full((2, 5), PAD)], dim=1)
@@ -163,7 +163,7 @@ def test_a_fresh_row_has_no_state_and_its_neighbour_sees_it(family: str, kind: s
     without, seeing = model.read(tokens).top_BTK, model.read(tokens, state).top_BTK
     assert not torch.allclose(without, seeing, atol=1e-3)
     torch.testing.assert_close(mixed, torch.stack([without[0], seeing[1], without[2]]), **CLOSE)
-    # Nor is a window another one because somebody reads on.
+    # Whether a window leaves a state does not change its outputs.
     torch.testing.assert_close(model.read(tokens, state, leave_state=False).top_BTK, seeing, **CLOSE)
 
 

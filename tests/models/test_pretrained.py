@@ -1,4 +1,4 @@
-"""Models in and out of folders, and what is refused."""
+"""Loading and saving models, and what is refused."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ every_windowing = pytest.mark.parametrize("windowing", WINDOWINGS, ids=lambda w:
 
 
 def a_model(recurrence: PooledSpec | None, windowing: Windowing) -> RecurrentGPT2:
-    """In double precision, where agreement means agreement."""
+    """In double precision, for close comparisons."""
     window = {"window": windowing.size, "overlap": windowing.overlap}
     return small_model(recurrence, n_positions=16, tie_word_embeddings=False, **window).double()
 
@@ -116,7 +116,7 @@ def test_only_the_last_logits_are_made_where_no_more_are_wanted():
 
 
 @torch.no_grad()
-def test_a_past_is_kept_unless_nobody_wants_it_and_outputs_may_be_a_tuple():
+def test_the_cache_is_optional_and_outputs_may_be_a_tuple():
     model, tokens = a_model(PooledSpec(), Windowing(10)), some_tokens(1, 5)
     assert model(tokens).past_key_values.get_seq_length() == 5
     assert model(tokens, use_cache=False).past_key_values is None

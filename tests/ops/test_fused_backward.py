@@ -1,4 +1,4 @@
-"""A training step's arithmetic gives what autograd gives, and keeps what it says."""
+"""The fused backward pass gives autograd's gradients, and keeps what it says."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def gradients(outputs: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[t
 
 
 def gathered(model: RecurrentGPT2) -> tuple[list[torch.Tensor], dict[nn.Parameter, torch.Tensor]]:
-    """The same by a step's arithmetic, and the gradient of every parameter that is trained."""
+    """The same by the fused backward pass, and the gradient of every parameter that is trained."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     totals = GradAccumulators(trained, model.body)
     step = FusedBackward(totals)

@@ -64,7 +64,7 @@ def test_a_chains_gradients_are_autograds_under_every_plan(name, spec):
     model = made(name, spec)
     expected = by_hand(model, mixed_batch())
     grad_parameter = torch.autograd.grad(expected, list(model.parameters()), materialize_grads=True)
-    # As a CPU runs windows, or uniformly, as a recording does.
+    # As a CPU runs windows, or uniformly, as for a CUDA graph.
     for kept, uniform in ((1, False), (1, True), (2, True), (4, False)):
         loss, gradients = differentiated(model, Plan(kept), uniform)
         torch.testing.assert_close(loss, expected.detach(), **CLOSE)
@@ -198,8 +198,8 @@ def test_training_flops_are_what_torch_counts(name, spec, kept):
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         Chain(model, Plan(kept)).differentiate(batch)
     config = TrialConfig(recurrence=mechanism_of(spec).name, window=6, bptt_windows=3, batch=2, **spec.model_dump())
-    priced = training_flops_per_token(config, model.config.shape, Plan(kept))
-    assert priced == pytest.approx(counter.get_total_flops() / batch.scored, rel=1e-9)
+    estimated = training_flops_per_token(config, model.config.shape, Plan(kept))
+    assert estimated == pytest.approx(counter.get_total_flops() / batch.scored, rel=1e-9)
 
 
 @pytest.mark.slow
