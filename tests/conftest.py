@@ -142,7 +142,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return run
 
 
-def small_config(memory: PooledSpec | None = None, **changes: object) -> RecurrentGPT2Config:
+def small_config(recurrence: PooledSpec | None = None, **changes: object) -> RecurrentGPT2Config:
     """A GPT-2 small enough for exact comparisons."""
     settings = {
         "vocab_size": 61, "n_positions": 32, "n_embd": 24, "n_layer": 3, "n_head": 2, "initializer_range": 0.2,
@@ -151,11 +151,11 @@ def small_config(memory: PooledSpec | None = None, **changes: object) -> Recurre
     from recur_tune.models import RecurrentGPT2Config
     from recur_tune.recurrences.registry import settings_of
 
-    return RecurrentGPT2Config(**settings | changes, recurrence=settings_of(memory))
+    return RecurrentGPT2Config(**settings | changes, recurrence=settings_of(recurrence))
 
 
-def small_model(memory: PooledSpec | None = None, **changes: object) -> RecurrentGPT2:
+def small_model(recurrence: PooledSpec | None = None, **changes: object) -> RecurrentGPT2:
     """A random model of that shape, in evaluation mode."""
     from recur_tune.models import RecurrentGPT2
 
-    return RecurrentGPT2(small_config(memory, **changes)).eval()
+    return RecurrentGPT2(small_config(recurrence, **changes)).eval()
