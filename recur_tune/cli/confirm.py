@@ -11,9 +11,9 @@ from rich.table import Table
 
 from recur_tune.cli.display import note, stderr, stdout
 from recur_tune.cli.options import as_json, command_line, print_json, results_option
-from recur_tune.cli.run import address_option, run_watched
+from recur_tune.cli.running import address_option, run_watched
 from recur_tune.cli.submitting import check_place, is_submitted, slurm_options, submit_again
-from recur_tune.cli.trials import in_two_lines
+from recur_tune.cli.trial_tables import in_two_lines
 from recur_tune.common.errors import UserError
 from recur_tune.data.corpora.document import SPLITS
 from recur_tune.recurrences.registry import MARKS

@@ -9,8 +9,7 @@ import click
 from pydantic import BaseModel
 
 from recur_tune.cli.display import TokenProgress, note, stderr, stdout, table_by_name
-from recur_tune.cli.options import as_json, print_json
-from recur_tune.cli.sampling import sampling_options
+from recur_tune.cli.options import as_json, print_json, sampling_options
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
 from recur_tune.common.units import format_count
@@ -131,7 +130,7 @@ def _check_runs(runs: tuple[Path, ...]) -> None:
 
 
 def _corpus_of(runs: tuple[Path, ...]) -> str:
-    from recur_tune.training.reading import corpus_of
+    from recur_tune.training.evaluation_settings import corpus_of
 
     found = {run: corpus_of(run) for run in runs}
     if len(set(found.values())) > 1:
@@ -191,10 +190,10 @@ def _written(
     from recur_tune.data.tokenizers import fingerprint
     from recur_tune.models.pretrained import load_decoder
     from recur_tune.ops.device import default_device
-    from recur_tune.training.reading import reading_of
+    from recur_tune.training.evaluation_settings import evaluation_settings
 
     model, _ = load_decoder(run)
-    windowing = reading_of(run, model).windowing
+    windowing = evaluation_settings(run, model).windowing
     length = len(prompts.chosen[0].tokens) + sampling.tokens
     if length <= windowing.size:
         note(f"{run} reads windows of {windowing.size}, and {length} tokens are one of them: it passes no state on.")

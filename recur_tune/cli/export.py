@@ -10,7 +10,7 @@ import click
 
 from recur_tune.cli.display import stderr
 from recur_tune.cli.options import results_option, under_option
-from recur_tune.cli.trials import find_trial
+from recur_tune.cli.trial_tables import find_trial
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import whole_folder
 from recur_tune.common.parsing import write_yaml

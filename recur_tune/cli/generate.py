@@ -11,8 +11,7 @@ import click
 from pydantic import BaseModel
 
 from recur_tune.cli.display import stderr
-from recur_tune.cli.options import as_json, print_json
-from recur_tune.cli.sampling import sampling_options
+from recur_tune.cli.options import as_json, print_json, sampling_options
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import Count
@@ -50,7 +49,7 @@ def generate(
         from recur_tune.models.generation import generate as write
         from recur_tune.models.pretrained import load_decoder
         from recur_tune.ops.device import default_device
-        from recur_tune.training.reading import reading_of
+        from recur_tune.training.evaluation_settings import evaluation_settings
 
         model, tokenizer = load_decoder(run)
     prompt_tokens = tokenizer.encode(prompt, add_special_tokens=False)
@@ -58,7 +57,7 @@ def generate(
         raise UserError(f"prompt: {prompt!r} holds no token to go on from; give some text.")
     device = default_device()
     random = torch.Generator(device).manual_seed(seed)
-    windowing = reading_of(run, model).windowing
+    windowing = evaluation_settings(run, model).windowing
     written = islice(write(model.to(device).eval(), prompt_tokens, windowing, temperature, top_k, random), count)
     if as_json:
         ids, log_probabilities = zip(*written, strict=True)

@@ -1,8 +1,9 @@
-"""Flags made from a configuration's fields, so that a flag, a YAML key and a field are one thing."""
+"""Options that commands share; a trial's are made from its fields, so that a flag, a YAML key and a field are one."""
 
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,8 +15,7 @@ from pydantic.fields import FieldInfo
 
 from recur_tune.common.deprecated import with_current_names
 from recur_tune.common.errors import UserError
-from recur_tune.common.jsonable import finite
-from recur_tune.common.parsing import read_yaml
+from recur_tune.common.parsing import finite, read_yaml
 from recur_tune.common.units import format_count
 from recur_tune.config.trial import RENAMED, TrialConfig
 from recur_tune.recurrences.registry import names_of
@@ -34,6 +34,37 @@ under_option = click.option(
 as_json = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on stdout and nothing else there."
 )
+
+
+def _finite_temperature(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    if not math.isfinite(value):
+        raise UserError(f"temperature: {value} is not a number; choose one from 0 (the likeliest) to about 1.")
+    return value
+
+
+_temperature = click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=0.8,
+    show_default=True,
+    callback=_finite_temperature,
+    help="0 takes the likeliest.",
+)
+_top_k = click.option("--top-k", type=click.IntRange(min=1), help="Choose among so many of the likeliest only.")
+_seed = click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="The same seed writes the same text.",
+)
+
+
+def sampling_options(command: AnyCommand) -> AnyCommand:
+    """--temperature, --top-k and --seed."""
+    for option in (_seed, _top_k, _temperature):
+        command = option(command)
+    return command
 
 
 def trial_options(leave_out: Iterable[str] = (), from_preset: Iterable[str] = ()) -> Callable[[AnyCommand], AnyCommand]:

@@ -36,7 +36,7 @@ def report(name: str, out: Path | None, png: bool, pdf: bool, results: Path | No
     with stderr.status("drawing …"):
         from recur_tune.report.figures.pictures import picture_paths, write_picture
         from recur_tune.report.page import report_page, report_panels, write_page
-        from recur_tune.report.reading import read_search
+        from recur_tune.report.search_view import read_search
 
         search = read_search(directory)
         panels = report_panels(search)

@@ -15,10 +15,10 @@ import click
 
 from recur_tune.cli.confirm import print_confirmation
 from recur_tune.cli.display import note, stderr, stdout, table_by_name
+from recur_tune.cli.live_view import LiveView
 from recur_tune.cli.options import as_json, command_line, print_json, results_option, under_option
 from recur_tune.cli.submitting import follow_search
-from recur_tune.cli.trials import print_trials, roles
-from recur_tune.cli.watch import Watch
+from recur_tune.cli.trial_tables import print_trials, roles
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import nearest
 from recur_tune.common.units import format_duration
@@ -57,7 +57,7 @@ def status(name: str | None, follow: bool, results: Path | None, as_json: bool) 
     directory = SearchDirectory.open(folder, name)
     if follow:
         follow_search(directory)
-    watch = Watch(directory)
+    watch = LiveView(directory)
     summary = _summary(directory, watch.state)
     if as_json:
         print_json(summary)
@@ -286,7 +286,7 @@ def print_end(directory: SearchDirectory, state: SearchState) -> None:
     from recur_tune.search.record.tracking_place import is_server, tracking_uri, without_password
 
     spec = directory.spec
-    watch = Watch(directory)
+    watch = LiveView(directory)
     took = format_duration(state.active_seconds)
     stdout.print(f"{directory.name}: {watch.headline()}, {took}{_preparation(state.preparation_seconds)}", style="bold")
     print_front(state, spec.objectives)

@@ -13,7 +13,7 @@ import yaml
 
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import as_json, command_line, print_json, read_settings, results_option
-from recur_tune.cli.run import address_option, run_watched, runs_as_job
+from recur_tune.cli.running import address_option, run_watched, runs_as_job
 from recur_tune.cli.submitting import (
     check_here,
     check_place,
@@ -223,7 +223,7 @@ def _run(
     from recur_tune.cli.results import print_end, print_front
 
     if detach:
-        from recur_tune.cli.detach import run_detached
+        from recur_tune.cli.running import run_detached
 
         if change is not None:
             directory.change_spec(change)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import click
 
-from recur_tune.cli.detach import LOG
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import results_option
+from recur_tune.cli.running import LOG
 from recur_tune.common.errors import UserError
 from recur_tune.search.record.directory import SearchDirectory, results_folder
 from recur_tune.sites.slurm import queue

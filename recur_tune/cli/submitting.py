@@ -10,8 +10,8 @@ from typing import Any, TypeGuard, TypeVar
 import click
 
 from recur_tune.cli.display import note, stderr
+from recur_tune.cli.live_view import LiveView
 from recur_tune.cli.options import command_line
-from recur_tune.cli.watch import Watch
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
 from recur_tune.common.throttle import Every
@@ -96,7 +96,7 @@ def run_here(directory: SearchDirectory) -> None:
 
     folder = SlurmFolder(directory)
     folder.create(parse(Profile, {"requeue": False, "allocations": 1}))
-    with Watch(directory) as watch:
+    with LiveView(directory) as watch:
         watch.stage("starting Ray in the allocation …")
         run_in(folder, Allocation.current(), watch.searching)
 
@@ -127,7 +127,7 @@ def follow_search(directory: SearchDirectory) -> None:
     due, alive, queued = Every(_SECONDS_BETWEEN_QUESTIONS), True, folder.exists
     told: list[tuple[int, str]] = []
     try:
-        with Watch(directory) as watch:
+        with LiveView(directory) as watch:
             watch.searching()
             while alive:
                 if folder.exists and due():

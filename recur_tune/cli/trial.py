@@ -11,7 +11,7 @@ from rich.table import Table
 
 from recur_tune.cli.display import print_table, sparkline, stderr, stdout
 from recur_tune.cli.options import as_json, command_line, print_json, read_settings, results_option
-from recur_tune.cli.trials import find_trial
+from recur_tune.cli.trial_tables import find_trial
 from recur_tune.common.errors import UserError
 from recur_tune.common.units import format_count, format_duration
 from recur_tune.search.record.directory import SearchDirectory, results_folder
@@ -129,7 +129,7 @@ def _traceback(directory: SearchDirectory, record: TrialRecord) -> str:
 
 
 def _command(directory: SearchDirectory, spec: SearchSpec, record: TrialRecord) -> str:
-    from recur_tune.config.command import train_command
+    from recur_tune.config.fields import train_command
 
     config = directory.with_own_base(spec.trial_config(record.params, record.seed))
     return train_command(config, Path("runs") / f"{directory.name}-{record.name}")

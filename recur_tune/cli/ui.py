@@ -19,8 +19,7 @@ import click
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import results_option
 from recur_tune.common.errors import UserError
-from recur_tune.common.localhost import last_words
-from recur_tune.common.other_users import other_users
+from recur_tune.common.localhost import last_words, other_users
 from recur_tune.search.record.directory import SearchDirectory, results_folder, searches_in
 from recur_tune.training.interrupt import stop_requests
 

@@ -1,8 +1,10 @@
-"""Servers of others on this machine: a port for one, and whether it has come up."""
+"""This machine: a free port for a server, whether the server has started, and which other users could reach it."""
 
 from __future__ import annotations
 
 import http.client
+import os
+import pwd
 import socket
 import subprocess
 import time
@@ -17,6 +19,8 @@ from recur_tune.common.errors import UserError
 
 _MOST_PORTS = 50
 _PATIENCE = 120.0  # seconds; a first start may have a database to make
+_FIRST_PERSON = 1000  # user numbers below are services
+_NOBODY = 65534
 
 
 def free_ports_from(wanted: int) -> Iterator[int]:
@@ -82,3 +86,26 @@ def last_words(log: Path) -> str:
     """The end of what a server said before it gave up, and where the rest is."""
     said = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
     return f"({said[-1][:200]}); all that it said is in {log}"
+
+
+def other_users() -> list[str]:
+    """Who else is on this machine now, by name: whoever is logged in, or has a process here. A system that shows
+    nobody but oneself does so because of others."""
+    found = {user.name for user in psutil.users()}
+    if Path("/proc/self").exists() and not Path("/proc/1").exists():  # mounted with hidepid
+        found.add("others")
+    for process in psutil.process_iter():
+        try:
+            number = process.uids().real
+        except psutil.Error:  # gone
+            continue
+        if number >= _FIRST_PERSON and number != _NOBODY:
+            found.add(_name(number))
+    return sorted(found - {_name(os.getuid())})
+
+
+def _name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)

@@ -1,8 +1,9 @@
-"""Parsing: fields from YAML, flags or JSON become a typed model, and the first thing wrong becomes one sentence."""
+"""Plain values and typed models: fields from YAML, flags or JSON are validated, and the first error is one sentence."""
 
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -89,3 +90,12 @@ def read_yaml(path: Path, named: str = "config") -> dict[str, Any]:
 def write_yaml(path: Path, fields: Mapping[str, Any]) -> None:
     """Write fields as they are."""
     path.write_text(yaml.safe_dump(dict(fields), sort_keys=False))
+
+
+def finite(value: Any) -> Any:
+    """The same value with null for every NaN and infinity, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from recur_tune.config.trial import TrialConfig
@@ -29,3 +31,12 @@ def own(recurrence: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
     if canonical(recurrence) != NONE:
         foreign -= _OF_ANY
     return {name: value for name, value in values.items() if name not in foreign}
+
+
+def train_command(config: TrialConfig, out: Path) -> str:
+    """The command that trains a configuration; what is as the command has it anyway goes without saying."""
+    words = ["recur-tune", "train"]
+    for name, value in own_fields(config).items():
+        if value != TrialConfig.model_fields[name].default:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join([*words, "--out", str(out)])

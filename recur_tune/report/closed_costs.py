@@ -12,7 +12,7 @@ from recur_tune.common.shape import FAMILIES, Shape, family_of, shape_of
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.descriptors import COSTS
 from recur_tune.cost.flops import is_closed
-from recur_tune.report.reading import SearchView
+from recur_tune.report.search_view import SearchView
 
 
 def closed_form(search: SearchView, cost: str, configs: Sequence[TrialConfig]) -> Callable[[TrialConfig], float] | None:

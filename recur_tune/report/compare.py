@@ -17,7 +17,7 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.report.figures.front import Front, Group, thin_names
 from recur_tune.report.figures.marks import COLOURS, SYMBOLS, Figure, Kind, Panel, layout
 from recur_tune.report.page import cell, page, section, table
-from recur_tune.report.reading import SearchView, read_search
+from recur_tune.report.search_view import SearchView, read_search
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front, hypervolume
 from recur_tune.search.record.objectives import OBJECTIVES, Objective

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recur_tune.common.files import whole_folder, write_text
+from recur_tune.common.files import write_text
 from recur_tune.common.units import format_count
 from recur_tune.config.fields import own
 from recur_tune.recurrences.registry import canonical
 from recur_tune.report.figures.front import Front, by_kind
 from recur_tune.report.figures.labels import Place, visible, write_names
-from recur_tune.report.figures.marks import GREY, KINDS, layout
-from recur_tune.report.figures.pictures import plot
+from recur_tune.report.figures.marks import GREY, KINDS, short
+from recur_tune.report.figures.pictures import empty_picture, legend_below, plot, save_picture
 from recur_tune.search.record.front import front
 from recur_tune.search.record.objectives import OBJECTIVES, Objective
 from recur_tune.search.record.spec import SearchSpec
@@ -44,17 +43,7 @@ def draw_front(name: str, spec: SearchSpec, state: SearchState, folder: Path) ->
 
 def front_picture(state: SearchState, objectives: Sequence[str], path: Path, title: str) -> None:
     """Write a search's trials and its front as a PNG."""
-    write_png(front_figure(state, objectives, title), path)
-
-
-def write_png(figure: Figure, path: Path) -> None:
-    """Write a picture, all of it or nothing."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    image = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(image)
-    with whole_folder(path.parent) as partial:
-        (partial / path.name).write_bytes(image.getvalue())
+    save_picture(front_figure(state, objectives, title), path)
 
 
 def smaller(picture: Path, folder: Path) -> Path:
@@ -76,9 +65,9 @@ def front_page(state: SearchState, objectives: Sequence[str], path: Path, title:
 
 def front_figure(state: SearchState, objectives: Sequence[str], title: str) -> Figure:
     """Draw a search's trials and its front."""
-    figure, axes = picture(title)
+    figure, axes = empty_picture(title)
     drawn = _read(state, objectives)
-    asked = _figure(drawn)
+    asked = drawn.figure(_PAGE_HEIGHT, top=90, fixed=True)
     if not asked["data"]:
         axes.set(xlabel=drawn.x.title, ylabel=drawn.y.title, xticks=[], yticks=[])
         axes.text(0.5, 0.5, "no trial has values yet", ha="center", color=GREY, transform=axes.transAxes)
@@ -97,25 +86,6 @@ def front_figure(state: SearchState, objectives: Sequence[str], title: str) -> F
     return figure
 
 
-def picture(title: str) -> tuple[Figure, Axes]:
-    """An empty picture of a search."""
-    from matplotlib.figure import Figure
-
-    # Not through pyplot: its figures are global, and a search that draws again and again would collect them.
-    figure = Figure(figsize=(8, 5), dpi=160, layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=14, parse_math=False)
-    return figure, axes
-
-
-def outside_legend(figure: Figure, entries: list[Any], columns: int = 4) -> None:
-    """The legend below the axes."""
-    figure.legend(
-        handles=entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=8, columnspacing=1.5,
-        handletextpad=0.6,
-    )  # fmt: skip
-
-
 def _legend_in_columns(figure: Figure, kinds: list[Any], others: list[Any]) -> None:
     """The legend in few rows, with everything else right of the kinds."""
     from matplotlib.lines import Line2D
@@ -123,14 +93,14 @@ def _legend_in_columns(figure: Figure, kinds: list[Any], others: list[Any]) -> N
     rows = 2 if len(kinds) <= 8 else 3
     blanks = [Line2D([], [], linestyle="", label=" ") for _ in range(-len(kinds) % rows)]
     columns = math.ceil((len(kinds) + len(blanks) + len(others)) / rows)
-    outside_legend(figure, [*kinds, *blanks, *others], columns)
+    legend_below(figure, [*kinds, *blanks, *others], columns)
 
 
 def interactive_front(state: SearchState, objectives: Sequence[str], title: str) -> go.Figure:
     """Draw the same with a trial's parameters under the pointer."""
     import plotly.graph_objects as go
 
-    made = _figure(_read(state, objectives))
+    made = _read(state, objectives).figure(_PAGE_HEIGHT, top=90, fixed=True)
     for trace in made["data"]:
         if numbers := trace.get("customdata"):
             hover = [_hover(state.trials[number], objectives) for number in numbers]
@@ -150,12 +120,6 @@ def _read(state: SearchState, objectives: Sequence[str]) -> Front:
     stopped = [trial for trial in known if trial.state in ("pruned", "paused")]
     groups = by_kind(complete, front(known, objectives), stopped, _kind)
     return Front(costs[0], y, costs[1] if len(costs) > 1 else None, groups)
-
-
-def _figure(drawn: Front) -> dict[str, Any]:
-    """The same as a figure; without any trial it is empty."""
-    axes = drawn.axes(fixed=True) if drawn.in_view else {}
-    return {"data": [*drawn.traces(), *drawn.legend()], "layout": layout(_PAGE_HEIGHT, 90, **axes)}
 
 
 def _left_out(axes: Axes, complete: Sequence[Place], stopped: Sequence[Place]) -> str:
@@ -179,16 +143,12 @@ def _hover(trial: TrialRecord, objectives: Sequence[str]) -> str:
     for objective in (OBJECTIVES[name] for name in objectives):
         lines.append(f"{objective.title}: {_formatted(trial, objective)}")
     params = own(trial.params.get("recurrence"), trial.params)
-    lines += [f"{html.escape(name)} = {html.escape(_short(value))}" for name, value in params.items()]
+    lines += [f"{html.escape(name)} = {html.escape(short(value))}" for name, value in params.items()]
     return "<br>".join(lines)
 
 
 def _formatted(trial: TrialRecord, objective: Objective) -> str:
     return objective.format(values_of([trial], objective)[0])
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _kind(trial: TrialRecord) -> str | None:

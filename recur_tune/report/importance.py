@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from recur_tune.report.figures.marks import Figure, Panel, layout, plain_axis
-from recur_tune.report.reading import SearchView
+from recur_tune.report.search_view import SearchView
 from recur_tune.report.shares import Shares, shares_of
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.space import Fixed

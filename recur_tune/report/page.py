@@ -12,16 +12,16 @@ from typing import Any
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import write_text
-from recur_tune.common.jsonable import finite
+from recur_tune.common.parsing import finite
 from recur_tune.common.units import format_count, format_duration
 from recur_tune.recurrences.registry import NONE
-from recur_tune.report.confirmed import confirmed_panel
+from recur_tune.report.confirmed_front import confirmed_panel
 from recur_tune.report.figures.marks import Panel
 from recur_tune.report.importance import importance_panel
 from recur_tune.report.panels import front_panel, windows_panel
 from recur_tune.report.parallel import parallel_panel
 from recur_tune.report.progress import curves_panel, timeline_panel, volume_panel
-from recur_tune.report.reading import SearchView
+from recur_tune.report.search_view import SearchView
 from recur_tune.report.template import SCRIPT, STYLE
 from recur_tune.search.record.directory import code_version
 from recur_tune.search.record.objectives import OBJECTIVES

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from recur_tune.report.figures.front import EDGE, Front, by_kind, points, thin_names
+from recur_tune.report.figures.front import EDGE, Front, by_kind, points
 from recur_tune.report.figures.marks import KINDS, Figure, Panel, axis, layout, plain_axis, usual_top
-from recur_tune.report.reading import SearchView
+from recur_tune.report.search_view import SearchView
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.state import TrialRecord, values_of
 
@@ -25,9 +25,7 @@ def front_panel(search: SearchView) -> Panel:
     unfinished = [trial for trial in search.known if trial.state != "complete"]
     groups = by_kind(search.complete, search.best, unfinished, search.kind)
     drawn = Front(cost, quality, colour, groups, "not at full budget")
-    axes, traces = drawn.axes(), drawn.traces(EDGE)
-    thin_names(traces, axes["xaxis"])
-    figure = {"data": [*traces, *drawn.legend()], "layout": layout(_FRONT_HEIGHT, 60 if colour else 32, **axes)}
+    figure = drawn.figure(_FRONT_HEIGHT, top=60 if colour else 32, edge=EDGE)
     coloured = f" Colour is {colour.title}, dark for little." if colour else ""
     left_out = len(search.known) - len(drawn.in_view)
     more = (

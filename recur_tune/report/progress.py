@@ -18,7 +18,7 @@ from recur_tune.report.figures.marks import (
     usual_top,
 )
 from recur_tune.report.history import Span, lanes
-from recur_tune.report.reading import SearchView
+from recur_tune.report.search_view import SearchView
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.state import TrialRecord, values_of
 

@@ -16,8 +16,8 @@ from recur_tune.cost.descriptors import COSTS
 from recur_tune.report.closed_costs import closed_form
 from recur_tune.report.figures.marks import usual_top
 from recur_tune.report.grid import Grid
-from recur_tune.report.reading import SearchView
 from recur_tune.report.ridge import Columns, best_ridge, fitted, left_out
+from recur_tune.report.search_view import SearchView
 from recur_tune.search.record.objectives import Objective
 from recur_tune.search.record.state import TrialRecord, values_of
 

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 
 from recur_tune.report.compare import compare_page, comparison
 from recur_tune.report.page import report_page, report_panels
-from recur_tune.report.reading import SearchView, read_search
+from recur_tune.report.search_view import SearchView, read_search
 from recur_tune.search.record.state import Event
 from tests.browser import PATIENCE, desktop
 from tests.browser.pdf import sheets

@@ -10,7 +10,7 @@ from transformers import CONFIG_MAPPING, PretrainedConfig
 
 from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
-from recur_tune.bptt.plan import Plan
+from recur_tune.bptt.plan import Execution, Plan
 from recur_tune.bptt.step import make_optimizer, train_step
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig

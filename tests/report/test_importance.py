@@ -16,8 +16,8 @@ from recur_tune.cost.descriptors import COSTS
 from recur_tune.report.figures.marks import Panel
 from recur_tune.report.grid import Grid, axes_of
 from recur_tune.report.importance import importance_panel, importances
-from recur_tune.report.reading import SearchView, read_search
 from recur_tune.report.ridge import Columns, fitted, left_out
+from recur_tune.report.search_view import SearchView, read_search
 from recur_tune.report.shares import Shares
 from recur_tune.search.record.space_parsing import read_space
 from tests.report import begun, few, make, many, opening, params_of, validated

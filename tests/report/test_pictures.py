@@ -16,7 +16,7 @@ from recur_tune.report.figures.marks import Panel
 from recur_tune.report.figures.pictures import picture_of, write_picture
 from recur_tune.report.panels import front_panel, windows_panel
 from recur_tune.report.progress import curves_panel, volume_panel
-from recur_tune.report.reading import read_search
+from recur_tune.report.search_view import read_search
 from tests.report import begun, few, make, many, opening, params_of, validated
 from tests.tracking.marks import shape_of
 

@@ -16,7 +16,7 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models.pretrained import base_config, load_model, save_model
 from recur_tune.recurrences.cache.spec import CacheSpec
-from recur_tune.training.reading import reading_of
+from recur_tune.training.evaluation_settings import evaluation_settings
 from recur_tune.training.run_folder import run_in_folder
 from tests.models.bodies import body
 
@@ -89,9 +89,9 @@ def test_a_saved_model_is_not_read_in_windows_that_leave_no_room_for_its_rows(tm
     spec = CacheSpec(cache_rows=12)
     save_model(body("gpt2", spec, vocab_size=256).float(), load_tokenizer("bytes"), tmp_path)
     model, _ = load_model(tmp_path)
-    assert reading_of(tmp_path, model, window=20).windowing.size == 20
+    assert evaluation_settings(tmp_path, model, window=20).windowing.size == 20
     with pytest.raises(UserError, match="window: 21 and the 12 rows beside it is more than the 32 positions of"):
-        reading_of(tmp_path, model, window=21)
+        evaluation_settings(tmp_path, model, window=21)
 
 
 def test_a_tokenizer_of_another_vocabulary_is_refused(tmp_path: Path) -> None:

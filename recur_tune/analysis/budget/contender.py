@@ -19,8 +19,8 @@ from recur_tune.data.tokenizers import fingerprint
 from recur_tune.data.tokens import prepare
 from recur_tune.models.pretrained import check_model, load_decoder
 from recur_tune.tasks.language_modelling.evaluation import Evaluation, evaluate
+from recur_tune.training.evaluation_settings import trial_of
 from recur_tune.training.loop import Report, Trainer
-from recur_tune.training.reading import trial_of
 from recur_tune.training.run_folder import RESULT
 
 _WITHOUT_END = 10**15  # tokens: nothing is validated, and the budget is never spent

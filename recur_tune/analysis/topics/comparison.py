@@ -12,12 +12,13 @@ from itertools import combinations
 
 import numpy as np
 from scipy import stats
+from scipy.special import rel_entr
 
-from recur_tune.analysis.topics.divergence import jensen_shannon
 from recur_tune.analysis.topics.prompts import Prompts
 from recur_tune.analysis.topics.topic_model import TopicModel
 
 TRUTH, OTHER = "true continuation", "another document's"
+BASE = 2  # of the logarithm: nought where two distributions are the same, one where they share nothing
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,13 @@ def compare(prompts: Prompts, written: Mapping[str, Sequence[str]], model: Topic
         sources.append(_other(prompt_NK, *inferred[TRUTH], documents_N))
     differences = [_difference(one, other, group_N) for one, other in combinations(sources[1 : 1 + len(written)], 2)]
     return Comparison(sources, differences, prompt_NK.argmax(1), "documents" if several else "prompts")
+
+
+def jensen_shannon(one_NK: np.ndarray, other_NK: np.ndarray) -> np.ndarray:
+    """Jensen-Shannon divergence of each row from its counterpart, in bits."""
+    twice_NK = one_NK + other_NK  # their mean, twice: halved, the smallest number there is would be none
+    nats_N = (rel_entr(2 * one_NK, twice_NK) + rel_entr(2 * other_NK, twice_NK)).sum(-1) / 4
+    return np.clip(nats_N / np.log(BASE), 0.0, 1.0)  # rounding may go beyond the ends
 
 
 def standard_error(value_N: np.ndarray, group_N: np.ndarray) -> float:

@@ -16,13 +16,12 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from recur_tune.analysis.topics.comparison import OTHER, TRUTH, Comparison, Difference, Source
-from recur_tune.analysis.topics.divergence import BASE
+from recur_tune.analysis.topics.comparison import BASE, OTHER, TRUTH, Comparison, Difference, Source
 from recur_tune.analysis.topics.prompts import Prompts
 from recur_tune.analysis.topics.topic_model import TopicModel
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import whole_folder
-from recur_tune.common.jsonable import finite
+from recur_tune.common.parsing import finite
 
 _JSON = "topics.json"
 

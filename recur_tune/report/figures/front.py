@@ -25,6 +25,7 @@ from recur_tune.report.figures.marks import (
     axis,
     colour_axis,
     colour_values,
+    layout,
     names_with_room,
     usual_top,
 )
@@ -130,6 +131,14 @@ class Front:
         if self.colour and self.complete:
             made["coloraxis"] = colour_axis(self.colour, values_of(self.complete, self.colour))
         return made
+
+    def figure(self, height: int, top: int, edge: Figure | None = None, fixed: bool = False) -> Figure:
+        """All of it, so many pixels high. One that is `fixed` is drawn once, and its names are placed when it is; in
+        any other, names that would cover a neighbour's are left out. Without any trial it is empty."""
+        axes, traces = self.axes(fixed) if self.in_view else {}, self.traces(edge)
+        if not fixed:
+            thin_names(traces, axes["xaxis"])
+        return {"data": [*traces, *self.legend()], "layout": layout(height, top, **axes)}
 
     def traces(self, edge: Figure | None = None) -> list[Figure]:
         """What was stopped early, lines, the beaten trials with this edge, and on top the front with its names."""

@@ -175,3 +175,8 @@ def names_with_room(names: Sequence[str], x: Sequence[float], y: Sequence[float]
         if not any(near):
             shown.append(place)
     return [name if place in shown else "" for place, name in enumerate(names)]
+
+
+def short(value: Any) -> str:
+    """A parameter's value as people read it."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -32,12 +32,36 @@ def picture_paths(page: Path, png: bool, pdf: bool) -> list[Path]:
 
 def write_picture(panels: Sequence[Panel], title: str, path: Path) -> None:
     """Write figures as one PNG or PDF."""
+    save_picture(picture_of(panels, title), path)
+
+
+def save_picture(picture: Canvas, path: Path) -> None:
+    """Write a picture as PNG or PDF, all of it or nothing."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     image = io.BytesIO()
-    FigureCanvasAgg(picture_of(panels, title)).print_figure(image, format=path.suffix[1:])
+    FigureCanvasAgg(picture).print_figure(image, format=path.suffix[1:])
     with whole_folder(path.parent) as partial:
         (partial / path.name).write_bytes(image.getvalue())
+
+
+def empty_picture(title: str) -> tuple[Canvas, Axes]:
+    """A picture of one figure, with nothing in it yet."""
+    from matplotlib.figure import Figure as Canvas
+
+    # Not through pyplot: its figures are global, and a search that draws again and again would collect them.
+    picture = Canvas(figsize=(8, 5), dpi=160, layout="constrained")
+    axes = picture.add_subplot()
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=14, parse_math=False)
+    return picture, axes
+
+
+def legend_below(picture: Canvas, entries: list[Any], columns: int = 4) -> None:
+    """The legend below the axes."""
+    picture.legend(
+        handles=entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=8, columnspacing=1.5,
+        handletextpad=0.6,
+    )  # fmt: skip
 
 
 def picture_of(panels: Sequence[Panel], title: str) -> Canvas:

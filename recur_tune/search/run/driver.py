@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from recur_tune.common.errors import Paused, StorageFault, UserError
 from recur_tune.common.files import storage_fault, write_text
-from recur_tune.common.jsonable import finite
 from recur_tune.common.loading import load
+from recur_tune.common.parsing import finite
 from recur_tune.search.record.confirmation import Again, confirmation, splits_needed
 from recur_tune.search.record.directory import SearchDirectory, SearchLog
 from recur_tune.search.record.front import front_rows
@@ -324,7 +324,7 @@ def _write_front(directory: SearchDirectory, spec: SearchSpec, state: SearchStat
     write_text(table, json.dumps(front_rows(state, spec.objectives), indent=2) + "\n")
     files = [table, *draw_front(directory.name, spec, state, directory.path)]
     if found := confirmation(state, spec):
-        from recur_tune.report.confirmed_files import draw_confirmation
+        from recur_tune.report.confirmed_front import draw_confirmation
 
         table = directory.path / "confirmed.json"
         write_text(table, json.dumps(finite(found.rows()), indent=2) + "\n")

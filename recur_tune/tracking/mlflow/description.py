@@ -11,8 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from recur_tune.common.units import format_count, format_duration
-from recur_tune.config.command import train_command
-from recur_tune.config.fields import own
+from recur_tune.config.fields import own, train_command
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front, search_hypervolume
 from recur_tune.search.record.objectives import OBJECTIVES

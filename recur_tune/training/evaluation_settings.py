@@ -19,7 +19,7 @@ from recur_tune.training.run_folder import TRIAL
 
 
 @dataclass(frozen=True)
-class ReadingPlan:
+class EvaluationSettings:
     """What to read and how, and what to tell the user about it."""
 
     corpus: str
@@ -29,9 +29,9 @@ class ReadingPlan:
     warning: str | None = None
 
 
-def reading_of(
+def evaluation_settings(
     run: Path, model: Windowed, corpus: str | None = None, window: int | None = None, overlap: int | None = None
-) -> ReadingPlan:
+) -> EvaluationSettings:
     """As the run was trained, where nothing else is asked for.
 
     A plain model may be read at any overlap. A recurrent one expects its state to stand for the text before
@@ -66,7 +66,7 @@ def reading_of(
             f"{run} was trained with window {trained.size} and overlap {trained.overlap}; a recurrent model read with "
             f"window {size} and overlap {shared} is likely worse than it could be."
         )
-    return ReadingPlan(corpus, windowing, task, task_spec, warning)
+    return EvaluationSettings(corpus, windowing, task, task_spec, warning)
 
 
 def trial_of(run: Path) -> TrialConfig | None:

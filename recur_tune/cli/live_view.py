@@ -17,7 +17,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from recur_tune.cli.display import sparkline, stderr
-from recur_tune.cli.trials import describe_trial, objective_columns, roles, trial_table
+from recur_tune.cli.trial_tables import describe_trial, objective_columns, roles, trial_table
 from recur_tune.common.units import format_count, format_duration
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.objectives import OBJECTIVES
@@ -37,7 +37,7 @@ _FAILURES_SHOWN = 2
 _LINES_AROUND_THE_TABLE = 9 + _FAILURES_SHOWN
 
 
-class Watch(ProgressListener):
+class LiveView(ProgressListener):
     """Shows a search from the moment when it is being prepared until it ends."""
 
     def __init__(self, directory: SearchDirectory, when_stuck: Callable[[Paused], None] = lambda loss: None) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.units import format_count
-from recur_tune.config.command import train_command
-from recur_tune.config.fields import own
+from recur_tune.config.fields import own, train_command
 from recur_tune.config.trial import TrialConfig
+from recur_tune.report.figures.marks import short
 from recur_tune.report.history import Span, Volume, spans, volumes
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front, search_hypervolume
@@ -133,8 +133,3 @@ def run_links(directory: SearchDirectory) -> dict[int, str]:
         return {}
     delivered, place = Delivered.read(directory.path / DELIVERED, uri), without_password(uri).rstrip("/")
     return {number: f"{place}/{delivered.page(run)}" for number, run in delivered.runs.items()}
-
-
-def short(value: Any) -> str:
-    """A parameter's value as people read it."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,9 +1,11 @@
-"""Running a search and watching it, in this process or on a cluster elsewhere: what `search` and `confirm` share."""
+"""Running a search: watched from here, wherever it runs, or detached from the terminal."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -11,7 +13,7 @@ import click
 
 from recur_tune.cli.display import stderr
 from recur_tune.cli.options import command_line
-from recur_tune.common.errors import Paused
+from recur_tune.common.errors import Paused, UserError
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.state import SearchState
 from recur_tune.sites.ray.cluster import CLIENT, JOBS, runs_elsewhere
@@ -20,6 +22,8 @@ from recur_tune.sites.ray.liveness import ClusterLost
 if TYPE_CHECKING:
     from recur_tune.search.record.confirmation import Again
     from recur_tune.search.record.spec import SearchSpec
+
+LOG = "search.log"  # of a detached search
 
 address_option = click.option(
     "--address",
@@ -54,9 +58,9 @@ def run_watched(
         # The job is this same command on the cluster, and what it prints arrives here.
         run_search_as_job(directory, address, again, lambda line: stderr.print(line, soft_wrap=True))
         return directory.state()
-    from recur_tune.cli.watch import Watch
+    from recur_tune.cli.live_view import LiveView
 
-    with Watch(directory, end_at_once) as watch:
+    with LiveView(directory, end_at_once) as watch:
         watch.stage("loading …")
         try:
             if address and address.startswith(CLIENT):
@@ -80,3 +84,28 @@ def run_watched(
 def runs_as_job(address: str | None) -> TypeGuard[str]:
     """Whether a search is handed to a cluster's own queue of jobs, whose output arrives here as it is."""
     return address is not None and address.startswith(JOBS)
+
+
+def run_detached(directory: SearchDirectory, address: str | None) -> None:
+    """Let `recur-tune resume` run the search in a session of its own, and leave once it is at work."""
+    words = ["resume", directory.name, "--results", str(directory.path.parent)]
+    if address is not None:
+        words += ["--address", address]
+    log = directory.path / LOG
+    with log.open("ab") as output:
+        start = output.tell()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "recur_tune.cli.main", *words],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    with stderr.status(f"starting {directory.name} …"):
+        while not directory.is_running:
+            if process.poll() is not None and not directory.is_running:
+                said = log.read_bytes()[start:].decode(errors="replace").strip()
+                if process.returncode:
+                    raise UserError(f"name: {directory.name} did not start; it said: {said}")
+                return
+            time.sleep(0.2)
+    stderr.print(f"{directory.name} runs by itself, as process {process.pid}; this terminal may be closed.")
+    for command, why in (("status", "how it is doing"), ("logs", "what it says"), ("stop", "pause it")):
+        stderr.print(f"{why}:  {command_line(command, directory)}", soft_wrap=True)
