@@ -72,8 +72,8 @@ def budget(
     """
     allowed = parse(_Limits, {"more_memory": more_memory}).more_memory
     with stderr.status("loading torch …"):
-        from recur_tune.analysis.budget.contender import trial_to_measure
         from recur_tune.analysis.budget.measurement import measure
+        from recur_tune.analysis.budget.training_probe import trial_to_measure
         from recur_tune.analysis.budget.verdict import verdicts
         from recur_tune.data.corpora.registry import check_corpus
 

@@ -20,7 +20,7 @@ from recur_tune.recurrences.registry import MARKS
 from recur_tune.search.record.directory import SearchDirectory, results_folder
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES
 from recur_tune.search.record.spec import SearchSpec
-from recur_tune.sites.slurm.queued import chosen_profile
+from recur_tune.sites.slurm.search_jobs import chosen_profile
 
 if TYPE_CHECKING:  # the front's own arithmetic takes a second to import
     from recur_tune.search.record.confirmation import Confirmation

@@ -32,9 +32,9 @@ def up(port: int, grafana_port: int, results: Path | None) -> None:
     Both listen on localhost only. A port that is taken gives way to the next free one. Prometheus finds every search
     of the results folder while it runs.
     """
-    from recur_tune.tracking.prometheus.servers import Dashboards
+    from recur_tune.tracking.prometheus.servers import DashboardServers
 
-    servers = Dashboards(results_folder(results))
+    servers = DashboardServers(results_folder(results))
     running = servers.running()
     with stderr.status("starting …"):
         found = servers.up(port, grafana_port)
@@ -53,9 +53,9 @@ def up(port: int, grafana_port: int, results: Path | None) -> None:
 @results_option
 def down(results: Path | None) -> None:
     """End the servers that `up` has started; what Prometheus has recorded stays."""
-    from recur_tune.tracking.prometheus.servers import Dashboards
+    from recur_tune.tracking.prometheus.servers import DashboardServers
 
-    ended = Dashboards(results_folder(results)).down()
+    ended = DashboardServers(results_folder(results)).down()
     stderr.print(f"ended {' and '.join(server.name for server in ended)}." if ended else "none was running.")
 
 

@@ -27,7 +27,7 @@ from recur_tune.search.record.objectives import COSTS, OBJECTIVES
 from recur_tune.search.record.progress import next_hour
 from recur_tune.search.record.requests import trials_wait
 from recur_tune.search.record.state import ENDED, SearchState
-from recur_tune.sites.slurm.queued import queue_lines
+from recur_tune.sites.slurm.search_jobs import queue_lines
 
 _WORTH_A_WORD = 10.0  # seconds
 _MOST_ROWS = 100  # of a table that somebody reads; to lay out thousands takes seconds

@@ -34,7 +34,7 @@ from recur_tune.search.record.progress import ended_trials
 from recur_tune.search.record.requests import trials_wait
 from recur_tune.search.record.spec import SearchSpec, with_overrides
 from recur_tune.search.record.state import SearchState
-from recur_tune.sites.slurm.queued import chosen_profile, stop_in_queue
+from recur_tune.sites.slurm.search_jobs import chosen_profile, stop_in_queue
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 

@@ -19,7 +19,7 @@ from recur_tune.search.record.directory import SearchDirectory, results_folder
 from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.folder import SlurmFolder
 from recur_tune.sites.slurm.profile import read_profile
-from recur_tune.sites.slurm.queued import chosen_profile
+from recur_tune.sites.slurm.search_jobs import chosen_profile
 
 
 @click.command()

@@ -20,9 +20,9 @@ from recur_tune.search.record.spec import SearchSpec
 from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.folder import SlurmFolder
 from recur_tune.sites.slurm.profile import HERE, Profile
-from recur_tune.sites.slurm.queued import check_not_queued
+from recur_tune.sites.slurm.search_jobs import check_not_queued
 
-_SECONDS_BETWEEN_QUESTIONS = 3.0  # to the queue, which everybody asks
+_SECONDS_BETWEEN_POLLS = 3.0  # to the queue, which everybody asks
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 
@@ -92,7 +92,7 @@ def submit_again(
 def run_here(directory: SearchDirectory) -> None:
     """Run a search in the allocation that this process is in; Ctrl-C once saves the trials, twice ends at once."""
     from recur_tune.sites.slurm.allocation import Allocation
-    from recur_tune.sites.slurm.here import run_in
+    from recur_tune.sites.slurm.interactive import run_in
 
     folder = SlurmFolder(directory)
     folder.create(parse(Profile, {"requeue": False, "allocations": 1}))
@@ -105,7 +105,7 @@ def check_here(spec: SearchSpec, results: Path) -> None:
     """Refuse what cannot work in the allocation that we are in."""
     from recur_tune.search.run.preparation import check_shapes
     from recur_tune.sites.slurm.allocation import Allocation
-    from recur_tune.sites.slurm.here import check_seen
+    from recur_tune.sites.slurm.interactive import check_seen
 
     queue.check_there_is_slurm()
     check_seen(results, Allocation.current())
@@ -124,7 +124,7 @@ def print_script(search: Path, profile: Profile) -> None:
 def follow_search(directory: SearchDirectory) -> None:
     """Show a search live until it has ended, from the queue on; Ctrl-C leaves it alone."""
     folder = SlurmFolder(directory)
-    due, alive, queued = Every(_SECONDS_BETWEEN_QUESTIONS), True, folder.exists
+    due, alive, queued = Every(_SECONDS_BETWEEN_POLLS), True, folder.exists
     told: list[tuple[int, str]] = []
     try:
         with LiveView(directory) as watch:

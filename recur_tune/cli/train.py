@@ -14,7 +14,7 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.known_shapes import PRESETS, PRETRAINING
 from recur_tune.common.parsing import parse
 from recur_tune.common.units import format_count, format_size
-from recur_tune.config.fields import OF_A_RECURRENCE
+from recur_tune.config.fields import RECURRENCE_FIELDS
 from recur_tune.config.schedule import misfit
 from recur_tune.config.trial import TrialConfig
 from recur_tune.tasks import registry as tasks
@@ -27,7 +27,7 @@ _resume = click.option(
     "--resume", is_flag=True, help="Go on with the interrupted run in --out, under its own settings."
 )
 _FIXED_IN_PRETRAINING = (
-    "base", "recurrence", *OF_A_RECURRENCE, *tasks.FIELDS, "bptt_windows", "overlap", "decay", "checkpointing",
+    "base", "recurrence", *RECURRENCE_FIELDS, *tasks.FIELDS, "bptt_windows", "overlap", "decay", "checkpointing",
     "memory_budget",
 )  # fmt: skip
 

@@ -19,7 +19,7 @@ import click
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import results_option
 from recur_tune.common.errors import UserError
-from recur_tune.common.localhost import last_words, other_users
+from recur_tune.common.localhost import last_log_line, other_users
 from recur_tune.search.record.directory import SearchDirectory, results_folder, searches_in
 from recur_tune.training.interrupt import stop_requests
 
@@ -112,7 +112,7 @@ def _stay(server: subprocess.Popen[bytes], asked: Callable[[], bool], log: Path)
     stderr.print("Ctrl-C ends it.")
     while not asked():
         if server.poll() is not None:
-            raise UserError(f"MLflow's server has ended by itself {last_words(log)}.")
+            raise UserError(f"MLflow's server has ended by itself {last_log_line(log)}.")
         time.sleep(0.5)
 
 

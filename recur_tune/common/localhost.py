@@ -37,7 +37,7 @@ def free_ports_from(wanted: int) -> Iterator[int]:
     raise UserError(f"port: no port from {wanted} to {last} can be had; give another with --port.")
 
 
-def comes_up(server: subprocess.Popen[bytes], place: int | Path, page: str) -> bool:
+def wait_until_up(server: subprocess.Popen[bytes], place: int | Path, page: str) -> bool:
     """Wait until a server shows a page on its port or socket; False where it has ended or takes too long."""
     deadline = time.monotonic() + _PATIENCE
     while server.poll() is None and time.monotonic() < deadline:
@@ -77,12 +77,12 @@ def _listens(server: subprocess.Popen[bytes], port: int) -> bool:
     return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in connections)
 
 
-def found_its_port_taken(log: Path) -> bool:
+def port_was_taken(log: Path) -> bool:
     """Whether a server gave up for that reason: a port that was free can be another's before a server wants it."""
     return "address already in use" in log.read_text(errors="replace").lower()
 
 
-def last_words(log: Path) -> str:
+def last_log_line(log: Path) -> str:
     """The end of what a server said before it gave up, and where the rest is."""
     said = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
     return f"({said[-1][:200]}); all that it said is in {log}"

@@ -10,24 +10,24 @@ from typing import Any
 from recur_tune.config.trial import TrialConfig
 from recur_tune.recurrences.registry import FIELDS, NONE, canonical, fields_of
 
-OF_A_RECURRENCE = frozenset({*FIELDS, "recurrence_rate", "trainable"})
-_OF_ANY = OF_A_RECURRENCE - FIELDS.keys()
+RECURRENCE_FIELDS = frozenset({*FIELDS, "recurrence_rate", "trainable"})
+_OF_ANY = RECURRENCE_FIELDS - FIELDS.keys()
 
 
 def own_fields(config: TrialConfig) -> dict[str, Any]:
     """A trial's fields without those that mean nothing in it."""
-    own_values = own(config.recurrence, dict(config))
-    return {name: value for name, value in own_values.items() if name not in config.foreign_fields}
+    values = own_values(config.recurrence, dict(config))
+    return {name: value for name, value in values.items() if name not in config.foreign_fields}
 
 
-def own(recurrence: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
+def own_values(recurrence: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
     """Of some values by field, those of fields that a trial with this recurrence has; all where it is not known.
 
     Where a space lists a recurrence's fields beside it and not below, the sampler decides them for other trials too.
     """
     if recurrence is None:
         return dict(values)
-    foreign = OF_A_RECURRENCE - fields_of(recurrence)
+    foreign = RECURRENCE_FIELDS - fields_of(recurrence)
     if canonical(recurrence) != NONE:
         foreign -= _OF_ANY
     return {name: value for name, value in values.items() if name not in foreign}

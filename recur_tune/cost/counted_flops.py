@@ -103,12 +103,12 @@ def _frozen_step(shape: str, window: int, windows: int, kept: int) -> int:
     return counter.get_total_flops()
 
 
-def simulated_batch(windows: int, lanes: int, window: int) -> WindowBatch:
+def simulated_batch(windows: int, chains: int, window: int) -> WindowBatch:
     """Chains that begin a document each and go on with it."""
     return WindowBatch(
-        inputs_WBT=torch.zeros((windows, lanes, window), dtype=torch.long),
-        targets_WBT=torch.zeros((windows, lanes, window), dtype=torch.long),
-        fresh_WB=torch.zeros((windows, lanes), dtype=torch.bool),
+        inputs_WBT=torch.zeros((windows, chains, window), dtype=torch.long),
+        targets_WBT=torch.zeros((windows, chains, window), dtype=torch.long),
+        fresh_WB=torch.zeros((windows, chains), dtype=torch.bool),
         starts=("all", *["none"] * (windows - 1)),  # type: ignore[arg-type]
         scored=1,
         step_scored=1,

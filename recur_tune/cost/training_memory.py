@@ -34,33 +34,33 @@ _SIMULATED_KEPT = 3  # or from one of this length, where all windows are kept
 _WORKSPACES = 6 * 2**25
 
 
-def predict_peak_memory(config: TrialConfig, base: PretrainedConfig, lanes: int | None = None) -> int:
+def predict_peak_memory(config: TrialConfig, base: PretrainedConfig, chains: int | None = None) -> int:
     """Bytes of weights, gradients, optimiser state, batch and activations at the worst moment of a step.
 
     It is the step that the trial will run: on a GPU with kernels, or operation by operation, as the trial chooses.
-    `lanes` is one worker's share of the batch; the default is all of it.
+    `chains` is one worker's share of the batch; the default is all of it.
     """
-    return plan_memory(config, base, resolve_plan(config, base, lanes), lanes or config.batch)
+    return plan_memory(config, base, resolve_plan(config, base, chains), chains or config.batch)
 
 
-def resolve_plan(config: TrialConfig, base: PretrainedConfig, lanes: int | None = None) -> Plan:
+def resolve_plan(config: TrialConfig, base: PretrainedConfig, chains: int | None = None) -> Plan:
     """What to keep from the forward pass; `auto` spends its budget where it buys most speed.
 
     As many whole windows as fit: each saves running it a second time.
     """
-    lanes = lanes or config.batch
+    chains = chains or config.batch
     if config.checkpointing != "auto":
         return fixed_plan(config.checkpointing, config.bptt_windows)
     assert config.memory_budget is not None
     low, high = 0, config.bptt_windows
     while low < high:  # the largest number of kept windows that fits; 0 when not even one does
         kept = (low + high + 1) // 2
-        if plan_memory(config, base, Plan(kept), lanes) <= config.memory_budget:
+        if plan_memory(config, base, Plan(kept), chains) <= config.memory_budget:
             low = kept
         else:
             high = kept - 1
     if not low:
-        least = plan_memory(config, base, fixed_plan("all", config.bptt_windows), lanes)
+        least = plan_memory(config, base, fixed_plan("all", config.bptt_windows), chains)
         raise UserError(
             f"memory_budget: {config.memory_budget} bytes are less than the {least} that a step needs with all windows "
             "recomputed; allow more, or choose a smaller batch or window."
@@ -68,7 +68,7 @@ def resolve_plan(config: TrialConfig, base: PretrainedConfig, lanes: int | None 
     return Plan(low)
 
 
-def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: int) -> int:
+def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, chains: int) -> int:
     """The predicted peak under a plan."""
     device = default_device()
     described = recurrent_config(base, config.recurrence_spec, config.dropout)
@@ -77,14 +77,14 @@ def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: 
         _forget_inside_the_kernel(described)
     shape = described.to_json_string(use_diff=False)
     precision: Precision = "bfloat16" if uses_bfloat16(device, config.precision) else "float32"
-    execution = chosen_execution(config, device, workers=-(-config.batch // lanes))
+    execution = chosen_execution(config, device, workers=-(-config.batch // chains))
 
     def simulated(windows: int, kept: int) -> _Simulation:
         return _simulate(
             shape,
             config.window,
             windows,
-            lanes,
+            chains,
             precision,
             Plan(kept),
             device.type == "cuda",
@@ -99,7 +99,7 @@ def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: 
         return simulated(windows, kept).peak
     # Every further window adds the same bytes: its tokens, and if it is kept its activations, otherwise the state that
     # waits for the backward pass. The first kept window is apart, since recomputing takes as much.
-    tokens = lanes * (2 * 8 * config.window + 1)
+    tokens = chains * (2 * 8 * config.window + 1)
     if stops_gradients:  # nothing is kept, and no state waits
         return simulated(_SIMULATED_WINDOWS, 1).peak + (windows - _SIMULATED_WINDOWS) * tokens
     if keeps_all:
@@ -108,7 +108,7 @@ def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: 
     short_kept = 1 if kept == 1 else _SIMULATED_KEPT
     short = simulated(_SIMULATED_WINDOWS, short_kept)
     further, further_kept = windows - _SIMULATED_WINDOWS, kept - short_kept
-    waiting = lanes * state_bytes(config, state_floats(config, shape_of(base.to_dict()), base))
+    waiting = chains * state_bytes(config, state_floats(config, shape_of(base.to_dict()), base))
     return short.peak + further * tokens + further_kept * short.activations + (further - further_kept) * waiting
 
 
@@ -122,7 +122,7 @@ class _Simulation:
 
 @cache
 def _simulate(
-    shape: str, window: int, windows: int, lanes: int, precision: Precision, plan: Plan, on_gpu: bool, trainable: str,
+    shape: str, window: int, windows: int, chains: int, precision: Precision, plan: Plan, on_gpu: bool, trainable: str,
     execution: Execution,
 ) -> _Simulation:  # fmt: skip
     """Only what moves bytes is an argument, so that trials which differ in the rest share an answer."""
@@ -137,7 +137,7 @@ def _simulate(
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         optimizer.step()  # makes the moments, which exist from the second step on
         optimizer.zero_grad(set_to_none=True)
-        batch = simulated_batch(windows, lanes, window)
+        batch = simulated_batch(windows, chains, window)
         tracker, added = MemoryTracker(), list[int]()
 
         @contextmanager

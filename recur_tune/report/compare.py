@@ -15,7 +15,7 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.units import format_count, format_duration
 from recur_tune.config.trial import TrialConfig
 from recur_tune.report.figures.front import Front, Group, thin_names
-from recur_tune.report.figures.marks import COLOURS, SYMBOLS, Figure, Kind, Panel, layout
+from recur_tune.report.figures.style import COLOURS, SYMBOLS, Figure, MarkerStyle, Panel, layout
 from recur_tune.report.page import cell, page, section, table
 from recur_tune.report.search_view import SearchView, read_search
 from recur_tune.search.record.directory import SearchDirectory
@@ -111,7 +111,7 @@ class Comparison:
         colour = COLOURS[(at + at // len(SYMBOLS)) % len(COLOURS)]
         on_front = {trial.number for trial in self.fronts[at]}
         beaten = [trial for trial in complete if trial.number not in on_front]
-        look = Kind(self.searches[at].name, SYMBOLS[at % len(SYMBOLS)], "solid", colour)
+        look = MarkerStyle(self.searches[at].name, SYMBOLS[at % len(SYMBOLS)], "solid", colour)
         return Group(look, self.fronts[at], beaten)
 
     def _traces(self, at: int, drawn: Front) -> list[Figure]:

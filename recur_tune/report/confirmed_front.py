@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from recur_tune.report.figures.marks import GREY, KINDS, Figure, Panel, axis, layout
 from recur_tune.report.figures.pictures import MARKERS, empty_picture, legend_below, plot, save_picture
+from recur_tune.report.figures.style import GREY, STYLES, Figure, Panel, axis, layout
 from recur_tune.report.search_view import SearchView
 from recur_tune.search.record.confirmation import Confirmation, Confirmed, confirmation
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES, Objective
@@ -76,7 +76,7 @@ def _legend(kinds: set[str], found: Confirmation) -> list[object]:
 
     entries: list[object] = [
         Line2D([], [], linestyle="", marker=MARKERS[look.symbol], color=look.colour, markersize=8, label=look.title)
-        for kind, look in KINDS.items() if kind in kinds
+        for kind, look in STYLES.items() if kind in kinds
     ]  # fmt: skip
     if any(point.no_better_than for point in found.points):
         label = "no better than a cheaper one"
@@ -96,7 +96,7 @@ def confirmed_figure(
     x_axis = axis(cost, [point.trial.costs[cost.name] for point in found.points], fixed=fixed)
     places = {point.trial.name: (point.trial.costs[cost.name], point.mean) for point in found.points}
     links = [_link(places[one.trial.name], places[one.no_better_than]) for one in found.points if one.no_better_than]
-    traces = [_marks([one for one in found.points if kind_of(one.trial) == kind], cost, kind) for kind in KINDS]
+    traces = [_marks([one for one in found.points if kind_of(one.trial) == kind], cost, kind) for kind in STYLES]
     return {
         "data": [trace for trace in traces if trace["x"]],
         "layout": layout(_HEIGHT, xaxis=x_axis, yaxis=y_axis, shapes=links),
@@ -104,7 +104,7 @@ def confirmed_figure(
 
 
 def _marks(own: list[Confirmed], cost: Objective, kind: str) -> Figure:
-    look = KINDS[kind]
+    look = STYLES[kind]
     return {
         "type": "scatter", "mode": "markers+text", "name": look.title, "textposition": "top right",
         "x": [point.trial.costs[cost.name] for point in own], "y": [point.mean for point in own],

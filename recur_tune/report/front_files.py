@@ -12,12 +12,12 @@ import numpy as np
 
 from recur_tune.common.files import write_text
 from recur_tune.common.units import format_count
-from recur_tune.config.fields import own
+from recur_tune.config.fields import own_values
 from recur_tune.recurrences.registry import canonical
 from recur_tune.report.figures.front import Front, by_kind
 from recur_tune.report.figures.labels import Place, visible, write_names
-from recur_tune.report.figures.marks import GREY, KINDS, short
 from recur_tune.report.figures.pictures import empty_picture, legend_below, plot, save_picture
+from recur_tune.report.figures.style import GREY, STYLES, short
 from recur_tune.search.record.front import front
 from recur_tune.search.record.objectives import OBJECTIVES, Objective
 from recur_tune.search.record.spec import SearchSpec
@@ -73,7 +73,7 @@ def front_figure(state: SearchState, objectives: Sequence[str], title: str) -> F
         axes.text(0.5, 0.5, "no trial has values yet", ha="center", color=GREY, transform=axes.transAxes)
         return figure
     plot(axes, asked, names=False)
-    if text := _left_out(axes, drawn.places(drawn.complete), drawn.places(drawn.stopped)):
+    if text := _left_out(axes, drawn.positions(drawn.complete), drawn.positions(drawn.stopped)):
         axes.annotate(text, (1, 1.01), xycoords="axes fraction", ha="right", va="bottom", fontsize=8, color=GREY)
     entries = axes.get_legend_handles_labels()[0]
     _legend_in_columns(figure, entries[: len(drawn.groups)], entries[len(drawn.groups) :])
@@ -142,7 +142,7 @@ def _hover(trial: TrialRecord, objectives: Sequence[str]) -> str:
     lines = [f"<b>{trial.name}</b> {trial.state}{f' ({trial.role})' if trial.role else ''}{stood}"]
     for objective in (OBJECTIVES[name] for name in objectives):
         lines.append(f"{objective.title}: {_formatted(trial, objective)}")
-    params = own(trial.params.get("recurrence"), trial.params)
+    params = own_values(trial.params.get("recurrence"), trial.params)
     lines += [f"{html.escape(name)} = {html.escape(short(value))}" for name, value in params.items()]
     return "<br>".join(lines)
 
@@ -154,4 +154,4 @@ def _formatted(trial: TrialRecord, objective: Objective) -> str:
 def _kind(trial: TrialRecord) -> str | None:
     """Its recurrence where the search decides that; None where all trials are of one kind."""
     kind = canonical(trial.params.get("recurrence"))
-    return kind if kind in KINDS else None
+    return kind if kind in STYLES else None

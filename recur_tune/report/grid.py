@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from recur_tune.config.fields import own
+from recur_tune.config.fields import own_values
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.space import Choice, Fixed, Parameter, Range, Space
 from recur_tune.search.record.spec import SearchSpec
@@ -45,7 +45,7 @@ class Grid:
             if point not in known:
                 values = {name: values[at] for (name, values), at in zip(axes.items(), point, strict=True)}
                 chosen = space.fields_at(rest | values)
-                has = own(chosen.get("recurrence"), chosen)
+                has = own_values(chosen.get("recurrence"), chosen)
                 key = tuple(item for item in has.items() if item[0] in fields)
                 if key not in known:
                     known[key] = len(configs)

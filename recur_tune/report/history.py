@@ -86,7 +86,7 @@ def spans(events: Iterable[Event]) -> list[Span]:
     return closed
 
 
-def lanes(stretches: Iterable[Span], most: int) -> dict[str, list[Span]]:
+def timeline_rows(stretches: Iterable[Span], most: int) -> dict[str, list[Span]]:
     """Spans by the row that they are drawn in: a worker each or, where those are many, as few as a host needs.
 
     Where every trial has a process of its own, a row each would be a staircase that says nothing about load.

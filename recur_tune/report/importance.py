@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from recur_tune.report.figures.marks import Figure, Panel, layout, plain_axis
+from recur_tune.report.figures.style import Figure, Panel, layout, plain_axis
 from recur_tune.report.search_view import SearchView
 from recur_tune.report.shares import Shares, shares_of
 from recur_tune.search.record.objectives import OBJECTIVES

@@ -16,7 +16,7 @@ from recur_tune.common.parsing import finite
 from recur_tune.common.units import format_count, format_duration
 from recur_tune.recurrences.registry import NONE
 from recur_tune.report.confirmed_front import confirmed_panel
-from recur_tune.report.figures.marks import Panel
+from recur_tune.report.figures.style import Panel
 from recur_tune.report.importance import importance_panel
 from recur_tune.report.panels import front_panel, windows_panel
 from recur_tune.report.parallel import parallel_panel

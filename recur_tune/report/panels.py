@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from recur_tune.report.figures.front import EDGE, Front, by_kind, points
-from recur_tune.report.figures.marks import KINDS, Figure, Panel, axis, layout, plain_axis, usual_top
+from recur_tune.report.figures.style import STYLES, Figure, Panel, axis, layout, plain_axis, usual_top
 from recur_tune.report.search_view import SearchView
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.state import TrialRecord, values_of
@@ -49,7 +49,7 @@ def windows_panel(search: SearchView) -> Panel:
     qualities = values_of(search.complete, search.quality)
     top = usual_top(qualities)
     traces: list[Figure] = []
-    for kind, look in KINDS.items():
+    for kind, look in STYLES.items():
         own = [trial for trial in search.complete if search.kind(trial) == kind]
         best = best_by_window(search, own)
         marker = {"symbol": look.symbol, "color": look.colour, "size": 7, "opacity": 0.3}

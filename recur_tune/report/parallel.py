@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from recur_tune.report.figures.marks import GREY, Figure, Panel, layout, round_powers, short, span, ticks
+from recur_tune.report.figures.style import GREY, Figure, Panel, layout, round_powers, short, span, ticks
 from recur_tune.report.search_view import SearchView
 from recur_tune.search.record.objectives import OBJECTIVES, Objective
 from recur_tune.search.record.space import Range

@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 
 from recur_tune.common.units import format_duration
-from recur_tune.report.figures.marks import (
+from recur_tune.report.figures.style import (
     GREY,
-    KINDS,
+    STYLES,
     Figure,
     Panel,
     axis,
@@ -17,7 +17,7 @@ from recur_tune.report.figures.marks import (
     plain_axis,
     usual_top,
 )
-from recur_tune.report.history import Span, lanes
+from recur_tune.report.history import Span, timeline_rows
 from recur_tune.report.search_view import SearchView
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.state import TrialRecord, values_of
@@ -51,7 +51,7 @@ def volume_panel(search: SearchView) -> Panel:
         return Panel.of_words(key, title, "No trial at full budget is better than the reference point yet.")
     unit, name = time_unit(search.volumes[-1].seconds)
     ended = [volume for volume in search.volumes if volume.trial is not None]
-    line = {"shape": "hv", "color": KINDS["none"].colour, "width": 2}
+    line = {"shape": "hv", "color": STYLES["none"].colour, "width": 2}
     traces: list[Figure] = [
         {
             "type": "scatter", "mode": "lines", "name": "hypervolume", "line": line, "hoverinfo": "skip",
@@ -114,7 +114,7 @@ def curve(search: SearchView, trial: TrialRecord) -> list[tuple[int, float]]:
 
 
 def _curve(search: SearchView, trial: TrialRecord, points: Sequence[tuple[int, float]]) -> Figure:
-    look = KINDS[search.kind(trial)]
+    look = STYLES[search.kind(trial)]
     return {
         "type": "scatter", "mode": "lines+markers", "name": trial.name, "showlegend": False,
         "x": [tokens for tokens, _ in points], "y": [value for _, value in points],
@@ -151,7 +151,7 @@ def _legend(search: SearchView) -> list[Figure]:
             "line": {"color": look.colour, "dash": look.dash, "width": 1.6},
             "marker": {"symbol": look.symbol, "size": 7, "color": look.colour},
         }
-        for kind, look in KINDS.items() if kind in kinds
+        for kind, look in STYLES.items() if kind in kinds
     ]  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def timeline_panel(search: SearchView) -> Panel:
     key, title = "timeline", "Where the time went"
     if not search.spans:
         return Panel.of_words(key, title, "No worker has taken a trial yet.")
-    rows = lanes(search.spans, _MOST_ROWS)
+    rows = timeline_rows(search.spans, _MOST_ROWS)
     unit, name = time_unit(max(search.state.active_seconds, 1))
     traces = []
     for state, (words, colour, pattern) in _ENDS.items():

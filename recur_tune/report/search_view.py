@@ -14,9 +14,9 @@ import numpy as np
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.units import format_count
-from recur_tune.config.fields import own, train_command
+from recur_tune.config.fields import own_values, train_command
 from recur_tune.config.trial import TrialConfig
-from recur_tune.report.figures.marks import short
+from recur_tune.report.figures.style import short
 from recur_tune.report.history import Span, Volume, spans, volumes
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front, search_hypervolume
@@ -94,7 +94,7 @@ class SearchView:
 
     def params(self, trial: TrialRecord) -> dict[str, Any]:
         """What the search decided for a trial, as far as the trial has it."""
-        return own(self.kind(trial), trial.params)
+        return own_values(self.kind(trial), trial.params)
 
     def command(self, trial: TrialRecord) -> str:
         """What to type to train a trial again."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from recur_tune.cost.descriptors import COSTS
 from recur_tune.report.closed_costs import closed_form
-from recur_tune.report.figures.marks import usual_top
+from recur_tune.report.figures.style import usual_top
 from recur_tune.report.grid import Grid
 from recur_tune.report.ridge import Columns, best_ridge, fitted, left_out
 from recur_tune.report.search_view import SearchView

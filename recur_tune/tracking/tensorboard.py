@@ -23,7 +23,7 @@ from recur_tune.common.files import whole_folder, writing
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front, search_hypervolume
 from recur_tune.search.record.state import ENDED, Event, SearchState, TrialRecord
-from recur_tune.tracking.mlflow.news import reported
+from recur_tune.tracking.mlflow.run_updates import reported
 
 EVENT_FILE = "events.out.tfevents.recur-tune"  # TensorBoard looks for the middle of it; the end makes it ours
 SEARCH = "search"  # the search's own run, among T0, T1 and so on
@@ -71,8 +71,8 @@ def _read(directory: SearchDirectory) -> tuple[SearchState, dict[str, list[Value
         if event.get("state") in ENDED and event["trial"] in state.trials:
             objectives = directory.spec.objectives
             best = front(state.trials.values(), objectives)
-            measures = {"hypervolume": search_hypervolume(state, objectives), "front_size": len(best)}
-            values[SEARCH] += _finite(measures, event, sum(1 for _ in state.in_state(*ENDED)))
+            metrics = {"hypervolume": search_hypervolume(state, objectives), "front_size": len(best)}
+            values[SEARCH] += _finite(metrics, event, sum(1 for _ in state.in_state(*ENDED)))
     return state, values
 
 

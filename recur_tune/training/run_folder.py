@@ -61,7 +61,7 @@ def run_in_folder(
     with whole_folder(folder) as partial:
         write_yaml(partial / TRIAL, config.plain_values())
     report: Report | None = None
-    with stop_requests() as stop_requested, _out_of_memory_is_the_users_business(config):
+    with stop_requests() as stop_requested, _out_of_memory_as_user_error(config):
         for report in trainer.run():
             append_line(folder / REPORTS, json.dumps(report.to_dict()))
             if report.best:
@@ -88,7 +88,7 @@ def run_in_folder(
 
 
 @contextmanager
-def _out_of_memory_is_the_users_business(config: TrialConfig) -> Iterator[None]:
+def _out_of_memory_as_user_error(config: TrialConfig) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:

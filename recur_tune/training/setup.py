@@ -34,5 +34,5 @@ def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Tra
     if config.trainable == "recurrence":
         model.freeze_body()
     model.config.window, model.config.overlap = config.window, config.overlap
-    plan = resolve_plan(config, model.config, lanes=max(1, config.batch // worker_count()))
+    plan = resolve_plan(config, model.config, chains=max(1, config.batch // worker_count()))
     return Trainer(config, model, plan, train, validation, device or default_device()), tokenizer

@@ -65,11 +65,11 @@ def test_an_estimate_is_what_a_real_step_of_the_busier_of_two_workers_takes(vari
     assert cost.costs["parameters"] == sum(p.numel() for p in model.parameters())
     added = [p.numel() for name, p in model.named_parameters() if name.startswith("recurrence.")]
     assert cost.recurrence_parameters == sum(added) and bool(added) == (config.recurrence_spec is not None)
-    lanes = 2  # of three chains
-    batch, chain = full_batch(WINDOWS, lanes, SIZE), Chain(model, fixed_plan(policy, WINDOWS))
+    chains = 2  # of three chains
+    batch, chain = full_batch(WINDOWS, chains, SIZE), Chain(model, fixed_plan(policy, WINDOWS))
     optimizer = make_optimizer(model, 1e-3, 0.0)
     counted = operations(lambda: train_step(chain, optimizer, batch, clip_norm=1.0, precision="float32"))
-    assert cost.costs["training_flops_per_token"] == pytest.approx(counted / (lanes * WINDOWS * SIZE), rel=1e-12)
+    assert cost.costs["training_flops_per_token"] == pytest.approx(counted / (chains * WINDOWS * SIZE), rel=1e-12)
     # The second step: only now are there the optimiser's moments.
     assert cost.costs["peak_memory"] == pytest.approx(
         track_step(MemoryTracker(), chain, optimizer, batch, "float32"), rel=0.01

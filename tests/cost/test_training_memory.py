@@ -95,7 +95,7 @@ def test_a_long_chain_whose_price_comes_from_a_short_one_needs_that_in_a_real_st
 def test_a_fixed_policy_is_priced_as_its_plan():
     config, base = config_of(checkpointing="none"), small_config(**SHAPE)
     assert predict_peak_memory(config, base) == plan_memory(config, base, Plan(3), LANES)
-    assert predict_peak_memory(config, base, lanes=1) < predict_peak_memory(config, base)
+    assert predict_peak_memory(config, base, chains=1) < predict_peak_memory(config, base)
 
 
 def test_auto_stays_within_its_budget_and_keeps_more_with_more():

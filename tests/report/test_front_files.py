@@ -27,9 +27,9 @@ from tests.search.record import OBJECTIVES, state_of, trial
 from tests.tracking.marks import (
     CHOICES,
     CIRCLE,
-    KINDS,
     STATES,
     STOPPED,
+    STYLES,
     colour_of,
     crowd,
     drawn_marks,
@@ -125,7 +125,7 @@ def test_the_legend_has_an_entry_for_each_thing_that_is_there(name: str, objecti
     found = {entry.get_label(): entry for entry in entries if entry.get_label().strip()}
     trials, titles = ended(name, objectives), {}
     for one in trials:  # also those of a kind that has none at full budget
-        title, shape, colour = KINDS[one.params.get("recurrence")]
+        title, shape, colour = STYLES[one.params.get("recurrence")]
         titles[title] = shape
         assert CHOICES[objectives][2] or colour_of(found[title]) == colour
     looks = {"front": "on the front", "beaten": "complete, but beaten", "stopped": "stopped early, where it stood"}

@@ -13,7 +13,7 @@ import pytest
 
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.descriptors import COSTS
-from recur_tune.report.figures.marks import Panel
+from recur_tune.report.figures.style import Panel
 from recur_tune.report.grid import Grid, axes_of
 from recur_tune.report.importance import importance_panel, importances
 from recur_tune.report.ridge import Columns, fitted, left_out

@@ -12,7 +12,7 @@ import pytest
 from recur_tune.common.parsing import parse
 from recur_tune.config.fields import train_command
 from recur_tune.config.trial import TrialConfig
-from recur_tune.report.figures.marks import Panel, names_with_room, usual_top
+from recur_tune.report.figures.style import Panel, names_with_room, usual_top
 from recur_tune.report.page import report_panels
 from recur_tune.report.panels import best_by_window, front_panel, windows_panel
 from recur_tune.report.progress import curves_panel, time_unit, timeline_panel, volume_panel

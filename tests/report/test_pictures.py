@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from recur_tune.report.figures.marks import Panel
 from recur_tune.report.figures.pictures import picture_of, write_picture
+from recur_tune.report.figures.style import Panel
 from recur_tune.report.panels import front_panel, windows_panel
 from recur_tune.report.progress import curves_panel, volume_panel
 from recur_tune.report.search_view import read_search

@@ -14,7 +14,7 @@ from mlflow.protos.databricks_pb2 import ENDPOINT_NOT_FOUND
 
 from recur_tune.search.record.directory import MODEL, SearchDirectory
 from recur_tune.search.record.tracking_place import NOTE, tracking_uri
-from recur_tune.tracking.mlflow.tracker import Tracker, Undelivered
+from recur_tune.tracking.mlflow.tracker import DeliveryFailed, Tracker
 from tests.tracking.tracked import Seen, complete, search
 from tests.tracking.unheard import Unheard
 
@@ -156,7 +156,7 @@ def test_a_call_that_arrived_unnoted_duplicates_nothing(
             try:
                 end(directory, tracker)
                 return
-            except Undelivered:
+            except DeliveryFailed:
                 pass
 
     train(directory, 1, 50.0)

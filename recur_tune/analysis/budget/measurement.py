@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from recur_tune.analysis.budget.contender import Contender, contend
 from recur_tune.analysis.budget.timing import alternate
+from recur_tune.analysis.budget.training_probe import TrainingProbe, probe_training
 from recur_tune.analysis.budget.verdict import Cost
 from recur_tune.common.errors import UserError
 from recur_tune.ops.device import default_device
@@ -70,9 +70,9 @@ def measure(
         progress: Hears how many rounds are over.
     """
     device = default_device()
-    with _out_of_memory_is_the_users_business(runs):
+    with _out_of_memory_as_user_error(runs):
         one, other = (
-            contend(run, corpus, device, lambda tokens, run=run: score(run, tokens))  # type: ignore[misc]
+            probe_training(run, corpus, device, lambda tokens, run=run: score(run, tokens))  # type: ignore[misc]
             for run, corpus in zip(runs, corpora, strict=True)
         )
         times = alternate(one.steps, other.steps, rounds, device, progress)
@@ -81,14 +81,14 @@ def measure(
     )
 
 
-def _measured(contender: Contender, times: list[float]) -> Measured:
-    metrics = contender.evaluation.metrics()
+def _measured(probe: TrainingProbe, times: list[float]) -> Measured:
+    metrics = probe.evaluation.metrics()
     quality = {name: metrics[name] for name in ("accuracy", "perplexity", "token_perplexity", "bits_per_byte")}
-    cost = Cost(contender.peak_memory, statistics.median(times))
-    return Measured(contender.run, contender.config.recurrence, cost, contender.recorded_memory, quality)
+    cost = Cost(probe.peak_memory, statistics.median(times))
+    return Measured(probe.run, probe.config.recurrence, cost, probe.recorded_memory, quality)
 
 
-def _remarks(one: Contender, other: Contender, corpora: tuple[str, str]) -> list[str]:
+def _remarks(one: TrainingProbe, other: TrainingProbe, corpora: tuple[str, str]) -> list[str]:
     fields = [(name, getattr(one.config, name), getattr(other.config, name)) for name in _ALIKE]
     unlike = [f"{name} ({mine} and {theirs})" for name, mine, theirs in fields if mine != theirs]
     remarks = []
@@ -113,7 +113,7 @@ def _name(device: torch.device) -> str:
 
 
 @contextmanager
-def _out_of_memory_is_the_users_business(runs: tuple[Path, Path]) -> Iterator[None]:
+def _out_of_memory_as_user_error(runs: tuple[Path, Path]) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:

@@ -78,10 +78,10 @@ def continuations(
         places = missing[begin : begin + batch]
         steps = 0
 
-        def proceed(made: int = len(done), lanes: int = len(places)) -> None:
+        def proceed(made: int = len(done), rows: int = len(places)) -> None:
             nonlocal steps
             steps += 1
-            progress(made * sampling.tokens + lanes * min(steps, sampling.tokens))
+            progress(made * sampling.tokens + rows * min(steps, sampling.tokens))
 
         draws = np.stack([np.random.default_rng([sampling.seed, at]).random(sampling.tokens) for at in places])
         written = continue_texts(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recur_tune.analysis.topics.comparison import OTHER, TRUTH, Comparison
-from recur_tune.report.figures.marks import COLOURS, GREY, SYMBOLS, Figure, Panel, layout, plain_axis
+from recur_tune.report.figures.style import COLOURS, GREY, SYMBOLS, Figure, Panel, layout, plain_axis
 
 _HEIGHT = 460
 

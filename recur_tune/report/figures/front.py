@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from recur_tune.report.figures.marks import (
+from recur_tune.report.figures.style import (
+    DEFAULT_STYLE,
     GREY,
     GRID,
-    KINDS,
-    OF_ANY_KIND,
+    STYLES,
     Figure,
-    Kind,
+    MarkerStyle,
     axis,
     colour_axis,
     colour_values,
@@ -44,7 +44,7 @@ _STOPPED = {"size": 8, "opacity": 0.6}
 class Group:
     """Trials in one shape: those of one kind, or of one search among several."""
 
-    look: Kind
+    look: MarkerStyle
     best: Sequence[TrialRecord]  # on the front
     beaten: Sequence[TrialRecord]  # at full budget
     stopped: Sequence[TrialRecord] = ()  # before it
@@ -72,7 +72,7 @@ def by_kind(
         Group(
             look, *([one for one in trials if kind_of(one) == kind] for trials in (on_front.values(), beaten, stopped))
         )
-        for kind, look in [*KINDS.items(), (None, OF_ANY_KIND)]
+        for kind, look in [*STYLES.items(), (None, DEFAULT_STYLE)]
     ]
     return [group for group in groups if group.best or group.beaten or group.stopped]
 
@@ -114,10 +114,10 @@ class Front:
         half = float(np.median(values_of([*self.complete, *self.stopped], self.y)))
         top = max(2 * max(y) - min(y), min(half, worst))
         left, right = _again_as_wide(min(x), max(x))
-        near = [left <= across <= right and up <= top for across, up in self.places(self.stopped)]
+        near = [left <= across <= right and up <= top for across, up in self.positions(self.stopped)]
         return [*shown, *(trial for trial, is_near in zip(self.stopped, near, strict=True) if is_near)]
 
-    def places(self, trials: Sequence[TrialRecord]) -> list[tuple[float, float]]:
+    def positions(self, trials: Sequence[TrialRecord]) -> list[tuple[float, float]]:
         """Where trials stand along the two axes."""
         return list(zip(values_of(trials, self.x), values_of(trials, self.y), strict=True))
 
@@ -173,7 +173,7 @@ class Front:
         )
         return kinds + [_entry(title, **look) for there, title, look in others if there]
 
-    def _own_colour(self, look: Kind) -> str:
+    def _own_colour(self, look: MarkerStyle) -> str:
         return _LINE if self.colour else look.colour
 
     def _hollow(self, group: Group) -> Figure:
@@ -201,7 +201,7 @@ class Front:
         return points(trials, self.x, self.y, name, marker=symbol | marker | own) | _of(group.look)
 
 
-def _of(look: Kind) -> Figure:
+def _of(look: MarkerStyle) -> Figure:
     """What is drawn of a kind comes and goes with its entry in the legend."""
     return {"legendgroup": look.title, "showlegend": False}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recur_tune.report.figures.marks import GREY
+from recur_tune.report.figures.style import GREY
 
 if TYPE_CHECKING:  # it takes a while to import
     from matplotlib.axes import Axes

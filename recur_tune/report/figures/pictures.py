@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import whole_folder
 from recur_tune.recurrences.registry import MARKS
-from recur_tune.report.figures.marks import GREY, GRID, Figure, Panel
+from recur_tune.report.figures.style import GREY, GRID, Figure, Panel
 
 if TYPE_CHECKING:  # it takes a while to import
     from matplotlib.axes import Axes

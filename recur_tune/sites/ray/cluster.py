@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import cache_folder
-from recur_tune.common.throttle import Every
-from recur_tune.search.record.spec import Resources
-from recur_tune.sites.ray.gpu_packing import PARTS, Card, smallest_card
 from recur_tune.sites.ray.internals import print_no_messages
 from recur_tune.sites.ray.liveness import ClusterLost, while_connecting
 from recur_tune.sites.ray.sigterm import own_sigterm
@@ -73,12 +69,12 @@ class Cluster:
 
 @contextmanager
 def connected(
-    address: str | None, about: Mapping[str, str] = {}, last_words: Callable[[ClusterLost], None] = lambda loss: None
+    address: str | None, about: Mapping[str, str] = {}, on_stuck: Callable[[ClusterLost], None] = lambda loss: None
 ) -> Iterator[Cluster]:
     """Start a cluster of our own, or join the one at `address`; at the end only our own is stopped.
 
     The dashboard's page of this job shows what it is `about`. Where the cluster is lost while we wait for it in Ray,
-    `last_words` are called from a thread and should end the process.
+    `on_stuck` are called from a thread and should end the process.
     """
     for name, value in (_SETTINGS | START_UP).items():
         os.environ.setdefault(name, value)
@@ -89,9 +85,9 @@ def connected(
     import ray
 
     already = ray.is_initialized()
-    with while_connecting(address, last_words):
+    with while_connecting(address, on_stuck):
         url = None if already else _init(address, about)
-        nodes = _living_nodes()
+        nodes = living_nodes()
     for name in ("ray", "ray.tune", "ray.train", "ray.data"):
         logging.getLogger(name).setLevel(logging.CRITICAL)  # the search's own log says why a trial failed
     lost = False
@@ -141,105 +137,14 @@ def ray_token() -> Path:
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
 
 
-# What the actor takes that waits for a trial's workers. They leave it that much of a core each: otherwise the last of
-# them would never start on a machine whose cores are all given out.
-WAITING_CPU = 0.01
+CLIENT, JOBS = "ray://", ("http://", "https://")
 
 
-@dataclass(frozen=True)
-class Allotment:
-    """What a trial gets on this cluster, and how many fit at a time; at most, where trials share a card."""
-
-    workers: int
-    cpus: float
-    gpus: float
-    at_once: int
-    card: Card | None = None
-
-
-def allot(resources: Resources, cluster: Cluster, card: Card | None = None) -> Allotment:
-    """Refuse at once what the cluster will never have; Ray would wait for ever. Trials share the `card` where one is
-    given."""
-    gpus = resources.gpus
-    if gpus == "auto":
-        gpus = 1.0 if cluster.gpus else 0.0
-    places = sum(_places(node, resources.cpus, gpus) for node in cluster.nodes)
-    if places < resources.workers:
-        each = f"{_count(resources.cpus, 'CPU')} and {_count(gpus, 'GPU')}"
-        need = f"{resources.workers} workers with {each} each" if resources.workers > 1 else each
-        have = f"{_count(cluster.cpus, 'CPU')} and {_count(cluster.gpus, 'GPU')}"
-        spread = f" on {len(cluster.nodes)} nodes" if len(cluster.nodes) > 1 else ""
-        raise UserError(f"resources: a trial needs {need}, which {cluster.name} with {have}{spread} will never have.")
-    if card is not None:
-        places = sum(_places(node, resources.cpus, gpus / PARTS) for node in cluster.nodes)
-    return Allotment(resources.workers, resources.cpus, gpus, places // resources.workers, card)
-
-
-def shared_card(resources: Resources, cluster: Cluster) -> tuple[Card | None, str]:
-    """The card that trials share by prediction, and why they do or do not, in a line where there is something to say.
-
-    Only `auto` leaves it to us. Workers of one trial have a GPU each, as NCCL wants it.
-    """
-    if resources.gpus != "auto" or not cluster.gpus:
-        return None, ""
-    if resources.workers > 1:
-        return None, "gpus auto: each worker has a GPU to itself, since a trial has several."
-    import ray
-
-    card = smallest_card(ray.nodes())
-    if card is None:
-        return None, "gpus auto: a trial has a GPU to itself, since nvidia-smi does not tell a whole GPU's memory."
-    at_most = math.ceil(allot(resources, cluster, card).at_once / cluster.gpus)
-    return card, card.why(at_most)
-
-
-class Room:
-    """How many trials there is room for on the cluster as it is now: nodes come and go."""
-
-    def __init__(self, resources: Resources, card: Card | None = None, seconds_between_looks: float = 2.0) -> None:
-        self.resources, self.card = resources, card
-        self.places, self.gpus, self.due = 1, 1, Every(seconds_between_looks)
-
-    def __call__(self) -> int:
-        """As of a moment ago; one at least, since lost nodes may come back. And one more, which waits with its price
-        known: no actor waits for it."""
-        if self.due():
-            cluster = Cluster(None, _living_nodes())
-            with suppress(UserError):
-                self.places = allot(self.resources, cluster, self.card).at_once
-                self.gpus = int(cluster.gpus)
-        return self.places + 1
-
-
-def _living_nodes() -> list[dict[str, float]]:
+def living_nodes() -> list[dict[str, float]]:
+    """What every node that is up has, by resource."""
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]
-
-
-def check_this_machine(resources: Resources) -> None:
-    """The same without a cluster: what a cluster of our own would have here."""
-    import torch
-
-    cpus, gpus = float(os.cpu_count() or 1), float(torch.cuda.device_count())
-    allot(resources, Cluster(None, [{"CPU": cpus, "GPU": gpus}], "this machine"))
-
-
-def _count(number: float, thing: str) -> str:
-    return f"{number:g} {thing}{'' if number == 1 else 's'}"
-
-
-def _places(node: dict[str, float], cpus: float, gpus: float) -> int:
-    """Workers that fit on a node; a fraction of a GPU never spans two."""
-    by_cpu = int(node.get("CPU", 0.0) / cpus + 1e-9)
-    if gpus == 0:
-        return by_cpu
-    have = node.get("GPU", 0.0)
-    by_gpu = int(have / gpus + 1e-9) if gpus >= 1 else int(have) * int(1 / gpus + 1e-9)
-    return min(by_cpu, by_gpu)
-
-
-CLIENT, JOBS = "ray://", ("http://", "https://")
 
 
 def runs_elsewhere(address: str) -> bool:

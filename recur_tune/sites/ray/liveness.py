@@ -16,7 +16,7 @@ from typing import Self
 from recur_tune.common.errors import Paused
 from recur_tune.common.throttle import Every
 
-_SECONDS_BETWEEN_LOOKS = 2.0
+_SECONDS_BETWEEN_PROBES = 2.0
 _PATIENCE = 3  # looks in a row without an answer
 _SECONDS_TO_LEAVE = 5.0
 
@@ -25,26 +25,26 @@ class ClusterLost(Paused):
     """The cluster that a search ran on is gone: worth another try."""
 
 
-class Gone(BaseException):
+class ClusterGone(BaseException):
     """The same inside Ray Tune, which answers every Exception by asking the cluster to end the trials."""
 
 
-class Lifeline:
+class ClusterWatchdog:
     """Looks at the cluster that this process is connected to, for as long as the block lasts.
 
     Args:
-        last_words: Called from a thread when the cluster is gone and the block does not end; it should end the process.
+        on_stuck: Called from a thread when the cluster is gone and the block does not end; it should end the process.
     """
 
-    def __init__(self, last_words: Callable[[ClusterLost], None]) -> None:
+    def __init__(self, on_stuck: Callable[[ClusterLost], None]) -> None:
         import ray
 
         context = ray.get_runtime_context()
         self.address, self.node = context.gcs_address, context.get_node_id()
-        self.last_words, self.due = last_words, Every(_SECONDS_BETWEEN_LOOKS, at_once=False)
+        self.on_stuck, self.due = on_stuck, Every(_SECONDS_BETWEEN_PROBES, at_once=False)
         self.without_node = 0
         self.left, self.lost = threading.Event(), threading.Event()
-        self.thread = threading.Thread(target=self._look, name="lifeline", daemon=True)
+        self.thread = threading.Thread(target=self._look, name="watchdog", daemon=True)
 
     def __enter__(self) -> Self:
         self.thread.start()
@@ -63,7 +63,7 @@ class Lifeline:
         if not self.lost.is_set() and self.due():
             self.without_node = 0 if self._has_node() else self.without_node + 1
         if self.lost.is_set() or self.without_node >= _PATIENCE:
-            raise Gone
+            raise ClusterGone
 
     def _has_node(self) -> bool:
         import ray
@@ -74,11 +74,11 @@ class Lifeline:
         if falls_silent(self.address, self.left):
             self.lost.set()
             if not self.left.wait(_SECONDS_TO_LEAVE):
-                self.last_words(self.loss)
+                self.on_stuck(self.loss)
 
 
 @contextmanager
-def while_connecting(address: str | None, last_words: Callable[[ClusterLost], None]) -> Iterator[None]:
+def while_connecting(address: str | None, on_stuck: Callable[[ClusterLost], None]) -> Iterator[None]:
     """Look at HOST:PORT while Ray connects to it: it waits for minutes for a store that has died meanwhile.
 
     A cluster of our own has no address yet, and `auto` is known to Ray alone: there Ray's patience counts.
@@ -87,7 +87,7 @@ def while_connecting(address: str | None, last_words: Callable[[ClusterLost], No
 
     def look() -> None:
         if address and falls_silent(address, connected) and not connected.wait(_SECONDS_TO_LEAVE):
-            last_words(_loss(address))
+            on_stuck(_loss(address))
 
     if address and ":" in address:
         threading.Thread(target=look, name="connecting", daemon=True).start()
@@ -101,7 +101,7 @@ def falls_silent(address: str, left: threading.Event) -> bool:
     """Whether nobody listens at HOST:PORT any more; no where somebody did until the caller had left."""
     unanswered = 0
     while unanswered < _PATIENCE:
-        if left.wait(_SECONDS_BETWEEN_LOOKS):
+        if left.wait(_SECONDS_BETWEEN_PROBES):
             return False
         unanswered = 0 if answers(address) else unanswered + 1
     return True
@@ -122,9 +122,9 @@ def answers(address: str) -> bool:
 
 
 @contextmanager
-def outside_of_ray(lifeline: Lifeline) -> Iterator[None]:
+def outside_of_ray(watchdog: ClusterWatchdog) -> Iterator[None]:
     """What is raised within Ray Tune because the cluster is gone, in our own words."""
     try:
         yield
-    except Gone:
-        raise lifeline.loss from None
+    except ClusterGone:
+        raise watchdog.loss from None

@@ -8,7 +8,7 @@ from ray.tune import PlacementGroupFactory
 from ray.util.placement_group import PlacementGroup, placement_group
 
 
-class NamedPlaces(PlacementGroupFactory):
+class NamedPlacementGroups(PlacementGroupFactory):
     """What a trial needs, for its actor and for workers beside it; every place where trials run one after the other is
     named after their search."""
 

@@ -1,7 +1,7 @@
 """Trying a site before a search depends on it: a short job on which every node looks around.
 
 On the login node `look_at` submits it and reads what it wrote; in the allocation `main` runs on the first node and
-starts itself, as a witness, on all of them.
+starts itself, as a probe_node, on all of them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from recur_tune.sites.slurm.profile import Profile
 from recur_tune.sites.slurm.steps import step_on
 from recur_tune.sites.slurm.submit import file_system
 
-_SECONDS_FOR_WITNESSES = 40.0
+_SECONDS_TO_PROBE = 40.0
 _LENGTH = 60.0  # of the job
 _LEASE, _FLOCK = "lease", "flock"  # what the first node holds while the others look
 
@@ -92,7 +92,7 @@ def main() -> None:
     """In the allocation: everybody looks around, the first node writes down what they saw."""
     folder = Path(sys.argv[1])
     if len(sys.argv) > 2:
-        witness(folder, sys.argv[2], sys.argv[3])
+        probe_node(folder, sys.argv[2], sys.argv[3])
         return
     allocation = Allocation.current()
     profile = parse(Profile, read_yaml(folder / "profile.yaml"))
@@ -106,7 +106,7 @@ def main() -> None:
         address = f"{own_address(profile.interface, queue.controller())}:{port}"
         program = [sys.executable, "-m", "recur_tune.sites.slurm.check", str(folder)]
         steps = [subprocess.Popen([*step_on(node), *program, node, address]) for node in allocation.nodes]
-        deadline = time.monotonic() + _SECONDS_FOR_WITNESSES
+        deadline = time.monotonic() + _SECONDS_TO_PROBE
         while time.monotonic() < deadline and any(step.poll() is None for step in steps):
             time.sleep(0.2)
     findings = [finding for node in allocation.nodes for finding in _findings_of(folder, node)]
@@ -120,7 +120,7 @@ def _findings_of(folder: Path, node: str) -> list[dict[str, object]]:
         return [vars(Finding(node, "storage", False, f"wrote nothing into {folder}: does it share that folder?"))]
 
 
-def witness(folder: Path, node: str, first: str) -> None:
+def probe_node(folder: Path, node: str, first: str) -> None:
     """On one node: look, and write down what is seen."""
     profile = parse(Profile, read_yaml(folder / "profile.yaml"))
     findings = [

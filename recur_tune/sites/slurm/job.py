@@ -28,12 +28,12 @@ from recur_tune.sites.ray.cluster import check_reachable
 from recur_tune.sites.slurm.allocation import Allocation
 from recur_tune.sites.slurm.drain import drain
 from recur_tune.sites.slurm.folder import Head, SlurmFolder
+from recur_tune.sites.slurm.requeue import requeue_or_resubmit, say
 from recur_tune.sites.slurm.steps import EndedEarly, Steps
-from recur_tune.sites.slurm.succession import go_on, say
 from recur_tune.tracking.mlflow.server import private_server
 
 _ENDED, _FAILED, _INTERRUPTED = 0, 1, 130  # exit codes of `recur-tune resume`: finished or paused, a fault, at once
-_SECONDS_BETWEEN_QUESTIONS = 3.0  # to the queue, which everybody asks
+_SECONDS_BETWEEN_POLLS = 3.0  # to the queue, which everybody asks
 _SECONDS_TO_SAVE = 4.0  # after SIGTERM; SIGKILL follows in half a minute, or sooner where a site has said so
 
 
@@ -71,14 +71,14 @@ def main() -> None:
     try:
         if part == "guest":
             with suppress(EndedEarly):
-                visit(folder, Allocation.current(), signals, warning=float(sys.argv[3]))
+                lend_nodes(folder, Allocation.current(), signals, warning=float(sys.argv[3]))
         else:
-            host(folder, Allocation.current(), signals, may_go_on=part == "host")
+            run_host(folder, Allocation.current(), signals, may_requeue=part == "host")
     except UserError as error:
         sys.exit(f"recur-tune: {error}")
 
 
-def host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_go_on: bool) -> None:
+def run_host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_requeue: bool) -> None:
     """Run the search on all nodes; what is left to do then goes to another allocation."""
     say(f"job {allocation.job} on {', '.join(allocation.nodes)}")
     folder.note(allocation.job, "begun", nodes=list(allocation.nodes))
@@ -110,12 +110,12 @@ def host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_go_o
     if by_somebody or done or code == UserError.exit_code:
         folder.note(allocation.job, "over")
         sys.exit(UserError.exit_code if code == UserError.exit_code else 0)
-    go_on(folder, allocation.job, may_go_on)
+    requeue_or_resubmit(folder, allocation.job, may_requeue)
 
 
 def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
     search = folder.search
-    _outwait_the_dead(search, signals)
+    _await_lease_expiry(search, signals)
     words = [*folder.command, search.name, "--results", str(search.path.parent), "--address", head.address]
     process = subprocess.Popen(
         [sys.executable, "-m", "recur_tune.cli.main", *words], stdin=subprocess.DEVNULL, cwd=folder.working_directory
@@ -140,7 +140,7 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
     return process.returncode
 
 
-def _outwait_the_dead(search: SearchDirectory, signals: Signals) -> None:
+def _await_lease_expiry(search: SearchDirectory, signals: Signals) -> None:
     """An earlier allocation that was killed with its node has not given the search back; its lease runs out."""
     deadline = time.monotonic() + lock.TERM
     while search.is_running and time.monotonic() < deadline and not signals.any:
@@ -182,13 +182,13 @@ def _mlflow(folder: SlurmFolder, head: Head) -> Iterator[None]:
         yield
 
 
-def visit(folder: SlurmFolder, allocation: Allocation, signals: Signals, warning: float) -> None:
+def lend_nodes(folder: SlurmFolder, allocation: Allocation, signals: Signals, warning: float) -> None:
     """Lend these nodes to the search wherever its cluster is, until it or this allocation ends."""
     say(f"job {allocation.job} lends {', '.join(allocation.nodes)}")
     while not signals.any and _search_lives(folder):
         head = folder.head
         if head is None:
-            time.sleep(_SECONDS_BETWEEN_QUESTIONS)
+            time.sleep(_SECONDS_BETWEEN_POLLS)
             continue
         with Steps(folder, allocation.job, lambda: signals.any) as steps:
             for node in allocation.nodes:
@@ -200,7 +200,7 @@ def visit(folder: SlurmFolder, allocation: Allocation, signals: Signals, warning
             if signals.warned:
                 drain(folder, head, allocation.nodes, warning, lambda: signals.ended)
         while _same_cluster(folder.head, head) and _search_lives(folder) and not signals.any:
-            time.sleep(_SECONDS_BETWEEN_QUESTIONS)  # its head is gone and has not been able to say so
+            time.sleep(_SECONDS_BETWEEN_POLLS)  # its head is gone and has not been able to say so
 
 
 def _same_cluster(one: Head | None, other: Head) -> bool:

@@ -11,7 +11,7 @@ from recur_tune.sites.slurm.folder import SlurmFolder
 from recur_tune.sites.slurm.profile import parse_slurm_time
 from recur_tune.tracking.prometheus.metrics import Sample
 
-_SECONDS_BETWEEN_QUESTIONS = 30.0  # to the queue, which everybody asks
+_SECONDS_BETWEEN_POLLS = 30.0  # to the queue, which everybody asks
 
 
 class Allocations:
@@ -21,7 +21,7 @@ class Allocations:
     def __init__(self, folder: SlurmFolder) -> None:
         self.folder = folder
         self.answer: list[Sample] = []
-        self.due, self.thread = Every(_SECONDS_BETWEEN_QUESTIONS), threading.Thread()
+        self.due, self.thread = Every(_SECONDS_BETWEEN_POLLS), threading.Thread()
 
     def __call__(self) -> list[Sample]:
         """The latest answer."""

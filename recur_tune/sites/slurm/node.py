@@ -28,8 +28,8 @@ from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.allocation import Grant, free_ports, interface_of, own_address
 from recur_tune.sites.slurm.folder import Head, SlurmFolder
 from recur_tune.sites.slurm.profile import Profile
+from recur_tune.sites.slurm.requeue import requeue_if_first_node_died
 from recur_tune.sites.slurm.scratch import own_scratch
-from recur_tune.sites.slurm.succession import outlive_the_first_node
 
 _MARK = "RECUR_TUNE_MARK"  # by which our own processes are known, whoever is their parent
 _OBJECT_STORE = 128 * 2**20  # bytes; trials exchange files, hardly any objects
@@ -62,7 +62,7 @@ def main() -> None:
     try:
         code = run_ray(folder, int(job), node, place)
         if place != "head" and int(job) in folder.jobs("search"):  # a guest has its own script
-            outlive_the_first_node(folder, int(job), node, place, _told_to_leave)
+            requeue_if_first_node_died(folder, int(job), node, place, _told_to_leave)
         sys.exit(code)
     except UserError as error:
         sys.exit(f"recur-tune: node {node}: {error}")
@@ -85,7 +85,7 @@ def run_ray(folder: SlurmFolder, job: int, node: str, place: str) -> int:
         towards = queue.controller() if place == "head" else place.rpartition(":")[0]
         address = own_address(profile.interface, towards)
         environment = {
-            **_way_between_workers(address), **os.environ, **_SETTINGS, **folder.environment(),
+            **_network_between_workers(address), **os.environ, **_SETTINGS, **folder.environment(),
             _MARK: mark, NODE_NAME: node, "TMPDIR": str(scratch),
             "RAY_enable_metrics_collection": str(int(profile.metrics)),
         }  # fmt: skip
@@ -139,7 +139,7 @@ def _told_to_leave(seconds: float) -> bool:
     return bool(readable) and not os.read(sys.stdin.fileno(), 1024)
 
 
-def _way_between_workers(address: str) -> dict[str, str]:
+def _network_between_workers(address: str) -> dict[str, str]:
     """Workers of one trial talk on the same network; left alone, Gloo takes the address of the node's own name."""
     interface = interface_of(address)
     return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}

@@ -22,7 +22,7 @@ def own_scratch(parent: Path) -> Path:
         raise UserError(f"scratch: {parent} is too long for Ray's sockets; give a path of at most {_LONGEST} letters.")
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        clear_up_after_the_dead(parent)
+        remove_stale_scratch(parent)
         made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         (made / _HOLDER).write_text(json.dumps(asdict(Holder.current())))
         return made
@@ -30,7 +30,7 @@ def own_scratch(parent: Path) -> Path:
         raise UserError(f"scratch: {parent} cannot be used on this node ({error.strerror}).") from None
 
 
-def clear_up_after_the_dead(parent: Path) -> None:
+def remove_stale_scratch(parent: Path) -> None:
     """Remove what steps have left behind that were killed: SLURM gives those of a node that was cut off no time."""
     for file in parent.glob(f"{_PREFIX}*/{_HOLDER}"):
         with suppress(OSError, ValueError, TypeError):  # not ours to read, or to understand

@@ -12,7 +12,8 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.units import format_duration
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import Resources, SearchSpec
-from recur_tune.sites.ray.cluster import Cluster, allot
+from recur_tune.sites.ray.capacity import trial_resources
+from recur_tune.sites.ray.cluster import Cluster
 from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.folder import SlurmFolder
 from recur_tune.sites.slurm.job_script import render
@@ -79,7 +80,7 @@ def check_trials_fit(resources: Resources, profile: Profile) -> None:
     """Refuse trials that no allocation of this profile will ever have room for."""
     cpus = float(profile.cpus_per_node or 10**6)  # the site's own default is not known here
     nodes = [{"CPU": cpus, "GPU": float(profile.gpus_per_node)}] * profile.nodes
-    allot(resources, Cluster(None, nodes, "an allocation of this profile"))
+    trial_resources(resources, Cluster(None, nodes, "an allocation of this profile"))
 
 
 def submit_new(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from recur_tune.search.record.tracking_place import without_password
-from recur_tune.tracking.mlflow.news import Point, RunNews, milliseconds
+from recur_tune.tracking.mlflow.run_updates import Point, RunUpdate, milliseconds
 
 if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow import MlflowClient
@@ -81,7 +81,7 @@ def log_run(
     )
 
 
-def set_status(client: MlflowClient, run: str, news: RunNews) -> None:
+def set_status(client: MlflowClient, run: str, news: RunUpdate) -> None:
     """Send a run's status where it changed."""
     if news.status == "RUNNING":
         client.update_run(run, news.status)

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from recur_tune.common.units import format_count, format_duration
-from recur_tune.config.fields import own, train_command
+from recur_tune.config.fields import own_values, train_command
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front, search_hypervolume
 from recur_tune.search.record.objectives import OBJECTIVES
@@ -158,7 +158,7 @@ def _reached(trial: TrialRecord, objectives: Iterable[str]) -> str:
 
 def _params(spec: SearchSpec, trial: TrialRecord) -> dict[str, Any]:
     """What the search decided for a trial and the trial has."""
-    return own(trial.params.get("recurrence", spec.parsed_space.field("recurrence")), trial.params)
+    return own_values(trial.params.get("recurrence", spec.parsed_space.field("recurrence")), trial.params)
 
 
 def _telling_apart(params: Sequence[Mapping[str, Any]]) -> set[str]:

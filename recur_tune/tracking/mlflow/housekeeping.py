@@ -10,7 +10,7 @@ from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.tracking_place import DELIVERED, Delivered, tracking_uri, without_password
 from recur_tune.tracking.mlflow.calls import is_active, log_run, quiet_client, reason
 from recur_tune.tracking.mlflow.database import one_writer
-from recur_tune.tracking.mlflow.tracker import Undelivered
+from recur_tune.tracking.mlflow.tracker import DeliveryFailed
 
 if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow import MlflowClient
@@ -44,4 +44,4 @@ def _runs(directory: SearchDirectory) -> Iterator[tuple[MlflowClient, Delivered]
         with one_writer(uri):
             yield quiet_client(uri), delivered
     except Exception as error:  # MLflow, databases and networks raise all kinds
-        raise Undelivered(f"MLflow at {without_password(uri)} did not answer ({reason(error)}).") from error
+        raise DeliveryFailed(f"MLflow at {without_password(uri)} did not answer ({reason(error)}).") from error

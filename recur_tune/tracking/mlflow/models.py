@@ -17,7 +17,7 @@ from recur_tune.search.record.subject import trial_params
 from recur_tune.search.record.tracking_place import NOTE, Delivered
 from recur_tune.tracking.mlflow.calls import is_active, log_run
 from recur_tune.tracking.mlflow.description import trial_note
-from recur_tune.tracking.mlflow.news import RunNews
+from recur_tune.tracking.mlflow.run_updates import RunUpdate
 
 if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow import MlflowClient
@@ -70,7 +70,7 @@ class FrontModels:
             return
         if model is None:
             model = self._create(trial, run)
-        news = RunNews()
+        news = RunUpdate()
         news.add(trial.costs, {"time": trial.started}, step=0)
         news.add(trial.metrics, {"time": trial.ended}, step=trial.tokens)
         log_run(self.client, run, news.points, model=model.model_id)  # which has them already, at the same times

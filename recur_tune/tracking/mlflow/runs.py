@@ -13,7 +13,7 @@ from recur_tune.search.record.subject import bases_of, corpus_of, shape_params
 from recur_tune.search.record.tracking_place import FILES, NOTE, SMALL_PICTURE, Delivered, is_server
 from recur_tune.tracking.mlflow.calls import log_run
 from recur_tune.tracking.mlflow.datasets import dataset_inputs, digests
-from recur_tune.tracking.mlflow.news import milliseconds
+from recur_tune.tracking.mlflow.run_updates import milliseconds
 from recur_tune.tracking.mlflow.views import view_tags
 
 if TYPE_CHECKING:  # importing MLflow takes seconds

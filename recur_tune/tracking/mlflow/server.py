@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.localhost import comes_up, found_its_port_taken, free_ports_from, last_words
+from recur_tune.common.localhost import free_ports_from, last_log_line, port_was_taken, wait_until_up
 from recur_tune.search.record.tracking_place import FILES
 from recur_tune.tracking.mlflow.calls import ENVIRONMENT
 from recur_tune.tracking.mlflow.database import REBUILD, is_damaged
@@ -55,10 +55,10 @@ def answering_server(uri: str, wanted: int, log: Path) -> Iterator[tuple[subproc
     """A server that shows its page, on the wanted port or the next that it can have; one that cannot says why."""
     for port in free_ports_from(wanted):
         with mlflow_server(uri, port, log) as server:
-            if comes_up(server, port, "/health"):
+            if wait_until_up(server, port, "/health"):
                 yield server, port
                 return
-        if not found_its_port_taken(log):
+        if not port_was_taken(log):
             break
     raise _refusal(uri, log)
 
@@ -81,7 +81,7 @@ def private_server(uri: str, parent: Path, log: Path) -> Iterator[tuple[subproce
 def answering_private_server(uri: str, parent: Path, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """The same once it shows its page; one that cannot says why."""
     with private_server(uri, parent, log) as (server, socket):
-        if not comes_up(server, socket, "/health"):
+        if not wait_until_up(server, socket, "/health"):
             raise _refusal(uri, log)
         yield server, socket
 
@@ -94,4 +94,4 @@ def _refusal(uri: str, log: Path) -> UserError:
         return UserError(
             f"MLflow's database {uri} is of an older version; `mlflow db upgrade {uri}` brings it up to date."
         )
-    return UserError(f"MLflow's server did not start {last_words(log)}.")
+    return UserError(f"MLflow's server did not start {last_log_line(log)}.")

@@ -39,10 +39,10 @@ from recur_tune.tracking.mlflow.calls import children, is_active, log_run, quiet
 from recur_tune.tracking.mlflow.database import REBUILD, is_damaged, one_writer
 from recur_tune.tracking.mlflow.datasets import dataset_inputs
 from recur_tune.tracking.mlflow.description import search_note, trial_note
-from recur_tune.tracking.mlflow.machine import MachineMetrics
 from recur_tune.tracking.mlflow.models import FrontModels
-from recur_tune.tracking.mlflow.news import News, RunNews
+from recur_tune.tracking.mlflow.run_updates import LogUpdates, RunUpdate
 from recur_tune.tracking.mlflow.runs import create_trial, find_or_create_search
+from recur_tune.tracking.mlflow.system_metrics import SystemMetrics
 from recur_tune.tracking.mlflow.views import SEARCHES, view_address
 
 if TYPE_CHECKING:  # importing MLflow takes seconds
@@ -54,7 +54,7 @@ PAUSE, LONGEST_PAUSE = 2.0, 60.0  # seconds between deliveries, and the most aft
 FIGURES_APART = 300.0  # seconds: the figure to explore is megabytes
 
 
-class Undelivered(UserError):
+class DeliveryFailed(UserError):
     """MLflow did not take what the log holds; nothing is lost, a later delivery tries again."""
 
 
@@ -69,7 +69,7 @@ class Tracker:
         self._turn = threading.Lock()  # the thread and its owner take turns
         self._closing, self._out_of_time = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._machine = MachineMetrics(self.uri)
+        self._machine = SystemMetrics(self.uri)
         self._next_figures = 0.0  # not before this moment of the monotonic clock
         self._forget()
 
@@ -203,8 +203,8 @@ class Tracker:
         except Exception as error:
             self._forget()
             if isinstance(error, UserError):  # a sentence already, say about a folder that cannot be written
-                raise Undelivered(str(error)) from error
-            raise Undelivered(
+                raise DeliveryFailed(str(error)) from error
+            raise DeliveryFailed(
                 f"MLflow at {without_password(self.uri)} did not take the records of {self.directory.name} "
                 f"({reason(error)}); {_what_now(str(error))}."
             ) from error
@@ -234,12 +234,12 @@ class Tracker:
 
     def _deliver_events(self, client: MlflowClient, events: list[tuple[Event, int]]) -> None:
         """Send what some events say, then note it."""
-        news = News(self._state or self._delivered_state(), self._spec.objectives)
+        news = LogUpdates(self._state or self._delivered_state(), self._spec.objectives)
         for event, _ in events:
             news.take(event)
         best = news.front
         for number in set(best) ^ set(self._delivered.front):
-            news.trials.setdefault(number, RunNews())
+            news.trials.setdefault(number, RunUpdate())
         for number, trial_news in news.trials.items():
             self._deliver_trial(client, news.state.record(number), trial_news, number in best)
         note = self._note(news.state)
@@ -256,7 +256,7 @@ class Tracker:
     def _delivered_state(self) -> SearchState:
         return self.directory.follow(until=self._delivered.offset).state
 
-    def _deliver_trial(self, client: MlflowClient, trial: TrialRecord, news: RunNews, on_front: bool) -> None:
+    def _deliver_trial(self, client: MlflowClient, trial: TrialRecord, news: RunUpdate, on_front: bool) -> None:
         from mlflow.exceptions import MlflowException
 
         run = self._find_or_create_child(client, trial, news)
@@ -281,7 +281,7 @@ class Tracker:
                 raise
             # Somebody deleted this run in MLflow; the others are wanted all the same.
 
-    def _find_or_create_child(self, client: MlflowClient, trial: TrialRecord, news: RunNews) -> str:
+    def _find_or_create_child(self, client: MlflowClient, trial: TrialRecord, news: RunUpdate) -> str:
         """A trial's run. One that is not noted can exist only where this tracker has not made all runs itself."""
         runs = self._delivered.runs
         if trial.number not in runs and not self._children_known:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from recur_tune.common.files import write_text
-from recur_tune.tracking.prometheus.boards import BOARDS, SOURCE
+from recur_tune.tracking.prometheus.dashboards import DASHBOARDS, SOURCE
 from recur_tune.tracking.prometheus.exporter import TARGETS
 
 PROMETHEUS = "prometheus.yml"
@@ -28,7 +28,7 @@ def write_files(folder: Path, results: Path | str, prometheus: str, boards: Path
     _write(folder / PROMETHEUS, _scraping(results))
     _write(folder / PROVISIONING / "datasources" / "recur-tune.yml", _source(prometheus))
     _write(folder / PROVISIONING / "dashboards" / "recur-tune.yml", _provider(boards or folder / "boards"))
-    for board in BOARDS:
+    for board in DASHBOARDS:
         path = folder / "boards" / f"{board.uid}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(board.to_json(), indent=2) + "\n")

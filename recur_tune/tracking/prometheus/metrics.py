@@ -35,8 +35,8 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {
-    measure.name: measure
-    for measure in (
+    metric.name: metric
+    for metric in (
         Metric("trials", "trials in each state", ("state",)),
         Metric("base_share", "how much of a base is pretrained, 0 to 1, while the search is being prepared"),
         Metric("base_loss", "nats per token in the latest step of that pretraining"),
@@ -68,7 +68,7 @@ class Sample(NamedTuple):
     by: tuple[str, ...] = ()
 
 
-def measure(state: SearchState, spec: SearchSpec) -> Iterator[Sample]:
+def samples_of(state: SearchState, spec: SearchSpec) -> Iterator[Sample]:
     """What there is to say about a search now."""
     yield from _whole_search(state, spec)
     for trial in state.in_state("running"):

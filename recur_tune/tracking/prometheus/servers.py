@@ -17,7 +17,7 @@ import psutil
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import write_text, writing
-from recur_tune.common.localhost import comes_up, found_its_port_taken, free_ports_from, last_words
+from recur_tune.common.localhost import free_ports_from, last_log_line, port_was_taken, wait_until_up
 from recur_tune.tracking.prometheus.files import PROMETHEUS, PROVISIONING, write_files
 
 _GRAFANA_HOMES = ("/usr/share/grafana", "/opt/grafana", "/opt/homebrew/opt/grafana/share/grafana")
@@ -54,7 +54,7 @@ class Command(NamedTuple):
     environment: dict[str, str] = {}
 
 
-class Dashboards:
+class DashboardServers:
     """The two servers of a results folder; what they need and what they know lies in a hidden folder of it."""
 
     def __init__(self, results: Path) -> None:
@@ -138,12 +138,12 @@ class Dashboards:
                     env=os.environ | environment, start_new_session=True,  # it stays when this command ends
                 )  # fmt: skip
             server = Server(name, process.pid, psutil.Process(process.pid).create_time(), port)
-            if comes_up(process, port, ready):
+            if wait_until_up(process, port, ready):
                 return server
             process.kill()
-            if not found_its_port_taken(log):
+            if not port_was_taken(log):
                 break
-        raise UserError(f"{name}: it did not start {last_words(log)}.")
+        raise UserError(f"{name}: it did not start {last_log_line(log)}.")
 
 
 def grafana_program() -> list[str] | None:

@@ -42,7 +42,7 @@ class Panel:
 
 
 @dataclass(frozen=True)
-class Kind:
+class MarkerStyle:
     """How the trials of one kind of recurrence are drawn."""
 
     title: str
@@ -51,10 +51,11 @@ class Kind:
     colour: str  # those that everybody can tell apart
 
 
-KINDS = {
-    name: Kind(mark.word, mark.symbol, "dash" if name == NONE else "solid", mark.colour) for name, mark in MARKS.items()
+STYLES = {
+    name: MarkerStyle(mark.word, mark.symbol, "dash" if name == NONE else "solid", mark.colour)
+    for name, mark in MARKS.items()
 }
-OF_ANY_KIND = Kind("trial", "circle", "solid", "#0072b2")  # where the search does not decide it
+DEFAULT_STYLE = MarkerStyle("trial", "circle", "solid", "#0072b2")  # where the search does not decide it
 # By search, where several share a figure.
 SYMBOLS = ("circle", "triangle-up", "square", "diamond", "cross", "star", "pentagon", "x")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")

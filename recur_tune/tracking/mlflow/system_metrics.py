@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # importing MLflow takes seconds
 SWITCH = "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING"
 
 
-class MachineMetrics:
+class SystemMetrics:
     """MLflow's monitor of this machine beside a search's run, if anybody wants it."""
 
     def __init__(self, uri: str) -> None:

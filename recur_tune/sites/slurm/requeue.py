@@ -11,13 +11,13 @@ from recur_tune.sites.ray.liveness import answers
 from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.folder import SlurmFolder
 
-_SECONDS_BETWEEN_QUESTIONS = 3.0
+_SECONDS_BETWEEN_POLLS = 3.0
 
 
-def go_on(folder: SlurmFolder, job: int, may_go_on: bool) -> bool:
+def requeue_or_resubmit(folder: SlurmFolder, job: int, may_requeue: bool) -> bool:
     """Take another allocation, if there may be one; whether it is this job's own, come back."""
     profile, by_hand = folder.profile, f"`recur-tune resume {folder.search.name} --slurm` goes on"
-    if not may_go_on:
+    if not may_requeue:
         folder.note(job, "over")
         say(f"the allocation ends; {by_hand}.")
     elif folder.allocations_used >= profile.allocations:
@@ -33,7 +33,7 @@ def go_on(folder: SlurmFolder, job: int, may_go_on: bool) -> bool:
     return False
 
 
-def outlive_the_first_node(
+def requeue_if_first_node_died(
     folder: SlurmFolder, job: int, node: str, head: str, told_to_leave: Callable[[float], bool]
 ) -> None:
     """Where the job's first node has died, with its script, take another allocation.
@@ -50,12 +50,12 @@ def outlive_the_first_node(
     """
     leaves = False
     while not leaves and not answers(head):
-        leaves = told_to_leave(_SECONDS_BETWEEN_QUESTIONS)
+        leaves = told_to_leave(_SECONDS_BETWEEN_POLLS)
         with suppress(UserError):  # SLURM cannot be reached from here: this node may be the one that is cut off
             left = queue.nodes_without_script(job)
             if left[:1] == [node]:
                 say(f"the first node of job {job} is gone, and its script with it.")
-                if not go_on(folder, job, may_go_on=True):
+                if not requeue_or_resubmit(folder, job, may_requeue=True):
                     queue.cancel(job)
             if left:
                 return

@@ -27,7 +27,7 @@ _WITHOUT_END = 10**15  # tokens: nothing is validated, and the budget is never s
 
 
 @dataclass(frozen=True)
-class Contender:
+class TrainingProbe:
     """A run under measurement.
 
     Attributes:
@@ -61,9 +61,9 @@ def trial_to_measure(run: Path) -> TrialConfig:
     return config
 
 
-def contend(
+def probe_training(
     run: Path, corpus: str, device: torch.device, progress: Callable[[int], None] = lambda tokens: None
-) -> Contender:
+) -> TrainingProbe:
     """Score a run and make its first two training steps, the second of which tells its memory."""
     trial = trial_to_measure(run)
     held_before = _held(device)
@@ -78,14 +78,14 @@ def contend(
     # As fast as the run itself was: with another budget `auto` might choose another way.
     endless = {"tokens": _WITHOUT_END, "validate_every": _WITHOUT_END}
     endless |= chosen_execution(trial, device, 1)._asdict()
-    plan = resolve_plan(trial, model.config, lanes=trial.batch)
+    plan = resolve_plan(trial, model.config, chains=trial.batch)
     trainer = Trainer(trial.model_copy(update=endless), model, plan, train, validation, device)
     steps = trainer.run()
     for _ in range(2):
         next(steps)
     assert trainer.measured_peak_bytes is not None
     # CUDA counts all that the process holds, a CPU's tracker this training alone.
-    return Contender(
+    return TrainingProbe(
         run, trial, fingerprint(tokenizer), evaluation, trainer.measured_peak_bytes - held_before,
         _recorded_memory(run), steps,
     )  # fmt: skip

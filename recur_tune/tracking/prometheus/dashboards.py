@@ -39,7 +39,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Board:
+class Dashboard:
     """Panels in rows under a title."""
 
     uid: str
@@ -68,7 +68,7 @@ class Board:
         return panels
 
 
-def queries(board: Board) -> list[str]:
+def queries(board: Dashboard) -> list[str]:
     """All that a board asks Prometheus, the choice of searches included."""
     asked = [target["expr"] for row in board.rows for panel in row for target in panel["targets"]]
     return [*asked, _KNOWN]
@@ -111,7 +111,7 @@ def _number(title: str, text: str, unit: str, query: Query, **more: Any) -> dict
     return _panel("stat", title, text, unit, query, **more)
 
 
-def _one_search() -> Board:
+def _one_search() -> Dashboard:
     share = _panel(
         "gauge", "Budget spent", "Of its trials or of its time, whichever ends the search first.", "percentunit",
         Query(metric("budget_share")), min=0, max=1,
@@ -164,10 +164,10 @@ def _one_search() -> Board:
             _stacked("SLURM allocations", "Running and in the queue.", Query(metric("allocations"), "{{state}}")),
         ),
     )  # fmt: skip
-    return Board("recur-tune-search", "recur-tune: a search", several=False, rows=rows)
+    return Dashboard("recur-tune-search", "recur-tune: a search", several=False, rows=rows)
 
 
-def _all_searches() -> Board:
+def _all_searches() -> Dashboard:
     rows = (
         (
             _number("Trials running", "Of all searches.", "short", Query(_total("trials", 'state="running"'))),
@@ -206,7 +206,7 @@ def _all_searches() -> Board:
             ),
         ),
     )  # fmt: skip
-    return Board("recur-tune-searches", "recur-tune: all searches", several=True, rows=rows)
+    return Dashboard("recur-tune-searches", "recur-tune: all searches", several=True, rows=rows)
 
 
-BOARDS: tuple[Board, ...] = (_one_search(), _all_searches())
+DASHBOARDS: tuple[Dashboard, ...] = (_one_search(), _all_searches())

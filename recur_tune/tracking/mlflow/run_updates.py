@@ -29,7 +29,7 @@ class Point(NamedTuple):
 
 
 @dataclass
-class RunNews:
+class RunUpdate:
     """What some events say about one run."""
 
     points: list[Point] = field(default_factory=list)
@@ -50,14 +50,14 @@ class RunNews:
         self.status, self.changed = status, event["time"]
 
 
-class News:
+class LogUpdates:
     """What some events of the log say about the search and its trials, gathered by run."""
 
     def __init__(self, state: SearchState, objectives: tuple[str, ...]) -> None:
         self.state = state  # before these events; `take` moves it on
         self.objectives = objectives
-        self.search = RunNews()
-        self.trials: dict[int, RunNews] = {}
+        self.search = RunUpdate()
+        self.trials: dict[int, RunUpdate] = {}
 
     def take(self, event: Event) -> None:
         """Take one event into account."""
@@ -70,14 +70,14 @@ class News:
             )
         elif event["kind"] in {"running", "report", "end"}:
             trial = self.state.record(event["trial"])
-            self._take_trial(event, trial, self.trials.setdefault(trial.number, RunNews()))
+            self._take_trial(event, trial, self.trials.setdefault(trial.number, RunUpdate()))
 
     @property
     def front(self) -> list[int]:
         """The numbers of the trials on the front."""
         return [trial.number for trial in front(self.state.trials.values(), self.objectives)]
 
-    def _take_trial(self, event: Event, trial: TrialRecord, news: RunNews) -> None:
+    def _take_trial(self, event: Event, trial: TrialRecord, news: RunUpdate) -> None:
         if event["kind"] == "report":
             news.add(reported(event), event, step=trial.tokens)
             if "state" not in event:
@@ -92,8 +92,8 @@ class News:
             self._measure_front(event)
 
     def _measure_front(self, event: Event) -> None:
-        measures = {"hypervolume": search_hypervolume(self.state, self.objectives), "front_size": len(self.front)}
-        self.search.add(measures, event, step=sum(1 for _ in self.state.in_state(*ENDED)))
+        metrics = {"hypervolume": search_hypervolume(self.state, self.objectives), "front_size": len(self.front)}
+        self.search.add(metrics, event, step=sum(1 for _ in self.state.in_state(*ENDED)))
 
 
 def reported(event: Event) -> dict[str, Any]:
