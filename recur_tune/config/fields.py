@@ -1,4 +1,4 @@
-"""The fields that a trial has: those of its own recurrence, of which a plain model has none, and of its task."""
+"""Fields that apply to a trial, given its recurrence and its task; and the command that trains it."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.recurrences.registry import FIELDS, NONE, canonical, fields_of
 
 RECURRENCE_FIELDS = frozenset({*FIELDS, "recurrence_rate", "trainable"})
-_OF_ANY = RECURRENCE_FIELDS - FIELDS.keys()
+_ANY_RECURRENCE = RECURRENCE_FIELDS - FIELDS.keys()
 
 
 def own_fields(config: TrialConfig) -> dict[str, Any]:
-    """A trial's fields without those that mean nothing in it."""
+    """A trial's fields without those of other recurrences and tasks."""
     values = own_values(config.recurrence, dict(config))
     return {name: value for name, value in values.items() if name not in config.foreign_fields}
 
 
 def own_values(recurrence: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of some values by field, those of fields that a trial with this recurrence has; all where it is not known.
+    """The values that apply to a trial with this recurrence; all of them where it is not known.
 
-    Where a space lists a recurrence's fields beside it and not below, the sampler decides them for other trials too.
+    Where a space lists a recurrence's fields beside it, the sampler chooses them for every trial.
     """
     if recurrence is None:
         return dict(values)
     foreign = RECURRENCE_FIELDS - fields_of(recurrence)
     if canonical(recurrence) != NONE:
-        foreign -= _OF_ANY
+        foreign -= _ANY_RECURRENCE
     return {name: value for name, value in values.items() if name not in foreign}
 
 
 def train_command(config: TrialConfig, out: Path) -> str:
-    """The command that trains a configuration; what is as the command has it anyway goes without saying."""
+    """The command that trains a configuration, without the flags that have their defaults."""
     words = ["recur-tune", "train"]
     for name, value in own_fields(config).items():
         if value != TrialConfig.model_fields[name].default:

@@ -23,11 +23,11 @@ _HEIGHT = 460
 
 
 def confirmed_panel(search: SearchView) -> Panel:
-    """Means over further seeds against the first cost; hollow marks do no better than a cheaper one."""
+    """Means over further seeds against the first cost; hollow marks are no better than a cheaper point."""
     key, title = "confirmed", "The front, confirmed with other seeds"
     found = confirmation(search.state, search.spec)
     if found is None:
-        return Panel.of_words(key, title, f"Nobody has yet: recur-tune confirm {search.name} trains it again.")
+        return Panel.of_words(key, title, f"Not confirmed yet: recur-tune confirm {search.name} trains it again.")
     figure = confirmed_figure(found, search.costs[0], search.kind)
     words = {point.trial.number: _words(found, point) for point in found.points}
     for trace in figure["data"]:
@@ -44,11 +44,11 @@ def _words(found: Confirmation, point: Confirmed) -> str:
 def _caption(found: Confirmation) -> str:
     held = sum(not point.no_better_than for point in found.points)
     if math.isnan(found.spread):
-        return "One further seed each has no standard error, and cannot tell what is chance."
+        return "One further seed each has no standard error, so noise cannot be estimated."
     return (
         f"Means over further seeds, with one standard error to either side; seeds differ by {found.spread:.2g}. "
-        f"{held} of {len(found.points)} points hold; hollow ones do no better, as far as seeds can tell, than one that "
-        "costs no more."
+        f"{held} of {len(found.points)} points hold; hollow ones are, within noise, no better than a point that costs "
+        "no more."
     )
 
 
@@ -89,8 +89,8 @@ def _legend(kinds: set[str], found: Confirmation) -> list[object]:
 def confirmed_figure(
     found: Confirmation, cost: Objective, kind_of: Callable[[TrialRecord], str], fixed: bool = False
 ) -> Figure:
-    """Means against a cost: a bar is one standard error to either side, a filled mark holds, a hollow one does
-    no better than a cheaper one, to which a dotted line leads."""
+    """Means against a cost with one standard error to either side. A filled mark holds; a hollow one is no better than
+    a cheaper point, to which a dotted line leads."""
     y_axis = axis(OBJECTIVES[found.quality], [end for point in found.points for end in _ends(point)], False, fixed)
     y_axis["title"]["text"] += f"<br>mean of {_seeds(found)} seeds, {found.split} split"  # two lines: one is too long
     x_axis = axis(cost, [point.trial.costs[cost.name] for point in found.points], fixed=fixed)

@@ -1,4 +1,4 @@
-"""A search's front as the files beside it: a picture for papers and a page to explore."""
+"""Files of a search's front: a picture for papers and an interactive page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # they take a while to import, and most commands draw nothing
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_PAGE_HEIGHT = 800  # pixels, for which the legend's place is right; a page fills its window
+_PAGE_HEIGHT = 800  # pixels, for which the legend is placed; a page fills its window
 
 
 def draw_front(name: str, spec: SearchSpec, state: SearchState, folder: Path) -> list[Path]:
@@ -47,7 +47,7 @@ def front_picture(state: SearchState, objectives: Sequence[str], path: Path, tit
 
 
 def smaller(picture: Path, folder: Path) -> Path:
-    """A picture as wide as MLflow's descriptions, which show every picture in its own size."""
+    """A picture as wide as MLflow's descriptions, which show pictures in full size."""
     from PIL import Image
 
     with Image.open(picture) as image:
@@ -56,7 +56,7 @@ def smaller(picture: Path, folder: Path) -> Path:
 
 
 def front_page(state: SearchState, objectives: Sequence[str], path: Path, title: str) -> None:
-    """Write the same as a page that needs no network."""
+    """Write the same as a page that works offline."""
     page = interactive_front(state, objectives, title).to_html(
         include_plotlyjs=True, default_height="95vh", config={"displaylogo": False, "showSendToCloud": False}
     )
@@ -77,7 +77,7 @@ def front_figure(state: SearchState, objectives: Sequence[str], title: str) -> F
         axes.annotate(text, (1, 1.01), xycoords="axes fraction", ha="right", va="bottom", fontsize=8, color=GREY)
     entries = axes.get_legend_handles_labels()[0]
     _legend_in_columns(figure, entries[: len(drawn.groups)], entries[len(drawn.groups) :])
-    figure.draw_without_rendering()  # only now does everything have its place, and names can go where there is room
+    figure.draw_without_rendering()  # now everything has its position, and names go where there is room
     figure.set_layout_engine("none")
     named = [one for one in asked["data"] if "text" in one]
     write_names(
@@ -87,7 +87,7 @@ def front_figure(state: SearchState, objectives: Sequence[str], title: str) -> F
 
 
 def _legend_in_columns(figure: Figure, kinds: list[Any], others: list[Any]) -> None:
-    """The legend in few rows, with everything else right of the kinds."""
+    """The legend in few rows, the recurrences first."""
     from matplotlib.lines import Line2D
 
     rows = 2 if len(kinds) <= 8 else 3
@@ -97,7 +97,7 @@ def _legend_in_columns(figure: Figure, kinds: list[Any], others: list[Any]) -> N
 
 
 def interactive_front(state: SearchState, objectives: Sequence[str], title: str) -> go.Figure:
-    """Draw the same with a trial's parameters under the pointer."""
+    """The same figure with a trial's parameters on hover."""
     import plotly.graph_objects as go
 
     made = _read(state, objectives).figure(_PAGE_HEIGHT, top=90, fixed=True)
@@ -110,7 +110,7 @@ def interactive_front(state: SearchState, objectives: Sequence[str], title: str)
 
 
 def _read(state: SearchState, objectives: Sequence[str]) -> Front:
-    """What is drawn: trials at full budget, and those that were pruned or are paused before it."""
+    """The trials to draw: those at full budget, and those that were pruned or paused before it."""
     chosen = [OBJECTIVES[name] for name in objectives]
     y = next((objective for objective in chosen if objective.kind == "quality"), chosen[0])
     others = [objective for objective in chosen if objective != y]
@@ -123,7 +123,7 @@ def _read(state: SearchState, objectives: Sequence[str]) -> Front:
 
 
 def _left_out(axes: Axes, complete: Sequence[Place], stopped: Sequence[Place]) -> str:
-    """In words, the trials that lie outside of the axes."""
+    """How many trials lie outside the axes, in words."""
     more, before = ([place for place in places if not visible(axes, place)] for places in (complete, stopped))
     words = []
     if more:
@@ -136,7 +136,7 @@ def _left_out(axes: Axes, complete: Sequence[Place], stopped: Sequence[Place]) -
 
 
 def _hover(trial: TrialRecord, objectives: Sequence[str]) -> str:
-    """All about a trial, as the page shows it under the pointer."""
+    """A trial's hover text."""
     stopped = trial.state != "complete" and trial.validations
     stood = f", here after {format_count(trial.validations[-1].tokens)} tokens" if stopped else ""
     lines = [f"<b>{trial.name}</b> {trial.state}{f' ({trial.role})' if trial.role else ''}{stood}"]
@@ -152,6 +152,6 @@ def _formatted(trial: TrialRecord, objective: Objective) -> str:
 
 
 def _kind(trial: TrialRecord) -> str | None:
-    """Its recurrence where the search decides that; None where all trials are of one kind."""
+    """Its recurrence where the search chooses it; None where the space fixes it."""
     kind = canonical(trial.params.get("recurrence"))
     return kind if kind in STYLES else None

@@ -1,4 +1,4 @@
-"""What was found: the front, and quality by window size."""
+"""Panels of the result: the front, and quality by window size."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _FRONT_HEIGHT, _HEIGHT = 540, 420
 
 
 def front_panel(search: SearchView) -> Panel:
-    """Quality against the first cost, coloured by the second; the trials of every kind have a shape of their own."""
+    """Quality against the first cost, coloured by the second, with a shape for each recurrence."""
     key, title = "front", f"The front: {search.quality.title} against {search.costs[0].title}"
     if not search.complete:
-        return Panel.of_words(key, title, "No trial has reached its full budget with values that are numbers yet.")
+        return Panel.of_words(key, title, "No trial has reached its full budget with finite values yet.")
     cost, quality = search.costs[0], search.quality
     colour = search.costs[1] if len(search.costs) > 1 else None
     unfinished = [trial for trial in search.known if trial.state != "complete"]
@@ -32,15 +32,15 @@ def front_panel(search: SearchView) -> Panel:
         f" {left_out} more {'lies' if left_out == 1 else 'lie'} outside; a double click shows all." if left_out else ""
     )
     caption = (
-        "Lower and further left is better. Every kind has a shape of its own; those with a black edge no other trial "
-        f"beats in all of {_listed(search.spec.objectives)}; hollow ones have not reached their full budget, and "
-        f"lines join the best of a kind, dashed for plain.{coloured}{more}"
+        "Lower and further left is better. Every recurrence has a shape of its own. A black edge: on the front of "
+        f"{_listed(search.spec.objectives)}. Hollow: not at full budget. Lines join the best of a recurrence, "
+        f"dashed for plain.{coloured}{more}"
     )
     return Panel(key, title, caption, figure, _FRONT_HEIGHT)
 
 
 def windows_panel(search: SearchView) -> Panel:
-    """Quality by window size, a line through the best of each kind."""
+    """Quality by window size, a line through the best of each recurrence."""
     key, title = "windows", f"{search.quality.title.capitalize()} by window size"
     sizes = sorted({search.configs[trial.number].window for trial in search.complete})
     if len(sizes) < 2:
@@ -65,8 +65,8 @@ def windows_panel(search: SearchView) -> Panel:
     x_axis["ticktext"] = [str(size) for size in x_axis["tickvals"]]
     y_axis = axis(search.quality, [value for value in qualities if value <= top], log=False)
     caption = (
-        "Each line joins the best trial of its kind at every window: the wider the gap between the lines at small "
-        "windows, the more the state carries from one window to the next."
+        "Each line joins the best trial of its recurrence at every window. The wider the gap to plain at small "
+        "windows, the more the state carries from window to window."
     )
     figure = {"data": [trace for trace in traces if trace["x"]], "layout": layout(_HEIGHT, xaxis=x_axis, yaxis=y_axis)}
     return Panel(key, title, caption, figure, _HEIGHT)
@@ -92,7 +92,7 @@ def _by_window(search: SearchView, trials: Sequence[TrialRecord], name: str, **l
 
 
 def _thinned(sizes: Sequence[int], log: bool) -> list[int]:
-    """Sizes to write below the axis: none that would touch the one before."""
+    """Sizes for tick labels, without those that would overlap."""
     places = [math.log(size) if log else size for size in sizes]
     room, shown = 0.07 * (places[-1] - places[0]), [0]
     for at in range(1, len(sizes)):

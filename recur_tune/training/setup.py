@@ -1,4 +1,4 @@
-"""From a configuration to a trainer: tokenizer, tokens, base, plan."""
+"""Set-up: configuration -> tokenizer, tokens, base, plan -> trainer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from recur_tune.training.loop import Trainer, worker_count
 
 
 def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Trainer, PreTrainedTokenizerBase]:
-    """Load everything a trial needs; whatever does not fit together is refused before anything heavy is loaded."""
+    """Load everything a trial needs; what does not fit together is refused before anything large is loaded."""
     named = "base" if config.tokenizer is None else "tokenizer"
     tokenizer = load_tokenizer(base_tokenizer(config.base, config.tokenizer), field=named)
     shape = shape_of(base_config(config.base, vocabulary=len(tokenizer)).to_dict())

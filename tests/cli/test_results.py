@@ -16,7 +16,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from recur_tune.cli import display, watch
+from recur_tune.cli import display, live_view
 from recur_tune.cli.live_view import LiveView
 from recur_tune.cli.main import cli
 from recur_tune.common.parsing import parse
@@ -208,7 +208,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Console]:
     def put(**settings: Any) -> Console:
         console = Console(file=io.StringIO(), markup=False, **settings)
         monkeypatch.setattr(display, "stderr", console)
-        monkeypatch.setattr(watch, "stderr", console)
+        monkeypatch.setattr(live_view, "stderr", console)
         return console
 
     return put

@@ -50,5 +50,5 @@ def test_taken_ports_are_left_out() -> None:
 
 
 def test_the_last_port_has_none_after_it() -> None:
-    with pytest.raises(UserError, match="no port from 65535 to 65535 can be had"):
+    with pytest.raises(UserError, match="no port from 65535 to 65535 is free"):
         list(free_ports_from(65535))

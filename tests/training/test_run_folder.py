@@ -55,7 +55,7 @@ def test_a_finished_run_can_be_given_a_larger_budget_and_only_that(tmp_path: Pat
     result = run_in_folder(longer, tmp_path / "run", resume=True, listen=lambda report: None)
     assert result["tokens"] >= 900
     assert [report["step"] for report in reports(tmp_path / "run")] == list(range(1, result["steps"] + 1))
-    with pytest.raises(UserError, match=r"window: the run in .* has 16 and cannot go on with 8"):
+    with pytest.raises(UserError, match=r"window: the run in .* has 16 and cannot be resumed with 8"):
         stored_config(tmp_path / "run", {"window": 8})
 
 

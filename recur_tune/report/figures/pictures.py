@@ -1,4 +1,4 @@
-"""The page's figures as a picture, for papers and slides: the same data, drawn by matplotlib."""
+"""Figures as pictures for papers and slides: the pages' data, drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 
 
 def picture_paths(page: Path, png: bool, pdf: bool) -> list[Path]:
-    """Where a page's pictures lie: beside it, under its name."""
+    """Files of a page's pictures: beside it, with its name."""
     if page.suffix in (".png", ".pdf"):
-        raise UserError(f"out: {page} is the page's own name; let it end in .html, and its pictures lie beside it.")
+        raise UserError(f"out: {page} is the page itself; end it in .html, and pictures lie beside it.")
     return [page.with_suffix(ending) for ending, wanted in ((".png", png), (".pdf", pdf)) if wanted]
 
 
@@ -65,7 +65,7 @@ def legend_below(picture: Canvas, entries: list[Any], columns: int = 4) -> None:
 
 
 def picture_of(panels: Sequence[Panel], title: str) -> Canvas:
-    """Draw figures made of points and lines below each other, two in a row but for the first."""
+    """Draw figures of points and lines: the first in a row of its own, then two in a row."""
     from matplotlib.figure import Figure as Canvas
 
     rows = 1 + len(panels) // 2
@@ -82,7 +82,7 @@ def picture_of(panels: Sequence[Panel], title: str) -> Canvas:
 
 
 def draw(axes: Axes, panel: Panel) -> None:
-    """One figure with its title; where there is none, the words that stand for it."""
+    """One figure with its title, or the text instead of it."""
     axes.set_title(panel.title, loc="left", fontsize=10, fontweight="bold", parse_math=False)
     if panel.figure is None:
         axes.set(xticks=[], yticks=[])
@@ -95,7 +95,7 @@ def draw(axes: Axes, panel: Panel) -> None:
 
 
 def plot(axes: Axes, figure: Figure, names: bool = True) -> None:
-    """A figure made of points and lines, without its legend; its names can be left to somebody who knows better."""
+    """A figure of points and lines without its legend; without `names`, the caller places them."""
     look = figure["layout"]
     axes.grid(True, color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)

@@ -1,4 +1,4 @@
-"""Runs in MLflow of a search that is renamed or removed."""
+"""Renaming and removing a search's runs in MLflow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # importing MLflow takes seconds
 
 
 def remove_runs(directory: SearchDirectory) -> None:
-    """Put a search's runs into MLflow's own bin, from which `mlflow` can take them back."""
+    """Delete a search's runs; `mlflow` can still restore them."""
     with _runs(directory) as (client, delivered):
         for run in [*delivered.runs.values(), delivered.parent]:
             if run and is_active(client, run):
@@ -25,7 +25,7 @@ def remove_runs(directory: SearchDirectory) -> None:
 
 
 def rename_runs(directory: SearchDirectory) -> None:
-    """Let MLflow call a search's runs as the search is called now."""
+    """Give a search's runs in MLflow the search's new name."""
     with _runs(directory) as (client, delivered):
         for number, run in delivered.runs.items():
             if is_active(client, run):

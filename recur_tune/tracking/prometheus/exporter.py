@@ -1,4 +1,4 @@
-"""A search's measures through Ray: its nodes serve them to Prometheus, and a file says where the nodes are."""
+"""Exporter: a search's metrics through Ray, whose nodes serve them to Prometheus; a file lists the nodes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import SearchState
 from recur_tune.tracking.prometheus.metrics import METRICS, PREFIX, Sample, samples_of
 
-TARGETS = ".prometheus"  # in the results folder: a file for each running search, as Prometheus's discovery reads it
+TARGETS = ".prometheus"  # folder in the results: a file for each running search, for Prometheus's file_sd
 
-_SECONDS_BETWEEN_EXPORTS = 5.0  # Ray hands on what it was told every ten
+_SECONDS_BETWEEN_EXPORTS = 5.0  # Ray exports every ten
 
 SampleSource = Callable[[], Iterable[Sample]]
 
@@ -35,7 +35,7 @@ def exporting(
 
 
 class PrometheusExporter:
-    """Tells Ray now and then what there is to say; `asks` add what only others know, such as SLURM's queue."""
+    """Sets Ray's gauges every few seconds; `sources` add further samples, as of SLURM's queue."""
 
     def __init__(self, directory: SearchDirectory, spec: SearchSpec, sources: Iterable[SampleSource]) -> None:
         from ray.util.metrics import Gauge
@@ -47,7 +47,7 @@ class PrometheusExporter:
         self.due = Every(_SECONDS_BETWEEN_EXPORTS)
 
     def export(self, state: SearchState) -> None:
-        """Tell all of it, unless that was just done; what is not told again, as of a trial that ended, Ray forgets."""
+        """Set all gauges, unless that was just done. Ray drops a value that is not set again, as of an ended trial."""
         if not self.due():
             return
         for sample in chain(samples_of(state, self.spec), *(source() for source in self.sources)):
@@ -56,7 +56,7 @@ class PrometheusExporter:
         self._publish_targets()
 
     def close(self) -> None:
-        """Nobody need look for the nodes any more."""
+        """Remove the list of nodes."""
         self.file.unlink(missing_ok=True)
 
     def _publish_targets(self) -> None:
