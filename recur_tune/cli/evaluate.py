@@ -26,7 +26,7 @@ from recur_tune.data.corpora.document import SPLITS
     type=click.Choice(["own", "none", "other"]),
     default="own",
     show_default=True,
-    help="To see what the state is worth: the document's own, none, or another document's.",
+    help="State to read with, to measure its effect: the document's own, none, or another document's.",
 )
 @as_json
 def evaluate(

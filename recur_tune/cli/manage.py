@@ -1,4 +1,4 @@
-"""`recur-tune remove` and `rename`: searches as one keeps house with them."""
+"""`recur-tune remove` and `rename`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _agreed(question: str) -> bool:
     try:
         return click.confirm(question, err=True)
     except click.Abort:
-        raise UserError("yes: nobody is there to answer; --yes removes without a question.") from None
+        raise UserError("yes: there is no terminal to answer on; --yes removes without a question.") from None
 
 
 def _idle(name: str, results: Path | None) -> SearchDirectory:

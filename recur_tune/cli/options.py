@@ -29,7 +29,7 @@ results_option = click.option(
     help="Folder of all searches. [default: $RECUR_TUNE_RESULTS or ./results]",
 )
 under_option = click.option(
-    "--under", metavar="COST=VALUE,...", help="What may be spent, as flops_per_token=55M,peak_memory=10GiB."
+    "--under", metavar="COST=VALUE,...", help="Limits on costs, as flops_per_token=55M,peak_memory=10GiB."
 )
 as_json = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on stdout and nothing else there."
@@ -38,7 +38,7 @@ as_json = click.option(
 
 def _finite_temperature(context: click.Context, parameter: click.Parameter, value: float) -> float:
     if not math.isfinite(value):
-        raise UserError(f"temperature: {value} is not a number; choose one from 0 (the likeliest) to about 1.")
+        raise UserError(f"temperature: {value} is not finite; choose one from 0 (the likeliest) to about 1.")
     return value
 
 
@@ -48,9 +48,9 @@ _temperature = click.option(
     default=0.8,
     show_default=True,
     callback=_finite_temperature,
-    help="0 takes the likeliest.",
+    help="Sampling temperature; 0 takes the likeliest token.",
 )
-_top_k = click.option("--top-k", type=click.IntRange(min=1), help="Choose among so many of the likeliest only.")
+_top_k = click.option("--top-k", type=click.IntRange(min=1), help="Sample among the k likeliest tokens only.")
 _seed = click.option(
     "--seed",
     type=click.IntRange(0, 2**63 - 1),
@@ -105,7 +105,7 @@ def fields_from(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_settings(settings: Iterable[str]) -> list[tuple[str, Any]]:
-    """What --set was given: names and values, as YAML reads them."""
+    """Names and values of --set, parsed as YAML."""
     read: list[tuple[str, Any]] = []
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -119,14 +119,14 @@ def read_settings(settings: Iterable[str]) -> list[tuple[str, Any]]:
 
 
 def command_line(command: str, directory: SearchDirectory) -> str:
-    """What to type for a search, whatever folder it lies in."""
+    """A command for a search, with --results where it is needed."""
     folder = directory.path.parent
     where = "" if folder == results_folder() else f" --results {shlex.quote(str(folder))}"
     return f"recur-tune {command} {directory.name}{where}"
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """NaN and infinity, which JSON does not have, become null."""
+    """Print JSON, with null for NaN and infinity."""
     click.echo(json.dumps(finite(value), indent=2))
 
 

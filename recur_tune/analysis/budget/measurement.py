@@ -1,4 +1,4 @@
-"""Two runs measured one beside the other on this device."""
+"""Measurement of two runs on this device: memory, time per token and quality."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recur_tune.analysis.budget.verdict import Cost
 from recur_tune.common.errors import UserError
 from recur_tune.ops.device import default_device
 
-# What both should share if the difference is to be the state's.
+# Fields that both should share, so that the difference is the state's.
 _ALIKE = (
     "window", "overlap", "bptt_windows", "batch", "trainable", "dropout", "checkpointing", "memory_budget",
     "precision", "cuda_graph", "fused_kernels",
@@ -45,7 +45,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Both, and what stands in the way of comparing them."""
+    """Both runs, and remarks on what limits the comparison."""
 
     device: str
     one: Measured
@@ -60,14 +60,14 @@ def measure(
     score: Callable[[Path, int], None] = lambda run, tokens: None,
     progress: Callable[[int], None] = lambda rounds: None,
 ) -> Measurement:
-    """Memory of one after the other, then time per token in turns; quality on the validation split.
+    """Measure the memory of each, then time per token in alternating steps, and quality on the validation split.
 
     Args:
         runs: The run, and the one that it is measured against.
         corpora: What each is scored and trained on.
         rounds: Timed steps of each.
-        score: Hears how many tokens of a run's validation split were scored.
-        progress: Hears how many rounds are over.
+        score: Called with the tokens of a run's validation split scored so far.
+        progress: Called with the rounds done so far.
     """
     device = default_device()
     with _out_of_memory_as_user_error(runs):

@@ -13,14 +13,14 @@ from recur_tune.search.record.spec import Resources
 from recur_tune.sites.ray.cluster import Cluster, living_nodes
 from recur_tune.sites.ray.gpu_packing import PARTS, Card, smallest_card
 
-# What the actor takes that waits for a trial's workers. They leave it that much of a core each: otherwise the last of
-# them would never start on a machine whose cores are all given out.
+# CPU of the actor that waits for a trial's workers. Each worker takes that much less of a core: otherwise the last
+# would never start on a machine whose cores are all in use.
 WAITING_CPU = 0.01
 
 
 @dataclass(frozen=True)
 class TrialResources:
-    """What a trial gets on this cluster, and how many fit at a time; at most, where trials share a card."""
+    """What a trial gets on this cluster, and how many trials fit at a time (at most, where they share a GPU)."""
 
     workers: int
     cpus: float
@@ -30,8 +30,8 @@ class TrialResources:
 
 
 def trial_resources(resources: Resources, cluster: Cluster, card: Card | None = None) -> TrialResources:
-    """Refuse at once what the cluster will never have; Ray would wait for ever. Trials share the `card` where one is
-    given."""
+    """What each trial gets. Refuses what the cluster will never have, for which Ray would wait for ever. With a `card`,
+    trials share it."""
     gpus = resources.gpus
     if gpus == "auto":
         gpus = 1.0 if cluster.gpus else 0.0
@@ -48,9 +48,9 @@ def trial_resources(resources: Resources, cluster: Cluster, card: Card | None = 
 
 
 def shared_card(resources: Resources, cluster: Cluster) -> tuple[Card | None, str]:
-    """The card that trials share by prediction, and why they do or do not, in a line where there is something to say.
+    """The GPU that trials share by predicted memory, or None; and a line that explains it.
 
-    Only `auto` leaves it to us. Workers of one trial have a GPU each, as NCCL wants it.
+    Only `gpus: auto` shares. Workers of one trial have a GPU each, which NCCL requires.
     """
     if resources.gpus != "auto" or not cluster.gpus:
         return None, ""
@@ -66,15 +66,14 @@ def shared_card(resources: Resources, cluster: Cluster) -> tuple[Card | None, st
 
 
 class Capacity:
-    """How many trials there is room for on the cluster as it is now: nodes come and go."""
+    """How many trials fit on the cluster now: nodes come and go."""
 
     def __init__(self, resources: Resources, card: Card | None = None, seconds_between_looks: float = 2.0) -> None:
         self.resources, self.card = resources, card
         self.slots, self.gpus, self.due = 1, 1, Every(seconds_between_looks)
 
     def __call__(self) -> int:
-        """As of a moment ago; one at least, since lost nodes may come back. And one more, which waits with its price
-        known: no actor waits for it."""
+        """At least one, since lost nodes may come back; and one more, which is proposed and priced in advance."""
         if self.due():
             cluster = Cluster(None, living_nodes())
             with suppress(UserError):
@@ -84,7 +83,7 @@ class Capacity:
 
 
 def check_this_machine(resources: Resources) -> None:
-    """The same without a cluster: what a cluster of our own would have here."""
+    """Refuse what a local cluster on this machine would never have."""
     import torch
 
     cpus, gpus = float(os.cpu_count() or 1), float(torch.cuda.device_count())
@@ -96,7 +95,7 @@ def _count(number: float, thing: str) -> str:
 
 
 def _slots(node: dict[str, float], cpus: float, gpus: float) -> int:
-    """Workers that fit on a node; a fraction of a GPU never spans two."""
+    """Workers that fit on a node; a fraction of a GPU never spans two GPUs."""
     by_cpu = int(node.get("CPU", 0.0) / cpus + 1e-9)
     if gpus == 0:
         return by_cpu

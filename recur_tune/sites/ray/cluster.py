@@ -1,4 +1,4 @@
-"""A Ray cluster to run on: one of our own in this machine, or one that is there already."""
+"""Connection to a Ray cluster: one started on this machine, or one that runs already."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from recur_tune.sites.ray.internals import print_no_messages
 from recur_tune.sites.ray.liveness import ClusterLost, while_connecting
 from recur_tune.sites.ray.sigterm import own_sigterm
 
-NODE_NAME = "RECUR_TUNE_NODE"  # a variable: what the node is called by whoever started Ray on it
-DASHBOARD = "RECUR_TUNE_DASHBOARD"  # a variable: off where a cluster of our own is to have none
+NODE_NAME = "RECUR_TUNE_NODE"  # a variable: the node's name, set where Ray is started
+DASHBOARD = "RECUR_TUNE_DASHBOARD"  # a variable: `off` starts a local cluster without a dashboard
 
-# Read when Ray is imported or started. Ours are: the log of the search instead of Ray's result files, our own Ctrl-C.
+# Read when Ray is imported or started: no result files, since the search has its log, and no handler for Ctrl-C.
 _SETTINGS = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
@@ -34,13 +34,13 @@ _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 
-# Seconds that Ray gives its own processes to come up; its defaults are outrun on a busy node.
+# Seconds that Ray gives its processes to start; its defaults are too short on a busy node.
 START_UP = {
     "RAY_gcs_server_port_wait_time_s": "120",
     "RAY_DASHBOARD_STARTUP_TIMEOUT_S": "300",
     "RAY_worker_register_timeout_seconds": "300",
 }
-# What it says where it cannot be told: a raylet has half a minute. Another try finds everything in the node's memory.
+# Ray's message where the time is fixed: a raylet has half a minute. A second try finds its files in the page cache.
 TOO_SLOW = "timed out during startup"
 START_UPS = 3
 
@@ -71,14 +71,14 @@ class Cluster:
 def connected(
     address: str | None, about: Mapping[str, str] = {}, on_stuck: Callable[[ClusterLost], None] = lambda loss: None
 ) -> Iterator[Cluster]:
-    """Start a cluster of our own, or join the one at `address`; at the end only our own is stopped.
+    """Start a local cluster, or connect to the one at `address`; at the end only a local one is stopped.
 
-    The dashboard's page of this job shows what it is `about`. Where the cluster is lost while we wait for it in Ray,
-    `on_stuck` are called from a thread and should end the process.
+    `about` is metadata of the job in Ray's dashboard. Where the cluster is lost while Ray waits for it, `on_stuck` is
+    called from a thread and should end the process.
     """
     for name, value in (_SETTINGS | START_UP).items():
         os.environ.setdefault(name, value)
-    os.environ["RECUR_TUNE_CACHE"] = str(cache_folder().absolute())  # workers have folders of their own
+    os.environ["RECUR_TUNE_CACHE"] = str(cache_folder().absolute())  # workers have other working directories
     if address is not None:
         check_reachable(address)
         _check_speaks_grpc(address)
@@ -89,11 +89,11 @@ def connected(
         url = None if already else _init(address, about)
         nodes = living_nodes()
     for name in ("ray", "ray.tune", "ray.train", "ray.data"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # the search's own log says why a trial failed
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # the search's log has the failures
     lost = False
     try:
         yield Cluster(f"http://{url}" if url else None, nodes)
-    except ClusterLost:  # nor would Ray come back from saying goodbye to it
+    except ClusterLost:  # ray.shutdown() would hang too
         lost = True
         raise
     finally:
@@ -103,7 +103,7 @@ def connected(
 
 
 def _init(address: str | None, about: Mapping[str, str]) -> str | None:
-    """Ray's own start; where its dashboard is. One that was too slow is made again."""
+    """Call ray.init and return the dashboard's address; a start that was too slow is tried again."""
     import ray
     from ray.job_config import JobConfig
 
@@ -117,11 +117,11 @@ def _init(address: str | None, about: Mapping[str, str]) -> str | None:
                     dashboard_host="127.0.0.1",
                     log_to_driver=False,
                     logging_level=logging.ERROR,
-                    # A cluster of our own inherits them.
+                    # A local cluster inherits them.
                     runtime_env={"env_vars": {name: os.environ[name] for name in _SETTINGS}} if address else None,
                     job_config=JobConfig(metadata=dict(about)),
                 ).dashboard_url
-        except Exception as error:  # Ray raises just that where a node is too slow
+        except Exception as error:  # Ray raises a bare Exception where a node is too slow
             too_slow = TOO_SLOW in str(error)
             if not too_slow and not isinstance(error, (ConnectionError, RuntimeError, ValueError)):
                 raise
@@ -133,7 +133,7 @@ def _init(address: str | None, about: Mapping[str, str]) -> str | None:
 
 
 def ray_token() -> Path:
-    """The file with the password of this user's clusters, which Ray makes for the first of them."""
+    """The file with the token of this user's clusters, which Ray creates for the first."""
     return Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or "~/.ray/auth_token").expanduser()
 
 
@@ -148,27 +148,27 @@ def living_nodes() -> list[dict[str, float]]:
 
 
 def runs_elsewhere(address: str) -> bool:
-    """Whether somebody on the cluster runs the search for us, through Ray's client or as a job."""
+    """Whether the search's driver runs on the cluster: through Ray's client, or as a job."""
     return address.startswith((CLIENT, *JOBS))
 
 
 def _check_speaks_grpc(address: str) -> None:
-    """Refuse a port behind which there is no Ray: Ray itself would ask it for minutes, and say so line by line."""
+    """Refuse a port without Ray behind it: Ray would retry for minutes, with a line each time."""
     if not re.fullmatch(_HOST_PORT, address):
-        return  # 'auto': Ray knows where
-    import grpc  # which comes with Ray's dashboard
+        return  # 'auto' is resolved by Ray
+    import grpc  # a dependency of Ray's dashboard
 
     with grpc.insecure_channel(address) as channel:
         try:
             grpc.channel_ready_future(channel).result(timeout=10)
         except grpc.FutureTimeoutError:
             raise UserError(
-                f"address: what answers at {address} is no Ray cluster; its own port is 6379 as a rule."
+                f"address: what answers at {address} is no Ray cluster; Ray's port is usually 6379."
             ) from None
 
 
 def check_reachable(address: str) -> None:
-    """A wrong address fails after minutes inside Ray; a socket knows in seconds."""
+    """Refuse an address that does not answer: Ray would take minutes, a socket takes seconds."""
     match = re.fullmatch(rf"(?:ray://|https?://)?{_HOST_PORT}", address)
     if match:
         try:
@@ -177,4 +177,6 @@ def check_reachable(address: str) -> None:
             reason = getattr(error, "strerror", None) or str(error)
             raise UserError(f"address: nothing answers at {address} ({reason}); is the Ray cluster up?") from None
     elif address != "auto":
-        raise UserError(f"address: {address!r} is none; give 'auto', HOST:PORT, ray://HOST:10001 or http://HOST:8265.")
+        raise UserError(
+            f"address: {address!r} is no address; give 'auto', HOST:PORT, ray://HOST:10001 or http://HOST:8265."
+        )

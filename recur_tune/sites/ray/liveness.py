@@ -1,8 +1,7 @@
-"""Noticing that the cluster is gone: Ray's own calls would wait for it, a minute each or for ever.
+"""Liveness of the cluster: a watchdog notices that it is gone, since Ray's own calls would hang.
 
-When Ray's global control store (GCS) dies, whoever asks it anything is stuck in Ray, and after a minute Ray ends the
-process with words of its own. So a thread looks at the store's port alone. Whoever still runs is told and leaves; where
-nobody listens in time, the thread has the last word itself.
+When Ray's global control store (GCS) dies, every call to it hangs, and after a minute Ray ends the process. So a thread
+probes the store's port. The main thread is told and leaves; where it is stuck in a call, the watchdog ends the process.
 """
 
 from __future__ import annotations
@@ -17,23 +16,23 @@ from recur_tune.common.errors import Paused
 from recur_tune.common.throttle import Every
 
 _SECONDS_BETWEEN_PROBES = 2.0
-_PATIENCE = 3  # looks in a row without an answer
+_PATIENCE = 3  # probes in a row without an answer
 _SECONDS_TO_LEAVE = 5.0
 
 
 class ClusterLost(Paused):
-    """The cluster that a search ran on is gone: worth another try."""
+    """The cluster of a search is gone; another try may succeed."""
 
 
 class ClusterGone(BaseException):
-    """The same inside Ray Tune, which answers every Exception by asking the cluster to end the trials."""
+    """The same inside Ray Tune, which handles every Exception with a call to the cluster, and would hang."""
 
 
 class ClusterWatchdog:
-    """Looks at the cluster that this process is connected to, for as long as the block lasts.
+    """Probes the cluster that this process is connected to, until the block ends.
 
     Args:
-        on_stuck: Called from a thread when the cluster is gone and the block does not end; it should end the process.
+        on_stuck: Called from a thread when the cluster is gone and the block hangs; it should end the process.
     """
 
     def __init__(self, on_stuck: Callable[[ClusterLost], None]) -> None:
@@ -55,11 +54,11 @@ class ClusterWatchdog:
 
     @property
     def loss(self) -> ClusterLost:
-        """What there is to say."""
+        """The exception to raise outside Ray Tune."""
         return _loss(self.address)
 
     def check(self) -> None:
-        """Raise when the cluster is gone, or this process's own node of it."""
+        """Raise if the cluster is gone, or this process's node of it."""
         if not self.lost.is_set() and self.due():
             self.without_node = 0 if self._has_node() else self.without_node + 1
         if self.lost.is_set() or self.without_node >= _PATIENCE:
@@ -79,9 +78,9 @@ class ClusterWatchdog:
 
 @contextmanager
 def while_connecting(address: str | None, on_stuck: Callable[[ClusterLost], None]) -> Iterator[None]:
-    """Look at HOST:PORT while Ray connects to it: it waits for minutes for a store that has died meanwhile.
+    """Probe HOST:PORT while Ray connects: Ray would wait minutes for a store that dies meanwhile.
 
-    A cluster of our own has no address yet, and `auto` is known to Ray alone: there Ray's patience counts.
+    A local cluster has no address yet, and `auto` is known to Ray alone: these have Ray's own timeout.
     """
     connected = threading.Event()
 
@@ -98,7 +97,7 @@ def while_connecting(address: str | None, on_stuck: Callable[[ClusterLost], None
 
 
 def falls_silent(address: str, left: threading.Event) -> bool:
-    """Whether nobody listens at HOST:PORT any more; no where somebody did until the caller had left."""
+    """Wait until HOST:PORT stops answering: True; False if the caller leaves before."""
     unanswered = 0
     while unanswered < _PATIENCE:
         if left.wait(_SECONDS_BETWEEN_PROBES):
@@ -112,7 +111,7 @@ def _loss(address: str) -> ClusterLost:
 
 
 def answers(address: str) -> bool:
-    """Whether somebody listens at HOST:PORT."""
+    """Whether HOST:PORT accepts connections."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=2).close()
@@ -123,7 +122,7 @@ def answers(address: str) -> bool:
 
 @contextmanager
 def outside_of_ray(watchdog: ClusterWatchdog) -> Iterator[None]:
-    """What is raised within Ray Tune because the cluster is gone, in our own words."""
+    """Turn `ClusterGone` into `ClusterLost` outside Ray Tune."""
     try:
         yield
     except ClusterGone:
