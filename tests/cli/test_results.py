@@ -162,7 +162,7 @@ def test_export_copies_the_model_and_says_what_it_is(results: Path, tmp_path: Pa
     refused(run("export", "books", "--trial", trial, "--to", target), "to:", str(target))
 
 
-def test_a_recurrent_model_that_was_saved_without_its_code_is_exported_with_it(results: Path, tmp_path: Path) -> None:
+def test_a_model_saved_without_its_code_is_exported_with_it(results: Path, tmp_path: Path) -> None:
     settings = {"model_type": "recurrent_gpt2", "recurrence": {"l_ins": 2}}
     (SearchDirectory.open(results, "books").trial(1) / MODEL / "config.json").write_text(json.dumps(settings))
     assert run("export", "books", "--trial", "T1", "--to", tmp_path / "one").code == 0

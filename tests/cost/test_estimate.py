@@ -56,7 +56,7 @@ def operations(run: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("policy", ["all", "none"])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_an_estimate_is_what_a_real_step_of_the_busier_of_two_workers_takes(variant, policy):
+def test_an_estimate_is_a_real_step_of_the_busier_worker(variant, policy):
     config = trial(checkpointing=policy, **variant)
     cost, model = (
         estimate(config, small_config(**SHAPE), workers=2),
@@ -77,7 +77,7 @@ def test_an_estimate_is_what_a_real_step_of_the_busier_of_two_workers_takes(vari
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_flops_per_token_are_a_real_forward_pass_s_with_attention_to_what_a_token_sees(variant):
+def test_flops_per_token_are_those_of_a_real_forward_pass(variant):
     config = trial(**variant)
     model, tokens = small_model(config.recurrence_spec, **SHAPE), torch.zeros((1, SIZE), dtype=torch.long)
     state = model.read(tokens).state

@@ -53,7 +53,7 @@ def test_spans_are_the_workers_time() -> None:
     ]  # fmt: skip
 
 
-def test_a_trial_that_moves_or_is_interrupted_has_a_span_on_each_worker_and_nights_count_nothing() -> None:
+def test_a_moved_or_interrupted_trial_has_a_span_on_each_worker() -> None:
     params = params_of()
     events = [
         *opening(), *begun(0, 100, params, 4e5, 2.0**25), validated(0, 105, 1000, 90.0, worker="n1:1"),

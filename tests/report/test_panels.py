@@ -145,7 +145,7 @@ def test_the_best_by_window_are_the_minima(big: SearchView) -> None:
         assert trial.value("perplexity") == min(other.value("perplexity") or 0 for other in rivals)
 
 
-def test_the_hypervolume_s_line_has_a_step_for_every_trial_and_ends_at_the_search_s(books: SearchView) -> None:
+def test_the_hypervolume_has_a_step_for_every_trial(books: SearchView) -> None:
     found = traces(volume_panel(books))
     line, marks = found["hypervolume"], found["a trial ends"]
     assert line["line"]["shape"] == "hv" and line["x"] == [0, 10, 12, 18, 20, 30], "seconds"

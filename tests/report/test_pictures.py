@@ -83,7 +83,7 @@ def drawn_marks(axes: Axes) -> Counter[Mark]:
     return marks
 
 
-def test_every_mark_of_the_page_is_in_the_picture_at_its_place_and_in_its_shape(drawn: Any) -> None:
+def test_every_mark_of_the_page_is_in_the_picture(drawn: Any) -> None:
     for panel, axes in drawn:
         assert drawn_marks(axes) == asked_marks(panel), panel.key
 

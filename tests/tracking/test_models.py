@@ -53,7 +53,7 @@ def everything(directory: SearchDirectory) -> Any:
     }  # fmt: skip
 
 
-def test_every_model_of_the_front_is_logged_with_its_run_its_parameters_and_its_metrics(results: Path) -> None:
+def test_every_model_of_the_front_is_logged_with_its_run(results: Path) -> None:
     directory = search(results)
     train(directory, 1, 50.0)
     train(directory, 2, 30.0, flops=800.0)
@@ -172,7 +172,7 @@ def test_a_call_that_arrived_unnoted_duplicates_nothing(
         assert len(run.outputs.model_outputs) == 1
 
 
-def test_a_run_or_a_model_that_somebody_deleted_keeps_nothing_else_from_arriving(results: Path) -> None:
+def test_a_deleted_run_or_model_blocks_nothing_else(results: Path) -> None:
     directory = search(results)
     train(directory, 1, 50.0)
     train(directory, 2, 30.0, flops=800.0)

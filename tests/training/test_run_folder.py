@@ -28,7 +28,7 @@ def reports(folder: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_goes_on_from_its_last_validation_to_the_same_end(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_from_its_last_validation(tmp_path: Path) -> None:
     class Killed(Exception):
         pass
 

@@ -41,7 +41,7 @@ def test_a_step_takes_the_memory_that_it_took_when_the_run_was_trained(tmp_path:
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
 
 
-def test_the_score_is_that_of_the_weights_as_they_lie_there_and_an_exported_run_has_no_record(tmp_path: Path) -> None:
+def test_the_score_is_of_the_saved_weights(tmp_path: Path) -> None:
     run = made(tmp_path, "run")
     corpus = f"text:{tmp_path / 'books'}"
     found = probe_training(run, corpus, CPU)

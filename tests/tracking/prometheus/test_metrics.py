@@ -76,9 +76,7 @@ def test_rungs_count_who_was_pruned_there_and_who_went_on(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("cause", "paused"), [("frozen", 1), ("", 0)])
-def test_a_rung_counts_who_it_paused_and_not_who_was_paused_with_the_search(
-    cause: str, paused: int, tmp_path: Path
-) -> None:
+def test_a_rung_counts_the_trials_that_it_paused_itself(cause: str, paused: int, tmp_path: Path) -> None:
     report = {"time": 101.0, "kind": "report", "trial": 0, "tokens": RUNGS[0], "validation": {"perplexity": 50.0}}
     end = {"time": 102.0, "kind": "end", "trial": 0, "state": "paused", "cause": cause}
     said = told([*opening(), *begun(0, 100, params_of(), 4e5, 2.0**25), report, end], tmp_path)

@@ -132,7 +132,7 @@ def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
     assert yaml.safe_load((tmp_path / "prometheus.yml").read_text())["scrape_configs"]
 
 
-def test_the_documentation_knows_every_measure() -> None:
+def test_the_documentation_lists_every_metric() -> None:
     text = (SHIPPED / "README.md").read_text()
     for measure in METRICS.values():
         assert f"| `{measure.name}` | {', '.join(f'`{label}`' for label in measure.by)} | {measure.text} |" in text
