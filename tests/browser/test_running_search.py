@@ -23,7 +23,7 @@ from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.progress import seconds_left
 from recur_tune.search.record.state import SearchState
 from recur_tune.sites.ray.cluster import ray_token
-from recur_tune.tracking.prometheus.boards import BOARDS, metric, queries
+from recur_tune.tracking.prometheus.dashboards import DASHBOARDS, metric, queries
 from recur_tune.tracking.prometheus.servers import Dashboards, Server
 from tests.command import CHECKOUT
 from tests.ports import FIRST
@@ -95,7 +95,7 @@ def ask(server: Server, query: str) -> list[dict[str, Any]]:
 
 
 def test_every_panel_has_something_to_show(running: SearchDirectory, prometheus: Server) -> None:
-    asked = {query for board in BOARDS for query in queries(board)}
+    asked = {query for board in DASHBOARDS for query in queries(board)}
     silent: set[str] = set()
 
     def all_answered() -> bool:

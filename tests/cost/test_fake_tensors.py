@@ -65,7 +65,7 @@ def test_the_overlap_moves_no_byte_where_it_is_not_left_out(recurrence: str) -> 
     assert len(peaks) == 1
 
 
-def test_what_is_written_in_place_is_the_same_tensor_and_a_view_shares_its_storage() -> None:
+def test_in_place_writes_and_views_share_their_storage() -> None:
     for _ in range(2):  # the second time from what was learned
         with FakeTensors(), MemoryTracker() as tracker:
             one = torch.zeros(8, 4)

@@ -121,9 +121,9 @@ def test_a_long_chain_is_priced_from_a_short_one_with_and_without_kernels(
 def test_a_trial_is_priced_as_it_will_run() -> None:
     base = small_config(n_layer=2)
 
-    def peak(lanes: int = LANES, **fields: Any) -> int:
+    def peak(chains: int = LANES, **fields: Any) -> int:
         config = config_of(recurrence="fast_weights", checkpointing="none", **fields)
-        return predict_peak_memory(config, base, lanes)
+        return predict_peak_memory(config, base, chains)
 
     auto = {"cuda_graph": "auto", "fused_kernels": "auto"}
     long, short = (auto | {"tokens": tokens} for tokens in (2_000_000, 1_999_999))
