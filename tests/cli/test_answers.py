@@ -167,5 +167,7 @@ def test_a_search_minimises_a_quality_of_its_own_task() -> None:
         UserError, match=r"^objectives: perplexity is no quality of answers, which facts is for; these are"
     ):
         parse(SearchSpec, fields | {"objectives": ["perplexity", "flops_per_token"]})
-    with pytest.raises(UserError, match="objectives: f1_error is no quality of language modelling, which stdlib is for"):
+    with pytest.raises(
+        UserError, match="objectives: f1_error is no quality of language modelling, which stdlib is for"
+    ):
         parse(SearchSpec, fields | {"space": {"window": [128, 256]}})
