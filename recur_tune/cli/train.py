@@ -17,6 +17,7 @@ from recur_tune.common.units import format_count, format_size
 from recur_tune.config.fields import RECURRENCE_FIELDS
 from recur_tune.config.schedule import misfit
 from recur_tune.config.trial import TrialConfig
+from recur_tune.cost.descriptors import COSTS
 from recur_tune.tasks import registry as tasks
 from recur_tune.training.pretraining import pretraining_fields
 
@@ -117,8 +118,10 @@ def _print_result(out: Path, config: TrialConfig, result: dict[str, Any]) -> Non
         {
             "tokens trained on": format_count(result["tokens"]),
             **{f"validation {name}": f"{value:.5g}" for name, value in result["validation"].items()},
-            "FLOPs per token (forward, the paper's count)": format_count(result["flops_per_token"]),
-            "FLOPs per token (training, everything)": format_count(result["training_flops_per_token"]),
+            **{
+                COSTS[name].explained: COSTS[name].unit.format(result[name])
+                for name in ("flops_per_token", "training_flops_per_token")
+            },
             "peak memory predicted": format_size(result["peak_memory"]),
             "peak memory measured": format_size(measured) if measured else "not measured (too few steps)",
         },

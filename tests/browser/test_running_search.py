@@ -24,7 +24,7 @@ from recur_tune.search.record.progress import seconds_left
 from recur_tune.search.record.state import SearchState
 from recur_tune.sites.ray.cluster import ray_token
 from recur_tune.tracking.prometheus.dashboards import DASHBOARDS, metric, queries
-from recur_tune.tracking.prometheus.servers import Dashboards, Server
+from recur_tune.tracking.prometheus.servers import DashboardServers, Server
 from tests.command import CHECKOUT
 from tests.ports import FIRST
 from tests.search.run.searches import ALIKE, ONE_AT_A_TIME, make_world, small_spec, write_space
@@ -45,7 +45,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prometheus(results: Path) -> Iterator[Server]:
     if shutil.which("prometheus") is None:
         pytest.skip("Prometheus is not installed")
-    servers = Dashboards(results)
+    servers = DashboardServers(results)
     try:
         yield servers.up(prometheus_port=FIRST, grafana_port=FIRST)["prometheus"]
     finally:

@@ -13,7 +13,7 @@ from recur_tune.bptt.plan import Plan
 from recur_tune.bptt.step import make_optimizer, train_step
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
-from recur_tune.cost import training_memory as memory
+from recur_tune.cost import training_memory
 from recur_tune.cost.training_memory import plan_memory, predict_peak_memory, resolve_plan, track_step
 from tests.conftest import small_config, small_model
 from tests.models import full_batch
@@ -54,7 +54,7 @@ def test_dropout_is_part_of_the_prediction():
 
 
 def test_on_a_gpu_dropout_keeps_one_byte_an_element(monkeypatch):
-    monkeypatch.setattr(memory, "default_device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(training_memory, "default_device", lambda: torch.device("cuda"))
     rates = dict.fromkeys(["resid_pdrop", "embd_pdrop", "attn_pdrop"], 0.1)
     size, hidden, layers = 64, 24, 2
 
@@ -117,7 +117,7 @@ def test_auto_refuses_a_budget_in_which_nothing_fits():
 
 
 def test_auto_keeps_as_many_windows_as_fit(monkeypatch):
-    monkeypatch.setattr(memory, "plan_memory", lambda _c, _b, plan, _l: 100 * plan.kept_windows)
+    monkeypatch.setattr(training_memory, "plan_memory", lambda _c, _b, plan, _l: 100 * plan.kept_windows)
     for budget in range(100, 900, 10):
         config = config_of(bptt_windows=8, checkpointing="auto", memory_budget=budget)
         assert resolve_plan(config, small_config()) == Plan(min(budget // 100, 8))

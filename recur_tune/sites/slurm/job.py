@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 
 from recur_tune.common.errors import Paused, UserError
-from recur_tune.search.record import lease as lock
+from recur_tune.search.record import lease
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.tracking_place import is_server, tracking_uri
 from recur_tune.sites.ray.cluster import check_reachable
@@ -141,7 +141,7 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
 
 def _await_lease_expiry(search: SearchDirectory, signals: Signals) -> None:
     """Wait for the lease of an earlier allocation that was killed with its node."""
-    deadline = time.monotonic() + lock.TERM
+    deadline = time.monotonic() + lease.TERM
     while search.is_running and time.monotonic() < deadline and not signals.any:
         time.sleep(0.5)
 
