@@ -26,7 +26,7 @@ from multiprocessing import get_context
 from typing import Any
 
 import torch
-from recurrence_passes import passages
+from recurrence_passes import window_passes
 from rich.console import Console
 from rich.table import Table
 from train_step import random_batch
@@ -241,8 +241,8 @@ def kernel_faults(console: Console, device: torch.device) -> Iterator[str]:
             for name, error in errors.items()
             if not error <= _SAME
         )
-    exact, by_operations = dict(passages(False, device, exactly=True)), dict(passages(False, device))
-    for name, made in passages(True, device):
+    exact, by_operations = dict(window_passes(False, device, exactly=True)), dict(window_passes(False, device))
+    for name, made in window_passes(True, device):
         ours, theirs = (
             [off([one], [other]) for one, other in zip(found, exact[name], strict=True)]
             for found in (made, by_operations[name])

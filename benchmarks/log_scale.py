@@ -21,7 +21,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from recur_tune.cli.watch import Watch
+from recur_tune.cli.live_view import LiveView
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.common.shipped import find_space
 from recur_tune.search.propose.rungs import Rungs
@@ -120,7 +120,7 @@ def _print_readers(directory: SearchDirectory) -> None:
     where, name = ["--results", str(directory.path.parent)], directory.name
     commands = {"status": ["status"], f"status {name}": ["status", name], f"front {name}": ["front", name]}
     with_snapshot = {title: command(*words, *where) for title, words in commands.items()}
-    watch = Watch(directory)
+    watch = LiveView(directory)
     begun = time.process_time()
     for _ in range(100):
         watch.catch_up()

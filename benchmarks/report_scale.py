@@ -24,7 +24,7 @@ from playwright.sync_api import sync_playwright
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from recur_tune.report.page import report_page
-from recur_tune.report.reading import read_search
+from recur_tune.report.search_view import read_search
 from recur_tune.search.record.directory import SearchDirectory
 from tests.browser import FLAGS, MISSING, find_chromium
 from tests.report import few, make, many

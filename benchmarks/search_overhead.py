@@ -30,9 +30,10 @@ from recur_tune.search.record.spec import SearchSpec, with_overrides
 from recur_tune.search.run.callback import DriverCallback
 from recur_tune.search.run.driver import fit
 from recur_tune.search.run.searcher import OptunaSearcher
-from recur_tune.sites.ray.cluster import Allotment, connected
-from recur_tune.sites.ray.liveness import Lifeline
-from recur_tune.tracking.prometheus.exporter import metered
+from recur_tune.sites.ray.capacity import TrialResources
+from recur_tune.sites.ray.cluster import connected
+from recur_tune.sites.ray.liveness import ClusterWatchdog
+from recur_tune.tracking.prometheus.exporter import exporting
 
 
 def nothing(config: dict[str, Any]) -> None:
@@ -98,9 +99,9 @@ def instant_trials(count: int, sampler: str) -> list[float]:
         with directory.lock():
             log = directory.open_log()
             searcher = OptunaSearcher(spec, log, made_up_price, room=lambda: 2)
-            with metered(directory, spec) as meter:
-                steward = DriverCallback(spec, log, lambda: False, meter, Lifeline(lambda loss: None))
-                fit(spec, log, Allotment(1, 1.0, 0.0, 1), searcher, instant, False, steward)
+            with exporting(directory, spec) as exporter:
+                steward = DriverCallback(spec, log, lambda: False, exporter, ClusterWatchdog(lambda loss: None))
+                fit(spec, log, TrialResources(1, 1.0, 0.0, 1), searcher, instant, False, steward)
         return [event["time"] for event, _ in directory.events() if event.get("state") == "complete"]
 
 

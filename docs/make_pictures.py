@@ -26,7 +26,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 from rich.console import Console
 
-from recur_tune.cli import watch
+from recur_tune.cli import live_view
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.progress import ended_trials
 from recur_tune.sites.ray.cluster import ray_token
@@ -95,7 +95,7 @@ def ray_cluster(browser: Browser, address: str) -> None:
         keep("ray-cluster", page.screenshot(full_page=True))
 
 
-def terminal(browser: Browser, watched: watch.Watch, console: Console) -> None:
+def terminal(browser: Browser, watched: live_view.LiveView, console: Console) -> None:
     """What a terminal shows at this moment."""
     console.print(watched)
     with window(browser) as page:
@@ -141,7 +141,7 @@ def main() -> None:
     executable = find_chromium()
     if executable is None:
         raise SystemExit(MISSING)
-    watch.stderr = console = Console(
+    live_view.stderr = console = Console(
         record=True, file=io.StringIO(), force_terminal=True, color_system="truecolor", width=_TERMINAL[0],
         height=_TERMINAL[1], markup=False, emoji=False, highlight=False,
     )  # fmt: skip
@@ -150,7 +150,7 @@ def main() -> None:
         directory = SearchDirectory(results / NAME)
         with recur_tune("search", "--name", NAME, "--results", folder) as search:
             until(directory.path.exists, search, "its beginning")
-            watched = watch.Watch(directory)
+            watched = live_view.LiveView(directory)
             watched.searching()
             until(lambda: len(list(directory.state().in_state("running"))) >= 2, search, "the start of two trials")
             ray_cluster(browser, directory.state().links["dashboard"])

@@ -24,7 +24,7 @@ from rich.table import Table
 from recur_tune.common.files import write_text
 from recur_tune.common.units import format_count, format_size
 from recur_tune.recurrences.registry import NONE, canonical
-from recur_tune.report.figures.marks import COLOURS, GREY, GRID, KINDS
+from recur_tune.report.figures.style import COLOURS, GREY, GRID, STYLES
 
 Result = dict[str, Any]
 
@@ -164,7 +164,7 @@ def draw(results: Sequence[Result], metric: Metric, position: str, path: Path) -
         axes.grid(True, color=GRID, linewidth=0.7)
         axes.set_axisbelow(True)
         axes.spines[["top", "right"]].set_visible(False)
-    for recurrence, kind in KINDS.items():
+    for recurrence, kind in STYLES.items():
         chosen = [one for one in results if one["recurrence"] == recurrence]
         for window in sorted({one["reading"].split("/")[0] for one in chosen}, key=int):
             of_window = [one for one in chosen if one["reading"].split("/")[0] == window]

@@ -14,7 +14,7 @@ from recur_tune.common.units import parse_count
 from recur_tune.common.windowing import Windowing
 from recur_tune.models.pretrained import load_model
 from recur_tune.ops.device import default_device
-from recur_tune.training.reading import reading_of
+from recur_tune.training.evaluation_settings import evaluation_settings
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Scoring:
         """
         model, tokenizer = load_model(folder)
         model = model.to(default_device())
-        reading = reading_of(folder, model, corpus, windowing.size, windowing.overlap)
+        reading = evaluation_settings(folder, model, corpus, windowing.size, windowing.overlap)
         task = reading.task.build(reading.task_spec)
         found: dict[str, Any] = {}
         for split in SPLITS:

@@ -8,7 +8,9 @@ result.front  # a pandas DataFrame
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from recur_tune.common.deprecated import understand_old_modules
@@ -39,11 +41,21 @@ def search(
     """Run a search to its end and give what it found.
 
     `space` is a YAML file, the name of a shipped space, or the same as a dict; `settings` changes fields by their
-    dotted names, {"budget.trials": 50}. A search of that name that is there already is gone on with, if it is the same.
+    dotted names, {"budget.trials": 50}. A search of that name that exists already is continued, if it is the same.
     """
     from recur_tune.search.run.result import run  # torch, Ray and pandas take seconds to import
 
     return run(space, name, results, address, settings or {})
+
+
+class _CallablePackage(ModuleType):
+    """The package `recur_tune.search` as a function. Python puts a package that is imported in the place of a function
+    of the same name, so `recur_tune.search(...)` has to work with either."""
+
+    __call__ = staticmethod(search)
+
+
+import_module("recur_tune.search").__class__ = _CallablePackage
 
 
 def __getattr__(name: str) -> Any:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # torch and transformers take seconds of a core, which a proc
 # everywhere else new ones are tried.
 _JUDGED = bool(os.environ.get("RECUR_TUNE_REQUIRE_ALL"))
 _SLOW = [hypothesis.HealthCheck.too_slow]
+_FSYNC = os.fsync
 _BEFORE = pytest.StashKey[float]()  # seconds of the processor, when a test began
 hypothesis.settings.register_profile("tests", deadline=None, suppress_health_check=_SLOW, derandomize=_JUDGED)
 hypothesis.settings.load_profile("tests")
@@ -98,8 +99,8 @@ def _one_thread() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_waiting_for_disks() -> Iterator[None]:
-    """Nothing here outlives a power cut, and whoever only loses a process loses nothing that was written: journals and
-    databases of this process are not forced to the disk."""
+    """Without fsync: no test survives a power cut, and a process that dies loses nothing that it has written. Tests of
+    durability use `real_fsync`."""
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
 
@@ -112,6 +113,12 @@ def _no_waiting_for_disks() -> Iterator[None]:
         calls.setattr(os, "fsync", lambda file: None)
         yield
     event.remove(Engine, "connect", hurry)
+
+
+@pytest.fixture
+def real_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system's own fsync, for tests of what lies on a disk after a crash."""
+    monkeypatch.setattr(os, "fsync", _FSYNC)
 
 
 @pytest.fixture(autouse=True)
@@ -142,7 +149,7 @@ def experiment(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return run
 
 
-def small_config(memory: PooledSpec | None = None, **changes: object) -> RecurrentGPT2Config:
+def small_config(recurrence: PooledSpec | None = None, **changes: object) -> RecurrentGPT2Config:
     """A GPT-2 small enough for exact comparisons."""
     settings = {
         "vocab_size": 61, "n_positions": 32, "n_embd": 24, "n_layer": 3, "n_head": 2, "initializer_range": 0.2,
@@ -151,11 +158,11 @@ def small_config(memory: PooledSpec | None = None, **changes: object) -> Recurre
     from recur_tune.models import RecurrentGPT2Config
     from recur_tune.recurrences.registry import settings_of
 
-    return RecurrentGPT2Config(**settings | changes, recurrence=settings_of(memory))
+    return RecurrentGPT2Config(**settings | changes, recurrence=settings_of(recurrence))
 
 
-def small_model(memory: PooledSpec | None = None, **changes: object) -> RecurrentGPT2:
+def small_model(recurrence: PooledSpec | None = None, **changes: object) -> RecurrentGPT2:
     """A random model of that shape, in evaluation mode."""
     from recur_tune.models import RecurrentGPT2
 
-    return RecurrentGPT2(small_config(memory, **changes)).eval()
+    return RecurrentGPT2(small_config(recurrence, **changes)).eval()

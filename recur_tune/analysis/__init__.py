@@ -1,0 +1,1 @@
+"""Trained runs -> their topics, and the memory and time that a state costs."""

@@ -1,9 +1,9 @@
-"""Backpropagation through time over a chain of windows, with the paper's checkpoint at the bottleneck.
+"""Backpropagation through time over a chain of windows, with activation checkpointing at the state.
 
-Between two windows only the state survives (section 3.2). So the chain is read once for the states alone, and then
-window by window from its end: run again, scored, differentiated and forgotten. A vocabulary projection, a third of
-a small model's work, is needed on the way back only and is never run twice. A `Plan` says how many windows are kept
-from the first reading instead.
+Between two windows only the state is kept (the paper's section 3.2). So the chain is read once for the states. Then
+windows are recomputed, scored and differentiated one by one, the last first. The vocabulary projection, a third of a
+small model's work, runs only in this second pass. A `Plan` says how many windows keep their activations from the first
+reading instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from recur_tune.models import State, Windowed
 from recur_tune.models.windowed import Scorer
 from recur_tune.ops.fused_backward import FusedBackward, GradAccumulators
 
-Read = tuple[torch.Tensor, State | None]  # a window's last layer in one row, and the state that it leaves
+Read = tuple[torch.Tensor, State | None]  # a window's last layer, [N, K], and the state that it leaves
 
 Gradients = list[torch.Tensor | None]
 
@@ -32,15 +32,15 @@ Gradients = list[torch.Tensor | None]
 class Chain(nn.Module):
     """A chain of windows as one forward pass, so that DDP synchronises gradients once a step.
 
-    With a CUDA graph or fused kernels, a chain runs every window in the same way, whether documents begin there or not:
-    what a batch says on the host must not matter, since a graph is captured from one batch and serves all.
+    With a CUDA graph or fused kernels every window runs the same operations, whether documents begin there or not: a
+    graph is captured from one batch and replayed for all, so nothing may depend on a batch's values on the host.
 
     Args:
         model: A body and its recurrence.
         plan: Which windows keep their activations.
         execution: How operations are launched.
-        capture: Whether the CUDA graph is captured; a step that is only priced does without.
-        around_read: A context for every reading of a window, for a step that is measured.
+        capture: Whether a CUDA graph is captured; an estimate of a step's cost does without.
+        around_read: A context for every reading of a window, for measurements.
     """
 
     def __init__(
@@ -58,30 +58,30 @@ class Chain(nn.Module):
         self._around_read = around_read
 
     def forward(self, batch: WindowBatch) -> torch.Tensor:
-        """The sum of the task's losses over the batch: of next tokens, every scored token's negative log-likelihood."""
+        """The task's loss, summed over the batch: for next tokens, the cross-entropy of every scored token."""
         return _Differentiated.apply(self, batch, *self.trained)
 
     @property
     def trained(self) -> list[nn.Parameter]:
-        """The parameters that gradients are for."""
+        """The parameters that require gradients."""
         return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
 
     def differentiate(self, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """The same sum and its gradient by every trained parameter, which is overwritten by the next call."""
+        """The summed loss and its gradient with respect to every trained parameter; the next call overwrites them."""
         return self._graph.differentiate(batch) if self._graph else self.differentiate_now(batch)
 
     @torch.enable_grad()
     def differentiate_now(
         self, batch: WindowBatch, rng: RngStates | None = None
     ) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """That, operation by operation; dropout throws `rng`."""
+        """The same without a CUDA graph; dropout draws from `rng`."""
         rng = rng or RngStates(self.model)
         trained = self.trained
         totals = GradAccumulators(trained, self.model.body)
         scorer = self.model.scorer(batch.targets_WBT, batch.fresh_WB, self.fused)
         step = FusedBackward(totals, self.fused)
         losses: list[torch.Tensor] = []
-        grad_state: Gradients | None = None  # what the windows behind say about the state that one leaves
+        grad_state: Gradients | None = None  # with respect to the state that a window leaves, from the windows behind
         for window, entry, reading in self._readings(batch, step, rng, scorer):
             top_NK, left = reading
             loss, grad_top_NK = scorer.score(window, top_NK)
@@ -89,7 +89,7 @@ class Chain(nn.Module):
             grad_outputs: list[tuple[torch.Tensor, torch.Tensor | None]] = [(top_NK, grad_top_NK)]
             if left is not None and grad_state is not None:
                 grad_outputs += zip(left, grad_state, strict=True)
-            # Autograd hands out what the step does not gather by itself: the recurrence's.
+            # The step accumulates the body's gradients itself; autograd returns the recurrence's.
             grad_entry, grad_trained = _differentiate(grad_outputs, step.anchor, entry or (), trained)
             grad_state = None if entry is None else grad_entry
             _add(totals.gradients, grad_trained)
@@ -102,7 +102,7 @@ class Chain(nn.Module):
     def _readings(
         self, batch: WindowBatch, step: FusedBackward, rng: RngStates, scorer: Scorer
     ) -> Iterator[tuple[int, State | None, Read]]:
-        """Windows in the order in which they are differentiated, with the state that each begins with."""
+        """Windows in the order in which they are differentiated: number, state at the beginning, reading."""
         if self.model.recurrence is not None and self.model.recurrence.stops_gradients:
             yield from self._forward_readings(batch, step, rng)
             return
@@ -118,7 +118,7 @@ class Chain(nn.Module):
     def _forward_readings(
         self, batch: WindowBatch, step: FusedBackward, rng: RngStates
     ) -> Iterator[tuple[int, State | None, Read]]:
-        """Where no gradient comes from the windows behind, none has to wait for it, or to be run again."""
+        """Without gradients from later windows, each window is differentiated when it is read; none is recomputed."""
         left: State | None = None
         for window in range(len(batch.starts)):
             with rng.first(window):
@@ -129,7 +129,7 @@ class Chain(nn.Module):
     def _read_for_states(
         self, batch: WindowBatch, step: FusedBackward, rng: RngStates, scorer: Scorer
     ) -> tuple[list[State | None], dict[int, Read]]:
-        """The state that each window begins with, and the readings that are kept."""
+        """The state that each window begins with, and the readings that keep their activations."""
         windows = len(batch.starts)
         entries: list[State | None] = []
         readings: dict[int, Read] = {}
@@ -161,17 +161,17 @@ class Chain(nn.Module):
     def _read_window(self, batch: WindowBatch, window: int, entry: State | None, step: FusedBackward) -> Read:
         if entry is not None and torch.is_grad_enabled():
             for one in entry:
-                one.requires_grad_()  # where the graph of this window begins
-            entry = tuple(one.view_as(one) for one in entry)  # torch counts no module that is given such a beginning
+                one.requires_grad_()  # the leaves of this window's graph
+            entry = tuple(one.view_as(one) for one in entry)  # torch counts no FLOPs of modules on leaves
         masked = entry is not None and (self.uniform or batch.starts[window] == "some")
         fresh_B = batch.fresh_WB[window] if masked else None
         leave_state = self.uniform or window < len(batch.starts) - 1
-        reading = self.model.read(batch.inputs_WBT[window], entry, fresh_B, leave_state=leave_state, arithmetic=step)
+        reading = self.model.read(batch.inputs_WBT[window], entry, fresh_B, leave_state=leave_state, ops=step)
         return reading.top_BTK.flatten(0, 1), reading.state
 
 
 class _Differentiated(torch.autograd.Function):
-    """A chain's loss, for autograd, which only hands on the gradients that were made with it."""
+    """A chain's loss for autograd; its gradients are computed in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, chain: Chain, batch: WindowBatch, *trained: torch.Tensor) -> torch.Tensor:
@@ -181,7 +181,7 @@ class _Differentiated(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_loss: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        gradients, ctx.gradients = ctx.gradients, None  # autograd takes over what nobody else holds
+        gradients, ctx.gradients = ctx.gradients, None  # with no other reference, autograd takes them without a copy
         torch._foreach_mul_(gradients, grad_loss)
         return None, None, *gradients
 
@@ -192,7 +192,7 @@ def _differentiate(
     entry: State,
     trained: Sequence[nn.Parameter],
 ) -> tuple[Gradients, Gradients]:
-    """Run a window's graph backward: gradients with respect to the state that it began with, and to what is trained.
+    """Differentiate a window: gradients with respect to the state that it began with, and to trained parameters.
 
     With a frozen body a window without a state may have no graph at all.
     """
@@ -207,7 +207,7 @@ def _differentiate(
 
 
 def _add(gradients: Sequence[torch.Tensor], found: Sequence[torch.Tensor | None]) -> None:
-    """Add what was found; a window without a state says nothing about the recurrence."""
+    """Accumulate gradients; a window without a state has none for the recurrence."""
     pairs = [(total, one) for total, one in zip(gradients, found, strict=True) if one is not None]
     if pairs:
         torch._foreach_add_([total for total, _ in pairs], [one for _, one in pairs])

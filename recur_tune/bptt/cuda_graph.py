@@ -1,7 +1,7 @@
-"""A chain's losses and gradients as one CUDA graph.
+"""CUDA graph of a chain's loss and gradients: captured once, then replayed.
 
-A step of a small batch is thousands of kernels of a few microseconds each, and to launch them one by one takes longer
-than to run them. Captured once, the device runs them by itself.
+A step of a small batch is thousands of kernels of a few microseconds each. Launching them one by one takes longer than
+running them.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from recur_tune.models import Windowed
 # The loss and the gradients of a batch, with these RNG states or new ones.
 Differentiate = Callable[[WindowBatch, RngStates | None], tuple[torch.Tensor, list[torch.Tensor]]]
 
-_EAGER = 2  # steps before the capture: compilers and libraries settle in them
+_EAGER = 2  # warm-up steps before the capture, in which kernels are compiled and libraries initialised
 
 
 class CudaGraphStep:
-    """Does what `differentiate` does, by replaying a CUDA graph as soon as one is captured; a batch of another shape is
-    done operation by operation."""
+    """Runs `differentiate` by replaying a CUDA graph, as soon as one is captured; batches of another shape run without
+    it."""
 
     def __init__(self, model: Windowed, differentiate: Differentiate) -> None:
         self.model, self._differentiate = model, differentiate
@@ -33,7 +33,7 @@ class CudaGraphStep:
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def differentiate(self, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """The loss and the gradients, which lie where the next call will write its own."""
+        """The loss and the gradients; the next call overwrites the gradients."""
         self.steps += 1
         if self.steps <= _EAGER:
             return self._eager(batch)
@@ -49,7 +49,7 @@ class CudaGraphStep:
         return self.loss.clone(), self.gradients
 
     def _eager(self, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """Operation by operation, on a stream of its own, as CUDA wants it before a capture."""
+        """Without a graph, on a side stream, as CUDA requires before a capture."""
         stream, current = side_stream(torch.cuda.current_device()), torch.cuda.current_stream()
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
@@ -64,12 +64,12 @@ class CudaGraphStep:
             targets_WBT=batch.targets_WBT.clone(),
             fresh_WB=batch.fresh_WB.clone(),
         )
-        gc.collect()  # an earlier graph, if Python came to destroy it meanwhile, would spoil this capture
+        gc.collect()  # destroying an earlier graph during the capture would make it fail
         torch.cuda.synchronize()
-        torch.cuda.empty_cache()  # the graph has memory of its own, and what the steps before took is free again
+        torch.cuda.empty_cache()  # the graph has its own memory pool, and that of the warm-up steps is free again
         self.graph = torch.cuda.CUDAGraph()
         rng = GraphRngStates(self.model, len(batch.starts), self.graph)
-        # What other threads of this process ask the device meanwhile spoils nothing.
+        # Other threads of this process may use the device during the capture.
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
             self.loss, self.gradients = self._differentiate(self.batch, rng)
 

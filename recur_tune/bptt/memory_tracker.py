@@ -1,4 +1,4 @@
-"""Follow the life of every tensor's storage, real or fake, and remember the peak."""
+"""Peak memory of tensors, real or fake, from the lifetime of every storage."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from recur_tune.data.batches import WindowBatch
 
 
 class MemoryTracker(TorchDispatchMode):
-    """Counts live bytes while it is active: what was handed to `hold`, and every storage that an operation makes.
+    """Counts live bytes while it is active: tensors given to `hold`, and every storage that an operation makes.
 
-    A view shares its storage and costs nothing; a storage is given back when the last tensor and the last
-    graph node that use it are gone. What a kernel uses inside itself is not seen.
+    A view shares its storage and costs nothing. A storage is freed when the last tensor and the last graph node that
+    use it are gone. Memory inside kernels is not seen.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class MemoryTracker(TorchDispatchMode):
             self._count(tensor)
 
     def hold_training(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: WindowBatch) -> None:
-        """Count what a training step finds in place."""
+        """Count what exists before a training step: weights, optimiser state, the batch."""
         self.hold(model.parameters())
         self.hold(value for state in optimizer.state.values() for value in state.values())
         self.hold([batch.inputs_WBT, batch.targets_WBT, batch.fresh_WB])
@@ -52,7 +52,7 @@ class MemoryTracker(TorchDispatchMode):
         known = self._sizes.get(key)
         if known is None:
             # torch keeps a storage's Python object for as long as the storage itself lives, so the finalizer
-            # runs when the memory is given back, not when this wrapper goes out of scope.
+            # runs when the memory is freed, not when this wrapper goes out of scope.
             weakref.finalize(storage, self._forget, key).atexit = False
         if known != size:  # new, or resized in place
             self._sizes[key] = size

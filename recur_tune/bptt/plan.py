@@ -15,19 +15,19 @@ _WORTH_COMPILING = 2_000_000  # tokens; a trial that reads fewer ends sooner wit
 
 @dataclass(frozen=True)
 class Plan:
-    """Activation checkpointing: what a step keeps from the first reading.
+    """Activation checkpointing: how much a step keeps from the first reading.
 
     Attributes:
         kept_windows: How many windows, counted from the chain's end, keep their activations. The backward pass uses
-            these first and frees them before it runs any earlier window again. So the last window is always kept: its
-            activations take no more than running any window again.
+            these first and frees them before it recomputes earlier ones. So the last window is always kept: this takes
+            no more memory than recomputing one.
     """
 
     kept_windows: int = 1
 
 
 def fixed_plan(policy: Literal["all", "none"], windows: int) -> Plan:
-    """`all` recomputes whatever can be, so that memory is flat in the number of windows; `none` recomputes nothing."""
+    """`all` recomputes all windows but the last, so memory does not grow with their number; `none` recomputes none."""
     return Plan(kept_windows=1 if policy == "all" else windows)
 
 
@@ -36,7 +36,7 @@ class Execution(NamedTuple):
 
     Attributes:
         cuda_graph: As one CUDA graph.
-        fused_kernels: By Triton kernels for what lies between two matrix products; else operation by operation.
+        fused_kernels: Between matrix products by fused Triton kernels; else by torch's own operations.
     """
 
     cuda_graph: bool = False
@@ -49,7 +49,7 @@ class Execution(NamedTuple):
 
 def chosen_execution(config: TrialConfig, device: torch.device, workers: int) -> Execution:
     """The fastest way that a trial and its device allow."""
-    if device.type != "cuda":  # both are a GPU's
+    if device.type != "cuda":  # both need a GPU
         return Execution()
     fused = config.tokens >= _WORTH_COMPILING if config.fused_kernels == "auto" else config.fused_kernels
     # CUDA refuses a graph under DDP, whose gradients belong to the default stream.

@@ -1,4 +1,4 @@
-"""RNG states of a chain's windows, so that dropout disturbs a window which is run again as it did the first time."""
+"""RNG states of a chain's windows, so that a recomputed window has the same dropout as the first time."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _SEEDS = 2**62
 
 
 class RngStates:
-    """Remembers the RNG state before each window and goes back to it."""
+    """Saves the RNG state before each window and restores it when the window is recomputed."""
 
     def __init__(self, model: Windowed) -> None:
-        self.thrown = model.training and model.body.drops_out
+        self.has_dropout = model.training and model.body.has_dropout
         self.devices = [device] if (device := next(model.parameters()).device).type == "cuda" else []
         self._before: dict[int, tuple[torch.Tensor, ...]] = {}
 
     @contextmanager
     def first(self, window: int) -> Iterator[None]:
         """While a window is run for the first time."""
-        if self.thrown:
+        if self.has_dropout:
             self._before[window] = (torch.get_rng_state(), *map(torch.cuda.get_rng_state, self.devices))
         yield
 
     @contextmanager
     def again(self, window: int) -> Iterator[None]:
-        """While it is run again; afterwards chance goes on where it was."""
-        if not self.thrown:
+        """While it is recomputed; afterwards the RNG continues where it was."""
+        if not self.has_dropout:
             yield
             return
         with torch.random.fork_rng(self.devices):
@@ -42,12 +42,12 @@ class RngStates:
 
 
 class GraphRngStates(RngStates):
-    """The same inside a CUDA graph, where no state can be read or set: every window has two generators that begin alike
-    and, since each replay draws as many numbers from both, stay alike."""
+    """The same inside a CUDA graph, where states can be neither read nor set. Every window has two generators with one
+    seed. Each replay draws equally many numbers from both, so they stay in step."""
 
     def __init__(self, model: Windowed, windows: int, graph: torch.cuda.CUDAGraph) -> None:
         super().__init__(model)
-        if not self.thrown:
+        if not self.has_dropout:
             return
         [self._device] = self.devices
         seeds = torch.randint(_SEEDS, (windows,)).tolist()
@@ -60,18 +60,18 @@ class GraphRngStates(RngStates):
     @contextmanager
     def first(self, window: int) -> Iterator[None]:
         """While a window is run for the first time."""
-        with self._from(self._firsts[window] if self.thrown else None):
+        with self._from(self._firsts[window] if self.has_dropout else None):
             yield
 
     @contextmanager
     def again(self, window: int) -> Iterator[None]:
-        """While it is run again."""
-        with self._from(self._agains[window] if self.thrown else None):
+        """While it is recomputed."""
+        with self._from(self._agains[window] if self.has_dropout else None):
             yield
 
     @contextmanager
     def _from(self, generator: torch.Generator | None) -> Iterator[None]:
-        """Numbers come from this generator, where there is one."""
+        """Draw from this generator, where there is one."""
         if generator is None:
             yield
             return

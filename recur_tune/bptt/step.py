@@ -1,4 +1,4 @@
-"""One optimiser step, the same for training, for pricing it under fake tensors and for benchmarks."""
+"""One optimiser step, the same for training, for cost estimates under fake tensors and for benchmarks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from recur_tune.ops.device import autocast
 def make_optimizer(
     model: nn.Module, learning_rate: float, weight_decay: float, recurrence_rate: float = 1.0
 ) -> torch.optim.Optimizer:
-    """Adam, fused: one kernel over all parameters and no temporary copies of them.
+    """AdamW, fused: one kernel for all parameters and no temporary copies of them.
 
-    Every group of parameters has its `rate` over the learning rate: that of a recurrence, `recurrence_rate`.
+    Every parameter group has a factor of the learning rate, `rate`: the recurrence's is `recurrence_rate`.
     """
 
     def parameters(of_recurrence: bool) -> list[nn.Parameter]:
@@ -32,7 +32,7 @@ def make_optimizer(
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """For all groups, each by its own rate over it."""
+    """Set every group's learning rate, by its factor `rate`."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate * group["rate"]
 
@@ -46,16 +46,16 @@ def train_step(
     workers: int = 1,
     proceed: Callable[[torch.Tensor, torch.Tensor], None] = lambda loss, norm: None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Forward, backward, clip, update; returns this worker's part of the step's mean loss, and the gradient's norm.
+    """Forward, backward, clip, update; returns this worker's part of the step's mean loss, and the gradient norm.
 
-    `batch.mean_over` counts the step's losses over all workers, and DDP averages gradients over them, so the gradient
-    is that of the mean over all tokens, or questions, however many workers share the work. `proceed` sees the loss
-    and the gradient's norm before any weight changes and may raise.
+    `batch.mean_over` counts the step's losses over all workers, and DDP averages gradients over workers. So the
+    gradient is that of the mean over all tokens, or questions, for any number of workers. `proceed` sees the loss and
+    the gradient norm before any weight changes and may raise.
     """
     with autocast(batch.inputs_WBT.device, precision):
         if isinstance(chain, Chain):
             loss = _differentiate(chain, batch)
-        else:  # DDP gathers the workers' gradients while autograd hands them out
+        else:  # DDP all-reduces gradients during autograd's backward pass
             loss = chain(batch) / batch.mean_over
             (loss * workers).backward()
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -67,7 +67,7 @@ def train_step(
 
 
 def _differentiate(chain: Chain, batch: WindowBatch) -> torch.Tensor:
-    """The mean loss; its gradients go straight to the parameters."""
+    """The mean loss; gradients are assigned to the parameters without autograd."""
     loss, gradients = chain.differentiate(batch)
     torch._foreach_div_(gradients, batch.mean_over)
     for parameter, gradient in zip(chain.trained, gradients, strict=True):

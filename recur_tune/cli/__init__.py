@@ -1,1 +1,1 @@
-"""The commands; each parses, calls one function and prints. Nothing heavy is imported before a command runs."""
+"""Commands: parse the options, call one function, print its result. Heavy modules are imported when a command runs."""

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from recur_tune.analysis.budget.measurement import Measurement
     from recur_tune.analysis.budget.verdict import Verdict
 
-BROKEN = 1  # the exit code where a limit is
+BROKEN = 1  # exit code where a limit is broken
 
 
 class _Limits(BaseModel):
-    """In the notation that every size has."""
+    """Sizes with units, as 2GB."""
 
     more_memory: Size
 
@@ -56,14 +56,14 @@ def _percent(context: click.Context, parameter: click.Parameter, value: float) -
 def budget(
     run: Path, against: Path, more_memory: str, more_time: float, corpus: str | None, steps: int, as_json: bool
 ) -> int:
-    """Tell what a state costs in memory and time, and what it buys.
+    """Measure what a recurrent state costs in memory and time, and what it improves.
 
     RUN and --against are folders that `train` or `export` wrote, usually a recurrent run and a plain one. A few
-    training steps of each are made here and now, as their trials say, from their own weights; nothing in the folders
-    changes. Peak memory is that of a step. Time per token is the median over steps that alternate between the two, so
-    that a device which slows down slows both. Accuracy, perplexity and bits per byte are of the validation split.
+    training steps of each are run now, with their own settings and weights; nothing in the folders changes. Peak memory
+    is that of a step. Time per token is the median over steps that alternate between the two, so that a device which
+    slows down slows both. Accuracy, perplexity and bits per byte are of the validation split.
 
-    The exit code is 1 where a limit is broken, so that a script can ask. The default limits are 2 GB more memory and
+    The exit code is 1 where a limit is broken, for scripts. The default limits are 2 GB more memory and
     25 % more time: 30 hours instead of a day.
 
     \b
@@ -72,8 +72,8 @@ def budget(
     """
     allowed = parse(_Limits, {"more_memory": more_memory}).more_memory
     with stderr.status("loading torch …"):
-        from recur_tune.analysis.budget.contender import trial_to_measure
         from recur_tune.analysis.budget.measurement import measure
+        from recur_tune.analysis.budget.training_probe import trial_to_measure
         from recur_tune.analysis.budget.verdict import verdicts
         from recur_tune.data.corpora.registry import check_corpus
 
@@ -102,7 +102,7 @@ def budget(
 
 
 class _Phases:
-    """What is being done: live on a terminal, elsewhere a line for each phase."""
+    """Progress: live on a terminal, elsewhere a line for each phase."""
 
     def __init__(self) -> None:
         self._status, self._last = stderr.status("measuring …"), ""

@@ -1,4 +1,4 @@
-"""`recur-tune confirm`: the front again, with other seeds and on unseen documents."""
+"""`recur-tune confirm`: the front trained again with other seeds, and scored on unseen documents."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rich.table import Table
 
 from recur_tune.cli.display import note, stderr, stdout
 from recur_tune.cli.options import as_json, command_line, print_json, results_option
-from recur_tune.cli.run import address_option, run_watched
+from recur_tune.cli.running import address_option, run_watched
 from recur_tune.cli.submitting import check_place, is_submitted, slurm_options, submit_again
-from recur_tune.cli.trials import in_two_lines
+from recur_tune.cli.trial_tables import in_two_lines
 from recur_tune.common.errors import UserError
 from recur_tune.data.corpora.document import SPLITS
 from recur_tune.recurrences.registry import MARKS
 from recur_tune.search.record.directory import SearchDirectory, results_folder
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES
 from recur_tune.search.record.spec import SearchSpec
-from recur_tune.sites.slurm.queued import chosen_profile
+from recur_tune.sites.slurm.search_jobs import chosen_profile
 
 if TYPE_CHECKING:  # the front's own arithmetic takes a second to import
     from recur_tune.search.record.confirmation import Confirmation
@@ -34,7 +34,7 @@ _PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"  # a mean and its error s
 @click.option(
     "--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Further seeds for each point."
 )
-@click.option("--split", type=click.Choice(SPLITS), default="test", show_default=True, help="What to score them on.")
+@click.option("--split", type=click.Choice(SPLITS), default="test", show_default=True, help="Split to score them on.")
 @address_option
 @results_option
 @as_json
@@ -43,13 +43,12 @@ def confirm(
     name: str, seeds: int, split: str, address: str | None, results: Path | None, as_json: bool,
     slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool,
 ) -> None:  # fmt: skip
-    """Train the front again with other seeds, and tell which of its points are chance.
+    """Train the front again with other seeds, and tell which of its points are within noise.
 
     Each point of the front, and the best plain trial at the cost of each recurrent one, is trained to its full budget
     with further seeds and scored on documents that the search has never seen. You get means with standard errors, and
-    which points stand within noise of a cheaper one. A point's own number is left out of its mean: it was chosen for
-    being good, and so it flatters. What is there already is not trained twice; Ctrl-C pauses, and the same command goes
-    on.
+    which points are within noise of a cheaper one. A point's own number is not in its mean, because of selection bias:
+    it was chosen for being good. No seed is trained twice; Ctrl-C pauses, and the same command continues.
 
     \b
       recur-tune confirm books --seeds 3
@@ -90,13 +89,13 @@ def confirm(
     else:
         print_confirmation(spec, found)
     if order.missing(state, spec) or any(one.state == "paused" for one in state.repeats.values()):
-        stderr.print(f"paused; go on with:  {command_line('confirm', directory)} --seeds {seeds}", soft_wrap=True)
+        stderr.print(f"paused; continue with:  {command_line('confirm', directory)} --seeds {seeds}", soft_wrap=True)
     elif not as_json:
         stderr.print(f"picture:  {directory.path / 'confirmed.png'}", soft_wrap=True)
 
 
 def print_confirmation(spec: SearchSpec, found: Confirmation) -> None:
-    """Means and standard errors as a table, and what they say of the front."""
+    """Means and standard errors as a table, and the points within noise."""
     quality = OBJECTIVES[found.quality]
     costs = [OBJECTIVES[name] for name in spec.objectives if name in COSTS]
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -9,8 +9,7 @@ import click
 from pydantic import BaseModel
 
 from recur_tune.cli.display import TokenProgress, note, stderr, stdout, table_by_name
-from recur_tune.cli.options import as_json, print_json
-from recur_tune.cli.sampling import sampling_options
+from recur_tune.cli.options import as_json, print_json, sampling_options
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
 from recur_tune.common.units import format_count
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Amounts(BaseModel):
-    """In the notation that every count has."""
+    """Counts with units, as 8k."""
 
     prompts: Count
     prompt_tokens: Count
@@ -66,22 +65,22 @@ def continue_command(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Tell whether continuations stay on topic, for one trained model or several.
+    """Measure whether continuations stay on topic, for one trained model or several.
 
     RUN is a folder that `train`, `pretrain` or `export` wrote, or any Hugging Face folder of a supported family.
     Prompts are taken from held-out documents, and every run continues every one of them, with the state carried from
-    window to window. An LDA that is fitted on the training split tells the topics of prompts and continuations. A
+    window to window. An LDA, fitted on the training split, gives the topics of prompts and continuations. A
     continuation's score is the Jensen-Shannon divergence between the two, in bits (logarithm to base 2): 0 has the
     same topics, 1 has none in common. The true continuation is the floor, another document's the ceiling, and runs are
     compared on the same prompts. A standard error counts documents, not prompts, as independent where there are
     several.
 
-    What is written is kept as it is made, so after Ctrl-C the same command goes on. The LDA is kept too.
+    Texts and LDA are cached, so after Ctrl-C the same command continues.
 
     \b
       recur-tune continue runs/recurrent runs/plain --corpus text:books --out topics
       recur-tune continue runs/recurrent runs/plain --prompts 8k --tokens 30 --topics 20 --temperature 0
-    The second asks as the paper did (section 5.3.1): 300 tokens of context, 30 likeliest ones, 20 topics.
+    The second is the paper's setting (section 5.3.1): 300 tokens of context, the 30 likeliest ones, 20 topics.
     """
     amounts = parse(_Amounts, {"prompts": prompts, "prompt_tokens": prompt_tokens, "tokens": tokens})
     with stderr.status("loading torch …"):
@@ -131,7 +130,7 @@ def _check_runs(runs: tuple[Path, ...]) -> None:
 
 
 def _corpus_of(runs: tuple[Path, ...]) -> str:
-    from recur_tune.training.reading import corpus_of
+    from recur_tune.training.evaluation_settings import corpus_of
 
     found = {run: corpus_of(run) for run in runs}
     if len(set(found.values())) > 1:
@@ -153,7 +152,7 @@ def _take(
 
 
 def _note_remarks(taken: Prompts, amounts: _Amounts, tokenizers: list[PreTrainedTokenizerBase]) -> None:
-    """Documents that are too short, prompts that found no place, and tokens that are not the same."""
+    """Print remarks: documents that are too short, prompts without room, different tokenizers."""
     from recur_tune.data.tokenizers import fingerprint
 
     if taken.too_short:
@@ -191,10 +190,10 @@ def _written(
     from recur_tune.data.tokenizers import fingerprint
     from recur_tune.models.pretrained import load_decoder
     from recur_tune.ops.device import default_device
-    from recur_tune.training.reading import reading_of
+    from recur_tune.training.evaluation_settings import evaluation_settings
 
     model, _ = load_decoder(run)
-    windowing = reading_of(run, model).windowing
+    windowing = evaluation_settings(run, model).windowing
     length = len(prompts.chosen[0].tokens) + sampling.tokens
     if length <= windowing.size:
         note(f"{run} reads windows of {windowing.size}, and {length} tokens are one of them: it passes no state on.")
@@ -206,7 +205,7 @@ def _written(
         with TokenProgress(f"{run} writes", len(texts) * sampling.tokens) as progress:
             return continuations(writer, texts, sampling, batch, encoded, progress.update)
     except KeyboardInterrupt:
-        stderr.print("what was written is kept; the same command goes on.")
+        stderr.print("finished texts are kept; the same command continues.")
         raise
     except torch.OutOfMemoryError as error:
         raise UserError(

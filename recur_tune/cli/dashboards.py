@@ -1,4 +1,4 @@
-"""`recur-tune dashboards`: Prometheus and Grafana on localhost, with our boards loaded."""
+"""`recur-tune dashboards`: Prometheus and Grafana on localhost, with our dashboards."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def up(port: int, grafana_port: int, results: Path | None) -> None:
     Both listen on localhost only. A port that is taken gives way to the next free one. Prometheus finds every search
     of the results folder while it runs.
     """
-    from recur_tune.tracking.prometheus.servers import Dashboards
+    from recur_tune.tracking.prometheus.servers import DashboardServers
 
-    servers = Dashboards(results_folder(results))
+    servers = DashboardServers(results_folder(results))
     running = servers.running()
     with stderr.status("starting …"):
         found = servers.up(port, grafana_port)
@@ -46,16 +46,16 @@ def up(port: int, grafana_port: int, results: Path | None) -> None:
         if server:
             click.echo(f"{server.name:<11} {server.url}")
     if "grafana" not in found:
-        note(f"Grafana is not installed here; the boards for another one are in {servers.folder / 'boards'}.")
+        note(f"Grafana is not installed here; the dashboards for another one are in {servers.folder / 'boards'}.")
 
 
 @dashboards.command()
 @results_option
 def down(results: Path | None) -> None:
     """End the servers that `up` has started; what Prometheus has recorded stays."""
-    from recur_tune.tracking.prometheus.servers import Dashboards
+    from recur_tune.tracking.prometheus.servers import DashboardServers
 
-    ended = Dashboards(results_folder(results)).down()
+    ended = DashboardServers(results_folder(results)).down()
     stderr.print(f"ended {' and '.join(server.name for server in ended)}." if ended else "none was running.")
 
 
@@ -64,7 +64,7 @@ def down(results: Path | None) -> None:
 @click.option("--prometheus", default="http://127.0.0.1:9090", show_default=True, help="Its address, for Grafana.")
 @results_option
 def write(folder: Path, prometheus: str, results: Path | None) -> None:
-    """Write the configuration of Prometheus, Grafana's provisioning and the boards into FOLDER."""
+    """Write the configuration of Prometheus, Grafana's provisioning and the dashboards into FOLDER."""
     from recur_tune.tracking.prometheus.files import write_files
 
     write_files(folder, results_folder(results), prometheus)

@@ -1,4 +1,4 @@
-"""What long work shows: a live bar on a terminal, a plain line now and then elsewhere. All of it on stderr."""
+"""Output: progress on stderr, as a live bar on a terminal and as plain lines elsewhere; tables on stdout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 from recur_tune.common.throttle import Every
 from recur_tune.common.units import format_count
 
-# What is printed is mostly the user's: brackets in a path are no markup, and colons no emoji.
+# Texts have users' paths: brackets are no markup, and colons no emoji.
 stderr = Console(stderr=True, markup=False, emoji=False, highlight=False)
 stdout = Console(markup=False, emoji=False, highlight=False)
 
@@ -53,9 +53,9 @@ class TokenProgress:
         self._bar.stop()
 
     def update(self, tokens: int, note: str = "", important: bool = False) -> None:
-        """Say how far it is; an important moment is printed and stays on the screen."""
+        """Show the progress; an important one is printed and stays on the screen."""
         now = time.monotonic()
-        if not self._announced:  # speed counts from here: neither start-up nor what an earlier process did is in it
+        if not self._announced:  # speed counts from here, without start-up and resumed tokens
             self._announced, self._started, self._first = True, now, tokens
             if not self.live:
                 stderr.print(f"{self.title} …")
@@ -89,7 +89,7 @@ def print_table(title: str, rows: dict[str, Any]) -> None:
 
 
 def table_by_name(titles: Sequence[str]) -> Table:
-    """A table whose first column has names to copy, which are not cut: where it is narrow the others make room."""
+    """A table whose first column, names to copy, is never cut; the others wrap."""
     table = Table(box=None, pad_edge=False)
     for place, title in enumerate(titles):
         table.add_column(title, overflow="fold", no_wrap=place == 0)
@@ -97,5 +97,5 @@ def table_by_name(titles: Sequence[str]) -> Table:
 
 
 def note(message: str) -> None:
-    """A remark that is neither result nor failure."""
+    """Print a remark, which is neither a result nor a failure."""
     stderr.print(f"note: {message}", style="yellow")

@@ -26,7 +26,7 @@ from recur_tune.data.corpora.document import SPLITS
     type=click.Choice(["own", "none", "other"]),
     default="own",
     show_default=True,
-    help="To see what the state is worth: the document's own, none, or another document's.",
+    help="State to read with, to measure its effect: the document's own, none, or another document's.",
 )
 @as_json
 def evaluate(
@@ -55,10 +55,10 @@ def evaluate(
     with stderr.status("loading torch …"):
         from recur_tune.models.pretrained import load_model
         from recur_tune.ops.device import default_device
-        from recur_tune.training.reading import reading_of
+        from recur_tune.training.evaluation_settings import evaluation_settings
 
         model, tokenizer = load_model(run)
-    reading = reading_of(run, model, corpus, window, overlap)
+    reading = evaluation_settings(run, model, corpus, window, overlap)
     if reading.warning:
         note(reading.warning)
     task = reading.task.build(reading.task_spec)

@@ -1,4 +1,4 @@
-"""`recur-tune export`: the model of a trial, to be used without us."""
+"""`recur-tune export`: the model of a trial, for use without recur-tune."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from recur_tune.cli.display import stderr
 from recur_tune.cli.options import results_option, under_option
-from recur_tune.cli.trials import find_trial
+from recur_tune.cli.trial_tables import find_trial
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import whole_folder
 from recur_tune.common.parsing import write_yaml
@@ -78,7 +78,7 @@ def _chosen(
 
 
 def _add_code(model: Path) -> None:
-    """A recurrent model that was saved without its code gets it, so that it opens where recur-tune is not installed."""
+    """Add the code to a recurrent model, so that it opens where recur-tune is not installed."""
     settings = json.loads((model / "config.json").read_text())
     if settings.get("recurrence") and "auto_map" not in settings:
         from recur_tune.models.export import write_code

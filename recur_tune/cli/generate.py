@@ -11,37 +11,36 @@ import click
 from pydantic import BaseModel
 
 from recur_tune.cli.display import stderr
-from recur_tune.cli.options import as_json, print_json
-from recur_tune.cli.sampling import sampling_options
+from recur_tune.cli.options import as_json, print_json, sampling_options
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import Count
 
 
 class _Length(BaseModel):
-    """How much to write, in the notation that every count has."""
+    """A count with a unit, as 5k."""
 
     tokens: Count
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--prompt", default="The ", show_default=True, help="Text to go on from.")
+@click.option("--prompt", default="The ", show_default=True, help="Text to continue.")
 @click.option("--tokens", default="200", show_default=True, help="How many to write, as 200 or 5k; no limit.")
 @sampling_options
 @as_json
 def generate(
     run: Path, prompt: str, tokens: str, temperature: float, top_k: int | None, seed: int, as_json: bool
 ) -> None:  # fmt: skip
-    """Write on from a prompt, streaming, for as long as you like.
+    """Continue a prompt, streaming, at any length.
 
-    When a window is full its state goes into the next, so the text may be far longer than the model's context.
+    When a window is full its state passes to the next, so the text may be far longer than the model's context.
 
     \b
       recur-tune generate runs/a --prompt "The file" --tokens 2000
     """
     count = parse(_Length, {"tokens": tokens}).tokens
-    # A byte from a shell that does not speak UTF-8 arrives as half a character.
+    # A byte that is not UTF-8 arrives as a surrogate.
     prompt = prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     with stderr.status("loading torch …"):
         import torch
@@ -50,15 +49,15 @@ def generate(
         from recur_tune.models.generation import generate as write
         from recur_tune.models.pretrained import load_decoder
         from recur_tune.ops.device import default_device
-        from recur_tune.training.reading import reading_of
+        from recur_tune.training.evaluation_settings import evaluation_settings
 
         model, tokenizer = load_decoder(run)
     prompt_tokens = tokenizer.encode(prompt, add_special_tokens=False)
     if not prompt_tokens:
-        raise UserError(f"prompt: {prompt!r} holds no token to go on from; give some text.")
+        raise UserError(f"prompt: {prompt!r} has no token to continue; give some text.")
     device = default_device()
     random = torch.Generator(device).manual_seed(seed)
-    windowing = reading_of(run, model).windowing
+    windowing = evaluation_settings(run, model).windowing
     written = islice(write(model.to(device).eval(), prompt_tokens, windowing, temperature, top_k, random), count)
     if as_json:
         ids, log_probabilities = zip(*written, strict=True)

@@ -1,4 +1,4 @@
-"""`recur-tune`: where every command is registered and every failure becomes a sentence and an exit code."""
+"""`recur-tune`: registers every command, and turns every failure into a sentence and an exit code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ INTERRUPTED = 130
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package_name="recur-tune")
 def cli() -> None:
-    """Add recurrence to a pretrained language model, and know what it costs and what it buys.
+    """Add recurrence to a pretrained language model, and measure its quality against compute and memory.
 
     \b
     A front of quality against compute and memory, offline, in about three minutes:
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def _show(usual: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
-    """An old name is a sentence on stderr, without the line of code that met it."""
+    """Print the warning about an old name as a sentence, without a line of code."""
     if issubclass(category, DeprecatedName):
         click.echo(f"recur-tune: {message}", err=True)
     else:

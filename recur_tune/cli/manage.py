@@ -1,4 +1,4 @@
-"""`recur-tune remove` and `rename`: searches as one keeps house with them."""
+"""`recur-tune remove` and `rename`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recur_tune.cli.options import results_option
 from recur_tune.common.errors import UserError
 from recur_tune.common.units import format_size
 from recur_tune.search.record.directory import SearchDirectory, results_folder
-from recur_tune.sites.slurm.queued import check_not_queued
+from recur_tune.sites.slurm.search_jobs import check_not_queued
 
 
 @click.command()
@@ -30,12 +30,12 @@ def remove(name: str, yes: bool, results: Path | None) -> None:
         stderr.print("nothing was removed.")
         return
     from recur_tune.tracking.mlflow.housekeeping import remove_runs
-    from recur_tune.tracking.mlflow.tracker import Undelivered
+    from recur_tune.tracking.mlflow.tracker import DeliveryFailed
 
     try:
         with stderr.status("removing its runs from MLflow …"):
             remove_runs(directory)
-    except Undelivered as error:
+    except DeliveryFailed as error:
         note(f"its runs stay in MLflow: {error}")
     directory.remove()
     stderr.print(f"removed {name}.")
@@ -54,12 +54,12 @@ def rename(name: str, new_name: str, results: Path | None) -> None:
     directory = _idle(name, results)
     renamed = directory.rename(new_name)
     from recur_tune.tracking.mlflow.housekeeping import rename_runs
-    from recur_tune.tracking.mlflow.tracker import Undelivered
+    from recur_tune.tracking.mlflow.tracker import DeliveryFailed
 
     try:
         with stderr.status("renaming its runs in MLflow …"):
             rename_runs(renamed)
-    except Undelivered as error:
+    except DeliveryFailed as error:
         note(f"in MLflow it keeps its old name: {error}")
     stderr.print(f"{name} is {new_name} now.")
 
@@ -68,7 +68,7 @@ def _agreed(question: str) -> bool:
     try:
         return click.confirm(question, err=True)
     except click.Abort:
-        raise UserError("yes: nobody is there to answer; --yes removes without a question.") from None
+        raise UserError("yes: there is no terminal to answer on; --yes removes without a question.") from None
 
 
 def _idle(name: str, results: Path | None) -> SearchDirectory:

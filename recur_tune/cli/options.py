@@ -1,8 +1,9 @@
-"""Flags made from a configuration's fields, so that a flag, a YAML key and a field are one thing."""
+"""Options that commands share; a trial's are made from its fields, so that a flag, a YAML key and a field are one."""
 
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -14,8 +15,7 @@ from pydantic.fields import FieldInfo
 
 from recur_tune.common.deprecated import with_current_names
 from recur_tune.common.errors import UserError
-from recur_tune.common.jsonable import finite
-from recur_tune.common.parsing import read_yaml
+from recur_tune.common.parsing import finite, read_yaml
 from recur_tune.common.units import format_count
 from recur_tune.config.trial import RENAMED, TrialConfig
 from recur_tune.recurrences.registry import names_of
@@ -29,11 +29,42 @@ results_option = click.option(
     help="Folder of all searches. [default: $RECUR_TUNE_RESULTS or ./results]",
 )
 under_option = click.option(
-    "--under", metavar="COST=VALUE,...", help="What may be spent, as flops_per_token=55M,peak_memory=10GiB."
+    "--under", metavar="COST=VALUE,...", help="Limits on costs, as flops_per_token=55M,peak_memory=10GiB."
 )
 as_json = click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object on stdout and nothing else there."
 )
+
+
+def _finite_temperature(context: click.Context, parameter: click.Parameter, value: float) -> float:
+    if not math.isfinite(value):
+        raise UserError(f"temperature: {value} is not finite; choose one from 0 (the likeliest) to about 1.")
+    return value
+
+
+_temperature = click.option(
+    "--temperature",
+    type=click.FloatRange(min=0),
+    default=0.8,
+    show_default=True,
+    callback=_finite_temperature,
+    help="Sampling temperature; 0 takes the likeliest token.",
+)
+_top_k = click.option("--top-k", type=click.IntRange(min=1), help="Sample among the k likeliest tokens only.")
+_seed = click.option(
+    "--seed",
+    type=click.IntRange(0, 2**63 - 1),
+    default=0,
+    show_default=True,
+    help="The same seed writes the same text.",
+)
+
+
+def sampling_options(command: AnyCommand) -> AnyCommand:
+    """--temperature, --top-k and --seed."""
+    for option in (_seed, _top_k, _temperature):
+        command = option(command)
+    return command
 
 
 def trial_options(leave_out: Iterable[str] = (), from_preset: Iterable[str] = ()) -> Callable[[AnyCommand], AnyCommand]:
@@ -74,7 +105,7 @@ def fields_from(config: Path | None, flags: dict[str, Any]) -> dict[str, Any]:
 
 
 def read_settings(settings: Iterable[str]) -> list[tuple[str, Any]]:
-    """What --set was given: names and values, as YAML reads them."""
+    """Names and values of --set, parsed as YAML."""
     read: list[tuple[str, Any]] = []
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -88,14 +119,14 @@ def read_settings(settings: Iterable[str]) -> list[tuple[str, Any]]:
 
 
 def command_line(command: str, directory: SearchDirectory) -> str:
-    """What to type for a search, whatever folder it lies in."""
+    """A command for a search, with --results where it is needed."""
     folder = directory.path.parent
     where = "" if folder == results_folder() else f" --results {shlex.quote(str(folder))}"
     return f"recur-tune {command} {directory.name}{where}"
 
 
 def print_json(value: dict[str, Any]) -> None:
-    """NaN and infinity, which JSON does not have, become null."""
+    """Print JSON, with null for NaN and infinity."""
     click.echo(json.dumps(finite(value), indent=2))
 
 

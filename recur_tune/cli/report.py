@@ -1,4 +1,4 @@
-"""`recur-tune report` and `compare`: what searches found, as one file to look at and to send."""
+"""`recur-tune report` and `compare`: the results of searches as one HTML file."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _DRAWN = ("front", "windows", "volume", "curves")  # figures of points and lines
 @click.option("--pdf", is_flag=True, help="The picture as PDF, for papers.")
 @results_option
 def report(name: str, out: Path | None, png: bool, pdf: bool, results: Path | None) -> None:
-    """Make one page of everything that a search found, which needs no network and can be sent as it is.
+    """Write one page with all results of a search; it works offline and can be sent as a file.
 
     It has the front with the command that trains each point again, quality by window size, the hypervolume over
-    time, learning curves, all parameters side by side, which of them mattered, and what the workers did when.
+    time, learning curves, parallel coordinates, parameter importance, and the workers' timeline.
 
     \b
       recur-tune report books                      # results/books/report.html
@@ -36,7 +36,7 @@ def report(name: str, out: Path | None, png: bool, pdf: bool, results: Path | No
     with stderr.status("drawing …"):
         from recur_tune.report.figures.pictures import picture_paths, write_picture
         from recur_tune.report.page import report_page, report_panels, write_page
-        from recur_tune.report.reading import read_search
+        from recur_tune.report.search_view import read_search
 
         search = read_search(directory)
         panels = report_panels(search)
@@ -55,9 +55,9 @@ def report(name: str, out: Path | None, png: bool, pdf: bool, results: Path | No
 @_png
 @results_option
 def compare(names: tuple[str, ...], out: Path | None, png: bool, results: Path | None) -> None:
-    """Set two or more searches side by side: their fronts in one figure, their numbers in one table.
+    """Compare two or more searches: their fronts in one figure, their numbers in one table.
 
-    What cannot be compared, as perplexities of two texts, is said and left out.
+    What cannot be compared, as perplexities of different texts, is left out with a note.
 
     \b
       recur-tune compare books books-wide

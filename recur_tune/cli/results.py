@@ -1,4 +1,4 @@
-"""`recur-tune status`, `front` and `track`: what a search has found, read from its directory."""
+"""`recur-tune status` and `front`: a search's progress and results, read from its directory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import click
 
 from recur_tune.cli.confirm import print_confirmation
 from recur_tune.cli.display import note, stderr, stdout, table_by_name
+from recur_tune.cli.live_view import LiveView
 from recur_tune.cli.options import as_json, command_line, print_json, results_option, under_option
 from recur_tune.cli.submitting import follow_search
-from recur_tune.cli.trials import print_trials, roles
-from recur_tune.cli.watch import Watch
+from recur_tune.cli.trial_tables import print_trials, roles
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import nearest
 from recur_tune.common.units import format_duration
@@ -27,10 +27,10 @@ from recur_tune.search.record.objectives import COSTS, OBJECTIVES
 from recur_tune.search.record.progress import next_hour
 from recur_tune.search.record.requests import trials_wait
 from recur_tune.search.record.state import ENDED, SearchState
-from recur_tune.sites.slurm.queued import queue_lines
+from recur_tune.sites.slurm.search_jobs import queue_lines
 
-_WORTH_A_WORD = 10.0  # seconds
-_MOST_ROWS = 100  # of a table that somebody reads; to lay out thousands takes seconds
+_WORTH_MENTIONING = 10.0  # seconds
+_MOST_ROWS = 100  # of a table; the layout of thousands takes seconds
 
 
 @click.command()
@@ -39,10 +39,10 @@ _MOST_ROWS = 100  # of a table that somebody reads; to lay out thousands takes s
 @results_option
 @as_json
 def status(name: str | None, follow: bool, results: Path | None, as_json: bool) -> None:
-    """Tell how every search is doing, or one and each of its trials.
+    """Show the progress of every search, or of one with its trials.
 
     A search is preparing (a base is pretrained, a corpus tokenised), running, finished, paused (by Ctrl-C,
-    `recur-tune stop` or its time) or interrupted (its process is gone); whatever does not run can be resumed.
+    `recur-tune stop` or its time limit) or interrupted (its process died); one that does not run can be resumed.
 
     \b
       recur-tune status
@@ -57,7 +57,7 @@ def status(name: str | None, follow: bool, results: Path | None, as_json: bool) 
     directory = SearchDirectory.open(folder, name)
     if follow:
         follow_search(directory)
-    watch = Watch(directory)
+    watch = LiveView(directory)
     summary = _summary(directory, watch.state)
     if as_json:
         print_json(summary)
@@ -109,10 +109,10 @@ def _print_summaries(summaries: list[dict[str, Any]]) -> None:
 
 
 def _besides(summary: dict[str, Any]) -> Iterator[str]:
-    """What a search did besides searching, and what waits for it."""
+    """Lines about preparation, confirmation, the next hour, and waiting trials."""
     if summary["stage"] and summary["trials"]:
         yield f"now: {summary['stage']}"
-    if summary["preparation_seconds"] >= _WORTH_A_WORD:
+    if summary["preparation_seconds"] >= _WORTH_MENTIONING:
         yield f"preparation (base, corpus, Ray): {format_duration(summary['preparation_seconds'])}"
     if repeats := summary["repeats"]:
         ended = sum(count for state, count in repeats.items() if state in ENDED)
@@ -126,8 +126,8 @@ def _besides(summary: dict[str, Any]) -> Iterator[str]:
 
 
 def _preparation(seconds: float) -> str:
-    """What a base, a corpus and Ray took besides, where that is worth a word."""
-    return f" (and {format_duration(seconds)} to prepare)" if seconds >= _WORTH_A_WORD else ""
+    """The time of the preparation, if it was long."""
+    return f" (and {format_duration(seconds)} to prepare)" if seconds >= _WORTH_MENTIONING else ""
 
 
 def _summary(directory: SearchDirectory, state: SearchState) -> dict[str, Any]:
@@ -167,10 +167,10 @@ def _summary(directory: SearchDirectory, state: SearchState) -> dict[str, Any]:
 def front_command(
     name: str, objectives: str | None, under: str | None, as_csv: bool, results: Path | None, as_json: bool
 ) -> None:
-    """Print a search's front: the trials at full budget that no other beats in every objective, best quality first.
+    """Print a search's front: the non-dominated trials at full budget, best quality first.
 
-    With --under: the one to take for what you can spend, and what one step more of each cost would buy. The table
-    leaves out what does not fit the screen; --csv and --json have all of it.
+    With --under: the best trial within limits, and what a little more of each cost would improve. The table leaves out
+    columns that do not fit the screen; --csv and --json have all.
 
     \b
       recur-tune front books
@@ -281,12 +281,12 @@ def print_front(state: SearchState, objectives: tuple[str, ...]) -> None:
 
 
 def print_end(directory: SearchDirectory, state: SearchState) -> None:
-    """The result of a search and what to type next."""
+    """Print the result of a search and the next commands."""
     from recur_tune.search.record.front import front
     from recur_tune.search.record.tracking_place import is_server, tracking_uri, without_password
 
     spec = directory.spec
-    watch = Watch(directory)
+    watch = LiveView(directory)
     took = format_duration(state.active_seconds)
     stdout.print(f"{directory.name}: {watch.headline()}, {took}{_preparation(state.preparation_seconds)}", style="bold")
     print_front(state, spec.objectives)
@@ -295,7 +295,7 @@ def print_end(directory: SearchDirectory, state: SearchState) -> None:
     lines.append(f"all of it on one page:  {command_line('report', directory)}")
     lines.append(f"compare runs:  {without_password(uri) if is_server(uri) else command_line('ui', directory)}")
     if best:
-        lines.append(f"which points are chance:  {command_line('confirm', directory)}")
+        lines.append(f"which points are within noise:  {command_line('confirm', directory)}")
     if best and spec.keep != "none":
         lines.append(f"take the best model:  {command_line('export', directory)} --best --to models/{directory.name}")
     if state.status == "finished":

@@ -13,7 +13,7 @@ import yaml
 
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import as_json, command_line, print_json, read_settings, results_option
-from recur_tune.cli.run import address_option, run_watched, runs_as_job
+from recur_tune.cli.running import address_option, run_watched, runs_as_job
 from recur_tune.cli.submitting import (
     check_here,
     check_place,
@@ -34,7 +34,7 @@ from recur_tune.search.record.progress import ended_trials
 from recur_tune.search.record.requests import trials_wait
 from recur_tune.search.record.spec import SearchSpec, with_overrides
 from recur_tune.search.record.state import SearchState
-from recur_tune.sites.slurm.queued import chosen_profile, stop_in_queue
+from recur_tune.sites.slurm.search_jobs import chosen_profile, stop_in_queue
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 
@@ -48,8 +48,8 @@ def _run_options(command: AnyCommand) -> AnyCommand:
             "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change any field, as budget.tokens=20M."
         ),
         address_option,
-        click.option("--detach", is_flag=True, help="Go on by itself when this terminal closes; `recur-tune status` "
-                                                    "tells how it is doing."),
+        click.option("--detach", is_flag=True, help="Run in the background, also after this terminal closes; "
+                                                    "`recur-tune status` shows its progress."),
         results_option,
         as_json,
     ]  # fmt: skip
@@ -63,8 +63,8 @@ def _run_options(command: AnyCommand) -> AnyCommand:
 @click.option("--name", help="What to call it. [default: the file's name and the time]")
 @click.option("--dry-run", is_flag=True, help="Check the space, print it with every default (with --slurm: the job "
                                               "script), start nothing.")  # fmt: skip
-@click.option("--from", "earlier", metavar="NAME", help="Begin with what an earlier search found out: its front is "
-                                                       "tried first, and the sampler knows its trials.")  # fmt: skip
+@click.option("--from", "earlier", metavar="NAME", help="Warm start from an earlier search: its front is tried first, "
+                                                       "and the sampler knows its trials.")  # fmt: skip
 @_run_options
 @slurm_options
 def search(
@@ -75,10 +75,10 @@ def search(
     """Search a space for its front of quality against cost.
 
     SPACE is a YAML file, or the name of one that comes with recur-tune: quickstart (the default; nothing is
-    downloaded), wikitext-103, pg19, enwik8-bytes, enwik8-bpe, enwik8-short, texts (text files of one's own),
+    downloaded), wikitext-103, pg19, enwik8-bytes, enwik8-bpe, enwik8-short, texts (your own text files),
     recurrences (the same with every recurrence), smollm2, hotpotqa (answers to questions). Trials run on all of this
     machine, on the cluster at --address, or with --slurm in an allocation that the search waits for in the queue.
-    Ctrl-C once pauses the search, its trials saved, twice ends it at once; `recur-tune resume` goes on.
+    Ctrl-C once saves the trials and pauses the search, twice ends it at once; `recur-tune resume` continues it.
 
     \b
       recur-tune search
@@ -87,7 +87,7 @@ def search(
       recur-tune search pg19 --name pg19 --address auto
       recur-tune search pg19 --name wider --from pg19 --set space.window=[300,600,1000] --detach
       recur-tune search pg19 --name pg19 --slurm generic-gpu --nodes 4 --time 8:00:00
-      recur-tune search pg19 --dry-run > mine.yaml     # a file of one's own to start from
+      recur-tune search pg19 --dry-run > mine.yaml     # a file to start from
     """
     check_place(address, slurm, nodes, gpus_per_node, follow)
     _check_detached(detach, slurm, as_json)
@@ -135,11 +135,11 @@ def resume(
     address: str | None, detach: bool, results: Path | None, as_json: bool,
     slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool,
 ) -> None:  # fmt: skip
-    """Go on with a search that was paused or lost, or give a finished one more trials.
+    """Continue a search that was paused or interrupted, or give a finished one more trials.
 
-    Finished trials stay as they are; unfinished ones go on from their last checkpoint. Budget.trials,
-    budget.wall_clock, resources, keep and tracking may be changed by the way; anything else would make it another
-    search. --slurm without a value goes on with the profile that the search has.
+    Finished trials stay as they are; unfinished ones resume from their last checkpoint. budget.trials,
+    budget.wall_clock, resources, keep and tracking may be changed; any other change makes it another search. --slurm
+    without a value uses the search's own profile.
 
     \b
       recur-tune resume books
@@ -158,7 +158,7 @@ def resume(
     if trials is not None:
         _check_more(directory, trials)
     if _is_done(directory, spec):
-        note(f"{name} is finished, and nothing waits; --trials N gives it more.")
+        note(f"{name} is finished and no trial waits; --trials N adds some.")
         if as_json:
             _print_result(directory, directory.state())
         return
@@ -179,8 +179,8 @@ def resume(
 @click.argument("name")
 @results_option
 def stop(name: str, results: Path | None) -> None:
-    """Pause a running search, its trials saved, from wherever its directory is seen; take it from SLURM's queue if it
-    waits there.
+    """Save the trials of a running search and pause it, from any machine that sees its directory; or cancel its job in
+    SLURM's queue.
 
     \b
       recur-tune stop books
@@ -191,16 +191,16 @@ def stop(name: str, results: Path | None) -> None:
         raise UserError(f"name: {name} is not running, so there is nothing to stop.")
     if directory.is_running:
         directory.request_stop()
-        with stderr.status(f"{name} is saving its trials … (Ctrl-C leaves it to do so alone)"):
+        with stderr.status(f"{name} is saving its trials … (Ctrl-C does not stop that)"):
             while directory.is_running:
                 sleep(0.5)
     stderr.print(
-        f"paused; go on with:  {command_line('resume', directory)}{' --slurm' if queued else ''}", soft_wrap=True
+        f"paused; continue with:  {command_line('resume', directory)}{' --slurm' if queued else ''}", soft_wrap=True
     )
 
 
 def _is_done(directory: SearchDirectory, spec: SearchSpec) -> bool:
-    """Whether going on would do nothing."""
+    """Whether a resume would do nothing."""
     return spec == directory.spec and directory.state().status == "finished" and not trials_wait(directory)
 
 
@@ -223,7 +223,7 @@ def _run(
     from recur_tune.cli.results import print_end, print_front
 
     if detach:
-        from recur_tune.cli.detach import run_detached
+        from recur_tune.cli.running import run_detached
 
         if change is not None:
             directory.change_spec(change)
@@ -239,20 +239,20 @@ def _run(
     try:
         state = run_watched(directory, address, change=change, tell=tell)
     except KeyboardInterrupt:
-        stderr.print(f"ended at once; go on with:  {command_line('resume', directory)}", soft_wrap=True)
+        stderr.print(f"ended at once; continue with:  {command_line('resume', directory)}", soft_wrap=True)
         raise
     if as_json:
         _print_result(directory, state)
-    elif not runs_as_job(address):  # which has said it all
+    elif not runs_as_job(address):  # a job has printed it
         print_end(directory, state)
     if state.status == "finished" or runs_as_job(address):
         return
     limit = directory.spec.budget.wall_clock
     if limit is not None and state.active_seconds >= limit:
         longer = f"--time {format_duration(2 * limit)}"
-        stderr.print(f"its time is up; go on with:  {command_line('resume', directory)} {longer}", soft_wrap=True)
+        stderr.print(f"its time is up; continue with:  {command_line('resume', directory)} {longer}", soft_wrap=True)
         return
-    stderr.print(f"paused, and every trial saved; go on with:  {command_line('resume', directory)}", soft_wrap=True)
+    stderr.print(f"paused, and every trial saved; continue with:  {command_line('resume', directory)}", soft_wrap=True)
 
 
 def _print_result(directory: SearchDirectory, state: SearchState) -> None:

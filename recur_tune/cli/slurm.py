@@ -11,15 +11,15 @@ from pathlib import Path
 
 import click
 
-from recur_tune.cli.detach import LOG
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import results_option
+from recur_tune.cli.running import LOG
 from recur_tune.common.errors import UserError
 from recur_tune.search.record.directory import SearchDirectory, results_folder
 from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.folder import SlurmFolder
 from recur_tune.sites.slurm.profile import read_profile
-from recur_tune.sites.slurm.queued import chosen_profile
+from recur_tune.sites.slurm.search_jobs import chosen_profile
 
 
 @click.command()
@@ -31,7 +31,7 @@ from recur_tune.sites.slurm.queued import chosen_profile
 def grow(name: str, nodes: int, length: str | None, gpus_per_node: int | None, results: Path | None) -> None:
     """Let another allocation join a search that runs in SLURM.
 
-    It may be short and fit a gap in the queue: before its end its trials save themselves and go on elsewhere.
+    It may be short and fit a gap in the queue: before its end its trials are saved and move to other nodes.
 
     \b
       recur-tune grow books --nodes 2 --time 2:00:00
@@ -52,10 +52,10 @@ def grow(name: str, nodes: int, length: str | None, gpus_per_node: int | None, r
 
 @click.command()
 @click.argument("name")
-@click.option("--follow", is_flag=True, help="Go on printing until the search has no job any more.")
+@click.option("--follow", is_flag=True, help="Keep printing until the search has no job.")
 @results_option
 def logs(name: str, follow: bool, results: Path | None) -> None:
-    """Print what the jobs of a search in SLURM have said, the oldest first; or what a detached search has.
+    """Print the logs of a search's SLURM jobs, the oldest first; or of a detached search.
 
     \b
       recur-tune logs books --follow
@@ -73,7 +73,7 @@ def logs(name: str, follow: bool, results: Path | None) -> None:
             text = file.read_text(errors="replace") if file.exists() else ""
             if job not in shown:
                 found = queue.find([job]).get(job)
-                note(f"job {job}" if text or not found else f"{found}; it has said nothing yet")
+                note(f"job {job}" if text or not found else f"{found}; its log is empty")
             click.echo(text[shown.get(job, 0) :], nl=False)
             shown[job] = len(text)
         if not alive:
@@ -83,7 +83,7 @@ def logs(name: str, follow: bool, results: Path | None) -> None:
 
 
 def _print_detached(directory: SearchDirectory, follow: bool) -> None:
-    """What a search that runs by itself has said."""
+    """Print the log of a detached search."""
     with (directory.path / LOG).open(errors="replace") as file:
         while True:
             alive = follow and directory.is_running
@@ -124,7 +124,7 @@ def tunnel(name: str, results: Path | None) -> None:
 
 @click.group()
 def cluster() -> None:
-    """Look at the site that searches run on."""
+    """Check the site that searches run on."""
 
 
 @cluster.command()
@@ -132,7 +132,7 @@ def cluster() -> None:
 @click.option("--nodes", type=click.IntRange(min=1), help="Nodes to look at, instead of the profile's.")
 @results_option
 def check(slurm: str, nodes: int | None, results: Path | None) -> None:
-    """Try a site in a job of a minute: do the nodes see each other, their GPUs and the storage?
+    """Check a site with a job of a minute: do the nodes reach each other, their GPUs and the storage?
 
     \b
       recur-tune cluster check --slurm generic-gpu
@@ -148,7 +148,7 @@ def check(slurm: str, nodes: int | None, results: Path | None) -> None:
         click.echo(finding)
     if any(not finding.good for finding in findings):
         raise UserError("slurm: this site is not ready for a search yet; what failed stands above.")
-    note("all is well; a search can run here.")
+    note("all checks passed; a search can run here.")
 
 
 def _folder(directory: SearchDirectory) -> SlurmFolder:

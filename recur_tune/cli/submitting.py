@@ -1,4 +1,4 @@
-"""What `search`, `resume`, `confirm` and `status` do in SLURM: submit, run in the allocation that we are in, follow."""
+"""SLURM for `search`, `resume`, `confirm` and `status`: submit, run in the current allocation, follow."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any, TypeGuard, TypeVar
 import click
 
 from recur_tune.cli.display import note, stderr
+from recur_tune.cli.live_view import LiveView
 from recur_tune.cli.options import command_line
-from recur_tune.cli.watch import Watch
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
 from recur_tune.common.throttle import Every
@@ -20,9 +20,9 @@ from recur_tune.search.record.spec import SearchSpec
 from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.folder import SlurmFolder
 from recur_tune.sites.slurm.profile import HERE, Profile
-from recur_tune.sites.slurm.queued import check_not_queued
+from recur_tune.sites.slurm.search_jobs import check_not_queued
 
-_SECONDS_BETWEEN_QUESTIONS = 3.0  # to the queue, which everybody asks
+_SECONDS_BETWEEN_POLLS = 3.0  # between questions to SLURM, which all users share
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 
@@ -45,7 +45,7 @@ def slurm_options(command: AnyCommand) -> AnyCommand:
 def check_place(
     address: str | None, slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool
 ) -> None:
-    """One place to run in, and no option for another."""
+    """Refuse options that contradict each other: --address with --slurm, or options of --slurm without it."""
     if slurm is not None and address is not None:
         raise UserError(f"slurm: --address {address} is given too; choose one of them.")
     for option, given in (
@@ -58,12 +58,12 @@ def check_place(
 
 
 def is_submitted(slurm: str | None) -> TypeGuard[str]:
-    """Whether a search goes into the queue, and does not run in the allocation that we are in."""
+    """Whether a search is submitted, and does not run in the current allocation."""
     return slurm is not None and slurm != HERE
 
 
 def submit_new(results: Path, name: str, spec: SearchSpec, profile: Profile, follow: bool, knowledge: str = "") -> None:
-    """A new search goes into the queue."""
+    """Create and submit a new search."""
     from recur_tune.search.run.preparation import check_shapes
     from recur_tune.sites.slurm import submit
 
@@ -78,7 +78,7 @@ def submit_new(results: Path, name: str, spec: SearchSpec, profile: Profile, fol
 def submit_again(
     directory: SearchDirectory, spec: SearchSpec, profile: Profile, follow: bool, command: Sequence[str] = ("resume",)
 ) -> None:
-    """A search that was begun, here or there, goes on in the queue; `command` is what its allocations run."""
+    """Submit a search that was begun before; `command` is what its allocations run."""
     from recur_tune.sites.slurm import submit
 
     check_not_queued(directory)
@@ -90,22 +90,22 @@ def submit_again(
 
 
 def run_here(directory: SearchDirectory) -> None:
-    """Run a search in the allocation that this process is in; Ctrl-C once saves the trials, twice ends at once."""
+    """Run a search in the current allocation; Ctrl-C once saves the trials, twice ends at once."""
     from recur_tune.sites.slurm.allocation import Allocation
-    from recur_tune.sites.slurm.here import run_in
+    from recur_tune.sites.slurm.interactive import run_in
 
     folder = SlurmFolder(directory)
     folder.create(parse(Profile, {"requeue": False, "allocations": 1}))
-    with Watch(directory) as watch:
+    with LiveView(directory) as watch:
         watch.stage("starting Ray in the allocation …")
         run_in(folder, Allocation.current(), watch.searching)
 
 
 def check_here(spec: SearchSpec, results: Path) -> None:
-    """Refuse what cannot work in the allocation that we are in."""
+    """Refuse a search that cannot run in the current allocation."""
     from recur_tune.search.run.preparation import check_shapes
     from recur_tune.sites.slurm.allocation import Allocation
-    from recur_tune.sites.slurm.here import check_seen
+    from recur_tune.sites.slurm.interactive import check_seen
 
     queue.check_there_is_slurm()
     check_seen(results, Allocation.current())
@@ -122,12 +122,12 @@ def print_script(search: Path, profile: Profile) -> None:
 
 
 def follow_search(directory: SearchDirectory) -> None:
-    """Show a search live until it has ended, from the queue on; Ctrl-C leaves it alone."""
+    """Show a search live, from the queue to its end; Ctrl-C only stops the view."""
     folder = SlurmFolder(directory)
-    due, alive, queued = Every(_SECONDS_BETWEEN_QUESTIONS), True, folder.exists
+    due, alive, queued = Every(_SECONDS_BETWEEN_POLLS), True, folder.exists
     told: list[tuple[int, str]] = []
     try:
-        with Watch(directory) as watch:
+        with LiveView(directory) as watch:
             watch.searching()
             while alive:
                 if folder.exists and due():

@@ -1,4 +1,4 @@
-"""`recur-tune track`: what MLflow has not got, or has lost, and TensorBoard's files."""
+"""`recur-tune track`: deliver to MLflow, rebuild its database, write TensorBoard's files."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from recur_tune.search.record.directory import SearchDirectory, results_folder, 
     "--tensorboard", metavar="FOLDER", type=click.Path(path_type=Path),
     help="Write TensorBoard's event files there instead, also of a running search.",
 )  # fmt: skip
-@click.option("--rebuild", is_flag=True, help="Make the results folder's database anew, of all its searches' logs.")
+@click.option("--rebuild", is_flag=True, help="Rebuild the results folder's database from its searches' logs.")
 @results_option
 def track(name: str | None, tensorboard: Path | None, rebuild: bool, results: Path | None) -> None:
-    """Deliver to MLflow what it has not got yet, say after its server was away.
+    """Deliver to MLflow what it does not have yet, as after its server was down.
 
-    A running search delivers by itself, and what could not be delivered is never lost: the search's own log has it. A
-    database that is damaged is made anew with --rebuild; the old one stays beside it, in a hidden folder.
+    A running search delivers by itself. Nothing is lost that could not be delivered: the search's log has it. --rebuild
+    builds a damaged database again; the old one stays beside it, in a hidden folder.
 
     \b
       recur-tune track books
@@ -49,7 +49,7 @@ def track(name: str | None, tensorboard: Path | None, rebuild: bool, results: Pa
         stderr.print(f"next:  tensorboard --logdir {shlex.quote(str(tensorboard))}", soft_wrap=True)
         return
     _check_idle(directory)
-    with directory.lock():  # two who deliver at once would make runs twice
+    with directory.lock():  # two deliveries at once would create runs twice
         stderr.print(f"all delivered to {_deliver(directory)}")
 
 

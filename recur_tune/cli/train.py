@@ -14,20 +14,19 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.known_shapes import PRESETS, PRETRAINING
 from recur_tune.common.parsing import parse
 from recur_tune.common.units import format_count, format_size
-from recur_tune.config.fields import OF_A_RECURRENCE
+from recur_tune.config.fields import RECURRENCE_FIELDS
 from recur_tune.config.schedule import misfit
 from recur_tune.config.trial import TrialConfig
+from recur_tune.cost.descriptors import COSTS
 from recur_tune.tasks import registry as tasks
 from recur_tune.training.pretraining import pretraining_fields
 
 _out = click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="Folder for the model and its reports."
 )
-_resume = click.option(
-    "--resume", is_flag=True, help="Go on with the interrupted run in --out, under its own settings."
-)
+_resume = click.option("--resume", is_flag=True, help="Resume the interrupted run in --out, with its own settings.")
 _FIXED_IN_PRETRAINING = (
-    "base", "recurrence", *OF_A_RECURRENCE, *tasks.FIELDS, "bptt_windows", "overlap", "decay", "checkpointing",
+    "base", "recurrence", *RECURRENCE_FIELDS, *tasks.FIELDS, "bptt_windows", "overlap", "decay", "checkpointing",
     "memory_budget",
 )  # fmt: skip
 
@@ -67,13 +66,13 @@ def train(config: Path | None, fields: dict[str, Any], out: Path, resume: bool, 
     """Fine-tune a base with a recurrence, or without one for comparison.
 
     CONFIG is a YAML file of the same fields as the flags below, `clip_norm: 2` for --clip-norm 2; flags win over it.
-    Ctrl-C stops after the current step and saves; --resume goes on as if nothing had happened.
+    Ctrl-C stops after the current step and saves; --resume continues as without the stop.
 
     \b
       recur-tune train --base runs/base --corpus tales --recurrence cache --cache-rows 16 \\
-          --window 24 --windows 4 --tokens 50k --out runs/a
+          --window 24 --bptt-windows 4 --tokens 50k --out runs/a
       recur-tune train --base runs/base --corpus tales --recurrence none \\
-          --window 24 --windows 4 --tokens 50k --out runs/plain
+          --window 24 --bptt-windows 4 --tokens 50k --out runs/plain
       recur-tune train trial.yaml --learning-rate 1e-4 --out runs/b
       recur-tune train --out runs/b --resume
     """
@@ -82,7 +81,7 @@ def train(config: Path | None, fields: dict[str, Any], out: Path, resume: bool, 
 
 
 def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: bool, as_json: bool) -> None:
-    """Train under `fields`, or with --resume under what the folder says and the `changes` to it."""
+    """Train with `fields`, or with --resume with the folder's settings and the `changes` to them."""
     config = None if resume else parse(TrialConfig, fields)
     with stderr.status("loading torch …"):
         from recur_tune.training.loop import Report
@@ -102,7 +101,7 @@ def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: boo
         with TokenProgress(f"training {out}", config.tokens) as progress:
             result = run_in_folder(config, out, resume, listen, note)
     except Interrupted:
-        stderr.print(f"stopped and saved; go on with:  recur-tune {sys.argv[1]} --out {out} --resume", highlight=False)
+        stderr.print(f"stopped and saved; resume with:  recur-tune {sys.argv[1]} --out {out} --resume", highlight=False)
         raise KeyboardInterrupt from None
     if as_json:
         print_json(result)
@@ -119,8 +118,10 @@ def _print_result(out: Path, config: TrialConfig, result: dict[str, Any]) -> Non
         {
             "tokens trained on": format_count(result["tokens"]),
             **{f"validation {name}": f"{value:.5g}" for name, value in result["validation"].items()},
-            "FLOPs per token (forward, the paper's count)": format_count(result["flops_per_token"]),
-            "FLOPs per token (training, everything)": format_count(result["training_flops_per_token"]),
+            **{
+                COSTS[name].explained: COSTS[name].unit.format(result[name])
+                for name in ("flops_per_token", "training_flops_per_token")
+            },
             "peak memory predicted": format_size(result["peak_memory"]),
             "peak memory measured": format_size(measured) if measured else "not measured (too few steps)",
         },

@@ -1,4 +1,4 @@
-"""`recur-tune trial`, `add` and `end`: one trial of a search, to look at, to ask for, to be rid of."""
+"""`recur-tune trial`, `add` and `end`: show, request or end one trial of a search."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 
 from recur_tune.cli.display import print_table, sparkline, stderr, stdout
 from recur_tune.cli.options import as_json, command_line, print_json, read_settings, results_option
-from recur_tune.cli.trials import find_trial
+from recur_tune.cli.trial_tables import find_trial
 from recur_tune.common.errors import UserError
 from recur_tune.common.units import format_count, format_duration
 from recur_tune.search.record.directory import SearchDirectory, results_folder
@@ -19,7 +19,7 @@ from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, Event, SearchState, TrialRecord
 
-_ERROR = "error.txt"  # what a trial that fails leaves in its folder
+_ERROR = "error.txt"  # traceback of a failed trial, in its folder
 
 
 @click.command()
@@ -28,7 +28,7 @@ _ERROR = "error.txt"  # what a trial that fails leaves in its folder
 @results_option
 @as_json
 def trial(name: str, trial: str, results: Path | None, as_json: bool) -> None:
-    """Tell all about one trial: settings, numbers, learning curve, what happened to it, and how to run it alone.
+    """Show one trial: settings, numbers, learning curve, history, and the command that trains it alone.
 
     \b
       recur-tune trial books T7
@@ -77,7 +77,7 @@ def _print_heading(state: SearchState, spec: SearchSpec, record: TrialRecord) ->
 
 
 def _print_settings(spec: SearchSpec, record: TrialRecord) -> None:
-    """What the search decided, then what the space fixes."""
+    """The chosen fields, then the fixed ones."""
     print_table("decided by the search", {name: _plain(value) for name, value in record.params.items()})
     fixed = {name: value for name, value in spec.parsed_space.fixed.items() if name not in record.params}
     print_table("fixed by the space", {name: _plain(value) for name, value in fixed.items()})
@@ -97,7 +97,7 @@ def _print_curve(spec: SearchSpec, record: TrialRecord) -> None:
 
 
 def _history(directory: SearchDirectory, record: TrialRecord) -> list[str]:
-    """What the log says of a trial, one line for each event but the mere reports."""
+    """A line for each event of a trial in the log, without reports."""
     lines = []
     for event, _ in directory.events():
         if event.get("trial") == record.number and (words := _in_words(event)):
@@ -112,9 +112,9 @@ def _in_words(event: Event) -> str:
         case "running":
             return f"started again, after: {event['after']}" if "after" in event else "started"
         case "thaw":
-            return "to go on: it promises more for its tokens than a new trial"
+            return "resumed: its expected gain per token exceeds a new trial's"
         case "moved":
-            return "saved itself, to go on elsewhere"
+            return "saved, to move to another worker"
         case "notice":
             return event["text"]
     if not event.get("state"):
@@ -129,7 +129,7 @@ def _traceback(directory: SearchDirectory, record: TrialRecord) -> str:
 
 
 def _command(directory: SearchDirectory, spec: SearchSpec, record: TrialRecord) -> str:
-    from recur_tune.config.command import train_command
+    from recur_tune.config.fields import train_command
 
     config = directory.with_own_base(spec.trial_config(record.params, record.seed))
     return train_command(config, Path("runs") / f"{directory.name}-{record.name}")
@@ -154,7 +154,7 @@ def _plain(value: Any) -> str:
 @click.option("--set", "settings", multiple=True, required=True, metavar="FIELD=VALUE", help="A field of the trial.")
 @results_option
 def add(name: str, settings: tuple[str, ...], results: Path | None) -> None:
-    """Ask a search for a trial of your own; fields that you do not set are left to the sampler.
+    """Request a trial of your own; the sampler chooses the fields that you do not set.
 
     While the search runs, the trial gets the next free worker, also where the budget is spent already. Otherwise it
     waits for `recur-tune resume`.
@@ -181,7 +181,7 @@ def add(name: str, settings: tuple[str, ...], results: Path | None) -> None:
 @click.argument("trial")
 @results_option
 def end(name: str, trial: str, results: Path | None) -> None:
-    """End one trial where it is; the search goes on with others. It counts as pruned.
+    """End one trial now; the search continues with others. It counts as pruned.
 
     \b
       recur-tune end books T9

@@ -1,4 +1,4 @@
-"""`recur-tune ui`: the pages on which searches are watched and runs compared."""
+"""`recur-tune ui`: MLflow's pages of searches and runs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ import click
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import results_option
 from recur_tune.common.errors import UserError
-from recur_tune.common.localhost import last_words
-from recur_tune.common.other_users import other_users
+from recur_tune.common.localhost import last_log_line, other_users
 from recur_tune.search.record.directory import SearchDirectory, results_folder, searches_in
 from recur_tune.training.interrupt import stop_requests
 
@@ -35,13 +34,13 @@ _PORT = 5000
 @click.option("--no-browser", is_flag=True, help="Only print the addresses.")
 @results_option
 def ui(name: str | None, port: int | None, no_browser: bool, results: Path | None) -> None:
-    """Show the runs of all searches, or one's, in MLflow's pages, and say where Ray's dashboard is.
+    """Show the runs of all searches, or of one, in MLflow's pages, and print the address of Ray's dashboard.
 
     Starts an MLflow server on localhost over the results folder's runs, unless the search has a server of its own.
     Ctrl-C ends it.
 
-    Where others use this machine they could read and change the runs there. So without --port it listens on a socket
-    that only you can open, and the command is printed that brings it to a browser on your own machine.
+    Other users of this machine could read and change the runs there. So on a shared machine, without --port, it listens
+    on a socket that only you can open, and prints the SSH command for a browser on your own machine.
 
     \b
       recur-tune ui
@@ -67,7 +66,7 @@ def ui(name: str | None, port: int | None, no_browser: bool, results: Path | Non
         _serve_me(uri, page, others)
         return
     if others:
-        note(f"others on this machine ({', '.join(others)}) can read and change the runs here; without --port not.")
+        note(f"others on this machine ({', '.join(others)}) can change the runs here; without --port they cannot.")
     _serve(uri, port or _PORT, page, no_browser)
 
 
@@ -85,7 +84,7 @@ def _serve(uri: str, wanted: int, page: str, no_browser: bool) -> None:
 
 
 def _serve_me(uri: str, page: str, others: list[str]) -> None:
-    """On a socket that nobody else can open, for a browser at the other end of a tunnel."""
+    """Serve on a socket that only this user can open, for a browser behind an SSH tunnel."""
     from recur_tune.tracking.mlflow.server import answering_private_server
 
     with _log() as log, ExitStack() as until_the_end:
@@ -102,7 +101,7 @@ def _serve_me(uri: str, page: str, others: list[str]) -> None:
 
 @contextmanager
 def _log() -> Iterator[Path]:
-    """A file for what a server says; of one that fails it stays, since that is what one wants to see."""
+    """A log file for a server; after a failure it is kept."""
     file, name = tempfile.mkstemp(prefix="recur-tune-ui-", suffix=".log")
     os.close(file)
     yield Path(name)
@@ -113,7 +112,7 @@ def _stay(server: subprocess.Popen[bytes], asked: Callable[[], bool], log: Path)
     stderr.print("Ctrl-C ends it.")
     while not asked():
         if server.poll() is not None:
-            raise UserError(f"MLflow's server has ended by itself {last_words(log)}.")
+            raise UserError(f"MLflow's server has ended {last_log_line(log)}.")
         time.sleep(0.5)
 
 

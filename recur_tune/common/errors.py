@@ -1,8 +1,8 @@
-"""The one exception that a user's mistake, or a world that does not fit the request, turns into."""
+"""Exceptions that the command line prints as one sentence: a user's mistake, a disk that fails, a paused search."""
 
 
 class UserError(Exception):
-    """What was asked for cannot be done.
+    """The request cannot be done.
 
     The message is one sentence that names the field, its value and what would be right; the command
     line prints it alone and exits with code 2.
@@ -12,10 +12,10 @@ class UserError(Exception):
 
 
 class StorageFault(UserError):
-    """A file could not be written or read: the place's fault, never that of the trial that wanted to."""
+    """A file could not be written or read. The disk failed, not the trial that used it."""
 
 
 class Paused(UserError):
-    """A search cannot go on here and now, through nobody's mistake; a resume goes on with every trial."""
+    """A search cannot continue now, and no user made a mistake; `resume` continues every trial."""
 
-    exit_code = 75  # what sysexits.h calls a temporary failure
+    exit_code = 75  # EX_TEMPFAIL of sysexits.h

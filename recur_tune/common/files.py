@@ -1,4 +1,4 @@
-"""Writing files so that a reader, or a crash, never meets half of one; and where those lie that outlive a run."""
+"""Atomic writes: a reader, or the next start after a crash, never sees half a file. And the cache folder."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 
 from recur_tune.common.errors import StorageFault, UserError
 
-# A full disk, a spent quota, a broken one, one that went away, one that became read-only.
-_OF_THE_PLACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS})
+# A full disk, a full quota, an I/O error, a lost network file system, a read-only one.
+_DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS})
 
-PARTIAL = ".partial-"  # what is being written; one that nobody writes was left by a process that was killed
+PARTIAL = ".partial-"  # a folder being written; one that stays was left by a killed process
 
 
 def cache_folder() -> Path:
@@ -29,8 +29,8 @@ def cache_folder() -> Path:
 
 @contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
-    """A fresh folder to fill, which becomes `target` when the block ends well; where `target` exists already, the
-    files move into it. After a failure nothing half-written stays.
+    """A new folder to fill, renamed to `target` when the block succeeds; its files move into a `target` that exists.
+    After a failure nothing half-written stays.
     """
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file by its new content in one step."""
+    """Replace a file atomically."""
     with whole_folder(path.parent) as partial:
         (partial / path.name).write_text(text)
 
@@ -70,7 +70,7 @@ def append_line(path: Path, line: str) -> None:
 
 @contextmanager
 def writing(target: Path) -> Iterator[None]:
-    """Turn a full disk or a missing permission into one sentence."""
+    """Turn a full disk or a missing permission into a `StorageFault`."""
     try:
         yield
     except UserError:
@@ -87,20 +87,20 @@ def writing(target: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(source: Path) -> Iterator[None]:
-    """Turn a file that is not there, not allowed or not what its name says into one sentence."""
+    """Turn a file that is missing, not allowed or damaged into one sentence."""
     try:
         yield
     except (OSError, EOFError, IndexError, ValueError, zipfile.BadZipFile, zlib.error) as error:
-        kind = StorageFault if getattr(error, "errno", None) in _OF_THE_PLACE else UserError
+        kind = StorageFault if getattr(error, "errno", None) in _DISK_ERRORS else UserError
         raise kind(f"{source} could not be read ({_reason(error)}); check that it is whole and readable.") from error
 
 
 def storage_fault(error: BaseException | None) -> StorageFault | None:
-    """The fault of a disk that an error is, or that led to it; None where it is about something else."""
+    """The disk error in an error or in what caused it; None where there is none."""
     while error is not None:
         if isinstance(error, StorageFault):
             return error
-        if isinstance(error, OSError) and error.errno in _OF_THE_PLACE:
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
             return StorageFault(f"{error.filename or 'a file'} could not be written or read ({_reason(error)}).")
         error = error.__cause__ or error.__context__
     return None

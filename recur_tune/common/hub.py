@@ -1,4 +1,4 @@
-"""The Hub: asking whether it can be reached, once and briefly, and one wording for what it did not give."""
+"""The Hugging Face Hub: whether it can be reached, checked once, and one message for what could not be loaded."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SECONDS_TO_ANSWER = 5.0
 
 @cache
 def use_cache_where_offline() -> None:
-    """Without a way to the Hub, use what was downloaded before instead of trying again and again for a minute.
+    """Set offline mode where the Hub cannot be reached, so that loading does not retry for a minute.
 
-    Compute nodes of a cluster often have no network, while the login node filled the cache.
+    Compute nodes of a cluster often have no network; the login node has filled the cache.
     """
     from huggingface_hub import constants
 

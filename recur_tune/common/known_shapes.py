@@ -1,4 +1,4 @@
-"""Model shapes that are known without a network: presets to pretrain here, and published models."""
+"""Model shapes known without a network: presets to pretrain here, and published models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRETRAINING: dict[str, dict[str, Any]] = {
     "mini": {"batch": 64, "learning_rate": 1e-3, "warmup_steps": 200, "tokens": 200_000_000},
 }
 
-# Published shapes as transformers has them, so that a cost can be told without the Hub; without a type it is a GPT-2.
+# Published shapes in transformers' fields, so that `cost` works without the Hub; without a `model_type` it is a GPT-2.
 KNOWN_SHAPES: dict[str, dict[str, Any]] = {
     "distilgpt2": {"n_layer": 6, "n_embd": 768, "n_head": 12},
     "gpt2": {"n_layer": 12, "n_embd": 768, "n_head": 12},

@@ -1,4 +1,4 @@
-"""Importing what takes seconds of a core: torch, transformers and whatever stands on them."""
+"""Imports of heavy modules: torch, transformers and what depends on them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 def load(module: str) -> Any:
-    """Import a module with the garbage collector paused: what it brings stays, and looking through all of it again and
-    again takes a sixth of the time."""
+    """Import a module with the garbage collector paused: imported objects stay alive, and scanning them takes a sixth
+    of the time."""
     collecting = gc.isenabled()
     gc.disable()
     try:

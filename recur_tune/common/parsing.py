@@ -1,8 +1,9 @@
-"""Parsing: fields from YAML, flags or JSON become a typed model, and the first thing wrong becomes one sentence."""
+"""Plain values and typed models: fields from YAML, flags or JSON are validated, and the first error is one sentence."""
 
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,9 +19,9 @@ AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
 
 def parse(kind: type[AnyModel], fields: Mapping[str, Any]) -> AnyModel:
-    """Build a validated model; the first thing wrong with it becomes one sentence."""
+    """Build a validated model; its first error becomes one sentence."""
     fields = with_current_names(fields, getattr(kind, "renamed", {}))
-    known = kind.model_fields  # once: pydantic takes its time over it, and a search reads thousands of trials
+    known = kind.model_fields  # read once: pydantic builds it on each access, and a search reads thousands of trials
     unknown = [key for key in fields if key not in known]
     if unknown:
         raise UserError(f"{unknown[0]}: there is no such field; {nearest(unknown[0], known)}")
@@ -30,7 +31,7 @@ def parse(kind: type[AnyModel], fields: Mapping[str, Any]) -> AnyModel:
         first = error.errors()[0]
         if first["type"] == "value_error" and len(first["loc"]) <= 1 and _is_sentence(first["msg"]):
             raise UserError(first["msg"].removeprefix("Value error, ")) from None
-        # A union's members stand in the place of an error too; only fields of the file do in its name.
+        # An error's location names members of unions too; the sentence names fields alone.
         path: list[str] = []
         section: type[BaseModel] = kind
         for part in first["loc"]:
@@ -48,7 +49,7 @@ def parse(kind: type[AnyModel], fields: Mapping[str, Any]) -> AnyModel:
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """A hint for a name that does not exist: one that begins with it or has it inside, else one spelled like it."""
+    """A hint for an unknown name: a name that begins with it or contains it, else one spelled alike."""
     names, typed = list(known), str(name)
     longer = [one for one in names if len(typed) >= _SHORTEST_PART and typed in one]
     near = sorted(longer, key=lambda one: (not one.startswith(typed), len(one)))
@@ -56,7 +57,7 @@ def nearest(name: object, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
 
 
-_SHORTEST_PART = 3  # letters; fewer are inside of too many names
+_SHORTEST_PART = 3  # letters; shorter parts match too many names
 
 
 def describe(error: Mapping[str, Any]) -> str:
@@ -89,3 +90,12 @@ def read_yaml(path: Path, named: str = "config") -> dict[str, Any]:
 def write_yaml(path: Path, fields: Mapping[str, Any]) -> None:
     """Write fields as they are."""
     path.write_text(yaml.safe_dump(dict(fields), sort_keys=False))
+
+
+def finite(value: Any) -> Any:
+    """The same value with null for every NaN and infinity, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

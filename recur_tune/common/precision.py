@@ -1,4 +1,4 @@
-"""Precision: the number format of a model's matrix products, as users choose it."""
+"""Precision: the number format of a model's matrix products."""
 
 from typing import Literal
 

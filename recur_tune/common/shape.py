@@ -1,4 +1,4 @@
-"""Shape of a body: what costs, checks and recurrences must know of it, without torch.
+"""Shape of a body: the sizes that costs, checks and recurrences need, without torch.
 
 Letters: K hidden size, L layers, H heads, G key-value heads, D head size, I the MLP's inner size, V vocabulary.
 """
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 ENCODERS = ("roberta", "bert", "mpnet")  # families by transformers' `model_type`
-ANSWER_KINDS = ("span", "yes", "no")  # which an encoder's head for the kind of an answer tells apart
-_RECURRENT = "recurrent_"  # what our own configurations put before the family
-_ALIGNED = 128  # matrix units are at their best with multiples of it, and far from it with an odd vocabulary
+ANSWER_KINDS = ("span", "yes", "no")  # the classes of an encoder's answer-type head
+_RECURRENT = "recurrent_"  # prefix of our own configurations' `model_type`
+_ALIGNED = 128  # tensor cores are fastest at multiples of it, and slow with an odd vocabulary
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Shape:
         vocabulary: Tokens.
         context: The longest window that the body was made for.
         tied: Whether the input's embeddings are the output's weights too.
-        biases: Biases in one block, all numbers together.
-        norms: Numbers in the norms of one block.
-        final_norm: Numbers in the norm behind the last block.
-        gated: Whether the MLP multiplies by a gate, a third product.
-        learned_positions: Whether positions have embeddings, one for each place of the context.
-        bidirectional: Whether a position sees those behind it too: an encoder.
-        others: Numbers elsewhere: of an encoder, what it adds to embeddings, and the heads of its task.
+        biases: Bias parameters of one block.
+        norms: Norm parameters of one block.
+        final_norm: Parameters of the norm after the last block.
+        gated: Whether the MLP has a gate, a third matrix product.
+        learned_positions: Whether positions have learned embeddings.
+        bidirectional: Whether a position attends to later ones too: an encoder.
+        others: Further parameters: an encoder's other embeddings and its task heads.
     """
 
     family: str
@@ -59,7 +59,7 @@ class Shape:
 
     @property
     def block_products(self) -> int:
-        """Weights that every position is multiplied with in one block."""
+        """Weights of one block's matrix products."""
         queries, keys = self.heads * self.head_size, self.key_value_heads * self.head_size
         attention = self.hidden * (queries + 2 * keys) + queries * self.hidden
         return attention + (3 if self.gated else 2) * self.hidden * self.inner
@@ -72,12 +72,12 @@ class Shape:
         return embeddings * self.hidden + self.layers * block + self.final_norm + self.others
 
     def pairs(self, rows: int) -> float:
-        """Of a row and one that it sees, itself among them."""
+        """Pairs of a row and a row that it attends to, itself included."""
         return rows * rows if self.bidirectional else rows * (rows + 1) / 2
 
 
 def padded(vocabulary: int) -> int:
-    """How many columns the logits have."""
+    """Columns of the logits: the vocabulary, rounded up for speed."""
     return -(-vocabulary // _ALIGNED) * _ALIGNED
 
 
@@ -111,7 +111,7 @@ def _llama(settings: Mapping[str, Any]) -> Shape:
         biases += queries + 2 * keys + (0 if family == "qwen2" else k)
     if settings.get("mlp_bias"):
         biases += 2 * inner + k
-    # Within a sliding window all positions see each other, and beyond it a window of ours does not go.
+    # Our windows stay within the sliding window, where attention is full.
     sliding = settings.get("sliding_window") if settings.get("use_sliding_window", family == "mistral") else None
     context = min(settings["max_position_embeddings"], sliding or settings["max_position_embeddings"])
     return Shape(
@@ -126,7 +126,7 @@ def _encoder(settings: Mapping[str, Any]) -> Shape:
     family, k, heads = family_of(settings), settings["hidden_size"], settings["num_attention_heads"]
     inner, places = settings["intermediate_size"], settings["max_position_embeddings"]
     unused = first_place(settings)
-    # A norm behind the embeddings; of MPNet biases by distance, of the others embeddings of segments.
+    # The norm after the embeddings; MPNet has relative position biases, the others segment embeddings.
     others = 2 * k + unused * k
     others += (
         settings["relative_attention_num_buckets"] * heads if family == "mpnet" else settings["type_vocab_size"] * k
@@ -141,7 +141,7 @@ def _encoder(settings: Mapping[str, Any]) -> Shape:
 
 
 def first_place(settings: Mapping[str, Any]) -> int:
-    """The position of an encoder's first token: in RoBERTa and MPNet the places up to padding's are not used."""
+    """The position of an encoder's first token: RoBERTa and MPNet do not use positions up to padding's."""
     return 0 if family_of(settings) == "bert" else settings["pad_token_id"] + 1
 
 

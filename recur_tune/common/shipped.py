@@ -1,4 +1,4 @@
-"""Files that come with the package and can be named instead of a path: search spaces, site profiles."""
+"""Files shipped with the package, which a name stands for: search spaces, site profiles."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from recur_tune.common.errors import UserError
 
 _PACKAGE = Path(__file__).parents[1]
 SEARCH_SPACES, SITE_PROFILES = _PACKAGE / "search" / "spaces", _PACKAGE / "sites" / "profiles"
-KUBERAY = SITE_PROFILES / "kuberay.yaml"  # a cluster for Kubernetes, beside the profiles and none itself
+KUBERAY = SITE_PROFILES / "kuberay.yaml"  # a cluster for Kubernetes, not a profile
 
 
 def _find(given: str, shipped: Path, field: str) -> Path:
-    """A file, or one of the `shipped` folder by its name alone."""
+    """The file given by its path, or by its name in the `shipped` folder."""
     path, known = Path(given), {file.stem: file for file in sorted(shipped.glob("*.yaml")) if file != KUBERAY}
     if not path.is_file() and given in known:
         return known[given]

@@ -1,4 +1,4 @@
-"""Numbers as people write them: `500k` tokens, `16GiB` of memory."""
+"""Units: `500k` tokens, `16GiB` of memory, parsed and formatted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SIZE_SUFFIXES = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "pb": 10**15,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50,
 }  # fmt: skip
-_DIGITS = 5  # significant ones, as people compare numbers; logs have them all
+_DIGITS = 5  # significant digits on screens; logs have all
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -41,7 +41,7 @@ def _parse(text: str | int | float, suffixes: dict[str, int], wanted: str) -> in
     match = re.fullmatch(r"\s*(\d+(?:\.\d*)?(?:e[+-]?\d+)?)\s*([a-z]*)\s*", str(text).replace("_", "").lower())
     if not match or match[2] not in suffixes:
         raise ValueError(f"is not {wanted}")
-    # Decimals: 2.3M is exact in a float only by luck, and a large count has more digits than a float.
+    # Decimal: a float would round 2.3M and large counts.
     number = Decimal(match[1]) * suffixes[match[2]]
     if number.adjusted() > 30:
         raise ValueError(f"is not {wanted}")
@@ -71,7 +71,7 @@ def format_duration(seconds: float) -> str:
 
 
 def _format(number: float, step: int, suffixes: tuple[str, ...]) -> str:
-    """Three digits, in the largest unit that leaves something before the point."""
+    """Three digits in the largest unit of which there is at least one."""
     power = 0
     while abs(number) >= step - 0.5 and power < len(suffixes) - 1:
         number, power = number / step, power + 1
@@ -79,7 +79,7 @@ def _format(number: float, step: int, suffixes: tuple[str, ...]) -> str:
 
 
 def rounded(value: float) -> float:
-    """A number with the digits that people read."""
+    """A number rounded to the digits on screens."""
     return float(f"{value:.{_DIGITS}g}")
 
 

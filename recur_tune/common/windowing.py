@@ -1,4 +1,4 @@
-"""Window size and overlap (the paper's section 4.2): which tokens a window reads and which it scores.
+"""Windowing (the paper's section 4.2): which tokens a window reads, and which it scores.
 
 A document of N tokens has N-1 inputs, each predicting the token after it. Windows of `size` inputs begin
 every `size - overlap` inputs; the first `overlap` inputs of every window but the first were scored by the
@@ -15,14 +15,14 @@ import numpy as np
 # and the positions in [scored_from, end) count towards the loss.
 BEGIN, END, SCORED_FROM = 0, 1, 2
 
-NOT_SCORED = -100  # the target of a position that does not count: torch's own marker
-STARTS, ENDS = 1, 2  # in the target of a position where an answer to a question starts, or ends; 0: it does neither
+NOT_SCORED = -100  # the target of a position that is not scored: torch's ignore_index
+STARTS, ENDS = 1, 2  # targets of positions where an answer starts or ends; 0 elsewhere
 
 
 @dataclass(frozen=True)
 class Windowing:
-    """How a document is read: windows of `size` tokens, `overlap` of them shared with the window before; `reserved` of
-    them are no text of the document, but a question in front of it."""
+    """How a document is read: windows of `size` tokens, `overlap` of them shared with the window before; `reserved`
+    ones hold a question and not the document."""
 
     size: int
     overlap: int = 0

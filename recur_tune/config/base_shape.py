@@ -1,4 +1,4 @@
-"""The shape of a trial's base, known before the base is loaded or made."""
+"""Shape of a trial's base, before the base is loaded or pretrained."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def is_preset(base: str) -> bool:
-    """Whether a base's name means a shape to pretrain here; a folder of that name wins."""
+    """Whether a base is a preset to pretrain here; a folder of that name comes first."""
     return base in PRESETS and not Path(base).is_dir()
 
 
@@ -37,7 +37,7 @@ def base_settings(base: str, tokenizer: str | None) -> PretrainedConfig:
 
 
 def check_vocabulary(base: str, shape: Shape, tokens: int) -> None:
-    """Refuse a tokenizer with tokens that the base has never seen."""
+    """Refuse a tokenizer with more tokens than the base's vocabulary."""
     if tokens > shape.vocabulary:
         raise UserError(
             f"tokenizer: it has {tokens} tokens, and {base} only knows {shape.vocabulary}; "

@@ -1,31 +1,42 @@
-"""The fields that a trial has: those of its own recurrence, of which a plain model has none, and of its task."""
+"""Fields that apply to a trial, given its recurrence and its task; and the command that trains it."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from recur_tune.config.trial import TrialConfig
 from recur_tune.recurrences.registry import FIELDS, NONE, canonical, fields_of
 
-OF_A_RECURRENCE = frozenset({*FIELDS, "recurrence_rate", "trainable"})
-_OF_ANY = OF_A_RECURRENCE - FIELDS.keys()
+RECURRENCE_FIELDS = frozenset({*FIELDS, "recurrence_rate", "trainable"})
+_ANY_RECURRENCE = RECURRENCE_FIELDS - FIELDS.keys()
 
 
 def own_fields(config: TrialConfig) -> dict[str, Any]:
-    """A trial's fields without those that mean nothing in it."""
-    own_values = own(config.recurrence, dict(config))
-    return {name: value for name, value in own_values.items() if name not in config.foreign_fields}
+    """A trial's fields without those of other recurrences and tasks."""
+    values = own_values(config.recurrence, dict(config))
+    return {name: value for name, value in values.items() if name not in config.foreign_fields}
 
 
-def own(recurrence: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of some values by field, those of fields that a trial with this recurrence has; all where it is not known.
+def own_values(recurrence: str | None, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that apply to a trial with this recurrence; all of them where it is not known.
 
-    Where a space lists a recurrence's fields beside it and not below, the sampler decides them for other trials too.
+    Where a space lists a recurrence's fields beside it, the sampler chooses them for every trial.
     """
     if recurrence is None:
         return dict(values)
-    foreign = OF_A_RECURRENCE - fields_of(recurrence)
+    foreign = RECURRENCE_FIELDS - fields_of(recurrence)
     if canonical(recurrence) != NONE:
-        foreign -= _OF_ANY
+        foreign -= _ANY_RECURRENCE
     return {name: value for name, value in values.items() if name not in foreign}
+
+
+def train_command(config: TrialConfig, out: Path) -> str:
+    """The command that trains a configuration, without the flags that have their defaults."""
+    words = ["recur-tune", "train"]
+    for name, value in own_fields(config).items():
+        if value != TrialConfig.model_fields[name].default:
+            words += [f"--{name.replace('_', '-')}", str(value)]
+    return shlex.join([*words, "--out", str(out)])

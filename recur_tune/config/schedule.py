@@ -1,4 +1,4 @@
-"""Does the learning rate's schedule fit the budget?"""
+"""Learning-rate schedule: whether it fits the budget."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from recur_tune.config.trial import TrialConfig
 
 
 def misfit(config: TrialConfig) -> str | None:
-    """What a user should know about a budget of less than a step, or of which the warm-up takes more than half."""
+    """A warning where the budget is less than one step, or the warm-up takes more than half of it."""
     budget, step = format_count(config.tokens), f"a step of {format_count(config.step_tokens)} ({step_of(config)})"
     if config.tokens < config.step_tokens:
         return f"tokens: the budget of {budget} is less than {step}."
     if config.warmup > config.steps / 2:
         return (
-            f"warmup_steps: the learning rate rises for {config.warmup} steps, and {budget} tokens are about "
-            f"{config.steps}, at {step}; fewer leave more of them at the full rate."
+            f"warmup_steps: the learning rate rises for {config.warmup} of about {config.steps} steps ({budget} "
+            f"tokens, at {step}); choose fewer, so that more steps have the full rate."
         )
     return None
 

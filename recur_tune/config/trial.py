@@ -1,7 +1,7 @@
-"""What a trial is: one flat, typed set of fields.
+"""TrialConfig: one flat, typed set of fields.
 
 The same names are the command line's flags, the keys of a YAML file, a search's parameters and the columns of
-its tables. Everything that can be refused without touching a disk or a network is refused here.
+its tables. What can be refused without a disk or a network is refused here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Size = Annotated[PositiveInt, BeforeValidator(parse_size)]
 
 
 def _execution_of(speed: Any) -> dict[str, Any]:
-    """What `speed` says, in the fields of today."""
+    """The old field `speed` in the new fields."""
     graph = {"auto": "auto", "replayed": True, "recorded": True, "plain": False, "compiled": False}
     fused = {"auto": "auto", "compiled": True, "recorded": True, "plain": False, "replayed": False}
     if speed not in graph:
@@ -69,7 +69,7 @@ def _recurrences_in_words() -> str:
 
 
 class _Subject(BaseModel):
-    """What is trained on what."""
+    """Base, corpus, tokenizer and recurrence."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -97,7 +97,7 @@ else:  # the fields of all mechanisms and tasks stand behind `recurrence`; code 
 
 
 class TrialConfig(_Recurrent):
-    """Everything that decides what a training run does."""
+    """Every setting of a training run."""
 
     renamed: ClassVar[Mapping[str, Renamed]] = RENAMED
 
@@ -171,17 +171,17 @@ class TrialConfig(_Recurrent):
 
     @property
     def windowing(self) -> Windowing:
-        """Window size and overlap as one value, and what of a window is no text."""
+        """Window size, overlap and reserved positions as one value."""
         return Windowing(self.window, self.overlap, self.reserved)
 
     @property
     def step_tokens(self) -> int:
-        """Tokens that a full step scores; where documents end it scores fewer."""
+        """Tokens that a full step scores; a step in which a document ends scores fewer."""
         return self.batch * self.windowing.span(self.bptt_windows)
 
     @property
     def steps(self) -> int:
-        """Full steps in the budget, the last of which may go beyond it."""
+        """Steps in the budget; the last may exceed it."""
         return self.steps_of(self.tokens)
 
     def steps_of(self, tokens: int) -> int:
@@ -190,7 +190,7 @@ class TrialConfig(_Recurrent):
 
     @property
     def warmup(self) -> int:
-        """Steps over which the learning rate rises: by default a share, so that a short run has some left."""
+        """Warm-up steps; by default a share of the run, so that a short run has steps at the full rate."""
         return min(self.steps // 20, 100) if self.warmup_steps is None else self.warmup_steps
 
     @property
@@ -208,7 +208,7 @@ class TrialConfig(_Recurrent):
 
     @property
     def task(self) -> Task:
-        """What is trained for, which the corpus decides."""
+        """The task, which the corpus decides."""
         return tasks.task_of(self.corpus)
 
     @property
@@ -219,16 +219,16 @@ class TrialConfig(_Recurrent):
 
     @property
     def reserved(self) -> int:
-        """Positions of every window that are no text of the corpus."""
+        """Positions of every window that hold no text of the corpus."""
         return self.task.reserved(self.task_spec)
 
     def plain_values(self) -> dict[str, Any]:
-        """Its fields for a file or another process, where the mechanisms that it does not have may not be installed."""
+        """Its fields as plain values, without those of other mechanisms: a reader may not have them installed."""
         return self.model_dump(mode="json", exclude=self.foreign_fields)
 
     @property
     def foreign_fields(self) -> set[str]:
-        """Those of other recurrences and tasks."""
+        """Fields of other recurrences and tasks."""
         own = recurrences.fields_of(self.recurrence) | tasks.fields_of(self.corpus)
         return (recurrences.FIELDS.keys() | tasks.FIELDS.keys()) - own
 
@@ -239,11 +239,11 @@ class TrialConfig(_Recurrent):
 
     @property
     def validation_size(self) -> int:
-        """Tokens of the validation split that a validation reads: by default few enough not to slow training down."""
+        """Tokens that a validation reads; the default is small enough not to slow training down."""
         return self.validation_tokens or min(max(self.tokens // 40, 10_000), 200_000)
 
     def check_base(self, shape: Shape) -> None:
-        """Refuse what this base's shape cannot do."""
+        """Refuse a base whose shape does not fit the trial."""
         if problem := self.task.refusal(shape, self.base, self.corpus):
             raise UserError(problem)
         if shape.bidirectional and self.mechanism and not self.mechanism.bidirectional:

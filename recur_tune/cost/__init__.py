@@ -1,1 +1,1 @@
-"""What a configuration costs, before anything runs."""
+"""TrialConfig and a base's shape -> FLOPs, training memory and inference memory, before anything runs."""

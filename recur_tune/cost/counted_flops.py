@@ -1,4 +1,5 @@
-"""FLOPs without a closed form, counted by torch: of a recurrence over one window, of a step whose body is frozen."""
+"""FLOPs without a closed form, counted by torch on meta or fake tensors: of a recurrence, of a step with a frozen
+body."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _SIMULATED = 4  # windows of the longest step that is simulated
 
 
 class Counted(NamedTuple):
-    """A recurrence's forward FLOPs in one window, and the numbers in one lane's state."""
+    """A recurrence's forward FLOPs in one window, and the numbers in one stream's state."""
 
     work: Work
     state_floats: int
@@ -38,7 +39,7 @@ def counted(config: TrialConfig, base: PretrainedConfig) -> Counted:
 
 
 def _described(config: TrialConfig, base: PretrainedConfig) -> str:
-    """A trial's model in JSON: what can be simulated without weights, and a key for what was."""
+    """A trial's model as JSON: enough to simulate it without weights, and the key of the cache."""
     whole = recurrent_config(base, config.recurrence_spec, None)
     whole.overlap = config.overlap
     return whole.to_json_string(use_diff=False)
@@ -46,7 +47,7 @@ def _described(config: TrialConfig, base: PretrainedConfig) -> str:
 
 @cache
 def _counted(shape: str, window: int) -> Counted:
-    """Only what makes a difference is an argument, so that trials which differ in the rest share an answer."""
+    """Only what changes the result is an argument, so that similar trials share it."""
     with torch.device("meta"):
         model = described_model(shape).eval()
         tokens_BT = torch.zeros((1, window), dtype=torch.long)
@@ -72,13 +73,12 @@ def state_floats(config: TrialConfig, shape: Shape, base: PretrainedConfig) -> i
 
 
 def frozen_training_flops(config: TrialConfig, base: PretrainedConfig, kept: int) -> float:
-    """Everything that a step multiplies per scored token where the recurrence alone learns: what lies below the layers
-    that see a state has no backward pass, and no weight of the body a gradient."""
+    """Training FLOPs per scored token with a frozen body: layers below the first that reads a state have no backward
+    pass, and the body's weights have no gradient."""
     shape, windows = _described(config, base), config.bptt_windows
     if config.mechanism and config.mechanism.stops_gradients:
         kept = windows  # no window is run again
-    # Every further window adds the same, and every one that is kept saves the same but for the first, which sees no
-    # state.
+    # Each further window adds the same FLOPs, and each kept one saves the same; the first, which has no state, differs.
     is_whole, further = kept == windows, max(0, windows - _SIMULATED)
     short_kept = 1 if further else kept
 
@@ -94,7 +94,7 @@ def frozen_training_flops(config: TrialConfig, base: PretrainedConfig, kept: int
 
 @cache
 def _frozen_step(shape: str, window: int, windows: int, kept: int) -> int:
-    """Of one chain."""
+    """FLOPs of a step on one chain."""
     with FakeTensors():
         model = described_model(shape)
         model.freeze_body()
@@ -103,12 +103,12 @@ def _frozen_step(shape: str, window: int, windows: int, kept: int) -> int:
     return counter.get_total_flops()
 
 
-def simulated_batch(windows: int, lanes: int, window: int) -> WindowBatch:
-    """Chains that begin a document each and go on with it."""
+def simulated_batch(windows: int, chains: int, window: int) -> WindowBatch:
+    """A batch of chains, each at the start of a document."""
     return WindowBatch(
-        inputs_WBT=torch.zeros((windows, lanes, window), dtype=torch.long),
-        targets_WBT=torch.zeros((windows, lanes, window), dtype=torch.long),
-        fresh_WB=torch.zeros((windows, lanes), dtype=torch.bool),
+        inputs_WBT=torch.zeros((windows, chains, window), dtype=torch.long),
+        targets_WBT=torch.zeros((windows, chains, window), dtype=torch.long),
+        fresh_WB=torch.zeros((windows, chains), dtype=torch.bool),
         starts=("all", *["none"] * (windows - 1)),  # type: ignore[arg-type]
         scored=1,
         step_scored=1,
@@ -116,12 +116,12 @@ def simulated_batch(windows: int, lanes: int, window: int) -> WindowBatch:
 
 
 def counted_work(config: TrialConfig, base: PretrainedConfig) -> Work | None:
-    """What torch counts of a recurrence that lacks a closed form."""
+    """Counted FLOPs of a recurrence without a closed form; None where it has one."""
     return None if is_closed(config) else counted(config, base).work
 
 
 def training_flops(config: TrialConfig, shape: Shape, base: PretrainedConfig, plan: Plan) -> float:
-    """Everything that a step multiplies per scored token, in closed form where there is one."""
+    """Training FLOPs per scored token, in closed form where there is one."""
     if config.trainable == "recurrence":
         return frozen_training_flops(config, base, plan.kept_windows)
     return training_flops_per_token(config, shape, plan, counted_work(config, base))

@@ -1,4 +1,4 @@
-"""What a device can multiply, tried out: the yardstick for how well a training step uses it."""
+"""Peak FLOP/s of a device, measured: the reference for the FLOPs utilisation of a training step."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _TRIES = 5
 
 @cache
 def device_flops(device: torch.device, precision: Precision) -> float:
-    """Operations per second in a product of large square matrices, the best of a few; tried once per process.
+    """FLOP/s of a product of large square matrices, the best of a few; measured once per process.
 
-    Data sheets promise what no device holds under its power limit, and have no number for two cores of a CPU.
+    Data sheets ignore the power limit, and have no number for two cores of a CPU.
     """
     side = _SIDES.get(device.type, 2048)
-    kind = torch.bfloat16 if uses_bfloat16(device, precision) else torch.float32
-    one, other = (torch.randn(side, side, device=device, dtype=kind) for _ in range(2))
+    dtype = torch.bfloat16 if uses_bfloat16(device, precision) else torch.float32
+    one, other = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
     return max(2 * side**3 / _seconds(one, other) for _ in range(_TRIES))
 
 

@@ -1,4 +1,4 @@
-"""Estimate: a configuration's costs before it runs, as `recur-tune cost` prints them and a search ranks them."""
+"""Estimate: a trial's costs before it runs, for `recur-tune cost` and for a search."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from recur_tune.cost.priced_trial import PricedTrial
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a trial will cost.
+    """Predicted costs of a trial.
 
     Attributes:
         costs: By their names, in the order of the descriptors.
@@ -30,12 +30,12 @@ class Estimate:
     plan: Plan
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values, side by side."""
+        """As plain values."""
         return {**self.costs, "recurrence_parameters": self.recurrence_parameters, "plan": asdict(self.plan)}
 
 
 def estimate(config: TrialConfig, base: PretrainedConfig, workers: int = 1) -> Estimate:
-    """Price a trial; `workers` share its batch."""
+    """Predict a trial's costs; `workers` share its batch."""
     shape = shape_of(base.to_dict())
     config.check_base(shape)
     trial = PricedTrial(config, base, shape, workers)
@@ -44,6 +44,6 @@ def estimate(config: TrialConfig, base: PretrainedConfig, workers: int = 1) -> E
 
 
 def quick_costs(config: TrialConfig, shape: Shape, base: PretrainedConfig) -> dict[str, float]:
-    """The costs that need no simulated step, by their names; `base` is for a recurrence that has to be counted."""
+    """The costs that need no simulated step, by their names; `base` is for a recurrence without closed forms."""
     trial = PricedTrial(config, base, shape)
     return {name: cost.predict(trial) for name, cost in COSTS.items() if cost.is_quick}

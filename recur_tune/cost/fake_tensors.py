@@ -1,8 +1,8 @@
-"""Fake tensors: shapes and lifetimes without data, for steps that are only priced.
+"""Fake tensors: shapes and lifetimes without data, for steps that are only simulated.
 
-torch has its own, `FakeTensorMode`, made to trace any program, which takes four times as long. Here a tensor stands for
-one on torch's meta device and says that it lies on the CPU, so that autocast and attention choose as they do there; and
-what an operation makes of given shapes is worked out once.
+torch's own `FakeTensorMode` can trace any program and takes several times as long. Here a tensor wraps one on the meta
+device and reports the CPU as its device, so that autocast and attention choose the same kernels. The output of an
+operation is remembered by the shapes of its inputs.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _META, _CPU = torch.device("meta"), torch.device("cpu")
 
 
 class FakeTensor(torch.Tensor):
-    """Stands for `meta`, which has its shape and its storage, of as many bytes, but no memory."""
+    """Wraps `meta`, a tensor with the same shape and storage size, but no memory."""
 
     meta: torch.Tensor
 
     @staticmethod
     def __new__(cls, meta: torch.Tensor) -> FakeTensor:
-        """It says that it is on the CPU."""
+        """Its device is the CPU."""
         made: FakeTensor = torch.Tensor._make_wrapper_subclass(
             cls, meta.size(), strides=meta.stride(), storage_offset=meta.storage_offset(), dtype=meta.dtype, device=_CPU
         )
@@ -36,7 +36,7 @@ class FakeTensor(torch.Tensor):
 
     @property
     def is_cuda(self) -> bool:  # type: ignore[override]
-        """Whether it stands for a GPU's: products are added up in another way there."""
+        """Whether it stands for a tensor on a GPU, where products are accumulated in another way."""
         return _on_gpu.get()
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
@@ -47,7 +47,7 @@ class FakeTensor(torch.Tensor):
 
 
 class FakeTensors(TorchDispatchMode):
-    """While it is active every tensor that is made is fake; `on_gpu` has all of them stand for a GPU's."""
+    """Mode in which every new tensor is fake; with `on_gpu` all stand for tensors on a GPU."""
 
     def __init__(self, on_gpu: bool = False) -> None:
         super().__init__()
@@ -80,16 +80,16 @@ class FakeTensors(TorchDispatchMode):
         return _faked(output, fakes)
 
 
-# On a GPU it writes into `out` and nothing else; how torch 2.11 decomposes it mistakes `out_dtype` for a factor.
+# On a GPU it only writes into `out`; torch 2.11's decomposition mistakes `out_dtype` for a factor.
 _PRODUCT_INTO = torch.ops.aten.addmm.dtype_out
 
-_Makes = Callable[[list[FakeTensor]], Any]  # of an operation's tensors its output
+_Makes = Callable[[list[FakeTensor]], Any]  # from an operation's tensors to its output
 _MADE: dict[Any, _Makes | None] = {}  # by operation, shapes and numbers; None: it has to be run each time
 
 
 def _learn(output: Any, fakes: list[FakeTensor]) -> _Makes | None:
-    """How to make an output again: what an operation was given, it wrote into, and no byte moved; what shares a storage
-    with that is a view, which has to be made by the operation."""
+    """How to make an output again. An output that is an input was written in place; one that shares an input's storage
+    is a view, for which the operation has to run: None."""
     storages = {one.meta.untyped_storage()._cdata for one in fakes}
     kind, several = type(output), type(output) in (list, tuple)
     parts = []
@@ -104,8 +104,8 @@ def _learn(output: Any, fakes: list[FakeTensor]) -> _Makes | None:
 def _again(given: int | None, made: torch.Tensor) -> _Makes:
     if given is not None:
         return lambda fakes: fakes[given]
-    size, stride, kind = _layout(made)
-    return lambda fakes: FakeTensor(torch.empty_strided(size, stride, dtype=kind, device=_META))
+    size, stride, dtype = _layout(made)
+    return lambda fakes: FakeTensor(torch.empty_strided(size, stride, dtype=dtype, device=_META))
 
 
 def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -113,7 +113,7 @@ def _layout(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _described(value: Any, fakes: list[FakeTensor]) -> Any:
-    """What an operation's output can depend on, as a key; collects the fake tensors."""
+    """Key of an operation's arguments: shapes, strides, types and numbers; collects the fake tensors."""
     kind = type(value)
     if isinstance(value, FakeTensor):
         fakes.append(value)
@@ -139,7 +139,7 @@ def _on_meta(value: Any) -> Any:
 
 
 def _faked(value: Any, fakes: list[FakeTensor]) -> Any:
-    """An output as fake tensors; what an operation was given, and gives back, stays what it was."""
+    """An output as fake tensors; an input that is returned stays the same object."""
     kind = type(value)
     if isinstance(value, torch.Tensor):
         given = next((one for one in fakes if one.meta is value), None)

@@ -1,4 +1,4 @@
-"""Floating-point operations per token: the paper's number, and the whole truth beside it.
+"""FLOPs per token: as the paper counts them, and all of a training step's.
 
 A multiply-add counts as two operations, and only matrix products count, as in the paper and in
 `torch.utils.flop_counter`. What a recurrence adds is its mechanism's own closed form or, where it has none, what torch
@@ -18,14 +18,14 @@ if TYPE_CHECKING:  # importing torch takes seconds, and a report counts without 
 
 
 def flops_per_token(config: TrialConfig, shape: Shape, counted: Work | None = None) -> float:
-    """The paper's convention (Tables 1 and 2): one forward pass of the blocks and the recurrence per token that is
-    scored, embeddings and head left out, causal attention counted at its average length."""
+    """The paper's count (Tables 1 and 2): one forward pass of blocks and recurrence per scored token, without
+    embeddings and head, with causal attention at its average length."""
     window = config.window * _blocks_per_position(shape, attended=shape.pairs(config.window) / config.window)
     return (window + recurrence_flops(config, shape, counted)) / config.windowing.stride
 
 
 def recurrence_flops(config: TrialConfig, shape: Shape, counted: Work | None = None) -> float:
-    """What the recurrence adds to a window's forward pass, by the same convention."""
+    """FLOPs that the recurrence adds to a window's forward pass, by the same count."""
     mechanism = config.mechanism
     if mechanism is None:
         return 0.0
@@ -35,8 +35,8 @@ def recurrence_flops(config: TrialConfig, shape: Shape, counted: Work | None = N
 
 
 def training_flops_per_token(config: TrialConfig, shape: Shape, plan: Plan, counted: Work | None = None) -> float:
-    """Everything that a training step multiplies, per scored token: forward, backward, whatever the plan runs again,
-    the task's head, and attention over the whole square that kernels are charged for."""
+    """All FLOPs of a training step per scored token: forward, backward, recomputation, the task's head, and attention
+    over the full square."""
     windows, tokens = config.bptt_windows, config.window
     body = tokens * _blocks_per_position(shape, attended=tokens)
     head = 2 * config.task.head(shape, tokens)
@@ -45,7 +45,7 @@ def training_flops_per_token(config: TrialConfig, shape: Shape, plan: Plan, coun
     total = 3 * windows * (body + head) + recomputed * body
     if mechanism:
         work = mechanism.work(config.recurrence_spec, shape, config.windowing) if mechanism.work else _needed(counted)
-        # The last window leaves no state, and the first has none to see unless there is a learned one.
+        # The last window makes no state, and the first reads none unless the initial state is learned.
         without = 0 if mechanism.from_the_start else 1
         total += 3 * ((windows - 1) * work.made + (windows - without) * work.used)
         total += 3 * (windows - 1 - without) * work.carried
@@ -54,13 +54,13 @@ def training_flops_per_token(config: TrialConfig, shape: Shape, plan: Plan, coun
 
 
 def recomputed_windows(config: TrialConfig, plan: Plan) -> int:
-    """How many are run twice: none where no gradient comes from the windows behind."""
+    """Windows whose forward pass runs twice; none where gradients do not cross windows."""
     stops = config.mechanism is not None and config.mechanism.stops_gradients
     return 0 if stops else config.bptt_windows - plan.kept_windows
 
 
 def is_closed(config: TrialConfig) -> bool:
-    """Whether nothing of the recurrence has to be counted by building it."""
+    """Whether the recurrence has closed forms for all of its costs."""
     mechanism = config.mechanism
     return mechanism is None or None not in (mechanism.flops, mechanism.work, mechanism.state_floats)
 

@@ -1,4 +1,4 @@
-"""Bytes that one stream needs while a text is read or continued, beside the weights: exact before anything runs."""
+"""Inference memory: bytes of one stream beside the weights, exact before anything runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ _SINGLE = 4  # bytes
 
 
 def inference_memory(config: TrialConfig, shape: Shape, state_floats: int) -> int:
-    """The key-value cache of one full window, in the precision that it is read in, and the recurrence's state; an
-    encoder has no cache, since it reads every window at once."""
+    """Key-value cache of one full window, in the precision of reading, and the recurrence's state. An encoder has no
+    cache: it reads a window at once."""
     columns = 0 if shape.bidirectional else 2 * shape.layers * shape.key_value_heads * shape.head_size
     cached = columns * config.window
     return cached * _number(config) + state_bytes(config, state_floats)
@@ -25,7 +25,7 @@ def closed_state_floats(config: TrialConfig, shape: Shape) -> int | None:
 
 
 def state_bytes(config: TrialConfig, state_floats: int) -> int:
-    """Bytes of a state, which is carried in single precision unless its mechanism keeps what was read as it is."""
+    """Bytes of a state: in single precision, unless the mechanism keeps activations as they are."""
     as_read = config.mechanism is not None and config.mechanism.kept_as_read
     return state_floats * (_number(config) if as_read else _SINGLE)
 

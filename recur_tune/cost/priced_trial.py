@@ -1,4 +1,4 @@
-"""A trial whose costs are predicted: its configuration on a base of known shape, shared by some workers."""
+"""PricedTrial: the inputs of a cost prediction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PricedTrial:
-    """What a cost is a function of.
+    """A trial on a base of known shape, shared by some workers.
 
     Attributes:
         config: The trial.
@@ -37,7 +37,7 @@ class PricedTrial:
 
     @cached_property
     def plan(self) -> Plan:
-        """Which windows keep their activations; to find out for `auto` takes simulated steps."""
+        """Which windows keep their activations; `auto` takes simulated steps to resolve."""
         from recur_tune.cost.training_memory import resolve_plan  # torch takes seconds to import
 
         return resolve_plan(self.config, self.base, self.chains)

@@ -1,4 +1,4 @@
-"""Peak memory of a training step, predicted by running one under fake tensors: shapes and lifetimes, no data."""
+"""Peak memory of a training step, predicted by a step on fake tensors: shapes and lifetimes, no data."""
 
 from __future__ import annotations
 
@@ -27,40 +27,38 @@ from recur_tune.models.pretrained import described_model, recurrent_config
 from recur_tune.ops.device import default_device, uses_bfloat16
 from recur_tune.ops.triton.launches import without_launches
 
-_SIMULATED_WINDOWS = 4  # a longer chain is priced from one of this length, of which at most so many are kept:
-_SIMULATED_KEPT = 3  # or from one of this length, where all windows are kept
-# Bytes that a step on an H200 has held beside its tensors, 110 to 350 MiB in twenty measured ones: torch gives cuBLAS a
-# workspace of 32 MiB there for each thread and stream that multiplies. Older GPUs have a quarter of it.
+_SIMULATED_WINDOWS = 4  # a longer chain is extrapolated from this length,
+_SIMULATED_KEPT = 3  # with at most so many kept windows; or from this length, where all are kept
+# Bytes beside the tensors of a step on an H200, 110 to 350 MiB in twenty measured steps: torch gives cuBLAS a workspace
+# of 32 MiB for each thread and stream that multiplies. Older GPUs have a quarter of it.
 _WORKSPACES = 6 * 2**25
 
 
-def predict_peak_memory(config: TrialConfig, base: PretrainedConfig, lanes: int | None = None) -> int:
-    """Bytes of weights, gradients, optimiser state, batch and activations at the worst moment of a step.
+def predict_peak_memory(config: TrialConfig, base: PretrainedConfig, chains: int | None = None) -> int:
+    """Peak bytes of weights, gradients, optimiser state, batch and activations in a step.
 
-    It is the step that the trial will run: on a GPU with kernels, or operation by operation, as the trial chooses.
-    `lanes` is one worker's share of the batch; the default is all of it.
+    It is the step that the trial will run, with or without fused kernels. `chains` is one worker's share of the batch;
+    the default is all of it.
     """
-    return plan_memory(config, base, resolve_plan(config, base, lanes), lanes or config.batch)
+    return plan_memory(config, base, resolve_plan(config, base, chains), chains or config.batch)
 
 
-def resolve_plan(config: TrialConfig, base: PretrainedConfig, lanes: int | None = None) -> Plan:
-    """What to keep from the forward pass; `auto` spends its budget where it buys most speed.
-
-    As many whole windows as fit: each saves running it a second time.
-    """
-    lanes = lanes or config.batch
+def resolve_plan(config: TrialConfig, base: PretrainedConfig, chains: int | None = None) -> Plan:
+    """Which windows keep their activations; `auto` keeps as many as fit the budget, each of which saves a
+    recomputation."""
+    chains = chains or config.batch
     if config.checkpointing != "auto":
         return fixed_plan(config.checkpointing, config.bptt_windows)
     assert config.memory_budget is not None
     low, high = 0, config.bptt_windows
     while low < high:  # the largest number of kept windows that fits; 0 when not even one does
         kept = (low + high + 1) // 2
-        if plan_memory(config, base, Plan(kept), lanes) <= config.memory_budget:
+        if plan_memory(config, base, Plan(kept), chains) <= config.memory_budget:
             low = kept
         else:
             high = kept - 1
     if not low:
-        least = plan_memory(config, base, fixed_plan("all", config.bptt_windows), lanes)
+        least = plan_memory(config, base, fixed_plan("all", config.bptt_windows), chains)
         raise UserError(
             f"memory_budget: {config.memory_budget} bytes are less than the {least} that a step needs with all windows "
             "recomputed; allow more, or choose a smaller batch or window."
@@ -68,23 +66,23 @@ def resolve_plan(config: TrialConfig, base: PretrainedConfig, lanes: int | None 
     return Plan(low)
 
 
-def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: int) -> int:
+def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, chains: int) -> int:
     """The predicted peak under a plan."""
     device = default_device()
     described = recurrent_config(base, config.recurrence_spec, config.dropout)
     described.overlap = config.overlap if config.mechanism and config.mechanism.leaves_overlap_out else 0
     if device.type == "cuda":
-        _forget_inside_the_kernel(described)
+        _without_attention_dropout(described)
     shape = described.to_json_string(use_diff=False)
     precision: Precision = "bfloat16" if uses_bfloat16(device, config.precision) else "float32"
-    execution = chosen_execution(config, device, workers=-(-config.batch // lanes))
+    execution = chosen_execution(config, device, workers=-(-config.batch // chains))
 
     def simulated(windows: int, kept: int) -> _Simulation:
         return _simulate(
             shape,
             config.window,
             windows,
-            lanes,
+            chains,
             precision,
             Plan(kept),
             device.type == "cuda",
@@ -97,9 +95,9 @@ def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: 
     keeps_all = kept == windows > _SIMULATED_KEPT and not stops_gradients
     if windows <= _SIMULATED_WINDOWS and not keeps_all:
         return simulated(windows, kept).peak
-    # Every further window adds the same bytes: its tokens, and if it is kept its activations, otherwise the state that
-    # waits for the backward pass. The first kept window is apart, since recomputing takes as much.
-    tokens = lanes * (2 * 8 * config.window + 1)
+    # Each further window adds the same bytes: its tokens, and its activations if it is kept, else its state, which
+    # waits for the backward pass. The first kept window adds none, since recomputing takes as much.
+    tokens = chains * (2 * 8 * config.window + 1)
     if stops_gradients:  # nothing is kept, and no state waits
         return simulated(_SIMULATED_WINDOWS, 1).peak + (windows - _SIMULATED_WINDOWS) * tokens
     if keeps_all:
@@ -108,13 +106,13 @@ def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, lanes: 
     short_kept = 1 if kept == 1 else _SIMULATED_KEPT
     short = simulated(_SIMULATED_WINDOWS, short_kept)
     further, further_kept = windows - _SIMULATED_WINDOWS, kept - short_kept
-    waiting = lanes * state_bytes(config, state_floats(config, shape_of(base.to_dict()), base))
+    waiting = chains * state_bytes(config, state_floats(config, shape_of(base.to_dict()), base))
     return short.peak + further * tokens + further_kept * short.activations + (further - further_kept) * waiting
 
 
 @dataclass(frozen=True)
 class _Simulation:
-    """Bytes of a simulated step: its peak, and what a window in the midst of it leaves if it is kept."""
+    """Bytes of a simulated step: its peak, and the activations of a kept window in its middle."""
 
     peak: int
     activations: int
@@ -122,27 +120,27 @@ class _Simulation:
 
 @cache
 def _simulate(
-    shape: str, window: int, windows: int, lanes: int, precision: Precision, plan: Plan, on_gpu: bool, trainable: str,
+    shape: str, window: int, windows: int, chains: int, precision: Precision, plan: Plan, on_gpu: bool, trainable: str,
     execution: Execution,
 ) -> _Simulation:  # fmt: skip
-    """Only what moves bytes is an argument, so that trials which differ in the rest share an answer."""
+    """Only what changes the result is an argument, so that similar trials share it."""
     with FakeTensors(on_gpu), without_launches():
         model = described_model(shape)
         if trainable == "recurrence":
             model.freeze_body()
         if on_gpu:
-            _drop_out_as_a_gpu_does(model)
+            _use_fused_dropout(model)
         optimizer = make_optimizer(model, learning_rate=0.0, weight_decay=0.0)
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         optimizer.step()  # makes the moments, which exist from the second step on
         optimizer.zero_grad(set_to_none=True)
-        batch = simulated_batch(windows, lanes, window)
+        batch = simulated_batch(windows, chains, window)
         tracker, added = MemoryTracker(), list[int]()
 
         @contextmanager
         def noted() -> Iterator[None]:
-            """Notes the bytes that a reading of a window leaves behind."""
+            """Notes the bytes that reading a window leaves behind."""
             before = tracker.live
             yield
             added.append(tracker.live - before)
@@ -157,7 +155,7 @@ def _simulate(
 def track_step(
     tracker: MemoryTracker, chain: Chain, optimizer: torch.optim.Optimizer, batch: WindowBatch, precision: Precision
 ) -> int:
-    """The peak of one step, real or fake, of an optimiser that has stepped before."""
+    """Peak of one step, real or fake, of an optimiser that has stepped before."""
     with tracker:
         tracker.hold_training(chain.model, optimizer, batch)
         train_step(chain, optimizer, batch, clip_norm=1.0, precision=precision)
@@ -165,7 +163,7 @@ def track_step(
 
 
 class _FusedDropout(nn.Module):
-    """Keeps a byte for each element to know what it dropped; on a CPU torch keeps a number."""
+    """Dropout that keeps a mask of one byte per element; on a CPU torch keeps a number."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -175,14 +173,15 @@ class _FusedDropout(nn.Module):
         return torch.native_dropout(x, self.p, True)[0] if self.p else x
 
 
-def _forget_inside_the_kernel(config: PretrainedConfig) -> None:
-    """A GPU's attention drops out inside its kernel and keeps nothing for it; a CPU's would keep the whole square."""
+def _without_attention_dropout(config: PretrainedConfig) -> None:
+    """Set attention dropout to 0: a GPU drops out inside its kernel and keeps no mask, a CPU would keep the full
+    square."""
     for name in ("attn_pdrop", "attention_dropout", "attention_probs_dropout_prob"):
         if hasattr(config, name):
             setattr(config, name, 0.0)
 
 
-def _drop_out_as_a_gpu_does(model: nn.Module) -> None:
+def _use_fused_dropout(model: nn.Module) -> None:
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.Dropout):

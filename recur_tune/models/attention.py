@@ -1,11 +1,12 @@
-"""Causal attention over a window and what a recurrence inserts into it.
+"""Causal attention over a window and the keys and values that a recurrence inserts into it.
 
-What is inserted stands before the window, as keys and values alone. What a lane must not see of it (all, where a
-document begins) stands behind the window, where causal attention sees nothing. So one kernel, the fastest, serves all
-lanes. A window that is read in parts goes on behind its first one, so there a mask hides it.
+What is inserted stands before the window, as keys and values alone. What a batch row must not see of it (all, where a
+document begins) stands behind the window, where causal attention sees nothing. So every batch row takes the kernel for
+causal attention, which is the fastest. A window that is read in parts goes on behind its first part, so there a mask
+hides it.
 
-Shape suffixes: B lanes, T positions, M inserted rows, S both together, K hidden size, H heads of queries, G of keys and
-values, D head size, C columns.
+Shape suffixes: B batch rows, T positions, M inserted rows, S both together, K hidden size, H query heads, G key-value
+heads, D head size, C columns.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 
-from recur_tune.ops.autograd import Arithmetic, Product, split_heads
+from recur_tune.ops.autograd import BlockOps, Product, split_heads
 from recur_tune.ops.body import Block, CosSin
 from recur_tune.ops.reference import in_places, rms_norm
 from recur_tune.recurrences.seam import Heads
 
 KeysValues = tuple[torch.Tensor, torch.Tensor]  # each [B, G, S, D]
-Pass = Callable[..., torch.Tensor]  # one of `passes.py` or of `kernels.py`
-Adapt = Callable[[torch.Tensor, Heads], torch.Tensor]  # what heads took, by a window pass's hook
+PointwiseOp = Callable[..., torch.Tensor]  # of `ops/reference.py` or `ops/triton/`
+Adapt = Callable[[torch.Tensor, Heads], torch.Tensor]  # changes the heads' output: a window pass's hook
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,9 @@ class Extra:
     """Keys and values that stand before a window.
 
     Attributes:
-        rows_BMC: Side by side, rotary positions in them.
-        seen_B: How many of them each lane sees, counted from the last; None: all.
-        places_MC: What is added to them by where they stand, those that are seen at the first; None: nothing.
+        rows_BMC: Keys and values side by side, the keys with rotary position embeddings.
+        seen_B: How many of them each batch row sees, counted from the last; None: all.
+        places_MC: What places add to them; the rows that are seen stand at the first places. None: nothing.
     """
 
     rows_BMC: torch.Tensor
@@ -44,16 +45,16 @@ class Extra:
 
     @property
     def hidden_B(self) -> torch.Tensor | None:
-        """How many of them each lane does not see, counted from the first; None: none."""
+        """How many of them each batch row does not see, counted from the first; None: none."""
         return None if self.seen_B is None else self.rows_BMC.shape[1] - self.seen_B
 
     def keys_values(self, block: Block) -> KeysValues:
-        """Each for itself."""
+        """Keys and values apart, with what places add."""
         return split_keys_values(in_places(self.rows_BMC, self.places_MC, self.seen_B), block)
 
 
 def attend(
-    arithmetic: Arithmetic,
+    ops: BlockOps,
     block: Block,
     qkv: Product,
     cos_sin: CosSin | None = None,
@@ -63,28 +64,25 @@ def attend(
     dropout: float = 0.0,
     adapt: Adapt | None = None,
 ) -> tuple[torch.Tensor, KeysValues]:
-    """What every position takes from those that it may see, and the keys and values that there are now.
+    """Causal attention: the heads' output, and all keys and values for a key-value cache.
 
     Args:
-        arithmetic: How the projections are run.
-        block: Whose attention this is.
-        qkv: The window's queries, keys and values in one.
-        cos_sin: The window's rotary positions; None where positions are not rotary.
-        extra: What is to be seen beside the window's own positions.
-        past: Keys and values of the window's earlier part, in which what was inserted is already.
-        hidden_B: How many of these each lane must not see, counted from the first; None: it sees all.
-        dropout: Rate at which a position is forgotten.
-        adapt: Is given what was taken, and queries, keys and values before rotary positions; gives what is taken.
+        ops: The block's operations.
+        block: The block's modules.
+        qkv: The window's queries, keys and values side by side.
+        cos_sin: The window's rotary position embeddings; None where positions are learned.
+        extra: Inserted keys and values.
+        past: Keys and values of the window's earlier part, inserted ones included.
+        hidden_B: How many of these each batch row must not see, counted from the first; None: none.
+        dropout: Rate.
+        adapt: Changes the heads' output; it is given that, and queries, keys and values before rotary positions.
     """
     if block.query_norm is not None:
-        qkv = _head_norms(arithmetic.value(qkv), block)
-    as_they_are = (
-        cos_sin is None and extra is None
-    )  # then a window pass has the same heads, and one pass their gradients
+        qkv = _head_norms(ops.value(qkv), block)
+    # Then a window pass gets these heads, and one operation differentiates both uses.
+    as_they_are = cos_sin is None and extra is None
     own = q_BHSD, k_BGSD, v_BGSD = (
-        arithmetic.heads(qkv, block, cos_sin)
-        if extra is None
-        else _packed_heads(arithmetic, block, qkv, cos_sin, extra)
+        ops.heads(qkv, block, cos_sin) if extra is None else _packed_heads(ops, block, qkv, cos_sin, extra)
     )
     if past is not None:
         k_BGSD, v_BGSD = (
@@ -101,51 +99,47 @@ def attend(
     )  # fmt: skip
     out_BSC = out_BHSD.transpose(1, 2).flatten(2)
     if extra is not None:
-        out_BSC = _Unpacked.apply(out_BSC, extra.rows_BMC.shape[1], extra.seen_B, arithmetic.passes.move)
+        out_BSC = _Unpacked.apply(out_BSC, extra.rows_BMC.shape[1], extra.seen_B, ops.pointwise.move)
     if adapt is not None:
-        out_BSC = adapt(out_BSC, lambda: own if as_they_are else arithmetic.heads(qkv, block))
+        out_BSC = adapt(out_BSC, lambda: own if as_they_are else ops.heads(qkv, block))
     return out_BSC, (k_BGSD, v_BGSD)
 
 
-def inserted_keys_values(arithmetic: Arithmetic, block: Block, inserted_BMK: torch.Tensor) -> torch.Tensor:
-    """Of embeddings, by the layer's own norm and projections; no queries, so only that part of them is needed."""
-    _, extra, _ = arithmetic.norm_project(
-        inserted_BMK, None, block.attention_norm, block.qkv, begin=block.query_columns
-    )
-    return _key_norm(arithmetic.value(extra), block)
+def inserted_keys_values(ops: BlockOps, block: Block, inserted_BMK: torch.Tensor) -> torch.Tensor:
+    """Keys and values of embeddings, by the layer's own norm and projection; queries are left out."""
+    _, extra, _ = ops.norm_project(inserted_BMK, None, block.attention_norm, block.qkv, begin=block.query_columns)
+    return _key_norm(ops.value(extra), block)
 
 
 def split_keys_values(rows_BMC: torch.Tensor, block: Block) -> KeysValues:
-    """Keys and values that were side by side."""
+    """Keys and values apart, from rows that have them side by side."""
     k_BGMD, v_BGMD = (
         one_BMC.unflatten(-1, (block.key_value_heads, -1)).transpose(1, 2) for one_BMC in rows_BMC.chunk(2, dim=-1)
     )
     return k_BGMD, v_BGMD
 
 
-def rotary_keys_values(
-    arithmetic: Arithmetic, block: Block, rows_BMC: torch.Tensor, cos_sin: CosSin | None
-) -> torch.Tensor:
-    """Keys and values with rotary positions in the keys."""
+def rotary_keys_values(ops: BlockOps, block: Block, rows_BMC: torch.Tensor, cos_sin: CosSin | None) -> torch.Tensor:
+    """Rotary position embeddings for the keys of keys and values side by side."""
     return (
         rows_BMC
         if cos_sin is None
-        else _Rotated.apply(rows_BMC, *cos_sin, block.key_value_heads, arithmetic.passes.apply_rotary)
+        else _Rotated.apply(rows_BMC, *cos_sin, block.key_value_heads, ops.pointwise.apply_rotary)
     )
 
 
 def _packed_heads(
-    arithmetic: Arithmetic, block: Block, qkv: Product, cos_sin: CosSin | None, extra: Extra
+    ops: BlockOps, block: Block, qkv: Product, cos_sin: CosSin | None, extra: Extra
 ) -> tuple[torch.Tensor, ...]:
-    """Queries, keys and values of what is inserted and of the window's own, each [B, heads, S, head size]."""
+    """Queries, keys and values of the window and what is inserted, each [B, heads, S, head size]."""
     return _PackedHeads.apply(
-        *arithmetic.parts(qkv), extra.rows_BMC, extra.places_MC, extra.seen_B, arithmetic.passes, block,
+        *ops.with_grad_bias(qkv), extra.rows_BMC, extra.places_MC, extra.seen_B, ops.pointwise, block,
         *(cos_sin or (None, None)),
     )  # fmt: skip
 
 
 def _mask(new: int, seen: int, hidden_B: torch.Tensor | None, device: torch.device) -> torch.Tensor | None:
-    """What the last of the positions see; one alone sees everything that is not hidden."""
+    """The causal mask of the last positions; None where one alone sees everything."""
     if new == 1 and hidden_B is None:
         return None
     mask_TS = torch.ones(new, seen, dtype=torch.bool, device=device).tril(seen - new)
@@ -155,7 +149,7 @@ def _mask(new: int, seen: int, hidden_B: torch.Tensor | None, device: torch.devi
 
 
 def _head_norms(qkv_BTC: torch.Tensor, block: Block) -> torch.Tensor:
-    """With norms over every head's query and key."""
+    """RMSNorm over every head's query and key, as Qwen3 has it."""
     assert block.query_norm is not None
     head_size = len(block.query_norm.weight)
     queries = block.heads * head_size
@@ -173,11 +167,16 @@ def _key_norm(kv_BTC: torch.Tensor, block: Block) -> torch.Tensor:
 
 
 class _Rotated(torch.autograd.Function):
-    """Rotary positions: a rotation, and in the backward pass its inverse."""
+    """Rotary position embeddings; the backward pass is the inverse rotation."""
 
     @staticmethod
     def forward(
-        ctx: Any, qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, apply_rotary: Pass
+        ctx: Any,
+        qkv_BTC: torch.Tensor,
+        cos_TD: torch.Tensor,
+        sin_TD: torch.Tensor,
+        heads: int,
+        apply_rotary: PointwiseOp,
     ) -> torch.Tensor:
         ctx.save_for_backward(cos_TD, sin_TD)
         ctx.heads, ctx.apply_rotary = heads, apply_rotary
@@ -185,48 +184,48 @@ class _Rotated(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_turned_BTC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return ctx.apply_rotary(grad_turned_BTC, *ctx.saved_tensors, ctx.heads, back=True), None, None, None, None
+    def backward(ctx: Any, grad_rotated_BTC: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return ctx.apply_rotary(grad_rotated_BTC, *ctx.saved_tensors, ctx.heads, inverse=True), None, None, None, None
 
 
 class _PackedHeads(torch.autograd.Function):
-    """Heads of what is inserted and of the window's own, in one; placeholder queries make it square, as causal
-    attention wants."""
+    """Heads of the window and of what is inserted, in one. Placeholder queries for the inserted rows make attention
+    square, as the causal kernel requires."""
 
     @staticmethod
     def forward(
         ctx: Any, value: torch.Tensor, grad_bias: torch.Tensor | None, extra_BMC: torch.Tensor,
-        places_MC: torch.Tensor | None, seen_B: torch.Tensor | None, passes: Any, block: Block,
+        places_MC: torch.Tensor | None, seen_B: torch.Tensor | None, pointwise: Any, block: Block,
         cos_TD: torch.Tensor | None, sin_TD: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-        ctx.grad_bias, ctx.seen, ctx.passes, ctx.positions = grad_bias, seen_B, passes, value.shape[1]
-        ctx.inserted, ctx.kinds = extra_BMC.shape[1], (extra_BMC.dtype, None if places_MC is None else places_MC.dtype)
+        ctx.grad_bias, ctx.seen, ctx.pointwise, ctx.positions = grad_bias, seen_B, pointwise, value.shape[1]
+        ctx.inserted, ctx.dtypes = extra_BMC.shape[1], (extra_BMC.dtype, None if places_MC is None else places_MC.dtype)
         ctx.save_for_backward(cos_TD, sin_TD)
         if cos_TD is not None and sin_TD is not None:  # before it is moved
-            value = passes.apply_rotary(value, cos_TD, sin_TD, block.rotary_heads)
-        return split_heads(passes.pack(extra_BMC, value, seen_B, places_MC), block)
+            value = pointwise.apply_rotary(value, cos_TD, sin_TD, block.rotary_heads)
+        return split_heads(pointwise.pack(extra_BMC, value, seen_B, places_MC), block)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_heads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         parts = tuple(part.transpose(1, 2).flatten(2) for part in grad_heads)
-        (cos_TD, sin_TD), (kind, kind_of_places), gradients = ctx.saved_tensors, ctx.kinds, [None] * 9
+        (cos_TD, sin_TD), (extra_dtype, places_dtype), gradients = ctx.saved_tensors, ctx.dtypes, [None] * 9
         if ctx.needs_input_grad[0]:
             cos_sin, down = None if cos_TD is None else (cos_TD, sin_TD), ctx.inserted if ctx.seen is None else ctx.seen
-            gradients[0] = ctx.passes.join(parts, ctx.grad_bias, cos_sin, down, ctx.positions)
+            gradients[0] = ctx.pointwise.join(parts, ctx.grad_bias, cos_sin, down, ctx.positions)
         if ctx.needs_input_grad[2]:
-            gradients[2] = ctx.passes.grad_extra(parts[1:], ctx.inserted, ctx.seen).to(kind)
+            gradients[2] = ctx.pointwise.grad_extra(parts[1:], ctx.inserted, ctx.seen).to(extra_dtype)
         if ctx.needs_input_grad[3]:
-            gradients[3] = ctx.passes.grad_places(parts[1:], ctx.inserted, ctx.seen, kind_of_places)
+            gradients[3] = ctx.pointwise.grad_places(parts[1:], ctx.inserted, ctx.seen, places_dtype)
         return tuple(gradients)
 
 
 class _Unpacked(torch.autograd.Function):
-    """What the window's own positions took."""
+    """The attention output of the window's own positions."""
 
     @staticmethod
     def forward(
-        ctx: Any, out_BSC: torch.Tensor, inserted: int, seen_B: torch.Tensor | None, move: Pass
+        ctx: Any, out_BSC: torch.Tensor, inserted: int, seen_B: torch.Tensor | None, move: PointwiseOp
     ) -> torch.Tensor:
         ctx.rows, ctx.down, ctx.move = out_BSC.shape[1], inserted if seen_B is None else seen_B, move
         return move(out_BSC, -ctx.down, ctx.rows - inserted)

@@ -1,9 +1,9 @@
-"""A window through a body and a recurrence, and texts of any length window by window.
+"""A pretrained decoder over windows: one window through the body and the recurrence, and texts window by window.
 
-The weights live in Hugging Face's own modules, so any model of a family loads and saves as it is; only the way through
-the blocks is written here, because a recurrence takes part in it.
+The weights live in Hugging Face's own modules, so any model of a family loads and saves as it is. Only the loop over
+blocks is written here, because a recurrence takes part in it.
 
-Shape suffixes: B lanes, T positions, M rows that a recurrence brings, K hidden size, C columns.
+Shape suffixes: B batch rows, T positions, M rows that a recurrence brings, K hidden size, C columns.
 """
 
 from __future__ import annotations
@@ -23,24 +23,23 @@ from recur_tune.common.windowing import NOT_SCORED
 from recur_tune.models.attention import Extra, attend, inserted_keys_values, rotary_keys_values
 from recur_tune.models.kv_cache import Cache, TextCache
 from recur_tune.models.windowed import Windowed, WindowOutput
-from recur_tune.ops.autograd import Arithmetic, Product
+from recur_tune.ops.autograd import BlockOps, Product
 from recur_tune.ops.body import CosSin
 from recur_tune.recurrences.seam import State, WindowPass
 
-_BY_AUTOGRAD = Arithmetic()
+_BY_AUTOGRAD = BlockOps()
 _CALIBRATED_TOGETHER = 16  # texts
 
 
 class WindowedDecoder(Windowed):
     """A pretrained decoder and the recurrence that connects its windows.
 
-    Called as a model, and in Hugging Face's `generate`, it reads a text of any length in the windows of its
-    configuration.
+    `forward` and Hugging Face's `generate` read a text of any length, in the windows of its configuration.
     """
 
     opened_by, scored_by = "AutoModelForCausalLM", "recur_tune.models.loss:NextTokenScorer"
-    _is_stateful = True  # a window that is over cannot be gone back to, so no other model may guess tokens ahead
-    accepts_loss_kwargs = False  # Hugging Face's Trainer would take **unknown for a place to put its own
+    _is_stateful = True  # no assisted decoding: it would have to return to a window that is over
+    accepts_loss_kwargs = False  # else Hugging Face's Trainer would pass its own arguments as **unknown
 
     def read(
         self,
@@ -50,28 +49,28 @@ class WindowedDecoder(Windowed):
         cache: Cache | None = None,
         leave_state: bool = True,
         overlap: int | None = None,
-        arithmetic: Arithmetic = _BY_AUTOGRAD,
+        ops: BlockOps = _BY_AUTOGRAD,
     ) -> WindowOutput:
         """Run one window.
 
         Args:
             tokens_BT: The window's tokens, or with a `cache` its next ones.
             state: What the window before left; None where a document begins.
-            fresh_B: Lanes that begin a document and must not see the state; None means that all may see it.
+            fresh_B: Batch rows that begin a document and must not see the state; None means that all may see it.
             cache: The window's earlier part, updated in place.
-            leave_state: False spares making the state where nobody reads on.
+            leave_state: False spares making the state where no window follows.
             overlap: Tokens that the next window reads again; default: the configuration's.
-            arithmetic: How the blocks' operations are run.
+            ops: The blocks' operations.
         """
         begin, positions = cache.length if cache else 0, tokens_BT.shape[1]
         window_pass = cache.window_pass if cache else None
         if window_pass is None and self.recurrence is not None:
             window_pass = self.recurrence.open(state, fresh_B, in_parts=cache is not None)
-            window_pass.fused = arithmetic.fused
+            window_pass.fused = ops.fused
         position_BT = torch.arange(begin, begin + positions, device=tokens_BT.device)[None]
         if window_pass is not None and window_pass.moved_B is not None:
             position_BT = position_BT + window_pass.moved_B[:, None]
-        x_BTK = arithmetic.embed(tokens_BT, position_BT, self.body)
+        x_BTK = ops.embed(tokens_BT, position_BT, self.body)
         before_BMK = window_pass.before() if window_pass is not None and not begin else None
         behind_BMK = window_pass.behind() if window_pass is not None and leave_state and cache is None else None
         first = 0 if before_BMK is None else before_BMK.shape[1]
@@ -79,7 +78,7 @@ class WindowedDecoder(Windowed):
         if len(rows) > 1:
             x_BTK = torch.cat(rows, dim=1)
         observed = leave_state or cache is not None
-        top_BTK = self._run(x_BTK, begin - first, window_pass, fresh_B, cache, observed, arithmetic)
+        top_BTK = self._run(x_BTK, begin - first, window_pass, fresh_B, cache, observed, ops)
         if behind_BMK is not None:
             behind_BMK = top_BTK[:, first + positions :]
         if len(rows) > 1:
@@ -94,8 +93,8 @@ class WindowedDecoder(Windowed):
 
     @torch.no_grad()
     def calibrate(self, texts: Callable[[], torch.Tensor], weight: float = 1.0) -> None:
-        """Let the recurrence measure the body on texts [N, T], which are asked for where there is anything to measure;
-        by this weight, against what it measured before."""
+        """Let the recurrence measure the body on texts [N, T]; `texts` is called only if it has something to measure.
+        The weight is that of this measurement against earlier ones."""
         measure = None if self.recurrence is None else self.recurrence.calibrated_by()
         if measure is None:
             return
@@ -109,13 +108,13 @@ class WindowedDecoder(Windowed):
         measure.take(weight)
 
     def leave(self, cache: Cache, overlap: int) -> State | None:
-        """The state that a window read in parts leaves, as far as it was read; it can still be read on."""
+        """The state of a window that is read in parts, as far as it was read; reading can go on."""
         if cache.window_pass is None:
             return None
         behind_BMK = cache.window_pass.behind()
-        if behind_BMK is not None:  # on a copy: what stands behind a window is no part of one that goes on
-            lanes = len(next(iter(cache.keys_values.values()))[0])
-            behind_BMK = behind_BMK.expand(lanes, -1, -1)
+        if behind_BMK is not None:  # on a copy of the cache, since the window may go on
+            batch_size = len(next(iter(cache.keys_values.values()))[0])
+            behind_BMK = behind_BMK.expand(batch_size, -1, -1)
             aside = replace(cache, keys_values=dict(cache.keys_values), window_pass=None)
             behind_BMK = self._run(behind_BMK, cache.length, None, None, aside, False, _BY_AUTOGRAD)
         return cache.window_pass.close(overlap, behind_BMK)
@@ -128,24 +127,24 @@ class WindowedDecoder(Windowed):
         fresh_B: torch.Tensor | None,
         cache: Cache | None,
         observed: bool,
-        arithmetic: Arithmetic,
+        ops: BlockOps,
     ) -> torch.Tensor:
-        """Rows from position `begin` on through all blocks; the last one's output, normalised."""
+        """Run rows from position `begin` on through all blocks; the last one's output, normalised."""
         body, watcher = self.body, window_pass if observed else None
         means = watcher.stretches if watcher is not None and watcher.wants == "means" else 0
         cos_sin = body.cos_sin(begin, x_BTK.shape[1], x_BTK)
-        # The same in all layers; what it is made like is empty, so that it keeps no rows in memory.
+        # The same in all layers. Only dtype and device of its argument count, so an empty tensor spares memory.
         cos_sin_before = cache_calls(partial(body.cos_sin_before, x_BTK=x_BTK.new_empty(0)))
         seen_before = cache_calls(lambda rows: None if fresh_B is None else rows * ~fresh_B)
-        added: Product | None = None  # to the residual stream, by the block before
+        added: Product | None = None  # the MLP's output of the block before
         for layer, block in enumerate(body.blocks):
-            x_BTK, qkv, means_BMK = arithmetic.norm_project(
+            x_BTK, qkv, means_BMK = ops.norm_project(
                 x_BTK, added, block.attention_norm, block.qkv, means=means if layer else 0
             )
             if watcher is not None and layer:  # the sum is the output of the block before
                 watcher.observe(layer - 1, x_BTK if means_BMK is None else means_BMK)
             past, hidden_B = (cache.keys_values.get(layer), cache.hidden.get(layer)) if cache else (None, None)
-            extra = self._extra(layer, window_pass, cos_sin_before, seen_before, arithmetic) if past is None else None
+            extra = self._extra(layer, window_pass, cos_sin_before, seen_before, ops) if past is None else None
             if cache is not None and extra is not None:
                 past, hidden_B = extra.keys_values(block), extra.hidden_B
                 if hidden_B is not None:
@@ -153,17 +152,17 @@ class WindowedDecoder(Windowed):
                 extra = None
             rate = block.attention_dropout if self.training else 0.0
             adapt = None if window_pass is None else partial(window_pass.attended, layer)
-            attended_BTC, keys_values = attend(arithmetic, block, qkv, cos_sin, extra, past, hidden_B, rate, adapt)
+            attended_BTC, keys_values = attend(ops, block, qkv, cos_sin, extra, past, hidden_B, rate, adapt)
             if cache is not None:
                 cache.keys_values[layer] = keys_values
             behind_attention, behind_mlp = block.dropouts or (None, None)
-            added = arithmetic.dropout(arithmetic.project(attended_BTC, block.out), behind_attention)
-            added = arithmetic.plus(added, None if window_pass is None else window_pass.branch(layer, x_BTK))
-            x_BTK, added = arithmetic.norm_mlp(x_BTK, added, block)
-            added = arithmetic.dropout(added, behind_mlp)
-        _, top_BTK = arithmetic.norm(x_BTK, added, body.final_norm)
-        if watcher is not None:  # as Hugging Face counts hidden states, the last one is normalised
-            watcher.observe(len(body.blocks) - 1, arithmetic.means(top_BTK, means) if means else top_BTK)
+            added = ops.dropout(ops.project(attended_BTC, block.out), behind_attention)
+            added = ops.plus(added, None if window_pass is None else window_pass.branch(layer, x_BTK))
+            x_BTK, added = ops.norm_mlp(x_BTK, added, block)
+            added = ops.dropout(added, behind_mlp)
+        _, top_BTK = ops.norm(x_BTK, added, body.final_norm)
+        if watcher is not None:  # like Hugging Face's hidden states, the last one is normalised
+            watcher.observe(len(body.blocks) - 1, ops.means(top_BTK, means) if means else top_BTK)
         return top_BTK
 
     def _extra(
@@ -172,29 +171,29 @@ class WindowedDecoder(Windowed):
         window_pass: WindowPass | None,
         cos_sin_before: Callable[[int], CosSin | None],
         seen_before: Callable[[int], torch.Tensor | None],
-        arithmetic: Arithmetic,
+        ops: BlockOps,
     ) -> Extra | None:
-        """Keys and values that a window pass brings to a layer."""
+        """Keys and values that a window pass inserts into a layer."""
         if window_pass is None:
             return None
         block, rows_BMC = self.body.blocks[layer], window_pass.keys_values(layer)
         if rows_BMC is not None:
-            rows_BMC = rotary_keys_values(arithmetic, block, rows_BMC, cos_sin_before(rows_BMC.shape[1]))
+            rows_BMC = rotary_keys_values(ops, block, rows_BMC, cos_sin_before(rows_BMC.shape[1]))
         elif (inserted_BMK := window_pass.inserted(layer)) is not None:
-            rows_BMC = inserted_keys_values(arithmetic, block, inserted_BMK)
+            rows_BMC = inserted_keys_values(ops, block, inserted_BMK)
         else:
             return None
         seen_B = seen_before(rows_BMC.shape[1]) if window_pass.seen_B is None else window_pass.seen_B
         return Extra(rows_BMC, seen_B, window_pass.places(layer))
 
     def logits(self, top_BTK: torch.Tensor) -> torch.Tensor:
-        """Scores over the vocabulary."""
+        """Logits over the vocabulary."""
         return self.lm_head(top_BTK)
 
     def read_text(self, tokens_BT: torch.Tensor, cache: TextCache) -> torch.Tensor:
-        """Run the next tokens of a text, however many windows they are; the last layer's output at each, [B, T, K].
+        """Read the next tokens of a text, over any number of windows; the last layer's output at each, [B, T, K].
 
-        Windows lie as evaluation lays them, counted from where the cache began.
+        Windows are those of evaluation, counted from where the cache began.
         """
         if not tokens_BT.shape[1]:
             raise ValueError("input_ids: there is no token to read; give at least one.")
@@ -211,7 +210,7 @@ class WindowedDecoder(Windowed):
             repeated = 0 if again_BT is None else again_BT.shape[1]
             new_BT, rest_BT = rest_BT.tensor_split([cache.room - repeated], dim=1)
             part_BT = new_BT if again_BT is None else torch.cat([again_BT, new_BT], dim=1)
-            # Within a window the cache has what it sees; it leaves a state when it is full.
+            # Within a window the cache is enough; a state is made when the window is full.
             reading = self.read(part_BT, state, cache=cache.window, leave_state=False)
             cache.note(new_BT)
             tops.append(reading.top_BTK[:, repeated:])
@@ -231,14 +230,14 @@ class WindowedDecoder(Windowed):
         """Logits, and with `labels` the loss, of texts of any length: Hugging Face's interface.
 
         Args:
-            input_ids: As many tokens of every text; with `past_key_values` the next ones.
-            attention_mask: Ones alone. Texts of several lengths are padded on their right, where nothing before it
-                sees the padding, and told so by labels of -100.
-            past_key_values: What an earlier call returned.
+            input_ids: Equally many tokens of every text; with `past_key_values` the next ones.
+            attention_mask: Ones alone. Pad texts of different lengths on the right, where no token sees the padding,
+                with labels of -100.
+            past_key_values: An earlier call's.
             labels: The same tokens again; each is predicted from those before it, and -100 is not scored.
-            use_cache: Whether to return what reading on needs; default: the configuration's.
-            logits_to_keep: So many of the last positions alone; 0 keeps all.
-            unknown: What other models take; refused.
+            use_cache: Whether to return the cache; default: the configuration's.
+            logits_to_keep: Only so many of the last positions; 0 keeps all.
+            unknown: Arguments of other models; refused.
         """
         _refuse(unknown, attention_mask, past_key_values)
         cache = TextCache(self.config.windowing) if past_key_values is None else past_key_values
@@ -252,7 +251,7 @@ class WindowedDecoder(Windowed):
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:
-        """Hugging Face asks before it makes a cache; ours is made by the first reading."""
+        """No: `forward` makes the cache."""
         return False
 
     def get_output_embeddings(self) -> nn.Module:
@@ -261,7 +260,7 @@ class WindowedDecoder(Windowed):
 
 
 def _refuse(unknown: dict[str, object], attention_mask: torch.Tensor | None, past: object) -> None:
-    """One sentence for what Hugging Face's interface allows and reading in windows does not."""
+    """Refuse what Hugging Face's interface allows and reading in windows does not."""
     for name, value in unknown.items():
         if value is not None and value is not False:
             raise ValueError(f"{name}: a model that is read in windows takes tokens alone (input_ids); leave it out.")

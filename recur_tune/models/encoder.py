@@ -1,9 +1,9 @@
-"""An encoder's window: read in both directions, with the state of the window before, and scored for an answer.
+"""A pretrained encoder over windows: bidirectional attention, the state of the window before, heads for an answer.
 
-Blocks of this kind normalise behind every sum (post-norm). There is no place in a window that nobody sees, so what must
-not be seen is hidden by a mask: padding, and a state where a question begins.
+Its blocks are post-norm: they normalise behind every sum. Every position is seen by all others, so a mask hides
+padding, and a state where a question begins.
 
-Shape suffixes: W windows, B lanes, T positions, M rows that a recurrence brings, S all that is seen, K hidden size,
+Shape suffixes: W windows, B batch rows, T positions, M rows of a recurrence, S all rows that are seen, K hidden size,
 H heads, D head size, C columns.
 """
 
@@ -19,11 +19,11 @@ from transformers.modeling_outputs import QuestionAnsweringModelOutput
 from recur_tune.common.shape import ANSWER_KINDS
 from recur_tune.models.attention import split_keys_values
 from recur_tune.models.windowed import Windowed, WindowOutput
-from recur_tune.ops.autograd import Arithmetic
+from recur_tune.ops.autograd import BlockOps
 from recur_tune.ops.body import Block, Body, Module, Projection
 from recur_tune.recurrences.seam import State, WindowPass
 
-_BY_AUTOGRAD = Arithmetic()
+_BY_AUTOGRAD = BlockOps()
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +31,11 @@ class EncoderBody(Body):
     """An encoder's modules in their places; `dropout` and `final_norm` are None, since both stand elsewhere.
 
     Attributes:
-        segments: Embeddings of which every token gets the first; None where the family has none.
+        segments: Segment embeddings, of which every token gets the first; None where the family has none.
         embedding_norm: Behind the sum of embeddings.
         embedding_dropout: Behind that.
         first_place: The position of a window's first token.
-        distances: Has biases of attention by distance (`relative_attention_bias`); None where the family has none.
+        distances: Module with the relative position bias (`relative_attention_bias`); None where the family has none.
     """
 
     segments: nn.Embedding | None
@@ -54,12 +54,12 @@ class WindowedEncoder(Windowed):
     body: EncoderBody
 
     def add_heads(self) -> None:
-        """For where an answer starts and ends, as transformers names it, and for its kind."""
+        """A head for the answer's start and end, with transformers' name, and one for its kind."""
         self.qa_outputs = nn.Linear(self.config.hidden_size, 2)
         self.answer_kind = nn.Linear(self.config.hidden_size, len(ANSWER_KINDS))
 
     def freeze_body(self) -> None:
-        """Leave the recurrence to be trained, and the heads, which are as new."""
+        """Train only the recurrence and the heads, which are not pretrained."""
         super().freeze_body()
         self.qa_outputs.requires_grad_(True)
         self.answer_kind.requires_grad_(True)
@@ -71,25 +71,25 @@ class WindowedEncoder(Windowed):
         fresh_B: torch.Tensor | None = None,
         leave_state: bool = True,
         overlap: int | None = None,
-        arithmetic: Arithmetic = _BY_AUTOGRAD,
+        ops: BlockOps = _BY_AUTOGRAD,
     ) -> WindowOutput:
         """Run one window.
 
         Args:
-            tokens_BT: The window's tokens; the configuration's `pad_token_id` fills up what is shorter.
+            tokens_BT: The window's tokens, padded with the configuration's `pad_token_id`.
             state: What the window before left; None where a question begins.
-            fresh_B: Lanes that begin a question and must not see the state; None means that all may see it.
-            leave_state: False spares making the state where nobody reads on.
+            fresh_B: Batch rows that begin a question and must not see the state; None means that all may see it.
+            leave_state: False spares making the state where no window follows.
             overlap: Tokens of the text that the next window reads again; default: the configuration's.
-            arithmetic: How the blocks' operations are run.
+            ops: The blocks' operations.
         """
         positions, window_pass = tokens_BT.shape[1], None
         if self.recurrence is not None:
             window_pass = self.recurrence.open(state, fresh_B, in_parts=False)
-            window_pass.fused = arithmetic.fused
+            window_pass.fused = ops.fused
         place_T = torch.arange(positions, device=tokens_BT.device)
-        x_BTK = self._embedded(tokens_BT, place_T[None] + self.body.first_place, arithmetic)
-        there_BT = (tokens_BT != self.config.pad_token_id) | (place_T == 0)  # an empty lane sees itself
+        x_BTK = self._embedded(tokens_BT, place_T[None] + self.body.first_place, ops)
+        there_BT = (tokens_BT != self.config.pad_token_id) | (place_T == 0)  # an empty batch row sees itself
         before_BMK = None if window_pass is None else window_pass.before()
         behind_BMK = None if window_pass is None or not leave_state else window_pass.behind()
         first = 0 if before_BMK is None else before_BMK.shape[1]
@@ -98,23 +98,23 @@ class WindowedEncoder(Windowed):
             rows = [one.expand(len(x_BTK), -1, -1) for one in (before_BMK, x_BTK, behind_BMK) if one is not None]
             x_BTK, there_BT = torch.cat(rows, dim=1), F.pad(there_BT, (first, last), value=True)
         seen_BTT = there_BT[:, None]
-        if last:  # what sums a window up sees it, and is not seen by it: a window is the same whoever reads on
+        if last:  # summary rows see the window, but it does not see them: whether a state is left changes nothing
             own_T = torch.arange(x_BTK.shape[1], device=x_BTK.device) < first + positions
             seen_BTT = seen_BTT & (own_T | ~own_T[:, None])
         watcher = window_pass if leave_state else None
-        top_BTK = self._run(x_BTK, there_BT, seen_BTT, window_pass, watcher, fresh_B, arithmetic)
+        top_BTK = self._run(x_BTK, there_BT, seen_BTT, window_pass, watcher, fresh_B, ops)
         left = None
         if window_pass is not None and leave_state:
             overlap = (self.config.overlap or 0) if overlap is None else overlap
             left = window_pass.close(overlap, top_BTK[:, first + positions :] if last else None)
         return WindowOutput(top_BTK[:, first : first + positions], left)
 
-    def _embedded(self, tokens_BT: torch.Tensor, place_1T: torch.Tensor, arithmetic: Arithmetic) -> torch.Tensor:
+    def _embedded(self, tokens_BT: torch.Tensor, place_1T: torch.Tensor, ops: BlockOps) -> torch.Tensor:
         body = self.body
-        x_BTK = arithmetic.embed(tokens_BT, place_1T, body)
+        x_BTK = ops.embed(tokens_BT, place_1T, body)
         if body.segments is not None:
             x_BTK = x_BTK + body.segments.weight[0]
-        return body.embedding_dropout(arithmetic.norm(x_BTK, None, body.embedding_norm)[1])
+        return body.embedding_dropout(ops.norm(x_BTK, None, body.embedding_norm)[1])
 
     def _run(
         self,
@@ -124,23 +124,23 @@ class WindowedEncoder(Windowed):
         window_pass: WindowPass | None,
         watcher: WindowPass | None,
         fresh_B: torch.Tensor | None,
-        arithmetic: Arithmetic,
+        ops: BlockOps,
     ) -> torch.Tensor:
-        """Rows through all blocks; the last one's output."""
+        """Run rows through all blocks; the last one's output."""
         share_BT1 = (there_BT / there_BT.sum(1, keepdim=True)).to(x_BTK.dtype)[..., None]
         distances = self.body.distances
         bias_1HTT = None if distances is None else _by_distance(x_BTK.shape[1], distances, x_BTK.device)
         for layer, block in enumerate(self.body.blocks):
             inserted_BMK = None if window_pass is None else window_pass.inserted(layer)
-            attended_BTC = self._attended(x_BTK, seen_BTT, inserted_BMK, fresh_B, bias_1HTT, block, arithmetic)
+            attended_BTC = self._attended(x_BTK, seen_BTT, inserted_BMK, fresh_B, bias_1HTT, block, ops)
             assert block.dropouts is not None
             behind_attention, behind_mlp = block.dropouts
-            added = arithmetic.dropout(arithmetic.project(attended_BTC, block.out), behind_attention)
-            x_BTK = arithmetic.norm(x_BTK, added, block.attention_norm)[1]
-            added = arithmetic.dropout(arithmetic.mlp(x_BTK, block), behind_mlp)
-            x_BTK = arithmetic.norm(x_BTK, added, block.mlp_norm)[1]
+            added = ops.dropout(ops.project(attended_BTC, block.out), behind_attention)
+            x_BTK = ops.norm(x_BTK, added, block.attention_norm)[1]
+            added = ops.dropout(ops.mlp(x_BTK, block), behind_mlp)
+            x_BTK = ops.norm(x_BTK, added, block.mlp_norm)[1]
             if watcher is not None:
-                watcher.observe(layer, _observed(watcher, x_BTK, share_BT1, arithmetic))
+                watcher.observe(layer, _observed(watcher, x_BTK, share_BT1, ops))
         return x_BTK
 
     def _attended(
@@ -151,13 +151,13 @@ class WindowedEncoder(Windowed):
         fresh_B: torch.Tensor | None,
         bias_1HTT: torch.Tensor | None,
         block: Block,
-        arithmetic: Arithmetic,
+        ops: BlockOps,
     ) -> torch.Tensor:
-        """What every position takes from the window and from what is inserted, which has no place in it and no bias."""
-        q_BHTD, k_BHSD, v_BHSD = arithmetic.heads(arithmetic.project(x_BTK, block.qkv), block)
+        """Attention to the window and to inserted rows, which have no position and so no relative position bias."""
+        q_BHTD, k_BHSD, v_BHSD = ops.heads(ops.project(x_BTK, block.qkv), block)
         mask_BTS = seen_BTT
         if inserted_BMK is not None:
-            extra = split_keys_values(_keys_values(inserted_BMK, block, arithmetic), block)
+            extra = split_keys_values(_keys_values(inserted_BMK, block, ops), block)
             k_BHSD, v_BHSD = (
                 torch.cat([one.to(own.dtype), own], dim=2) for one, own in zip(extra, (k_BHSD, v_BHSD), strict=True)
             )
@@ -175,33 +175,31 @@ class WindowedEncoder(Windowed):
         return out_BHTD.transpose(1, 2).flatten(2)
 
     def forward(self, input_ids: torch.Tensor) -> QuestionAnsweringModelOutput:
-        """Scores of where an answer starts and ends in windows that follow none: Hugging Face's interface. To go from
-        window to window take `read`, and `qa_outputs` of what it gives."""
+        """Logits of an answer's start and end in single windows: Hugging Face's interface. To go from window to window,
+        call `read`, and `qa_outputs` on its output."""
         start_BT, end_BT = self.qa_outputs(self.read(input_ids, leave_state=False).top_BTK).unbind(-1)
         return QuestionAnsweringModelOutput(start_logits=start_BT, end_logits=end_BT)
 
 
-def _observed(
-    watcher: WindowPass, x_BTK: torch.Tensor, share_BT1: torch.Tensor, arithmetic: Arithmetic
-) -> torch.Tensor:
-    """What a window pass wants of a layer; a mean over the whole window leaves padding out."""
+def _observed(watcher: WindowPass, x_BTK: torch.Tensor, share_BT1: torch.Tensor, ops: BlockOps) -> torch.Tensor:
+    """A layer's outputs or means, as a window pass wants them; a mean over the whole window leaves padding out."""
     if watcher.wants == "outputs":
         return x_BTK
     if watcher.stretches > 1:
-        return arithmetic.means(x_BTK, watcher.stretches)
+        return ops.means(x_BTK, watcher.stretches)
     return (x_BTK * share_BT1).sum(1, keepdim=True)
 
 
 def _by_distance(positions: int, distances: Module, device: torch.device) -> torch.Tensor:
-    """Biases [1, H, T, T]. Buckets are made where they are needed: transformers 5.17 makes them on the CPU, and nothing
-    can be copied from there while a CUDA graph is recorded."""
+    """Relative position bias [1, H, T, T]. Buckets are made on the device: transformers 5.17 makes them on the CPU, and
+    CUDA graph capture allows no copy from there."""
     place_T = torch.arange(positions, device=device)
     buckets_TT = distances.relative_position_bucket(place_T - place_T[:, None])
     return distances.relative_attention_bias(buckets_TT).permute(2, 0, 1)[None]
 
 
-def _keys_values(inserted_BMK: torch.Tensor, block: Block, arithmetic: Arithmetic) -> torch.Tensor:
-    """Of embeddings, by the layer's own projections; no queries, so only those parts are needed."""
-    _, *parts = block.qkv.parts
-    made = [arithmetic.value(arithmetic.project(inserted_BMK, Projection((part,)))) for part in parts]
+def _keys_values(inserted_BMK: torch.Tensor, block: Block, ops: BlockOps) -> torch.Tensor:
+    """Keys and values of embeddings, by the layer's own projections; queries are left out."""
+    _, *modules = block.qkv.modules
+    made = [ops.value(ops.project(inserted_BMK, Projection((module,)))) for module in modules]
     return torch.cat(made, dim=-1)

@@ -1,7 +1,8 @@
 """The model's own code beside a saved model: transformers opens the folder where recur-tune is not installed.
 
-The files are ours as they stand, but for how they import one another: the folder is no package of ours. Of the
-recurrences the one that the model has goes along.
+The files are copies of our modules, with relative imports in place of absolute ones: the folder is no package of ours.
+Each is named after its whole module path, so modules whose last names are equal do not replace each other. Of the
+recurrences only the model's own is saved.
 """
 
 from __future__ import annotations
@@ -12,44 +13,52 @@ import re
 import sys
 from pathlib import Path
 
+from recur_tune.common.errors import UserError
 from recur_tune.common.shape import family_of
 from recur_tune.models.bodies import BODIES
 from recur_tune.recurrences import modules as recurrences
 
-_IMPORT = re.compile(r"^from (recur_tune(?:\.\w+)*)\.(\w+) import ", re.MULTILINE)
+_IMPORT = re.compile(r"^from (recur_tune(?:\.\w+)+) import ", re.MULTILINE)
 _ORIGIN = "# recur-tune wrote this beside the model that it trained"
 
 
 def write_code(folder: Path) -> None:
-    """Put every module that the model is made of into its folder, and into its configuration where its classes are."""
+    """Write every module that the model needs into its folder, and the places of its classes into its configuration."""
     settings = json.loads((folder / "config.json").read_text())
     body, recurrence = BODIES[family_of(settings)], recurrences.module_of(settings["recurrence"].get("kind", "pooled"))
-    waiting, seen = [body.__module__, recurrence.__module__], {recurrences.__name__}
-    while waiting:
-        module = waiting.pop()
-        source = inspect.getsource(sys.modules[module])
-        seen.add(module)
-        waiting += {".".join(found) for found in _IMPORT.findall(source)} - seen
-        origin = f"{_ORIGIN}: {module}, with imports of its own.\n"
-        (folder / f"{_file(module)}.py").write_text(origin + _IMPORT.sub(r"from .\2 import ", source))
-    (folder / f"{_file(recurrences.__name__)}.py").write_text(_only(recurrence))
-    settings["auto_map"] = {"AutoConfig": _place(body.config_class), body.opened_by: _place(body)}
+    sources = _sources(body.__module__, recurrence.__module__)
+    files = _files([*sources, recurrences.__name__])
+    sources[recurrences.__name__] = _registry(files[recurrence.__module__], recurrence.__name__)
+    for module, source in sources.items():
+        code = _IMPORT.sub(lambda found: f"from .{files[found[1]]} import ", source)
+        (folder / f"{files[module]}.py").write_text(f"{_ORIGIN}: {module}, with imports of its own.\n{code}")
+    classes = {"AutoConfig": body.config_class, body.opened_by: body}
+    settings["auto_map"] = {name: f"{files[one.__module__]}.{one.__name__}" for name, one in classes.items()}
     (folder / "config.json").write_text(json.dumps(settings, indent=2, sort_keys=True) + "\n")
 
 
-def _place(kind: type) -> str:
-    """A class as transformers looks for it: the file in the folder, and its name there."""
-    return f"{_file(kind.__module__)}.{kind.__name__}"
+def _sources(*modules: str) -> dict[str, str]:
+    """The code of these modules and of all modules of ours that they import, but for the registry."""
+    sources, waiting = dict[str, str](), [*modules]
+    while waiting:
+        module = waiting.pop()
+        if module not in sources and module != recurrences.__name__:
+            sources[module] = inspect.getsource(sys.modules[module])
+            waiting += _IMPORT.findall(sources[module])
+    return sources
 
 
-def _file(module: str) -> str:
-    return module.rpartition(".")[2]
+def _files(modules: list[str]) -> dict[str, str]:
+    """The file's name for every module: its whole path, for ours without the package's name."""
+    files = dict[str, str]()
+    for module in modules:
+        file = module.removeprefix("recur_tune.").replace(".", "_")
+        for other in (other for other, taken in files.items() if taken == file):
+            raise UserError(f"recurrence: {other} and {module} would both be saved as {file}.py; rename one of them.")
+        files[module] = file
+    return files
 
 
-def _only(recurrence: type) -> str:
-    """A registry of one."""
-    return (
-        f"{_ORIGIN}: its recurrence.\n"
-        f"from .{_file(recurrence.__module__)} import {recurrence.__name__}\n\n\n"
-        f"def module_of(kind):\n    return {recurrence.__name__}\n"
-    )
+def _registry(file: str, name: str) -> str:
+    """A registry of one recurrence."""
+    return f"from .{file} import {name}\n\n\ndef module_of(kind):\n    return {name}\n"

@@ -1,8 +1,8 @@
-"""Text without end: when a window is full, its state goes into the next one.
+"""Generation of text of any length: when a window is full, its state goes into the next one.
 
-A window is read exactly as evaluation reads it, so the probability of a generated text is the one that
-evaluation would give it. Hugging Face's `model.generate` reads the same way; here windows may be others than the
-model's own, a text need not end, and every token comes with its probability.
+Windows are read as evaluation reads them, so a generated text has the probability that evaluation gives it. Hugging
+Face's `model.generate` reads the same way. Here windows may differ from the model's own, a text need not end, and every
+token comes with its log-probability.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ def generate(
     top_k: int | None = None,
     generator: torch.Generator | None = None,
 ) -> Iterator[tuple[int, float]]:
-    """Tokens after the prompt, for as long as they are asked for, each with its log-probability under the model.
+    """Tokens after the prompt, without end, each with its log-probability under the model.
 
     Args:
         model: In evaluation mode.
         prompt: At least one token.
         windowing: The window size and overlap that the model was trained with.
-        temperature: 0 takes the likeliest token.
-        top_k: Sample among so many of the likeliest only.
-        generator: Where the randomness comes from.
+        temperature: 0 takes the most likely token.
+        top_k: Sample from so many of the most likely tokens.
+        generator: RNG; None: torch's own.
     """
     device, cache = next(model.parameters()).device, TextCache(windowing)
     new = prompt
@@ -57,17 +57,17 @@ def continue_texts(
 ) -> list[list[int]]:
     """Tokens after each of several prompts, sampled side by side.
 
-    A token is where its draw falls among the cumulated probabilities, so a text depends on its own prompt and draws
-    and not on its neighbours. Prompts may have several lengths: the longer ones are read on while the shorter ones are
-    continued.
+    Inverse transform sampling: a token is where its draw falls in the cumulative distribution. So a text depends on its
+    own prompt and draws, not on its neighbours. Prompts may differ in length: longer ones are still read while shorter
+    ones are continued.
 
     Args:
         model: In evaluation mode.
         prompts: At least one token each.
         windowing: The window size and overlap that the model was trained with.
-        draws_BT: Numbers from 0 to 1 in double precision, as many for each prompt as tokens are wanted.
-        temperature: 0 takes the likeliest token.
-        top_k: Sample among so many of the likeliest only.
+        draws_BT: Numbers from 0 to 1 in double precision, one for each token of each text.
+        temperature: 0 takes the most likely token.
+        top_k: Sample from so many of the most likely tokens.
         proceed: Called after every step; it may raise.
     """
     device, cache, tokens = next(model.parameters()).device, TextCache(windowing), draws_BT.shape[1]
@@ -99,10 +99,10 @@ def _choose(log_p_V: torch.Tensor, temperature: float, top_k: int | None, genera
 def _drawn(log_p_BV: torch.Tensor, temperature: float, top_k: int | None, draw_B1: torch.Tensor) -> torch.Tensor:
     if temperature == 0:
         return log_p_BV.argmax(-1)
-    # In double precision: single would lose the unlikely among fifty thousand.
+    # In double precision: in single, unlikely tokens among fifty thousand would vanish.
     up_to_BV = _sharpened(log_p_BV, temperature, top_k).cumsum(-1, dtype=torch.float64)
     total_B1 = up_to_BV[:, -1:]
-    # Strictly below the total, or rounding might lead behind the last token that is possible.
+    # Strictly below the total, or rounding might lead behind the last possible token.
     wanted_B1 = torch.minimum(draw_B1 * total_B1, total_B1.nextafter(torch.zeros_like(total_B1)))
     return torch.searchsorted(up_to_BV, wanted_B1, right=True)[:, 0]
 

@@ -1,6 +1,6 @@
-"""What is kept of a text that is read on: the keys and values of its window, and its window pass.
+"""Key-value cache of a text that is read on: its current window's keys and values, and the window pass.
 
-Shape suffixes: B lanes, T positions, K hidden size.
+Shape suffixes: B batch rows, T positions, K hidden size.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from recur_tune.recurrences.seam import WindowPass
 
 @dataclass
 class Cache:
-    """The part of a window that was already read, for reading on token by token.
+    """Key-value cache of one window, for reading it token by token.
 
     Attributes:
-        keys_values: Of every layer, what was inserted before the window among them.
-        hidden: How many of them each lane must not see, counted from the first; a layer that is not here hides none.
+        keys_values: By layer; what was inserted before the window is among them.
+        hidden: By layer, how many of them each batch row must not see, from the first on; without an entry, none.
         window_pass: The window's.
-        length: Tokens of it that were read.
+        length: Tokens of the window that were read.
     """
 
     keys_values: dict[int, tuple[torch.Tensor, torch.Tensor]] = field(default_factory=dict)
@@ -29,28 +29,27 @@ class Cache:
     window_pass: WindowPass | None = None
     length: int = 0
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
-        """Put other lanes in the lanes' places."""
-        self.keys_values = {layer: (k[lane_B], v[lane_B]) for layer, (k, v) in self.keys_values.items()}
-        self.hidden = {layer: hidden_B[lane_B] for layer, hidden_B in self.hidden.items()}
+    def reorder(self, index_B: torch.Tensor) -> None:
+        """Take the batch rows at these indices."""
+        self.keys_values = {layer: (k[index_B], v[index_B]) for layer, (k, v) in self.keys_values.items()}
+        self.hidden = {layer: hidden_B[index_B] for layer, hidden_B in self.hidden.items()}
         if self.window_pass is not None:
-            self.window_pass.reorder(lane_B)
+            self.window_pass.reorder(index_B)
 
 
 @dataclass
 class TextCache:
-    """The past of a text without end: what Hugging Face calls `past_key_values`.
+    """Key-value cache of a text of any length: Hugging Face's `past_key_values`.
 
-    It holds one window, however long the text: when the window is full, its state and the tokens of the overlap are all
-    that the next one has of it.
+    It holds one window. When that is full, the next one gets its state and the tokens of the overlap, and nothing else.
     """
 
     windowing: Windowing
     window: Cache = field(default_factory=Cache)
-    recent_BT: torch.Tensor | None = None  # the last tokens, as many as overlap
+    recent_BT: torch.Tensor | None = None  # the last tokens, as many as windows overlap
     length: int = 0  # of the text so far
 
-    # Hugging Face asks: neither has this cache a fixed shape, nor can it go back to the window before.
+    # Hugging Face asks for both: this cache has no fixed shape and cannot return to the window before.
     is_compileable = False
     is_croppable = False
 
@@ -60,7 +59,7 @@ class TextCache:
         return self.windowing.size - self.window.length
 
     def next_window(self) -> torch.Tensor | None:
-        """Begin a window; the tokens that it reads again."""
+        """Begin a window, and return the tokens that it reads again."""
         self.window = Cache()
         return self.recent_BT
 
@@ -71,10 +70,10 @@ class TextCache:
         self.length += tokens_BT.shape[1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Tokens of the text so far, by Hugging Face's name: what is given beyond them is new."""
+        """Tokens of the text so far; Hugging Face's name."""
         return self.length
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Put other lanes in the lanes' places, by Hugging Face's name: beam search goes on with the best ones."""
+        """Take the batch rows at these indices, as beam search does; Hugging Face's name."""
         self.window.reorder(beam_idx)
         self.recent_BT = None if self.recent_BT is None else self.recent_BT[beam_idx]

@@ -1,7 +1,7 @@
-"""The next-token loss over a large vocabulary and its gradients, made together a chunk of rows at a time.
+"""Cross-entropy of next tokens over a large vocabulary: loss and gradients together, one chunk of rows at a time.
 
-Shape suffixes: W windows, B lanes, T positions, N positions of a window in one row, K hidden size, V vocabulary,
-padded.
+Shape suffixes: W windows, B batch rows, T positions, N positions of a window over all batch rows, K hidden size,
+V vocabulary, padded.
 """
 
 from __future__ import annotations
@@ -14,85 +14,85 @@ from torch import nn
 
 from recur_tune.common.shape import padded
 from recur_tune.models.decoder import WindowedDecoder
-from recur_tune.ops.dispatch import passes_for
-from recur_tune.ops.matmul import add_product, product_type
-from recur_tune.ops.reference import sum_type
+from recur_tune.ops.dispatch import pointwise_for
+from recur_tune.ops.matmul import add_product, product_dtype
+from recur_tune.ops.reference import sum_dtype
 
-_ROWS = 5120  # positions whose logits exist at the same time, at most;
-_ROWS_IN_SINGLE_PRECISION = 1024  # and where evaluation wants them exact, beside all that training keeps
+_ROWS = 5120  # at most so many positions have logits at the same time
+_ROWS_IN_SINGLE_PRECISION = 1024  # the same in evaluation, whose logits are exact and exist beside training's memory
 
 
 def padded_weight(weight_VK: torch.Tensor) -> torch.Tensor:
-    """A copy of the projection with whole blocks of rows, in the type in which products run here."""
+    """A copy of the vocabulary projection, padded to whole blocks of rows, in the dtype of products."""
     vocabulary = len(weight_VK)
-    return F.pad(weight_VK.detach().to(product_type(weight_VK)), (0, 0, 0, padded(vocabulary) - vocabulary))
+    return F.pad(weight_VK.detach().to(product_dtype(weight_VK)), (0, 0, 0, padded(vocabulary) - vocabulary))
 
 
 @torch.no_grad()
 def likelihoods(
     top_NK: torch.Tensor, padded_VK: torch.Tensor, target_N: torch.Tensor, vocabulary: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The negative log-likelihood of every row's target, and whether the target is the likeliest of all."""
+    """The negative log-likelihood of every row's target, and whether the target has the highest logit."""
     nll, correct = [], []
     rows = _ROWS_IN_SINGLE_PRECISION
     for top, target in zip(top_NK.to(padded_VK.dtype).split(rows), target_N.split(rows), strict=True):
-        logits_NV = (top @ padded_VK.t())[:, :vocabulary].to(sum_type(padded_VK))
+        logits_NV = (top @ padded_VK.t())[:, :vocabulary].to(sum_dtype(padded_VK))
         nll.append(F.cross_entropy(logits_NV, target, reduction="none"))
         correct.append(logits_NV.argmax(-1) == target)
     return torch.cat(nll), torch.cat(correct)
 
 
 class Head:
-    """The vocabulary projection during one step: it scores windows and gathers the gradient of its weight.
+    """The vocabulary projection during one step: it scores windows and accumulates the gradient of its weight.
 
-    Logits are never whole, never kept and never made twice. Nothing of this is in autograd's graph: whoever asks for
-    a window's loss gets the gradient of its input at the same time.
+    Logits are made in chunks, once, and not kept. They are not in autograd's graph: a window's loss comes together with
+    the gradient with respect to its input.
     """
 
     def __init__(self, weight_VK: torch.Tensor, fused: bool = False, is_trained: bool = True) -> None:
-        """`fused` takes a GPU's kernel; a weight that is not trained has no gradient."""
+        """`fused` takes the Triton kernel; a weight that is not trained has no gradient."""
         self.vocabulary, self.weight_VK = len(weight_VK), padded_weight(weight_VK)
         self._gathered_VK = torch.zeros_like(self.weight_VK, dtype=weight_VK.dtype) if is_trained else None
-        self._cross_entropy = passes_for(fused).cross_entropy
+        self._cross_entropy = pointwise_for(fused).cross_entropy
 
     @torch.no_grad()
     def score(self, top_NK: torch.Tensor, target_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sum of negative log-likelihoods over a window's scored positions, and its gradient by `top_NK`."""
+        """A window's cross-entropy, summed over scored positions, and its gradient with respect to `top_NK`."""
         rows = top_NK.detach().to(self.weight_VK.dtype)
         gradient_NK = torch.empty_like(rows)
         losses = []
         chunks = -(-len(rows) // _ROWS)
-        size = -(-len(rows) // chunks)  # the same for all, so that none is left with a few rows
+        size = -(-len(rows) // chunks)  # equal chunks, so that the last one is not small
         with torch.autocast(rows.device.type, enabled=False):
             for top, gradient, target in zip(
                 rows.split(size), gradient_NK.split(size), target_N.split(size), strict=True
             ):
                 logits = top @ self.weight_VK.t()
                 losses.append(self._cross_entropy(logits, target, self.vocabulary))
-                torch.mm(logits, self.weight_VK, out=gradient)  # they are their own gradients now
+                torch.mm(logits, self.weight_VK, out=gradient)  # cross-entropy has overwritten them by their gradient
                 add_product(self._gathered_VK, logits, top)
                 del logits  # before the next are made
         return torch.stack(losses).sum(), gradient_NK.to(top_NK.dtype)
 
     @property
     def gradient(self) -> torch.Tensor:
-        """What all windows so far say about the weight."""
+        """Of the weight, accumulated over the windows so far."""
         assert self._gathered_VK is not None
         return self._gathered_VK[: self.vocabulary]
 
 
 class NextTokenScorer:
-    """The head during one step of predicting next tokens, where every window has a loss of its own."""
+    """Scores windows by the cross-entropy of next tokens, each on its own."""
 
     def __init__(self, model: WindowedDecoder, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> None:
         self._weight_VK, self._targets_WBT = model.lm_head.weight, targets_WBT
         self._head = Head(self._weight_VK, fused, is_trained=self._weight_VK.requires_grad)
 
     def see(self, window: int, top_NK: torch.Tensor) -> None:
-        """Nothing is known of a window before it is scored."""
+        """Not needed: windows have separate losses."""
 
     def score(self, window: int, top_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """The sum of negative log-likelihoods, and its gradient."""
+        """A window's summed cross-entropy, and its gradient."""
         return self._head.score(top_NK, self._targets_WBT[window].flatten())
 
     def gradients(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:

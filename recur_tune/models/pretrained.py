@@ -1,4 +1,4 @@
-"""Models in and out of folders: bases by name, presets, known shapes, GGUF files, and Hugging Face's format on disk."""
+"""Loading and saving models: bases by name, presets, known shapes, GGUF files, and Hugging Face's format on disk."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from recur_tune.models.export import write_code
 from recur_tune.models.windowed import Windowed
 from recur_tune.recurrences.registry import of_settings, settings_of
 
-# Hugging Face's bars and load reports would break ours; what goes wrong raises anyway.
+# Hugging Face's progress bars and load reports would break ours; errors raise anyway.
 transformers_logging.disable_progress_bar()
 transformers_logging.set_verbosity_error()
 
-# Ways to scale rotary positions that are the same for every window; others change with a text's length.
+# Types of rotary scaling that are the same for every window; others change with a text's length.
 _ROTARY = ("default", "linear", "llama3", "yarn")
 _ARCHITECTURES = {
     "AutoModelForCausalLM": MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
@@ -43,7 +43,7 @@ def base_config(base: str, vocabulary: int | None = None) -> PretrainedConfig:
     """The configuration of a base without its weights: a preset, a folder, a GGUF file, a known name or any name on the
     Hub.
 
-    `vocabulary` is the size that a preset gets; the default is what its usual tokenizer has.
+    `vocabulary` is for a preset; the default is that of its usual tokenizer.
     """
     if base in PRESETS and not Path(base).is_dir():
         size = vocabulary or (256 if PRESET_TOKENIZERS[base] == "bytes" else 50257)
@@ -72,12 +72,12 @@ def recurrent_config(base: PretrainedConfig, spec: BaseModel | None, dropout: fl
 
 
 def fresh_model(config: Any) -> Windowed:
-    """A model of this configuration, its weights drawn from torch's generator."""
+    """A model of this configuration with random weights."""
     return BODIES[config.shape.family](config)
 
 
 def described_model(described: str) -> Windowed:
-    """The same of a configuration's JSON, which caches can have as a key."""
+    """The same from a configuration's JSON, which is hashable and so can be the key of a cache."""
     settings = json.loads(described)
     return fresh_model(BODIES[family_of(settings)].config_class.from_dict(settings))
 
@@ -85,10 +85,10 @@ def described_model(described: str) -> Windowed:
 def load_base(
     base: str, spec: BaseModel | None, dropout: float | None = None, vocabulary: int | None = None
 ) -> Windowed:
-    """A base with a recurrence (or none); a preset's weights are drawn from torch's generator.
+    """A base with a recurrence (or none); a preset's weights are random.
 
-    The recurrence is the base's own where that was trained with the very same fields, and a fresh one otherwise.
-    `dropout` replaces the base's own rates where it is given.
+    The recurrence is the base's own where that has the same fields, and a fresh one otherwise. `dropout` replaces the
+    base's own rates where it is given.
     """
     config = base_config(base, vocabulary)
     if base in PRESETS and not Path(base).is_dir():
@@ -96,7 +96,7 @@ def load_base(
     if family_of(config.to_dict()) in ENCODERS:
         return _encoder(base, spec, dropout)
     weights = _weights(base)
-    # The file's own configuration: a known shape says nothing of rotary positions.
+    # The file's own configuration: a known shape has no rotary settings.
     ours = recurrent_config(weights.config, spec, dropout)
     with torch.device("meta"):
         model = fresh_model(ours)
@@ -111,7 +111,7 @@ def load_base(
 
 
 def left_behind(base: str, spec: BaseModel | None) -> str | None:
-    """What of a base's recurrence a trial does not take over, in a sentence."""
+    """A sentence where a trial does not take over its base's recurrence."""
     if gguf_file(base):
         return None  # it has none, and its configuration takes seconds to read
     config = base_config(base)
@@ -122,13 +122,13 @@ def left_behind(base: str, spec: BaseModel | None) -> str | None:
 
 
 def _encoder(base: str, spec: BaseModel | None, dropout: float | None) -> Windowed:
-    """An encoder with its heads, which are drawn where the base has none, as the recurrence is."""
+    """An encoder with its heads and its recurrence; those that the base does not have are random."""
     use_cache_where_offline()
     try:
-        config = _read_config(base)  # the file's own: a known shape says less
+        config = _read_config(base)  # the file's own: a known shape has fewer settings
         ours, has_it = recurrent_config(config, spec, dropout), _has_recurrence(config, spec)
         if getattr(config, "recurrence", None) is not None:
-            ours.recurrence = config.recurrence  # opened as it was saved: weights of another might not fit
+            ours.recurrence = config.recurrence  # loaded as it was saved: another's weights might not fit
         model = BODIES[ours.shape.family].from_pretrained(base, config=ours, use_safetensors=True, dtype=torch.float32)
     except UserError:
         raise
@@ -141,7 +141,7 @@ def _encoder(base: str, spec: BaseModel | None, dropout: float | None) -> Window
 
 
 def _has_recurrence(base: PretrainedConfig, spec: BaseModel | None) -> bool:
-    """Whether a base was trained with this recurrence, to its last field."""
+    """Whether a base was trained with this recurrence and the same fields."""
     settings = getattr(base, "recurrence", None)
     return spec is not None and settings is not None and of_settings(settings)[1] == spec
 
@@ -152,18 +152,19 @@ def _weights(base: str) -> Any:
     try:
         if file := gguf_file(base):
             return AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-        # Safetensors alone: a pickled checkpoint could run code. Single precision whatever the file has: Adam's
-        # small steps vanish in a half-precision weight.
+        # Safetensors alone: a pickled checkpoint could run code. Always single precision: Adam's small updates would
+        # vanish in half-precision weights.
         return AutoModelForCausalLM.from_pretrained(base, use_safetensors=True, dtype=torch.float32)
     except Exception as error:  # as above, and a damaged file raises yet another type
         raise UserError(hub_message("base", base, error, _suggestions())) from error
 
 
 def save_model(model: Windowed, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the model in Hugging Face's format. Without a recurrence the folder is a plain model of its family, which
-    any tool opens. With one it holds the model's code too. Then transformers opens it where recur-tune is not installed
-    if it is told to trust that code, and after `import recur_tune.models` without; the family's own class finds the
-    body.
+    """Write the model in Hugging Face's format.
+
+    Without a recurrence the folder is a plain model of its family, which any tool opens. With one it holds the model's
+    code too: transformers opens it with `trust_remote_code`, or without after `import recur_tune.models`. The family's
+    own class opens the body.
     """
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -195,15 +196,15 @@ def load_model(folder: Path) -> tuple[Windowed, PreTrainedTokenizerBase]:
     if getattr(config, "recurrence", None) is None:
         return load_base(str(folder), None), load_tokenizer(str(folder))
     try:
-        kind = BODIES[config.shape.family]
-        model = kind.from_pretrained(folder, use_safetensors=True, dtype=torch.float32)
+        model_class = BODIES[config.shape.family]
+        model = model_class.from_pretrained(folder, use_safetensors=True, dtype=torch.float32)
     except Exception as error:  # a damaged file raises safetensors' own type, a missing one OSError
         raise UserError(hub_message("model", str(folder), error, "another run")) from error
     return model, load_tokenizer(str(folder))
 
 
 def load_decoder(folder: Path) -> tuple[WindowedDecoder, PreTrainedTokenizerBase]:
-    """The same, where it is to say which tokens come next."""
+    """The same for a decoder; an encoder is refused."""
     model, tokenizer = load_model(folder)
     if not isinstance(model, WindowedDecoder):
         raise UserError(f"model: {folder} is an encoder, which predicts no next tokens; give a decoder's run.")

@@ -1,15 +1,15 @@
-"""The loss of an answer over all windows of its question, and its gradients.
+"""Cross-entropy of an answer over all windows of its question, and its gradients.
 
-A start and an end are chosen among all positions of all windows of a question, each by one softmax, so that scores of
-one window can be compared with those of another. Where an answer stands several times, in the text or in windows that
-overlap, all places count together. The kind of an answer (a span, `yes` or `no`) is told from the first position's
-output, max-pooled over windows (section 5.4 of the paper).
+One softmax over all positions of all windows of a question chooses the start of the answer, and another its end. So
+scores of different windows are comparable. Where an answer stands several times, in the text or in windows that
+overlap, the probabilities of all its places are added up. The kind of an answer (a span, `yes` or `no`) is predicted
+from the first position's output, max-pooled over windows (section 5.4 of the paper).
 
-How targets say all this: a window's first position has the kind of its question's answer; a position of the text has 0,
-and STARTS where an answer starts, ENDS where one ends, or their sum; all others are not scored.
+Targets: a window's first position has the kind of its question's answer; a position of the text has 0, and STARTS where
+an answer starts, ENDS where one ends, or their sum; all others are not scored.
 
-Shape suffixes: W windows, B lanes, T positions, N positions of a window in one row, K hidden size, Q questions: as many
-places for them as there are windows.
+Shape suffixes: W windows, B batch rows, T positions, N positions of a window over all batch rows, K hidden size,
+Q questions: as many places as there are windows.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from recur_tune.common.windowing import ENDS, NOT_SCORED, STARTS
 from recur_tune.models.encoder import WindowedEncoder
 
 SPAN = 0  # among the kinds of an answer
-NEVER = -1e9  # a score that no softmax sees
+NEVER = -1e9  # a logit of probability zero
 
 
 def answer_losses(
     spans_WBT2: torch.Tensor, kinds_Q3: torch.Tensor, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor
 ) -> torch.Tensor:
-    """Every question's negative log-likelihood [Q]; 0 in places of questions that there are not.
+    """Every question's cross-entropy [Q]; 0 in places without a question.
 
     Args:
-        spans_WBT2: Scores of a start and of an end.
-        kinds_Q3: Scores of the kinds, for the questions as `questions_of` counts them.
+        spans_WBT2: Logits of a start and of an end.
+        kinds_Q3: Logits of the kinds, by the numbers of `questions_of`.
         targets_WBT: As above.
         fresh_WB: Windows that begin a question.
     """
@@ -46,12 +46,12 @@ def answer_losses(
     kind_Q = torch.full_like(question_WB.flatten(), NOT_SCORED).scatter_reduce(
         0, question_WB.flatten(), targets_WBT[..., 0].flatten(), "amax"
     )
-    grad_kind_Q = F.cross_entropy(kinds_Q3, kind_Q, ignore_index=NOT_SCORED, reduction="none")
-    return grad_kind_Q + (of_all - of_right).sum(-1) * (kind_Q == SPAN)
+    kind_loss_Q = F.cross_entropy(kinds_Q3, kind_Q, ignore_index=NOT_SCORED, reduction="none")
+    return kind_loss_Q + (of_all - of_right).sum(-1) * (kind_Q == SPAN)
 
 
 def in_text(targets: torch.Tensor) -> torch.Tensor:
-    """Which positions [..., T] are of the text: those that are scored, but for the first, which has the kind."""
+    """Whether positions [..., T] are of the text: the scored ones but for the first, which has the kind."""
     text = targets != NOT_SCORED
     text[..., 0] = False
     return text
@@ -64,21 +64,21 @@ def at_answer(targets: torch.Tensor) -> torch.Tensor:
 
 
 def questions_of(fresh_WB: torch.Tensor) -> torch.Tensor:
-    """Which question each window is of, as a number [W, B] from 0 to W B - 1; in a lane they follow each other."""
-    lanes = fresh_WB.shape[1]
+    """The number of each window's question, [W, B], from 0 to W B - 1."""
+    batch_size = fresh_WB.shape[1]
     number_WB = fresh_WB.long().cumsum(0).clamp(min=1) - 1
-    return number_WB * lanes + torch.arange(lanes, device=fresh_WB.device)
+    return number_WB * batch_size + torch.arange(batch_size, device=fresh_WB.device)
 
 
 def pooled_over_windows(first_WBK: torch.Tensor, fresh_WB: torch.Tensor) -> torch.Tensor:
-    """The maximum over the windows of every question, [Q, K]; zeros in places of questions that there are not."""
+    """Max-pooling over the windows of every question, [Q, K]; zeros in places without a question."""
     first_NK = first_WBK.flatten(0, 1)
     place_NK = questions_of(fresh_WB).flatten()[:, None].expand_as(first_NK)
     return torch.zeros_like(first_NK).scatter_reduce(0, place_NK, first_NK, "amax", include_self=False)
 
 
 def _log_sum_by_question(score_WB2: torch.Tensor, question_WB: torch.Tensor) -> torch.Tensor:
-    """Of the exponentials of scores, [Q, 2]."""
+    """Log-sum-exp over the windows of every question, [Q, 2]."""
     score_N2 = score_WB2.flatten(0, 1)
     place_N2 = question_WB.flatten()[:, None].expand_as(score_N2)
     highest_Q2 = torch.full_like(score_N2, NEVER).scatter_reduce(0, place_N2, score_N2.detach(), "amax")
@@ -87,10 +87,10 @@ def _log_sum_by_question(score_WB2: torch.Tensor, question_WB: torch.Tensor) -> 
 
 
 class SpanScorer:
-    """The heads during one step of answering questions.
+    """Scores windows by the cross-entropy of answers, over all windows of a question together.
 
-    When all windows have been seen their scores are known, and so is the gradient of the loss with respect to each of
-    them: a window that is run again needs no other.
+    When all windows have been seen, all logits are known, and so is the loss's gradient with respect to each. So
+    windows can be recomputed one by one.
     """
 
     def __init__(self, model: WindowedEncoder, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> None:
@@ -98,14 +98,14 @@ class SpanScorer:
         self._weight, self._bias = model.qa_outputs.parameters()
         self._spans: list[torch.Tensor] = []
         self._firsts: list[torch.Tensor] = []
-        self._by_spans: torch.Tensor | None = None
+        self._grad_spans: torch.Tensor | None = None
         self._totals: dict[nn.Parameter, torch.Tensor] = {
             one: torch.zeros_like(one) for one in (self._weight, self._bias)
         }
 
     @torch.no_grad()
     def see(self, window: int, top_NK: torch.Tensor) -> None:
-        """Keeps its scores, and the first position's output."""
+        """Keep its logits, and the first position's output."""
         top_BTK = self._single(top_NK)
         with torch.autocast(top_NK.device.type, enabled=False):
             self._spans.append(F.linear(top_BTK, self._weight, self._bias))
@@ -113,17 +113,17 @@ class SpanScorer:
 
     @torch.no_grad()
     def score(self, window: int, top_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """All of the loss with the first window that is scored, and nothing with the others."""
+        """All of the loss with the first window that is scored, and 0 with the others."""
         loss = top_NK.new_zeros((), dtype=self._weight.dtype)
-        if self._by_spans is None:
+        if self._grad_spans is None:
             loss = self._settle()
-        assert self._by_spans is not None
-        grad_span_N2, top_BTK = self._by_spans[window].flatten(0, 1), self._single(top_NK)
+        assert self._grad_spans is not None
+        grad_span_N2, top_BTK = self._grad_spans[window].flatten(0, 1), self._single(top_NK)
         with torch.autocast(top_NK.device.type, enabled=False):
             grad_top_BTK = (grad_span_N2 @ self._weight).view_as(top_BTK)
             self._totals[self._weight] += grad_span_N2.t() @ top_BTK.flatten(0, 1)
             self._totals[self._bias] += grad_span_N2.sum(0)
-        grad_top_BTK[:, 0] += self._by_firsts[window]
+        grad_top_BTK[:, 0] += self._grad_firsts[window]
         return loss, grad_top_BTK.flatten(0, 1).to(top_NK.dtype)
 
     def gradients(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
@@ -132,17 +132,17 @@ class SpanScorer:
 
     @torch.enable_grad()
     def _settle(self) -> torch.Tensor:
-        """The loss, and its gradients with respect to what was kept and to the head for kinds."""
+        """The loss; its gradients with respect to what was kept and to the head for kinds are stored."""
         spans, firsts = (torch.stack(kept).requires_grad_() for kept in (self._spans, self._firsts))
         with torch.autocast(spans.device.type, enabled=False):
             kinds_Q3 = self._kind(pooled_over_windows(firsts, self._fresh_WB))
             loss = answer_losses(spans, kinds_Q3, self._targets_WBT, self._fresh_WB).sum()
         weights = list(self._kind.parameters())
-        self._by_spans, self._by_firsts, *grad_weights = torch.autograd.grad(loss, [spans, firsts, *weights])
+        self._grad_spans, self._grad_firsts, *grad_weights = torch.autograd.grad(loss, [spans, firsts, *weights])
         self._totals |= dict(zip(weights, grad_weights, strict=True))
         self._spans, self._firsts = [], []
         return loss.detach()
 
     def _single(self, top_NK: torch.Tensor) -> torch.Tensor:
-        """By lanes, in the heads' own precision."""
+        """As [B, T, K], in the heads' own precision."""
         return top_NK.detach().unflatten(0, (self._fresh_WB.shape[1], -1)).to(self._weight.dtype)

@@ -1,6 +1,6 @@
-"""What decoders and encoders share: a pretrained body, the recurrence that connects its windows, and a head.
+"""Base class of decoders and encoders: a pretrained body, the recurrence that connects its windows, and a head.
 
-Shape suffixes: W windows, B lanes, T positions, N positions of a window in one row, K hidden size.
+Shape suffixes: W windows, B batch rows, T positions, N positions of a window over all batch rows, K hidden size.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class WindowedConfig(PretrainedConfig):
 
     Attributes:
         recurrence: The mechanism's name as `kind`, and its fields; None is the plain model.
-        window: Tokens that the model was trained to read at a time: a text of any length is read so, and evaluation
-            warns when it reads otherwise.
-        overlap: Tokens of a window that are read again in the next.
+        window: Window size in training, in tokens. Texts of any length are read in such windows, and evaluation warns
+            where it uses others.
+        overlap: Tokens of a window that the next one reads again.
     """
 
     recurrence: dict[str, Any] | None = None
@@ -53,25 +53,27 @@ class WindowedConfig(PretrainedConfig):
 
 @dataclass(frozen=True)
 class WindowOutput:
-    """What one window (or the next part of it) became: the last layer's output, and the state that it leaves."""
+    """The last layer's output for a window, or the next part of it, and the state that it leaves."""
 
     top_BTK: torch.Tensor
     state: State | None
 
 
 class Scorer(Protocol):
-    """The head of a model and the loss of its task, during one step: windows are shown to it in their order as they are
-    first read, and scored from the last to the first. Whoever asks for a window's loss gets the gradient of its input
-    at the same time."""
+    """A model's head and its task's loss during one step.
+
+    It sees windows in their order when they are first read. Then it scores them from the last to the first. A window's
+    loss comes together with the gradient with respect to its last layer.
+    """
 
     def see(self, window: int, top_NK: torch.Tensor) -> None:
-        """A window's last layer as it is first read, for a loss over all windows together."""
+        """See a window's last layer when it is first read, for losses over several windows."""
 
     def score(self, window: int, top_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """What a window adds to the sum of losses, and the sum's gradient by its last layer."""
+        """A window's part of the summed loss, and the gradient with respect to its last layer."""
 
     def gradients(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
-        """What all windows said about the head's weights, of those that are trained."""
+        """Of the head's trained weights, accumulated over all windows."""
 
 
 class Windowed(PreTrainedModel):
@@ -80,10 +82,10 @@ class Windowed(PreTrainedModel):
     A family's class says where its modules are (`find_body`).
 
     Attributes:
-        opened_by: transformers' class that opens such a model by its folder's name.
+        opened_by: transformers' auto class for such a model.
         dropout_fields: Its configuration's dropout rates.
-        scored_by: Where its `Scorer` is, as `package.module:Class`. A model that is saved does without.
-        read: Runs one window: its tokens, the state of the window before, and how.
+        scored_by: Where its `Scorer` is, as `package.module:Class`; by name, since a saved model's code has none.
+        read: Runs one window.
     """
 
     opened_by: str
@@ -93,12 +95,12 @@ class Windowed(PreTrainedModel):
     read: Callable[..., WindowOutput]
 
     def scorer(self, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> Scorer:
-        """What scores a step's windows; `fresh_WB` are those that begin a document, `fused` takes a GPU's kernels."""
+        """The scorer of one step; `fresh_WB` marks windows that begin a document, `fused` takes Triton kernels."""
         place, _, name = self.scored_by.partition(":")
         return getattr(importlib.import_module(place), name)(self, targets_WBT, fresh_WB, fused)
 
     def calibrate(self, texts: Callable[[], torch.Tensor], weight: float = 1.0) -> None:
-        """Let the recurrence measure the body on texts [N, T], where it has anything to measure."""
+        """Let the recurrence measure the body on texts [N, T], if it has something to measure."""
 
     def find_body(self) -> Body:
         """The family's modules in their places."""
@@ -110,16 +112,16 @@ class Windowed(PreTrainedModel):
         return self.find_body()
 
     def add_recurrence(self) -> None:
-        """A fresh one, as the configuration describes it, or none."""
+        """Build the configuration's recurrence with fresh weights, or none."""
         settings = self.config.recurrence
         self.recurrence = None
         if settings is not None:
             fields = {name: value for name, value in settings.items() if name != "kind"}
-            # Before there were others, a configuration did not say which.
+            # Configurations without `kind` are from when there was only one.
             self.recurrence = module_of(settings.get("kind", "pooled"))(self.config.shape, **fields)
 
     def take_buffers(self, other: nn.Module) -> None:
-        """What another model of the family computes with and does not save, as the angles of rotary positions."""
+        """Take over buffers that checkpoints do not have, such as rotary frequencies, from a model of the family."""
         own = dict(self.named_buffers())
         for name, buffer in other.named_buffers():
             if name in own and own[name].is_meta:
@@ -127,13 +129,13 @@ class Windowed(PreTrainedModel):
                 setattr(self.get_submodule(place), attribute, buffer)
 
     def freeze_body(self) -> None:
-        """Leave only the recurrence to be trained."""
+        """Train only the recurrence."""
         assert self.recurrence is not None
         self.requires_grad_(False)
         self.recurrence.requires_grad_(True)
 
     def _init_weights(self, module: nn.Module) -> None:
-        # The recurrence has a start of its own; a body's narrow normal would leave the state at almost nothing.
+        # A recurrence initialises itself; the body's small standard deviation would leave the state near zero.
         if self.recurrence is not None and any(module is part for part in self.recurrence.modules()):
             self.recurrence.reset(module)
         else:

@@ -1,6 +1,6 @@
-"""A body's parts, as a reader runs them: whatever the family, its own modules in these places.
+"""A pretrained body as its modules: embeddings, blocks, norms, in the same places for every family.
 
-A family's file in `bodies/` says which of its modules is what. They stay where transformers puts them, so that any
+A family's file in `models/bodies/` says which of its modules is which. They stay where transformers puts them, so any
 checkpoint loads and saves as it is.
 
 Shape suffixes: T positions, D head size.
@@ -16,30 +16,30 @@ import torch
 from torch import nn
 
 Module = Any  # an nn.Module, whose attributes transformers decides
-CosSin = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of rotary positions, each [T, D]
+CosSin = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of rotary position embeddings, each [T, D]
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """A matrix product whose weights lie in one module, or in several side by side.
+    """A linear projection: one module, or several whose outputs lie side by side.
 
     Attributes:
-        parts: The modules, in the order of their columns.
-        inputs_first: Whether a weight is [inputs, outputs], as GPT-2's Conv1D has it; nn.Linear's is [outputs, inputs].
+        modules: In the order of their columns.
+        inputs_first: Whether a weight is [inputs, outputs], as in GPT-2's Conv1D; in nn.Linear it is [outputs, inputs].
     """
 
-    parts: tuple[Module, ...]
+    modules: tuple[Module, ...]
     inputs_first: bool = False
 
     @property
     def weights(self) -> tuple[nn.Parameter, ...]:
-        """One of each part."""
-        return tuple(part.weight for part in self.parts)
+        """One of each module."""
+        return tuple(module.weight for module in self.modules)
 
     @property
     def biases(self) -> tuple[nn.Parameter, ...]:
-        """One of each part, or none at all."""
-        return tuple(part.bias for part in self.parts if part.bias is not None)
+        """One of each module, or none at all."""
+        return tuple(module.bias for module in self.modules if module.bias is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,21 +47,21 @@ class Block:
     """Attention and MLP, each behind a norm and added to the residual stream.
 
     Attributes:
-        attention_norm: A layer norm, or an RMS norm.
+        attention_norm: LayerNorm or RMSNorm.
         qkv: Queries, keys and values side by side.
-        heads: Of queries.
-        key_value_heads: Of keys and of values; each serves as many heads of queries.
-        scaling: What the product of a query and a key is multiplied with.
-        attention_dropout: Rate at which attention forgets a position in training.
-        query_norm: A norm over every head's query, before it is rotated; None where there is none.
+        heads: Query heads.
+        key_value_heads: Key-value heads; equally many query heads share each.
+        scaling: Factor of the product of a query and a key.
+        attention_dropout: Dropout rate of attention's weights.
+        query_norm: RMSNorm of every head's query, before rotary position embeddings; None where there is none.
         key_norm: The same for keys.
         out: From the heads to the residual stream.
         mlp_norm: As `attention_norm`.
         up: To the MLP's units; where it is gated, the gate's columns first.
-        down: Back from them.
+        down: From them to the residual stream.
         activation: Between the two.
         gated: Whether the activated gate is multiplied with the other half.
-        dropouts: Behind attention and behind the MLP; none where the family has none.
+        dropouts: Behind attention and behind the MLP; None where the family has none.
     """
 
     attention_norm: Module
@@ -82,7 +82,7 @@ class Block:
 
     @property
     def rotary_heads(self) -> int:
-        """Those that have rotary positions, where a family has these: queries and keys."""
+        """Heads of queries and keys: those with rotary position embeddings, in families that have them."""
         return self.heads + self.key_value_heads
 
     @property
@@ -99,10 +99,10 @@ class Body:
     Attributes:
         tokens: Embeddings of tokens.
         positions: Embeddings of positions; None where positions are rotary.
-        rotary: Makes cosines and sines of positions; None where positions have embeddings.
+        rotary: Makes cosines and sines of positions; None where positions are learned.
         dropout: Behind the embeddings; None where the family has none.
-        blocks: In the order in which they are run.
-        final_norm: Behind the last.
+        blocks: In their order.
+        final_norm: Behind the last block.
     """
 
     tokens: nn.Embedding
@@ -114,7 +114,7 @@ class Body:
 
     @cached_property
     def projections(self) -> tuple[Projection, ...]:
-        """Every matrix product of the blocks."""
+        """All of the blocks' projections."""
         return tuple(one for block in self.blocks for one in (block.qkv, block.out, block.up, block.down))
 
     @property
@@ -123,22 +123,22 @@ class Body:
         norms = [self.final_norm]
         for block in self.blocks:
             norms += [block.attention_norm, block.mlp_norm, block.query_norm, block.key_norm]
-        modules = [self.tokens, self.positions, *norms, *(part for one in self.projections for part in one.parts)]
+        modules = [self.tokens, self.positions, *norms, *(module for one in self.projections for module in one.modules)]
         return {parameter for module in modules if module is not None for parameter in module.parameters()}
 
     @property
-    def drops_out(self) -> bool:
-        """Whether training disturbs it at random."""
+    def has_dropout(self) -> bool:
+        """Whether any dropout rate is above zero."""
         behind = [self.dropout, *(one for block in self.blocks for one in block.dropouts or ())]
         rates = [*(block.attention_dropout for block in self.blocks), *(one.p for one in behind if one is not None)]
         return any(rates)
 
     def cos_sin_before(self, count: int, x_BTK: torch.Tensor) -> CosSin | None:
-        """Of so many rows that stand before a window."""
+        """Cosines and sines of so many rows before a window."""
         return self.cos_sin(-count, count, x_BTK)
 
     def cos_sin(self, begin: int, count: int, x_BTK: torch.Tensor) -> CosSin | None:
-        """So many rotary positions from `begin` on, for rows like these; None where positions have embeddings."""
+        """Cosines and sines of so many positions from `begin` on; None where positions are learned."""
         if self.rotary is None:
             return None
         position_1T = torch.arange(begin, begin + count, device=x_BTK.device)[None]

@@ -1,4 +1,4 @@
-"""Where a model is run, and in which arithmetic."""
+"""Device and precision in which a model runs."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def default_device() -> torch.device:
 
 
 def uses_bfloat16(device: torch.device, precision: Precision) -> bool:
-    """Where it is chosen or, with `auto`, where it is fast: on a GPU."""
+    """Where it is chosen; with `auto`, on a GPU, where it is fast."""
     return precision == "bfloat16" or (precision == "auto" and device.type == "cuda")
 
 
 def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[None]:
-    """The context in which the model's products run."""
+    """Autocast to bfloat16, or nothing."""
     return torch.autocast(device.type, torch.bfloat16) if uses_bfloat16(device, precision) else nullcontext()

@@ -1,16 +1,16 @@
-"""Fused kernels or single operations, for the passes over memory between a training step's matrix products."""
+"""Fused Triton kernels or reference operations, for what lies between a training step's matrix products."""
 
 from __future__ import annotations
 
 from types import ModuleType
 
-from recur_tune.ops import reference as passes
+from recur_tune.ops import reference as pointwise
 
 
-def passes_for(fused: bool) -> ModuleType:
-    """The module that has them."""
+def pointwise_for(fused: bool) -> ModuleType:
+    """The module of operations: `triton/pointwise.py` or `reference.py`, which have the same functions."""
     if not fused:
-        return passes
-    from recur_tune.ops.triton import pointwise as kernels  # here, since to load Triton takes a while
+        return pointwise
+    from recur_tune.ops.triton import pointwise as kernels  # here, since loading Triton takes a while
 
     return kernels

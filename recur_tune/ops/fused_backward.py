@@ -1,11 +1,11 @@
-"""A training step's arithmetic: weights are cast once, and their gradients are summed over windows where they lie.
+"""Fused backward pass of a training step: weights are cast once, and gradients are accumulated over windows in place.
 
-The backward pass is written out here rather than left to autograd, for three reasons. Only what a matrix product made
-is kept; what lies between two products (norms, activations) is made once more, in the pass over memory that
-differentiates it. A weight's gradient is added to the step's sum by the product that makes it. And the passes between
-products are few and the same in all layers, so that their kernels serve every model of a hidden size.
+The backward pass is written out here rather than left to autograd, for three reasons. Only outputs of matrix products
+are kept; what lies between two products (norms, activations) is recomputed by the operation that differentiates it. The
+product that makes a weight's gradient adds it to the accumulator. And the operations between products are few and the
+same in all layers, so one set of kernels serves every model of a hidden size.
 
-Shape suffixes: B lanes, T positions, K hidden size, N rows (lanes times positions).
+Shape suffixes: B batch rows, T positions, K hidden size, N rows (batch rows times positions).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 from transformers.activations import SiLUActivation
 
-from recur_tune.ops.autograd import Arithmetic, activated, is_tanh_gelu, split_heads
+from recur_tune.ops.autograd import BlockOps, activated, is_tanh_gelu, split_heads
 from recur_tune.ops.body import Block, Body, CosSin, Module, Projection
-from recur_tune.ops.dispatch import passes_for
-from recur_tune.ops.matmul import add_product, product_type
+from recur_tune.ops.dispatch import pointwise_for
+from recur_tune.ops.matmul import add_product, product_dtype
 
 Activation = Callable[..., Any]
 
 
 class GradAccumulators:
-    """Sums of gradients, zero at first: one for each parameter that is trained.
+    """Gradient accumulation: a sum, zero at first, for each parameter that is trained.
 
-    Parameters that one product multiplies with lie one behind the other, so that one product adds to all of them.
+    Parameters of one projection lie one behind the other in memory, so that one product adds to all of them.
     """
 
     def __init__(self, trained: Sequence[nn.Parameter], body: Body) -> None:
@@ -49,7 +49,7 @@ class GradAccumulators:
         self.of_the_body = not wanted.isdisjoint(body.parameters)
 
     def of(self, stack: tuple[nn.Parameter, ...]) -> torch.Tensor | None:
-        """Of parameters one behind the other; None where they are not trained, or there are none."""
+        """The accumulator of these parameters, one behind the other; None where they are not trained, or are none."""
         return self._stacks.get(stack)
 
 
@@ -61,14 +61,14 @@ def _of_norm(norm: Module) -> tuple[tuple[nn.Parameter, ...], tuple[nn.Parameter
 
 @dataclass(frozen=True)
 class CastWeight:
-    """A projection as a step multiplies with it, and the sums that its gradients are added to.
+    """A projection's weight in the dtype of products, and the accumulators of its gradients.
 
     Attributes:
-        weight: [inputs, columns], in the type in which products run here.
+        weight: [inputs, columns].
         bias: One number a column; None where there is none.
-        grad_weight: As the weights lie, one behind the other; None where they are not trained.
+        grad_weight: In the layout of the parameters; None where they are not trained.
         grad_bias: None where there is none, or it is not trained.
-        inputs_first: Whether that is as `weight` lies.
+        inputs_first: Whether `grad_weight` is [inputs, columns] too.
     """
 
     weight: torch.Tensor
@@ -83,12 +83,12 @@ class CastWeight:
         product = flat @ self.weight if self.bias is None else torch.addmm(self.bias, flat, self.weight)
         return product.view(*rows.shape[:-1], -1)
 
-    def back(self, grad_value: torch.Tensor) -> torch.Tensor:
-        """The gradient with respect to the rows, from the product's."""
+    def backward(self, grad_value: torch.Tensor) -> torch.Tensor:
+        """The gradient with respect to the rows, from that with respect to the product."""
         return (grad_value.flatten(0, -2) @ self.weight.t()).view(*grad_value.shape[:-1], -1)
 
-    def add_by_weight(self, rows: torch.Tensor, grad_value: torch.Tensor) -> None:
-        """Add the weight's gradient: the rows that it was multiplied with, transposed, times the product's."""
+    def add_weight_gradient(self, rows: torch.Tensor, grad_value: torch.Tensor) -> None:
+        """Accumulate the weight's gradient: the rows, transposed, times the gradient with respect to the product."""
         if self.grad_weight is None:
             return
         rows, grad_value = rows.flatten(0, -2), grad_value.flatten(0, -2)
@@ -97,54 +97,55 @@ class CastWeight:
 
 @dataclass(frozen=True)
 class Product:
-    """What a matrix product made.
+    """A matrix product's output.
 
-    The gradient of its bias is a sum over rows of the gradient with respect to `value`. The operation that makes that
-    gradient adds it to `grad_bias`, in the same pass over memory.
+    The gradient of its bias is the sum over rows of the gradient with respect to `value`. The operation that makes that
+    gradient also adds the sum to `grad_bias`, so that memory is read once.
     """
 
     value: torch.Tensor
     grad_bias: torch.Tensor | None
 
 
-class FusedBackward(Arithmetic):
-    """The arithmetic of one step.
+class FusedBackward(BlockOps):
+    """A block's operations during one training step, with the backward pass written out.
 
     Attributes:
-        anchor: What every window's graph begins with where the body is trained. Autograd runs backward only as far as
-            somebody asks for a gradient, and nobody asks it for those of the weights.
+        anchor: A scalar that every window's graph begins with where the body is trained. Autograd runs backward only to
+            tensors whose gradient is asked for. Weights' gradients are accumulated here, so the anchor's is asked for
+            in their place.
     """
 
     def __init__(self, totals: GradAccumulators, fused: bool = False) -> None:
-        """`fused` takes a GPU's kernels for the passes."""
+        """`fused` takes Triton kernels for what lies between matrix products."""
         self.totals = totals
-        self.passes, self.fused = passes_for(fused), fused
+        self.pointwise, self.fused = pointwise_for(fused), fused
         self.anchor = torch.zeros((), requires_grad=totals.of_the_body)
-        self._factors: dict[tuple[Projection, int], CastWeight] = {}
+        self._cast_weights: dict[tuple[Projection, int], CastWeight] = {}
 
-    def factor(self, projection: Projection, begin: int = 0) -> CastWeight:
-        """Of a projection's columns from `begin` on; made once for all windows of the step."""
-        if (projection, begin) not in self._factors:
+    def cast_weight(self, projection: Projection, begin: int = 0) -> CastWeight:
+        """A projection's columns from `begin` on, cast once for all windows of the step."""
+        if (projection, begin) not in self._cast_weights:
             inputs_first, grad_weight = projection.inputs_first, self.totals.of(projection.weights)
             weight, grad_bias = _cast(projection.weights), self.totals.of(projection.biases)
-            self._factors[projection, begin] = CastWeight(
+            self._cast_weights[projection, begin] = CastWeight(
                 (weight if inputs_first else weight.t())[:, begin:],
                 _cast(projection.biases)[begin:] if projection.biases else None,
                 None if grad_weight is None else grad_weight[:, begin:] if inputs_first else grad_weight[begin:],
                 None if grad_bias is None else grad_bias[begin:],
                 inputs_first,
             )
-        return self._factors[projection, begin]
+        return self._cast_weights[projection, begin]
 
     def embed(self, tokens_BT: torch.Tensor, position_BT: torch.Tensor, body: Body) -> torch.Tensor:
-        """Keeps nothing but the tokens and their positions."""
+        """Keeps the tokens and their positions."""
         positions = None if body.positions is None else body.positions.weight
         x_BTK = _run(_Embed, self.anchor, self, tokens_BT, position_BT, body.tokens.weight, positions)
         return x_BTK if body.dropout is None else body.dropout(x_BTK)
 
     def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
         """Keeps the sum."""
-        x_BTK, normed_BTK, _ = _run(_NormProject, x_BTK, *_parts(added), self, norm, None, 0)
+        x_BTK, normed_BTK, _ = _run(_NormProject, x_BTK, *_with_grad_bias(added), self, norm, None, 0)
         return x_BTK, normed_BTK
 
     def norm_project(
@@ -157,48 +158,48 @@ class FusedBackward(Arithmetic):
         means: int = 0,
     ) -> tuple[torch.Tensor, Product, torch.Tensor | None]:
         """Keeps the sum."""
-        if x_BTK.dtype != norm.weight.dtype:  # a state that autocast's products made
+        if x_BTK.dtype != norm.weight.dtype:  # a state that was made under autocast
             x_BTK = x_BTK.to(norm.weight.dtype)
-        factor = self.factor(projection, begin)
-        x_BTK, value, means_BMK = _run(_NormProject, x_BTK, *_parts(added), self, norm, factor, means)
-        return x_BTK, Product(value, factor.grad_bias), means_BMK
+        cast = self.cast_weight(projection, begin)
+        x_BTK, value, means_BMK = _run(_NormProject, x_BTK, *_with_grad_bias(added), self, norm, cast, means)
+        return x_BTK, Product(value, cast.grad_bias), means_BMK
 
     def means(self, x_BTK: torch.Tensor, count: int) -> torch.Tensor:
         """Keeps nothing."""
         return _run(_Means, x_BTK, count, self)
 
     def norm_mlp(self, x_BTK: torch.Tensor, added: Product | None, block: Block) -> tuple[torch.Tensor, Product]:
-        """Keeps the sum, and what the activation is given."""
+        """Keeps the sum, and the activation's input."""
         x_BTK, hidden, _ = self.norm_project(x_BTK, added, block.mlp_norm, block.up)
         activation = self._activation(block)
         if activation is None:
             return x_BTK, self.project(activated(self.value(hidden), block), block.down)
-        down = self.factor(block.down)
-        return x_BTK, Product(_run(_ActivateProject, *_parts(hidden), down, *activation), down.grad_bias)
+        down = self.cast_weight(block.down)
+        return x_BTK, Product(_run(_ActivateProject, *_with_grad_bias(hidden), down, *activation), down.grad_bias)
 
     def project(self, x_BTK: torch.Tensor, projection: Projection) -> Product:
-        """Keeps what is multiplied."""
-        factor = self.factor(projection)
-        return Product(_run(_Project, x_BTK, factor), factor.grad_bias)
+        """Keeps its input."""
+        cast = self.cast_weight(projection)
+        return Product(_run(_Project, x_BTK, cast), cast.grad_bias)
 
     def value(self, product: Product | torch.Tensor) -> torch.Tensor:
-        """With a graph that takes care of the bias."""
+        """With a node in the graph that accumulates the bias's gradient."""
         if isinstance(product, torch.Tensor):
             return product
         return product.value if product.grad_bias is None else _run(_Biased, product.value, product.grad_bias, self)
 
-    def parts(self, product: Product | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The bias is taken care of elsewhere."""
+    def with_grad_bias(self, product: Product | torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The caller accumulates the bias's gradient."""
         return (product, None) if isinstance(product, torch.Tensor) else (product.value, product.grad_bias)
 
     def heads(
         self, product: Product | torch.Tensor, block: Block, cos_sin: CosSin | None = None
     ) -> tuple[torch.Tensor, ...]:
-        """Views, which attention keeps."""
-        return _run(_Heads, *self.parts(product), self, block, *(cos_sin or (None, None)))
+        """Keeps cosines and sines; attention keeps the heads, which are views."""
+        return _run(_Heads, *self.with_grad_bias(product), self, block, *(cos_sin or (None, None)))
 
     def plus(self, product: Product, x_BTK: torch.Tensor | None) -> Product:
-        """In the product's type."""
+        """In the product's dtype."""
         if x_BTK is None:
             return product
         return Product(product.value + x_BTK.to(product.value.dtype), product.grad_bias)
@@ -210,37 +211,37 @@ class FusedBackward(Arithmetic):
         return Product(dropout(self.value(product)), None)
 
     def _activation(self, block: Block) -> tuple[Activation, Activation] | None:
-        """An activation and its backward pass in one go over memory; None where it is left to autograd."""
+        """An activation and its fused backward pass; None where it is left to autograd."""
         if block.gated and isinstance(block.activation, nn.SiLU | SiLUActivation):
-            return self.passes.swiglu, self.passes.swiglu_backward
+            return self.pointwise.swiglu, self.pointwise.swiglu_backward
         if not block.gated and is_tanh_gelu(block):
-            return self.passes.gelu, self.passes.gelu_backward
+            return self.pointwise.gelu, self.pointwise.gelu_backward
         return None
 
 
-def _parts(product: Product | None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+def _with_grad_bias(product: Product | None) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     return (None, None) if product is None else (product.value, product.grad_bias)
 
 
 def _cast(stack: tuple[nn.Parameter, ...]) -> torch.Tensor:
-    """Parameters one behind the other, in the type in which products run here."""
-    parts = [parameter.detach().to(product_type(parameter)) for parameter in stack]
+    """Parameters one behind the other, in the dtype of products."""
+    parts = [parameter.detach().to(product_dtype(parameter)) for parameter in stack]
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _run(operation: type[torch.autograd.Function], *inputs: Any) -> Any:
-    """An operation; where nothing is differentiated its forward pass alone, without what autograd does around it."""
-    return operation.apply(*inputs) if torch.is_grad_enabled() else operation.forward(_Unkept(), *inputs)
+    """Apply an operation; without gradients its forward pass alone, which spares autograd's overhead."""
+    return operation.apply(*inputs) if torch.is_grad_enabled() else operation.forward(_NoContext(), *inputs)
 
 
-class _Unkept:
-    """A context that is thrown away, and with it whatever a forward pass notes in it."""
+class _NoContext:
+    """A context for a forward pass without a backward pass; nothing is saved."""
 
     def save_for_backward(self, *tensors: torch.Tensor | None) -> None:
-        """Nobody will ask for them."""
+        """Saves nothing."""
 
     def set_materialize_grads(self, value: bool) -> None:
-        """There will be none."""
+        """Sets nothing."""
 
 
 class _Embed(torch.autograd.Function):
@@ -262,99 +263,99 @@ class _Embed(torch.autograd.Function):
         if tokens is not None:
             tokens.index_add_(0, tokens_BT.flatten(), grad_x_BTK.flatten(0, 1))
         if positions is not None:
-            if len(position_BT) < len(grad_x_BTK):  # the same in all lanes
+            if len(position_BT) < len(grad_x_BTK):  # the same in all batch rows
                 grad_x_BTK = grad_x_BTK.sum(0, keepdim=True)
             positions.index_add_(0, position_BT.flatten(), grad_x_BTK.flatten(0, 1))
         return (None,) * 6
 
 
 class _NormProject(torch.autograd.Function):
-    """Add, normalise and, with a product, project."""
+    """Add, normalise and, with a weight, project."""
 
     @staticmethod
     def forward(
         ctx: Any, x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, grad_bias_of_added: torch.Tensor | None,
-        step: FusedBackward, norm: Module, factor: CastWeight | None, means: int,
+        step: FusedBackward, norm: Module, cast: CastWeight | None, means: int,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:  # fmt: skip
         ctx.set_materialize_grads(False)
-        kind = x_BTK.dtype if factor is None else factor.weight.dtype
-        x_BTK, normed_BTK, means_BMK, moments = step.passes.add_norm(x_BTK, added_BTK, norm, kind, means)
+        dtype = x_BTK.dtype if cast is None else cast.weight.dtype
+        x_BTK, normed_BTK, means_BMK, moments = step.pointwise.add_norm(x_BTK, added_BTK, norm, dtype, means)
         ctx.save_for_backward(x_BTK, moments)
-        ctx.step, ctx.norm, ctx.factor, ctx.kind = step, norm, factor, kind
-        ctx.grad_bias, ctx.kind_of_added = grad_bias_of_added, None if added_BTK is None else added_BTK.dtype
-        return x_BTK, normed_BTK if factor is None else factor.times(normed_BTK), means_BMK
+        ctx.step, ctx.norm, ctx.cast, ctx.dtype = step, norm, cast, dtype
+        ctx.grad_bias, ctx.added_dtype = grad_bias_of_added, None if added_BTK is None else added_BTK.dtype
+        return x_BTK, normed_BTK if cast is None else cast.times(normed_BTK), means_BMK
 
     @staticmethod
     @once_differentiable
     def backward(
         ctx: Any, grad_x_BTK: torch.Tensor | None, grad_value: torch.Tensor, grad_means_BMK: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        (x_BTK, moments), step, norm, factor = ctx.saved_tensors, ctx.step, ctx.norm, ctx.factor
-        gradient, low, normed = step.passes.add_norm_backward(
-            grad_value if factor is None else factor.back(grad_value),
-            grad_x_BTK, grad_means_BMK, x_BTK, moments, norm, ctx.kind_of_added or x_BTK.dtype,
-            None if factor is None else ctx.kind,
+        (x_BTK, moments), step, norm, cast = ctx.saved_tensors, ctx.step, ctx.norm, ctx.cast
+        gradient, low, normed = step.pointwise.add_norm_backward(
+            grad_value if cast is None else cast.backward(grad_value),
+            grad_x_BTK, grad_means_BMK, x_BTK, moments, norm, ctx.added_dtype or x_BTK.dtype,
+            None if cast is None else ctx.dtype,
             (*(step.totals.of(stack) for stack in _of_norm(norm)), ctx.grad_bias),
         )  # fmt: skip
-        if factor is not None:
-            factor.add_by_weight(normed, grad_value)
-        return gradient, None if ctx.kind_of_added is None else low, *[None] * 5
+        if cast is not None:
+            cast.add_weight_gradient(normed, grad_value)
+        return gradient, None if ctx.added_dtype is None else low, *[None] * 5
 
 
 class _Means(torch.autograd.Function):
-    """Over stretches of positions."""
+    """Means over stretches of positions."""
 
     @staticmethod
     def forward(ctx: Any, x_BTK: torch.Tensor, count: int, step: FusedBackward) -> torch.Tensor:
         ctx.step, ctx.positions = step, x_BTK.shape[1]
-        return step.passes.stretch_means(x_BTK, count)
+        return step.pointwise.stretch_means(x_BTK, count)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_means_BMK: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return ctx.step.passes.stretch_means_backward(grad_means_BMK, ctx.positions), None, None
+        return ctx.step.pointwise.stretch_means_backward(grad_means_BMK, ctx.positions), None, None
 
 
 class _Project(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows_BTK: torch.Tensor, factor: CastWeight) -> torch.Tensor:
-        ctx.kind, ctx.factor = rows_BTK.dtype, factor
-        rows_BTK = rows_BTK.to(factor.weight.dtype)
+    def forward(ctx: Any, rows_BTK: torch.Tensor, cast: CastWeight) -> torch.Tensor:
+        ctx.dtype, ctx.cast = rows_BTK.dtype, cast
+        rows_BTK = rows_BTK.to(cast.weight.dtype)
         ctx.save_for_backward(rows_BTK)
-        return factor.times(rows_BTK)
+        return cast.times(rows_BTK)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         [rows_BTK] = ctx.saved_tensors
-        ctx.factor.add_by_weight(rows_BTK, grad_value)
-        return ctx.factor.back(grad_value).to(ctx.kind), None
+        ctx.cast.add_weight_gradient(rows_BTK, grad_value)
+        return ctx.cast.backward(grad_value).to(ctx.dtype), None
 
 
 class _ActivateProject(torch.autograd.Function):
-    """An activation and a product."""
+    """Activate and project."""
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: torch.Tensor, grad_bias: torch.Tensor | None, factor: CastWeight,
+        ctx: Any, hidden: torch.Tensor, grad_bias: torch.Tensor | None, cast: CastWeight,
         activate: Activation, activate_backward: Activation,
     ) -> torch.Tensor:  # fmt: skip
         ctx.save_for_backward(hidden)
-        ctx.grad_bias, ctx.factor, ctx.activate_backward = grad_bias, factor, activate_backward
-        return factor.times(activate(hidden))
+        ctx.grad_bias, ctx.cast, ctx.activate_backward = grad_bias, cast, activate_backward
+        return cast.times(activate(hidden))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         [hidden] = ctx.saved_tensors
-        gradient, active = ctx.activate_backward(hidden, ctx.factor.back(grad_value), ctx.grad_bias)
-        ctx.factor.add_by_weight(active, grad_value)
+        gradient, active = ctx.activate_backward(hidden, ctx.cast.backward(grad_value), ctx.grad_bias)
+        ctx.cast.add_weight_gradient(active, grad_value)
         return gradient, *[None] * 4
 
 
 class _Heads(torch.autograd.Function):
-    """Queries, keys and values as views of what made them, or of that rotated; the backward pass puts their gradients
-    side by side."""
+    """Queries, keys and values as views, with rotary position embeddings where a family has them; the backward pass
+    puts their gradients side by side."""
 
     @staticmethod
     def forward(
@@ -364,7 +365,7 @@ class _Heads(torch.autograd.Function):
         ctx.grad_bias, ctx.step = grad_bias, step
         ctx.save_for_backward(cos_TD, sin_TD)
         if cos_TD is not None and sin_TD is not None:
-            value = step.passes.apply_rotary(value, cos_TD, sin_TD, block.rotary_heads)
+            value = step.pointwise.apply_rotary(value, cos_TD, sin_TD, block.rotary_heads)
         return split_heads(value, block)
 
     @staticmethod
@@ -373,11 +374,11 @@ class _Heads(torch.autograd.Function):
         parts = tuple(part.transpose(1, 2).flatten(2) for part in grad_parts)
         cos_TD, sin_TD = ctx.saved_tensors
         cos_sin = None if cos_TD is None else (cos_TD, sin_TD)
-        return ctx.step.passes.join(parts, ctx.grad_bias, cos_sin), *[None] * 5
+        return ctx.step.pointwise.join(parts, ctx.grad_bias, cos_sin), *[None] * 5
 
 
 class _Biased(torch.autograd.Function):
-    """The identity, which adds up a bias's gradient where no other operation does."""
+    """The identity; its backward pass accumulates a bias's gradient, where no other operation does."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, grad_bias: torch.Tensor, step: FusedBackward) -> torch.Tensor:
@@ -387,5 +388,5 @@ class _Biased(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_value: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        ctx.step.passes.add_columns(grad_value, ctx.grad_bias)
+        ctx.step.pointwise.add_columns(grad_value, ctx.grad_bias)
         return grad_value, None, None

@@ -1,12 +1,12 @@
-"""Matrix products of a training step: in which type they run, and how a weight's gradient is added up."""
+"""Matrix products of a training step: their dtype, and the accumulation of a weight's gradient."""
 
 from __future__ import annotations
 
 import torch
 
 
-def product_type(weight: torch.Tensor) -> torch.dtype:
-    """What autocast makes of a weight here."""
+def product_dtype(weight: torch.Tensor) -> torch.dtype:
+    """The dtype that autocast gives a weight here, or its own."""
     device = weight.device.type
     if device == "meta":  # which autocast does not know
         return weight.dtype
@@ -14,7 +14,7 @@ def product_type(weight: torch.Tensor) -> torch.dtype:
 
 
 def add_product(total: torch.Tensor | None, one: torch.Tensor, other: torch.Tensor) -> None:
-    """Add one matrix, transposed, times another to a total, if there is one, without rounding on the way."""
+    """Add one matrix, transposed, times another to a total, if there is one; on a GPU without rounding on the way."""
     if total is None:
         return
     if total.dtype == one.dtype:
@@ -22,4 +22,4 @@ def add_product(total: torch.Tensor | None, one: torch.Tensor, other: torch.Tens
     elif total.is_cuda:
         torch.addmm(total, one.t(), other, out_dtype=total.dtype, out=total)
     else:
-        total += one.t() @ other  # a CPU's products have no other type than their factors'
+        total += one.t() @ other  # on a CPU a product has its factors' dtype

@@ -1,9 +1,9 @@
-"""The passes over memory between a block's matrix products, forward and backward, operation by operation.
+"""Reference operations between a block's matrix products, forward and backward, by torch's own operations.
 
-`kernels.py` has the same functions for a GPU, each of which goes over memory once. Gradients of vectors are added to
-`total`, where there is one.
+`triton/pointwise.py` has the same functions as fused kernels. Gradients of biases and norms are added to `total`, where
+there is one.
 
-Shape suffixes: B lanes, T positions, K hidden size, C columns, D head size, N rows, V vocabulary, padded.
+Shape suffixes: B batch rows, T positions, K hidden size, C columns, D head size, N rows, V vocabulary, padded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from recur_tune.common.windowing import NOT_SCORED
 from recur_tune.ops.body import CosSin, Module
 
-_ROWS_AT_A_TIME = 512  # whose probabilities exist in single precision
+_ROWS_AT_A_TIME = 512  # rows whose probabilities exist in single precision
 
 _GELU_SLOPE = 2 * sqrt(2 / pi)  # GELU is x times the sigmoid of x (slope + bend x²), approximated by a tanh:
 _GELU_BEND = 0.044715 * _GELU_SLOPE  # (1 + tanh(y)) / 2 = sigmoid(2 y)
@@ -26,16 +26,19 @@ Total = torch.Tensor | None
 
 
 def add_norm(
-    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, kind: torch.dtype, means: int
+    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, dtype: torch.dtype, means: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """A sum, its norm as a `kind` of number, the sum's means over so many stretches of positions if they are wanted,
-    and for the backward pass every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of
-    the root mean square."""
+    """Residual addition and norm.
+
+    Returns the sum, its norm in `dtype`, the sum's means over so many stretches of positions (None where `means` is 0),
+    and for the backward pass every row's mean and inverse standard deviation; for RMSNorm, its inverse root mean
+    square.
+    """
     if added_BTK is not None:
         x_BTK = x_BTK + added_BTK
     normed_BTK, *moments = _norm(x_BTK, norm)
     means_BMK = stretch_means(x_BTK, means) if means else None
-    return x_BTK, normed_BTK.to(kind), means_BMK, torch.stack(moments)
+    return x_BTK, normed_BTK.to(dtype), means_BMK, torch.stack(moments)
 
 
 def add_norm_backward(
@@ -45,22 +48,22 @@ def add_norm_backward(
     x_BTK: torch.Tensor,
     moments: torch.Tensor,
     norm: Module,
-    kind: torch.dtype,
-    kind_of_norm: torch.dtype | None,
+    dtype: torch.dtype,
+    norm_dtype: torch.dtype | None,
     totals: tuple[Total, Total, Total],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """The gradient with respect to the sum, the same as a `kind` of number, and the norm once more if it is wanted.
+    """The gradient with respect to the sum, the same in `dtype`, and the recomputed norm.
 
     Args:
         grad_normed_BTK: The gradient with respect to the norm.
-        grad_x_BTK: What else is known of the gradient with respect to the sum.
+        grad_x_BTK: The gradient with respect to the sum, from its other uses.
         grad_means_BMK: The gradient with respect to the sum's means over stretches of positions.
         x_BTK: The sum.
-        moments: What `add_norm` gave for this.
-        norm: Whose weight and bias these are.
-        kind: A type for the second of the results.
-        kind_of_norm: A type for the third, or None.
-        totals: Of the norm's weight, of its bias, and of a bias that was part of what was added.
+        moments: The last result of `add_norm`.
+        norm: The module with weight and bias.
+        dtype: Of the second result.
+        norm_dtype: Of the third; None leaves it out.
+        totals: Accumulators for the norm's weight, its bias, and the bias of the product that was added.
     """
     grad_normed_BTK = grad_normed_BTK.to(x_BTK.dtype)
     if is_rms(norm):
@@ -79,13 +82,13 @@ def add_norm_backward(
     if of_bias is not None and grad_bias is not None:
         of_bias += grad_bias
     add_columns(gradient, of_added)
-    normed = None if kind_of_norm is None else _norm(x_BTK, norm)[0].to(kind_of_norm)
-    return gradient, gradient.to(kind), normed
+    normed = None if norm_dtype is None else _norm(x_BTK, norm)[0].to(norm_dtype)
+    return gradient, gradient.to(dtype), normed
 
 
 def stretches(positions: int, count: int) -> list[tuple[int, int]]:
-    """Parts of a window: stretches of 1, 2, 4, ... positions from its end, and the last is what is left. Where a short
-    window has nothing left a stretch is empty."""
+    """A window in stretches of 1, 2, 4, ... positions from its end; the last has all that are left. In a short window
+    stretches may be empty."""
     found, end = [], positions
     for number in range(count):
         begin = 0 if number == count - 1 else max(0, end - 2**number)
@@ -104,26 +107,26 @@ def stretch_means(x_BTK: torch.Tensor, count: int) -> torch.Tensor:
 
 def stretch_means_backward(grad_means_BMK: torch.Tensor, positions: int) -> torch.Tensor:
     """The gradient with respect to so many positions."""
-    lanes, _, size = grad_means_BMK.shape
-    gradient = grad_means_BMK.new_zeros(lanes, positions, size)
+    batch_size, _, size = grad_means_BMK.shape
+    gradient = grad_means_BMK.new_zeros(batch_size, positions, size)
     _add_spread(gradient, grad_means_BMK)
     return gradient
 
 
 def _add_spread(gradient: torch.Tensor, grad_means_BMK: torch.Tensor) -> None:
-    """Add to every position its part of the gradient with respect to means."""
+    """Add the gradient with respect to means to the positions that they are of."""
     for number, (begin, end) in enumerate(stretches(gradient.shape[1], grad_means_BMK.shape[1])):
         if end > begin:
             gradient[:, begin:end].add_(grad_means_BMK[:, number : number + 1], alpha=1 / (end - begin))
 
 
 def gelu(hidden: torch.Tensor) -> torch.Tensor:
-    """In its approximation by a tanh."""
+    """GELU in its tanh approximation."""
     return F.gelu(hidden, approximate="tanh")
 
 
 def gelu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient with respect to `hidden`, and what the function made of it once more."""
+    """The gradient with respect to `hidden`, and the recomputed activation."""
     if hidden.device.type == "cpu" and hidden.dtype != torch.bfloat16:  # which would round every operation's result
         gradient, active = _gelu_backward_by_sigmoid(hidden, grad_active)
     else:
@@ -133,8 +136,8 @@ def gelu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Total)
 
 
 def _gelu_backward_by_sigmoid(hidden: torch.Tensor, grad_active: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Both from one sigmoid, in less than half the time: a CPU's tanh takes three times as long, and torch's backward
-    pass has one of its own. With s the sigmoid of y, the derivative of x s is s + x y' s (1 - s)."""
+    """Both from one sigmoid, in less than half the time: on a CPU tanh takes three times as long, and torch's backward
+    pass computes it again. With s the sigmoid of y, the derivative of x s is s + x y' s (1 - s)."""
     slope, square = hidden.new_full((), _GELU_SLOPE), hidden * hidden
     sigmoid = torch.add(slope, square, alpha=_GELU_BEND).mul_(hidden).sigmoid_()
     gradient = torch.add(slope, square, alpha=3 * _GELU_BEND, out=square).mul_(hidden)
@@ -143,13 +146,13 @@ def _gelu_backward_by_sigmoid(hidden: torch.Tensor, grad_active: torch.Tensor) -
 
 
 def swiglu(hidden: torch.Tensor) -> torch.Tensor:
-    """The first half through SiLU, times the other."""
+    """SwiGLU: SiLU of the first half, times the other."""
     gate, up = hidden.chunk(2, dim=-1)
     return F.silu(gate) * up
 
 
 def swiglu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient with respect to `hidden`, and what the function made of it once more."""
+    """The gradient with respect to `hidden`, and the recomputed activation."""
     gate, up = hidden.chunk(2, dim=-1)
     open_gate = F.silu(gate)
     gradient = torch.empty_like(hidden)
@@ -161,15 +164,17 @@ def swiglu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Tota
 
 
 def apply_rotary(
-    qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, back: bool = False
+    qkv_BTC: torch.Tensor, cos_TD: torch.Tensor, sin_TD: torch.Tensor, heads: int, inverse: bool = False
 ) -> torch.Tensor:
-    """Rotary positions: the first so many heads rotated, or rotated back, each pair of numbers (one of a head's first
-    half, one of its second) by its position's angle; the rest as it is."""
+    """Rotary position embeddings of the first so many heads, or their inverse; the other heads stay as they are.
+
+    Each pair of numbers, one of a head's first half and one of its second, is rotated by its position's angle.
+    """
     columns = heads * cos_TD.shape[-1]
     x = qkv_BTC[..., :columns].unflatten(-1, (heads, -1))
     first, second = x.chunk(2, dim=-1)
     cos, sin = cos_TD[:, None].to(x.dtype), sin_TD[:, None].to(x.dtype)
-    across = torch.cat([second, -first] if back else [-second, first], dim=-1)
+    across = torch.cat([second, -first] if inverse else [-second, first], dim=-1)
     rotated = x * cos + across * sin
     return torch.cat([rotated.flatten(-2), qkv_BTC[..., columns:]], dim=-1)
 
@@ -181,45 +186,57 @@ def join(
     down: int | torch.Tensor = 0,
     rows: int | None = None,
 ) -> torch.Tensor:
-    """Gradients of queries, keys and values side by side; where the first two were rotated, rotated back. Of a packed
-    window so many rows, which lie so far down in all lanes, or in each by its own."""
+    """Gradients of queries, keys and values side by side; with `cos_sin` the first two are rotated back.
+
+    Args:
+        parts: The three gradients.
+        total: Accumulator of the bias's gradient.
+        cos_sin: Rotary positions of queries and keys.
+        down: Where a packed window's own rows begin, for all batch rows or for each.
+        rows: How many these are; None: all.
+    """
     joined = torch.cat(parts, dim=-1)
     if rows is not None:
         joined = move(joined, -down, rows)
     if cos_sin is not None:
         columns, size = joined.shape[-1] - parts[-1].shape[-1], cos_sin[0].shape[-1]
-        joined = apply_rotary(joined, *cos_sin, columns // size, back=True)
+        joined = apply_rotary(joined, *cos_sin, columns // size, inverse=True)
     add_columns(joined, total)
     return joined
 
 
 def move(x_BTC: torch.Tensor, down: int | torch.Tensor, rows: int) -> torch.Tensor:
-    """So many rows of every lane, moved down, by as much in all lanes or in each by its own; zero where none comes
-    from."""
-    lanes, source_rows, _ = x_BTC.shape
+    """Shift positions by `down`, one number for all batch rows or one for each, into `rows` positions of zeros."""
+    batch_size, source_rows, _ = x_BTC.shape
     if isinstance(down, int):
         begin, end = max(0, -down), min(source_rows, rows - down)
         return F.pad(x_BTC[:, begin:end], (0, 0, begin + down, rows - end - down))
-    lane, row = torch.arange(lanes, device=x_BTC.device)[:, None], torch.arange(rows, device=x_BTC.device)
+    batch, row = torch.arange(batch_size, device=x_BTC.device)[:, None], torch.arange(rows, device=x_BTC.device)
     source_BT = row - down[:, None]
     inside_BT = (source_BT >= 0) & (source_BT < source_rows)
-    return x_BTC[lane, source_BT.clamp(0, source_rows - 1)] * inside_BT[..., None]
+    return x_BTC[batch, source_BT.clamp(0, source_rows - 1)] * inside_BT[..., None]
 
 
 def pack(
     extra_BMC: torch.Tensor, x_BTC: torch.Tensor, seen_B: torch.Tensor | None, places_MC: torch.Tensor | None
 ) -> torch.Tensor:
-    """A window's rows, and in their last columns what is inserted: before the window what a lane sees of it, counted
-    from the last, and the rest behind; None: all is seen. A place may add something to the row that stands there."""
+    """Queries, keys and values of a window with inserted keys and values, which are their last columns.
+
+    Args:
+        extra_BMC: What is inserted: before the window the last `seen_B` rows of it, and behind the window the others.
+        x_BTC: The window's.
+        seen_B: How many inserted rows each batch row sees; None: all.
+        places_MC: Added to the inserted rows by the place where they stand.
+    """
     inserted, positions = extra_BMC.shape[1], x_BTC.shape[1]
     packed_BSC = move(x_BTC, inserted if seen_B is None else seen_B, inserted + positions)
-    lane, row = _where_inserted(packed_BSC, inserted, seen_B)
-    packed_BSC[lane, row, -extra_BMC.shape[2] :] = in_places(extra_BMC, places_MC, seen_B).to(x_BTC.dtype)
+    batch, row = _where_inserted(packed_BSC, inserted, seen_B)
+    packed_BSC[batch, row, -extra_BMC.shape[2] :] = in_places(extra_BMC, places_MC, seen_B).to(x_BTC.dtype)
     return packed_BSC
 
 
 def in_places(extra_BMC: torch.Tensor, places_MC: torch.Tensor | None, seen_B: torch.Tensor | None) -> torch.Tensor:
-    """What is inserted, and what is added to it by the places where it stands: those that are seen at the first."""
+    """Inserted rows plus what their places add; the rows that are seen stand at the first places."""
     if places_MC is None or seen_B is None:
         return extra_BMC if places_MC is None else extra_BMC + places_MC
     number_M = torch.arange(len(places_MC), device=seen_B.device)
@@ -228,16 +245,16 @@ def in_places(extra_BMC: torch.Tensor, places_MC: torch.Tensor | None, seen_B: t
 
 
 def grad_extra(parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None) -> torch.Tensor:
-    """The gradient by what is inserted, so many rows, from those of all keys and values, each [B, S, C]."""
-    lane, row = _where_inserted(parts[0], inserted, seen_B)
-    return torch.cat([part[lane, row] for part in parts], dim=-1)
+    """The gradient with respect to the inserted rows, from those of all keys and values, each [B, S, C]."""
+    batch, row = _where_inserted(parts[0], inserted, seen_B)
+    return torch.cat([part[batch, row] for part in parts], dim=-1)
 
 
 def grad_places(
-    parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None, kind: torch.dtype
+    parts: tuple[torch.Tensor, ...], inserted: int, seen_B: torch.Tensor | None, dtype: torch.dtype
 ) -> torch.Tensor:
-    """The same with respect to what so many places add, as a `kind` of number."""
-    grad_place_BMC = torch.cat([part[:, :inserted] for part in parts], dim=-1).to(kind)
+    """The gradient with respect to what the first places add, in `dtype`."""
+    grad_place_BMC = torch.cat([part[:, :inserted] for part in parts], dim=-1).to(dtype)
     if seen_B is None:
         return grad_place_BMC.sum(0)
     is_seen_BM = torch.arange(inserted, device=seen_B.device) < seen_B[:, None]
@@ -245,26 +262,26 @@ def grad_places(
 
 
 def _where_inserted(packed_BSC: torch.Tensor, inserted: int, seen_B: torch.Tensor | None) -> tuple[Any, Any]:
-    """Lanes and rows of a packed window in which what is inserted stands."""
+    """Indices of the inserted rows in a packed window: batch rows and positions."""
     if seen_B is None:
         return slice(None), slice(0, inserted)
-    row_M, lane_B = torch.arange(inserted, device=seen_B.device), torch.arange(len(seen_B), device=seen_B.device)
-    # Rows that are not seen, which would begin before the first place, come round to the end.
-    return lane_B[:, None], (row_M + seen_B[:, None] - inserted) % packed_BSC.shape[1]
+    row_M, batch_B = torch.arange(inserted, device=seen_B.device), torch.arange(len(seen_B), device=seen_B.device)
+    # Rows that are not seen have negative places, which the modulo moves behind the window.
+    return batch_B[:, None], (row_M + seen_B[:, None] - inserted) % packed_BSC.shape[1]
 
 
 def add_columns(gradient: torch.Tensor, total: Total) -> None:
-    """Add the sum over all rows."""
+    """Add the sum over all rows to an accumulator, if there is one."""
     if total is not None:
         total += gradient.flatten(0, -2).sum(0, dtype=total.dtype)
 
 
 def cross_entropy(logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """The summed loss of some rows, and in the logits' place their gradient: softmax minus one-hot, zero where a row is
+    """Cross-entropy, summed over rows. Its gradient overwrites the logits: softmax minus one-hot, zero where a row is
     not scored or a column is padding."""
     losses = []
     for logits, target in zip(logits_NV.split(_ROWS_AT_A_TIME), target_N.split(_ROWS_AT_A_TIME), strict=True):
-        scores_NV = logits[:, :vocabulary].to(sum_type(logits))
+        scores_NV = logits[:, :vocabulary].to(sum_dtype(logits))
         place_N1, scored_N1 = target.clamp(min=0)[:, None], (target != NOT_SCORED).to(scores_NV.dtype)[:, None]
         p_NV = scores_NV.softmax(-1)
         # One exponential for loss and gradient: p of the likeliest is at least 1 / V, while the target's may be zero.
@@ -276,23 +293,23 @@ def cross_entropy(logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: i
     return torch.stack(losses).sum()
 
 
-def sum_type(values: torch.Tensor) -> torch.dtype:
-    """A softmax over a vocabulary wants at least single precision."""
+def sum_dtype(values: torch.Tensor) -> torch.dtype:
+    """The dtype of a softmax over a vocabulary: at least single precision."""
     return torch.promote_types(values.dtype, torch.float32)
 
 
 def is_rms(norm: Module) -> bool:
-    """Whether a norm divides by the root mean square alone, as the Llama family's do."""
+    """Whether a norm is the Llama family's RMSNorm."""
     return hasattr(norm, "variance_epsilon")
 
 
 def rms_norm(x_BTK: torch.Tensor, norm: Module) -> torch.Tensor:
-    """In the precision of what it is given, single at least; transformers' own rounds double precision to single."""
+    """RMSNorm in its input's precision; transformers' own rounds double precision to single."""
     return F.rms_norm(x_BTK, norm.weight.shape, norm.weight, norm.variance_epsilon)
 
 
 def _norm(x_BTK: torch.Tensor, norm: Module) -> tuple[torch.Tensor, ...]:
-    """With what the backward pass wants of every row."""
+    """LayerNorm or RMSNorm, and the moments that its backward pass needs."""
     if is_rms(norm):
         scale = (x_BTK.square().mean(-1, keepdim=True) + norm.variance_epsilon).rsqrt()
         return x_BTK * scale * norm.weight, scale
@@ -302,7 +319,7 @@ def _norm(x_BTK: torch.Tensor, norm: Module) -> tuple[torch.Tensor, ...]:
 def _rms_norm_backward(
     grad_normed_BTK: torch.Tensor, x_BTK: torch.Tensor, scale_BT1: torch.Tensor, norm: Module
 ) -> tuple[torch.Tensor, torch.Tensor, None]:
-    """Gradients with respect to what is normed and to the weight."""
+    """Gradients with respect to the input and the weight; there is no bias."""
     unit_BTK = x_BTK * scale_BT1
     grad_unit_BTK = grad_normed_BTK * norm.weight
     along_BT1 = (grad_unit_BTK * unit_BTK).mean(-1, keepdim=True)

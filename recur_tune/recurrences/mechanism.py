@@ -1,7 +1,6 @@
-"""Mechanism: all that the rest of recur-tune knows of one way to pass a state from window to window.
+"""Mechanism: the description of one way to pass a state from window to window.
 
-Nothing here imports torch: flags, checks, closed-form costs and pictures need a mechanism's description, and only a
-model needs its module.
+It needs no torch: flags, checks, closed-form costs and pictures use the description, and only a model loads the module.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from recur_tune.common.windowing import Windowing
 
 
 class Mark(NamedTuple):
-    """How the trials of one kind are drawn.
+    """How a mechanism's trials are drawn.
 
     Attributes:
-        word: What a legend calls them.
+        word: Its name in legends.
         marker: matplotlib's name of the shape.
         symbol: plotly's.
-        colour: Where no second cost gives one.
+        colour: Where colour does not show a second cost.
     """
 
     word: str
@@ -35,13 +34,12 @@ class Mark(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Forward FLOPs of one window as kernels are charged, whole squares of attention included.
+    """Forward FLOPs of one window as kernels compute them: attention over the whole square, masked half included.
 
     Attributes:
         made: Making the state that the window leaves.
         used: Using the state of the window before.
-        carried: Bringing that state into the one that the window leaves, beyond making it: what a document's first
-            window does not do.
+        carried: Merging that state into the one that the window leaves; a document's first window does not.
     """
 
     made: float
@@ -57,31 +55,30 @@ class Work(NamedTuple):
 )
 @dataclass(frozen=True)
 class Mechanism:
-    """A recurrence: its fields, where its module is, and what can be told of it without building it.
+    """A recurrence: its fields, its module's place, and its costs and properties.
 
     Attributes:
-        name: What users write; also in tables and files.
-        spec: Its fields, a frozen pydantic model; each has a default and a description, the most telling first.
+        name: In commands, tables and files.
+        spec: Its fields, a frozen pydantic model; each has a default and a description, the most important first.
         module: Where its `Recurrence` (recur_tune.recurrences.seam) is, as `package.module:Class`.
         summary: One line for `--help` and the docs.
         mark: How its trials are drawn; None takes the next free one.
-        first: Trials that a search tries first, by their role; of fields that they do not name windows are the
-            baseline's and others are drawn.
-        aliases: Other names that are understood.
-        flops: Forward FLOPs that it adds to a window, a position's attention counted over what it sees; None has
-            them counted by torch.
-        work: The same as kernels are charged, for training; None has it counted by torch.
-        state_floats: Numbers in the state of one text; None has them counted by torch.
-        from_the_start: Whether a document's first window has a state as well, a learned one.
-        stops_gradients: Whether no gradient goes from a window to the one before, as its module says too.
-        bidirectional: Whether it connects an encoder's windows too, which end in padding.
-        leaves_overlap_out: Whether what the next window reads again is not in the state; a step's memory then depends
-            on the overlap.
-        kept_as_read: Whether a state's numbers have the precision in which a window is read; else single precision.
-        positions: Given a spec and a body's shape, the positions that its rows take beside a window's own.
+        first: Trials that a search tries first, by their role. Of fields that they do not set, windows are the
+            baseline's and others are sampled.
+        aliases: Other names for it.
+        flops: Forward FLOPs that it adds to a window, attention counted over visible positions; None: torch counts.
+        work: The same as kernels compute it, for training; None: torch counts.
+        state_floats: Numbers in the state of one batch row; None: they are counted.
+        from_the_start: Whether a document's first window has a state too, a learned one.
+        stops_gradients: Whether no gradient goes from a window to the one before; its module says the same.
+        bidirectional: Whether it also connects an encoder's windows, which end in padding.
+        leaves_overlap_out: Whether tokens that the next window reads again are left out of the state; a step's memory
+            then depends on the overlap.
+        kept_as_read: Whether a state has the dtype of a window's products; else it has single precision.
+        positions: Given a spec and a body's shape, how many of the base's positions its rows take.
         flops_independent_fields: Fields that enter no matrix product.
         state_independent_fields: Fields that the size of the state does not depend on.
-        check: Given a spec, a body's shape and its name, one sentence on what the body cannot do, or None.
+        check: Given a spec, a body's shape and its name, a sentence on what the body does not support, or None.
     """
 
     name: str
@@ -105,7 +102,7 @@ class Mechanism:
     check: Callable[[Any, Shape, str], str | None] = lambda spec, shape, base: None
 
     def load(self) -> Any:
-        """Import its module; that takes torch's seconds."""
+        """Import its module, which loads torch and so takes seconds."""
         place, _, name = self.module.partition(":")
         return getattr(importlib.import_module(place), name)
 

@@ -1,4 +1,4 @@
-"""Recurrences: one mechanism a file."""
+"""A mechanism's module by its name. Beside a saved model a file that knows one recurrence replaces this one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from recur_tune.recurrences.seam import Recurrence
 
 
 def module_of(kind: str) -> type[Recurrence]:
-    """The module of a mechanism, by the name that a configuration has for it."""
+    """The class of the mechanism that a configuration calls `kind`."""
     from recur_tune.recurrences.registry import MECHANISMS, canonical
 
     return MECHANISMS[canonical(kind)].load()

@@ -1,1 +1,1 @@
-"""What a search found, as pages and pictures to look at and to send: made from its directory alone."""
+"""Search directory -> SearchView -> figures -> a page and pictures to look at and to send."""

@@ -1,4 +1,4 @@
-"""Several searches side by side, as far as their numbers mean the same."""
+"""Comparison of several searches, in the objectives that mean the same in all of them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.units import format_count, format_duration
 from recur_tune.config.trial import TrialConfig
 from recur_tune.report.figures.front import Front, Group, thin_names
-from recur_tune.report.figures.marks import COLOURS, SYMBOLS, Figure, Kind, Panel, layout
+from recur_tune.report.figures.style import COLOURS, SYMBOLS, Figure, MarkerStyle, Panel, layout
 from recur_tune.report.page import cell, page, section, table
-from recur_tune.report.reading import SearchView, read_search
+from recur_tune.report.search_view import SearchView, read_search
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front, hypervolume
 from recur_tune.search.record.objectives import OBJECTIVES, Objective
 from recur_tune.search.record.state import TrialRecord, values_of
 
-_PER_TOKEN = ("token_perplexity", "loss")  # mean nothing across tokenizers
+_PER_TOKEN = ("token_perplexity", "loss")  # not comparable across tokenizers
 _HEIGHT = 560
 _LONGEST_FILE_NAME = 120
 
@@ -35,11 +35,11 @@ class Comparison:
     searches: list[SearchView]
     quality: Objective
     costs: list[Objective]
-    remarks: list[str]  # what cannot be compared, and what only with care
+    remarks: list[str]  # what cannot be compared, or only with care
 
     @property
     def title(self) -> str:
-        """All names."""
+        """The names of all searches."""
         *names, last = (search.name for search in self.searches)
         return f"{', '.join(names)} and {last}"
 
@@ -55,7 +55,7 @@ class Comparison:
 
     @cached_property
     def reference(self) -> list[float]:
-        """One point for all: the worst of their own where each has one, else a twentieth beyond the worst on any."""
+        """Common reference point: the worst of the searches' own, or 5 % beyond the worst trial of any front."""
         found = []
         for name in self.objectives:
             own = [search.state.reference.get(name, math.nan) for search in self.searches]
@@ -99,8 +99,8 @@ class Comparison:
             for name, value in zip(self.objectives, self.reference, strict=True)
         )
         caption = (
-            "Lower and further left is better: a shape and colour for each search, a black edge where no other trial "
-            f"of the same search is better in everything. Common reference of the hypervolumes: {worst}."
+            "Lower and further left is better: a shape and colour for each search, a black edge on its "
+            f"own front. Common reference of the hypervolumes: {worst}."
         )
         title = f"{self.quality.title.capitalize()} against {cost.title}"
         figure = {"data": traces, "layout": layout(_HEIGHT, **axes)}
@@ -111,11 +111,11 @@ class Comparison:
         colour = COLOURS[(at + at // len(SYMBOLS)) % len(COLOURS)]
         on_front = {trial.number for trial in self.fronts[at]}
         beaten = [trial for trial in complete if trial.number not in on_front]
-        look = Kind(self.searches[at].name, SYMBOLS[at % len(SYMBOLS)], "solid", colour)
+        look = MarkerStyle(self.searches[at].name, SYMBOLS[at % len(SYMBOLS)], "solid", colour)
         return Group(look, self.fronts[at], beaten)
 
     def _traces(self, at: int, drawn: Front) -> list[Figure]:
-        """What is drawn of a search, under its name; a page tells its trials from those of the others."""
+        """A search's traces under its name; on a page its trials have keys of their own."""
         traces = replace(drawn, groups=[drawn.groups[at]]).traces()
         for trace in traces:
             trace.update(name=self.searches[at].name, showlegend="text" in trace)
@@ -125,7 +125,7 @@ class Comparison:
 
 
 def comparison(results: Path, names: Sequence[str]) -> Comparison:
-    """Read searches and find what can be compared among them; where nothing can, that is one sentence."""
+    """Read searches and find the objectives that they share; refuse where there is none."""
     if len(names) < 2:
         raise UserError("names: it takes two searches to compare; `recur-tune status` lists them.")
     if twice := [name for name in names if list(names).count(name) > 1]:
@@ -159,13 +159,13 @@ def compare_page(made: Comparison) -> str:
 
 
 def default_file(names: Sequence[str]) -> str:
-    """What a comparison is called when nobody says."""
+    """Default file name of a comparison."""
     joined = f"compare-{'-'.join(names)}"
     return f"{joined if len(joined) <= _LONGEST_FILE_NAME else f'compare-{names[0]}-and-{len(names) - 1}-more'}.html"
 
 
 def _quality(searches: Sequence[SearchView]) -> tuple[Objective, list[str]]:
-    """A quality that means the same in all searches, and what had to be left out for it."""
+    """A quality that means the same in all searches, and a remark where it is not their own."""
     first = [name for name in searches[0].spec.objectives if OBJECTIVES[name].kind == "quality"]
     shared = [name for name in first if _all_minimise(searches, name)]
     why = ""
@@ -181,24 +181,24 @@ def _quality(searches: Sequence[SearchView]) -> tuple[Objective, list[str]]:
         why = f"the searches do not minimise the same quality ({each})"
     for name in [*shared, "bits_per_byte"]:
         if all(_complete(search, [name]) for search in searches):
-            instead = f"{why[:1].upper()}{why[1:]}; this compares {OBJECTIVES[name].title} instead."
+            instead = f"{why[:1].upper()}{why[1:]}; this page compares {OBJECTIVES[name].title} instead."
             return OBJECTIVES[name], [instead] if why else []
     raise UserError(f"names: {why or 'their values are no numbers'}; bits_per_byte could be, but not all have it.")
 
 
 def _cautions(searches: Sequence[SearchView]) -> list[str]:
-    """Differences that a reader has to keep in mind."""
+    """Differences between the searches that a reader should know."""
     found = []
     budgets = {search.name: search.spec.budget.tokens for search in searches}
     if len(set(budgets.values())) > 1:
         each = ", ".join(f"{format_count(tokens)} in {name}" for name, tokens in budgets.items())
         found.append(
-            f"A trial's budget is not the same in all of them ({each} tokens), which alone makes a difference."
+            f"A trial's budget is not the same in all of them ({each} tokens), which alone changes the quality."
         )
     sizes = {search.name: _first_config(search).validation_size for search in searches}
     if len(set(sizes.values())) > 1:
         each = ", ".join(f"{format_count(size)} tokens in {name}" for name, size in sizes.items())
-        found.append(f"They were validated on different amounts of text ({each}), so small differences say nothing.")
+        found.append(f"They were validated on different amounts of text ({each}), so small differences are noise.")
     return found
 
 

@@ -1,9 +1,8 @@
-"""A search's front as the files beside it: a picture for papers and a page to explore."""
+"""Files of a search's front: a picture for papers and an interactive page."""
 
 from __future__ import annotations
 
 import html
-import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from recur_tune.common.files import whole_folder, write_text
+from recur_tune.common.files import write_text
 from recur_tune.common.units import format_count
-from recur_tune.config.fields import own
+from recur_tune.config.fields import own_values
 from recur_tune.recurrences.registry import canonical
 from recur_tune.report.figures.front import Front, by_kind
 from recur_tune.report.figures.labels import Place, visible, write_names
-from recur_tune.report.figures.marks import GREY, KINDS, layout
-from recur_tune.report.figures.pictures import plot
+from recur_tune.report.figures.pictures import empty_picture, legend_below, plot, save_picture
+from recur_tune.report.figures.style import GREY, STYLES, short
 from recur_tune.search.record.front import front
 from recur_tune.search.record.objectives import OBJECTIVES, Objective
 from recur_tune.search.record.spec import SearchSpec
@@ -31,7 +30,7 @@ if TYPE_CHECKING:  # they take a while to import, and most commands draw nothing
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_PAGE_HEIGHT = 800  # pixels, for which the legend's place is right; a page fills its window
+_PAGE_HEIGHT = 800  # pixels, for which the legend is placed; a page fills its window
 
 
 def draw_front(name: str, spec: SearchSpec, state: SearchState, folder: Path) -> list[Path]:
@@ -44,21 +43,11 @@ def draw_front(name: str, spec: SearchSpec, state: SearchState, folder: Path) ->
 
 def front_picture(state: SearchState, objectives: Sequence[str], path: Path, title: str) -> None:
     """Write a search's trials and its front as a PNG."""
-    write_png(front_figure(state, objectives, title), path)
-
-
-def write_png(figure: Figure, path: Path) -> None:
-    """Write a picture, all of it or nothing."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    image = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(image)
-    with whole_folder(path.parent) as partial:
-        (partial / path.name).write_bytes(image.getvalue())
+    save_picture(front_figure(state, objectives, title), path)
 
 
 def smaller(picture: Path, folder: Path) -> Path:
-    """A picture as wide as MLflow's descriptions, which show every picture in its own size."""
+    """A picture as wide as MLflow's descriptions, which show pictures in full size."""
     from PIL import Image
 
     with Image.open(picture) as image:
@@ -67,7 +56,7 @@ def smaller(picture: Path, folder: Path) -> Path:
 
 
 def front_page(state: SearchState, objectives: Sequence[str], path: Path, title: str) -> None:
-    """Write the same as a page that needs no network."""
+    """Write the same as a page that works offline."""
     page = interactive_front(state, objectives, title).to_html(
         include_plotlyjs=True, default_height="95vh", config={"displaylogo": False, "showSendToCloud": False}
     )
@@ -76,19 +65,19 @@ def front_page(state: SearchState, objectives: Sequence[str], path: Path, title:
 
 def front_figure(state: SearchState, objectives: Sequence[str], title: str) -> Figure:
     """Draw a search's trials and its front."""
-    figure, axes = picture(title)
+    figure, axes = empty_picture(title)
     drawn = _read(state, objectives)
-    asked = _figure(drawn)
+    asked = drawn.figure(_PAGE_HEIGHT, top=90, fixed=True)
     if not asked["data"]:
         axes.set(xlabel=drawn.x.title, ylabel=drawn.y.title, xticks=[], yticks=[])
         axes.text(0.5, 0.5, "no trial has values yet", ha="center", color=GREY, transform=axes.transAxes)
         return figure
     plot(axes, asked, names=False)
-    if text := _left_out(axes, drawn.places(drawn.complete), drawn.places(drawn.stopped)):
+    if text := _left_out(axes, drawn.positions(drawn.complete), drawn.positions(drawn.stopped)):
         axes.annotate(text, (1, 1.01), xycoords="axes fraction", ha="right", va="bottom", fontsize=8, color=GREY)
     entries = axes.get_legend_handles_labels()[0]
     _legend_in_columns(figure, entries[: len(drawn.groups)], entries[len(drawn.groups) :])
-    figure.draw_without_rendering()  # only now does everything have its place, and names can go where there is room
+    figure.draw_without_rendering()  # now everything has its position, and names go where there is room
     figure.set_layout_engine("none")
     named = [one for one in asked["data"] if "text" in one]
     write_names(
@@ -97,40 +86,21 @@ def front_figure(state: SearchState, objectives: Sequence[str], title: str) -> F
     return figure
 
 
-def picture(title: str) -> tuple[Figure, Axes]:
-    """An empty picture of a search."""
-    from matplotlib.figure import Figure
-
-    # Not through pyplot: its figures are global, and a search that draws again and again would collect them.
-    figure = Figure(figsize=(8, 5), dpi=160, layout="constrained")
-    axes = figure.add_subplot()
-    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=14, parse_math=False)
-    return figure, axes
-
-
-def outside_legend(figure: Figure, entries: list[Any], columns: int = 4) -> None:
-    """The legend below the axes."""
-    figure.legend(
-        handles=entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=8, columnspacing=1.5,
-        handletextpad=0.6,
-    )  # fmt: skip
-
-
 def _legend_in_columns(figure: Figure, kinds: list[Any], others: list[Any]) -> None:
-    """The legend in few rows, with everything else right of the kinds."""
+    """The legend in few rows, the recurrences first."""
     from matplotlib.lines import Line2D
 
     rows = 2 if len(kinds) <= 8 else 3
     blanks = [Line2D([], [], linestyle="", label=" ") for _ in range(-len(kinds) % rows)]
     columns = math.ceil((len(kinds) + len(blanks) + len(others)) / rows)
-    outside_legend(figure, [*kinds, *blanks, *others], columns)
+    legend_below(figure, [*kinds, *blanks, *others], columns)
 
 
 def interactive_front(state: SearchState, objectives: Sequence[str], title: str) -> go.Figure:
-    """Draw the same with a trial's parameters under the pointer."""
+    """The same figure with a trial's parameters on hover."""
     import plotly.graph_objects as go
 
-    made = _figure(_read(state, objectives))
+    made = _read(state, objectives).figure(_PAGE_HEIGHT, top=90, fixed=True)
     for trace in made["data"]:
         if numbers := trace.get("customdata"):
             hover = [_hover(state.trials[number], objectives) for number in numbers]
@@ -140,7 +110,7 @@ def interactive_front(state: SearchState, objectives: Sequence[str], title: str)
 
 
 def _read(state: SearchState, objectives: Sequence[str]) -> Front:
-    """What is drawn: trials at full budget, and those that were pruned or are paused before it."""
+    """The trials to draw: those at full budget, and those that were pruned or paused before it."""
     chosen = [OBJECTIVES[name] for name in objectives]
     y = next((objective for objective in chosen if objective.kind == "quality"), chosen[0])
     others = [objective for objective in chosen if objective != y]
@@ -152,14 +122,8 @@ def _read(state: SearchState, objectives: Sequence[str]) -> Front:
     return Front(costs[0], y, costs[1] if len(costs) > 1 else None, groups)
 
 
-def _figure(drawn: Front) -> dict[str, Any]:
-    """The same as a figure; without any trial it is empty."""
-    axes = drawn.axes(fixed=True) if drawn.in_view else {}
-    return {"data": [*drawn.traces(), *drawn.legend()], "layout": layout(_PAGE_HEIGHT, 90, **axes)}
-
-
 def _left_out(axes: Axes, complete: Sequence[Place], stopped: Sequence[Place]) -> str:
-    """In words, the trials that lie outside of the axes."""
+    """How many trials lie outside the axes, in words."""
     more, before = ([place for place in places if not visible(axes, place)] for places in (complete, stopped))
     words = []
     if more:
@@ -172,14 +136,14 @@ def _left_out(axes: Axes, complete: Sequence[Place], stopped: Sequence[Place]) -
 
 
 def _hover(trial: TrialRecord, objectives: Sequence[str]) -> str:
-    """All about a trial, as the page shows it under the pointer."""
+    """A trial's hover text."""
     stopped = trial.state != "complete" and trial.validations
     stood = f", here after {format_count(trial.validations[-1].tokens)} tokens" if stopped else ""
     lines = [f"<b>{trial.name}</b> {trial.state}{f' ({trial.role})' if trial.role else ''}{stood}"]
     for objective in (OBJECTIVES[name] for name in objectives):
         lines.append(f"{objective.title}: {_formatted(trial, objective)}")
-    params = own(trial.params.get("recurrence"), trial.params)
-    lines += [f"{html.escape(name)} = {html.escape(_short(value))}" for name, value in params.items()]
+    params = own_values(trial.params.get("recurrence"), trial.params)
+    lines += [f"{html.escape(name)} = {html.escape(short(value))}" for name, value in params.items()]
     return "<br>".join(lines)
 
 
@@ -187,11 +151,7 @@ def _formatted(trial: TrialRecord, objective: Objective) -> str:
     return objective.format(values_of([trial], objective)[0])
 
 
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
 def _kind(trial: TrialRecord) -> str | None:
-    """Its recurrence where the search decides that; None where all trials are of one kind."""
+    """Its recurrence where the search chooses it; None where the space fixes it."""
     kind = canonical(trial.params.get("recurrence"))
-    return kind if kind in KINDS else None
+    return kind if kind in STYLES else None

@@ -1,4 +1,4 @@
-"""A space as a grid, and how much a function of its trials changes along each axis."""
+"""Grid over a search space, and Sobol's total effects of its parameters."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any
 
 import numpy as np
 
-from recur_tune.config.fields import own
+from recur_tune.config.fields import own_values
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.space import Choice, Fixed, Parameter, Range, Space
 from recur_tune.search.record.spec import SearchSpec
 
-_ALL_OF = 8  # values of a range that are taken one by one
-# Three places that weigh the same and have the mean and variance of all between 0 and 1: Chebyshev's quadrature.
+_ALL_OF = 8  # a range with at most so many values is enumerated
+# Chebyshev's quadrature: three points of equal weight with the mean and variance of the uniform distribution.
 _PLACES = (0.5 - 0.125**0.5, 0.5, 0.5 + 0.125**0.5)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Trials along the axes of a space: through each of many points, a line in the direction of every parameter."""
+    """Trials on lines through many points of a space, one line per point and parameter."""
 
     configs: Sequence[TrialConfig]
-    lines: Mapping[str, np.ndarray]  # by the sampler's names: [line, value] -> place among the trials
-    is_whole: bool  # every point of the space has its lines
+    lines: Mapping[str, np.ndarray]  # by the sampler's names: [line, value] -> index of the trial
+    is_whole: bool  # whether every point of the space has its lines
 
     @classmethod
     def over(cls, spec: SearchSpec, fields: Collection[str], most: int) -> Grid:
-        """Lines in the direction of every parameter that decides these fields; through all points of the space, or
-        through so many drawn ones where there are more. Trials that differ in none of the fields are the same."""
+        """Lines along every parameter that decides these fields, through all points of the space or through `most`
+        random ones. Trials that agree in the fields are one."""
         space = spec.parsed_space
         axes = axes_of(space, fields)
         rest = {name: parameter.extremes()[0] for name, parameter in space.all_parameters.items()}
@@ -39,13 +39,13 @@ class Grid:
         whole = math.prod(shape) <= most
         points = list(itertools.product(*map(range, shape))) if whole else _drawn(shape, most)
         configs: list[TrialConfig] = []
-        known: dict[Any, int] = {}  # places of trials, by their place on the grid and by their fields
+        known: dict[Any, int] = {}  # indices of trials, by their point on the grid and by their fields
 
         def place(point: tuple[int, ...]) -> int:
             if point not in known:
                 values = {name: values[at] for (name, values), at in zip(axes.items(), point, strict=True)}
                 chosen = space.fields_at(rest | values)
-                has = own(chosen.get("recurrence"), chosen)
+                has = own_values(chosen.get("recurrence"), chosen)
                 key = tuple(item for item in has.items() if item[0] in fields)
                 if key not in known:
                     known[key] = len(configs)
@@ -61,10 +61,10 @@ class Grid:
         return cls(configs, lines, whole)
 
     def effects(self, values: np.ndarray) -> dict[str, float]:
-        """Each parameter's share of a function's variance, from its value for every trial; together 1.
+        """Sobol's total effects, normalised to 1, from the function's value for every trial.
 
-        What counts is the variance that is left when only this parameter is unknown: Sobol's total effect. Where
-        nothing changes along an axis its share is exactly 0.
+        A parameter's total effect is the variance that is left when only this parameter is unknown. It is exactly 0
+        where the function is constant along the axis.
         """
         left = dict.fromkeys(self.lines, 0.0)
         for label, places in self.lines.items():
@@ -76,13 +76,13 @@ class Grid:
 
 
 def _drawn(shape: tuple[int, ...], count: int) -> list[tuple[int, ...]]:
-    """Points of a grid by chance, the same every time."""
+    """Random points of a grid, always the same."""
     return list(map(tuple, np.random.default_rng(0).integers(0, shape, (count, len(shape))).tolist()))
 
 
 def axes_of(space: Space, fields: Collection[str]) -> dict[str, Sequence[Any]]:
-    """The values of every parameter that decides one of these fields: its own, one that stands below its values, or one
-    that is a share of it."""
+    """The values of every parameter that decides one of these fields: the field itself, a field below one of its
+    values, or one that is a share of it."""
     parameters = {name: one for name, one in space.all_parameters.items() if not isinstance(one, Fixed)}
     deciding = {name for name, one in parameters.items() if {name, *_below(one)} & set(fields)}
     deciding |= {one.of for name, one in parameters.items() if name in deciding and isinstance(one, Range) and one.of}

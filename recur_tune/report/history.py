@@ -1,7 +1,6 @@
-"""What the log knows and the state forgets: how the hypervolume grew, and which worker trained which trial when.
+"""History of a search from its event log: growth of the hypervolume, and which worker trained which trial when.
 
-Times are seconds of the search's own clock, which stands still while nobody runs it: a search that was stopped in the
-evening and resumed in the morning has no night in its figures.
+Times are seconds in which the search ran: a pause between stop and resume is not in the figures.
 """
 
 from __future__ import annotations
@@ -18,19 +17,19 @@ class Volume:
     """The front's hypervolume from a moment on."""
 
     seconds: float
-    trial: int | None  # the one that had just reached its full budget
+    trial: int | None  # the trial that reached its full budget
     value: float
 
 
 @dataclass(frozen=True)
 class Span:
-    """A worker on a trial, without a break."""
+    """Time that a worker spent on a trial without interruption."""
 
     trial: int
     worker: str  # host and process; empty where it never reported
     start: float
     end: float
-    state: str  # how it ended, `running` where it has not
+    state: str  # how it ended; `running` if it has not
 
     @property
     def seconds(self) -> float:
@@ -39,22 +38,22 @@ class Span:
 
 
 def volumes(events: Iterable[Event], objectives: Sequence[str], reference: Mapping[str, float]) -> list[Volume]:
-    """The hypervolume after every trial at full budget, against one reference; empty while that is not known.
+    """The hypervolume after every trial at full budget, against one reference; empty while the reference is not known.
 
-    The log's end is the last of them, so that a front which has long stood still is seen to.
+    The last point is the end of the log, so that a flat end is drawn.
     """
     if any(objective not in reference for objective in objectives):
         return []
     found, clock, grown = [Volume(0.0, None, 0.0)], 0.0, GrowingFront(reference_point(reference, objectives))
     for clock, event, state in _timed(events):
-        trial = state.trials.get(event.get("trial", -1))  # none where a repetition confirms one
+        trial = state.trials.get(event.get("trial", -1))  # None for a repetition
         if trial is not None and event.get("state") == "complete":
             found.append(Volume(clock, event["trial"], grown.add(trial.values(objectives))))
     return [*found, Volume(clock, None, found[-1].value)]
 
 
 def spans(events: Iterable[Event]) -> list[Span]:
-    """Every stretch that a worker spent on a trial, in the order of their ends."""
+    """Every span of a worker on a trial, in the order of their ends."""
     open_: dict[int, Span] = {}
     closed: list[Span] = []
     clock = 0.0
@@ -65,7 +64,7 @@ def spans(events: Iterable[Event]) -> list[Span]:
 
     for clock, event, _ in _timed(events):
         kind, number = event["kind"], event.get("trial", -1)
-        if kind == "search":  # whatever was open when another process takes over, or the last one leaves, had ended
+        if kind == "search":  # spans that are open when a process starts or ends the search were interrupted
             for trial in list(open_):
                 close(trial, "interrupted")
         elif kind == "running":
@@ -86,10 +85,10 @@ def spans(events: Iterable[Event]) -> list[Span]:
     return closed
 
 
-def lanes(stretches: Iterable[Span], most: int) -> dict[str, list[Span]]:
-    """Spans by the row that they are drawn in: a worker each or, where those are many, as few as a host needs.
+def timeline_rows(stretches: Iterable[Span], most: int) -> dict[str, list[Span]]:
+    """Spans by the row of the timeline: one row a worker or, where workers are many, as few rows as a host needs.
 
-    Where every trial has a process of its own, a row each would be a staircase that says nothing about load.
+    Where every trial has its own process, a row each would not show the load.
     """
     rows: dict[str, list[Span]] = {}
     for span in sorted(stretches, key=lambda span: (span.start, span.trial)):
@@ -99,12 +98,12 @@ def lanes(stretches: Iterable[Span], most: int) -> dict[str, list[Span]]:
     packed: dict[str, list[list[Span]]] = {}
     for span in sorted((span for row in rows.values() for span in row), key=lambda span: (span.start, span.trial)):
         host = packed.setdefault(span.worker.rpartition(":")[0] or "unknown", [])
-        free = next((lane for lane in host if lane[-1].end <= span.start), None)
+        free = next((row for row in host if row[-1].end <= span.start), None)
         if free is None:
             host.append([span])
         else:
             free.append(span)
-    return {f"{host} #{place}": lane for host in sorted(packed) for place, lane in enumerate(packed[host], start=1)}
+    return {f"{host} #{place}": row for host in sorted(packed) for place, row in enumerate(packed[host], start=1)}
 
 
 def _timed(events: Iterable[Event]) -> Iterator[tuple[float, Event, SearchState]]:

@@ -1,28 +1,28 @@
-"""Which parameters mattered for which objective."""
+"""Parameter importance: the share of each parameter in each objective's variance."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from recur_tune.report.figures.marks import Figure, Panel, layout, plain_axis
-from recur_tune.report.reading import SearchView
+from recur_tune.report.figures.style import Figure, Panel, layout, plain_axis
+from recur_tune.report.search_view import SearchView
 from recur_tune.report.shares import Shares, shares_of
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.space import Fixed
 
 _BAR, _WHISKER = "#7fb3d5", "#1f2328"
-_LONG = 1.8  # of an axis, in units of its 100 %: at its end stand the numbers
+_LONG = 1.8  # length of an axis in units of 100 %; the numbers stand at its end
 _GAP = 0.03  # between two columns, of the figure's width
 
 
 def importance_panel(search: SearchView) -> Panel:
-    """The share of each parameter in each objective, and how sure that is."""
+    """The share of each parameter in each objective, with its error."""
     key, title = "importance", "What mattered"
     found = importances(search)
     shares = {name: one for name, one in found.items() if isinstance(one, Shares)}
     missing = "; ".join(one for one in found.values() if isinstance(one, str))
     if not shares:
-        return Panel.of_words(key, title, f"Nothing can be said yet: {missing}.")
+        return Panel.of_words(key, title, f"Not enough trials yet: {missing}.")
     space = search.spec.parsed_space
     labels = [space.label(name, one) for name, one in space.all_parameters.items() if not isinstance(one, Fixed)]
     labels.sort(key=lambda label: sum(one.mean.get(label, 0.0) for one in shares.values()))
@@ -32,12 +32,12 @@ def importance_panel(search: SearchView) -> Panel:
 
 
 def importances(search: SearchView) -> dict[str, Shares | str]:
-    """By objective, each parameter's share; or why there is none, as part of a sentence."""
+    """Each objective's shares; or why there are none, as part of a sentence."""
     return {name: shares_of(search, OBJECTIVES[name]) for name in search.spec.objectives}
 
 
 def _in_words(shares: Mapping[str, Shares]) -> str:
-    """Where the numbers come from, and how sure they are."""
+    """How the shares were computed, and their error, in words."""
     sources = "; ".join(one.source for one in shares.values())
     words = [f"It is the objective's variance over the space (Sobol's total effects): {sources}."]
     words += [
@@ -51,7 +51,7 @@ def _in_words(shares: Mapping[str, Shares]) -> str:
 
 
 def _verdict(title: str, shares: Shares) -> str:
-    """Whether one parameter stands out from the next by more than both are unsure."""
+    """Whether the first parameter's share exceeds the second's by more than both errors."""
     first, second, *_ = sorted(shares.mean, key=lambda label: -shares.mean[label])
     gap = shares.mean[first] - shares.mean[second]
     if gap > shares.error[first] + shares.error[second]:
@@ -74,7 +74,7 @@ def _figure(shares: Mapping[str, Shares], labels: Sequence[str], height: int) ->
             OBJECTIVES[name].title, side="top", range=[0, _LONG], domain=[left, left + wide], tickvals=[0, 1],
             ticktext=["0", "100 %"], tickangle=0, tickfont={"size": 10}, fixedrange=True,
         )  # fmt: skip
-        x_axis["title"]["font"] = {"size": 12}  # two of them have to fit beside each other
+        x_axis["title"]["font"] = {"size": 12}  # two titles have to fit side by side
         look[f"xaxis{number}"] = x_axis
         whiskers = {"type": "data", "array": errors, "color": _WHISKER, "thickness": 1.5, "width": 0}
         place = {"y": rows, "xaxis": f"x{number}", "hoverinfo": "skip"}
@@ -91,10 +91,10 @@ def _figure(shares: Mapping[str, Shares], labels: Sequence[str], height: int) ->
 
 
 def _percent(mean: float, error: float) -> str:
-    """A share as people read it; one that is not quite nothing does not look like it."""
+    """A share as text; a small one is `< 1 %`, not `0 %`."""
     share = "0 %" if mean == 0 else "< 1 %" if mean < 0.005 else f"{100 * mean:.0f} %"
     return f"{share[:-2]} ± {max(1.0, 100 * error):.0f} %" if error else share
 
 
 def _shown(label: str) -> str:
-    return label.replace("_of_", "/")  # a share's, as the sampler calls it
+    return label.replace("_of_", "/")  # the sampler's name of a parameter that is a share of another

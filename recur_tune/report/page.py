@@ -1,4 +1,4 @@
-"""A report as one file: figures, words, the table of the front, and the library that draws, all inside."""
+"""The report as one HTML file: figures, table of the front, and the library that draws them."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import write_text
-from recur_tune.common.jsonable import finite
+from recur_tune.common.parsing import finite
 from recur_tune.common.units import format_count, format_duration
 from recur_tune.recurrences.registry import NONE
-from recur_tune.report.confirmed import confirmed_panel
-from recur_tune.report.figures.marks import Panel
+from recur_tune.report.confirmed_front import confirmed_panel
+from recur_tune.report.figures.style import Panel
 from recur_tune.report.importance import importance_panel
 from recur_tune.report.panels import front_panel, windows_panel
 from recur_tune.report.parallel import parallel_panel
 from recur_tune.report.progress import curves_panel, timeline_panel, volume_panel
-from recur_tune.report.reading import SearchView
+from recur_tune.report.search_view import SearchView
 from recur_tune.report.template import SCRIPT, STYLE
 from recur_tune.search.record.directory import code_version
 from recur_tune.search.record.objectives import OBJECTIVES
@@ -31,7 +31,7 @@ _WIDE = {"front", "parallel", "timeline", "fronts"}
 
 
 def report_panels(search: SearchView) -> list[Panel]:
-    """Every figure of a report, what people look for first at the top."""
+    """Every figure of a report, the most wanted first."""
     makers = (
         front_panel, confirmed_panel, windows_panel, volume_panel, curves_panel, importance_panel, parallel_panel,
         timeline_panel,
@@ -79,7 +79,7 @@ def page(title: str, body: Iterable[str], panels: Iterable[Panel], trials: Mappi
 
 
 def write_page(text: str, path: Path) -> None:
-    """Write a page where it was asked for; a place that cannot be written says how to choose another."""
+    """Write a page; a failure tells how to choose another file."""
     if path.is_dir():
         raise UserError(f"out: {path} is a folder; name a file in it, as {path / 'report.html'}.")
     with elsewhere():
@@ -88,7 +88,7 @@ def write_page(text: str, path: Path) -> None:
 
 @contextmanager
 def elsewhere() -> Iterator[None]:
-    """Add to a failure to write how to write elsewhere."""
+    """Add to a failure to write: how to choose another file."""
     try:
         yield
     except UserError as error:
@@ -96,7 +96,7 @@ def elsewhere() -> Iterator[None]:
 
 
 def section(panel: Panel) -> str:
-    """A figure under its title and caption, or the words that stand for it."""
+    """A figure with title and caption, or a text instead of it."""
     wide = " class=wide" if panel.key in _WIDE else ""
     if panel.figure is None:
         text = f"<p class=words>{html.escape(panel.caption)}</p>"
@@ -158,13 +158,13 @@ def _linked(search: SearchView, number: int) -> str:
 
 
 def _known(search: SearchView, number: int) -> dict[str, str]:
-    """What the page knows of a trial: its words, and its page in MLflow where it has one."""
+    """A trial's hover text, and its page in MLflow if it has one."""
     words = {"text": search.about(search.state.record(number))}
     return words | {"url": search.links[number]} if number in search.links else words
 
 
 def _about(search: SearchView) -> str:
-    """One sentence of what was searched."""
+    """One sentence about the search."""
     corpus = next(iter(search.configs.values())).corpus  # a search has one
     bases = ", ".join(sorted({config.base for config in search.configs.values()}))
     objectives = [OBJECTIVES[name].title for name in search.spec.objectives]

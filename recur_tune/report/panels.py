@@ -1,4 +1,4 @@
-"""What was found: the front, and quality by window size."""
+"""Panels of the result: the front, and quality by window size."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from recur_tune.report.figures.front import EDGE, Front, by_kind, points, thin_names
-from recur_tune.report.figures.marks import KINDS, Figure, Panel, axis, layout, plain_axis, usual_top
-from recur_tune.report.reading import SearchView
+from recur_tune.report.figures.front import EDGE, Front, by_kind, points
+from recur_tune.report.figures.style import STYLES, Figure, Panel, axis, layout, plain_axis, usual_top
+from recur_tune.report.search_view import SearchView
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.state import TrialRecord, values_of
 
@@ -16,33 +16,31 @@ _FRONT_HEIGHT, _HEIGHT = 540, 420
 
 
 def front_panel(search: SearchView) -> Panel:
-    """Quality against the first cost, coloured by the second; the trials of every kind have a shape of their own."""
+    """Quality against the first cost, coloured by the second, with a shape for each recurrence."""
     key, title = "front", f"The front: {search.quality.title} against {search.costs[0].title}"
     if not search.complete:
-        return Panel.of_words(key, title, "No trial has reached its full budget with values that are numbers yet.")
+        return Panel.of_words(key, title, "No trial has reached its full budget with finite values yet.")
     cost, quality = search.costs[0], search.quality
     colour = search.costs[1] if len(search.costs) > 1 else None
     unfinished = [trial for trial in search.known if trial.state != "complete"]
     groups = by_kind(search.complete, search.best, unfinished, search.kind)
     drawn = Front(cost, quality, colour, groups, "not at full budget")
-    axes, traces = drawn.axes(), drawn.traces(EDGE)
-    thin_names(traces, axes["xaxis"])
-    figure = {"data": [*traces, *drawn.legend()], "layout": layout(_FRONT_HEIGHT, 60 if colour else 32, **axes)}
+    figure = drawn.figure(_FRONT_HEIGHT, top=60 if colour else 32, edge=EDGE)
     coloured = f" Colour is {colour.title}, dark for little." if colour else ""
     left_out = len(search.known) - len(drawn.in_view)
     more = (
         f" {left_out} more {'lies' if left_out == 1 else 'lie'} outside; a double click shows all." if left_out else ""
     )
     caption = (
-        "Lower and further left is better. Every kind has a shape of its own; those with a black edge no other trial "
-        f"beats in all of {_listed(search.spec.objectives)}; hollow ones have not reached their full budget, and "
-        f"lines join the best of a kind, dashed for plain.{coloured}{more}"
+        "Lower and further left is better. Every recurrence has a shape of its own. A black edge: on the front of "
+        f"{_listed(search.spec.objectives)}. Hollow: not at full budget. Lines join the best of a recurrence, "
+        f"dashed for plain.{coloured}{more}"
     )
     return Panel(key, title, caption, figure, _FRONT_HEIGHT)
 
 
 def windows_panel(search: SearchView) -> Panel:
-    """Quality by window size, a line through the best of each kind."""
+    """Quality by window size, a line through the best of each recurrence."""
     key, title = "windows", f"{search.quality.title.capitalize()} by window size"
     sizes = sorted({search.configs[trial.number].window for trial in search.complete})
     if len(sizes) < 2:
@@ -51,7 +49,7 @@ def windows_panel(search: SearchView) -> Panel:
     qualities = values_of(search.complete, search.quality)
     top = usual_top(qualities)
     traces: list[Figure] = []
-    for kind, look in KINDS.items():
+    for kind, look in STYLES.items():
         own = [trial for trial in search.complete if search.kind(trial) == kind]
         best = best_by_window(search, own)
         marker = {"symbol": look.symbol, "color": look.colour, "size": 7, "opacity": 0.3}
@@ -67,8 +65,8 @@ def windows_panel(search: SearchView) -> Panel:
     x_axis["ticktext"] = [str(size) for size in x_axis["tickvals"]]
     y_axis = axis(search.quality, [value for value in qualities if value <= top], log=False)
     caption = (
-        "Each line joins the best trial of its kind at every window: the wider the gap between the lines at small "
-        "windows, the more the state carries from one window to the next."
+        "Each line joins the best trial of its recurrence at every window. The wider the gap to plain at small "
+        "windows, the more the state carries from window to window."
     )
     figure = {"data": [trace for trace in traces if trace["x"]], "layout": layout(_HEIGHT, xaxis=x_axis, yaxis=y_axis)}
     return Panel(key, title, caption, figure, _HEIGHT)
@@ -94,7 +92,7 @@ def _by_window(search: SearchView, trials: Sequence[TrialRecord], name: str, **l
 
 
 def _thinned(sizes: Sequence[int], log: bool) -> list[int]:
-    """Sizes to write below the axis: none that would touch the one before."""
+    """Sizes for tick labels, without those that would overlap."""
     places = [math.log(size) if log else size for size in sizes]
     room, shown = 0.07 * (places[-1] - places[0]), [0]
     for at in range(1, len(sizes)):

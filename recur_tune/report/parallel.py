@@ -1,4 +1,4 @@
-"""All parameters and objectives side by side: a line for every trial that ran."""
+"""Parallel coordinates: a line through the parameters and objectives of every trial that ran."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from recur_tune.report.figures.marks import GREY, Figure, Panel, layout, round_powers, span, ticks
-from recur_tune.report.reading import SearchView, short
+from recur_tune.report.figures.style import GREY, Figure, Panel, layout, round_powers, short, span, ticks
+from recur_tune.report.search_view import SearchView
 from recur_tune.search.record.objectives import OBJECTIVES, Objective
 from recur_tune.search.record.space import Range
 from recur_tune.search.record.state import TrialRecord, values_of
 
 _HEIGHT = 460
 _FEW_TICKS = 6
-_FEW_VALUES = 8  # numbers that take no more than so many values stand evenly spaced, as choices
-_RATES = ("learning_rate", "recurrence_rate")  # which people compare by factors, however the space lists them
+_FEW_VALUES = 8  # a number with at most so many values is drawn as a choice, evenly spaced
+_RATES = ("learning_rate", "recurrence_rate")  # compared by factors, so their axes are logarithmic
 _MISSING = "–"
 _NO_RANK = -1.0
-_BELOW = 0.15  # of an axis: where those pass that have no value on it
-_VIRIDIS = ("#440154", "#3b528b", "#21918c", "#5ec962", "#c2df23")  # to where white paper still shows it
-_FEW_LINES = 60  # on paper; more are thinner
+_BELOW = 0.15  # of an axis, below its lowest value: where trials without a value pass
+_VIRIDIS = ("#440154", "#3b528b", "#21918c", "#5ec962", "#c2df23")  # without the end that white paper hides
+_FEW_LINES = 60  # on paper; with more, lines are thinner
 _LABEL = 10  # characters of an axis' name on a line of paper
 
 
 def parallel_panel(search: SearchView) -> Panel:
-    """A line for every trial that ran, through all its parameters and objectives."""
+    """Parallel coordinates of every trial that ran."""
     key, title = "parallel", "Parameters and objectives, side by side"
     if len(search.known) < 2:
         return Panel.of_words(key, title, "It takes two trials with values to compare their parameters.")
     ran = [trial for trial in search.state.trials.values() if trial.started is not None]
     ranks = _ranks(search)
-    trials = sorted(ran, key=lambda trial: trial.number in ranks)  # drawn last, so that nothing covers them
+    trials = sorted(ran, key=lambda trial: trial.number in ranks)  # drawn last, on top
     colours = [ranks.get(trial.number, _NO_RANK) for trial in trials]
     axes = [_parameter_axis(search, trials, name) for name in decided(search, trials)]
     axes += [_objective_axis(trials, OBJECTIVES[name]) for name in search.spec.objectives]
@@ -59,14 +59,14 @@ def parallel_panel(search: SearchView) -> Panel:
 
 
 def decided(search: SearchView, trials: Sequence[TrialRecord]) -> list[str]:
-    """The fields that the sampler decided for some trial; what comes with another's value says nothing of its own."""
+    """The fields that the sampler chose for some trial, without those that follow from another field's value."""
     space = search.spec.parsed_space
     labels = {label for trial in trials for label in space.closest(search.params(trial))}
     return [name for name, one in space.all_parameters.items() if space.label(name, one) in labels]
 
 
 def _dimension(axis: Figure) -> Figure:
-    """An axis as plotly has it; where it can find ticks itself it shall: a brush moves only between ours."""
+    """An axis for plotly, with plotly's own ticks where possible: a brush snaps to ours."""
     ours = ("tickvals", "ticktext") if "tickformat" in axis else ()
     return {name: value for name, value in axis.items() if name not in ours}
 
@@ -74,7 +74,7 @@ def _dimension(axis: Figure) -> Figure:
 def _ranks(search: SearchView) -> dict[int, float]:
     """From 0 to 1 by quality, of the trials at full budget.
 
-    Not the quality itself: one trial far off would leave all others the same colour.
+    Not by the quality itself: one outlier would leave all others the same colour.
     """
     best_first = sorted(search.complete, key=lambda trial: values_of([trial], search.quality)[0])
     return {trial.number: at / max(1, len(best_first) - 1) for at, trial in enumerate(best_first)}
@@ -90,7 +90,7 @@ def _objective_axis(trials: Sequence[TrialRecord], objective: Objective) -> Figu
 
 
 def _parameter_axis(search: SearchView, trials: Sequence[TrialRecord], name: str) -> Figure:
-    """An axis for a parameter: as even as its space, and a logarithmic one for rates."""
+    """A parameter's axis; logarithmic where the space is, and for rates."""
     parameter = search.spec.parsed_space.all_parameters[name]
     values = [search.params(trial).get(name) for trial in trials]
     there = {value for value in values if value is not None}
@@ -119,7 +119,7 @@ def _number_axis(
     label: str, values: Sequence[float | None], ends: tuple[float, float], log: bool, marks: Sequence[float],
     shown: Callable[[float], str],
 ) -> Figure:  # fmt: skip
-    """An axis of numbers; who has none passes below its lowest."""
+    """A numeric axis; trials without a value pass below its lowest."""
     place: Callable[[float], float] = math.log10 if log else float
     low, high = map(place, ends)
     missing = low - _BELOW * (high - low)
@@ -133,7 +133,7 @@ def _number_axis(
 
 
 def _choice_axis(label: str, values: Sequence[Any], top: Any = None) -> Figure:
-    """An axis with a place for each value, all as far apart; who has none passes below."""
+    """A categorical axis, evenly spaced; trials without a value pass below."""
     order: list[Any] = sorted(
         {value for value in values if value is not None}, key=lambda one: (one == top, isinstance(one, str), one)
     )
@@ -147,7 +147,7 @@ def _choice_axis(label: str, values: Sequence[Any], top: Any = None) -> Figure:
 
 
 def _on_paper(axes: Sequence[Figure], ranks: Sequence[float]) -> Figure:
-    """The same made of plain lines: the screen's are painted by a GPU, and a printer gets them blank."""
+    """The same with plain lines for paper: plotly draws parallel coordinates with WebGL, which prints blank."""
     heights = [[_height(axis, value) for value in axis["values"]] for axis in axes]
     traces = []
     for colour, members in _by_colour(ranks).items():
@@ -181,7 +181,7 @@ def _on_paper(axes: Sequence[Figure], ranks: Sequence[float]) -> Figure:
 
 
 def _by_colour(ranks: Sequence[float]) -> dict[str, list[int]]:
-    """The places of the trials by the colour of their lines, those at full budget last."""
+    """Indices of the trials by colour, those at full budget last."""
     colours = [GREY if rank < 0 else _VIRIDIS[round(rank * (len(_VIRIDIS) - 1))] for rank in ranks]
     order = [GREY, *reversed(_VIRIDIS)]
     found = {colour: [at for at, own in enumerate(colours) if own == colour] for colour in order}

@@ -1,4 +1,4 @@
-"""How it came about: the hypervolume's growth, the loss curves, and which worker did what."""
+"""Panels of the search over time: hypervolume, learning curves, and the workers' timeline."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import math
 from collections.abc import Sequence
 
 from recur_tune.common.units import format_duration
-from recur_tune.report.figures.marks import (
+from recur_tune.report.figures.style import (
     GREY,
-    KINDS,
+    STYLES,
     Figure,
     Panel,
     axis,
@@ -17,17 +17,17 @@ from recur_tune.report.figures.marks import (
     plain_axis,
     usual_top,
 )
-from recur_tune.report.history import Span, lanes
-from recur_tune.report.reading import SearchView
+from recur_tune.report.history import Span, timeline_rows
+from recur_tune.report.search_view import SearchView
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.state import TrialRecord, values_of
 
 _HEIGHT = 420
-_LINE = 0.05  # of the curves' ends from highest to lowest: a line of text
+_LINE = 0.05  # height of a line of text, as a share of the range of the curves' ends
 _MOST_ROWS = 24
-_MOST_NAMED = 150  # bars; among more, no name would fit into its own
+_MOST_NAMED = 150  # bars; with more, no name would fit
 _UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (120, 60, "minutes"), (0, 1, "seconds"))
-# How the spans of a timeline look by their ends: colour and a pattern.
+# Title, colour and pattern of a span on the timeline, by how it ended.
 _ENDS = {
     "complete": ("full budget", "#0072b2", ""), "pruned": ("pruned", "#e69f00", "/"),
     "failed": ("failed", "#d55e00", "x"), "moved": ("moved to another worker", "#56b4e9", "\\"),
@@ -37,7 +37,7 @@ _ENDS = {
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
-    """The unit for an axis so long: how many seconds it has and its name."""
+    """The unit of a time axis of this length: its seconds and its name."""
     return next((unit, name) for least, unit, name in _UNITS if seconds >= least)
 
 
@@ -51,7 +51,7 @@ def volume_panel(search: SearchView) -> Panel:
         return Panel.of_words(key, title, "No trial at full budget is better than the reference point yet.")
     unit, name = time_unit(search.volumes[-1].seconds)
     ended = [volume for volume in search.volumes if volume.trial is not None]
-    line = {"shape": "hv", "color": KINDS["none"].colour, "width": 2}
+    line = {"shape": "hv", "color": STYLES["none"].colour, "width": 2}
     traces: list[Figure] = [
         {
             "type": "scatter", "mode": "lines", "name": "hypervolume", "line": line, "hoverinfo": "skip",
@@ -69,7 +69,7 @@ def volume_panel(search: SearchView) -> Panel:
     worst = ", ".join(f"{one.title} {one.format(search.state.reference[one.name])}" for one in objectives)
     caption = (
         "The share of the box below the reference point that the front dominates, after each trial at full budget; "
-        f"where the line stays level, more trials bought nothing. Reference: {worst}."
+        f"where the line is flat, more trials did not improve the front. Reference: {worst}."
     )
     x_axis, y_axis = plain_axis(f"{name} of searching"), plain_axis("hypervolume", rangemode="tozero")
     look = layout(_HEIGHT, xaxis=x_axis, yaxis=y_axis, showlegend=False)
@@ -77,7 +77,7 @@ def volume_panel(search: SearchView) -> Panel:
 
 
 def curves_panel(search: SearchView) -> Panel:
-    """Validations on the way of the trials on the front, and where others were pruned."""
+    """Validations of the trials on the front, and where others were pruned."""
     key, title = "curves", f"Learning curves of the front: {search.quality.title} by tokens"
     if not search.best:
         return Panel.of_words(key, title, "No trial is on the front yet.")
@@ -98,9 +98,9 @@ def curves_panel(search: SearchView) -> Panel:
     longest = max([*rungs, *(tokens for points in curves.values() for tokens, _ in points)])
     x_axis = plain_axis("tokens of training", tickformat="~s", range=[0, 1.06 * longest])
     lines, words = _rungs(rungs)
-    crosses = f", and crosses mark the {len(pruned)} that others had beaten at their cost" if pruned else ""
+    crosses = f", and crosses mark the {len(pruned)} that were pruned" if pruned else ""
     caption = (
-        "Validations of every trial on the front, every kind with a shape of its own and plain ones dashed; "
+        "Validations of every trial on the front, with a shape for each recurrence and dashes for plain; "
         f"dotted lines are the rungs, where trials are compared{crosses}."
     )
     look = layout(_HEIGHT, xaxis=x_axis, yaxis=y_axis, shapes=lines, annotations=words)
@@ -114,7 +114,7 @@ def curve(search: SearchView, trial: TrialRecord) -> list[tuple[int, float]]:
 
 
 def _curve(search: SearchView, trial: TrialRecord, points: Sequence[tuple[int, float]]) -> Figure:
-    look = KINDS[search.kind(trial)]
+    look = STYLES[search.kind(trial)]
     return {
         "type": "scatter", "mode": "lines+markers", "name": trial.name, "showlegend": False,
         "x": [tokens for tokens, _ in points], "y": [value for _, value in points],
@@ -126,7 +126,7 @@ def _curve(search: SearchView, trial: TrialRecord, points: Sequence[tuple[int, f
 
 
 def _ends(search: SearchView, curves: dict[int, list[tuple[int, float]]]) -> Figure:
-    """The names, each at its curve's end; those without room of their own stand beside the one below."""
+    """Names at the ends of the curves; names without room join the one below."""
     last = sorted(((trial.name, *curves[trial.number][-1]) for trial in search.best), key=lambda end: end[2])
     x, y = [tokens for _, tokens, _ in last], [value for _, _, value in last]
     high = y[-1] - y[0] or 1.0
@@ -143,7 +143,7 @@ def _ends(search: SearchView, curves: dict[int, list[tuple[int, float]]]) -> Fig
 
 
 def _legend(search: SearchView) -> list[Figure]:
-    """One entry for each kind instead of one for each trial."""
+    """One entry for each recurrence instead of one for each trial."""
     kinds = {search.kind(trial) for trial in search.best}
     return [
         {
@@ -151,7 +151,7 @@ def _legend(search: SearchView) -> list[Figure]:
             "line": {"color": look.colour, "dash": look.dash, "width": 1.6},
             "marker": {"symbol": look.symbol, "size": 7, "color": look.colour},
         }
-        for kind, look in KINDS.items() if kind in kinds
+        for kind, look in STYLES.items() if kind in kinds
     ]  # fmt: skip
 
 
@@ -171,7 +171,7 @@ def timeline_panel(search: SearchView) -> Panel:
     key, title = "timeline", "Where the time went"
     if not search.spans:
         return Panel.of_words(key, title, "No worker has taken a trial yet.")
-    rows = lanes(search.spans, _MOST_ROWS)
+    rows = timeline_rows(search.spans, _MOST_ROWS)
     unit, name = time_unit(max(search.state.active_seconds, 1))
     traces = []
     for state, (words, colour, pattern) in _ENDS.items():
@@ -204,9 +204,9 @@ def _bars(own: Sequence[tuple[str, Span]], unit: float, name: str, look: Figure,
 
 
 def _shares(spans: Sequence[Span]) -> str:
-    """In words, what the workers' time was spent on."""
+    """How the workers' time was spent, in words."""
     whole = sum(span.seconds for span in spans)
-    last = {span.trial: span.state for span in spans}  # a trial that moved and completed was time well spent
+    last = {span.trial: span.state for span in spans}  # the time of a trial that moved counts by how the trial ended
     spent: dict[str, float] = {}
     for span in spans:
         spent[last[span.trial]] = spent.get(last[span.trial], 0.0) + span.seconds

@@ -1,6 +1,6 @@
-"""Ridge regression of an objective on the fields of the trials that have it: quadratic in the logarithms of numbers.
+"""Ridge regression of an objective on the trials' fields, quadratic in the logarithms of numbers.
 
-Objectives are products more than sums, and a learning rate has its best somewhere in the middle.
+Logarithms, since objectives are rather products than sums; squares, since a learning rate has an optimum.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ import numpy as np
 from recur_tune.config.fields import own_fields
 from recur_tune.config.trial import TrialConfig
 
-_RIDGES = (0.1, 1.0, 10.0)  # the stronger, the nearer to nothing is held what the trials do not tell apart
+_RIDGES = (0.1, 1.0, 10.0)  # strengths of the penalty
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Trials as rows of numbers: for every field that is a number its logarithm and the square of that, and for every
-    word whether it is the field's."""
+    """Feature columns of trials: the logarithm of every number and its square, and a 0/1 column for every word."""
 
-    numbers: Mapping[str, tuple[float, float, float]]  # what is added, then the logarithms' mean and deviation
+    numbers: Mapping[str, tuple[float, float, float]]  # offset, mean and standard deviation of the logarithms
     words: Sequence[tuple[str, Any]]
 
     @classmethod
     def of_trials(cls, trials: Sequence[TrialConfig], space: Sequence[TrialConfig], fields: Collection[str]) -> Columns:
-        """The columns in which trials differ, of these fields alone; what they never varied tells nothing."""
+        """Columns of these fields in which the trials differ."""
         found = _by_field(trials, fields)
         numbers = {name: [one for one in values if _is_number(one)] for name, values in found.items()}
         words = [
@@ -48,7 +47,7 @@ class Columns:
         return cls(known, words)
 
     def rows(self, configs: Sequence[TrialConfig]) -> np.ndarray:
-        """A row for each trial; a number that it does not have is as the mean of the others'."""
+        """A row for each trial; a missing number is the mean of the others."""
         count = len(self.numbers)
         rows = np.zeros((len(configs), 2 * count + len(self.words)))
         for row, config in zip(rows, configs, strict=True):
@@ -63,19 +62,19 @@ class Columns:
 
 
 def best_ridge(rows: np.ndarray, values: np.ndarray) -> float:
-    """How strong a ridge tells most of a trial that is left out."""
+    """The penalty with the smallest leave-one-out error."""
     return min(_RIDGES, key=lambda ridge: float((left_out(rows, values, ridge) ** 2).mean()))
 
 
 def fitted(rows: np.ndarray, values: np.ndarray, ridge: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Ridge regression: what it predicts for other rows."""
+    """Ridge regression, as a function that predicts other rows."""
     middle, level = rows.mean(axis=0), values.mean()
     weights = _solution(rows - middle, ridge) @ (values - level)
     return lambda others: level + (others - middle) @ weights
 
 
 def left_out(rows: np.ndarray, values: np.ndarray, ridge: float) -> np.ndarray:
-    """For each row the error of the model that all others make."""
+    """Leave-one-out errors: of each row under the model of all others."""
     centred = rows - rows.mean(axis=0)
     hat = centred @ _solution(centred, ridge) + 1 / len(rows)
     return (values - hat @ values) / np.maximum(1 - np.diag(hat), 1e-9)

@@ -1,8 +1,7 @@
-"""How much each parameter has to do with an objective: its share of the objective's variance over the space.
+"""Shares: how much of an objective's variance over the space is due to each parameter.
 
-A cost with a closed form is computed all over the space, and its shares are exact. Of a quality, and of peak memory,
-for which every point would take a simulated step, a model stands in that is made from the trials. Whatever the way, a
-field that does not enter a cost has no share in it, by construction.
+A cost with a closed form is computed over the whole space, and its shares are exact. Quality and peak memory are
+predicted by a model fitted to the trials. A field that a cost does not depend on has no share in it.
 """
 
 from __future__ import annotations
@@ -14,35 +13,35 @@ import numpy as np
 
 from recur_tune.cost.descriptors import COSTS
 from recur_tune.report.closed_costs import closed_form
-from recur_tune.report.figures.marks import usual_top
+from recur_tune.report.figures.style import usual_top
 from recur_tune.report.grid import Grid
-from recur_tune.report.reading import SearchView
 from recur_tune.report.ridge import Columns, best_ridge, fitted, left_out
+from recur_tune.report.search_view import SearchView
 from recur_tune.search.record.objectives import Objective
 from recur_tune.search.record.state import TrialRecord, values_of
 
-ENOUGH = {"quality": 20, "cost": 10}  # trials to make a model from
-_LEAST = 0.2  # of the variance among trials that it has not seen a model has to explain, to say anything
+ENOUGH = {"quality": 20, "cost": 10}  # trials that a model needs
+_LEAST = 0.2  # a model has to explain this share of the variance of left-out trials
 _RESAMPLES = 30
 _MOST_POINTS, _MODELLED_POINTS = 20_000, 100
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Each parameter's share in an objective, by the sampler's names; one that is not here has none at all."""
+    """Each parameter's share in an objective, by the sampler's names; a missing one is 0."""
 
     mean: Mapping[str, float]
-    error: Mapping[str, float]  # a standard deviation; 0 where it was computed
-    source: str  # where they come from, as part of a sentence
+    error: Mapping[str, float]  # standard deviation; 0 where the share is exact
+    source: str  # how they were computed, as part of a sentence
 
     @property
     def is_computed(self) -> bool:
-        """Whether nothing was estimated."""
+        """Whether all shares are exact."""
         return not any(self.error.values())
 
 
 def shares_of(search: SearchView, objective: Objective) -> Shares | str:
-    """The shares in an objective; or why nothing can be said of it, as part of a sentence."""
+    """The shares in an objective; or why there are none, as part of a sentence."""
     if objective.kind == "cost":
         fields = COSTS[objective.name].fields
         grid = Grid.over(search.spec, fields, _MOST_POINTS)
@@ -66,7 +65,7 @@ def _modelled(
         there = "is one" if len(trials) == 1 else f"are {len(trials) or 'none'}"
         return f"{objective.title} takes {enough} trials{reached}, and there {there}"
     values = np.log(values_of(trials, objective))
-    if objective.kind == "quality":  # one that went wrong must not outweigh the rest
+    if objective.kind == "quality":  # an outlier must not outweigh the rest
         values = np.minimum(values, np.log(usual_top(np.exp(values).tolist())))
     if not np.ptp(values):
         return f"{objective.title} is the same in all trials"
@@ -82,8 +81,8 @@ def _modelled(
     def shares(chosen: np.ndarray) -> dict[str, float]:
         return grid.effects(np.exp(fitted(rows[chosen], values[chosen], ridge)(everywhere)))
 
-    dice, count = np.random.default_rng(0), len(trials)
-    resamples = [shares(dice.integers(0, count, count)) for _ in range(_RESAMPLES)]
+    rng, count = np.random.default_rng(0), len(trials)
+    resamples = [shares(rng.integers(0, count, count)) for _ in range(_RESAMPLES)]
     mean = shares(np.arange(count))
     error = {label: float(np.std([one[label] for one in resamples])) for label in mean}
     explains = f"which explains {100 * told:.0f} % of trials left out of it"

@@ -1,4 +1,4 @@
-"""A page's look and the little program in it; everything that it needs is inside it."""
+"""Style and script of a report's page, which needs nothing from the network."""
 
 STYLE = """
 :root { color-scheme: light; }

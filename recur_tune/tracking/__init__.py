@@ -1,1 +1,1 @@
-"""What a search writes to servers outside its own directory; nothing in a search waits for it."""
+"""A search's event log -> MLflow, TensorBoard and Prometheus; no search waits for them."""

@@ -1,7 +1,6 @@
 """TensorBoard's event files of a search: a run for each trial, and one for the search itself.
 
-They hold the log's own numbers, in its units. As the log grows, so do they: what is written later begins with what was
-written before, and a TensorBoard that runs takes up the rest.
+They hold the log's numbers in the log's units. A later write only appends, so a running TensorBoard reads the rest.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from recur_tune.common.files import whole_folder, writing
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front, search_hypervolume
 from recur_tune.search.record.state import ENDED, Event, SearchState, TrialRecord
-from recur_tune.tracking.mlflow.news import reported
+from recur_tune.tracking.mlflow.run_updates import reported
 
-EVENT_FILE = "events.out.tfevents.recur-tune"  # TensorBoard looks for the middle of it; the end makes it ours
+EVENT_FILE = "events.out.tfevents.recur-tune"  # TensorBoard looks for `tfevents`
 SEARCH = "search"  # the search's own run, among T0, T1 and so on
-_VERSION = "brain.Event:2"  # what every event file begins with
+_VERSION = "brain.Event:2"  # the first record of every event file
 
 
 class Value(NamedTuple):
@@ -40,7 +39,7 @@ class Value(NamedTuple):
 
 
 def write_event_files(directory: SearchDirectory, folder: Path) -> Path:
-    """Write a search's runs below a folder, as far as it has come; gives the search's own folder there."""
+    """Write a search's runs below a folder; gives the search's own folder there."""
     place = folder / directory.name
     if place.resolve() == directory.path.resolve():
         raise UserError(f"tensorboard: {folder} is where the search itself lies; give another folder.")
@@ -50,7 +49,7 @@ def write_event_files(directory: SearchDirectory, folder: Path) -> Path:
         raise UserError(f"name: no trial of {directory.name} has begun yet, so TensorBoard has nothing to show.")
     written = {_write(place / SEARCH, _curves(state.started, values[SEARCH]))}
     for trial in begun:
-        time = trial.started or trial.ended  # what is infeasible ends without a start
+        time = trial.started or trial.ended  # an infeasible trial ends without a start
         costs = [Value(name, cost, time, 0) for name, cost in trial.costs.items()]
         records = [*_curves(time, costs + values[trial.name]), *_session(trial)]
         written.add(_write(place / trial.name, records))
@@ -61,7 +60,7 @@ def write_event_files(directory: SearchDirectory, folder: Path) -> Path:
 
 
 def _read(directory: SearchDirectory) -> tuple[SearchState, dict[str, list[Value]]]:
-    """A search, and all that was measured on its way: by runs, in the order of the log."""
+    """A search's state and its values by run, in the order of the log."""
     state, values = SearchState(), defaultdict[str, list[Value]](list)
     for event, _ in directory.events():
         state.apply(event)
@@ -71,8 +70,8 @@ def _read(directory: SearchDirectory) -> tuple[SearchState, dict[str, list[Value
         if event.get("state") in ENDED and event["trial"] in state.trials:
             objectives = directory.spec.objectives
             best = front(state.trials.values(), objectives)
-            measures = {"hypervolume": search_hypervolume(state, objectives), "front_size": len(best)}
-            values[SEARCH] += _finite(measures, event, sum(1 for _ in state.in_state(*ENDED)))
+            metrics = {"hypervolume": search_hypervolume(state, objectives), "front_size": len(best)}
+            values[SEARCH] += _finite(metrics, event, sum(1 for _ in state.in_state(*ENDED)))
     return state, values
 
 
@@ -85,31 +84,31 @@ def _finite(values: Mapping[str, Any], event: Event, step: int) -> list[Value]:
 
 
 def _curves(begun: float | None, values: Iterable[Value]) -> Iterator[Record]:
-    """All values in the order of the log. A trial that went on from a checkpoint says some things a second time:
-    a start at that step is TensorBoard's word for forgetting what came after it."""
+    """All values in the order of the log. A trial that was resumed from a checkpoint reports some steps again: a START
+    record makes TensorBoard drop what came after that step."""
     yield Record(wall_time=begun, file_version=_VERSION)
     latest = 0
     for name, value, time, step in values:
-        if 0 < step < latest:  # at step 0 stand the costs, which nothing voids
+        if 0 < step < latest:  # the costs at step 0 stay
             yield Record(wall_time=time, step=step, session_log=SessionLog(status=SessionLog.START))
         yield Record(wall_time=time, step=step, summary=scalar(name, value))
         latest = step or latest
 
 
 def _session(trial: TrialRecord) -> Iterator[Record]:
-    """Hyperparameters of a trial that has ended, with how it did: TensorBoard shows a pruned trial's last value beside
-    the values of those that went on, and has no other place to say so."""
+    """Hyperparameters of an ended trial, with its state: TensorBoard shows a pruned trial's last value beside those of
+    complete ones, and has no other place for it."""
     if trial.state not in ENDED:
         return
     besides = {"state": trial.state, "role": trial.role or None, "seed": trial.seed}
     told = {name: value for name, value in besides.items() if value is not None}
-    # Alone, without the list of all hyperparameters: TensorBoard would take the first trial's list for everybody's.
+    # Without the list of all hyperparameters: TensorBoard would use the first trial's list for all.
     _, session, _ = hparams(trial.params | told, {})
     yield Record(wall_time=trial.ended, summary=session)
 
 
 def _write(folder: Path, records: Iterable[Record]) -> Path:
-    """Write a run's file; where it is there already and has only grown, the rest is added to it."""
+    """Write a run's file; append to one that is a prefix of the new content."""
     path, content = folder / EVENT_FILE, _framed(records)
     with writing(path):
         before = path.read_bytes() if path.exists() else b""

@@ -1,1 +1,1 @@
-"""Fine-tuning and evaluation of one model; it knows neither Ray nor MLflow."""
+"""TrialConfig -> set-up -> training loop -> run folder with model, reports and checkpoint; without Ray and MLflow."""

@@ -1,7 +1,5 @@
-"""A trainer's whole state in one safetensors file with a digest: loading it can run no code, nor take in flipped bits.
-
-The checkpoint before the latest is kept beside it, for when a disk or a network has damaged that one.
-"""
+"""Checkpoint: a trainer's whole state in one safetensors file with a digest, so that loading runs no code and finds
+flipped bits. The checkpoint before the latest is kept too, in case the latest is damaged."""
 
 from __future__ import annotations
 
@@ -27,13 +25,13 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what Adam has of a parameter
 
 
 class DamagedCheckpoint(UserError):
-    """No checkpoint of a folder is what was saved."""
+    """Every checkpoint of a folder is damaged."""
 
 
 def save_checkpoint(trainer: Trainer, folder: Path) -> None:
-    """Weights, Adam's moments, what was measured, RNG state and progress; the folder's earlier checkpoint becomes the
+    """Save weights, Adam's moments, calibration, RNG states and progress; the folder's latest checkpoint becomes the
     one before."""
-    trained = trainer.trained  # what is frozen is in the base
+    trained = trainer.trained  # frozen weights are the base's
     tensors = {f"weight.{name}": parameter.detach() for name, parameter in trained.items()}
     for name, parameter in trained.items():
         for part, value in trainer.optimizer.state[parameter].items():
@@ -51,9 +49,9 @@ def save_checkpoint(trainer: Trainer, folder: Path) -> None:
 
 
 def load_checkpoint(trainer: Trainer, folder: Path) -> str:
-    """Put a freshly built trainer where the newest whole checkpoint was; says what was damaged, nothing as a rule.
+    """Restore a new trainer from the newest undamaged checkpoint; gives a sentence about a damaged one.
 
-    Where none is whole the trainer is as it was made.
+    Where all are damaged the trainer is unchanged.
     """
     refusals: list[str] = []
     for name in (FILE, BEFORE):
@@ -70,7 +68,7 @@ def load_checkpoint(trainer: Trainer, folder: Path) -> str:
 
 
 def digest_of(progress: str, tensors: Mapping[str, torch.Tensor]) -> str:
-    """SHA-256 over all that a checkpoint says: progress, and every tensor's name, type, shape and bytes."""
+    """SHA-256 of progress and of every tensor's name, type, shape and bytes."""
     digest = hashlib.sha256(progress.encode())
     for name, tensor in sorted(tensors.items()):
         digest.update(f"\n{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
@@ -79,7 +77,7 @@ def digest_of(progress: str, tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def _read(trainer: Trainer, path: Path) -> tuple[Progress, dict[str, torch.Tensor]]:
-    """What a file holds, once it is known to be what was saved, and of this model."""
+    """Read a file, once its digest and the shapes of its tensors are checked."""
     try:
         with safe_open(path, framework="pt") as stored:
             said = stored.metadata()
@@ -96,9 +94,9 @@ def _read(trainer: Trainer, path: Path) -> tuple[Progress, dict[str, torch.Tenso
                 raise ValueError(f"measured.{name} has another shape")
         return Progress(**json.loads(said["progress"])), tensors
     except FileNotFoundError:
-        raise DamagedCheckpoint(f"checkpoint: {path} does not exist, so there is nothing to go on from.") from None
+        raise DamagedCheckpoint(f"checkpoint: {path} does not exist, so there is nothing to resume from.") from None
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
-        if fault := storage_fault(error):  # it may be whole, and cannot be seen now
+        if fault := storage_fault(error):  # the file may be intact and the disk not
             raise fault from error
         reason = " ".join(str(error).split())[:160]
         raise DamagedCheckpoint(f"checkpoint: {path} is damaged or belongs to another model ({reason}).") from error
@@ -108,7 +106,7 @@ def _restore(trainer: Trainer, progress: Progress, tensors: Mapping[str, torch.T
     with torch.no_grad():
         for name, parameter in trainer.trained.items():
             parameter.copy_(tensors[f"weight.{name}"])
-            # The fused kernel counts steps on the device that it runs on.
+            # The fused kernel counts steps on its device.
             moments = {part: tensors[f"optimizer.{part}.{name}"].to(trainer.device) for part in _MOMENTS}
             trainer.optimizer.state[parameter].update(moments)
         for name, buffer in trainer.measured.items():
@@ -121,7 +119,7 @@ def _restore(trainer: Trainer, progress: Progress, tensors: Mapping[str, torch.T
 
 
 def _link(file: Path, other: Path) -> None:
-    """The same file under another name, so that neither is ever missing; a copy where a file system has no links."""
+    """Hard-link a file, so that neither name is ever missing; copy it where a file system has no links."""
     try:
         os.link(file, other)
     except OSError:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a request to stop between two steps."""
+"""SIGINT and SIGTERM as a request to stop between two steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @contextmanager
 def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether a stop was asked for; a second request interrupts at once."""
+    """A function that tells whether a stop was requested; a second request interrupts at once."""
     asked = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -20,7 +20,7 @@ def stop_requests() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked.set()
 
-    # Signals belong to the main thread; elsewhere (in an actor, say) whoever owns it decides when to stop.
+    # Only the main thread gets signals; in another, as in an actor, its owner decides when to stop.
     in_main = threading.current_thread() is threading.main_thread()
     previous: dict[int, Any] = {}
     if in_main:

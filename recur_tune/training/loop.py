@@ -1,4 +1,4 @@
-"""The training loop. It sees a model, tokens and a process group, and yields reports to whoever listens."""
+"""The training loop: model, tokens and process group in, a report after every step out."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def worker_count() -> int:
 
 
 class Diverged(UserError):
-    """The loss or the gradient stopped being a number."""
+    """The loss or the gradient is not finite."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """One step, and what validation said where one was due."""
+    """One step, and its validation where one was due."""
 
     step: int
-    tokens: int  # scored so far: the clock by which everything is compared and resumed
+    tokens: int  # scored so far: what runs are compared and resumed by
     loss: float  # nats per token, or per question, in this step, over all workers
     learning_rate: float
     gradient_norm: float
@@ -56,7 +56,7 @@ class Report:
 
 @dataclass
 class Progress:
-    """Everything about a run that changes and is not a tensor."""
+    """The part of a run's state that is not tensors."""
 
     step: int = 0
     tokens: int = 0
@@ -67,7 +67,7 @@ class Progress:
 
 
 class Trainer:
-    """A run that can be stopped after any report and continued from its checkpoint, bit for bit on a CPU."""
+    """A training run. It can be stopped after any report and resumed from its checkpoint, bit-identical on a CPU."""
 
     def __init__(
         self,
@@ -96,17 +96,17 @@ class Trainer:
         self.progress = Progress()
         self.measured_peak_bytes: int | None = None
         self._steps_here = 0
-        # Dropout differs between workers and from the draw of the initial weights.
+        # Workers have different dropout, and none repeats the random numbers of the initial weights.
         torch.manual_seed(config.seed * 1000 + self.rank)
 
     @property
     def trained(self) -> dict[str, nn.Parameter]:
-        """What learns, by name."""
+        """Trainable parameters, by name."""
         return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
     @property
     def measured(self) -> dict[str, torch.Tensor]:
-        """What the recurrence has measured of the body, by name."""
+        """The recurrence's calibrated buffers, by name."""
         return {} if self.model.recurrence is None else dict(self.model.recurrence.named_buffers())
 
     def run(self) -> Iterator[Report]:
@@ -144,8 +144,8 @@ class Trainer:
 
     @contextmanager
     def _measured_memory(self, batch: WindowBatch) -> Iterator[None]:
-        """Notice the peak of the second step, the first in which everything exists: CUDA counts by itself, elsewhere
-        tensors are followed."""
+        """Measure the peak of the second step, the first with optimiser state: by CUDA's own counter, elsewhere by
+        tracking tensors."""
         self._steps_here += 1
         if self._steps_here != 2:
             yield
@@ -175,7 +175,7 @@ class Trainer:
         metrics = self.task.evaluate(
             self.model, self.validation, config.windowing, batch_size=config.batch, precision=config.precision
         ).metrics()
-        if self.device.type == "cuda":  # a recording has memory of its own: this is for whoever shares the card
+        if self.device.type == "cuda":  # for other processes on this GPU; a CUDA graph has its own pool
             torch.cuda.empty_cache()
         self._check_finite(metrics["loss"])
         return metrics
@@ -184,7 +184,7 @@ class Trainer:
         return 0 < self.config.patience <= self.progress.validations_since_best
 
     def _check_finite(self, *values: torch.Tensor | float) -> None:
-        """Before a weight changes, so that the last checkpoint is never of a broken model."""
+        """Checked before a weight changes, so that no checkpoint holds a diverged model."""
         if not all(math.isfinite(value) for value in values):
             raise Diverged(
                 f"learning_rate: {self.config.learning_rate} made training diverge after {self.progress.step} steps "

@@ -1,4 +1,4 @@
-"""A base of one's own where none can be downloaded: pretrained once per preset, corpus and tokenizer, and kept."""
+"""Pretraining of a base where none can be downloaded: once per preset, corpus and tokenizer, then cached."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from recur_tune.config.trial import TrialConfig
 if TYPE_CHECKING:
     from recur_tune.training.loop import Report
 
-RESULT = "result.json"  # which a run's folder has at its end
+RESULT = "result.json"  # written when a run has ended
 
 
 def pretraining_fields(preset: str) -> dict[str, Any]:
-    """How a preset is pretrained unless told otherwise: plain, over its whole context, with a falling rate."""
+    """Default fields of a preset's pretraining: no recurrence, windows of the full context, cosine decay."""
     return {
         **PRETRAINING[preset], "base": preset, "window": PRESETS[preset]["n_positions"],
         "recurrence": "none", "bptt_windows": 1, "decay": "cosine", "checkpointing": "none",
@@ -33,7 +33,7 @@ def pretraining_fields(preset: str) -> dict[str, Any]:
 
 
 def pretraining_of(preset: str, corpus: str, tokenizer: str | None) -> TrialConfig:
-    """The trial that makes a preset a base: of a corpus, with its own tokens unless a tokenizer is given."""
+    """The trial that pretrains a preset on a corpus; without a tokenizer, with the preset's own."""
     return parse(TrialConfig, {**pretraining_fields(preset), "corpus": corpus, "tokenizer": tokenizer})
 
 
@@ -43,12 +43,12 @@ def pretrained_base(
     stop: Callable[[], bool] = lambda: False,
     wait: Callable[[], None] = lambda: None,
 ) -> Path:
-    """The folder of a pretrained preset, from the cache or made now; an interrupted pretraining goes on.
+    """The folder of a pretrained preset, from the cache or trained now; an interrupted pretraining is resumed.
 
     Args:
         config: How it is pretrained.
-        listen: Hears every report.
-        stop: Whether to save what there is and leave, by `Interrupted`.
+        listen: Called with every report.
+        stop: Whether to save and raise `Interrupted`.
         wait: Called every second while another process pretrains it.
     """
     folder = _folder(config)
@@ -61,13 +61,13 @@ def pretrained_base(
 
 
 def kept_base(config: TrialConfig) -> Path | None:
-    """The same, where it has been made already."""
+    """The same folder, if the base is already pretrained."""
     folder = _folder(config)
     return folder if (folder / RESULT).exists() else None
 
 
 def _folder(config: TrialConfig) -> Path:
-    # Of a plain trial's own fields: an installed recurrence makes it no other base.
+    # Only fields that apply: an installed recurrence must not change the key.
     key = hashlib.sha256(json.dumps(own_fields(config), sort_keys=True).encode()).hexdigest()[:12]
     return cache_folder() / "bases" / f"{config.base}-{key}"
 
@@ -93,7 +93,7 @@ def _alone(file: Path, stop: Callable[[], bool], wait: Callable[[], None]) -> It
 
 
 def _pretrain(config: TrialConfig, folder: Path, listen: Callable[[Report], None], stop: Callable[[], bool]) -> None:
-    """From the last checkpoint that is whole, or from the start."""
+    """Resume from an undamaged checkpoint, or start."""
     from recur_tune.training.checkpoint import DamagedCheckpoint  # torch takes seconds
     from recur_tune.training.run_folder import RESUME, run_in_folder
 

@@ -1,10 +1,10 @@
-"""A run on disk: the trained model in Hugging Face's format, and beside it what led there.
+"""Run folder: the trained model in Hugging Face's format, its configuration, reports and checkpoint.
 
 trial.yaml           the configuration, every default written out
 reports.jsonl        one line per report
 result.json          the last validation, costs predicted and measured
 model.safetensors …  the best model so far, with config.json and the tokenizer: a Hugging Face folder
-resume/              the state to go on from
+resume/              the checkpoint to resume from
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from recur_tune.training.setup import set_up
 
 TRIAL, REPORTS, RESULT, RESUME = "trial.yaml", "reports.jsonl", "result.json", "resume"
 
-# What may change when a run goes on: how long it goes on and how closely it is watched.
+# Fields that may change when a run is resumed: its length, and when it is validated.
 _MAY_CHANGE = {"tokens", "patience", "validate_every", "validation_tokens"}
 
 
 class Interrupted(Exception):
-    """A stop was asked for; the run is saved up to its last step and can be resumed."""
+    """The run was asked to stop; it is saved and can be resumed."""
 
 
 def run_in_folder(
     config: TrialConfig, folder: Path, resume: bool, listen: Callable[[Report], None],
     warn: Callable[[str], None] = lambda text: None, stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Train in a folder of its own and return the result; `listen` hears every report, `warn` of what was damaged or is
-    not read.
+    """Train in a folder and return the result. `listen` gets every report, `warn` sentences about damaged checkpoints
+    and unused weights.
 
-    A signal ends it after the current step, or whoever makes `stop` say so.
+    A signal, or `stop`, ends it after the current step.
     """
     check_folder(folder, resume)
     trainer, tokenizer = set_up(config)
@@ -61,7 +61,7 @@ def run_in_folder(
     with whole_folder(folder) as partial:
         write_yaml(partial / TRIAL, config.plain_values())
     report: Report | None = None
-    with stop_requests() as stop_requested, _out_of_memory_is_the_users_business(config):
+    with stop_requests() as stop_requested, _out_of_memory_as_user_error(config):
         for report in trainer.run():
             append_line(folder / REPORTS, json.dumps(report.to_dict()))
             if report.best:
@@ -88,7 +88,7 @@ def run_in_folder(
 
 
 @contextmanager
-def _out_of_memory_is_the_users_business(config: TrialConfig) -> Iterator[None]:
+def _out_of_memory_as_user_error(config: TrialConfig) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
@@ -99,31 +99,31 @@ def _out_of_memory_is_the_users_business(config: TrialConfig) -> Iterator[None]:
 
 
 def check_folder(folder: Path, resume: bool) -> None:
-    """Refuse to write over a run, or to go on with one that is not there."""
+    """Refuse to overwrite a run, or to resume one that is not there."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"out: {folder} is a file; give a folder.")
     if resume and not (folder / RESUME).is_dir():
-        raise UserError(f"out: {folder} holds no interrupted run to go on with.")
+        raise UserError(f"out: {folder} holds no interrupted run to resume.")
     if not resume and (folder / TRIAL).exists():
-        raise UserError(f"out: {folder} already holds a run; add --resume to go on with it, or choose another folder.")
+        raise UserError(f"out: {folder} already holds a run; add --resume to continue it, or choose another folder.")
     if not resume and folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"out: {folder} holds other files; give a folder that is new or empty.")
 
 
 def stored_config(folder: Path, changes: dict[str, Any]) -> TrialConfig:
-    """The configuration of a run on disk, with those changes to it that do not make it another run."""
+    """The configuration of a run on disk, with changes that a resumed run may have."""
     check_folder(folder, resume=True)
     stored = parse(TrialConfig, read_yaml(folder / TRIAL))
     wanted = parse(TrialConfig, stored.model_dump() | changes)
     for field in TrialConfig.model_fields:
         before, after = getattr(stored, field), getattr(wanted, field)
         if before != after and field not in _MAY_CHANGE:
-            raise UserError(f"{field}: the run in {folder} has {before!r} and cannot go on with {after!r}.")
+            raise UserError(f"{field}: the run in {folder} has {before!r} and cannot be resumed with {after!r}.")
     return wanted
 
 
 def _forget_reports_after(path: Path, tokens: int) -> None:
-    """Steps after the checkpoint are made again, so their first reports go."""
+    """Remove reports after the checkpoint: those steps run again."""
     if path.exists():
         lines = path.read_text().splitlines()
         kept = [line for line in lines if line.endswith("}") and json.loads(line)["tokens"] <= tokens]

@@ -1,4 +1,4 @@
-"""From a configuration to a trainer: tokenizer, tokens, base, plan."""
+"""Set-up: configuration -> tokenizer, tokens, base, plan -> trainer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from recur_tune.training.loop import Trainer, worker_count
 
 
 def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Trainer, PreTrainedTokenizerBase]:
-    """Load everything a trial needs; whatever does not fit together is refused before anything heavy is loaded."""
+    """Load everything a trial needs; what does not fit together is refused before anything large is loaded."""
     named = "base" if config.tokenizer is None else "tokenizer"
     tokenizer = load_tokenizer(base_tokenizer(config.base, config.tokenizer), field=named)
     shape = shape_of(base_config(config.base, vocabulary=len(tokenizer)).to_dict())
@@ -34,5 +34,5 @@ def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Tra
     if config.trainable == "recurrence":
         model.freeze_body()
     model.config.window, model.config.overlap = config.window, config.overlap
-    plan = resolve_plan(config, model.config, lanes=max(1, config.batch // worker_count()))
+    plan = resolve_plan(config, model.config, chains=max(1, config.batch // worker_count()))
     return Trainer(config, model, plan, train, validation, device or default_device()), tokenizer

@@ -21,13 +21,13 @@ from tests.conftest import small_model
 from tests.models import chain_batch, full_batch
 
 WINDOWS = 4
-MEMORY = PooledSpec(width=20, depth=1)
+POOLED = PooledSpec(width=20, depth=1)
 PLANS = [Plan(kept) for kept in range(1, WINDOWS)]
 MODELS = {
-    "none": None, "memory": MEMORY, "all layers": PooledSpec(l_ins="all", embeddings=2, pooling="attention"),
+    "none": None, "pooled": POOLED, "all layers": PooledSpec(l_ins="all", embeddings=2, pooling="attention"),
     "recent": PooledSpec(l_ins="all", embeddings=3, pooling="recent", width=20, depth=1, skip=True),
 }  # fmt: skip
-# Documents that begin at different windows of three lanes, some shorter than a window; the last lane runs dry.
+# Documents begin at different windows of three batch rows, some shorter than a window; the last row ends early.
 MIXED = chain_batch(Windowing(6, 2), [[14, 3], [6, 10, 2], [14]], WINDOWS)
 
 
@@ -50,19 +50,19 @@ def test_the_mixed_batch_mixes_what_it_should():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "tolerance", "memory", "dropout"),
+    ("dtype", "tolerance", "recurrence", "dropout"),
     [
-        (torch.float32, 1e-5, "memory", 0.0),
-        (torch.float32, 1e-5, "memory", 0.3),
-        (torch.float64, 1e-10, "memory", 0.0),
+        (torch.float32, 1e-5, "pooled", 0.0),
+        (torch.float32, 1e-5, "pooled", 0.3),
+        (torch.float64, 1e-10, "pooled", 0.0),
         (torch.float64, 1e-10, "none", 0.3),
         (torch.float64, 1e-10, "all layers", 0.3),
     ],
     ids=str,
 )
-def test_every_plan_gives_the_loss_and_gradients_of_keeping_everything(dtype, tolerance, memory, dropout):
+def test_every_plan_gives_the_loss_and_gradients_of_keeping_everything(dtype, tolerance, recurrence, dropout):
     rates = dict.fromkeys(["resid_pdrop", "embd_pdrop", "attn_pdrop"], dropout)
-    model = small_model(MODELS[memory], n_layer=2, **rates).to(dtype).train()
+    model = small_model(MODELS[recurrence], n_layer=2, **rates).to(dtype).train()
     expected, expected_gradients = loss_and_gradients(model, Plan(WINDOWS), MIXED)
     if dropout:
         undisturbed, _ = loss_and_gradients(model.eval(), Plan(WINDOWS), MIXED)
@@ -73,20 +73,20 @@ def test_every_plan_gives_the_loss_and_gradients_of_keeping_everything(dtype, to
         assert_same(gradients, expected_gradients, tolerance)
 
 
-@pytest.mark.parametrize("memory", MODELS.values(), ids=MODELS)
-def test_a_batch_is_the_sum_of_its_documents_read_by_hand(memory):
-    model = small_model(memory).double()
+@pytest.mark.parametrize("recurrence", MODELS.values(), ids=MODELS)
+def test_a_batch_is_the_sum_of_its_documents_read_by_hand(recurrence):
+    model = small_model(recurrence).double()
     loss, gradients = loss_and_gradients(model, Plan(2), MIXED)
     by_hand = torch.zeros((), dtype=torch.float64)
-    for lane in range(3):
+    for row in range(3):
         state = None
         for window in range(WINDOWS):
-            if MIXED.fresh_WB[window, lane]:
+            if MIXED.fresh_WB[window, row]:
                 state = None
-            reading = model.read(MIXED.inputs_WBT[window, lane : lane + 1], state)
+            reading = model.read(MIXED.inputs_WBT[window, row : row + 1], state)
             state = reading.state
             log_p_TV = model.logits(reading.top_BTK[0]).log_softmax(-1)
-            for position, target in enumerate(MIXED.targets_WBT[window, lane].tolist()):
+            for position, target in enumerate(MIXED.targets_WBT[window, row].tolist()):
                 if target != NOT_SCORED:
                     by_hand = by_hand - log_p_TV[position, target]
     torch.testing.assert_close(loss, by_hand.detach(), rtol=1e-10, atol=0)
@@ -94,25 +94,25 @@ def test_a_batch_is_the_sum_of_its_documents_read_by_hand(memory):
 
 
 @pytest.mark.parametrize("plan", [Plan(1), Plan(3)], ids=str)
-@pytest.mark.parametrize("memory", [None, MEMORY], ids=["none", "memory"])
-def test_the_last_windows_loss_reaches_the_first_windows_tokens_through_the_state_alone(memory, plan):
-    gradient = gradient_of_a_token_in_the_first_window(memory, plan, Windowing(8), [24])
-    assert (gradient.abs().max() > 1e-6) == (memory is not None)
+@pytest.mark.parametrize("recurrence", [None, POOLED], ids=["none", "pooled"])
+def test_gradients_reach_the_first_window_through_the_state_alone(recurrence, plan):
+    gradient = gradient_of_a_token_in_the_first_window(recurrence, plan, Windowing(8), [24])
+    assert (gradient.abs().max() > 1e-6) == (recurrence is not None)
 
 
 def test_no_gradient_crosses_from_one_document_into_another():
-    gradient = gradient_of_a_token_in_the_first_window(MEMORY, Plan(1), Windowing(8), [8, 16])
+    gradient = gradient_of_a_token_in_the_first_window(POOLED, Plan(1), Windowing(8), [8, 16])
     assert gradient.abs().max() == 0
 
 
 def gradient_of_a_token_in_the_first_window(
-    memory: PooledSpec | None, plan: Plan, windowing: Windowing, documents: list[int]
+    recurrence: PooledSpec | None, plan: Plan, windowing: Windowing, documents: list[int]
 ) -> torch.Tensor:
-    """What the last of three windows' loss alone says about the embedding of a token that only the first one has.
+    """The gradient of the last of three windows' loss with respect to the embedding of a token of the first one alone.
 
     A neighbour whose document goes through all windows makes sure that a state is passed on in any case.
     """
-    model, token = small_model(memory), 60
+    model, token = small_model(recurrence), 60
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())  # as an output it is in every window
     batch = chain_batch(windowing, [documents, [24]], windows=3)
     inputs, targets = batch.inputs_WBT.clamp(max=59), batch.targets_WBT
@@ -123,10 +123,10 @@ def gradient_of_a_token_in_the_first_window(
     return model.transformer.wte.weight.grad[token]
 
 
-def activation_peak(memory: PooledSpec | None, policy: str, windows: int, size: int, lanes: int = 1) -> int:
+def activation_peak(recurrence: PooledSpec | None, policy: str, windows: int, size: int, batch_size: int = 1) -> int:
     """Bytes above what is there before a step: weights, their gradients, the batch."""
-    model = small_model(memory, n_positions=size, n_layer=2, vocab_size=500).train()
-    batch, chain = full_batch(windows, lanes, size), Chain(model, fixed_plan(policy, windows))
+    model = small_model(recurrence, n_positions=size, n_layer=2, vocab_size=500).train()
+    batch, chain = full_batch(windows, batch_size, size), Chain(model, fixed_plan(policy, windows))
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     with MemoryTracker() as tracker:
@@ -138,24 +138,24 @@ def activation_peak(memory: PooledSpec | None, policy: str, windows: int, size: 
     return tracker.peak - before
 
 
-@pytest.mark.parametrize("memory", [None, MEMORY], ids=["none", "memory"])
-def test_recomputing_all_windows_needs_no_more_memory_for_40_windows_than_for_2(memory):
-    few, many = (activation_peak(memory, "all", windows, size=128) for windows in (2, 40))
+@pytest.mark.parametrize("recurrence", [None, POOLED], ids=["none", "pooled"])
+def test_recomputing_all_windows_needs_the_memory_of_few(recurrence):
+    few, many = (activation_peak(recurrence, "all", windows, size=128) for windows in (2, 40))
     assert many <= 1.02 * few
 
 
 def test_keeping_all_windows_needs_memory_for_each():
-    two, four, eight = (activation_peak(MEMORY, "none", windows, size=16) for windows in (2, 4, 8))
+    two, four, eight = (activation_peak(POOLED, "none", windows, size=16) for windows in (2, 4, 8))
     assert eight - four == pytest.approx(2 * (four - two), rel=0.01)
     assert eight > 1.5 * two
 
 
 @pytest.mark.parametrize("size", [8, 16])
 def test_a_recomputed_window_leaves_no_more_than_the_papers_two_vectors(size):
-    lanes, hidden = 3, 24
-    fewer, more = (activation_peak(MEMORY, "all", windows, size, lanes) for windows in (12, 20))
-    floats_per_lane = (more - fewer) / 8 / lanes / 4
-    assert 0 < floats_per_lane <= 2 * hidden
+    batch_size, hidden = 3, 24
+    fewer, more = (activation_peak(POOLED, "all", windows, size, batch_size) for windows in (12, 20))
+    floats_per_row = (more - fewer) / 8 / batch_size / 4
+    assert 0 < floats_per_row <= 2 * hidden
 
 
 def test_the_loss_is_a_sum_over_scored_tokens():
@@ -165,9 +165,9 @@ def test_the_loss_is_a_sum_over_scored_tokens():
     torch.testing.assert_close(Chain(model, Plan(1))(MIXED), expected)
 
 
-@pytest.mark.parametrize("memory", MODELS.values(), ids=MODELS)
-def test_what_is_recorded_to_be_replayed_is_the_same_and_does_not_depend_on_where_documents_begin(memory):
-    model = small_model(memory, n_layer=2).double().train()
+@pytest.mark.parametrize("recurrence", MODELS.values(), ids=MODELS)
+def test_uniform_windows_are_the_same_wherever_documents_begin(recurrence):
+    model = small_model(recurrence, n_layer=2).double().train()
     expected = loss_and_gradients(model, Plan(2), MIXED)
     found = Chain(model, Plan(2), Execution(cuda_graph=True), capture=False).differentiate_now(
         replace(MIXED, starts=("none",) * WINDOWS)

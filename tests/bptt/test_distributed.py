@@ -24,7 +24,7 @@ def _worker(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2, timeout=patience)
     with pytest.raises(UserError, match="batch: 3 chains cannot be shared evenly by 2 workers"):
         trainer_of(trial(batch=3))
-    for recurrence in ("memory", "none"):
+    for recurrence in ("pooled", "none"):
         trainer = trainer_of(trial(recurrence=recurrence, tokens=500), double=True)
         losses = torch.tensor([report.loss for report in trainer.run()])
         if rank == 0:
@@ -45,7 +45,7 @@ def two_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("recurrence", ["memory", "none"])
+@pytest.mark.parametrize("recurrence", ["pooled", "none"])
 def test_two_workers_train_like_one_with_twice_the_batch(two_workers: Path, recurrence: str) -> None:
     shared = load_file(two_workers / f"{recurrence}.safetensors")
     alone = trainer_of(trial(recurrence=recurrence, tokens=500), double=True)

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 
 from recur_tune.report.compare import compare_page, comparison
 from recur_tune.report.page import report_page, report_panels
-from recur_tune.report.reading import SearchView, read_search
+from recur_tune.report.search_view import SearchView, read_search
 from recur_tune.search.record.state import Event
 from tests.browser import PATIENCE, desktop
 from tests.browser.pdf import sheets
@@ -168,7 +168,7 @@ def test_two_hundred_trials_are_all_there(
     keep(read.page, "report-of-200")
 
 
-def test_every_figure_is_drawn_without_a_network_and_a_point_under_the_pointer_says_all_about_its_trial(
+def test_every_figure_is_drawn_offline_with_hover_texts(
     reader: Reader, books: tuple[SearchView, Path], keep: Callable[[Page, str], None]
 ) -> None:
     assert reader.read(books[1]) == ALL

@@ -23,8 +23,8 @@ from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.progress import seconds_left
 from recur_tune.search.record.state import SearchState
 from recur_tune.sites.ray.cluster import ray_token
-from recur_tune.tracking.prometheus.boards import BOARDS, metric, queries
-from recur_tune.tracking.prometheus.servers import Dashboards, Server
+from recur_tune.tracking.prometheus.dashboards import DASHBOARDS, metric, queries
+from recur_tune.tracking.prometheus.servers import DashboardServers, Server
 from tests.command import CHECKOUT
 from tests.ports import FIRST
 from tests.search.run.searches import ALIKE, ONE_AT_A_TIME, make_world, small_spec, write_space
@@ -45,7 +45,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def prometheus(results: Path) -> Iterator[Server]:
     if shutil.which("prometheus") is None:
         pytest.skip("Prometheus is not installed")
-    servers = Dashboards(results)
+    servers = DashboardServers(results)
     try:
         yield servers.up(prometheus_port=FIRST, grafana_port=FIRST)["prometheus"]
     finally:
@@ -95,7 +95,7 @@ def ask(server: Server, query: str) -> list[dict[str, Any]]:
 
 
 def test_every_panel_has_something_to_show(running: SearchDirectory, prometheus: Server) -> None:
-    asked = {query for board in BOARDS for query in queries(board)}
+    asked = {query for board in DASHBOARDS for query in queries(board)}
     silent: set[str] = set()
 
     def all_answered() -> bool:

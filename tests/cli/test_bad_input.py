@@ -76,7 +76,7 @@ def test_an_empty_split_is_named(base: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["train", "data prepare"])
-def test_a_corpus_without_a_split_or_with_a_program_in_it_is_refused_before_any_of_it_is_tokenised(
+def test_a_bad_corpus_is_refused_before_it_is_tokenised(
     base: Path, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RECUR_TUNE_CACHE", str(tmp_path / "cache"))

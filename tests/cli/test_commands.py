@@ -49,7 +49,7 @@ def test_eval_prints_the_same_numbers_as_json_and_as_a_table(tour: Path) -> None
     assert f"{told['perplexity']:.5g}" in table and f"{told['bits_per_byte']:.5g}" in table
 
 
-def test_a_recurrent_model_warns_about_another_overlap_and_a_plain_one_does_not(tour: Path) -> None:
+def test_only_a_recurrent_model_warns_about_another_overlap(tour: Path) -> None:
     assert "was trained with window 16 and overlap 4" in " ".join(
         run("eval", tour / "pooled", "--overlap", 0).err.split()
     )
@@ -58,7 +58,7 @@ def test_a_recurrent_model_warns_about_another_overlap_and_a_plain_one_does_not(
     assert json.loads(plain.out)["overlap"] == 8
 
 
-def test_generate_streams_past_the_context_and_repeats_itself_under_the_same_seed(tour: Path) -> None:
+def test_generate_streams_past_the_context_and_repeats_with_a_seed(tour: Path) -> None:
     once, again = (
         run("generate", tour / "pooled", "--prompt", "it is ", "--tokens", 150, "--seed", 7) for _ in range(2)
     )

@@ -76,7 +76,7 @@ def test_a_folder_holds_what_the_terminal_tells_and_the_texts(place: Path, tmp_p
     }  # fmt: skip
 
 
-def test_runs_with_several_tokenizers_continue_the_same_texts_and_it_is_said(place: Path, tmp_path: Path) -> None:
+def test_runs_with_several_tokenizers_continue_the_same_texts(place: Path, tmp_path: Path) -> None:
     save_merging_tokenizer(tmp_path / "bpe")
     tokenizer = load_tokenizer(str(tmp_path / "bpe"))
     save_model(small_model(vocab_size=len(tokenizer)), tokenizer, place / "merging")
@@ -84,7 +84,7 @@ def test_runs_with_several_tokenizers_continue_the_same_texts_and_it_is_said(pla
     assert result.code == 0 and "several tokenizers" in result.err and "topics are over words" in result.err
 
 
-def test_it_is_said_that_one_window_passes_no_state_on_and_that_there_is_less_room(place: Path) -> None:
+def test_notes_tell_of_a_single_window_and_of_too_little_room(place: Path) -> None:
     result = continued(place, "--prompts", 90, "--prompt-tokens", 8, "--tokens", 8, "--topics", 3, runs=("recurrent",))
     assert result.code == 0 and "passes no state on" in result.err
     wanted = continued(place, "--prompts", 40, "--prompt-tokens", 150, "--tokens", 9, "--topics", 3, "--json")

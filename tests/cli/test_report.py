@@ -119,7 +119,7 @@ def test_different_texts_are_compared_in_bits_per_byte_and_it_says_so(results: P
     assert outcome.code == 0
     said = "Perplexities of different texts cannot be compared, and even bits only with care "
     said += "(books reads stdlib, wiki reads enwik8); "
-    assert f"note: {said}this compares bits per byte instead." in outcome.err
+    assert f"note: {said}this page compares bits per byte instead." in outcome.err
     assert said in (results / "both.html").read_text()
     assert comparison(results, ["books", "wiki"]).quality.name == "bits_per_byte"
 

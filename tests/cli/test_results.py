@@ -16,9 +16,9 @@ import pytest
 import yaml
 from rich.console import Console
 
-from recur_tune.cli import display, watch
+from recur_tune.cli import display, live_view
+from recur_tune.cli.live_view import LiveView
 from recur_tune.cli.main import cli
-from recur_tune.cli.watch import Watch
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
 from recur_tune.report.history import Volume, volumes
@@ -162,7 +162,7 @@ def test_export_copies_the_model_and_says_what_it_is(results: Path, tmp_path: Pa
     refused(run("export", "books", "--trial", trial, "--to", target), "to:", str(target))
 
 
-def test_a_recurrent_model_that_was_saved_without_its_code_is_exported_with_it(results: Path, tmp_path: Path) -> None:
+def test_a_model_saved_without_its_code_is_exported_with_it(results: Path, tmp_path: Path) -> None:
     settings = {"model_type": "recurrent_gpt2", "recurrence": {"l_ins": 2}}
     (SearchDirectory.open(results, "books").trial(1) / MODEL / "config.json").write_text(json.dumps(settings))
     assert run("export", "books", "--trial", "T1", "--to", tmp_path / "one").code == 0
@@ -208,7 +208,7 @@ def screen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Console]:
     def put(**settings: Any) -> Console:
         console = Console(file=io.StringIO(), markup=False, **settings)
         monkeypatch.setattr(display, "stderr", console)
-        monkeypatch.setattr(watch, "stderr", console)
+        monkeypatch.setattr(live_view, "stderr", console)
         return console
 
     return put
@@ -220,7 +220,7 @@ def test_off_a_terminal_every_event_is_a_line(results: Path, screen: Callable[..
     SearchDirectory.open(results, "books").record("running", trial=4, after="The actor died")
     written = log.read_text()
     log.write_text("")
-    with Watch(SearchDirectory.open(results, "books")) as shown:
+    with LiveView(SearchDirectory.open(results, "books")) as shown:
         shown.stage("starting Ray …")
         log.write_text(written)
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -239,7 +239,7 @@ def test_off_a_terminal_every_event_is_a_line(results: Path, screen: Callable[..
 def test_on_a_terminal_there_is_a_table_with_states_and_front(results: Path, screen: Callable[..., Console]) -> None:
     console = screen(force_terminal=True, width=80, height=40, color_system=None)
     directory = SearchDirectory.open(results, "books")
-    with Watch(directory) as shown:
+    with LiveView(directory) as shown:
         shown.searching()
         console.print(shown)
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -277,14 +277,14 @@ def test_a_sparkline_goes_from_the_smallest_to_the_largest(values: list[float], 
     ],
 )
 def test_the_time_left_is_the_nearer_of_both_budgets(results: Path, budget: dict[str, float], left: str) -> None:
-    shown = Watch(SearchDirectory.open(results, "books"))
+    shown = LiveView(SearchDirectory.open(results, "books"))
     shown.state.active_seconds = 100.0
     shown.spec = shown.spec.model_copy(update={"budget": shown.spec.budget.model_copy(update=budget)})
     assert shown.time_left() == left
 
 
 def test_a_small_screen_shows_what_matters_most(results: Path) -> None:
-    shown = Watch(SearchDirectory.open(results, "books"))
+    shown = LiveView(SearchDirectory.open(results, "books"))
     console = Console(file=io.StringIO(), width=80)
     console.print(shown.table(rows=3, width=80))
     text = console.file.getvalue()  # type: ignore[attr-defined]
@@ -294,7 +294,7 @@ def test_a_small_screen_shows_what_matters_most(results: Path) -> None:
 
 def test_a_watch_sees_what_is_written_later(results: Path) -> None:
     directory = SearchDirectory.open(results, "books")
-    shown = Watch(directory)
+    shown = LiveView(directory)
     assert shown.headline().startswith("5 of 7 trials ended, 2 on the front, hypervolume")
     record_report(directory, 4, 80_000, 20.0, "complete")
     assert [event["trial"] for event in shown.news()] == [4]

@@ -106,7 +106,7 @@ def snapshot(directory: SearchDirectory) -> dict[str, str]:
         (["budget.wall_clock=soon"], ["wall_clock", "'soon'", "30m"]),
         (["budget.reduction=1"], ["reduction", "1"]),
         (["budget.rungs=30"], ["30 rungs"]),
-        (["budget.tokens=2k"], ["budget", "500 tokens", "1.92k (batch 3, windows 20, window 32)"]),
+        (["budget.tokens=2k"], ["budget", "500 tokens", "1.92k (batch 3, bptt_windows 20, window 32)"]),
         (["limits.peak_memory=huge"], ["peak_memory", "'huge'", "16GiB"]),
         (["objectives=perplexity"], ["objectives", "'perplexity'"]),
         (["objectives=[perplexity]"], ["'perplexity' alone"]),

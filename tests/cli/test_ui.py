@@ -100,9 +100,7 @@ def test_a_taken_port_gives_the_next_and_ctrl_c_ends_the_server(results: Path, n
         assert shown.wait() == 0
         assert f"port {port} is taken" in shown.err
         # Others may be on the machine too: users of the SLURM that runs beside these tests.
-        told = re.search(
-            r"\((.*?)\) can read and change the runs here; without --port not", " ".join(shown.err.split())
-        )
+        told = re.search(r"\((.*?)\) can change the runs here; without --port they cannot", " ".join(shown.err.split()))
         assert told and str(neighbour) in told[1].split(", ")
         with pytest.raises(OSError, match="refused"):
             urllib.request.urlopen(address)

@@ -15,6 +15,8 @@ from recur_tune.data.tokenizers import byte_tokenizer
 from recur_tune.data.tokens import prepare
 from tests.disks import mounted_disk
 
+pytestmark = pytest.mark.usefixtures("real_fsync")
+
 
 def listing(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, hidden ones too, with its content."""

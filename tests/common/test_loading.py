@@ -30,7 +30,7 @@ def test_the_collector_is_paused_meanwhile_and_then_as_it_was(
         gc.enable()
 
 
-def test_a_process_that_waits_for_workers_loads_no_models_nor_mlflow_before_a_delivery() -> None:
+def test_a_waiting_process_loads_neither_models_nor_mlflow() -> None:
     code = (
         "import sys, recur_tune.search.run.execution, recur_tune.tracking.mlflow.tracker\n"
         "print({'torch', 'transformers', 'ray', 'mlflow'} & sys.modules.keys())"

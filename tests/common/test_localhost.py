@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.localhost import comes_up, free_ports_from
+from recur_tune.common.localhost import free_ports_from, wait_until_up
 from tests.ports import FIRST, free_port, taken_port
 
 
@@ -28,7 +28,7 @@ def test_a_page_of_somebody_else_does_not_count() -> None:
 
         with http.server.HTTPServer(("127.0.0.1", free_port()), SomebodyElse) as other:
             threading.Thread(target=other.serve_forever, daemon=True).start()
-            assert not comes_up(slow, other.server_port, "/")
+            assert not wait_until_up(slow, other.server_port, "/")
             other.shutdown()
 
 
@@ -38,7 +38,7 @@ def test_the_page_of_a_child_counts() -> None:
     wrapper = f"import subprocess; subprocess.run({words!r})"
     with subprocess.Popen([sys.executable, "-c", wrapper], stderr=subprocess.DEVNULL, process_group=0) as server:
         try:
-            assert comes_up(server, port, "/")
+            assert wait_until_up(server, port, "/")
         finally:
             subprocess.run(["kill", "--", f"-{server.pid}"], check=True)
 
@@ -50,5 +50,5 @@ def test_taken_ports_are_left_out() -> None:
 
 
 def test_the_last_port_has_none_after_it() -> None:
-    with pytest.raises(UserError, match="no port from 65535 to 65535 can be had"):
+    with pytest.raises(UserError, match="no port from 65535 to 65535 is free"):
         list(free_ports_from(65535))

@@ -43,8 +43,8 @@ def test_nothing_is_said_of_a_schedule_that_fits(warmup_steps: int | None) -> No
 
 def test_a_warm_up_of_more_than_half_of_the_steps_is_told() -> None:
     assert misfit(parse(TrialConfig, STEP | {"tokens": "14k", "warmup_steps": "71"})) == (
-        "warmup_steps: the learning rate rises for 71 steps, and 14k tokens are about 140, at a step of 100 "
-        "(batch 5, bptt_windows 3, window 8, overlap 2); fewer leave more of them at the full rate."
+        "warmup_steps: the learning rate rises for 71 of about 140 steps (14k tokens, at a step of 100 "
+        "(batch 5, bptt_windows 3, window 8, overlap 2)); choose fewer, so that more steps have the full rate."
     )
 
 

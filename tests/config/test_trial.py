@@ -86,9 +86,7 @@ def test_what_is_wrong_is_said_in_one_sentence(fields: dict[str, object], senten
         ("windwo", TrialConfig.model_fields, "window"),
     ],
 )
-def test_a_hint_is_a_name_with_the_typed_one_in_it_before_one_spelled_like_it(
-    typed: str, known: Iterable[str], meant: str
-) -> None:
+def test_a_hint_contains_the_typed_name_or_is_spelled_like_it(typed: str, known: Iterable[str], meant: str) -> None:
     assert nearest(typed, known) == f"did you mean {meant!r}?"
 
 

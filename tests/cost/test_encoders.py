@@ -97,7 +97,7 @@ def test_the_prediction_of_memory_is_the_peak_of_a_real_step(variant: dict[str, 
 
 
 @pytest.mark.slow
-def test_a_long_chain_whose_price_comes_from_a_short_one_needs_that_in_a_real_step() -> None:
+def test_the_extrapolated_peak_of_a_long_chain_is_a_real_step_s() -> None:
     config, plan = config_of(bptt_windows=7), Plan(2)
     model = small_encoder("roberta", config.recurrence_spec).train()
     optimizer, chain, batch = make_optimizer(model, 1e-3, 0.0), Chain(model, plan), full_batch(7)

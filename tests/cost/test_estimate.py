@@ -56,7 +56,7 @@ def operations(run: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("policy", ["all", "none"])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_an_estimate_is_what_a_real_step_of_the_busier_of_two_workers_takes(variant, policy):
+def test_an_estimate_is_a_real_step_of_the_busier_worker(variant, policy):
     config = trial(checkpointing=policy, **variant)
     cost, model = (
         estimate(config, small_config(**SHAPE), workers=2),
@@ -65,11 +65,11 @@ def test_an_estimate_is_what_a_real_step_of_the_busier_of_two_workers_takes(vari
     assert cost.costs["parameters"] == sum(p.numel() for p in model.parameters())
     added = [p.numel() for name, p in model.named_parameters() if name.startswith("recurrence.")]
     assert cost.recurrence_parameters == sum(added) and bool(added) == (config.recurrence_spec is not None)
-    lanes = 2  # of three chains
-    batch, chain = full_batch(WINDOWS, lanes, SIZE), Chain(model, fixed_plan(policy, WINDOWS))
+    chains = 2  # of three chains
+    batch, chain = full_batch(WINDOWS, chains, SIZE), Chain(model, fixed_plan(policy, WINDOWS))
     optimizer = make_optimizer(model, 1e-3, 0.0)
     counted = operations(lambda: train_step(chain, optimizer, batch, clip_norm=1.0, precision="float32"))
-    assert cost.costs["training_flops_per_token"] == pytest.approx(counted / (lanes * WINDOWS * SIZE), rel=1e-12)
+    assert cost.costs["training_flops_per_token"] == pytest.approx(counted / (chains * WINDOWS * SIZE), rel=1e-12)
     # The second step: only now are there the optimiser's moments.
     assert cost.costs["peak_memory"] == pytest.approx(
         track_step(MemoryTracker(), chain, optimizer, batch, "float32"), rel=0.01
@@ -77,7 +77,7 @@ def test_an_estimate_is_what_a_real_step_of_the_busier_of_two_workers_takes(vari
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_flops_per_token_are_a_real_forward_pass_s_with_attention_to_what_a_token_sees(variant):
+def test_flops_per_token_are_those_of_a_real_forward_pass(variant):
     config = trial(**variant)
     model, tokens = small_model(config.recurrence_spec, **SHAPE), torch.zeros((1, SIZE), dtype=torch.long)
     state = model.read(tokens).state

@@ -10,9 +10,9 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from recur_tune.bptt.memory_tracker import MemoryTracker
-from recur_tune.bptt.plan import Plan
+from recur_tune.bptt.plan import Execution, Plan
 from recur_tune.config.trial import TrialConfig
-from recur_tune.cost import training_memory as memory
+from recur_tune.cost import training_memory
 from recur_tune.cost.fake_tensors import FakeTensors
 from recur_tune.cost.training_memory import plan_memory
 from recur_tune.recurrences.registry import MECHANISMS
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow  # steps of every mechanism, twice
 
 
 def peak(config: TrialConfig, kept: int, mode: Callable[[bool], Any], monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(memory, "FakeTensors", mode)
-    memory._simulate.cache_clear()
+    monkeypatch.setattr(training_memory, "FakeTensors", mode)
+    training_memory._simulate.cache_clear()
     return plan_memory(config, small_config(n_layer=1, n_positions=144), Plan(kept), config.batch)  # room for a cache
 
 
@@ -47,7 +47,7 @@ def test_a_step_has_the_peak_that_it_has_under_torchs_own(recurrence: str, monke
 def test_what_is_kept_of_four_windows_follows_from_three(recurrence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = config_of(recurrence, bptt_windows=4)
     short = peak(config, 4, FakeTensors, monkeypatch)
-    monkeypatch.setattr(memory, "_SIMULATED_KEPT", 4)
+    monkeypatch.setattr(training_memory, "_SIMULATED_KEPT", 4)
     assert peak(config, 4, FakeTensors, monkeypatch) == short
 
 
@@ -58,14 +58,14 @@ def test_the_overlap_moves_no_byte_where_it_is_not_left_out(recurrence: str) -> 
     base = small_config(n_layer=2, n_positions=64)
     peaks = set()
     for overlap in (0, 5):
-        described = memory.recurrent_config(base, config_of(recurrence).recurrence_spec, None)
+        described = training_memory.recurrent_config(base, config_of(recurrence).recurrence_spec, None)
         described.overlap = overlap
         shape = described.to_json_string(use_diff=False)
-        peaks.add(memory._simulate(shape, 16, 3, 2, "float32", Plan(2), False, "all", "plain"))
+        peaks.add(training_memory._simulate(shape, 16, 3, 2, "float32", Plan(2), False, "all", Execution()))
     assert len(peaks) == 1
 
 
-def test_what_is_written_in_place_is_the_same_tensor_and_a_view_shares_its_storage() -> None:
+def test_in_place_writes_and_views_share_their_storage() -> None:
     for _ in range(2):  # the second time from what was learned
         with FakeTensors(), MemoryTracker() as tracker:
             one = torch.zeros(8, 4)

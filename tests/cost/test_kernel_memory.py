@@ -14,7 +14,7 @@ from recur_tune.bptt.plan import Execution, Plan
 from recur_tune.bptt.step import make_optimizer, train_step
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
-from recur_tune.cost import training_memory as memory
+from recur_tune.cost import training_memory
 from recur_tune.cost.fake_tensors import FakeTensors
 from recur_tune.cost.training_memory import plan_memory, predict_peak_memory, track_step
 from recur_tune.models.pretrained import base_config, fresh_model, recurrent_config
@@ -33,7 +33,7 @@ GATED = [{"recurrence": "cache", "cache_join": "gate"}, {"recurrence": "fast_wei
 
 @pytest.fixture
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "default_device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(training_memory, "default_device", lambda: torch.device("cuda"))
 
 
 def config_of(**fields: Any) -> TrialConfig:
@@ -56,7 +56,9 @@ def real_and_simulated(config: TrialConfig, base: PretrainedConfig, kept: int) -
         train_step(chain, optimizer, batch, clip_norm=1.0, precision=config.precision)
         real = track_step(MemoryTracker(), chain, optimizer, batch, config.precision)
     shape = described.to_json_string(use_diff=False)
-    fake = memory._simulate(shape, SIZE, WINDOWS, LANES, config.precision, plan, False, config.trainable, "compiled")
+    fake = training_memory._simulate(
+        shape, SIZE, WINDOWS, LANES, config.precision, plan, False, config.trainable, FUSED
+    )
     return real, fake.peak
 
 
@@ -109,11 +111,11 @@ def test_a_long_chain_is_priced_from_a_short_one_with_and_without_kernels(
     )
 
     def tensors() -> list[int]:
-        return [plan_memory(config, base, plan, LANES) - memory._WORKSPACES for plan in plans]
+        return [plan_memory(config, base, plan, LANES) - training_memory._WORKSPACES for plan in plans]
 
     short = tensors()
-    monkeypatch.setattr(memory, "_SIMULATED_WINDOWS", windows)
-    monkeypatch.setattr(memory, "_SIMULATED_KEPT", windows)
+    monkeypatch.setattr(training_memory, "_SIMULATED_WINDOWS", windows)
+    monkeypatch.setattr(training_memory, "_SIMULATED_KEPT", windows)
     assert tensors() == pytest.approx(short, rel=0.003)
 
 
@@ -121,9 +123,9 @@ def test_a_long_chain_is_priced_from_a_short_one_with_and_without_kernels(
 def test_a_trial_is_priced_as_it_will_run() -> None:
     base = small_config(n_layer=2)
 
-    def peak(lanes: int = LANES, **fields: Any) -> int:
+    def peak(chains: int = LANES, **fields: Any) -> int:
         config = config_of(recurrence="fast_weights", checkpointing="none", **fields)
-        return predict_peak_memory(config, base, lanes)
+        return predict_peak_memory(config, base, chains)
 
     auto = {"cuda_graph": "auto", "fused_kernels": "auto"}
     long, short = (auto | {"tokens": tokens} for tokens in (2_000_000, 1_999_999))
@@ -151,11 +153,11 @@ def test_so_the_heads_gradient_is_never_there_twice() -> None:
     vocabulary, hidden = 4096, 24
     shape = small_config(vocab_size=vocabulary, n_layer=1).to_json_string(use_diff=False)
     on_cpu, on_gpu = (
-        memory._simulate(shape, SIZE, 2, LANES, "bfloat16", Plan(1), on_gpu, "all", FUSED).peak
+        training_memory._simulate(shape, SIZE, 2, LANES, "bfloat16", Plan(1), on_gpu, "all", FUSED).peak
         for on_gpu in (False, True)
     )
     losses = LANES * SIZE * 4  # of rows: at a GPU's peak they are there, and gone when a CPU multiplies
-    assert on_cpu + memory._WORKSPACES - on_gpu == vocabulary * hidden * 2 - losses
+    assert on_cpu + training_memory._WORKSPACES - on_gpu == vocabulary * hidden * 2 - losses
 
 
 def test_without_triton_a_kernel_can_be_priced_and_not_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from recur_tune.bptt.plan import Plan
 from recur_tune.bptt.step import make_optimizer, train_step
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
-from recur_tune.cost import training_memory as memory
+from recur_tune.cost import training_memory
 from recur_tune.cost.training_memory import plan_memory, predict_peak_memory, resolve_plan, track_step
 from tests.conftest import small_config, small_model
 from tests.models import full_batch
@@ -53,8 +53,8 @@ def test_dropout_is_part_of_the_prediction():
     assert real > 1.1 * tracked(config, plan)
 
 
-def test_on_a_gpu_dropout_costs_a_byte_for_each_element_and_nothing_in_attention(monkeypatch):
-    monkeypatch.setattr(memory, "default_device", lambda: torch.device("cuda"))
+def test_on_a_gpu_dropout_keeps_one_byte_an_element(monkeypatch):
+    monkeypatch.setattr(training_memory, "default_device", lambda: torch.device("cuda"))
     rates = dict.fromkeys(["resid_pdrop", "embd_pdrop", "attn_pdrop"], 0.1)
     size, hidden, layers = 64, 24, 2
 
@@ -84,7 +84,7 @@ def test_a_window_that_is_recomputed_still_costs_its_tokens_and_its_state():
     ],
     ids=str,
 )  # fmt: skip
-def test_a_long_chain_whose_price_comes_from_a_short_one_needs_that_in_a_real_step(plan, plain, recurrent):
+def test_the_extrapolated_peak_of_a_long_chain_is_a_real_step_s(plan, plain, recurrent):
     kinds = ({"recurrence": "none", "precision": plain}, {"l_ins": "all", "embeddings": 2, "precision": recurrent})
     for kind in kinds:
         config = config_of(bptt_windows=7, **kind)
@@ -95,7 +95,7 @@ def test_a_long_chain_whose_price_comes_from_a_short_one_needs_that_in_a_real_st
 def test_a_fixed_policy_is_priced_as_its_plan():
     config, base = config_of(checkpointing="none"), small_config(**SHAPE)
     assert predict_peak_memory(config, base) == plan_memory(config, base, Plan(3), LANES)
-    assert predict_peak_memory(config, base, lanes=1) < predict_peak_memory(config, base)
+    assert predict_peak_memory(config, base, chains=1) < predict_peak_memory(config, base)
 
 
 def test_auto_stays_within_its_budget_and_keeps_more_with_more():
@@ -117,7 +117,7 @@ def test_auto_refuses_a_budget_in_which_nothing_fits():
 
 
 def test_auto_keeps_as_many_windows_as_fit(monkeypatch):
-    monkeypatch.setattr(memory, "plan_memory", lambda _c, _b, plan, _l: 100 * plan.kept_windows)
+    monkeypatch.setattr(training_memory, "plan_memory", lambda _c, _b, plan, _l: 100 * plan.kept_windows)
     for budget in range(100, 900, 10):
         config = config_of(bptt_windows=8, checkpointing="auto", memory_budget=budget)
         assert resolve_plan(config, small_config()) == Plan(min(budget // 100, 8))

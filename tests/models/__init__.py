@@ -29,23 +29,23 @@ def hugging_face(model: RecurrentGPT2) -> GPT2LMHeadModel:
     return plain.eval()
 
 
-def chain_batch(windowing: Windowing, lanes: list[list[int]], windows: int) -> WindowBatch:
-    """Rows of documents, one after another: `lanes` holds the number of inputs of every document in every lane."""
+def chain_batch(windowing: Windowing, documents: list[list[int]], windows: int) -> WindowBatch:
+    """A batch of documents, one behind another; `documents` has the number of inputs of each, by batch row."""
     random, tokens = np.random.default_rng(0), []
-    table_WB4 = np.zeros((windows, len(lanes), 4), dtype=np.int64)
+    table_WB4 = np.zeros((windows, len(documents), 4), dtype=np.int64)
     table_WB4[..., 3] = 1  # an empty slot begins nothing and sees nothing
-    for lane, documents in enumerate(lanes):
-        row = 0
-        for inputs in documents:
+    for row, lengths in enumerate(documents):
+        window = 0
+        for inputs in lengths:
             begin = len(tokens)
             tokens += random.integers(VOCABULARY, size=inputs + 1).tolist()
             cut = windowing.cut(begin, begin + inputs)
-            table_WB4[row : row + len(cut), lane, :3] = cut
-            table_WB4[row + 1 : row + len(cut), lane, 3] = 0
-            row += len(cut)
+            table_WB4[window : window + len(cut), row, :3] = cut
+            table_WB4[window + 1 : window + len(cut), row, 3] = 0
+            window += len(cut)
     return gather(np.array(tokens), table_WB4, windowing.size)
 
 
-def full_batch(windows: int, lanes: int, size: int) -> WindowBatch:
-    """Every lane one document that fills the chain."""
-    return chain_batch(Windowing(size), [[windows * size]] * lanes, windows)
+def full_batch(windows: int, batch_size: int, size: int) -> WindowBatch:
+    """In every batch row one document that fills the chain."""
+    return chain_batch(Windowing(size), [[windows * size]] * batch_size, windows)

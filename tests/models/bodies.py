@@ -45,7 +45,7 @@ BODIES: dict[str, dict[str, Any]] = {
 
 
 def body(name: str, spec: BaseModel | None = None, **changes: object) -> WindowedDecoder:
-    """In double precision, where agreement means agreement; every weight is random, biases and norms too."""
+    """In double precision, for close comparisons; every weight is random, biases and norms too."""
     settings = BODIES[name] | changes
     config = CONFIG_MAPPING[settings["model_type"]](**{k: v for k, v in settings.items() if k != "model_type"})
     model = fresh_model(recurrent_config(config, spec, None)).double().eval()

@@ -1,4 +1,4 @@
-"""Transformers' own models with something mixed into what their heads took, for equations written out by hand."""
+"""Transformers' own models with something mixed into their heads' output, for equations written out by hand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Mix = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], to
 
 
 class ByHand:
-    """The plain model with the same weights, one lane; `read` gives the last layer's output of a window."""
+    """The plain model with the same weights, one batch row; `read` gives the last layer's output of a window."""
 
     def __init__(self, model: WindowedDecoder, mix: Mix) -> None:
         self.plain, self.shape, self.mix = hugging_face(model), model.config.shape, mix

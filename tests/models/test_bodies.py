@@ -27,15 +27,15 @@ def mixed_batch():
 def by_hand(model: WindowedDecoder, batch) -> torch.Tensor:
     """The summed loss, every document read alone by autograd."""
     loss = torch.zeros((), dtype=torch.float64)
-    for lane in range(batch.inputs_WBT.shape[1]):
+    for row in range(batch.inputs_WBT.shape[1]):
         state = None
         for window in range(batch.inputs_WBT.shape[0]):
-            if batch.fresh_WB[window, lane]:
+            if batch.fresh_WB[window, row]:
                 state = None
-            reading = model.read(batch.inputs_WBT[window, lane : lane + 1], state)
+            reading = model.read(batch.inputs_WBT[window, row : row + 1], state)
             state = reading.state
             log_p_TV = model.logits(reading.top_BTK[0]).log_softmax(-1)
-            target_T = batch.targets_WBT[window, lane]
+            target_T = batch.targets_WBT[window, row]
             scored_T = target_T != NOT_SCORED
             loss = loss - log_p_TV[scored_T].gather(1, target_T[scored_T][:, None]).sum()
     return loss
@@ -104,7 +104,7 @@ def test_reading_in_parts_is_reading_the_window_at_once(name, parts):
 
 @names
 @torch.no_grad()
-def test_a_fresh_lane_is_the_unmodified_model_and_its_neighbour_sees_the_state(name):
+def test_a_fresh_row_is_the_plain_model_and_its_neighbour_sees_the_state(name):
     model, tokens = body(name, ALL_LAYERS), some_tokens(3, 12)
     state = model.read(some_tokens(3, 9)).state
     mixed = model.read(tokens, state, fresh_B=torch.tensor([True, False, True])).top_BTK

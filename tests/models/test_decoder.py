@@ -16,25 +16,25 @@ SHAPES = [{}, {"scale_attn_by_inverse_layer_idx": True}, {"scale_attn_weights": 
 SITES = [(1, 1), (2, 1), (3, 1), (2, 3), ("all", 2)]
 
 
-def double_model(memory: PooledSpec | None, **changes: object) -> RecurrentGPT2:
-    """In double precision, where agreement means agreement; every weight is random, biases and norms too."""
-    model = small_model(memory, **changes).double()
+def double_model(recurrence: PooledSpec | None, **changes: object) -> RecurrentGPT2:
+    """In double precision, for close comparisons; every weight is random, biases and norms too."""
+    model = small_model(recurrence, **changes).double()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.2 * torch.randn_like(parameter))
     return model
 
 
-def some_state(model: RecurrentGPT2, lanes: int) -> State:
+def some_state(model: RecurrentGPT2, batch_size: int) -> State:
     """A state that some other text left."""
-    return tuple(one.detach() for one in model.read(some_tokens(lanes, 9)).state)
+    return tuple(one.detach() for one in model.read(some_tokens(batch_size, 9)).state)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("memory", [None, PooledSpec()], ids=["none", "memory"])
+@pytest.mark.parametrize("recurrence", [None, PooledSpec()], ids=["none", "pooled"])
 @torch.no_grad()
-def test_without_a_state_the_model_is_hugging_faces(memory, shape):
-    model, tokens = double_model(memory, **shape), some_tokens(2, 20)
+def test_without_a_state_the_model_is_hugging_faces(recurrence, shape):
+    model, tokens = double_model(recurrence, **shape), some_tokens(2, 20)
     theirs = hugging_face(model)(tokens).logits
     torch.testing.assert_close(model(tokens).logits, theirs, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(model.float()(tokens).logits, theirs.float(), rtol=1e-3, atol=1e-3)
@@ -53,12 +53,12 @@ def test_the_state_is_a_key_and_a_value_but_no_query(l_ins, embeddings, shape):
     tokens, state = some_tokens(2, 20), some_state(model, 2)
     top = model.read(tokens, state).top_BTK
     assert top.shape == (2, 20, 24)
-    for lane in range(2):
-        torch.testing.assert_close(top[lane], slow_read(model, tokens[lane], state[0][lane]), rtol=1e-9, atol=1e-9)
+    for row in range(2):
+        torch.testing.assert_close(top[row], slow_read(model, tokens[row], state[0][row]), rtol=1e-9, atol=1e-9)
 
 
 @torch.no_grad()
-def test_a_window_of_300_tokens_is_301_keys_at_the_insertion_and_300_outputs():
+def test_300_tokens_are_301_keys_where_a_state_is_inserted():
     model, cache = small_model(PooledSpec(l_ins=2), n_positions=300), Cache()
     reading = model.read(some_tokens(1, 300), some_state(model, 1), cache=cache)
     assert reading.top_BTK.shape[1] == 300
@@ -81,26 +81,26 @@ def test_the_state_changes_nothing_before_its_layer(l_ins):
 
 @pytest.mark.parametrize(("l_ins", "embeddings"), [(2, 1), ("all", 2)])
 @torch.no_grad()
-def test_a_fresh_lane_is_the_unmodified_model_and_its_neighbour_sees_the_state(l_ins, embeddings):
+def test_a_fresh_row_is_the_plain_model_and_its_neighbour_sees_the_state(l_ins, embeddings):
     model = double_model(PooledSpec(l_ins=l_ins, embeddings=embeddings))
     tokens, state = some_tokens(3, 12), some_state(model, 3)
     mixed = model.read(tokens, state, fresh_B=torch.tensor([True, False, True]))
     without, seeing = model.read(tokens), model.read(tokens, state)
     assert not torch.allclose(without.top_BTK, seeing.top_BTK, atol=1e-3)
-    for lane, expected in enumerate([without, seeing, without]):
-        torch.testing.assert_close(mixed.top_BTK[lane], expected.top_BTK[lane], rtol=1e-9, atol=1e-9)
-        torch.testing.assert_close(mixed.state[0][lane], expected.state[0][lane], rtol=1e-9, atol=1e-9)
+    for row, expected in enumerate([without, seeing, without]):
+        torch.testing.assert_close(mixed.top_BTK[row], expected.top_BTK[row], rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(mixed.state[0][row], expected.state[0][row], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("parts", [[1] * 12, [5] + [1] * 7, [1, 4, 7], [6, 6]], ids=str)
 @pytest.mark.parametrize("with_state", [False, True])
 @pytest.mark.parametrize(
-    "memory", [None, PooledSpec(), PooledSpec(l_ins="all", embeddings=2, pooling="max")], ids=["none", "one", "all"]
+    "recurrence", [None, PooledSpec(), PooledSpec(l_ins="all", embeddings=2, pooling="max")], ids=["none", "one", "all"]
 )
 @torch.no_grad()
-def test_reading_in_parts_is_reading_the_window_at_once(memory, with_state, parts):
-    model, tokens = double_model(memory), some_tokens(2, 12)
-    state = some_state(model, 2) if memory and with_state else None
+def test_reading_in_parts_is_reading_the_window_at_once(recurrence, with_state, parts):
+    model, tokens = double_model(recurrence), some_tokens(2, 12)
+    state = some_state(model, 2) if recurrence and with_state else None
     whole, cache = model.read(tokens, state), Cache()
     readings = [model.read(part, state, cache=cache) for part in tokens.split(parts, dim=1)]
     top = torch.cat([reading.top_BTK for reading in readings], dim=1)
@@ -129,7 +129,7 @@ def test_every_position_sees_the_state():
 
 
 @torch.no_grad()
-def test_no_state_is_made_where_nobody_reads_on():
+def test_no_state_is_made_where_no_window_follows():
     model, tokens = small_model(PooledSpec()), some_tokens(2, 6)
     reading = model.read(tokens, leave_state=False)
     assert reading.state is None
@@ -149,7 +149,7 @@ def layer_outputs(model: RecurrentGPT2, tokens: torch.Tensor, state: State | Non
 
 
 def slow_read(model: RecurrentGPT2, tokens_T: torch.Tensor, state_SMK: torch.Tensor) -> torch.Tensor:
-    """One lane, with attention written out: for each head, each token looks at the state and at itself and before."""
+    """One batch row, with attention written out: in each head a token sees the state, itself and the tokens before."""
     body, sites = model.transformer, model.config.recurrence["l_ins"]
     x = body.wte.weight[tokens_T] + body.wpe.weight[: len(tokens_T)]
     for layer, block in enumerate(body.h):

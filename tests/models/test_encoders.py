@@ -85,16 +85,16 @@ def mixed_batch() -> WindowBatch:
 def by_hand(model: WindowedEncoder, batch: WindowBatch) -> torch.Tensor:
     """The summed loss, every question read alone by autograd and scored as the definition says."""
     loss = torch.zeros((), dtype=torch.float64)
-    for lane in range(batch.inputs_WBT.shape[1]):
+    for row in range(batch.inputs_WBT.shape[1]):
         state, questions = None, []
         for window in range(batch.inputs_WBT.shape[0]):
-            if batch.fresh_WB[window, lane]:
+            if batch.fresh_WB[window, row]:
                 state = None
                 questions.append(([], []))
-            reading = model.read(batch.inputs_WBT[window, lane : lane + 1], state)
+            reading = model.read(batch.inputs_WBT[window, row : row + 1], state)
             state = reading.state
             questions[-1][0].append(reading.top_BTK[0])
-            questions[-1][1].append(batch.targets_WBT[window, lane])
+            questions[-1][1].append(batch.targets_WBT[window, row])
         for tops, targets in questions:
             kind = int(targets[0][0])
             if kind == NOT_SCORED:
@@ -118,7 +118,7 @@ def test_a_chains_gradients_are_autograds_under_every_plan(family: str, kind: st
     grad_parameter = torch.autograd.grad(expected, list(model.parameters()))
     for kept, uniform in ((1, False), (2, False), (4, False), (2, True)):
         chain = Chain(model, Plan(kept))
-        chain.uniform = uniform  # as where a step is recorded
+        chain.uniform = uniform  # as for a CUDA graph
         loss, gradients = chain.differentiate(batch)
         torch.testing.assert_close(loss, expected.detach(), **CLOSE)
         for ours, theirs in zip(gradients, grad_parameter, strict=True):
@@ -142,7 +142,7 @@ def test_a_frozen_body_leaves_the_recurrence_and_the_heads_to_learn(family: str,
 @recurrent
 @families
 @torch.no_grad()
-def test_padding_is_seen_by_nobody(family: str, kind: str) -> None:
+def test_no_position_sees_padding(family: str, kind: str) -> None:
     model, tokens = encoder(family, SPECS[kind]), some_tokens(2, 9)
     state = model.read(some_tokens(2, 7)).state
     padded = torch.cat([tokens, torch.full((2, 5), PAD)], dim=1)
@@ -156,14 +156,14 @@ def test_padding_is_seen_by_nobody(family: str, kind: str) -> None:
 @recurrent
 @families
 @torch.no_grad()
-def test_a_fresh_lane_has_no_state_and_its_neighbour_sees_it(family: str, kind: str) -> None:
+def test_a_fresh_row_has_no_state_and_its_neighbour_sees_it(family: str, kind: str) -> None:
     model, tokens = encoder(family, SPECS[kind]), some_tokens(3, 12)
     state = model.read(some_tokens(3, 9)).state
     mixed = model.read(tokens, state, fresh_B=torch.tensor([True, False, True])).top_BTK
     without, seeing = model.read(tokens).top_BTK, model.read(tokens, state).top_BTK
     assert not torch.allclose(without, seeing, atol=1e-3)
     torch.testing.assert_close(mixed, torch.stack([without[0], seeing[1], without[2]]), **CLOSE)
-    # Nor is a window another one because somebody reads on.
+    # Whether a window leaves a state does not change its outputs.
     torch.testing.assert_close(model.read(tokens, state, leave_state=False).top_BTK, seeing, **CLOSE)
 
 
@@ -189,7 +189,7 @@ def test_a_saved_encoder_is_the_same_and_a_plain_one_opens_anywhere(family: str,
         assert torch.equal(loaded.get_parameter(name), parameter)
     assert torch.equal(loaded.eval()(tokens).start_logits, model(tokens).start_logits)
     files = {file.stem: file for file in tmp_path.glob("*.py")}
-    assert {"encoder", "windowed"} <= files.keys() or kind == "none"
+    assert {"models_encoder", "models_windowed"} <= files.keys() or kind == "none"
     for file in files.values():
         assert set(get_imports(file)) - sys.stdlib_module_names <= {"torch", "transformers", "numpy"}
     if kind == "none":
@@ -215,9 +215,7 @@ def test_a_base_without_heads_gets_some_and_keeps_the_rest(family: str, tmp_path
 
 @pytest.mark.parametrize("after", SPECS)
 @pytest.mark.parametrize("before", SPECS)
-def test_a_run_that_is_a_base_keeps_its_heads_and_a_recurrence_that_is_the_same(
-    before: str, after: str, tmp_path: Path
-) -> None:
+def test_a_run_as_base_keeps_its_heads_and_the_same_recurrence(before: str, after: str, tmp_path: Path) -> None:
     run = encoder("roberta", SPECS[before]).float()
     save_model(run, word_tokenizer(FACTS_WORDS), tmp_path)
     model = load_base(str(tmp_path), SPECS[after], dropout=0.25)

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import BaseModel
 from transformers import AutoModelForCausalLM
 from transformers.dynamic_module_utils import get_imports
 
+from recur_tune.common.errors import UserError
 from recur_tune.data.tokenizers import byte_tokenizer
 from recur_tune.models import RecurrentGPT2
 from recur_tune.models.pretrained import load_model, save_model
@@ -69,15 +71,15 @@ assert "recur_tune" not in sys.modules
 TEXT = "A text of some windows, and the state of each goes into the next one. " * 2
 
 
-def saved(folder: Path, memory: PooledSpec | None) -> RecurrentGPT2:
-    model = small_model(memory, vocab_size=256, window=20, overlap=4, tie_word_embeddings=False)
+def saved(folder: Path, recurrence: BaseModel | None, **changes: object) -> RecurrentGPT2:
+    model = small_model(recurrence, vocab_size=256, window=20, overlap=4, tie_word_embeddings=False, **changes)
     save_model(model, byte_tokenizer(), folder)
     return model
 
 
 @pytest.mark.slow
 def test_it_is_the_same_model_where_recur_tune_cannot_be_imported(tmp_path: Path) -> None:
-    models = {name: saved(tmp_path / name, memory) for name, memory in MODELS.items()}
+    models = {name: saved(tmp_path / name, recurrence) for name, recurrence in MODELS.items()}
     models["llama"] = body("llama", MODELS["recent"], vocab_size=256, max_position_embeddings=20).float()
     save_model(models["llama"], byte_tokenizer(), tmp_path / "llama")
     script = ELSEWHERE.replace("TEXT", repr(TEXT)).replace("QUESTIONS", repr(QUESTIONS))
@@ -95,29 +97,66 @@ def test_it_is_the_same_model_where_recur_tune_cannot_be_imported(tmp_path: Path
                 assert torch.equal(there[question], answer), (folder, question)
 
 
-def test_its_files_are_ours_and_need_torch_and_transformers_alone(tmp_path: Path) -> None:
-    saved(tmp_path, PooledSpec())
+COMMON = {
+    "common_deprecated", "common_shape", "common_windowing", "models_attention", "models_bodies_gpt2", "models_decoder",
+    "models_kv_cache", "models_windowed", "ops_autograd", "ops_body", "ops_reference", "recurrences_modules",
+    "recurrences_seam",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=lambda one: one.name)
+def test_its_files_are_ours_and_need_torch_and_transformers_alone(tmp_path: Path, mechanism: Mechanism) -> None:
+    saved(tmp_path, mechanism.spec(), n_head=4)
     files = {file.stem: file for file in tmp_path.glob("*.py")}
-    assert files.keys() == {
-        "gpt2", "reader", "body", "shape", "recurrence", "recurrences", "pooled", "cache", "windows", "arithmetic",
-        "attention", "passes", "windowed",
-    }  # fmt: skip
-    assert "Pooled" in files.pop("recurrences").read_text()
+    more = {"ops_matmul"} if mechanism.name == "cache" else set()
+    assert files.keys() == COMMON | {f"recurrences_{mechanism.name}_module"} | more
+    assert mechanism.load().__name__ in files.pop("recurrences_modules").read_text()
     for name, file in files.items():
         assert set(get_imports(file)) - sys.stdlib_module_names <= {"torch", "transformers", "numpy"}
         origin, *lines = file.read_text().splitlines()
-        [module] = re.findall(r"recur_tune[.\w]+", origin)
-        theirs = inspect.getsource(sys.modules[module]).splitlines()
-        assert module.endswith(f".{name}") and len(lines) == len(theirs)
+        [module] = re.findall(r"recur_tune\.([.\w]+)", origin)
+        theirs = inspect.getsource(sys.modules[f"recur_tune.{module}"]).splitlines()
+        assert module.replace(".", "_") == name and len(lines) == len(theirs)
         changed = [pair for pair in zip(lines, theirs, strict=True) if pair[0] != pair[1]]
         assert all(mine.startswith("from .") and their.startswith("from recur_tune.") for mine, their in changed)
+
+
+def plugin(folder: Path, module: str, monkeypatch: pytest.MonkeyPatch) -> BaseModel:
+    """The fields of another package's recurrence, whose module has this name; for one test alone."""
+    file = folder.joinpath(*module.split(".")).with_suffix(".py")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("from recur_tune.recurrences.pooled.module import Pooled\n\n\nclass Guest(Pooled):\n    pass\n")
+    monkeypatch.syspath_prepend(str(folder))
+    guest = Mechanism(name="guest", spec=type("GuestSpec", (PooledSpec,), {}), module=f"{module}:Guest", summary="")
+    monkeypatch.setitem(MECHANISMS, "guest", guest)
+    return guest.spec()
+
+
+def test_a_plugins_module_does_not_replace_ours_of_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path / "model", plugin(tmp_path, "guest_package.attention", monkeypatch))
+    files = {file.stem: file.read_text() for file in (tmp_path / "model").glob("*.py")}
+    assert files.keys() == COMMON | {"recurrences_pooled_module", "guest_package_attention"}
+    assert "def attend(" in files["models_attention"] and "class Guest(" in files["guest_package_attention"]
+    assert "from .guest_package_attention import Guest" in files["recurrences_modules"]
+    imported = {name for code in files.values() for name in re.findall(r"^from \.(\w+) import ", code, re.MULTILINE)}
+    assert imported <= files.keys()
+
+
+def test_modules_that_would_be_saved_as_one_file_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = plugin(tmp_path, "models_attention", monkeypatch)
+    with pytest.raises(UserError, match=r"models_attention.* would both be saved as models_attention\.py; rename one"):
+        saved(tmp_path / "model", spec)
+    assert not list((tmp_path / "model").glob("*.py"))
 
 
 def test_with_recur_tune_the_packages_own_class_opens_it_trusted_or_not(tmp_path: Path) -> None:
     saved(tmp_path, PooledSpec())
     assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == {
-        "AutoConfig": "gpt2.RecurrentGPT2Config", "AutoModelForCausalLM": "gpt2.RecurrentGPT2",
-    }  # fmt: skip
+        "AutoConfig": "models_bodies_gpt2.RecurrentGPT2Config",
+        "AutoModelForCausalLM": "models_bodies_gpt2.RecurrentGPT2",
+    }
     assert type(load_model(tmp_path)[0]) is RecurrentGPT2
     for trusting in ({}, {"trust_remote_code": True}):
         assert type(AutoModelForCausalLM.from_pretrained(tmp_path, **trusting)) is RecurrentGPT2

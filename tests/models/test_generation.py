@@ -16,15 +16,15 @@ from tests.conftest import small_model
 LENGTH, POSITIONS = 50, 16
 MODELS = {
     "none": None,
-    "memory": PooledSpec(),
+    "pooled": PooledSpec(),
     "all layers": PooledSpec(l_ins="all", embeddings=2, pooling="attention"),
 }
 WINDOWINGS = [Windowing(16), Windowing(10, 3), Windowing(4, 3)]
 
 
-def a_model(memory: PooledSpec | None) -> RecurrentGPT2:
+def a_model(recurrence: PooledSpec | None) -> RecurrentGPT2:
     """Its outputs are not its inputs' embeddings, else random weights would repeat one token for ever."""
-    return small_model(memory, n_positions=POSITIONS, n_layer=2, tie_word_embeddings=False)
+    return small_model(recurrence, n_positions=POSITIONS, n_layer=2, tie_word_embeddings=False)
 
 
 def generated(
@@ -48,9 +48,9 @@ def scored(model: RecurrentGPT2, tokens: list[int], windowing: Windowing) -> tor
 
 
 @pytest.mark.parametrize("windowing", WINDOWINGS, ids=lambda w: f"{w.size}-{w.overlap}")
-@pytest.mark.parametrize("memory", MODELS.values(), ids=MODELS)
-def test_greedy_text_is_the_likeliest_and_as_likely_as_scoring_says(memory, windowing):
-    model, prompt = a_model(memory), [3, 1, 4, 1, 5]
+@pytest.mark.parametrize("recurrence", MODELS.values(), ids=MODELS)
+def test_greedy_text_is_the_likeliest_and_as_likely_as_scoring_says(recurrence, windowing):
+    model, prompt = a_model(recurrence), [3, 1, 4, 1, 5]
     tokens, log_p = generated(model, prompt, windowing, temperature=0)
     expected = scored(model, prompt + tokens, windowing)[len(prompt) - 1 :]
     assert tokens == expected.argmax(-1).tolist()
@@ -59,7 +59,7 @@ def test_greedy_text_is_the_likeliest_and_as_likely_as_scoring_says(memory, wind
 
 @pytest.mark.parametrize("windowing", WINDOWINGS, ids=lambda w: f"{w.size}-{w.overlap}")
 @pytest.mark.parametrize("prompt_length", [1, 25])
-def test_sampled_text_is_as_likely_as_scoring_says_whatever_the_temperature(prompt_length, windowing):
+def test_sampled_text_is_as_likely_as_scoring_says(prompt_length, windowing):
     model, prompt = a_model(PooledSpec()), list(range(prompt_length))
     tokens, log_p = generated(model, prompt, windowing, temperature=1.7)
     expected = scored(model, prompt + tokens, windowing)[prompt_length - 1 :]
@@ -109,9 +109,9 @@ PROMPTS = [[3, 1, 4, 1, 5], [9, 2], list(range(25)), [6, 5, 3, 5, 8, 9, 7]]
 
 
 @pytest.mark.parametrize("windowing", WINDOWINGS[:2], ids=lambda w: f"{w.size}-{w.overlap}")
-@pytest.mark.parametrize("memory", MODELS.values(), ids=MODELS)
-def test_greedy_texts_of_several_lengths_side_by_side_are_those_of_one_alone(memory, windowing):
-    model = a_model(memory)
+@pytest.mark.parametrize("recurrence", MODELS.values(), ids=MODELS)
+def test_greedy_texts_side_by_side_are_those_of_one_alone(recurrence, windowing):
+    model = a_model(recurrence)
     alone = [generated(model, prompt, windowing, temperature=0)[0] for prompt in PROMPTS]
     assert continue_texts(model, PROMPTS, windowing, DRAWS, temperature=0) == alone
 

@@ -30,8 +30,8 @@ def written(model: RecurrentGPT2, prompts: torch.Tensor, **choices: object) -> t
 @pytest.mark.parametrize("prompt_length", [1, 14])
 @every_windowing
 @every_model
-def test_greedy_text_is_ours_and_the_likeliest_when_all_is_read_again(memory, windowing, prompt_length):
-    model, prompt = a_model(memory, windowing), some_tokens(1, prompt_length)
+def test_greedy_text_is_ours_and_the_likeliest_when_all_is_read_again(recurrence, windowing, prompt_length):
+    model, prompt = a_model(recurrence, windowing), some_tokens(1, prompt_length)
     ours = [token for token, _ in islice(generate(model, prompt[0].tolist(), windowing, temperature=0), NEW)]
     text = model.generate(prompt, max_new_tokens=NEW, do_sample=False)
     assert text[0, prompt_length:].tolist() == ours
@@ -66,8 +66,8 @@ def test_a_step_reads_one_token_and_a_new_window_its_overlap_again(windowing):
 
 
 @every_model
-def test_prompts_side_by_side_are_prompts_alone(memory):
-    model, prompts = a_model(memory, OVERLAPPING), some_tokens(3, 14)
+def test_prompts_side_by_side_are_prompts_alone(recurrence):
+    model, prompts = a_model(recurrence, OVERLAPPING), some_tokens(3, 14)
     together = written(model, prompts, attention_mask=torch.ones_like(prompts))
     assert together.tolist() == [written(model, prompt[None])[0].tolist() for prompt in prompts]
 

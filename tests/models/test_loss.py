@@ -97,7 +97,7 @@ def test_under_autocast_sums_are_in_single_precision():
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0.02 * float(theirs.abs().max()))
 
 
-def test_a_target_whose_probability_is_zero_in_single_precision_has_its_loss():
+def test_a_target_of_probability_zero_in_float32_has_a_loss():
     logits = torch.tensor([[0.0, 200.0, 0.0], [-300.0, 0.0, 0.0]])
     loss = cross_entropy(logits, torch.tensor([0, 0]), 3)
     torch.testing.assert_close(loss, torch.tensor(200.0 + 300.0 + math.log(2)))

@@ -1,4 +1,4 @@
-"""Models in and out of folders, and what is refused."""
+"""Loading and saving models, and what is refused."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from recur_tune.recurrences.pooled.spec import PooledSpec
 from recur_tune.recurrences.registry import settings_of
 from tests.conftest import small_model
 
-MEMORY = PooledSpec(l_ins="all", embeddings=2, pooling="attention")
+POOLED = PooledSpec(l_ins="all", embeddings=2, pooling="attention")
 TOKENS = torch.arange(20)[None]
 
 
-def saved(folder: Path, memory: PooledSpec | None = None) -> RecurrentGPT2:
+def saved(folder: Path, recurrence: PooledSpec | None = None) -> RecurrentGPT2:
     """A model in a folder; nothing in it is as initialisation left it."""
-    model = small_model(memory, vocab_size=256)
+    model = small_model(recurrence, vocab_size=256)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -36,10 +36,10 @@ def seeing(model: RecurrentGPT2, state: torch.Tensor | None) -> torch.Tensor:
     return model.logits(model.read(TOKENS, state).top_BTK)
 
 
-@pytest.mark.parametrize("memory", [None, PooledSpec(), MEMORY], ids=["none", "memory", "all layers"])
+@pytest.mark.parametrize("recurrence", [None, PooledSpec(), POOLED], ids=["none", "pooled", "all layers"])
 @torch.no_grad()
-def test_a_model_comes_back_as_it_was(tmp_path, memory):
-    model = saved(tmp_path, memory)
+def test_a_model_comes_back_as_it_was(tmp_path, recurrence):
+    model = saved(tmp_path, recurrence)
     again, tokenizer = load_model(tmp_path)
     state = model.read(TOKENS).state
     torch.testing.assert_close(again.read(TOKENS).state, state, rtol=0, atol=0)
@@ -50,11 +50,11 @@ def test_a_model_comes_back_as_it_was(tmp_path, memory):
 
 @torch.no_grad()
 def test_the_way_of_reading_is_saved_with_a_recurrent_model(tmp_path):
-    model = small_model(MEMORY, vocab_size=256)
+    model = small_model(POOLED, vocab_size=256)
     model.config.window, model.config.overlap = 20, 3
     save_model(model, byte_tokenizer(), tmp_path)
     config = load_model(tmp_path)[0].config
-    assert (config.window, config.overlap, config.recurrence) == (20, 3, settings_of(MEMORY))
+    assert (config.window, config.overlap, config.recurrence) == (20, 3, settings_of(POOLED))
 
 
 @torch.no_grad()
@@ -70,7 +70,7 @@ def test_a_plain_models_folder_is_a_plain_gpt2(tmp_path):
 
 @torch.no_grad()
 def test_a_recurrent_models_folder_opens_by_its_type(tmp_path):
-    model = saved(tmp_path, MEMORY)
+    model = saved(tmp_path, POOLED)
     again = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert type(again) is RecurrentGPT2
     state = model.read(TOKENS).state
@@ -102,19 +102,19 @@ def test_a_preset_is_made_on_the_spot():
     assert load_base("tiny", None, vocabulary=100).config.vocab_size == 100
 
 
-@pytest.mark.parametrize("memory", [None, MEMORY], ids=["none", "memory"])
+@pytest.mark.parametrize("recurrence", [None, POOLED], ids=["none", "pooled"])
 @pytest.mark.parametrize("keep", [0, 5, 2000])
-def test_damaged_weights_are_refused(tmp_path, memory, keep):
-    saved(tmp_path, memory)
+def test_damaged_weights_are_refused(tmp_path, recurrence, keep):
+    saved(tmp_path, recurrence)
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:keep])
     with pytest.raises(UserError, match=str(tmp_path)):
         load_model(tmp_path)
 
 
-@pytest.mark.parametrize("memory", [None, MEMORY], ids=["none", "memory"])
-def test_pickled_weights_are_refused(tmp_path, memory):
-    model = saved(tmp_path, memory)
+@pytest.mark.parametrize("recurrence", [None, POOLED], ids=["none", "pooled"])
+def test_pickled_weights_are_refused(tmp_path, recurrence):
+    model = saved(tmp_path, recurrence)
     (tmp_path / "model.safetensors").unlink()
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(UserError, match=str(tmp_path)):
@@ -135,15 +135,15 @@ def test_a_hub_name_without_a_network_is_refused(open_base):
         open_base("nobody/no-such-model")
 
 
-@pytest.mark.parametrize("spec", [None, PooledSpec(width=8), MEMORY], ids=["none", "another", "the same"])
+@pytest.mark.parametrize("spec", [None, PooledSpec(width=8), POOLED], ids=["none", "another", "the same"])
 @torch.no_grad()
 def test_a_recurrent_base_keeps_its_body_and_a_recurrence_that_is_the_same(tmp_path, spec):
-    before = saved(tmp_path, MEMORY)
+    before = saved(tmp_path, POOLED)
     model = load_base(str(tmp_path), spec).eval()
     torch.testing.assert_close(model(TOKENS).logits, before(TOKENS).logits, rtol=0, atol=0)
     assert model.config.recurrence == settings_of(spec)
-    assert (left_behind(str(tmp_path), spec) is None) == (spec == MEMORY)
-    if spec == MEMORY:
+    assert (left_behind(str(tmp_path), spec) is None) == (spec == POOLED)
+    if spec == POOLED:
         state = before.read(TOKENS).state
         torch.testing.assert_close(seeing(model, state), seeing(before, state), rtol=0, atol=0)
     elif spec:
@@ -171,7 +171,7 @@ def test_known_shapes_need_no_network():
 
 def test_a_half_precision_base_is_trained_in_single_precision(tmp_path: Path) -> None:
     save_model(small_model(vocab_size=256).bfloat16(), byte_tokenizer(), tmp_path)
-    for memory in (None, PooledSpec(width=8)):
-        model = load_base(str(tmp_path), memory)
+    for recurrence in (None, PooledSpec(width=8)):
+        model = load_base(str(tmp_path), recurrence)
         assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
         model.read(torch.zeros(1, 4, dtype=torch.long))

@@ -18,21 +18,21 @@ from tests.training.runs import split_of
 LENGTH = 45
 MODELS = {
     "none": None,
-    "memory": PooledSpec(),
+    "pooled": PooledSpec(),
     "all layers": PooledSpec(l_ins="all", embeddings=2, pooling="attention"),
     "recent": PooledSpec(l_ins=1, embeddings=3, pooling="recent", skip=True),
 }
 PARTS = [[1] * LENGTH, [7, 1, 1, 36], [16, 16, 13], [44, 1]]
 WINDOWINGS = [Windowing(16), Windowing(10, 3), Windowing(4, 3)]
 
-every_model = pytest.mark.parametrize("memory", MODELS.values(), ids=MODELS)
+every_model = pytest.mark.parametrize("recurrence", MODELS.values(), ids=MODELS)
 every_windowing = pytest.mark.parametrize("windowing", WINDOWINGS, ids=lambda w: f"{w.size}-{w.overlap}")
 
 
-def a_model(memory: PooledSpec | None, windowing: Windowing) -> RecurrentGPT2:
-    """In double precision, where agreement means agreement."""
+def a_model(recurrence: PooledSpec | None, windowing: Windowing) -> RecurrentGPT2:
+    """In double precision, for close comparisons."""
     window = {"window": windowing.size, "overlap": windowing.overlap}
-    return small_model(memory, n_positions=16, tie_word_embeddings=False, **window).double()
+    return small_model(recurrence, n_positions=16, tie_word_embeddings=False, **window).double()
 
 
 def by_windows(model: RecurrentGPT2, tokens_BT: torch.Tensor, windowing: Windowing) -> torch.Tensor:
@@ -48,24 +48,24 @@ def by_windows(model: RecurrentGPT2, tokens_BT: torch.Tensor, windowing: Windowi
 @every_windowing
 @every_model
 @torch.no_grad()
-def test_a_long_text_is_read_in_the_windows_of_the_configuration(memory, windowing):
-    model, tokens = a_model(memory, windowing), some_tokens(2, LENGTH)
+def test_a_long_text_is_read_in_the_windows_of_the_configuration(recurrence, windowing):
+    model, tokens = a_model(recurrence, windowing), some_tokens(2, LENGTH)
     torch.testing.assert_close(model(tokens).logits, by_windows(model, tokens, windowing), rtol=1e-12, atol=1e-12)
 
 
 # A square in which every model, every windowing and every way to part a text meet each other.
 @pytest.mark.parametrize(
-    ("memory", "windowing", "parts"),
+    ("recurrence", "windowing", "parts"),
     [
-        (memory, WINDOWINGS[(row + column) % 3], parts)
-        for row, memory in enumerate(MODELS.values())
+        (recurrence, WINDOWINGS[(row + column) % 3], parts)
+        for row, recurrence in enumerate(MODELS.values())
         for column, parts in enumerate(PARTS)
     ],
     ids=[f"{name}-{parts[:4]}" for name in MODELS for parts in PARTS],
 )
 @torch.no_grad()
-def test_reading_on_from_a_past_is_reading_at_once(memory, windowing, parts):
-    model, tokens = a_model(memory, windowing), some_tokens(2, LENGTH)
+def test_reading_on_from_a_past_is_reading_at_once(recurrence, windowing, parts):
+    model, tokens = a_model(recurrence, windowing), some_tokens(2, LENGTH)
     past, logits = None, []
     for part in tokens.split(parts, dim=1):
         output = model(part, past_key_values=past, use_cache=True)
@@ -84,7 +84,7 @@ def test_the_loss_is_what_evaluation_says_of_the_document(windowing):
     assert loss.item() == pytest.approx(evaluate(model, split, windowing).nll / (LENGTH - 1), rel=1e-5)
 
 
-def test_the_loss_of_a_text_within_a_window_is_hugging_faces_and_so_is_its_gradient():
+def test_loss_and_gradient_within_a_window_are_hugging_faces():
     model, tokens = a_model(PooledSpec(), Windowing(16)), some_tokens(2, 14)
     theirs, labels = hugging_face(model), tokens.masked_fill(torch.rand(tokens.shape) < 0.3, -100)
     losses = [one(tokens, labels=labels).loss for one in (model, theirs)]
@@ -116,7 +116,7 @@ def test_only_the_last_logits_are_made_where_no_more_are_wanted():
 
 
 @torch.no_grad()
-def test_a_past_is_kept_unless_nobody_wants_it_and_outputs_may_be_a_tuple():
+def test_the_cache_is_optional_and_outputs_may_be_a_tuple():
     model, tokens = a_model(PooledSpec(), Windowing(10)), some_tokens(1, 5)
     assert model(tokens).past_key_values.get_seq_length() == 5
     assert model(tokens, use_cache=False).past_key_values is None
@@ -176,5 +176,5 @@ def test_windows_that_cannot_be_are_refused(window, overlap, word):
         model(some_tokens(1, 4))
 
 
-def test_without_windows_of_its_own_a_model_reads_as_many_tokens_as_it_has_positions():
+def test_the_default_window_is_as_long_as_the_models_context():
     assert small_model(PooledSpec()).config.windowing == Windowing(32)

@@ -1,4 +1,4 @@
-"""A training step's arithmetic gives what autograd gives, and keeps what it says."""
+"""The fused backward pass gives autograd's gradients, and keeps what it says."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import nn
 from recur_tune.bptt.memory_tracker import MemoryTracker
 from recur_tune.models import RecurrentGPT2
 from recur_tune.models.attention import Extra, attend
-from recur_tune.ops import reference as passes
-from recur_tune.ops.autograd import Arithmetic
+from recur_tune.ops import reference as pointwise
+from recur_tune.ops.autograd import BlockOps
 from recur_tune.ops.fused_backward import FusedBackward, GradAccumulators
 from recur_tune.ops.reference import move
 from recur_tune.ops.triton import pointwise as kernels
@@ -23,7 +23,7 @@ from tests.models import some_tokens
 from tests.models.bodies import body
 
 SHAPES = [{}, {"n_layer": 1}, {"scale_attn_by_inverse_layer_idx": True}, {"activation_function": "relu", "n_inner": 30}]
-MEMORIES = {
+RECURRENCES = {
     "none": None, "mean": PooledSpec(width=8, depth=1), "max": PooledSpec(width=8, depth=1, pooling="max"),
     "all": PooledSpec(l_ins="all", embeddings=2, width=8, depth=1), "skip": PooledSpec(width=8, depth=1, skip=True),
     "recent": PooledSpec(l_ins="all", pooling="recent", embeddings=4, width=8, depth=1, skip=True),
@@ -46,22 +46,22 @@ def gradients(outputs: list[torch.Tensor], wanted: list[torch.Tensor]) -> list[t
 
 
 def gathered(model: RecurrentGPT2) -> tuple[list[torch.Tensor], dict[nn.Parameter, torch.Tensor]]:
-    """The same by a step's arithmetic, and the gradient of every parameter that is trained."""
+    """The same by the fused backward pass, and the gradient of every parameter that is trained."""
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     totals = GradAccumulators(trained, model.body)
     step = FusedBackward(totals)
-    outputs = two_windows(model, arithmetic=step)
+    outputs = two_windows(model, ops=step)
     for total, one in zip(totals.gradients, gradients(outputs, [step.anchor, *trained])[1:], strict=True):
         total += 0 if one is None else one
     return outputs, dict(zip(trained, totals.gradients, strict=True))
 
 
-@pytest.mark.parametrize("memory", MEMORIES.values(), ids=MEMORIES)
+@pytest.mark.parametrize("recurrence", RECURRENCES.values(), ids=RECURRENCES)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_outputs_and_gradients_are_autograds(memory, shape):
-    if memory is not None and shape.get("n_layer") == 1:
-        memory = memory.model_copy(update={"l_ins": 1 if memory.l_ins == 2 else memory.l_ins})
-    model = small_model(memory, **shape).double()
+def test_outputs_and_gradients_are_autograds(recurrence, shape):
+    if recurrence is not None and shape.get("n_layer") == 1:
+        recurrence = recurrence.model_copy(update={"l_ins": 1 if recurrence.l_ins == 2 else recurrence.l_ins})
+    model = small_model(recurrence, **shape).double()
     outputs, totals = gathered(model)
     expected = two_windows(model)
     torch.testing.assert_close(outputs, expected, rtol=1e-10, atol=1e-12)
@@ -72,7 +72,7 @@ def test_outputs_and_gradients_are_autograds(memory, shape):
 
 @pytest.mark.parametrize("frozen", ["wte", "c_fc", "ln_1", "bias", "recurrence"])
 def test_what_is_not_trained_gets_no_gradient_and_takes_none_from_the_rest(frozen):
-    model = small_model(MEMORIES["mean"]).double()
+    model = small_model(RECURRENCES["mean"]).double()
     _, all_totals = gathered(model)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(frozen not in name)
@@ -83,7 +83,7 @@ def test_what_is_not_trained_gets_no_gradient_and_takes_none_from_the_rest(froze
 
 
 def test_under_autocast_products_are_rounded_and_sums_are_not():
-    model = small_model(MEMORIES["all"])
+    model = small_model(RECURRENCES["all"])
     with torch.autocast("cpu", torch.bfloat16):
         outputs, totals = gathered(model)
         alike = two_windows(model)
@@ -101,7 +101,7 @@ def test_under_autocast_products_are_rounded_and_sums_are_not():
 
 def test_a_layer_keeps_two_sums_and_what_its_products_made():
     """Per position: the sums before both norms, three vectors for attention and its output, and four before GELU."""
-    lanes, positions, hidden, heads = 2, 16, 24, 2
+    batch_size, positions, hidden, heads = 2, 16, 24, 2
 
     def kept(layers: int) -> int:
         model = small_model(n_layer=layers)
@@ -110,12 +110,12 @@ def test_a_layer_keeps_two_sums_and_what_its_products_made():
         with MemoryTracker() as tracker:
             tracker.hold([*trained, *totals.gradients])
             before = tracker.live
-            reading = model.read(some_tokens(lanes, positions), arithmetic=FusedBackward(totals))
+            reading = model.read(some_tokens(batch_size, positions), ops=FusedBackward(totals))
             assert reading.top_BTK.requires_grad
             return tracker.live - before
 
     moments, normaliser = 2 * 2, heads  # of both norms; of attention's softmax
-    a_layer = lanes * positions * ((2 + 3 + 1 + 4) * hidden + moments + normaliser) * 4
+    a_layer = batch_size * positions * ((2 + 3 + 1 + 4) * hidden + moments + normaliser) * 4
     assert kept(3) - kept(2) == a_layer
 
 
@@ -134,9 +134,9 @@ def test_rows_are_moved_down_and_leave_zeros(down, expected):
     assert move(rows, down, len(expected[0]))[..., 0].tolist() == expected
 
 
-@pytest.mark.parametrize("seen_B", [None, torch.tensor([0, 3, 1])], ids=["all", "by lane"])
+@pytest.mark.parametrize("seen_B", [None, torch.tensor([0, 3, 1])], ids=["all", "by batch row"])
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_attention_to_what_is_inserted_is_differentiated_as_small_steps_say(name, seen_B):
+def test_gradients_of_inserted_attention_match_finite_differences(name, seen_B):
     model = body(name).double()
     block, shape = model.body.blocks[0], model.config.shape
     columns = 2 * shape.key_value_heads * shape.head_size
@@ -145,7 +145,7 @@ def test_attention_to_what_is_inserted_is_differentiated_as_small_steps_say(name
     given = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in sizes]
 
     def taken(qkv_BTC: torch.Tensor, rows_BMC: torch.Tensor, places_MC: torch.Tensor) -> torch.Tensor:
-        return attend(Arithmetic(), block, qkv_BTC, cos_sin, Extra(rows_BMC, seen_B, places_MC))[0]
+        return attend(BlockOps(), block, qkv_BTC, cos_sin, Extra(rows_BMC, seen_B, places_MC))[0]
 
     assert torch.autograd.gradcheck(taken, given, fast_mode=True)
 
@@ -154,9 +154,9 @@ def test_attention_to_what_is_inserted_is_differentiated_as_small_steps_say(name
 def test_gelu_is_differentiated_as_autograd_does_far_from_zero_too(dtype, close):
     x = torch.cat([torch.linspace(-12, 12, 4001), torch.tensor([-1e4, 0.0, 1e4])]).to(dtype).requires_grad_()
     total = torch.zeros_like(x)
-    active = passes.gelu(x)
+    active = pointwise.gelu(x)
     [expected] = torch.autograd.grad(active, x, torch.full_like(x, 3.0))
-    gradient, again = passes.gelu_backward(x.detach()[None], torch.full_like(x, 3.0)[None], total)
+    gradient, again = pointwise.gelu_backward(x.detach()[None], torch.full_like(x, 3.0)[None], total)
     torch.testing.assert_close([gradient[0], again[0]], [expected, active.detach()], rtol=close, atol=3 * close)
     torch.testing.assert_close(total, expected, rtol=close, atol=3 * close)
 
@@ -168,5 +168,5 @@ def test_gelu_is_differentiated_as_autograd_does_far_from_zero_too(dtype, close)
      "cross_entropy"],
 )  # fmt: skip
 def test_a_kernel_takes_what_its_pass_takes(name):
-    taken, expected = (list(inspect.signature(getattr(module, name)).parameters) for module in (kernels, passes))
+    taken, expected = (list(inspect.signature(getattr(module, name)).parameters) for module in (kernels, pointwise))
     assert taken == expected

@@ -49,7 +49,7 @@ def normed(row: torch.Tensor, norm: nn.LayerNorm) -> torch.Tensor:
 
 
 def one_window(blocks: Blocks, states, rows, heads: int, stride: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """What the branch adds to the rows of one lane, and the next states, by the equations."""
+    """What the branch adds to the rows of one batch row, and the next states, by the equations."""
     weight = blocks.state_dict()
     seen = [normed(state, blocks.norm_of_states) + one for state, one in zip(states, blocks.ids, strict=True)]
     tokens = [normed(row, blocks.norm_of_tokens) for row in rows]
@@ -97,7 +97,7 @@ def test_three_windows_by_the_equations(name: str, layer: Any, overlap: int, gat
         # Nothing below the layer knows of the states, so that its rows are transformers' own.
         rows = plain(tokens, output_hidden_states=True).hidden_states[at]
         heads = model.config.shape.heads
-        windows = [one_window(model.recurrence, expected[lane], rows[lane], heads, 6 - overlap) for lane in (0, 1)]
+        windows = [one_window(model.recurrence, expected[row], rows[row], heads, 6 - overlap) for row in (0, 1)]
         added, expected = (torch.stack(parts) for parts in zip(*windows, strict=True))
         hook = of_attention(plain, at).register_forward_hook(lambda _m, _i, out, more=added: (out[0] + more, *out[1:]))
         top = plain.base_model(tokens).last_hidden_state

@@ -106,7 +106,7 @@ def test_three_windows_are_those_that_loops_make(name, spec, overlap):
 @pytest.mark.parametrize("overlap", [0, 2])
 @rotary
 @torch.no_grad()
-def test_with_rotary_positions_a_cache_of_the_whole_text_is_one_long_window(name, overlap):
+def test_rotary_cache_of_a_whole_text_is_one_long_window(name, overlap):
     spec, windowing = CacheSpec(cache_rows=20, cache_join="softmax"), Windowing(6, overlap)
     model = with_exact_turns(body(name, spec))
     model.recurrence.offsets.zero_()
@@ -131,7 +131,7 @@ def test_a_place_is_the_mean_of_keys_and_values_there():
 
 
 @torch.no_grad()
-def test_with_learned_positions_a_cache_of_a_text_of_equal_tokens_is_one_long_window():
+def test_learned_cache_of_equal_tokens_is_one_long_window():
     # There keys and values depend on the place alone, so that a mean is what each place adds, to all digits.
     model, text = body("gpt2", CacheSpec(cache_rows=20)), torch.zeros(2, 18, dtype=torch.long)
     model.calibrate(lambda: text)

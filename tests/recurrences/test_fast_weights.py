@@ -69,10 +69,10 @@ class Memories:
             share = 2 * torch.sigmoid(30 * self.recurrence.rate_logits[site, group]) / len(k)
         now, sums = memory.clone(), keys.clone()
         for k_D, v_D in zip(k, v, strict=True):
-            feature_D, news_D = feature(self.rule, k_D), v_D
+            feature_D, delta_D = feature(self.rule, k_D), v_D
             if self.rule != "linear" and self.before:
-                news_D = v_D - self.found(feature_D, memory, keys)
-            now += share * torch.outer(feature_D, news_D)
+                delta_D = v_D - self.found(feature_D, memory, keys)
+            now += share * torch.outer(feature_D, delta_D)
             sums += feature_D
         self.behind[site, group] = now, sums
 
@@ -108,8 +108,8 @@ def test_an_untrained_memory_changes_little(rule):
     assert 0 < abs(cost) < 0.01
 
 
-def test_a_lane_of_nothing_or_of_no_numbers_is_the_plain_model_with_the_plain_gradients():
-    """The memory of a lane that begins a document may hold anything; one that was never written is divided by 0."""
+def test_an_empty_memory_is_the_plain_model_and_its_gradients():
+    """Where a document begins the memory may hold anything; one that was never written is divided by 0."""
     for rule in ("linear", "delta", "gated"):
         model, tokens = body("gpt2", FastWeightsSpec(write_rule=rule)), some_tokens(2, 6)
         old = tuple(torch.full_like(one, torch.nan) for one in model.recurrence.empty(2))

@@ -64,7 +64,7 @@ def test_a_chains_gradients_are_autograds_under_every_plan(name, spec):
     model = made(name, spec)
     expected = by_hand(model, mixed_batch())
     grad_parameter = torch.autograd.grad(expected, list(model.parameters()), materialize_grads=True)
-    # As a CPU runs windows, or uniformly, as a recording does.
+    # As a CPU runs windows, or uniformly, as for a CUDA graph.
     for kept, uniform in ((1, False), (1, True), (2, True), (4, False)):
         loss, gradients = differentiated(model, Plan(kept), uniform)
         torch.testing.assert_close(loss, expected.detach(), **CLOSE)
@@ -103,7 +103,7 @@ def test_reading_in_parts_is_reading_the_window_at_once(name, spec, overlap, par
 @specs
 @bodies
 @torch.no_grad()
-def test_in_parts_too_a_lane_that_begins_a_document_sees_no_state(name, spec):
+def test_in_parts_too_a_fresh_row_sees_no_state(name, spec):
     model, tokens, fresh = made(name, spec), some_tokens(2, 6), torch.tensor([True, False])
     state = model.read(some_tokens(2, 6)).state
     whole, cache = model.read(tokens, state, fresh), Cache()
@@ -114,15 +114,15 @@ def test_in_parts_too_a_lane_that_begins_a_document_sees_no_state(name, spec):
 @specs
 @bodies
 @torch.no_grad()
-def test_a_lane_that_begins_a_document_knows_nothing_of_the_one_before(name, spec):
+def test_a_fresh_row_knows_nothing_of_the_document_before(name, spec):
     model, tokens = made(name, spec), some_tokens(3, 6)
     state = model.read(some_tokens(3, 6), model.read(some_tokens(3, 6)).state).state
     mixed = model.read(tokens, state, fresh_B=torch.tensor([True, False, True]))
     without, seeing = model.read(tokens), model.read(tokens, state)
-    for lane, expected in enumerate([without, seeing, without]):
-        torch.testing.assert_close(mixed.top_BTK[lane], expected.top_BTK[lane], **CLOSE)
+    for row, expected in enumerate([without, seeing, without]):
+        torch.testing.assert_close(mixed.top_BTK[row], expected.top_BTK[row], **CLOSE)
         next_of = [
-            model.read(tokens[lane : lane + 1], tuple(one[lane : lane + 1] for one in reading.state)).top_BTK
+            model.read(tokens[row : row + 1], tuple(one[row : row + 1] for one in reading.state)).top_BTK
             for reading in (mixed, expected)
         ]
         torch.testing.assert_close(*next_of, **CLOSE)
@@ -166,13 +166,13 @@ def test_generated_text_has_the_probability_that_reading_gives_it(name, spec):
 
 @specs
 @torch.no_grad()
-def test_other_lanes_take_their_state_along(spec):
-    model, tokens, lanes = made("llama", spec), some_tokens(3, 4), torch.tensor([2, 0, 0])
+def test_reordered_rows_take_their_state_along(spec):
+    model, tokens, index_B = made("llama", spec), some_tokens(3, 4), torch.tensor([2, 0, 0])
     state = model.read(some_tokens(3, 6)).state
     moved, again = Cache(), Cache()
     model.read(tokens, state, cache=moved)
-    moved.reorder(lanes)
-    model.read(tokens[lanes], tuple(one[lanes] for one in state), cache=again)
+    moved.reorder(index_B)
+    model.read(tokens[index_B], tuple(one[index_B] for one in state), cache=again)
     more = some_tokens(3, 2)
     one, other = (model.read(more, cache=cache) for cache in (moved, again))
     torch.testing.assert_close(one.top_BTK, other.top_BTK, **CLOSE)
@@ -198,8 +198,8 @@ def test_training_flops_are_what_torch_counts(name, spec, kept):
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         Chain(model, Plan(kept)).differentiate(batch)
     config = TrialConfig(recurrence=mechanism_of(spec).name, window=6, bptt_windows=3, batch=2, **spec.model_dump())
-    priced = training_flops_per_token(config, model.config.shape, Plan(kept))
-    assert priced == pytest.approx(counter.get_total_flops() / batch.scored, rel=1e-9)
+    estimated = training_flops_per_token(config, model.config.shape, Plan(kept))
+    assert estimated == pytest.approx(counter.get_total_flops() / batch.scored, rel=1e-9)
 
 
 @pytest.mark.slow

@@ -66,9 +66,9 @@ def test_attention_pooling_weighs_positions_by_a_fixed_learned_key():
     mixed = mixture(model, tokens, torch.tensor(logits).double())
     torch.testing.assert_close(network_input(model, tokens), mixed.mean(1), rtol=1e-9, atol=1e-9)  # before it learns
     model.recurrence.pooling_key.copy_(key)
-    for lane, pooled in enumerate(network_input(model, tokens)):
-        weight = (mixed[lane] @ key / 24**0.5).exp()
-        torch.testing.assert_close(pooled, weight @ mixed[lane] / weight.sum(), rtol=1e-9, atol=1e-9)
+    for row, pooled in enumerate(network_input(model, tokens)):
+        weight = (mixed[row] @ key / 24**0.5).exp()
+        torch.testing.assert_close(pooled, weight @ mixed[row] / weight.sum(), rtol=1e-9, atol=1e-9)
 
 
 def test_the_pooling_key_learns():
@@ -79,7 +79,7 @@ def test_the_pooling_key_learns():
 
 
 @torch.no_grad()
-def test_the_network_has_the_papers_shape_and_rectifiers_between_its_layers():
+def test_the_network_has_the_papers_shape_and_relu_between_layers():
     network = Pooled(small_config().shape).network
     assert [(m.in_features, m.out_features) for m in network if isinstance(m, nn.Linear)] == [
         (24, 200), (200, 200), (200, 200), (200, 24),

@@ -16,7 +16,7 @@ from recur_tune.common.known_shapes import KNOWN_SHAPES
 from recur_tune.common.parsing import parse, read_yaml, write_yaml
 from recur_tune.common.shape import Shape, shape_of
 from recur_tune.common.windowing import Windowing
-from recur_tune.config.fields import own, own_fields
+from recur_tune.config.fields import own_fields, own_values
 from recur_tune.config.trial import COMMON, TrialConfig
 from recur_tune.cost.counted_flops import counted
 from recur_tune.cost.flops import flops_per_token, training_flops_per_token
@@ -106,9 +106,9 @@ def test_a_trial_has_the_fields_of_its_own_mechanism(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setitem(MECHANISMS, "toy", dataclasses.replace(POOLED, name="toy", spec=ToySpec))
     values = {"recurrence": "x", "width": 1, "l_ins": 2, "recurrence_rate": 3.0, "trainable": "all", "window": 4}
-    assert own("toy", values).keys() == values.keys() - {"l_ins"}
-    assert own("none", values).keys() == {"recurrence", "window"}
-    assert own("memory", values) == own("pooled", values) == own(None, values) == values
+    assert own_values("toy", values).keys() == values.keys() - {"l_ins"}
+    assert own_values("none", values).keys() == {"recurrence", "window"}
+    assert own_values("memory", values) == own_values("pooled", values) == own_values(None, values) == values
     assert not FIELDS.keys() & own_fields(TrialConfig(recurrence="none")).keys()
 
 

@@ -102,7 +102,9 @@ def taken(scores: Scores, values: torch.Tensor, windows: list[int]) -> torch.Ten
 @pytest.mark.parametrize("dilation", [1, 3])
 def test_long_windows_and_their_gradients_are_those_of_the_text_in_one(dilation):
     shape = body("llama").config.shape
-    values = torch.randn(3, 2, 2, 900, 6, dtype=torch.float64, requires_grad=True)  # layers, lanes, heads of values
+    values = torch.randn(
+        3, 2, 2, 900, 6, dtype=torch.float64, requires_grad=True
+    )  # layers, batch rows, heads of values
     weight, results = torch.randn(3, 2, 900, 24, dtype=torch.float64), []
     scores = Scores(shape, score_heads=3, dilation=dilation).double()
     with torch.no_grad():
@@ -158,7 +160,7 @@ def test_an_untrained_recurrence_changes_little():
     assert 0 < abs(cost) < 0.05
 
 
-def test_a_lane_that_begins_a_document_starts_from_nothing_whatever_was_before():
+def test_a_document_starts_from_zeros_whatever_was_before():
     model, tokens = body("gpt2", ScoresSpec()), some_tokens(2, 6)
     old = torch.full_like(model.recurrence.empty(2)[0], torch.nan).requires_grad_()
     reading = model.read(tokens, (old,), torch.tensor([True, True]))

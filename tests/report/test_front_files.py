@@ -27,9 +27,9 @@ from tests.search.record import OBJECTIVES, state_of, trial
 from tests.tracking.marks import (
     CHOICES,
     CIRCLE,
-    KINDS,
     STATES,
     STOPPED,
+    STYLES,
     colour_of,
     crowd,
     drawn_marks,
@@ -125,7 +125,7 @@ def test_the_legend_has_an_entry_for_each_thing_that_is_there(name: str, objecti
     found = {entry.get_label(): entry for entry in entries if entry.get_label().strip()}
     trials, titles = ended(name, objectives), {}
     for one in trials:  # also those of a kind that has none at full budget
-        title, shape, colour = KINDS[one.params.get("recurrence")]
+        title, shape, colour = STYLES[one.params.get("recurrence")]
         titles[title] = shape
         assert CHOICES[objectives][2] or colour_of(found[title]) == colour
     looks = {"front": "on the front", "beaten": "complete, but beaten", "stopped": "stopped early, where it stood"}
@@ -152,9 +152,7 @@ def test_the_legend_of_many_kinds_is_short_and_inside_the_picture() -> None:
 
 
 @in_every_case
-def test_a_second_cost_has_a_bar_of_colours_and_without_one_kinds_have_their_own(
-    name: str, objectives: tuple[str, ...]
-) -> None:
+def test_a_second_cost_has_a_colour_bar(name: str, objectives: tuple[str, ...]) -> None:
     _, *bars = drawn(name, objectives).axes
     complete = [one for one in drawn_marks(drawn(name, objectives)) if look_of(one) != "stopped"]
     if CHOICES[objectives][2] and complete:
@@ -304,7 +302,7 @@ def test_a_trial_tells_all_about_itself_under_the_pointer() -> None:
     assert paused.hovertext[0].startswith("<b>T8</b> paused, here after 1k tokens<br>perplexity per word: 40<br>")
 
 
-def test_neither_library_is_imported_before_something_is_drawn_nor_are_pictures_global(tmp_path: Path) -> None:
+def test_drawing_libraries_are_imported_late_and_without_pyplot(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from recur_tune.report.front_files import front_picture\n"
         "from recur_tune.search.record.state import SearchState\n"

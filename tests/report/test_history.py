@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recur_tune.report.history import Span, Volume, lanes, spans, volumes
+from recur_tune.report.history import Span, Volume, spans, timeline_rows, volumes
 from recur_tune.search.record.front import search_hypervolume
 from recur_tune.search.record.state import replay
 from tests.report import REFERENCE, begun, few, make, many, opening, params_of, validated
@@ -53,7 +53,7 @@ def test_spans_are_the_workers_time() -> None:
     ]  # fmt: skip
 
 
-def test_a_trial_that_moves_or_is_interrupted_has_a_span_on_each_worker_and_nights_count_nothing() -> None:
+def test_a_moved_or_interrupted_trial_has_a_span_on_each_worker() -> None:
     params = params_of()
     events = [
         *opening(), *begun(0, 100, params, 4e5, 2.0**25), validated(0, 105, 1000, 90.0, worker="n1:1"),
@@ -74,10 +74,10 @@ def test_a_trial_that_moves_or_is_interrupted_has_a_span_on_each_worker_and_nigh
 def test_many_processes_share_as_few_rows_as_their_host_needs() -> None:
     stretches = [Span(n, f"n1:{n}", n, n + 1, "complete") for n in range(30)]
     stretches += [Span(40 + n, f"n2:{n}", 0, 9, "complete") for n in range(2)]
-    rows = lanes(stretches, most=10)
+    rows = timeline_rows(stretches, most=10)
     assert list(rows) == ["n1 #1", "n2 #1", "n2 #2"] and len(rows["n1 #1"]) == 30
-    assert list(lanes(stretches[:3], most=10)) == ["n1:0", "n1:1", "n1:2"]
-    for row in lanes(spans(many(200)), most=2).values():
+    assert list(timeline_rows(stretches[:3], most=10)) == ["n1:0", "n1:1", "n1:2"]
+    for row in timeline_rows(spans(many(200)), most=2).values():
         assert all(before.end <= after.start for before, after in pairwise(row)), "no two at once in a row"
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.descriptors import COSTS
-from recur_tune.report.figures.marks import Panel
+from recur_tune.report.figures.style import Panel
 from recur_tune.report.grid import Grid, axes_of
 from recur_tune.report.importance import importance_panel, importances
-from recur_tune.report.reading import SearchView, read_search
 from recur_tune.report.ridge import Columns, fitted, left_out
+from recur_tune.report.search_view import SearchView, read_search
 from recur_tune.report.shares import Shares
 from recur_tune.search.record.space_parsing import read_space
 from tests.report import begun, few, make, many, opening, params_of, validated
@@ -52,7 +52,7 @@ def priced(tmp_path: Path, memory: Any, **space: Any) -> SearchView:
     return read_search(make(tmp_path, events=events, space={"base": "tiny", **space}))
 
 
-def test_an_axis_has_the_variance_that_is_left_when_only_its_parameter_is_unknown() -> None:
+def test_an_axis_has_its_parameter_s_total_effect() -> None:
     grid = Grid.over(
         spec_of(space={"window": [16, 32], "batch": [2, 4], "seed": [0, 1]}), {"window", "batch", "seed"}, 8
     )
@@ -146,7 +146,7 @@ def test_a_model_knows_a_trial_that_it_has_not_seen() -> None:
     assert left_out(rows, values, 1e-6) == pytest.approx(values - others, abs=1e-3)
 
 
-def test_a_base_s_shape_is_read_from_its_folder_or_name_and_asks_no_network(tmp_path: Path) -> None:
+def test_a_base_s_shape_is_read_without_a_network(tmp_path: Path) -> None:
     space = {"base": "my/own", "window": [16, 32], "recurrence": "none"}
     unknown = read_search(make(tmp_path / "unknown", events=few(), space=space))
     assert importances(unknown)["flops_per_token"] == "FLOPs/token takes 10 trials, and there are 6"
@@ -170,7 +170,7 @@ def test_every_cost_with_a_closed_form_is_computed(tmp_path: Path) -> None:
     assert found(search, "inference_memory").mean.keys() == {"recurrence", "window"}
 
 
-def test_a_quality_s_importances_are_what_it_was_made_of_and_say_how_sure_they_are(big: SearchView) -> None:
+def test_a_quality_s_importances_are_its_true_ones_with_errors(big: SearchView) -> None:
     panel, shares = importance_panel(big), found(big, "perplexity")
     assert sum(shares.mean.values()) == pytest.approx(1.0)
     made_of = {"overlap_of_window", "recurrence", "learning_rate"}

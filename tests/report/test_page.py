@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from recur_tune.report.page import report_page
-from recur_tune.report.reading import read_search
+from recur_tune.report.search_view import read_search
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.tracking_place import DELIVERED
 from tests.report import few, make, many

@@ -10,13 +10,13 @@ import plotly.graph_objects as go
 import pytest
 
 from recur_tune.common.parsing import parse
-from recur_tune.config.command import train_command
+from recur_tune.config.fields import train_command
 from recur_tune.config.trial import TrialConfig
-from recur_tune.report.figures.marks import Panel, names_with_room, usual_top
+from recur_tune.report.figures.style import Panel, names_with_room, usual_top
 from recur_tune.report.page import report_panels
 from recur_tune.report.panels import best_by_window, front_panel, windows_panel
 from recur_tune.report.progress import curves_panel, time_unit, timeline_panel, volume_panel
-from recur_tune.report.reading import SearchView, read_search
+from recur_tune.report.search_view import SearchView, read_search
 from recur_tune.search.record.front import front_rows
 from recur_tune.search.record.state import TrialRecord
 from tests.report import begun, few, make, many, opening, params_of, validated
@@ -145,7 +145,7 @@ def test_the_best_by_window_are_the_minima(big: SearchView) -> None:
         assert trial.value("perplexity") == min(other.value("perplexity") or 0 for other in rivals)
 
 
-def test_the_hypervolume_s_line_has_a_step_for_every_trial_and_ends_at_the_search_s(books: SearchView) -> None:
+def test_the_hypervolume_has_a_step_for_every_trial(books: SearchView) -> None:
     found = traces(volume_panel(books))
     line, marks = found["hypervolume"], found["a trial ends"]
     assert line["line"]["shape"] == "hv" and line["x"] == [0, 10, 12, 18, 20, 30], "seconds"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from recur_tune.report.figures.marks import GREY, Panel
+from recur_tune.report.figures.style import GREY, Panel
 from recur_tune.report.parallel import parallel_panel
-from recur_tune.report.reading import SearchView, read_search
+from recur_tune.report.search_view import SearchView, read_search
 from recur_tune.search.record.state import Event
 from tests.report import SPACE, begun, few, make, many, opening, validated
 

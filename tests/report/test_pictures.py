@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from PIL import Image
 
-from recur_tune.report.figures.marks import Panel
 from recur_tune.report.figures.pictures import picture_of, write_picture
+from recur_tune.report.figures.style import Panel
 from recur_tune.report.panels import front_panel, windows_panel
 from recur_tune.report.progress import curves_panel, volume_panel
-from recur_tune.report.reading import read_search
+from recur_tune.report.search_view import read_search
 from tests.report import begun, few, make, many, opening, params_of, validated
 from tests.tracking.marks import shape_of
 
@@ -83,7 +83,7 @@ def drawn_marks(axes: Axes) -> Counter[Mark]:
     return marks
 
 
-def test_every_mark_of_the_page_is_in_the_picture_at_its_place_and_in_its_shape(drawn: Any) -> None:
+def test_every_mark_of_the_page_is_in_the_picture(drawn: Any) -> None:
     for panel, axes in drawn:
         assert drawn_marks(axes) == asked_marks(panel), panel.key
 

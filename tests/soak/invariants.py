@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from recur_tune.search.record.front import search_hypervolume
 from recur_tune.search.record.state import ENDED, SearchState, TrialRecord, replay
-from recur_tune.tracking.mlflow.news import TRIAL_STATUS
+from recur_tune.tracking.mlflow.run_updates import TRIAL_STATUS
 from recur_tune.tracking.mlflow.units import metric_name, metric_value
 from tests.soak.books import Books
 

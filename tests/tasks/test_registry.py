@@ -10,8 +10,7 @@ import pytest
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
 from recur_tune.common.shape import shape_of
-from recur_tune.config.command import train_command
-from recur_tune.config.fields import own_fields
+from recur_tune.config.fields import own_fields, train_command
 from recur_tune.config.trial import COMMON, TrialConfig
 from recur_tune.data.corpora.registry import CORPORA
 from recur_tune.models.pretrained import base_config

@@ -21,7 +21,7 @@ GREY = "#8c8c8c"
 CIRCLE, TRIANGLE = "circle", "triangle-up"  # plotly's names
 SHAPES = {CIRCLE: "o", TRIANGLE: "^", "square": "s", "x": "X"}  # and matplotlib's
 # By the recurrence of a trial: what its kind is called, its shape and its colour.
-KINDS = {
+STYLES = {
     "none": ("plain", CIRCLE, "#0072b2"), "pooled": ("pooled", TRIANGLE, "#d55e00"),
     "cache": ("cache", "square", "#009e73"), "blocks": ("blocks", "x", "#000000"), None: ("trial", CIRCLE, "#0072b2"),
 }  # fmt: skip
@@ -147,7 +147,7 @@ def marks_of_trials(name: str, objectives: tuple[str, ...]) -> Counter[Mark]:
     """What the trials' own numbers ask for."""
     trials, colour, marks = ended(name, objectives), CHOICES[objectives][2], Counter[Mark]()
     for one in trials:
-        _, shape, own = KINDS[one.params.get("recurrence")]
+        _, shape, own = STYLES[one.params.get("recurrence")]
         if colour:
             own = GREY if one.state in STOPPED else round(math.log10(value(one, colour)), 9)
         marks[Mark(place(one, objectives), look(one, trials, objectives), shape, own)] += 1

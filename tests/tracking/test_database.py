@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from recur_tune.search.record import lease as lock
+from recur_tune.search.record import lease
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.tracking.mlflow import database
 from recur_tune.tracking.mlflow.database import one_writer
-from recur_tune.tracking.mlflow.tracker import Tracker, Undelivered
+from recur_tune.tracking.mlflow.tracker import DeliveryFailed, Tracker
 from tests.cli.run import run
 from tests.command import Command
 from tests.tracking.tracked import Seen, complete, rich_search, search
@@ -73,7 +73,7 @@ def test_what_runs_is_not_rebuilt_under_its_feet(results: Path) -> None:
 def test_one_search_at_a_time_writes(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = search(results)
     monkeypatch.setattr(database, "_PATIENCE", 0.3)
-    with one_writer(Tracker(directory).uri), pytest.raises(Undelivered, match="another process is writing to"):
+    with one_writer(Tracker(directory).uri), pytest.raises(DeliveryFailed, match="another process is writing to"):
         Tracker(directory).deliver()
     tracker = Tracker(directory)
     assert tracker.deliver()
@@ -93,4 +93,4 @@ def test_a_write_ahead_log_is_left(results: Path) -> None:
     Tracker(directory).deliver()
     with closing(sqlite3.connect(results / "mlflow.db")) as file:
         assert file.execute("PRAGMA journal_mode").fetchone() == ("delete",)
-    assert not lock.is_held(results / ".mlflow-lease")
+    assert not lease.is_held(results / ".mlflow-lease")

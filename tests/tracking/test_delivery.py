@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from recur_tune.tracking.mlflow import tracker as tracking
-from recur_tune.tracking.mlflow.tracker import Tracker, Undelivered
+from recur_tune.tracking.mlflow.tracker import DeliveryFailed, Tracker
 from tests.database import empty_database
 from tests.tracking.tracked import Seen, complete, rich_search, search
 from tests.tracking.unheard import Unheard
@@ -78,7 +78,7 @@ def test_a_call_that_arrived_unnoted_duplicates_nothing(
                 delivered = tracker.deliver()
             except KeyboardInterrupt:
                 tracker = Tracker(directory)
-            except Undelivered:
+            except DeliveryFailed:
                 pass
     assert unheard.faults > 0
     survived = Seen(directory).everything()

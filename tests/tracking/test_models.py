@@ -14,7 +14,7 @@ from mlflow.protos.databricks_pb2 import ENDPOINT_NOT_FOUND
 
 from recur_tune.search.record.directory import MODEL, SearchDirectory
 from recur_tune.search.record.tracking_place import NOTE, tracking_uri
-from recur_tune.tracking.mlflow.tracker import Tracker, Undelivered
+from recur_tune.tracking.mlflow.tracker import DeliveryFailed, Tracker
 from tests.tracking.tracked import Seen, complete, search
 from tests.tracking.unheard import Unheard
 
@@ -53,7 +53,7 @@ def everything(directory: SearchDirectory) -> Any:
     }  # fmt: skip
 
 
-def test_every_model_of_the_front_is_logged_with_its_run_its_parameters_and_its_metrics(results: Path) -> None:
+def test_every_model_of_the_front_is_logged_with_its_run(results: Path) -> None:
     directory = search(results)
     train(directory, 1, 50.0)
     train(directory, 2, 30.0, flops=800.0)
@@ -156,7 +156,7 @@ def test_a_call_that_arrived_unnoted_duplicates_nothing(
             try:
                 end(directory, tracker)
                 return
-            except Undelivered:
+            except DeliveryFailed:
                 pass
 
     train(directory, 1, 50.0)
@@ -172,7 +172,7 @@ def test_a_call_that_arrived_unnoted_duplicates_nothing(
         assert len(run.outputs.model_outputs) == 1
 
 
-def test_a_run_or_a_model_that_somebody_deleted_keeps_nothing_else_from_arriving(results: Path) -> None:
+def test_a_deleted_run_or_model_blocks_nothing_else(results: Path) -> None:
     directory = search(results)
     train(directory, 1, 50.0)
     train(directory, 2, 30.0, flops=800.0)

@@ -14,7 +14,7 @@ from mlflow.exceptions import MlflowException
 from recur_tune.search.record.directory import MODEL
 from recur_tune.search.record.front import front_rows
 from recur_tune.tracking.mlflow import tracker as tracking
-from recur_tune.tracking.mlflow.tracker import Tracker, Undelivered
+from recur_tune.tracking.mlflow.tracker import DeliveryFailed, Tracker
 from tests.ports import free_port
 from tests.tracking.tracked import OBJECTIVES, Seen, complete, rich_search, search, wait_for
 from tests.waiting import PATIENCE
@@ -52,13 +52,13 @@ def test_a_server_takes_the_same(results: Path, server: str, server_folder: Path
 def test_what_an_unreachable_server_missed_arrives_later(results: Path, server: str) -> None:
     directory = rich_search(results, name="late", uri=f"http://user:secret@127.0.0.1:{free_port()}")
     tracker = Tracker(directory)
-    with pytest.raises(Undelivered) as refused:
+    with pytest.raises(DeliveryFailed) as refused:
         tracker.deliver()
     message = str(refused.value)
     assert "Connection refused" in message and "late" in message and "secret" not in message
     assert message.count(". ") == 0 and message.endswith(".") and "\n" not in message
     assert not (directory.path / "mlflow.json").exists()
-    with pytest.raises(Undelivered):
+    with pytest.raises(DeliveryFailed):
         tracker.log_files([directory.path / "search.yaml"])
 
     directory.change_spec(directory.spec.model_copy(update={"tracking": server}))

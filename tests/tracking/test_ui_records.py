@@ -18,8 +18,8 @@ from recur_tune.common.errors import UserError
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.tracking_place import DELIVERED, NOTE, Delivered, tracking_uri
 from recur_tune.tracking.mlflow import tracker as tracking
-from recur_tune.tracking.mlflow.machine import SWITCH, MachineMetrics
-from recur_tune.tracking.mlflow.tracker import Tracker, Undelivered
+from recur_tune.tracking.mlflow.system_metrics import SWITCH, SystemMetrics
+from recur_tune.tracking.mlflow.tracker import DeliveryFailed, Tracker
 from tests.tracking.tracked import Seen, begin, complete, report, rich_search, search, wait_for
 from tests.waiting import PATIENCE
 
@@ -240,7 +240,7 @@ def test_nobody_watches_the_machine_unasked(results: Path, monkeypatch: pytest.M
     directory = search(results)
     tracker = Tracker(directory)
     tracker.deliver()
-    machine = MachineMetrics(tracker.uri)
+    machine = SystemMetrics(tracker.uri)
     machine.keep_going(noted(directory).parent)
     assert not watchers()
     machine.end()
@@ -253,7 +253,7 @@ def watchers() -> list[str]:
 def test_a_database_of_an_older_version_says_how_to_upgrade(results: Path) -> None:
     with sqlite3.connect(results / "mlflow.db") as database:
         database.execute("UPDATE alembic_version SET version_num = '451aebb31d03'")  # one of MLflow's first
-    with pytest.raises(Undelivered) as refused:
+    with pytest.raises(DeliveryFailed) as refused:
         Tracker(rich_search(results)).deliver()
     assert "mlflow db upgrade" in str(refused.value) and "\n" not in str(refused.value)
 
@@ -264,6 +264,6 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(results: Path, monkeypatc
 
     monkeypatch.setattr(tracking, "write_text", refuse)
     tracker = Tracker(rich_search(results))
-    with pytest.raises(Undelivered, match="Read-only file system"):
+    with pytest.raises(DeliveryFailed, match="Read-only file system"):
         tracker.deliver()
     assert not tracker.close(PATIENCE) and "Read-only" in str(tracker.problem)

@@ -35,7 +35,7 @@ def test_training_lowers_the_loss_and_counts_scored_tokens() -> None:
     assert reports[-2].tokens < 6000 <= reports[-1].tokens
 
 
-def test_the_learning_rate_rises_linearly_then_stays_or_falls_along_a_cosine() -> None:
+def test_the_learning_rate_warms_up_then_stays_or_decays() -> None:
     flat = list(trainer_of(trial(warmup_steps=4)).run())
     assert [report.learning_rate for report in flat[:5]] == pytest.approx(
         [3e-3 * part for part in (0.25, 0.5, 0.75, 1, 1)]
@@ -186,7 +186,7 @@ def test_where_no_checkpoint_is_whole_the_trainer_stays_as_it_was_made(tmp_path:
     assert told(list(second.run())) == told(list(trainer_of(trial()).run()))
 
 
-def test_a_checkpoint_of_an_earlier_version_which_has_no_digest_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_checkpoint_without_a_digest_is_resumed(tmp_path: Path) -> None:
     first = trainer_of(trial())
     next(first.run())
     save_checkpoint(first, tmp_path)

@@ -16,7 +16,7 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models.pretrained import base_config, load_model, save_model
 from recur_tune.recurrences.cache.spec import CacheSpec
-from recur_tune.training.reading import reading_of
+from recur_tune.training.evaluation_settings import evaluation_settings
 from recur_tune.training.run_folder import run_in_folder
 from tests.models.bodies import body
 
@@ -50,7 +50,7 @@ def test_a_plain_run_is_the_familys_own_model_again(name: str, tmp_path: Path) -
         torch.testing.assert_close(model(tokens).logits, theirs(tokens).logits, rtol=1e-3, atol=1e-3)
 
 
-def test_with_a_frozen_base_the_recurrence_alone_learns_and_a_cut_goes_on_to_the_same_end(tmp_path: Path) -> None:
+def test_with_a_frozen_base_only_the_recurrence_learns_and_resumes(tmp_path: Path) -> None:
     config = trial(saved(tmp_path / "base", "llama"), trainable="recurrence")
     run(config, tmp_path / "whole")
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "whole"))
@@ -85,13 +85,13 @@ def test_what_a_base_cannot_do_is_refused(fields: dict, sentence: str, tmp_path:
     assert str(refusal.value).startswith(sentence)
 
 
-def test_a_saved_model_is_not_read_in_windows_that_leave_no_room_for_its_rows(tmp_path: Path) -> None:
+def test_windows_without_room_for_a_model_s_rows_are_refused(tmp_path: Path) -> None:
     spec = CacheSpec(cache_rows=12)
     save_model(body("gpt2", spec, vocab_size=256).float(), load_tokenizer("bytes"), tmp_path)
     model, _ = load_model(tmp_path)
-    assert reading_of(tmp_path, model, window=20).windowing.size == 20
+    assert evaluation_settings(tmp_path, model, window=20).windowing.size == 20
     with pytest.raises(UserError, match="window: 21 and the 12 rows beside it is more than the 32 positions of"):
-        reading_of(tmp_path, model, window=21)
+        evaluation_settings(tmp_path, model, window=21)
 
 
 def test_a_tokenizer_of_another_vocabulary_is_refused(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def reports(folder: Path) -> list[dict[str, object]]:
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_goes_on_from_its_last_validation_to_the_same_end(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_from_its_last_validation(tmp_path: Path) -> None:
     class Killed(Exception):
         pass
 
@@ -55,7 +55,7 @@ def test_a_finished_run_can_be_given_a_larger_budget_and_only_that(tmp_path: Pat
     result = run_in_folder(longer, tmp_path / "run", resume=True, listen=lambda report: None)
     assert result["tokens"] >= 900
     assert [report["step"] for report in reports(tmp_path / "run")] == list(range(1, result["steps"] + 1))
-    with pytest.raises(UserError, match=r"window: the run in .* has 16 and cannot go on with 8"):
+    with pytest.raises(UserError, match=r"window: the run in .* has 16 and cannot be resumed with 8"):
         stored_config(tmp_path / "run", {"window": 8})
 
 

@@ -1,1 +1,1 @@
-"""What a state costs in memory and time beside what it buys: two runs measured here and now, and a verdict."""
+"""Two runs -> a training probe each -> timing -> measurement -> a verdict per limit of memory and time."""

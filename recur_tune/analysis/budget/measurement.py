@@ -1,4 +1,4 @@
-"""Two runs measured one beside the other on this device."""
+"""Measurement of two runs on this device: memory, time per token and quality."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from recur_tune.analysis.budget.contender import Contender, contend
 from recur_tune.analysis.budget.timing import alternate
+from recur_tune.analysis.budget.training_probe import TrainingProbe, probe_training
 from recur_tune.analysis.budget.verdict import Cost
 from recur_tune.common.errors import UserError
 from recur_tune.ops.device import default_device
 
-# What both should share if the difference is to be the state's.
+# Fields that both should share, so that the difference is the state's.
 _ALIKE = (
     "window", "overlap", "bptt_windows", "batch", "trainable", "dropout", "checkpointing", "memory_budget",
     "precision", "cuda_graph", "fused_kernels",
@@ -45,7 +45,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Both, and what stands in the way of comparing them."""
+    """Both runs, and remarks on what limits the comparison."""
 
     device: str
     one: Measured
@@ -60,19 +60,19 @@ def measure(
     score: Callable[[Path, int], None] = lambda run, tokens: None,
     progress: Callable[[int], None] = lambda rounds: None,
 ) -> Measurement:
-    """Memory of one after the other, then time per token in turns; quality on the validation split.
+    """Measure the memory of each, then time per token in alternating steps, and quality on the validation split.
 
     Args:
         runs: The run, and the one that it is measured against.
         corpora: What each is scored and trained on.
         rounds: Timed steps of each.
-        score: Hears how many tokens of a run's validation split were scored.
-        progress: Hears how many rounds are over.
+        score: Called with the tokens of a run's validation split scored so far.
+        progress: Called with the rounds done so far.
     """
     device = default_device()
-    with _out_of_memory_is_the_users_business(runs):
+    with _out_of_memory_as_user_error(runs):
         one, other = (
-            contend(run, corpus, device, lambda tokens, run=run: score(run, tokens))  # type: ignore[misc]
+            probe_training(run, corpus, device, lambda tokens, run=run: score(run, tokens))  # type: ignore[misc]
             for run, corpus in zip(runs, corpora, strict=True)
         )
         times = alternate(one.steps, other.steps, rounds, device, progress)
@@ -81,14 +81,14 @@ def measure(
     )
 
 
-def _measured(contender: Contender, times: list[float]) -> Measured:
-    metrics = contender.evaluation.metrics()
+def _measured(probe: TrainingProbe, times: list[float]) -> Measured:
+    metrics = probe.evaluation.metrics()
     quality = {name: metrics[name] for name in ("accuracy", "perplexity", "token_perplexity", "bits_per_byte")}
-    cost = Cost(contender.peak_memory, statistics.median(times))
-    return Measured(contender.run, contender.config.recurrence, cost, contender.recorded_memory, quality)
+    cost = Cost(probe.peak_memory, statistics.median(times))
+    return Measured(probe.run, probe.config.recurrence, cost, probe.recorded_memory, quality)
 
 
-def _remarks(one: Contender, other: Contender, corpora: tuple[str, str]) -> list[str]:
+def _remarks(one: TrainingProbe, other: TrainingProbe, corpora: tuple[str, str]) -> list[str]:
     fields = [(name, getattr(one.config, name), getattr(other.config, name)) for name in _ALIKE]
     unlike = [f"{name} ({mine} and {theirs})" for name, mine, theirs in fields if mine != theirs]
     remarks = []
@@ -113,7 +113,7 @@ def _name(device: torch.device) -> str:
 
 
 @contextmanager
-def _out_of_memory_is_the_users_business(runs: tuple[Path, Path]) -> Iterator[None]:
+def _out_of_memory_as_user_error(runs: tuple[Path, Path]) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:

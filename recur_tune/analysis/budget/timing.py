@@ -1,4 +1,4 @@
-"""Time per token of two trainings on one device, their steps alternating so that drift meets both alike."""
+"""Time per token of two trainings on one device, in alternating steps, so that drift affects both equally."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def alternate(
     device: torch.device,
     progress: Callable[[int], None] = lambda rounds: None,
 ) -> tuple[list[float], list[float]]:
-    """Seconds per token of every step. Who begins a round changes, so that a device that warms up favours neither."""
+    """Seconds per token of every step. The order changes each round, so that a device that warms up favours neither."""
     times: tuple[list[float], list[float]] = ([], [])
     trainings = [_seconds_per_token(steps, device) for steps in (one, other)]
     for number in range(rounds):
@@ -28,7 +28,7 @@ def alternate(
 
 
 def _seconds_per_token(steps: Iterator[Report], device: torch.device) -> Iterator[float]:
-    before = next(steps).tokens  # not timed: it tells where the counting begins
+    before = next(steps).tokens  # not timed: the start of the count
     while True:
         _wait(device)
         started = time.perf_counter()
@@ -39,6 +39,6 @@ def _seconds_per_token(steps: Iterator[Report], device: torch.device) -> Iterato
 
 
 def _wait(device: torch.device) -> None:
-    """The optimiser's last kernels run on while the host goes on; they must not count for the other training."""
+    """Wait for queued kernels, which must not count for the other training."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

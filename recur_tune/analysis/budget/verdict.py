@@ -1,4 +1,4 @@
-"""A verdict per limit: what one run costs more than another, and what it may."""
+"""Verdicts: what one run costs more than another, against its limits."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Cost:
-    """What a training step takes."""
+    """Cost of a training step."""
 
     peak_memory: int  # bytes
     seconds_per_token: float
@@ -16,7 +16,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One limit: kept where no more is spent than is allowed."""
+    """One limit, and what is spent of it."""
 
     limit: Literal["memory", "time"]
     more: float  # memory in bytes, time as a share

@@ -1,6 +1,6 @@
-"""How far from its prompt each continuation lies, and how runs differ over the same prompts.
+"""Comparison: the divergence of each continuation from its prompt, and how runs differ on the same prompts.
 
-The truth is the floor: authors change the topic too. Another document's text is the ceiling.
+The true continuation is the lower bound, since authors change the topic too; another document's text is the upper one.
 """
 
 from __future__ import annotations
@@ -12,41 +12,42 @@ from itertools import combinations
 
 import numpy as np
 from scipy import stats
+from scipy.special import rel_entr
 
-from recur_tune.analysis.topics.divergence import jensen_shannon
 from recur_tune.analysis.topics.prompts import Prompts
 from recur_tune.analysis.topics.topic_model import TopicModel
 
 TRUTH, OTHER = "true continuation", "another document's"
+BASE = 2  # of the logarithm: 0 for equal distributions, 1 for disjoint ones
 
 
 @dataclass(frozen=True)
 class Source:
-    """Continuations of one origin: the truth, a run, or another document."""
+    """Continuations of one source: the truth, a run, or another document."""
 
     name: str
     divergence_N: np.ndarray  # from the prompt, in bits; NaN where a prompt has none
     topic_N: np.ndarray  # the likeliest
     mean: float
     standard_error: float
-    known_words: float  # of the vocabulary, in a continuation: from few words no topic is told
+    known_words: float  # words of the vocabulary in a continuation; with few, its topics are not known
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Of two runs, over the same prompts: the first's divergence less the second's."""
+    """Difference of two runs' divergences on the same prompts: the first's minus the second's."""
 
     one: str
     other: str
     mean: float
     standard_error: float
-    nearer: float  # share of prompts on which the first lies nearer; a tie is half of one
+    nearer: float  # share of prompts where the first is nearer; a tie counts half
     p_value: float  # by Student's t
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What `recur-tune continue` tells."""
+    """Results of `recur-tune continue`."""
 
     sources: list[Source]  # the truth first, the runs, and another document's where there is one
     differences: list[Difference]
@@ -58,8 +59,7 @@ def compare(prompts: Prompts, written: Mapping[str, Sequence[str]], model: Topic
     """The continuations that each run has written, beside the truth."""
     documents_N = prompts.documents
     several = len(set(documents_N.tolist())) > 1
-    # Prompts of one document share its topics, so they are no independent observations; of one alone there is no
-    # other choice.
+    # Prompts of one document share its topics and are not independent; with one document there is no other choice.
     group_N = documents_N if several else np.arange(len(documents_N))
     prompt_NK = model.infer(model.counts([prompt.text for prompt in prompts.chosen]))
     truths = [prompt.truth for prompt in prompts.chosen]
@@ -71,8 +71,15 @@ def compare(prompts: Prompts, written: Mapping[str, Sequence[str]], model: Topic
     return Comparison(sources, differences, prompt_NK.argmax(1), "documents" if several else "prompts")
 
 
+def jensen_shannon(one_NK: np.ndarray, other_NK: np.ndarray) -> np.ndarray:
+    """Jensen-Shannon divergence of each row from its counterpart, in bits."""
+    twice_NK = one_NK + other_NK  # twice their mean: half of the smallest float would be 0
+    nats_N = (rel_entr(2 * one_NK, twice_NK) + rel_entr(2 * other_NK, twice_NK)).sum(-1) / 4
+    return np.clip(nats_N / np.log(BASE), 0.0, 1.0)  # rounding may exceed the bounds
+
+
 def standard_error(value_N: np.ndarray, group_N: np.ndarray) -> float:
-    """Of a mean, where only groups are independent: with one value in each it is the usual one."""
+    """Cluster-robust standard error of a mean, where only groups are independent."""
     _, place_N = np.unique(group_N, return_inverse=True)
     sum_G = np.bincount(place_N, weights=value_N - value_N.mean())
     groups = len(sum_G)
@@ -90,10 +97,10 @@ def _source(name: str, prompt_NK: np.ndarray, topic_NK: np.ndarray, known: float
 
 
 def _other(prompt_NK: np.ndarray, truth_NK: np.ndarray, known: float, document_N: np.ndarray) -> Source:
-    """Each prompt with the true continuation of a prompt so far on that it comes from another document."""
+    """Each prompt with the true continuation of a prompt from another document."""
     shift = int(np.bincount(document_N).max())
     place_N = np.roll(np.arange(len(document_N)), -shift)
-    apart_N = document_N != document_N[place_N]  # not so where more than half of all are one document's
+    apart_N = document_N != document_N[place_N]  # fails where one document has more than half of the prompts
     far_N = np.where(apart_N, jensen_shannon(prompt_NK, truth_NK[place_N]), math.nan)
     error = standard_error(far_N[apart_N], document_N[apart_N])
     return Source(OTHER, far_N, truth_NK[place_N].argmax(1), float(far_N[apart_N].mean()), error, known)

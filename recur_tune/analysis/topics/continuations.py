@@ -1,7 +1,7 @@
-"""Continuations of prompts by a trained model, kept in the cache as they are made.
+"""Continuations of prompts by a trained model, cached as they are written.
 
-A file of them is named by the model's weights, the prompts and how is sampled, so that a command that was interrupted
-goes on, and one with a further run makes only that run's.
+The cache's key is the model's weights, the prompts and the sampling. So an interrupted command continues, and a command
+with a further run writes only that run's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen, and for how long."""
+    """How tokens are sampled, and how many."""
 
     tokens: int
     temperature: float
@@ -39,7 +39,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Writer:
-    """A trained model with all that writing needs."""
+    """A trained model with what writing needs."""
 
     run: Path
     model: WindowedDecoder  # on its device
@@ -55,15 +55,15 @@ def continuations(
     encoded: Sequence[Sequence[int]] | None = None,
     progress: Callable[[int], None] = lambda tokens: None,
 ) -> list[str]:
-    """How the model goes on from each text, each with random numbers of its own.
+    """The model's continuation of each text, each with its own random numbers.
 
     Args:
-        writer: Who goes on.
+        writer: The model.
         texts: The prompts.
-        sampling: How.
-        batch: Prompts side by side; what is written does not depend on it.
+        sampling: How tokens are chosen.
+        batch: Prompts in a batch, which does not change what is written.
         encoded: The prompts in the model's own tokens, where they are known.
-        progress: Hears how many tokens there are, earlier ones included; it may raise, and what is done stays.
+        progress: Called with the tokens written so far, cached ones included; it may raise, and finished texts stay.
     """
     import torch
 
@@ -78,10 +78,10 @@ def continuations(
         places = missing[begin : begin + batch]
         steps = 0
 
-        def proceed(made: int = len(done), lanes: int = len(places)) -> None:
+        def proceed(made: int = len(done), rows: int = len(places)) -> None:
             nonlocal steps
             steps += 1
-            progress(made * sampling.tokens + lanes * min(steps, sampling.tokens))
+            progress(made * sampling.tokens + rows * min(steps, sampling.tokens))
 
         draws = np.stack([np.random.default_rng([sampling.seed, at]).random(sampling.tokens) for at in places])
         written = continue_texts(
@@ -114,7 +114,7 @@ def _read(file: Path) -> dict[int, str]:
 
 
 def weights_digest(run: Path) -> str:
-    """Of everything in a folder that decides what its model writes."""
+    """Digest of the files that decide what a model writes."""
     digest = hashlib.sha256()
     for path in sorted([*run.glob("*.safetensors"), run / "config.json", run / "tokenizer.json"]):
         if path.exists():

@@ -1,8 +1,8 @@
-"""The comparison in a folder: everything as JSON, tables, a picture, and the texts to read.
+"""Files of a comparison: JSON, tables, a picture, and the texts.
 
 topics.json      settings, means, differences, every prompt's divergences, the topics' words
-topics.csv       a row for each origin of continuations
-differences.csv  a row for each two runs
+topics.csv       a row for each source of continuations
+differences.csv  a row for each pair of runs
 topics.png       both as a picture
 texts.txt        prompts, what truly follows, and what each run has written
 """
@@ -16,19 +16,18 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
-from recur_tune.analysis.topics.comparison import OTHER, TRUTH, Comparison, Difference, Source
-from recur_tune.analysis.topics.divergence import BASE
+from recur_tune.analysis.topics.comparison import BASE, OTHER, TRUTH, Comparison, Difference, Source
 from recur_tune.analysis.topics.prompts import Prompts
 from recur_tune.analysis.topics.topic_model import TopicModel
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import whole_folder
-from recur_tune.common.jsonable import finite
+from recur_tune.common.parsing import finite
 
 _JSON = "topics.json"
 
 
 def check_out(folder: Path) -> None:
-    """Refuse a place that holds something else than an earlier comparison."""
+    """Refuse a folder that holds other files than an earlier comparison."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"out: {folder} is a file; give a folder.")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / _JSON).exists():

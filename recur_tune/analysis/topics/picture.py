@@ -1,4 +1,4 @@
-"""The comparison as a picture: how far each origin lies from the prompts, and how runs differ on the same ones."""
+"""The comparison as a picture: each source's divergence from the prompts, and the runs' differences."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recur_tune.analysis.topics.comparison import OTHER, TRUTH, Comparison
-from recur_tune.report.figures.marks import COLOURS, GREY, SYMBOLS, Figure, Panel, layout, plain_axis
+from recur_tune.report.figures.style import COLOURS, GREY, SYMBOLS, Figure, Panel, layout, plain_axis
 
 _HEIGHT = 460
 
@@ -26,7 +26,7 @@ def panels(found: Comparison) -> list[Panel]:
         means, errors = zip(*((one.mean, one.standard_error) for one in found.differences), strict=True)
         less = _figure(pairs, means, errors, "difference on the same prompts, bits")
         less["layout"]["shapes"] = [{"x0": -0.5, "x1": len(pairs) - 0.5, "y0": 0, "y1": 0}]
-        made.append(Panel("differences", "Runs on the same prompts; below nought the first is nearer", caption, less))
+        made.append(Panel("differences", "Runs on the same prompts; below 0 the first is nearer", caption, less))
     return made
 
 

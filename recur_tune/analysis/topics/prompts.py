@@ -1,4 +1,4 @@
-"""Prompts: stretches of held-out documents, each with what truly follows it."""
+"""Prompts: stretches of held-out documents, each with its true continuation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Where a text is taken up, and how it truly goes on."""
+    """A prompt and its true continuation."""
 
     document: int  # its number in the split
     tokens: list[int]
@@ -28,7 +28,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Those that were chosen, in the order of their documents, and how many documents were too short for any."""
+    """The chosen prompts in the order of their documents, and how many documents were too short."""
 
     chosen: list[Prompt]
     too_short: int
@@ -79,7 +79,7 @@ def take_prompts(
 
 
 def shares(rooms: Sequence[int], count: int) -> list[int]:
-    """How many each of several gets, as evenly as their rooms allow; what does not go round is spread out."""
+    """Share `count` out as evenly as the capacities `rooms` allow; a remainder is spread over all."""
     given = [0] * len(rooms)
     while (left := count - sum(given)) > 0:
         open_places = [place for place, room in enumerate(rooms) if room > given[place]]

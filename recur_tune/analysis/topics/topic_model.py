@@ -1,7 +1,7 @@
-"""LDA: what a text is about, as a distribution over topics that were found in the training split.
+"""LDA: a text as a distribution over topics, which are fitted on the training split.
 
-Fitting takes minutes, so a model is kept beside the prepared corpora, named by what it was fitted on. It is stored as
-arrays, not as a pickle: opening a cache must run no code.
+Fitting takes minutes, so a model is cached beside the prepared corpora, keyed by what it was fitted on. It is stored as
+arrays and not as a pickle, so that opening a cache runs no code.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from recur_tune.data.corpora.document import Corpus
 from recur_tune.data.corpora.registry import open_corpus
 from recur_tune.data.tokens import one_at_a_time, word_starts
 
-PIECE_WORDS = 300  # about the length of what is compared; a whole book is about everything
+PIECE_WORDS = 300  # about the length of a continuation; a whole book has every topic
 MOST_PIECES = 20_000  # evenly spread over the split
 _MOST_WORDS = 10_000  # in the vocabulary: the most frequent
 _WORD = r"[^\W\d_]{3,}"
 _BATCH = 256
 _SEEN = 100_000  # pieces over all passes
 _MOST_PASSES = 30
-_SEED = 0  # always the same topics, so that texts of several seeds are measured alike
+_SEED = 0  # the same topics for texts of every seed
 _FORMAT = 1
 
 
@@ -53,12 +53,12 @@ class TopicModel:
         return CountVectorizer(vocabulary=self.words, token_pattern=_WORD).transform(texts)
 
     def infer(self, counts: Any) -> np.ndarray:
-        """The topics of texts, [texts, topics]; of one without a known word all are as likely."""
+        """Topic distributions, [texts, topics]; uniform for a text without a known word."""
         from sklearn.decomposition import LatentDirichletAllocation
 
         topics, words = self.weights_KV.shape
         lda = LatentDirichletAllocation(topics)
-        # What a fit would have left there.
+        # The attributes that a fit would set.
         lda.components_, lda.n_features_in_, lda.doc_topic_prior_ = self.weights_KV, words, 1 / topics
         lda.exp_dirichlet_component_ = np.exp(psi(self.weights_KV) - psi(self.weights_KV.sum(1, keepdims=True)))
         return lda.transform(counts.astype(np.float64))
@@ -71,8 +71,8 @@ class TopicModel:
 def topic_model(
     corpus_name: str, topics: int, progress: Callable[[int, int], None] = lambda seen, total: None
 ) -> TopicModel:
-    """The model of a corpus's training split, fitted now or at any earlier time; `progress` hears how many pieces were
-    seen, of how many."""
+    """The model of a corpus's training split, from the cache or fitted now; `progress` gets the pieces seen, and of how
+    many."""
     import sklearn
 
     corpus = open_corpus(corpus_name)
@@ -98,7 +98,7 @@ def fit(
     from sklearn.decomposition import LatentDirichletAllocation
     from sklearn.feature_extraction.text import CountVectorizer
 
-    # A word of one piece alone tells nothing of another, and one of most pieces is no topic's.
+    # Words in a single piece, or in most pieces, do not tell topics apart.
     counter = CountVectorizer(
         token_pattern=_WORD, stop_words="english", min_df=2, max_df=0.5, max_features=_MOST_WORDS
     )  # fmt: skip
@@ -135,7 +135,7 @@ def cut(data: bytes, words: int = PIECE_WORDS) -> list[bytes]:
 
 
 def _pieces(corpus: Corpus) -> list[str]:
-    """Of the training split; read twice, so that only those that are kept need memory."""
+    """Pieces of the training split; it is read twice, so that only the chosen ones need memory."""
     total = sum(len(cut(document.data)) for document in corpus.documents("train"))
     wanted = set(np.linspace(0, total - 1, min(total, MOST_PIECES)).astype(int).tolist())
     all_pieces = (piece for document in corpus.documents("train") for piece in cut(document.data))

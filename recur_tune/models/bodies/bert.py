@@ -1,4 +1,4 @@
-"""BERT and RoBERTa: encoders with learned positions and segments; they differ in where positions begin."""
+"""BERT and RoBERTa: encoders with learned positions and segments; they differ in their first position."""
 
 from __future__ import annotations
 

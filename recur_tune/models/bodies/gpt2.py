@@ -1,4 +1,4 @@
-"""GPT-2: layer norms, learned positions, one product for queries, keys and values."""
+"""GPT-2: LayerNorm, learned positions, one projection for queries, keys and values."""
 
 from __future__ import annotations
 

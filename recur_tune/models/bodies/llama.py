@@ -1,11 +1,11 @@
-"""The Llama family: RMS norms, rotary positions, key-value heads that several query heads share, a gated MLP.
+"""The Llama family: RMSNorm, rotary position embeddings, grouped-query attention, a gated MLP.
 
-Llama, SmolLM2, Mistral, Qwen2, Qwen2.5 and Qwen3 differ in biases, in norms over heads and in numbers, all of which
-their modules say themselves.
+Llama, SmolLM2, Mistral, Qwen2, Qwen2.5 and Qwen3 differ in biases, in norms over heads and in sizes, which are read
+from their modules.
 
-An inserted key stands at rotary position 0, the window's first, where the rotation is the identity. It is as far from
-every position as the window's first token, which models of this family attend to as an attention sink. So it needs no
-rotation, moves no token of the window, and a window without a state is the unmodified model.
+An inserted key has rotary position 0, that of the window's first token, where the rotation is the identity. Models of
+this family use the first token as an attention sink. So an inserted key needs no rotation, moves no token of the
+window, and a window without a state is the unmodified model.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from recur_tune.ops.body import Block, Body, Module, Projection
 
 
 class _Family(WindowedDecoder):
-    """What the four classes have in common."""
+    """Common base of the four classes."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
 

@@ -1,4 +1,4 @@
-"""MPNet: an encoder with learned positions, and biases of attention by distance that all layers share."""
+"""MPNet: an encoder with learned positions, and a relative position bias that all layers share."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Triton, and kernels that are launched or, where a step is only priced, left out.
+"""Triton's JIT, and kernels that are not launched where a step's cost is only estimated.
 
-Triton comes with torch for GPUs. Elsewhere this module has as much of it as the code around kernels needs. So what
-that code allocates and keeps is priced by running it, with or without a GPU, and no other code has to say the same.
+Triton comes with torch for GPUs. Without it this module replaces as much as the code around kernels needs. So the
+memory that this code allocates is estimated by running it, with or without a GPU.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = ["kernel", "tl", "triton"]
 
 
 class kernel:
-    """A function that Triton compiles and a GPU runs, as often as a grid has places: `add[(programs,)](one, other)`."""
+    """A Triton kernel, which a GPU runs once for every program of a grid: `add[(programs,)](one, other)`."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         self._compiled = triton.jit(function)
 
     def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., Any]:
-        """What launches it."""
+        """The function that launches it on this grid."""
         if not LAUNCHES.get():
             return _do_nothing
         if not _is_installed:
@@ -46,4 +46,4 @@ class kernel:
 
 
 def _do_nothing(*given: Any, **options: Any) -> None:
-    """In a launch's place."""
+    """Replaces a launch."""

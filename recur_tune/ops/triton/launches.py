@@ -1,4 +1,7 @@
-"""Whether kernels run: a step that is only priced leaves them out, and has no memory that they could write to."""
+"""Whether kernels are launched: a step under fake tensors, whose cost is only estimated, has no memory to write to.
+
+Apart from `jit.py`, so that an estimate does not load Triton.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ LAUNCHES: ContextVar[bool] = ContextVar("LAUNCHES", default=True)
 
 @contextmanager
 def without_launches() -> Iterator[None]:
-    """Tensors are made and kept as ever, and no kernel fills them."""
+    """Tensors are allocated as usual, and no kernel fills them."""
     token = LAUNCHES.set(False)
     try:
         yield

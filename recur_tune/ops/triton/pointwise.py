@@ -1,11 +1,11 @@
-"""The passes of `passes.py` as Triton kernels, each of which goes over memory once.
+"""The operations of `reference.py` as fused Triton kernels, each of which reads and writes memory once.
 
 Without them a training step on a GPU spends as long between its matrix products as in them. A kernel is compiled for a
-hidden size and types of numbers, in about half a second, whatever the number of layers and the recurrence; Triton keeps
-it on disk. Arithmetic is in single precision. The forward pass always gives the same bits; gradients of vectors are
-sums over rows that end in atomic additions, whose order is not fixed.
+hidden size and dtypes, in about half a second; it serves any number of layers and every recurrence, and Triton caches
+it on disk. Kernels compute in single precision. The forward pass is deterministic to the bit. Gradients of biases and
+norms are sums over rows by atomic additions, whose order varies.
 
-Shape suffixes: B lanes, T positions, K hidden size, N rows, V vocabulary, padded.
+Shape suffixes: B batch rows, T positions, K hidden size, N rows, V vocabulary, padded.
 """
 
 # mypy: allow-untyped-defs
@@ -41,31 +41,29 @@ __all__ = [
     "swiglu_backward",
 ]  # fmt: skip
 
-# Shapes of blocks, as they were fastest on an H200 for layer norm and GELU at a hidden size of 768.
+# Block shapes: the fastest on an H200 for LayerNorm and GELU at a hidden size of 768.
 _ROWS = 4  # of norms
 _PARTS, _COLUMNS = 32, 64  # of sums over parts
-_PROGRAMS = 528  # that share a norm's rows: four for each processor
-# Columns that a warp loads at once, 16 bytes of half precision a thread. With more warps than a row has of these, rows
-# would be shared out among them, and every sum over rows would have to go through a processor's own memory.
+_PROGRAMS = 528  # that share a norm's rows: four for each multiprocessor
+# Columns that a warp loads at once, 16 bytes of half precision a thread. With more warps than that a row's columns
+# would not fill them: they would share out rows, and sums over rows would go through shared memory.
 _OF_A_WARP = 256
 _TALL, _WIDE = 32, 64  # of sums over rows
 _LOGITS = 2048
 
 
 def add_norm(
-    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, kind: torch.dtype, means: int
+    x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, norm: Module, dtype: torch.dtype, means: int
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-    """A sum, its norm as a `kind` of number, the sum's means over so many stretches of positions if they are wanted,
-    and for the backward pass every row's mean and the inverse of its standard deviation; of an RMS norm, the inverse of
-    the root mean square."""
-    lanes, positions, size = x_BTK.shape
+    """Residual addition and norm, with the results of `reference.add_norm`."""
+    batch_size, positions, size = x_BTK.shape
     x_BTK = x_BTK.contiguous()
     total_BTK = x_BTK if added_BTK is None else torch.empty_like(x_BTK)
-    normed_BTK = torch.empty_like(x_BTK, dtype=kind)
-    moments = x_BTK.new_empty(1 if is_rms(norm) else 2, lanes, positions, dtype=torch.float32)
+    normed_BTK = torch.empty_like(x_BTK, dtype=dtype)
+    moments = x_BTK.new_empty(1 if is_rms(norm) else 2, batch_size, positions, dtype=torch.float32)
     blocks = triton.cdiv(positions, _ROWS)
-    means_BPK = x_BTK.new_empty(lanes, blocks if means == 1 else 0, size)  # each block's part
-    _add_norm[(lanes, blocks)](
+    means_BPK = x_BTK.new_empty(batch_size, blocks if means == 1 else 0, size)  # each block's part
+    _add_norm[(batch_size, blocks)](
         x_BTK, x_BTK if added_BTK is None else added_BTK.contiguous(), *_vectors(norm), total_BTK, normed_BTK,
         means_BPK, moments, positions, size, norm.variance_epsilon if is_rms(norm) else norm.eps,
         IS_RMS=is_rms(norm), HAS_ADDED=added_BTK is not None, HAS_MEAN=means == 1,
@@ -78,7 +76,7 @@ def add_norm(
 
 
 def _vectors(norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight and bias; of an RMS norm, which has none, something in the bias's place that nobody reads."""
+    """Weight and bias; RMSNorm has no bias, so its weight stands there and is not read."""
     return norm.weight, norm.weight if is_rms(norm) else norm.bias
 
 
@@ -87,17 +85,17 @@ def _add_norm(
     x_at, added_at, weight_at, bias_at, total_at, normed_at, means_at, moments_at, positions, size, eps,
     IS_RMS: tl.constexpr, HAS_ADDED: tl.constexpr, HAS_MEAN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    lane, position = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+    batch, position = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
     inside = (position < positions)[:, None] & (column < size)[None, :]
-    row = lane * positions + position
+    row = batch * positions + position
     at = row[:, None] * size + column[None, :]
     x = tl.load(x_at + at, mask=inside, other=0.0).to(tl.float32)
     if HAS_ADDED:
         x += tl.load(added_at + at, mask=inside, other=0.0).to(tl.float32)
         tl.store(total_at + at, x, mask=inside)
     if HAS_MEAN:
-        block = lane * tl.num_programs(1) + tl.program_id(1)
+        block = batch * tl.num_programs(1) + tl.program_id(1)
         tl.store(means_at + block * size + column, tl.sum(x, 0) / positions, mask=column < size)
     if not IS_RMS:
         mean = tl.sum(x, 1) / size
@@ -114,22 +112,22 @@ def _add_norm(
 
 
 def _sum_of_parts(x_BPK: torch.Tensor) -> torch.Tensor:
-    """Over parts that lie one behind the other, in a third of the time of torch's own sum."""
-    lanes, parts, size = x_BPK.shape
-    sum_B1K = x_BPK.new_empty(lanes, 1, size)
-    _sum_parts[(lanes, triton.cdiv(size, _COLUMNS))](x_BPK, sum_B1K, parts, size, PARTS=_PARTS, BLOCK=_COLUMNS)
+    """The sum over the second dimension, in a third of the time that torch takes."""
+    batch_size, parts, size = x_BPK.shape
+    sum_B1K = x_BPK.new_empty(batch_size, 1, size)
+    _sum_parts[(batch_size, triton.cdiv(size, _COLUMNS))](x_BPK, sum_B1K, parts, size, PARTS=_PARTS, BLOCK=_COLUMNS)
     return sum_B1K
 
 
 @kernel
 def _sum_parts(x_at, sum_at, parts, size, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    lane, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    batch, column = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros([PARTS, BLOCK], tl.float32)
     for first in range(0, parts, PARTS):
         part = first + tl.arange(0, PARTS)
         inside = (part < parts)[:, None] & (column < size)[None, :]
-        total += tl.load(x_at + (lane * parts + part[:, None]) * size + column[None, :], mask=inside, other=0.0)
-    tl.store(sum_at + lane * size + column, tl.sum(total, 0), mask=column < size)
+        total += tl.load(x_at + (batch * parts + part[:, None]) * size + column[None, :], mask=inside, other=0.0)
+    tl.store(sum_at + batch * size + column, tl.sum(total, 0), mask=column < size)
 
 
 def add_norm_backward(
@@ -139,15 +137,15 @@ def add_norm_backward(
     x_BTK: torch.Tensor,
     moments: torch.Tensor,
     norm: Module,
-    kind: torch.dtype,
-    kind_of_norm: torch.dtype | None,
+    dtype: torch.dtype,
+    norm_dtype: torch.dtype | None,
     totals: tuple[Total, Total, Total],
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """The gradient with respect to the sum, the same as a `kind` of number, and the norm once more if it is wanted."""
+    """The gradient with respect to the sum, the same in `dtype`, and the recomputed norm."""
     rows, size = _shape(x_BTK)
     gradient = torch.empty_like(x_BTK)
-    low = gradient if kind == x_BTK.dtype else torch.empty_like(x_BTK, dtype=kind)
-    normed = None if kind_of_norm is None else torch.empty_like(x_BTK, dtype=kind_of_norm)
+    low = gradient if dtype == x_BTK.dtype else torch.empty_like(x_BTK, dtype=dtype)
+    normed = None if norm_dtype is None else torch.empty_like(x_BTK, dtype=norm_dtype)
     of_weight, of_bias, of_added = (x_BTK if total is None else total for total in totals)
     block = triton.next_power_of_2(size)
     _add_norm_backward[(min(_PROGRAMS, triton.cdiv(rows, _ROWS)),)](
@@ -155,7 +153,7 @@ def add_norm_backward(
         x_BTK if grad_means_BMK is None else grad_means_BMK.contiguous(), x_BTK, moments, *_vectors(norm),
         gradient, low, x_BTK if normed is None else normed, of_weight, of_bias, of_added,
         rows, size, x_BTK.shape[1], 1 if grad_means_BMK is None else grad_means_BMK.shape[1],
-        IS_RMS=is_rms(norm), HAS_BY_X=grad_x_BTK is not None, HAS_BY_MEANS=grad_means_BMK is not None,
+        IS_RMS=is_rms(norm), HAS_GRAD_X=grad_x_BTK is not None, HAS_GRAD_MEANS=grad_means_BMK is not None,
         HAS_LOW=low is not gradient, HAS_NORMED=normed is not None, HAS_WEIGHT=totals[0] is not None,
         HAS_BIAS=totals[1] is not None, HAS_ADDED=totals[2] is not None,
         ROWS=_ROWS, BLOCK=block, num_warps=max(1, min(8, block // _OF_A_WARP)),
@@ -167,7 +165,7 @@ def add_norm_backward(
 def _add_norm_backward(
     grad_normed_at, grad_x_at, grad_means_at, x_at, moments_at, weight_at, bias_at, gradient_at, low_at, normed_at,
     of_weight_at, of_bias_at, of_added_at, rows, size, positions, stretches,
-    IS_RMS: tl.constexpr, HAS_BY_X: tl.constexpr, HAS_BY_MEANS: tl.constexpr, HAS_LOW: tl.constexpr,
+    IS_RMS: tl.constexpr, HAS_GRAD_X: tl.constexpr, HAS_GRAD_MEANS: tl.constexpr, HAS_LOW: tl.constexpr,
     HAS_NORMED: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ADDED: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -198,9 +196,9 @@ def _add_norm_backward(
             along, level = tl.reduce((grad_unit * unit, grad_unit), 1, _add_both)
             gradient = (grad_unit - unit * (along / size)[:, None] - (level / size)[:, None]) * scale
         of_weight += tl.sum(grad_normed * unit, 0)
-        if HAS_BY_X:
+        if HAS_GRAD_X:
             gradient += tl.load(grad_x_at + at, mask=inside, other=0.0).to(tl.float32)
-        if HAS_BY_MEANS:
+        if HAS_GRAD_MEANS:
             stretch, width = stretch_of(row % positions, positions, stretches)
             at_mean = ((row // positions) * stretches + stretch).to(tl.int64)[:, None] * size + column[None, :]
             gradient += tl.load(grad_means_at + at_mean, mask=inside, other=0.0).to(tl.float32) / width[:, None]
@@ -220,7 +218,7 @@ def _add_norm_backward(
 
 
 def add_columns(gradient: torch.Tensor, total: Total) -> None:
-    """Add the sum over all rows."""
+    """Add the sum over all rows to an accumulator, if there is one."""
     if total is None:
         return
     gradient = gradient.contiguous()
@@ -245,7 +243,7 @@ def _add_both(one, other, another_one, another_other):
 
 
 def gelu(hidden: torch.Tensor) -> torch.Tensor:
-    """In its approximation by a tanh."""
+    """GELU in its tanh approximation."""
     hidden = hidden.contiguous()
     active, block = torch.empty_like(hidden), 2048
     _gelu[(triton.cdiv(hidden.numel(), block),)](hidden, active, hidden.numel(), BLOCK=block)
@@ -261,12 +259,12 @@ def _gelu(hidden_at, active_at, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def _gate(hidden):
-    """What GELU multiplies a number by: (1 + tanh(u)) / 2, which is the sigmoid of 2 u."""
+    """GELU's factor: (1 + tanh(u)) / 2, which is the sigmoid of 2 u."""
     return tl.sigmoid(1.5957691216057308 * (hidden + 0.044715 * hidden * hidden * hidden))
 
 
 def gelu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient with respect to `hidden`, and what the function made of it once more."""
+    """The gradient with respect to `hidden`, and the recomputed activation."""
     hidden, grad_active = hidden.contiguous(), grad_active.contiguous()
     rows, size = _shape(hidden)
     gradient, active = torch.empty_like(hidden), torch.empty_like(hidden)
@@ -297,7 +295,7 @@ def _gelu_backward(
 
 
 def swiglu(hidden: torch.Tensor) -> torch.Tensor:
-    """The first half through SiLU, times the other."""
+    """SwiGLU: SiLU of the first half, times the other."""
     hidden = hidden.contiguous()
     rows, size = _shape(hidden)
     units = size // 2
@@ -317,7 +315,7 @@ def _swiglu(hidden_at, active_at, rows, units, TALL: tl.constexpr, WIDE: tl.cons
 
 
 def swiglu_backward(hidden: torch.Tensor, grad_active: torch.Tensor, total: Total) -> tuple[torch.Tensor, torch.Tensor]:
-    """The gradient with respect to `hidden`, and what the function made of it once more."""
+    """The gradient with respect to `hidden`, and the recomputed activation."""
     hidden, grad_active = hidden.contiguous(), grad_active.contiguous()
     rows, units = _shape(grad_active)
     gradient, active = torch.empty_like(hidden), torch.empty_like(grad_active)
@@ -352,7 +350,7 @@ def _swiglu_backward(
 
 
 def cross_entropy(logits_NV: torch.Tensor, target_N: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """The summed loss of some rows, and in the logits' place their gradient: softmax minus one-hot, zero where a row is
+    """Cross-entropy, summed over rows. Its gradient overwrites the logits: softmax minus one-hot, zero where a row is
     not scored or a column is padding."""
     rows, size = logits_NV.shape
     loss_N = torch.empty(rows, device=logits_NV.device)
@@ -368,7 +366,7 @@ def _cross_entropy(logits_at, target_at, loss_at, vocabulary, size, not_scored, 
     target = tl.load(target_at + row)
     scored = target != not_scored
     wanted = tl.load(logits_at + target, mask=scored, other=0.0).to(tl.float32)
-    # Every place of the block has a maximum and a sum of its own, so that threads need not wait for each other.
+    # Every element of the block has its own maximum and sum, so that threads need not wait for each other.
     top, total = tl.full([BLOCK], -1e30, tl.float32), tl.zeros([BLOCK], tl.float32)
     for first in range(0, vocabulary, BLOCK):
         column = first + tl.arange(0, BLOCK)

@@ -1,6 +1,6 @@
-"""Blocks: the Block-Recurrent Transformer's state vectors at one layer of a body (Hutchins et al. 2022).
+"""Blocks: the Block-Recurrent Transformer's state vectors at one layer (Hutchins et al. 2022).
 
-Shape suffixes: B lanes, T positions, S state vectors, K hidden size, H heads, D head size, C columns (H D).
+Shape suffixes: B batch rows, T positions, S state vectors, K hidden size, H heads, D head size, C columns (H D).
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ from torch import nn
 from recur_tune.common.shape import Shape
 from recur_tune.recurrences.seam import Recurrence, State, WindowPass
 
-_SHARE = 0.1  # of the usual variance, for what only opens a gate
+_SHARE = 0.1  # of the usual variance, for weights of gates
 _SMALL = 0.1  # standard deviation
 
 
 class Blocks(Recurrence):
     """State vectors that a layer's positions attend to, and that attend to them.
 
-    Its fields come one by one: this code also runs beside a saved model, where nothing is installed that could check
-    them.
+    Its fields are plain arguments: this code also runs beside a saved model, without pydantic.
     """
 
     def __init__(
@@ -44,21 +43,21 @@ class Blocks(Recurrence):
         self.token_output = nn.Linear(columns, hidden, bias=False)
         self.token_keys_values = nn.Linear(hidden, 2 * columns, bias=False)
         self.state_keys_values = nn.Linear(hidden, 2 * columns, bias=False)
-        self.state_queries = nn.Linear(hidden, 2 * columns, bias=False)  # for states, for tokens
+        self.state_queries = nn.Linear(hidden, 2 * columns, bias=False)  # to attend to states, and to tokens
         self.join = nn.Linear(2 * columns, hidden)
-        self.gates = nn.Linear(2 * columns, 2 * hidden) if block_gate == "lstm" else None  # to forget, to take in
+        self.gates = nn.Linear(2 * columns, 2 * hidden) if block_gate == "lstm" else None  # LSTM gates: forget, input
         self.gate_bias = nn.Parameter(torch.empty(hidden)) if block_gate == "fixed" else None
         self.apply(self.reset)
 
     def reset(self, module: nn.Module) -> None:
-        """Initialise one of the modules in here; Hugging Face asks for each in turn."""
+        """Initialise this module or one inside it; Hugging Face calls it for each."""
         if module is self:
             nn.init.normal_(self.initial, std=_SMALL)
             nn.init.normal_(self.ids)
             if self.gate_bias is not None:
                 nn.init.normal_(self.gate_bias, std=_SMALL)
         elif module is self.token_output:
-            nn.init.zeros_(module.weight)  # so that a pretrained body begins as it was
+            nn.init.zeros_(module.weight)  # so that at first a pretrained body is unchanged
         elif isinstance(module, nn.Linear):
             is_gate = module is self.gates
             nn.init.normal_(module.weight, std=math.sqrt((_SHARE if is_gate else 1) / module.in_features))
@@ -69,28 +68,28 @@ class Blocks(Recurrence):
         elif isinstance(module, nn.LayerNorm):
             module.reset_parameters()
 
-    def empty(self, lanes: int) -> State:
+    def empty(self, batch_size: int) -> State:
         """Zeros."""
-        return (self.initial.new_zeros(lanes, *self.initial.shape),)
+        return (self.initial.new_zeros(batch_size, *self.initial.shape),)
 
     def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> BlocksWindowPass:
-        """A document begins with states of its own, which are learned."""
+        """A document begins with learned states."""
         return BlocksWindowPass(self, None if state is None else state[0], fresh_B)
 
-    def begin(self, state_BSK: torch.Tensor | None, fresh_B: torch.Tensor | None, lanes: int) -> torch.Tensor:
-        """The states of every lane, the initial ones where a document begins."""
+    def begin(self, state_BSK: torch.Tensor | None, fresh_B: torch.Tensor | None, batch_size: int) -> torch.Tensor:
+        """The states of every batch row; the learned initial ones where a document begins."""
         if state_BSK is None:
-            return self.initial.repeat(lanes, 1, 1)
+            return self.initial.repeat(batch_size, 1, 1)
         if fresh_B is None:
             return state_BSK
         return torch.where(fresh_B[:, None, None], self.initial, state_BSK)
 
     def told_apart(self, state_BSK: torch.Tensor) -> torch.Tensor:
-        """States as attention sees them: normalised, and each with its id."""
+        """States for attention: normalised, plus a learned id each."""
         return self.norm_of_states(state_BSK) + self.ids
 
     def look(self, query_BTC: torch.Tensor, keys_values_BSC: torch.Tensor) -> torch.Tensor:
-        """What queries take from keys and values, all of which they see."""
+        """Attention without a mask."""
         heads = (self.shape.heads, self.shape.head_size)
         q_BHTD, k_BHSD, v_BHSD = (
             rows.unflatten(-1, heads).transpose(1, 2) for rows in (query_BTC, *keys_values_BSC.chunk(2, dim=-1))
@@ -98,33 +97,33 @@ class Blocks(Recurrence):
         return F.scaled_dot_product_attention(q_BHTD, k_BHSD, v_BHSD).transpose(1, 2).flatten(2)
 
     def gated(self, state_BSK: torch.Tensor, taken_BSC: torch.Tensor) -> torch.Tensor:
-        """The next states: some of what there was, and some of what was taken."""
+        """The next states: old and new ones, mixed by the gate."""
         new_BSK = self.join(taken_BSC)
         if self.gate_bias is not None:
             kept_K = self.gate_bias.sigmoid()
             return state_BSK * kept_K + new_BSK * (1 - kept_K)
         assert self.gates is not None
-        # In the states' own precision: over many windows the products of gates near 1 need it.
+        # In the states' own precision: products of gates near 1 over many windows need it.
         forget_BSK, take_BSK = self.gates(taken_BSC).to(state_BSK.dtype).chunk(2, dim=-1)
-        # Biased to remember.
+        # Biased to keep the old states.
         return state_BSK * (forget_BSK + 1).sigmoid() + new_BSK * (take_BSK - 1).sigmoid()
 
 
 class BlocksWindowPass(WindowPass):
-    """A window's positions look at the states that it begins with; when all are read the states look at them."""
+    """A window's positions attend to the states that it begins with; at its end the states attend to them."""
 
     def __init__(self, blocks: Blocks, state_BSK: torch.Tensor | None, fresh_B: torch.Tensor | None) -> None:
         self._blocks, self._given = blocks, (state_BSK, fresh_B)
-        self._states: tuple[torch.Tensor, ...] = ()  # themselves, told apart, and their keys and values
-        self._parts: list[torch.Tensor] = []  # normalised positions
+        self._states: tuple[torch.Tensor, ...] = ()  # states, the same for attention, and their keys and values
+        self._parts: list[torch.Tensor] = []  # normalised positions, by parts of the window
 
     def branch(self, layer: int, x_BTK: torch.Tensor) -> torch.Tensor | None:
-        """What positions take from the states."""
+        """Attention of positions to the states."""
         blocks = self._blocks
         if layer != blocks.layer:
             return None
         if not self._states:
-            state_BSK = blocks.begin(*self._given, lanes=len(x_BTK))
+            state_BSK = blocks.begin(*self._given, batch_size=len(x_BTK))
             seen_BSK = blocks.told_apart(state_BSK)
             self._states = state_BSK, seen_BSK, blocks.state_keys_values(seen_BSK)
         normed_BTK = blocks.norm_of_tokens(x_BTK)
@@ -132,7 +131,7 @@ class BlocksWindowPass(WindowPass):
         return blocks.token_output(blocks.look(blocks.token_query(normed_BTK), self._states[2]))
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
-        """The states look at each other and at the positions that do not come again, and pass the gate."""
+        """The states attend to each other and to the positions that are not read again, and pass the gate."""
         blocks, (state_BSK, seen_BSK, keys_values_BSC) = self._blocks, self._states
         self._parts = [torch.cat(self._parts, dim=1)]
         [normed_BTK] = self._parts
@@ -144,7 +143,7 @@ class BlocksWindowPass(WindowPass):
         )
         return (blocks.gated(state_BSK, torch.cat(looks, dim=-1)),)
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
-        """States and what was read of the window go along."""
-        self._states = tuple(one[lane_B] for one in self._states)
-        self._parts = [part[lane_B] for part in self._parts]
+    def reorder(self, index_B: torch.Tensor) -> None:
+        """Reorders the states and the positions that were read."""
+        self._states = tuple(one[index_B] for one in self._states)
+        self._parts = [part[index_B] for part in self._parts]

@@ -35,18 +35,18 @@ class BlocksSpec(BaseModel):
 
 
 def _flops(spec: BlocksSpec, shape: Shape, windowing: Windowing) -> float:
-    """Every position sees every vector, and every vector every position: nothing here is causal."""
+    """Attention here is not causal: every position sees every vector, and every vector every position."""
     return sum(_work(spec, shape, windowing))
 
 
 def _work(spec: BlocksSpec, shape: Shape, windowing: Windowing) -> Work:
-    """Products with a weight, and attention: two products of a row with a row for every pair."""
+    """Projections, and attention: two products of vectors for every pair."""
     vectors, hidden, columns = spec.state_vectors, shape.hidden, shape.heads * shape.head_size
     weight, pair = 2 * hidden * columns, 2 * 2 * columns
-    of_a_position = 2 * weight + vectors * pair  # its query, its output, its look
+    of_a_position = 2 * weight + vectors * pair  # its query, output and attention
     used = windowing.size * of_a_position + vectors * 2 * weight  # the vectors' keys and values
     gates = 3 if spec.block_gate == "lstm" else 1
-    of_a_vector = 2 * weight + gates * 2 * weight + (vectors + windowing.stride) * pair  # two queries, what they give
+    of_a_vector = 2 * weight + gates * 2 * weight + (vectors + windowing.stride) * pair  # two queries and their outputs
     made = vectors * of_a_vector + windowing.stride * 2 * weight  # the positions' keys and values
     return Work(made, used)
 

@@ -1,10 +1,9 @@
-"""Cached rows as Triton kernels: which are kept is found out where they are copied, and attention to them behind a gate
-has scales, mask, softmax and gate in one pass over queries.
+"""Fused Triton kernels of the key-value cache: copying the rows that are kept, and gated attention to them.
 
-No gradient goes back to rows, so the backward pass needs sums over rows alone: a scale of keys is one of queries as
-well, and a scale of values is one of what was taken. Both have their gradients where a query's is made.
+No gradient goes back to rows, so the backward pass is one over queries. A scale of keys can be seen as one of queries,
+and a scale of values as one of attention's output, so the kernel that makes a query's gradient makes theirs too.
 
-Shape suffixes: B lanes, T positions, M rows, H heads of queries, G of keys and values, D head size, C columns.
+Shape suffixes: B batch rows, T positions, M rows, H query heads, G key-value heads, D head size, C columns.
 """
 
 # mypy: allow-untyped-defs
@@ -20,9 +19,9 @@ from torch.autograd.function import once_differentiable
 from recur_tune.ops.triton.jit import kernel, tl, triton
 
 _ROWS, _KEYS = 64, 64  # queries and cached rows of a block
-_EXACT = tl.constexpr("tf32x3")  # where a step is in single precision
-_NOTHING = tl.constexpr(-1e30)  # a logit of what is not seen
-_TALL, _WIDE = 8, 256  # a block of rows that are copied
+_EXACT = tl.constexpr("tf32x3")  # for steps in single precision
+_NOTHING = tl.constexpr(-1e30)  # logit of a masked row
+_TALL, _WIDE = 8, 256  # block of copied rows
 
 
 def keep_rows(
@@ -32,20 +31,20 @@ def keep_rows(
     count: int,
     sinks: int,
     places: tuple[torch.Tensor, torch.Tensor | None] | None,
-    kind: torch.dtype,
+    dtype: torch.dtype,
 ) -> torch.Tensor:
-    """The next rows: of those before a window, the last so many as are filled, and behind them of its own the first
-    `count`, a document's first `sinks` and the last of all.
+    """The cache's next rows: of its filled rows and the window's first `count`, the document's first `sinks` rows and
+    the last of all.
 
-    Every site's own rows are keys and values [B, G, T, D]. From these is taken what places [S, P, C] added to them, of
-    which a lane's own begin where the other tensor says; None: at the first.
+    A site's own rows are keys and values [B, G, T, D]. `places` [S, P, C] is subtracted from them; its second tensor is
+    the place of each batch row's first position, None: 0.
     """
-    lanes, _, kept, columns = rows_BSMC.shape
-    rows_BSMC, next_BSMC = rows_BSMC.contiguous(), rows_BSMC.new_empty(rows_BSMC.shape, dtype=kind)
+    batch_size, _, kept, columns = rows_BSMC.shape
+    rows_BSMC, next_BSMC = rows_BSMC.contiguous(), rows_BSMC.new_empty(rows_BSMC.shape, dtype=dtype)
     places_SPC, moved_B = (None, None) if places is None else places
     for site, (k, v) in enumerate(own):
         k, v = (one if one.stride(-1) == 1 else one.contiguous() for one in (k, v))
-        _keep[(lanes, triton.cdiv(kept, _TALL), triton.cdiv(columns, _WIDE))](
+        _keep[(batch_size, triton.cdiv(kept, _TALL), triton.cdiv(columns, _WIDE))](
             rows_BSMC[:, site], next_BSMC[:, site], rows_BSMC.stride(0), filled_B, k, *k.stride()[:3],
             v, *v.stride()[:3], rows_BSMC if places_SPC is None else places_SPC[site],
             filled_B if moved_B is None else moved_B, count, sinks, kept, columns, k.shape[-1],
@@ -56,35 +55,35 @@ def keep_rows(
 
 @kernel
 def _keep(
-    rows_at, next_at, rows_lane, filled_at, k_at, k_lane, k_head, k_row, v_at, v_lane, v_head, v_row, places_at,
+    rows_at, next_at, rows_batch, filled_at, k_at, k_batch, k_head, k_row, v_at, v_batch, v_head, v_row, places_at,
     moved_at, count, sinks, kept, columns, size,
     HAS_PLACES: tl.constexpr, HAS_MOVED: tl.constexpr, TALL: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    lane, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * TALL + tl.arange(0, TALL)
+    batch, row = tl.program_id(0).to(tl.int64), tl.program_id(1) * TALL + tl.arange(0, TALL)
     column, values = tl.program_id(2) * WIDE + tl.arange(0, WIDE), columns // 2
-    filled = tl.load(filled_at + lane).to(tl.int32)
-    # Of the rows before the window and then its own, counted from the first, which each becomes.
+    filled = tl.load(filled_at + batch).to(tl.int32)
+    # The source of each row: its number among the filled rows and then the window's own.
     number = row - tl.maximum(kept - filled - count, 0)
     number += tl.where(number >= sinks, tl.maximum(filled + count - kept, 0), 0)
     own = number - filled  # as positions of the window
     earlier = tl.minimum(tl.maximum(own + kept, 0), kept - 1)
     inside, is_own = (row < kept)[:, None] & (column < columns)[None, :], (own >= 0)[:, None]
-    at = lane * rows_lane + earlier[:, None] * columns + column[None, :]
+    at = batch * rows_batch + earlier[:, None] * columns + column[None, :]
     value = tl.load(rows_at + at, mask=inside & (own < 0)[:, None], other=0.0).to(tl.float32)
     of_value = column >= values
     channel = tl.where(of_value, column - values, column)
     head, channel = (channel // size)[None, :], (channel % size)[None, :]
     own = own.to(tl.int64)[:, None]
-    at = lane * k_lane + head * k_head + own * k_row + channel
+    at = batch * k_batch + head * k_head + own * k_row + channel
     value += tl.load(k_at + at, mask=inside & is_own & (of_value == 0)[None, :], other=0.0).to(tl.float32)
-    at = lane * v_lane + head * v_head + own * v_row + channel
+    at = batch * v_batch + head * v_head + own * v_row + channel
     value += tl.load(v_at + at, mask=inside & is_own & of_value[None, :], other=0.0).to(tl.float32)
     if HAS_PLACES:
         if HAS_MOVED:
-            own += tl.load(moved_at + lane)
+            own += tl.load(moved_at + batch)
         place = places_at + own * columns + column[None, :]
         value -= tl.load(place, mask=inside & is_own, other=0.0).to(tl.float32)
-    tl.store(next_at + lane * rows_lane + row[:, None] * columns + column[None, :], value, mask=inside)
+    tl.store(next_at + batch * rows_batch + row[:, None] * columns + column[None, :], value, mask=inside)
 
 
 def attend_cached(
@@ -95,8 +94,10 @@ def attend_cached(
     gate_BH: torch.Tensor,
     seen_B: torch.Tensor,
 ) -> torch.Tensor:
-    """What heads took, and by their gates what they take from the last rows, so many as a lane sees; the rows are keys
-    and values side by side, each channel of which has a scale."""
+    """Mix attention to the cached rows into the heads' outputs, by a gate for each head.
+
+    A row is a key and a value side by side, each channel with a scale; a batch row sees the last `seen_B` of them.
+    """
     return _Attended.apply(q_BHTD, out_BTC, rows_BMC, scale_C, gate_BH, seen_B)
 
 
@@ -108,11 +109,11 @@ class _Attended(torch.autograd.Function):
     ) -> torch.Tensor:  # fmt: skip
         q, out = q if q.stride(-1) == 1 else q.contiguous(), out.contiguous()
         rows = rows if rows[0].is_contiguous() else rows.contiguous()
-        (lanes, heads, positions, size) = q.shape
+        (batch_size, heads, positions, size) = q.shape
         mixed, taken = torch.empty_like(out), torch.empty_like(out)
-        normaliser = q.new_empty(lanes, heads, positions, dtype=torch.float32)
+        normaliser = q.new_empty(batch_size, heads, positions, dtype=torch.float32)
         groups = rows.shape[-1] // (2 * size)
-        _attend[(triton.cdiv(positions, _ROWS), lanes * heads)](
+        _attend[(triton.cdiv(positions, _ROWS), batch_size * heads)](
             q, *q.stride()[:3], out, rows, rows.stride(0), scale, gate, gate.stride(0), seen, mixed, taken, normaliser,
             heads, groups, positions, rows.shape[1], size, size**-0.5, **_blocks(size),
         )  # fmt: skip
@@ -123,13 +124,13 @@ class _Attended(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_mixed: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         q, out, rows, scale, gate, seen, taken, normaliser = ctx.saved_tensors
-        (lanes, heads, positions, size) = q.shape
-        grad_q = q.new_empty(lanes, positions, heads, size).transpose(1, 2)
+        (batch_size, heads, positions, size) = q.shape
+        grad_q = q.new_empty(batch_size, positions, heads, size).transpose(1, 2)
         grad_out, groups, blocks = torch.empty_like(out), rows.shape[-1] // (2 * size), triton.cdiv(positions, _ROWS)
         # Each program's part of the sums over positions.
-        of_scale = q.new_empty(lanes, blocks, 2, heads, size, dtype=torch.float32)
-        of_gate = q.new_empty(lanes, blocks, heads, dtype=torch.float32)
-        _attend_backward[(blocks, lanes * heads)](
+        of_scale = q.new_empty(batch_size, blocks, 2, heads, size, dtype=torch.float32)
+        of_gate = q.new_empty(batch_size, blocks, heads, dtype=torch.float32)
+        _attend_backward[(blocks, batch_size * heads)](
             q, *q.stride()[:3], out, rows, rows.stride(0), scale, gate, gate.stride(0), seen, taken, normaliser,
             grad_mixed.contiguous(), grad_q, grad_out, of_scale, of_gate,
             heads, groups, positions, rows.shape[1], size, size**-0.5, **_blocks(size),
@@ -144,22 +145,22 @@ def _blocks(size: int) -> dict[str, int]:
 
 @kernel
 def _attend(
-    q_at, q_lane, q_head, q_row, out_at, rows_at, rows_lane, scale_at, gate_at, gate_lane, seen_at,
+    q_at, q_batch, q_head, q_row, out_at, rows_at, rows_batch, scale_at, gate_at, gate_batch, seen_at,
     mixed_at, taken_at, normaliser_at, heads, groups, positions, cached, size, root,
     ROWS: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    lane, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
+    batch, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
     inside = (row < positions)[:, None] & (column < size)[None, :]
     own = head // (heads // groups) * size + column
     of_keys, of_values = _scales(scale_at, own, groups * size, column < size)
-    q_at += lane * q_lane + head * q_head
+    q_at += batch * q_batch + head * q_head
     q = tl.load(q_at + row[:, None] * q_row + column[None, :], mask=inside, other=0.0)
     scaled = (q.to(tl.float32) * of_keys[None, :] * root).to(q.dtype)
-    rows_at += lane * rows_lane
+    rows_at += batch * rows_batch
     top = tl.full([ROWS], _NOTHING, tl.float32)
     total, taken = tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, BLOCK], tl.float32)
-    hidden = cached - tl.load(seen_at + lane).to(tl.int32)
+    hidden = cached - tl.load(seen_at + batch).to(tl.int32)
     for first in range(hidden // KEYS * KEYS, cached, KEYS):
         key = first + tl.arange(0, KEYS)
         seen = (key >= hidden) & (key < cached)
@@ -174,54 +175,54 @@ def _attend(
         total = total * fade + tl.sum(share, 1)
         taken = taken * fade[:, None] + tl.dot(share.to(q.dtype), v, input_precision=_EXACT)
         top = higher
-    total = tl.where(total > 0, total, 1.0)  # of a lane that sees nothing
+    total = tl.where(total > 0, total, 1.0)  # where a batch row sees nothing
     taken = taken / total[:, None]
-    tl.store(normaliser_at + (lane * heads + head) * positions + row, top + tl.log(total), mask=row < positions)
-    at = (lane * positions + row[:, None]) * heads * size + head * size + column[None, :]
+    tl.store(normaliser_at + (batch * heads + head) * positions + row, top + tl.log(total), mask=row < positions)
+    at = (batch * positions + row[:, None]) * heads * size + head * size + column[None, :]
     tl.store(taken_at + at, taken, mask=inside)
     out = tl.load(out_at + at, mask=inside, other=0.0).to(tl.float32)
-    gate = tl.load(gate_at + lane * gate_lane + head).to(tl.float32)
+    gate = tl.load(gate_at + batch * gate_batch + head).to(tl.float32)
     tl.store(mixed_at + at, out + gate * (taken * of_values[None, :] - out), mask=inside)
 
 
 @triton.jit
 def _scales(scale_at, own, values, inside):
-    """Of a head's keys and of its values."""
+    """Scales of a head's keys and of its values."""
     of_keys = tl.load(scale_at + own, mask=inside, other=0.0).to(tl.float32)
     return of_keys, tl.load(scale_at + values + own, mask=inside, other=0.0).to(tl.float32)
 
 
 @kernel
 def _attend_backward(
-    q_at, q_lane, q_head, q_row, out_at, rows_at, rows_lane, scale_at, gate_at, gate_lane, seen_at, taken_at,
+    q_at, q_batch, q_head, q_row, out_at, rows_at, rows_batch, scale_at, gate_at, gate_batch, seen_at, taken_at,
     normaliser_at, grad_mixed_at, grad_q_at, grad_out_at, of_scale_at, of_gate_at,
     heads, groups, positions, cached, size, root, ROWS: tl.constexpr, KEYS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    lane, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
+    batch, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
     inside = (row < positions)[:, None] & (column < size)[None, :]
     own = head // (heads // groups) * size + column
     of_keys, of_values = _scales(scale_at, own, groups * size, column < size)
-    at = (lane * positions + row[:, None]) * heads * size + head * size + column[None, :]
+    at = (batch * positions + row[:, None]) * heads * size + head * size + column[None, :]
     out = tl.load(out_at + at, mask=inside, other=0.0).to(tl.float32)
     taken = tl.load(taken_at + at, mask=inside, other=0.0).to(tl.float32)
     grad_mixed = tl.load(grad_mixed_at + at, mask=inside, other=0.0).to(tl.float32)
-    gate = tl.load(gate_at + lane * gate_lane + head).to(tl.float32)
+    gate = tl.load(gate_at + batch * gate_batch + head).to(tl.float32)
     tl.store(grad_out_at + at, (1 - gate) * grad_mixed, mask=inside)
-    part = lane * tl.num_programs(0) + tl.program_id(0)
+    part = batch * tl.num_programs(0) + tl.program_id(0)
     tl.store(of_gate_at + part * heads + head, tl.sum(tl.sum(grad_mixed * (taken * of_values[None, :] - out), 1), 0))
     of_scale_at += part * 2 * heads * size + head * size + column
     tl.store(of_scale_at + heads * size, tl.sum(gate * grad_mixed * taken, 0), mask=column < size)
     grad_taken = gate * grad_mixed * of_values[None, :]
     along = tl.sum(grad_taken * taken, 1)
-    q_at += lane * q_lane + head * q_head
+    q_at += batch * q_batch + head * q_head
     q = tl.load(q_at + row[:, None] * q_row + column[None, :], mask=inside, other=0.0)
     scaled, grad_taken = (q.to(tl.float32) * of_keys[None, :] * root).to(q.dtype), grad_taken.to(q.dtype)
-    at_row = (lane * heads + head) * positions + row
+    at_row = (batch * heads + head) * positions + row
     normaliser = tl.load(normaliser_at + at_row, mask=row < positions, other=0.0)
-    rows_at += lane * rows_lane
+    rows_at += batch * rows_batch
     grad_scaled = tl.zeros([ROWS, BLOCK], tl.float32)
-    hidden = cached - tl.load(seen_at + lane).to(tl.int32)
+    hidden = cached - tl.load(seen_at + batch).to(tl.int32)
     for first in range(hidden // KEYS * KEYS, cached, KEYS):
         key = first + tl.arange(0, KEYS)
         seen = (key >= hidden) & (key < cached)

@@ -1,23 +1,22 @@
-"""Cached: the last rows of layers, for the next window to attend to (Transformer-XL, Memorizing Transformers). No
-gradient goes back to the windows that they come from.
+"""Key-value cache: the last keys and values of layers, to which the next window attends (Transformer-XL, Memorizing
+Transformers). A row is a key and a value. No gradient goes back to the windows that rows come from.
 
-Which positions rows have. In one softmax with a window's own keys they stand before it, one behind the other. Rotary
-positions are rotated into kept keys where these now stand: that is what they would be in a longer window. Learned
-positions are mixed into keys and values where they were made. But a mean over many texts says what a place adds to each
-layer's keys and values (`places`), so rows are kept less that of the place where they stood, and get that of the place
-where they stand now: the first ones, behind which the window's own positions begin. On a pretrained GPT-2 that comes
-within a few thousandths of a nat of reading the rows' text again. A learned offset, zero at first, tells rows from the
-window's own.
+Positions of rows. In one softmax with a window's own keys, rows stand before the window, one behind the other. Rotary
+position embeddings are applied to kept keys at their present positions, as in a longer window. Learned positions are
+part of keys and values from the start. But a mean over many texts shows what each position adds to a layer's keys and
+values (`places`). So rows are kept without the part of their old position, and get that of their present one: the first
+positions, behind which the window's own begin. On a pretrained GPT-2 this is within a few thousandths of a nat of
+reading the rows' text again. A learned offset, zero at first, distinguishes rows from the window's own.
 
-Which rows are kept. A document's first rows and the last of all. Heads that look for nothing look at the first token: a
-pretrained body has learned to leave its weight there (an attention sink). A window that follows rows has no such token
-of its own, so that without the document's its heads would have to take what they do not want (StreamingLLM).
+Which rows are kept: a document's first rows and the last of all. A pretrained body uses the first token as an attention
+sink: heads with nothing to attend to put their weight there. A window that follows rows has no such token of its own,
+so the document's first rows stay (StreamingLLM).
 
-Apart from the window, behind a gate, rows have no rotary positions, nor have the queries: a row is found by what it
-says, however far back it stands, so there may be more of them than a body has positions.
+Apart from the window, with a gate, neither rows nor queries have rotary position embeddings. A row is found by its
+content alone, so there may be more rows than the body has positions.
 
-Shape suffixes: B lanes, T positions, S sites (layers that keep rows), M rows, K hidden size, H heads of queries, G of
-keys and values, D head size, R queries of a group, C columns, P places.
+Shape suffixes: B batch rows, T positions, S sites (layers that keep rows), M rows, K hidden size, H query heads,
+G key-value heads, D head size, R queries of a group, C columns, P places.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from recur_tune.common.shape import Shape
-from recur_tune.ops.matmul import product_type
+from recur_tune.ops.matmul import product_dtype
 from recur_tune.recurrences.seam import (
     CLOSED_GATE,
     CalibrationPass,
@@ -39,15 +38,18 @@ from recur_tune.recurrences.seam import (
     WindowPass,
     gate,
     layers_at,
+    load_kernels,
     single,
 )
 
+_KERNELS = "recur_tune.recurrences.cache.kernels"
+
 
 class Cached(Recurrence):
-    """Keep the last rows of layers, and attend to them in the next window.
+    """A key-value cache of layers, to which the next window attends.
 
-    The state is these rows, and how many of them a lane has filled; they come last, in the text's order. A row is a key
-    and a value side by side, before rotary positions or less what learned ones add.
+    The state is these rows, and how many of them each batch row has filled; these come last, in the text's order. A row
+    is a key and a value side by side, before rotary positions or less what learned ones add.
     """
 
     stops_gradients = True
@@ -67,47 +69,47 @@ class Cached(Recurrence):
         sites, self.columns = len(self.sites), 2 * shape.key_value_heads * shape.head_size
         placed = shape.learned_positions and not gated
         self.register_buffer("places", torch.zeros(sites, shape.context, self.columns) if placed else None)
-        # Apart from the window, the same offset on all keys would change nothing: there every channel has a scale.
+        # Apart from the window a common offset of all keys would change nothing, so channels have scales instead.
         self.offsets = None if gated else nn.Parameter(torch.zeros(sites, self.columns))
         self.scales = nn.Parameter(torch.ones(sites, self.columns)) if gated else None
         self.gates = nn.Parameter(torch.full((sites, shape.heads), CLOSED_GATE)) if gated else None
 
     def reset(self, module: nn.Module) -> None:
-        """Initialise one of the modules in here; Hugging Face asks for each in turn."""
+        """Initialise this module or one inside it; Hugging Face calls it for each."""
         for parameter, value in ((self.offsets, 0.0), (self.scales, 1.0), (self.gates, CLOSED_GATE)):
             if parameter is not None:
                 nn.init.constant_(parameter, value)
 
     def calibrated_by(self) -> PlaceMeasure | None:
-        """What sees how places show in keys and values."""
+        """The measurement of what positions add to keys and values, where they are learned."""
         return None if self.places is None else PlaceMeasure(self.sites, self.places)
 
-    def empty(self, lanes: int) -> State:
+    def empty(self, batch_size: int) -> State:
         """Rows of zeros, of which none is filled."""
         like = next(self.parameters())
-        rows_BSMC = like.new_zeros(lanes, len(self.sites), self.rows, self.columns)
-        return rows_BSMC, like.new_zeros(lanes, dtype=torch.float32)
+        rows_BSMC = like.new_zeros(batch_size, len(self.sites), self.rows, self.columns)
+        return rows_BSMC, like.new_zeros(batch_size, dtype=torch.float32)
 
     def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> CachedWindowPass:
-        """Lanes that begin a document have no row filled."""
-        kind = (
+        """Where a document begins, no row is filled."""
+        window_pass = (
             GatedWindowPass if self.gates is not None else JoinedWindowPass if self.places is None else PlacedWindowPass
         )
         if state is None:
-            return kind(self, None, None)
+            return window_pass(self, None, None)
         rows_BSMC, filled_B = (one.detach() for one in state)
         if fresh_B is not None:
             filled_B = filled_B.masked_fill(fresh_B, 0)
-        return kind(self, rows_BSMC, filled_B)
+        return window_pass(self, rows_BSMC, filled_B)
 
 
 class CachedWindowPass(WindowPass):
-    """A window among rows of those before; it gathers rows of its own."""
+    """A window with cached rows of those before; it collects rows of its own."""
 
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
         self._cached, self._rows_BSMC, self._filled_B = cached, rows_BSMC, filled_B
         self.seen_B = None if filled_B is None else filled_B.long()
-        # Parts of what rows are made of; they are views, and copied when it is known which rows are kept.
+        # Keys and values by parts of the window: views, which are copied when the window is closed.
         self._new: dict[int, list[tuple[torch.Tensor, ...]]] = {layer: [] for layer in cached.sites}
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
@@ -117,40 +119,38 @@ class CachedWindowPass(WindowPass):
         count, rows_BSMC, filled_B = max(0, some.shape[-2] - overlap), self._rows_BSMC, self._filled_B
         if rows_BSMC is None or filled_B is None:
             rows_BSMC, filled_B = cached.empty(len(some))
-        kind, next_filled_B = product_type(some), (filled_B + count).clamp(max=cached.rows)
+        dtype, next_filled_B = product_dtype(some), (filled_B + count).clamp(max=cached.rows)
         if self.fused:
-            from recur_tune.recurrences.cache import kernels  # here, since to load Triton takes a while
-
             places = None if cached.places is None else (cached.places, self.moved_B)
-            given = rows_BSMC, filled_B, own, count, cached.sinks, places, kind
-            return kernels.keep_rows(*given), next_filled_B
-        # Of the rows before the window and then its own, counted from the first, which each row of the state becomes.
+            given = rows_BSMC, filled_B, own, count, cached.sinks, places, dtype
+            return load_kernels(_KERNELS).keep_rows(*given), next_filled_B
+        # The source of each row: its number among the filled rows and then the window's own.
         all_B1 = filled_B.long()[:, None] + count
         kept_BM = torch.arange(cached.rows, device=some.device) - (cached.rows - all_B1).clamp(min=0)
         kept_BM = kept_BM + (all_B1 - cached.rows).clamp(min=0) * (kept_BM >= cached.sinks)
         own_BM = kept_BM - filled_B.long()[:, None]  # as positions of the window
         earlier_BM = (kept_BM + cached.rows - filled_B.long()[:, None]).clamp(0, cached.rows - 1)
-        is_own_BM1, lane_B1 = (own_BM >= 0)[..., None], torch.arange(len(some), device=some.device)[:, None]
+        is_own_BM1, batch_B1 = (own_BM >= 0)[..., None], torch.arange(len(some), device=some.device)[:, None]
         own_BM = own_BM.clamp(0, max(0, count - 1))
-        next_BSMC = rows_BSMC.new_empty(rows_BSMC.shape, dtype=kind)
+        next_BSMC = rows_BSMC.new_empty(rows_BSMC.shape, dtype=dtype)
         for site, gathered in enumerate(own):
-            earlier_BMC = rows_BSMC[lane_B1, site, earlier_BM]
-            next_BSMC[:, site] = torch.where(is_own_BM1, self._rows(site, gathered, lane_B1, own_BM), earlier_BMC)
+            earlier_BMC = rows_BSMC[batch_B1, site, earlier_BM]
+            next_BSMC[:, site] = torch.where(is_own_BM1, self._rows(site, gathered, batch_B1, own_BM), earlier_BMC)
         return next_BSMC, next_filled_B
 
     def _rows(
-        self, site: int, gathered: tuple[torch.Tensor, ...], lane_B1: torch.Tensor, own_BM: torch.Tensor
+        self, site: int, gathered: tuple[torch.Tensor, ...], batch_B1: torch.Tensor, own_BM: torch.Tensor
     ) -> torch.Tensor:
         """Rows [B, M, C] made of the window's, gathered as [B, G, T, D], at these of its positions."""
-        return torch.cat([one_BGTD.transpose(1, 2)[lane_B1, own_BM].flatten(2) for one_BGTD in gathered], dim=-1)
+        return torch.cat([one_BGTD.transpose(1, 2)[batch_B1, own_BM].flatten(2) for one_BGTD in gathered], dim=-1)
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
-        """What is seen of the rows goes along, and what was gathered."""
+    def reorder(self, index_B: torch.Tensor) -> None:
+        """Reorders the cached rows and those that were collected."""
         for name in ("_rows_BSMC", "_filled_B", "seen_B", "moved_B"):
             if (value := getattr(self, name)) is not None:
-                setattr(self, name, value[lane_B])
+                setattr(self, name, value[index_B])
         self._new = {
-            layer: [tuple(one[lane_B] for one in part) for part in parts] for layer, parts in self._new.items()
+            layer: [tuple(one[index_B] for one in part) for part in parts] for layer, parts in self._new.items()
         }
 
     def _gather(self, layer: int, heads: Heads) -> torch.Tensor:
@@ -167,7 +167,7 @@ class CachedWindowPass(WindowPass):
 
 
 class JoinedWindowPass(CachedWindowPass):
-    """Keys and values in one softmax with the window's own."""
+    """Cached keys and values in one softmax with the window's own."""
 
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
         super().__init__(cached, rows_BSMC, filled_B)
@@ -180,14 +180,14 @@ class JoinedWindowPass(CachedWindowPass):
         return None if rows_BMC is None else rows_BMC + self._offsets[self._cached.sites.index(layer)]
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
-        """Keep the window's."""
+        """Collect the window's rows."""
         if layer in self._new:
             self._gather(layer, heads)
         return out_BTC
 
 
 class GatedWindowPass(CachedWindowPass):
-    """Keys and values apart from the window, and a gate for each head that mixes what both give."""
+    """A separate softmax over the cached rows, and a gate for each head that mixes both outputs."""
 
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
         super().__init__(cached, rows_BSMC, filled_B)
@@ -199,7 +199,7 @@ class GatedWindowPass(CachedWindowPass):
         self._scales = cached.scales.unbind()  # of every site, [C]
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
-        """Keep the window's, and mix in what the rows give."""
+        """Collect the window's rows, and mix in attention to the cached ones."""
         if layer not in self._new:
             return out_BTC
         q_BHTD = self._gather(layer, heads)
@@ -209,23 +209,22 @@ class GatedWindowPass(CachedWindowPass):
         site = own.sites.index(layer)
         scale_C, gate_BH = self._scales[site], self._gates[site]
         if self.fused:
-            from recur_tune.recurrences.cache import kernels  # here, since to load Triton takes a while
-
-            assert self.seen_B is not None, "rows that are there are counted"
-            return kernels.attend_cached(q_BHTD, out_BTC, rows_BMC, scale_C, gate_BH, self.seen_B)
+            assert self.seen_B is not None, "rows come with their count"
+            given = q_BHTD, out_BTC, rows_BMC, scale_C, gate_BH, self.seen_B
+            return load_kernels(_KERNELS).attend_cached(*given)
         taken_BTHD = single(_taken((rows_BMC * scale_C).to(q_BHTD.dtype), visible_BM, q_BHTD, own.shape))
         mixed_BTHD = torch.lerp(single(out_BTC).view_as(taken_BTHD), taken_BTHD, gate_BH[:, None, :, None])
         return mixed_BTHD.flatten(2).to(out_BTC.dtype)
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
-        """What is visible goes along."""
-        super().reorder(lane_B)
-        self._visible_BM = None if self._visible_BM is None else self._visible_BM[lane_B]
-        self._gates = tuple(gate_BH[lane_B] for gate_BH in self._gates)
+    def reorder(self, index_B: torch.Tensor) -> None:
+        """Reorders masks and gates too."""
+        super().reorder(index_B)
+        self._visible_BM = None if self._visible_BM is None else self._visible_BM[index_B]
+        self._gates = tuple(gate_BH[index_B] for gate_BH in self._gates)
 
 
 class PlacedWindowPass(JoinedWindowPass):
-    """The same on learned positions: rows get what the place adds where they stand now."""
+    """The same with learned positions: rows get what their present places add."""
 
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
         super().__init__(cached, rows_BSMC, filled_B)
@@ -243,11 +242,11 @@ class PlacedWindowPass(JoinedWindowPass):
         return self._added[self._cached.sites.index(layer)]
 
     def _rows(
-        self, site: int, gathered: tuple[torch.Tensor, ...], lane_B1: torch.Tensor, own_BM: torch.Tensor
+        self, site: int, gathered: tuple[torch.Tensor, ...], batch_B1: torch.Tensor, own_BM: torch.Tensor
     ) -> torch.Tensor:
         place_BM = own_BM if self.moved_B is None else own_BM + self.moved_B[:, None]
         assert self._cached.places is not None
-        return super()._rows(site, gathered, lane_B1, own_BM) - F.embedding(place_BM, self._cached.places[site])
+        return super()._rows(site, gathered, batch_B1, own_BM) - F.embedding(place_BM, self._cached.places[site])
 
 
 class PlaceMeasure(CalibrationPass):
@@ -258,7 +257,7 @@ class PlaceMeasure(CalibrationPass):
         self._sums: dict[int, torch.Tensor | float] = dict.fromkeys(sites, 0.0)
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
-        """Add these texts' keys and values, and change nothing."""
+        """Sum up keys and values; the output stays as it is."""
         if layer in self._sums:
             _, *keys_values = heads()
             sums = [single(one_BGTD).sum(0).transpose(0, 1).flatten(1) for one_BGTD in keys_values]
@@ -267,7 +266,7 @@ class PlaceMeasure(CalibrationPass):
         return out_BTC
 
     def take(self, weight: float) -> None:
-        """Places that no text reached are as the last, until one does."""
+        """Store the means; places that no text reaches get that of the last one reached."""
         sums_STC = torch.stack([torch.as_tensor(one) for one in self._sums.values()])
         places_SPC, length = self._places_SPC, sums_STC.shape[1]
         mean_STC = sums_STC * (len(self._sums) / self._texts)  # every site has counted the texts
@@ -282,17 +281,16 @@ def _joined(parts: list[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
 
 
 def _visible(seen_B: torch.Tensor, rows: int) -> torch.Tensor:
-    """The last rows, as many as a lane sees. One that sees nothing looks at everything: a softmax over nothing is no
-    number, and it is not taken anyway."""
+    """The last `seen_B` rows. Where that is none, all: a softmax over nothing is NaN, and the gate closes there."""
     hidden_B = (rows - seen_B) * (seen_B > 0)
     return torch.arange(rows, device=seen_B.device) >= hidden_B[:, None]
 
 
 def _taken(rows_BMC: torch.Tensor, visible_BM: torch.Tensor, q_BHTD: torch.Tensor, shape: Shape) -> torch.Tensor:
-    """What heads take from the visible rows alone, [B, T, H, D]."""
+    """Attention to the visible rows alone, [B, T, H, D]."""
     groups = shape.key_value_heads
     k_BGMD, v_BGMD = (one.unflatten(-1, (groups, -1)).transpose(1, 2) for one in rows_BMC.chunk(2, dim=-1))
-    # Which row is seen is the same for all queries, so those of one group can stand one behind the other.
+    # All queries see the same rows, so those of one group can stand one behind the other.
     q_BGRD = q_BHTD.unflatten(1, (groups, -1)).flatten(2, 3)
     taken_BGRD = F.scaled_dot_product_attention(q_BGRD, k_BGMD, v_BGMD, attn_mask=visible_BM[:, None, None])
     return taken_BGRD.reshape(q_BHTD.shape).transpose(1, 2)

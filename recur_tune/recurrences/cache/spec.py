@@ -1,6 +1,6 @@
-"""cache: Transformer-XL's recurrence, and that of Memorizing Transformers.
+"""cache: a key-value cache over windows, as in Transformer-XL and Memorizing Transformers.
 
-Layers keep the last rows of what they saw, and those of the next window attend to them. No gradient goes back.
+Layers keep their last keys and values, and the next window attends to them. No gradient goes back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class CacheSpec(BaseModel):
 
 
 def _flops(spec: CacheSpec, shape: Shape, windowing: Windowing) -> float:
-    """Every position's look at all rows."""
+    """Attention of every position to all rows."""
     return layer_count(spec.cache_layer, shape) * _looks(shape, windowing.size * spec.cache_rows)
 
 
@@ -50,7 +50,7 @@ def _work(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Work:
 
 
 def _looks(shape: Shape, pairs: int) -> int:
-    """So many pairs of a query and a key, and of its weight and a value."""
+    """FLOPs of attention over so many pairs of a query and a row."""
     return pairs * 2 * 2 * shape.heads * shape.head_size
 
 
@@ -74,7 +74,7 @@ CACHE = Mechanism(
     work=_work,
     state_floats=_state_floats,
     stops_gradients=True,
-    flops_independent_fields=frozenset({"cache_sinks"}),  # which only chooses
+    flops_independent_fields=frozenset({"cache_sinks"}),  # it only selects rows
     state_independent_fields=frozenset({"cache_join", "cache_sinks"}),
     kept_as_read=True,
     positions=lambda spec, shape: spec.cache_rows if spec.cache_join == "softmax" else 0,

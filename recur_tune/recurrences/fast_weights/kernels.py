@@ -1,11 +1,10 @@
-"""Fast weights as Triton kernels: a layer's memories are read, and written, in one pass over its heads each way.
+"""Fused Triton kernels of fast weights: reading and writing a layer's associative memories, and both backward passes.
 
-What lies between the products of `recurrences/fast_weights.py` never goes to memory: features, what is found and its
-divisor are made once more in the backward pass. A program has the memory of one head of keys and values, and sums over
-positions end in it. Where heads are too few for a GPU, several programs share one's positions and their sums are added
-up behind them, in a fixed order.
+What lies between the products of `module.py` is never stored: features, answers and their divisors are recomputed in
+the backward pass. A program has the memory of one key-value head and sums over positions into it. Where heads are too
+few for a GPU, several programs share a head's positions, and their sums are added up afterwards in a fixed order.
 
-Shape suffixes: B lanes, T positions, S sites, H heads of queries, G of keys and values, D head size, C columns.
+Shape suffixes: B batch rows, T positions, S sites, H query heads, G key-value heads, D head size, C columns.
 """
 
 # mypy: allow-untyped-defs
@@ -20,11 +19,11 @@ from torch.autograd.function import once_differentiable
 
 from recur_tune.ops.triton.jit import kernel, tl, triton
 
-WIDEST = 64  # head: of wider ones a processor's own memory has no room for the squares that are multiplied
+WIDEST = 64  # head size; the matrices of wider heads do not fit into shared memory
 _ROWS = 32  # positions of a block
 _PROGRAMS = 256  # enough for every multiprocessor of a GPU
-_SHORTEST = tl.constexpr(1e-12)  # length that a feature is divided by, as torch's normalize has it
-# What is kept over windows is made of products as exact as single precision; all else ends in half of it.
+_SHORTEST = tl.constexpr(1e-12)  # lower bound of a length that is divided by, as in torch's normalize
+# Products that enter the state are as exact as single precision; all others end in half precision.
 _EXACT, _FAST = tl.constexpr("tf32x3"), tl.constexpr("tf32")
 
 
@@ -36,7 +35,7 @@ def read_memory(
     sums_BGD: torch.Tensor | None,
     least: float,
 ) -> torch.Tensor:
-    """What heads took, and by their gates what a memory has for the queries; without sums, 'gated' features."""
+    """Mix the memory's answers to the queries into the heads' outputs, by gates; without sums, the 'gated' rule."""
     return _Read.apply(q_BHTD, out_BTC, gate_BH, memory_BGDD, sums_BGD, least)
 
 
@@ -50,7 +49,7 @@ def write_memory(
 ) -> tuple[Any, ...]:
     """What every site's keys and values, each [B, G, T, D], add to its memory, and to its sum of features.
 
-    With `corrects` a memory's own answers are taken off the values.
+    With `corrects`, the delta rule: a memory's own answers are subtracted from the values.
     """
     return _Written.apply(memory_BSGDD, sums_BSGD, corrects, least, *keys, *values)
 
@@ -64,9 +63,9 @@ class _Read(torch.autograd.Function):
         q, out = _dense(q), out.contiguous()
         memory = memory if memory[0].is_contiguous() else memory.contiguous()
         sums = sums if sums is None or sums[0].is_contiguous() else sums.contiguous()
-        (lanes, heads, positions, size), groups = q.shape, memory.shape[1]
+        (batch_size, heads, positions, size), groups = q.shape, memory.shape[1]
         mixed = torch.empty_like(out)
-        _read[(triton.cdiv(positions, _ROWS), lanes * heads)](
+        _read[(triton.cdiv(positions, _ROWS), batch_size * heads)](
             q, *q.stride()[:3], out, gate, gate.stride(0), memory, memory.stride(0), *_sums(sums, memory), mixed,
             heads, heads // groups, positions, size, least,
             HAS_SUMS=sums is not None, **_blocks(size),
@@ -79,11 +78,11 @@ class _Read(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_mixed: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         q, out, gate, memory, sums = ctx.saved_tensors
-        (lanes, heads, positions, size), groups = q.shape, memory.shape[1]
-        grad_q, grad_out, parts = _like(q), torch.empty_like(out), _parts(lanes * groups, positions)
+        (batch_size, heads, positions, size), groups = q.shape, memory.shape[1]
+        grad_q, grad_out, parts = _like(q), torch.empty_like(out), _parts(batch_size * groups, positions)
         grad_gate, grad_memory = gate.new_empty(parts, *gate.shape), memory.new_empty(parts, *memory.shape)
         grad_sums = None if sums is None else sums.new_empty(parts, *sums.shape)
-        _read_backward[(lanes * groups, parts)](
+        _read_backward[(batch_size * groups, parts)](
             q, *q.stride()[:3], out, gate, gate.stride(0), memory, memory.stride(0), *_sums(sums, memory),
             grad_mixed.contiguous(), grad_q, grad_out, grad_gate, grad_memory,
             grad_memory if grad_sums is None else grad_sums,
@@ -102,13 +101,13 @@ class _Written(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         memory, sums = memory.contiguous(), None if sums is None else sums.contiguous()
         keys_values = tuple(map(_dense, keys_values))
-        lanes, sites, groups, size, _ = memory.shape
-        parts = _parts(lanes * groups, keys_values[0].shape[2])
+        batch_size, sites, groups, size, _ = memory.shape
+        parts = _parts(batch_size * groups, keys_values[0].shape[2])
         written = memory.new_empty(parts, *memory.shape)
         features = None if sums is None else sums.new_empty(parts, *sums.shape)
         for site, (k, v) in enumerate(zip(keys_values[:sites], keys_values[sites:], strict=True)):
             of_site = (*_site(memory, sums, site), *_site(written, features, site))
-            _write[(lanes * groups, parts)](
+            _write[(batch_size * groups, parts)](
                 k, *k.stride()[:3], v, *v.stride()[:3], *of_site, memory.numel(), memory.stride(0), groups,
                 k.shape[2], size, least,
                 HAS_SUMS=sums is not None, CORRECTS=corrects, **_blocks(size),
@@ -123,11 +122,11 @@ class _Written(torch.autograd.Function):
         ctx: Any, grad_written: torch.Tensor | None, grad_features: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         memory, sums, *keys_values = ctx.saved_tensors
-        lanes, sites, groups, size, _ = memory.shape
+        batch_size, sites, groups, size, _ = memory.shape
         grad_written = torch.zeros_like(memory) if grad_written is None else grad_written.contiguous()
         if sums is not None:
             grad_features = torch.zeros_like(sums) if grad_features is None else grad_features.contiguous()
-        parts = _parts(lanes * groups, keys_values[0].shape[2])
+        parts = _parts(batch_size * groups, keys_values[0].shape[2])
         grad_memory = memory.new_empty(parts, *memory.shape) if ctx.corrects else None
         grad_sums = None if sums is None or grad_memory is None else sums.new_empty(parts, *sums.shape)
         gradients = [_like(one) for one in keys_values]
@@ -136,7 +135,7 @@ class _Written(torch.autograd.Function):
                 *_site(memory, sums, site), *_site(grad_written, grad_features, site),
                 *_site(memory if grad_memory is None else grad_memory, grad_sums, site),
             )  # fmt: skip
-            _write_backward[(lanes * groups, parts)](
+            _write_backward[(batch_size * groups, parts)](
                 k, *k.stride()[:3], v, *v.stride()[:3], *of_site, gradients[site], gradients[sites + site],
                 memory.numel(), memory.stride(0), groups, k.shape[2], size, ctx.least,
                 HAS_SUMS=sums is not None, CORRECTS=ctx.corrects, **_blocks(size),
@@ -150,39 +149,39 @@ def _parts(memories: int, positions: int) -> int:
 
 
 def _whole(parts: torch.Tensor | None) -> torch.Tensor | None:
-    """The sum of what programs made."""
+    """The sum over programs."""
     return None if parts is None else parts[0] if len(parts) == 1 else parts.sum(0)
 
 
 def _blocks(size: int) -> dict[str, int]:
-    """A block's rows and columns, and the threads that were fastest with them: their registers have room for it all."""
+    """Block shape, and the number of warps that was fastest with it: it fits into registers."""
     return {"ROWS": _ROWS, "BLOCK": max(16, triton.next_power_of_2(size)), "num_warps": 4}
 
 
 def _dense(x_BHTD: torch.Tensor) -> torch.Tensor:
-    """With a head's numbers one behind the other."""
+    """With a stride of 1 within heads."""
     return x_BHTD if x_BHTD.stride(-1) == 1 else x_BHTD.contiguous()
 
 
 def _like(x_BHTD: torch.Tensor) -> torch.Tensor:
-    """Room for a gradient, heads of a position side by side, as the projection's backward pass wants them."""
-    lanes, heads, positions, size = x_BHTD.shape
-    return x_BHTD.new_empty(lanes, positions, heads, size).transpose(1, 2)
+    """An empty gradient with a position's heads side by side, as the projection's backward pass reads them."""
+    batch_size, heads, positions, size = x_BHTD.shape
+    return x_BHTD.new_empty(batch_size, positions, heads, size).transpose(1, 2)
 
 
 def _sums(sums: torch.Tensor | None, memory: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """With what lies between two lanes; where there are none, something that nobody reads."""
+    """Sums and their stride between batch rows; where there are none, a tensor that is not read."""
     return (memory, 0) if sums is None else (sums, sums.stride(0))
 
 
 def _site(memory: torch.Tensor, sums: torch.Tensor | None, site: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The places of a site's; the first part's, where there are parts."""
+    """One site's memory and sums; where programs have parts, the first part's."""
     return memory.select(-4, site), memory if sums is None else sums.select(-3, site)
 
 
 @triton.jit
 def _feature(x, inside, HAS_SUMS: tl.constexpr):
-    """ELU + 1, or a length of 1; and each row's 1 / length."""
+    """ELU + 1, or x divided by its length; and each row's 1 / length."""
     if HAS_SUMS:
         feature = tl.where(x > 0, x + 1, tl.exp(tl.minimum(x, 0.0)))
         short = tl.sum(x, 1) * 0.0
@@ -204,7 +203,7 @@ def _feature_backward(grad_feature, feature, x, short, HAS_SUMS: tl.constexpr):
 
 @triton.jit
 def _found(feature, memory, sums, least, HAS_SUMS: tl.constexpr, PRECISION: tl.constexpr):
-    """What a memory has for features, and the inverse of what that was divided by, and whether it is the least."""
+    """A memory's answers to features, the inverse of their divisors, and whether these are above the lower bound."""
     found = tl.dot(feature, memory, input_precision=PRECISION)
     divisor = tl.sum(feature * sums[None, :], 1)
     inverse = 1 / tl.maximum(divisor, least)
@@ -215,7 +214,7 @@ def _found(feature, memory, sums, least, HAS_SUMS: tl.constexpr, PRECISION: tl.c
 
 @triton.jit
 def _found_backward(grad_found, found, inverse, counts, memory, sums, HAS_SUMS: tl.constexpr):
-    """By the product, by the divisor and by the features."""
+    """Gradients with respect to the product, the divisor and the features."""
     grad_divisor = tl.zeros_like(inverse)
     if HAS_SUMS:
         grad_divisor = tl.where(counts, -tl.sum(grad_found * found, 1) * inverse, 0.0)
@@ -246,47 +245,47 @@ def _store_memory(memory_at, sums_at, memory, sums, size, HAS_SUMS: tl.constexpr
 
 @kernel
 def _read(
-    q_at, q_lane, q_head, q_row, out_at, gate_at, gate_lane, memory_at, memory_lane, sums_at, sums_lane, mixed_at,
+    q_at, q_batch, q_head, q_row, out_at, gate_at, gate_batch, memory_at, memory_batch, sums_at, sums_batch, mixed_at,
     heads, group, positions, size, least, HAS_SUMS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    lane, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
+    batch, head = (tl.program_id(1) // heads).to(tl.int64), tl.program_id(1) % heads
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, BLOCK)
     inside = (row < positions)[:, None] & (column < size)[None, :]
     own = head // group
-    memory_at += lane * memory_lane + own * size * size
-    memory, sums = _load_memory(memory_at, sums_at + lane * sums_lane + own * size, size, HAS_SUMS, BLOCK)
-    q_at += lane * q_lane + head * q_head
+    memory_at += batch * memory_batch + own * size * size
+    memory, sums = _load_memory(memory_at, sums_at + batch * sums_batch + own * size, size, HAS_SUMS, BLOCK)
+    q_at += batch * q_batch + head * q_head
     q = tl.load(q_at + row[:, None] * q_row + column[None, :], mask=inside, other=0.0).to(tl.float32)
     feature, _ = _feature(q, inside, HAS_SUMS)
     found, _, _ = _found(feature, memory, sums, least, HAS_SUMS, _FAST)
-    at = (lane * positions + row[:, None]) * heads * size + head * size + column[None, :]
+    at = (batch * positions + row[:, None]) * heads * size + head * size + column[None, :]
     out = tl.load(out_at + at, mask=inside, other=0.0).to(tl.float32)
-    gate = tl.load(gate_at + lane * gate_lane + head).to(tl.float32)
+    gate = tl.load(gate_at + batch * gate_batch + head).to(tl.float32)
     tl.store(mixed_at + at, out + gate * (found - out), mask=inside)
 
 
 @kernel
 def _read_backward(
-    q_at, q_lane, q_head, q_row, out_at, gate_at, gate_lane, memory_at, memory_lane, sums_at, sums_lane, grad_mixed_at,
-    grad_q_at, grad_out_at, grad_gate_at, grad_memory_at, grad_sums_at, groups, group, positions, size, least,
-    HAS_SUMS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    q_at, q_batch, q_head, q_row, out_at, gate_at, gate_batch, memory_at, memory_batch, sums_at, sums_batch,
+    grad_mixed_at, grad_q_at, grad_out_at, grad_gate_at, grad_memory_at, grad_sums_at, groups, group, positions, size,
+    least, HAS_SUMS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    lane, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
+    batch, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
     heads = groups * group
-    memory_at += lane * memory_lane + own * size * size
-    memory, sums = _load_memory(memory_at, sums_at + lane * sums_lane + own * size, size, HAS_SUMS, BLOCK)
+    memory_at += batch * memory_batch + own * size * size
+    memory, sums = _load_memory(memory_at, sums_at + batch * sums_batch + own * size, size, HAS_SUMS, BLOCK)
     grad_memory, grad_sums = tl.zeros([BLOCK, BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for head in range(own * group, own * group + group):
-        gate = tl.load(gate_at + lane * gate_lane + head).to(tl.float32)
+        gate = tl.load(gate_at + batch * gate_batch + head).to(tl.float32)
         grad_gate = tl.zeros([BLOCK], tl.float32)
         for first in range(tl.program_id(1) * ROWS, positions, tl.num_programs(1) * ROWS):
             row = first + tl.arange(0, ROWS)
             inside = (row < positions)[:, None] & (column < size)[None, :]
-            of_q = q_at + lane * q_lane + head * q_head + row[:, None] * q_row + column[None, :]
+            of_q = q_at + batch * q_batch + head * q_head + row[:, None] * q_row + column[None, :]
             q = tl.load(of_q, mask=inside, other=0.0).to(tl.float32)
             feature, short = _feature(q, inside, HAS_SUMS)
             found, inverse, counts = _found(feature, memory, sums, least, HAS_SUMS, _FAST)
-            at = (lane * positions + row[:, None]) * heads * size + head * size + column[None, :]
+            at = (batch * positions + row[:, None]) * heads * size + head * size + column[None, :]
             out = tl.load(out_at + at, mask=inside, other=0.0).to(tl.float32)
             grad_mixed = tl.load(grad_mixed_at + at, mask=inside, other=0.0).to(tl.float32)
             tl.store(grad_out_at + at, (1 - gate) * grad_mixed, mask=inside)
@@ -297,34 +296,34 @@ def _read_backward(
             grad_memory += tl.dot(tl.trans(feature), grad_found, input_precision=_FAST)
             grad_sums += tl.sum(feature * grad_divisor[:, None], 0)
             tl.store(grad_q_at + at, _feature_backward(grad_feature, feature, q, short, HAS_SUMS), mask=inside)
-        lanes = tl.num_programs(0) // groups
-        tl.store(grad_gate_at + (tl.program_id(1) * lanes + lane) * heads + head, tl.sum(grad_gate, 0))
+        batch_size = tl.num_programs(0) // groups
+        tl.store(grad_gate_at + (tl.program_id(1) * batch_size + batch) * heads + head, tl.sum(grad_gate, 0))
     at = (tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)).to(tl.int64) * size
     _store_memory(grad_memory_at + at * size, grad_sums_at + at, grad_memory, grad_sums, size, HAS_SUMS, BLOCK)
 
 
 @kernel
 def _write(
-    k_at, k_lane, k_head, k_row, v_at, v_lane, v_head, v_row, memory_at, sums_at, written_at, features_at,
-    memory_part, memory_lane, groups, positions, size, least,
+    k_at, k_batch, k_head, k_row, v_at, v_batch, v_head, v_row, memory_at, sums_at, written_at, features_at,
+    memory_part, memory_batch, groups, positions, size, least,
     HAS_SUMS: tl.constexpr, CORRECTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    lane, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
-    at_memory, at_sums = lane * memory_lane + own * size * size, lane * memory_lane // size + own * size
+    batch, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
+    at_memory, at_sums = batch * memory_batch + own * size * size, batch * memory_batch // size + own * size
     part = tl.program_id(1).to(tl.int64) * memory_part
     memory, sums = _load_memory(memory_at + at_memory, sums_at + at_sums, size, HAS_SUMS, BLOCK)
     written, features = tl.zeros([BLOCK, BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for first in range(tl.program_id(1) * ROWS, positions, tl.num_programs(1) * ROWS):
         row = first + tl.arange(0, ROWS)
         inside = (row < positions)[:, None] & (column < size)[None, :]
-        of_k = k_at + lane * k_lane + own * k_head + row[:, None] * k_row + column[None, :]
-        of_v = v_at + lane * v_lane + own * v_head + row[:, None] * v_row + column[None, :]
+        of_k = k_at + batch * k_batch + own * k_head + row[:, None] * k_row + column[None, :]
+        of_v = v_at + batch * v_batch + own * v_head + row[:, None] * v_row + column[None, :]
         feature, _ = _feature(tl.load(of_k, mask=inside, other=0.0).to(tl.float32), inside, HAS_SUMS)
-        news = tl.load(of_v, mask=inside, other=0.0).to(tl.float32)
+        delta = tl.load(of_v, mask=inside, other=0.0).to(tl.float32)
         if CORRECTS:
             found, _, _ = _found(feature, memory, sums, least, HAS_SUMS, _EXACT)
-            news -= found
-        written += tl.dot(tl.trans(feature), news, input_precision=_EXACT)
+            delta -= found
+        written += tl.dot(tl.trans(feature), delta, input_precision=_EXACT)
         features += tl.sum(feature, 0)
     _store_memory(
         written_at + part + at_memory, features_at + part // size + at_sums, written, features, size, HAS_SUMS, BLOCK
@@ -333,12 +332,12 @@ def _write(
 
 @kernel
 def _write_backward(
-    k_at, k_lane, k_head, k_row, v_at, v_lane, v_head, v_row, memory_at, sums_at, grad_written_at, grad_features_at,
-    grad_memory_at, grad_sums_at, grad_k_at, grad_v_at, memory_part, memory_lane, groups, positions, size, least,
+    k_at, k_batch, k_head, k_row, v_at, v_batch, v_head, v_row, memory_at, sums_at, grad_written_at, grad_features_at,
+    grad_memory_at, grad_sums_at, grad_k_at, grad_v_at, memory_part, memory_batch, groups, positions, size, least,
     HAS_SUMS: tl.constexpr, CORRECTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    lane, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
-    at_memory, at_sums = lane * memory_lane + own * size * size, lane * memory_lane // size + own * size
+    batch, own, column = (tl.program_id(0) // groups).to(tl.int64), tl.program_id(0) % groups, tl.arange(0, BLOCK)
+    at_memory, at_sums = batch * memory_batch + own * size * size, batch * memory_batch // size + own * size
     part = tl.program_id(1).to(tl.int64) * memory_part
     memory, sums = _load_memory(memory_at + at_memory, sums_at + at_sums, size, HAS_SUMS, BLOCK)
     grad_written, grad_features = _load_memory(
@@ -348,25 +347,25 @@ def _write_backward(
     for first in range(tl.program_id(1) * ROWS, positions, tl.num_programs(1) * ROWS):
         row = first + tl.arange(0, ROWS)
         inside = (row < positions)[:, None] & (column < size)[None, :]
-        of_k = k_at + lane * k_lane + own * k_head + row[:, None] * k_row + column[None, :]
-        of_v = v_at + lane * v_lane + own * v_head + row[:, None] * v_row + column[None, :]
+        of_k = k_at + batch * k_batch + own * k_head + row[:, None] * k_row + column[None, :]
+        of_v = v_at + batch * v_batch + own * v_head + row[:, None] * v_row + column[None, :]
         k = tl.load(of_k, mask=inside, other=0.0).to(tl.float32)
         feature, short = _feature(k, inside, HAS_SUMS)
-        news = tl.load(of_v, mask=inside, other=0.0).to(tl.float32)
-        grad_news = tl.dot(feature, grad_written, input_precision=_FAST)
-        at = (lane * positions + row[:, None]) * groups * size + own * size + column[None, :]
-        tl.store(grad_v_at + at, grad_news, mask=inside)
+        delta = tl.load(of_v, mask=inside, other=0.0).to(tl.float32)
+        grad_delta = tl.dot(feature, grad_written, input_precision=_FAST)
+        at = (batch * positions + row[:, None]) * groups * size + own * size + column[None, :]
+        tl.store(grad_v_at + at, grad_delta, mask=inside)
         grad_feature = tl.zeros([ROWS, BLOCK], tl.float32) + grad_features[None, :]
         if CORRECTS:
             found, inverse, counts = _found(feature, memory, sums, least, HAS_SUMS, _FAST)
-            news -= found
+            delta -= found
             grad_found, grad_divisor, grad_own = _found_backward(
-                -grad_news, found, inverse, counts, memory, sums, HAS_SUMS
+                -grad_delta, found, inverse, counts, memory, sums, HAS_SUMS
             )
             grad_feature += grad_own
             grad_memory += tl.dot(tl.trans(feature), grad_found, input_precision=_FAST)
             grad_sums += tl.sum(feature * grad_divisor[:, None], 0)
-        grad_feature += tl.dot(news, tl.trans(grad_written), input_precision=_FAST)
+        grad_feature += tl.dot(delta, tl.trans(grad_written), input_precision=_FAST)
         tl.store(grad_k_at + at, _feature_backward(grad_feature, feature, k, short, HAS_SUMS), mask=inside)
     if CORRECTS:
         _store_memory(

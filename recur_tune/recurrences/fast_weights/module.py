@@ -1,7 +1,8 @@
-"""FastWeights: an associative memory per key-value head and layer. At a window's end its keys and values are written
-into the memory; the queries of the next window read it, and a gate per query head mixes that into what attention took.
+"""FastWeights: linear attention over windows, with an associative memory per key-value head and layer. At a window's
+end its keys and values are written into the memory; the next window's queries read it, and a gate per query head mixes
+the answers into attention's output.
 
-'linear' and 'delta' are Infini-attention's equations 7 to 10, with f = ELU + 1:
+'linear' and 'delta' (the delta rule) are Infini-attention's equations 7 to 10, with f = ELU + 1:
 
     read    f(Q) M / f(Q) z
     write   M + f(K)' V   (delta: V - f(K) M / f(K) z in V's place),   z + the sum of f(K)
@@ -11,10 +12,10 @@ into the memory; the queries of the next window read it, and a gate per query he
     read    Q M
     write   a M + r/n K' (V - K a M)
 
-It is one step of gradient descent on the window's mean squared error, where the rule for single positions takes n
-steps. Keys of length 1 keep the eigenvalues of K'K/n between 0 and 1, so no rate r from 0 to 2 can make M grow.
+It is one step of gradient descent on the window's mean squared error; the rule for single positions takes n steps. Keys
+of length 1 keep the eigenvalues of K'K/n between 0 and 1, so no rate r from 0 to 2 makes M grow.
 
-Shape suffixes: B lanes, T positions, S sites (layers with a memory), H heads of queries, G of keys and values, D head
+Shape suffixes: B batch rows, T positions, S sites (layers with a memory), H query heads, G key-value heads, D head
 size, C columns.
 """
 
@@ -38,18 +39,19 @@ from recur_tune.recurrences.seam import (
     as_given,
     gate,
     layers_at,
+    load_kernels,
     single,
 )  # fmt: skip
 
-_KEEPS = 2.2 / GATE_SPEED  # nine tenths of a memory outlive a window
-_LEAST = 1e-6  # divisor; that of an empty memory is 0
+_KERNELS = "recur_tune.recurrences.fast_weights.kernels"
+_KEEPS = 2.2 / GATE_SPEED  # at first the decay a is 0.9
+_LEAST = 1e-6  # lower bound of the divisor, which is 0 for an empty memory
 
 
 class FastWeights(Recurrence):
     """A matrix per key-value head.
 
-    Its fields come one by one: this code also runs beside a saved model, where nothing is installed that could check
-    them.
+    Its fields are plain arguments: this code also runs beside a saved model, without pydantic.
     """
 
     def __init__(self, shape: Shape, write_rule: str = "delta", fast_layers: int | Literal["all"] = "all") -> None:
@@ -64,18 +66,18 @@ class FastWeights(Recurrence):
         self.reset(self)
 
     def reset(self, module: nn.Module) -> None:
-        """Gates are closed, much is kept, and the rate is that of plain gradient descent."""
+        """Gates start closed, the decay a at 0.9 and the rate r at 1."""
         if module is self:
             starts = ((self.gate_logits, CLOSED_GATE), (self.decay_logits, _KEEPS), (self.rate_logits, 0.0))
             for parameter, start in starts:
                 if parameter is not None:
                     nn.init.constant_(parameter, start)
 
-    def empty(self, lanes: int) -> State:
-        """Zeros: the memories, and where there are any the sums of keys."""
-        size, kind = self.shape.head_size, torch.promote_types(self.gate_logits.dtype, torch.float32)
-        heads = (lanes, len(self.sites), self.shape.key_value_heads)
-        memory_BSGDD = self.gate_logits.new_zeros(*heads, size, size, dtype=kind)
+    def empty(self, batch_size: int) -> State:
+        """Zeros: memories, and sums of keys where the rule has them."""
+        size, dtype = self.shape.head_size, torch.promote_types(self.gate_logits.dtype, torch.float32)
+        heads = (batch_size, len(self.sites), self.shape.key_value_heads)
+        memory_BSGDD = self.gate_logits.new_zeros(*heads, size, size, dtype=dtype)
         if self.write_rule == "gated":
             return (memory_BSGDD,)
         return memory_BSGDD, memory_BSGDD.new_zeros(*heads, size)
@@ -85,24 +87,23 @@ class FastWeights(Recurrence):
         return FastWeightsWindowPass(self, state, fresh_B)
 
     def feature(self, x: torch.Tensor) -> torch.Tensor:
-        """Of queries or keys: what a memory is read and written with."""
+        """The feature map of queries and keys."""
         return F.normalize(single(x), dim=-1) if self.write_rule == "gated" else F.elu(single(x)) + 1
 
     def read(self, feature: torch.Tensor, memory: Sequence[torch.Tensor]) -> torch.Tensor:
-        """What a memory [B, G, D, D] has for features [B, G, any, D]."""
+        """The answers of a memory [B, G, D, D] to features [B, G, any, D]."""
         if self.write_rule == "gated":
             return feature @ memory[0]
         return feature @ memory[0] / (feature @ memory[1][..., None]).clamp_min(_LEAST)
 
     def write(self, memory: State | None, keys: list[torch.Tensor], values: list[torch.Tensor], fused: bool) -> State:
-        """All sites' memories behind a window with these keys and values, each [B, G, T, D]; None: there was none."""
+        """All sites' memories after a window with these keys and values, each [B, G, T, D]; None: there were none."""
         if self.decay_logits is not None and memory is not None:
             memory = (_of_heads(self.decay_logits) * memory[0],)
         corrects = self.write_rule != "linear" and memory is not None
         if fused and memory is not None:
-            from recur_tune.recurrences.fast_weights import kernels  # here, since to load Triton takes a while
-
-            written: tuple[Any, ...] = kernels.write_memory(keys, values, *_and_sums(memory), corrects, _LEAST)
+            given = keys, values, *_and_sums(memory), corrects, _LEAST
+            written: tuple[Any, ...] = load_kernels(_KERNELS).write_memory(*given)
         else:
             sites = [None] * len(keys) if memory is None else _sites(memory)
             made = [self._added(*one, corrects) for one in zip(sites, keys, values, strict=True)]
@@ -122,14 +123,14 @@ class FastWeights(Recurrence):
 
 
 class FastWeightsWindowPass(WindowPass):
-    """A window's keys and values until it is over, and the memory that it began with."""
+    """Reads the memory that the window began with, and collects the window's keys and values."""
 
     def __init__(self, fast: FastWeights, state: State | None, fresh_B: torch.Tensor | None) -> None:
         self._fast, self._memory = fast, state
         self._keys_values: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self._sites: list[State] = []  # of each, the gates, and the memory as the window found it
         if state is not None:
-            # A memory without a number has nothing to say, and by its gate a head takes what it takes without one.
+            # The gate of an empty memory is closed, so that heads are as without one.
             seen_B = state[-1].flatten(1).any(1)
             if fresh_B is not None:
                 seen_B = seen_B & ~fresh_B
@@ -141,12 +142,10 @@ class FastWeightsWindowPass(WindowPass):
     def _fused(self) -> bool:
         if not self.fused:
             return False
-        from recur_tune.recurrences.fast_weights import kernels  # here, since to load Triton takes a while
-
-        return self._fast.shape.head_size <= kernels.WIDEST
+        return self._fast.shape.head_size <= load_kernels(_KERNELS).WIDEST
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
-        """Keep keys and values, and mix what the memory has for the queries into what the heads took."""
+        """Collect keys and values, and mix the memory's answers to the queries into the heads' output."""
         if layer not in self._fast.sites:
             return out_BTC
         site = self._fast.sites.index(layer)
@@ -159,11 +158,9 @@ class FastWeightsWindowPass(WindowPass):
             return out_BTC
         gate_BH, *memory = self._sites[site]
         if self._fused:
-            from recur_tune.recurrences.fast_weights import kernels  # here, since to load Triton takes a while
-
-            return kernels.read_memory(q_BHTD, out_BTC, gate_BH, *_and_sums(memory), _LEAST)
+            return load_kernels(_KERNELS).read_memory(q_BHTD, out_BTC, gate_BH, *_and_sums(memory), _LEAST)
         with as_given(out_BTC):
-            # The query heads of a group, which read one memory, stand one behind the other.
+            # Query heads of a group read one memory, so they stand one behind the other.
             group, positions = q_BHTD.shape[1] // k_BGTD.shape[1], q_BHTD.shape[2]
             feature_BGXD = self._fast.feature(q_BHTD).unflatten(1, (-1, group)).flatten(2, 3)
             read_BGXD = self._fast.read(feature_BGXD, memory)
@@ -173,35 +170,35 @@ class FastWeightsWindowPass(WindowPass):
             return mixed_BTHD.flatten(2).to(out_BTC.dtype)
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
-        """The memory with this window in it, but for the positions that the next one reads again."""
+        """Write this window into the memory, without the positions that the next one reads again."""
         stride = max(0, self._keys_values[0][0].shape[2] - overlap)
         in_order = [self._keys_values[site] for site in range(len(self._keys_values))]
         keys, values = ([one[:, :, :stride] for one in part] for part in zip(*in_order, strict=True))
         with as_given(keys[0]):
             return self._fast.write(self._memory, keys, values, self._fused)
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
-        """The memory goes along, and what is to be written."""
-        self._keys_values = {site: (k[lane_B], v[lane_B]) for site, (k, v) in self._keys_values.items()}
-        self._sites = [tuple(one[lane_B] for one in site) for site in self._sites]
-        self._memory = None if self._memory is None else tuple(one[lane_B] for one in self._memory)
+    def reorder(self, index_B: torch.Tensor) -> None:
+        """Reorders the memory and what is to be written."""
+        self._keys_values = {site: (k[index_B], v[index_B]) for site, (k, v) in self._keys_values.items()}
+        self._sites = [tuple(one[index_B] for one in site) for site in self._sites]
+        self._memory = None if self._memory is None else tuple(one[index_B] for one in self._memory)
 
 
 def _sites(state: State) -> list[State]:
-    """Each site's own, as views whose gradients are put together again at once."""
+    """The state by sites, as views whose gradients are stacked in one operation."""
     return list(zip(*(one.unbind(1) for one in state), strict=True))
 
 
 def _and_sums(memory: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """A memory, and the sums of keys where there are any."""
+    """A memory, and the sums of keys where the rule has them."""
     return memory[0], memory[1] if len(memory) > 1 else None
 
 
-def _over(lane_B: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Something of lanes, to be broadcast over all that a tensor has of each."""
-    return lane_B.view(-1, *[1] * (x.dim() - 1))
+def _over(one_B: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """A value per batch row, shaped to be broadcast over `x`."""
+    return one_B.view(-1, *[1] * (x.dim() - 1))
 
 
 def _of_heads(logit_SG: torch.Tensor) -> torch.Tensor:
-    """Numbers between 0 and 1, to be broadcast over heads' matrices."""
+    """Gates, shaped to be broadcast over heads' matrices."""
     return gate(logit_SG)[..., None, None]

@@ -1,6 +1,6 @@
-"""fast_weights: an associative memory per key-value head, written as a window ends and read in the next.
+"""fast_weights: linear attention over windows, with an associative memory per key-value head.
 
-Infini-attention's two rules of writing, and a gated delta rule that forgets.
+It is written at a window's end and read in the next: by Infini-attention's two rules, or by a gated delta rule.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class FastWeightsSpec(BaseModel):
 
 
 def _work(spec: FastWeightsSpec, shape: Shape, windowing: Windowing) -> Work:
-    """Every product is of queries or keys with a head's square of weights, and beside it with their sum of keys."""
+    """Products of queries or keys with a head's matrix, and with the sum of keys that is the divisor."""
     sites = layer_count(spec.fast_layers, shape)
     written = 2 * shape.key_value_heads * shape.head_size**2
     found = 2 * shape.head_size * (shape.head_size + _sums(spec))
@@ -50,7 +50,7 @@ def _state_floats(spec: FastWeightsSpec, shape: Shape) -> int:
 
 
 def _sums(spec: FastWeightsSpec) -> int:
-    """Columns beside the weights: the sum of keys that what is found is divided by; with 'gated' there is none."""
+    """Columns beside the matrix: the sum of keys for the divisor; 'gated' has none."""
     return 0 if spec.write_rule == "gated" else 1
 
 
@@ -60,7 +60,7 @@ FAST_WEIGHTS = Mechanism(
     module="recur_tune.recurrences.fast_weights.module:FastWeights",
     summary="writes every window's keys and values into a matrix per head, which the next ones' queries read",
     mark=Mark("fast weights", "h", "hexagon", "#332288"),
-    # Gates that start closed open only at a rate many times the base's.
+    # Gates start closed, and open only at a learning rate many times the base's.
     first={"infini": {"write_rule": "delta", "fast_layers": "all", "recurrence_rate": 10.0}},
     flops=_flops,
     work=_work,

@@ -1,7 +1,7 @@
-"""Pooled: the paper's recurrence. A window's layers are mixed and pooled, a small network makes embeddings of that, and
-layers of the next window see them as extra keys and values (section 3.1).
+"""Pooled: the paper's recurrence (section 3.1). A window's layers are mixed and pooled, a feed-forward network makes
+embeddings of the result, and layers of the next window attend to them as extra keys and values.
 
-Shape suffixes: B lanes, T positions, K hidden size, S insertion sites (layers), M embeddings per site.
+Shape suffixes: B batch rows, T positions, K hidden size, S insertion sites (layers), M embeddings per site.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from recur_tune.recurrences.seam import Recurrence, State, WindowPass, layers_at
 
 
 class Pooled(Recurrence):
-    """Pool the window, pass it through a small network, insert the result as extra keys and values.
+    """Pooling, a feed-forward network, and insertion as extra keys and values.
 
-    Its fields come one by one: this code also runs beside a saved model, where nothing is installed that could check
-    them.
+    Its fields are plain arguments: this code also runs beside a saved model, without pydantic.
     """
 
     def __init__(
@@ -38,9 +37,9 @@ class Pooled(Recurrence):
         hidden_size, layers = shape.hidden, shape.layers
         self.pooling, self.embeddings, self.skip = pooling, embeddings, skip
         self.sites = layers_at(l_ins, shape)
-        self.layer_logits = nn.Parameter(torch.zeros(layers))  # all layers weigh the same at first
+        self.layer_logits = nn.Parameter(torch.zeros(layers))  # equal weights at first
         self.pooling_key = nn.Parameter(torch.zeros(hidden_size)) if pooling == "attention" else None
-        # With 'recent' each embedding is made from a vector of its own, told apart by what is added to it.
+        # With 'recent' each embedding has its own pooled vector, plus an offset that distinguishes it.
         by_stretch = pooling == "recent"
         self.stretch_offsets = nn.Parameter(torch.zeros(embeddings, hidden_size)) if by_stretch else None
         made_at_once = 1 if by_stretch else embeddings
@@ -53,30 +52,30 @@ class Pooled(Recurrence):
         self.apply(self.reset)
 
     def reset(self, module: nn.Module) -> None:
-        """Initialise one of the modules in here; Hugging Face asks for each in turn."""
+        """Initialise this module or one inside it; Hugging Face calls it for each."""
         if module is self:
             nn.init.zeros_(self.layer_logits)
             for parameter in (self.pooling_key, self.stretch_offsets):
                 if parameter is not None:
                     nn.init.zeros_(parameter)
         elif isinstance(module, nn.Linear):
-            # He's rule keeps the signal's size through the network, and no bias drowns it: with torch's default
+            # He initialisation and zero biases keep the signal's variance through the network: with torch's default
             # the state would start as nearly the same vector for every text.
             nn.init.kaiming_normal_(module.weight, nonlinearity="relu")
             nn.init.zeros_(module.bias)
             if self.skip and module is self.network[-1]:
-                module.weight.data *= 0.1  # most of the state is what the layers made, which attention can read
+                module.weight.data *= 0.1  # the state starts close to the layers' outputs, which attention can read
 
-    def empty(self, lanes: int) -> State:
+    def empty(self, batch_size: int) -> State:
         """Zeros."""
-        return (self.layer_logits.new_zeros(lanes, len(self.sites), self.embeddings, self.shape.hidden),)
+        return (self.layer_logits.new_zeros(batch_size, len(self.sites), self.embeddings, self.shape.hidden),)
 
     def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> PooledWindowPass:
-        """Attention itself hides what is inserted from lanes that begin a document."""
+        """Attention masks the inserted rows where a document begins."""
         return PooledWindowPass(self, None if state is None else state[0], in_parts)
 
     def make(self, pooled_BMK: torch.Tensor) -> torch.Tensor:
-        """The state [B, S, M, K] from what was pooled of a window."""
+        """The state [B, S, M, K] from a window's pooled vectors."""
         sites = len(self.sites)
         if self.stretch_offsets is not None:
             pooled_BMK = pooled_BMK + self.stretch_offsets
@@ -86,7 +85,7 @@ class Pooled(Recurrence):
         return made_BSMK + pooled_BMK[:, None] if self.skip else made_BSMK
 
     def pool(self, seen_BTK: torch.Tensor) -> torch.Tensor:
-        """The mixture of a whole window's layers as one vector, or one for each embedding, [B, M, K]."""
+        """Pool a window's mixed layers to one vector, or one for each embedding, [B, M, K]."""
         if self.pooling == "max":
             return seen_BTK.amax(1, keepdim=True)
         if self.pooling_key is None:
@@ -96,20 +95,20 @@ class Pooled(Recurrence):
 
     @property
     def stretches(self) -> int:
-        """How many parts of a window are pooled, where that is by means."""
+        """How many means are taken, where pooling is by means."""
         return 1 if self.stretch_offsets is None else self.embeddings
 
 
 class PooledWindowPass(WindowPass):
-    """A window's layers, mixed by a softmax over them.
+    """Mixes a window's layers, by softmax weights over layers.
 
-    A mean over positions of the mixture is the mixture of the layers' means. Where nothing but means is asked for, and
-    no other part of the window comes, these are mixed.
+    The mixture's mean over positions is the mixture of the layers' means. So where pooling is by means, and the window
+    is read at once, only means are mixed.
     """
 
     def __init__(self, pooled: Pooled, state_BSMK: torch.Tensor | None, in_parts: bool) -> None:
         self._pooled = pooled
-        # Of every site, [B, M, K]; each lies in one piece, and their gradients are put together again at once.
+        # By site, [B, M, K]: each is contiguous, and one operation stacks their gradients.
         self._inserted = () if state_BSMK is None else state_BSMK.transpose(0, 1).contiguous().unbind()
         self.wants = "means" if pooled.pooling in ("mean", "recent") and not in_parts else "outputs"
         self.stretches = pooled.stretches
@@ -136,7 +135,7 @@ class PooledWindowPass(WindowPass):
             self._sum_BTK = None
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
-        """Made from all parts together, or from the means."""
+        """The state from all parts of the window together, or from the means."""
         if self.wants == "means":
             pooled_BMK = (self._weights[:, None, None, None] * torch.stack(self._means)).sum(0)
         else:
@@ -144,6 +143,6 @@ class PooledWindowPass(WindowPass):
             pooled_BMK = self._pooled.pool(self._parts[0])
         return (self._pooled.make(pooled_BMK),)
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
-        """What was seen goes along; what was inserted is among the keys and values already."""
-        self._parts = [part[lane_B] for part in self._parts]
+    def reorder(self, index_B: torch.Tensor) -> None:
+        """Reorders what was observed; inserted rows are already in the key-value cache."""
+        self._parts = [part[index_B] for part in self._parts]

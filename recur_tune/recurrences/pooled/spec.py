@@ -1,7 +1,7 @@
 """pooled: the recurrence of the paper's section 3.1, and the variants that it mentions.
 
-A window's positions are pooled, a small network makes M embeddings of them, and one layer, or every layer, of the next
-window attends to these as keys and values.
+A window's positions are pooled, a feed-forward network makes M embeddings of the result, and one layer of the next
+window, or each, attends to these as keys and values.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class PooledSpec(BaseModel):
 
 
 def _flops(spec: PooledSpec, shape: Shape, windowing: Windowing) -> float:
-    """Making the state, its keys and values, and every position's look at them."""
+    """The network, the embeddings' keys and values, and attention of every position to them."""
     look = windowing.size * spec.embeddings * 2 * 2 * shape.heads * shape.head_size
     return _made(spec, shape, windowing) + layer_count(spec.l_ins, shape) * (_keys_values(spec, shape) + look)
 
 
 def _work(spec: PooledSpec, shape: Shape, windowing: Windowing) -> Work:
-    """The square of causal attention grows from T to T + M on both sides, an encoder's on one."""
+    """The square of causal attention grows from T to T + M on both sides; an encoder's on one."""
     beside = windowing.size if shape.bidirectional else windowing.size + spec.embeddings
     grown = beside * (windowing.size + spec.embeddings) - windowing.size**2
     look = grown * 2 * 2 * shape.heads * shape.head_size
@@ -53,7 +53,7 @@ def _work(spec: PooledSpec, shape: Shape, windowing: Windowing) -> Work:
 
 
 def _made(spec: PooledSpec, shape: Shape, windowing: Windowing) -> float:
-    """The network, and the pooling where it is a product."""
+    """The network, and pooling where it is by attention."""
     by_stretch = spec.pooling == "recent"  # the network is run for each embedding, and makes one
     outputs = layer_count(spec.l_ins, shape) * (1 if by_stretch else spec.embeddings) * shape.hidden
     sizes = [shape.hidden, *[spec.width] * spec.depth, outputs]
@@ -71,7 +71,7 @@ def _state_floats(spec: PooledSpec, shape: Shape) -> int:
     return layer_count(spec.l_ins, shape) * spec.embeddings * shape.hidden
 
 
-# Section 5 of the paper, as far as it says: what every search over recurrences should be compared with.
+# The baseline of every search over recurrences: section 5 of the paper, as far as it gives settings.
 PAPER = {
     "l_ins": 2, "width": 200, "depth": 3, "pooling": "mean", "embeddings": 1, "skip": False, "recurrence_rate": 1.0,
     "window": 300, "overlap": 0, "bptt_windows": 20,
@@ -96,7 +96,7 @@ POOLED = Mechanism(
     work=_work,
     state_floats=_state_floats,
     leaves_overlap_out=False,
-    flops_independent_fields=frozenset({"skip"}),  # which only adds
+    flops_independent_fields=frozenset({"skip"}),  # an addition
     bidirectional=True,
     state_independent_fields=frozenset({"width", "depth", "pooling", "skip"}),
     check=_check,

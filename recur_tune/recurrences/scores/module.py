@@ -1,19 +1,19 @@
 """Scores: weights that depend on distance alone, beside those of attention (RSA, *Encoding Recurrence into
-Transformers*). A head takes
+Transformers*). A head's output is
 
     (1 - s) attention + s P V,   s = sigmoid(m),
 
-and P is lower triangular: at a lag l > 0 it is the real part of p r^l, where
+where P is lower triangular: at a lag l > 0 it is the real part of p r^l, with
 
     regular   r = tanh(e)                      p = 1
     cosine    r = sigmoid(n) exp(i t)          p = 1
     sine      r = sigmoid(n) exp(i t)          p = -i
 
-A dilated head has r^(l/d) where d divides l, and 0 elsewhere. PV is what a linear recurrence makes of the values, so
-what all windows before give to the next d positions says what they give to any: these d complex rows are the state, and
-block after block of d positions has them times one more power of r.
+A dilated head has r^(l/d) where d divides l, and 0 elsewhere. PV is a linear recurrence over the values. So the
+contribution of all earlier windows to the next d positions determines that to any later one: these d complex rows are
+the state, and each further block of d positions has them times one more power of r.
 
-Shape suffixes: B lanes, T positions, S positions seen, L layers, N heads with such weights, G heads of keys and values,
+Shape suffixes: B batch rows, T positions, S positions seen, L layers, N heads with such weights, G key-value heads,
 D head size, C columns, R rows of P, X lags or columns of P, Y rows of the state (real parts, then imaginary ones).
 """
 
@@ -28,23 +28,34 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from recur_tune.common.shape import Shape
-from recur_tune.recurrences.seam import CLOSED_GATE, Heads, Recurrence, State, WindowPass, as_given, gate, single
+from recur_tune.recurrences.seam import (
+    CLOSED_GATE,
+    Heads,
+    Recurrence,
+    State,
+    WindowPass,
+    as_given,
+    gate,
+    load_kernels,
+    single,
+)
+
+_KERNELS = "recur_tune.recurrences.scores.kernels"
 
 
 class Scores(Recurrence):
-    """Weights of their own for some heads of every layer.
+    """Weights by distance for some heads of every layer.
 
-    Its fields come one by one: this code also runs beside a saved model, where nothing is installed that could check
-    them.
+    Its fields are plain arguments: this code also runs beside a saved model, without pydantic.
     """
 
     def __init__(self, shape: Shape, score_heads: int = 4, dilation: int = 1) -> None:
         super().__init__(shape)
         self.dilation = dilation
-        # Spread over the layer's heads, and so over those of keys and values.
+        # Spread evenly over the layer's heads, and so over key-value heads.
         self.heads = [number * shape.heads // score_heads for number in range(score_heads)]
-        self.kinds = [(score_heads + 2) // 3, (score_heads + 1) // 3, score_heads // 3]  # regular, cosine, sine
-        regular, cyclical = self.kinds[0], score_heads - self.kinds[0]
+        self.head_counts = [(score_heads + 2) // 3, (score_heads + 1) // 3, score_heads // 3]  # regular, cosine, sine
+        regular, cyclical = self.head_counts[0], score_heads - self.head_counts[0]
         self.gate_logits = nn.Parameter(torch.empty(shape.layers, score_heads))
         self.fading = nn.Parameter(torch.empty(shape.layers, regular))
         self.damping = nn.Parameter(torch.empty(shape.layers, cyclical)) if cyclical else None
@@ -52,7 +63,7 @@ class Scores(Recurrence):
         self.reset(self)
 
     def reset(self, module: nn.Module) -> None:
-        """As the source does, but for the gates: a pretrained body begins almost as it was."""
+        """The paper's initialisation, but with closed gates: at first a pretrained body is almost unchanged."""
         if module is self:
             nn.init.constant_(self.gate_logits, CLOSED_GATE)
             nn.init.uniform_(self.fading, 1.0, 2.0)
@@ -62,9 +73,9 @@ class Scores(Recurrence):
                 nn.init.uniform_(self.damping, 1.0, 2.0)
                 nn.init.constant_(self.angles, math.pi / 4)
 
-    def empty(self, lanes: int) -> State:
+    def empty(self, batch_size: int) -> State:
         """Zeros."""
-        sizes = (lanes, self.shape.layers, len(self.heads), 2 * self.dilation, self.shape.head_size)
+        sizes = (batch_size, self.shape.layers, len(self.heads), 2 * self.dilation, self.shape.head_size)
         return (self.gate_logits.new_zeros(sizes, dtype=torch.promote_types(self.gate_logits.dtype, torch.float32)),)
 
     def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> ScoresWindowPass:
@@ -75,32 +86,31 @@ class Scores(Recurrence):
         return ScoresWindowPass(self, past_BLNYD)
 
     def weights(
-        self, first: int, rows: int, seen: int, kind: torch.dtype, with_imaginary: bool = False
+        self, first: int, rows: int, seen: int, dtype: torch.dtype, with_imaginary: bool = False
     ) -> torch.Tensor:
-        """What positions from `first` on take from the state and from the window's first positions, so many as are
-        `seen`, as a `kind` of number: the real parts, [L, N, R, Y + S], and if they are wanted the imaginary ones below
-        them."""
+        """Weights of positions from `first` on over the state and the window's first `seen` positions, in `dtype`: real
+        parts, [L, N, R, Y + S], and with `with_imaginary` imaginary parts below them."""
         device, steps = self.gate_logits.device, self.dilation
         step_N1 = 1 + (steps - 1) * (torch.arange(len(self.heads), device=device)[:, None] % 2)
-        # From positions: the same at the same lag, so one row over all lags serves all rows, each from its own place.
+        # Over positions: weights depend on the lag alone, so one row over all lags serves all rows, shifted.
         lag_X = torch.arange(first - seen + 1, first + rows, device=device)
         seen_NX = (lag_X > 0) & (lag_X % step_N1 == 0)
         lagged = self._powers(lag_X.clamp_min(0) // step_N1, with_phase=True)
-        # From the state: its row for the position's place in a block, times a power for the block.
+        # Over the state: its row for the position's place in a block, times a power for the block.
         at_R = torch.arange(first, first + rows, device=device)
         place_R = at_R % steps
         own_RY = place_R[:, None] == torch.arange(steps, device=device)
         blocks = self._powers((at_R - place_R) // step_N1, with_phase=False)
-        cosine, sine = (torch.where(own_RY, one[..., None], 0.0).to(kind) for one in blocks)
+        cosine, sine = (torch.where(own_RY, one[..., None], 0.0).to(dtype) for one in blocks)
         parts = [(cosine, -sine), (sine, cosine)]
         made = [
-            torch.cat([*before, _Toeplitz.apply(torch.where(seen_NX, by_lag, 0.0), seen, kind)], dim=-1)
+            torch.cat([*before, _Toeplitz.apply(torch.where(seen_NX, by_lag, 0.0), seen, dtype)], dim=-1)
             for before, by_lag in zip(parts[: 1 + with_imaginary], lagged, strict=False)
         ]
         return torch.cat(made, dim=2) if with_imaginary else made[0]
 
     def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Every layer's and head's number, [L, N]: its radius and its angle."""
+        """The complex number r of every layer and head, [L, N]: radius and angle."""
         radius_LN, angle_LN = single(self.fading).tanh(), torch.zeros_like(single(self.fading))
         if self.damping is not None and self.angles is not None:
             radius_LN = torch.cat([radius_LN, single(self.damping).sigmoid()], dim=1)
@@ -108,18 +118,18 @@ class Scores(Recurrence):
         return radius_LN, angle_LN
 
     def _powers(self, exponent_NX: torch.Tensor, with_phase: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """Every layer's and head's power of its number, [L, N, X]: the real part and the imaginary part."""
+        """Powers of every layer's and head's number, [L, N, X]: real and imaginary parts."""
         radius_LN, angle_LN = self.numbers()
-        turn_LNX = angle_LN[..., None] * exponent_NX
-        if with_phase:  # a sine is a cosine a quarter late
-            sines = torch.arange(len(self.heads), device=turn_LNX.device) >= len(self.heads) - self.kinds[2]
-            turn_LNX = turn_LNX - sines[:, None].to(turn_LNX.dtype) * (math.pi / 2)
+        phase_LNX = angle_LN[..., None] * exponent_NX
+        if with_phase:  # a sine is a cosine shifted by a quarter
+            sines = torch.arange(len(self.heads), device=phase_LNX.device) >= len(self.heads) - self.head_counts[2]
+            phase_LNX = phase_LNX - sines[:, None].to(phase_LNX.dtype) * (math.pi / 2)
         size_LNX = radius_LN[..., None] ** exponent_NX
-        return size_LNX * turn_LNX.cos(), size_LNX * turn_LNX.sin()
+        return size_LNX * phase_LNX.cos(), size_LNX * phase_LNX.sin()
 
 
 class ScoresWindowPass(WindowPass):
-    """A window's values, and what the windows before left for it."""
+    """Mixes weighted sums of the window's values and of the state into some heads' output."""
 
     def __init__(self, scores: Scores, past_BLNYD: torch.Tensor | None) -> None:
         self._scores, self._past_BLNYD = scores, past_BLNYD
@@ -134,12 +144,11 @@ class ScoresWindowPass(WindowPass):
         return self.fused and self._past_BLNYD is not None
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
-        """Mix what the recurrence takes into what some heads took."""
+        """Mix the recurrence's weighted sums into the output of some heads."""
         scores, new = self._scores, out_BTC.shape[1]
         v_BGTD, rows_NXBD = heads()[2], None
         if self.fused and self._past_BLNYD is not None and layer not in self._values:
-            from recur_tune.recurrences.scores import kernels  # here, since to load Triton takes a while
-
+            kernels = load_kernels(_KERNELS)
             if not layer:
                 self._pasts = self._past_BLNYD.unbind(1)
             rows_NXBD, v_NSBD = kernels.rows_of_heads(v_BGTD, self._pasts[layer], scores.shape.heads)
@@ -159,7 +168,7 @@ class ScoresWindowPass(WindowPass):
         return torch.cat(mixed, dim=-1)
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
-        """What the text before the next window gives to its first positions."""
+        """The contribution of the text so far to the next window's first positions."""
         some_NSBD = self._values[0]
         stride = max(0, some_NSBD.shape[1] - overlap)
         in_order = [self._values[layer][:, :stride] for layer in range(len(self._values))]
@@ -171,47 +180,45 @@ class ScoresWindowPass(WindowPass):
             return (_product(weight_LNYX, rows_LNXBD).permute(3, 0, 1, 2, 4),)
 
     def _made(
-        self, fused: bool, first: int, rows: int, seen: int, kind: torch.dtype, with_imaginary: bool
+        self, fused: bool, first: int, rows: int, seen: int, dtype: torch.dtype, with_imaginary: bool
     ) -> torch.Tensor:
-        """Weights; by kernels they may have further columns, of zeros."""
+        """Weights; those by kernels may have further columns of zeros."""
         scores = self._scores
         if not fused:
-            return scores.weights(first, rows, seen, kind, with_imaginary)
-        from recur_tune.recurrences.scores import kernels  # here, since to load Triton takes a while
-
+            return scores.weights(first, rows, seen, dtype, with_imaginary)
         if self._numbers is None:
             self._numbers = scores.numbers()
-        of_heads = *self._numbers, scores.kinds[2], scores.dilation
-        return kernels.score_weights(*of_heads, first, rows, seen, kind, with_imaginary)
+        of_heads = *self._numbers, scores.head_counts[2], scores.dilation
+        return load_kernels(_KERNELS).score_weights(*of_heads, first, rows, seen, dtype, with_imaginary)
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
-        """Values and what was left go along."""
-        self._values = {layer: v_NSBD[:, :, lane_B] for layer, v_NSBD in self._values.items()}
-        self._past_BLNYD = None if self._past_BLNYD is None else self._past_BLNYD[lane_B]
+    def reorder(self, index_B: torch.Tensor) -> None:
+        """Reorders the values and the state."""
+        self._values = {layer: v_NSBD[:, :, index_B] for layer, v_NSBD in self._values.items()}
+        self._past_BLNYD = None if self._past_BLNYD is None else self._past_BLNYD[index_B]
 
     def _with_earlier(self, layer: int, v_BGTD: torch.Tensor) -> torch.Tensor:
-        """The values of heads with such weights, behind those of the window's earlier parts."""
+        """Values of heads with such weights, behind those of the window's earlier parts."""
         v_GTBD = v_BGTD.permute(1, 2, 0, 3)
         group = self._scores.shape.heads // len(v_GTBD)
         v_NTBD = torch.stack([v_GTBD[head // group] for head in self._scores.heads])
         return torch.cat([self._values[layer], v_NTBD], dim=1) if layer in self._values else v_NTBD
 
     def _past(self, v_NSBD: torch.Tensor) -> torch.Tensor:
-        """The state's rows, [L, N, Y, B, D]; zeros like these values where a document begins."""
+        """The state's rows, [L, N, Y, B, D]; without a state, zeros."""
         if self._past_BLNYD is not None:
             return self._past_BLNYD.permute(1, 2, 3, 0, 4)
-        heads, _, lanes, size = v_NSBD.shape
-        return v_NSBD.new_zeros(self._scores.shape.layers, heads, 2 * self._scores.dilation, lanes, size)
+        heads, _, batch_size, size = v_NSBD.shape
+        return v_NSBD.new_zeros(self._scores.shape.layers, heads, 2 * self._scores.dilation, batch_size, size)
 
 
 class _Toeplitz(torch.autograd.Function):
-    """A row over lags as a matrix that has the same number wherever a lag is the same, [..., R, S]; the backward pass
-    sums over these places by one look at the matrix with rows one number shorter."""
+    """A Toeplitz matrix [..., R, S] from a row over lags. The backward pass sums over the diagonals, which become
+    columns when the padded matrix is viewed with rows one number shorter."""
 
     @staticmethod
-    def forward(ctx: Any, row_X: torch.Tensor, seen: int, kind: torch.dtype) -> torch.Tensor:
-        ctx.kind = row_X.dtype
-        return row_X.to(kind).unfold(-1, seen, 1).flip(-1)
+    def forward(ctx: Any, row_X: torch.Tensor, seen: int, dtype: torch.dtype) -> torch.Tensor:
+        ctx.dtype = row_X.dtype
+        return row_X.to(dtype).unfold(-1, seen, 1).flip(-1)
 
     @staticmethod
     @once_differentiable
@@ -219,10 +226,10 @@ class _Toeplitz(torch.autograd.Function):
         rows, seen = grad_matrix_RS.shape[-2:]
         lags = rows + seen - 1
         by_lag = F.pad(grad_matrix_RS.flip(-1), (0, rows)).flatten(-2)[..., : rows * lags].unflatten(-1, (rows, lags))
-        return by_lag.sum(-2, dtype=ctx.kind), None, None
+        return by_lag.sum(-2, dtype=ctx.dtype), None, None
 
 
 def _product(weight_RX: torch.Tensor, rows_XBD: torch.Tensor) -> torch.Tensor:
-    """Weighted sums of rows, those of all lanes side by side; dimensions before these are alike."""
-    lanes = rows_XBD.shape[-2:]
-    return (weight_RX @ rows_XBD.flatten(-2).to(weight_RX.dtype)).unflatten(-1, lanes)
+    """Weighted sums of rows, in one product for all batch rows."""
+    sizes = rows_XBD.shape[-2:]
+    return (weight_RX @ rows_XBD.flatten(-2).to(weight_RX.dtype)).unflatten(-1, sizes)

@@ -1,7 +1,7 @@
-"""scores: attention's weights with a recurrence's own beside them, which depend on how far back a position is alone.
+"""scores: a linear recurrence's weights beside attention's, which depend on distance alone.
 
-RSA of *Encoding Recurrence into Transformers*, over windows: what a recurrence takes from the past is a sum, so a state
-carries it on.
+RSA of *Encoding Recurrence into Transformers*, over windows: a linear recurrence sums up the past, so a state carries
+the sum on.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ class ScoresSpec(BaseModel):
 
 
 def _flops(spec: ScoresSpec, shape: Shape, windowing: Windowing) -> float:
-    """A position takes from those before it, and from one complex number of the state in every column."""
+    """Weighted sums over the positions before, and over one complex row of the state."""
     taken = windowing.size * ((windowing.size + 1) / 2 + 2)
     return _heads(spec, shape) * (taken + _made(spec, windowing))
 
 
 def _work(spec: ScoresSpec, shape: Shape, windowing: Windowing) -> Work:
-    """Whole squares, and the whole state beside them."""
+    """Weighted sums over the whole square, and over the whole state."""
     taken = windowing.size * (windowing.size + 2 * spec.dilation)
     return Work(made=_heads(spec, shape) * _made(spec, windowing), used=_heads(spec, shape) * taken)
 
 
 def _heads(spec: ScoresSpec, shape: Shape) -> int:
-    """FLOPs of one weight in all heads that have them."""
+    """FLOPs of one weight, in all heads that have such weights."""
     return shape.layers * spec.score_heads * 2 * shape.head_size
 
 
 def _made(spec: ScoresSpec, windowing: Windowing) -> int:
-    """Weights of what is carried on, for every row of the state over the rows before and the window's positions."""
+    """Weights of the next state: for each of its rows, over the rows before and the window's positions."""
     return 2 * spec.dilation * (2 * spec.dilation + windowing.stride)
 
 

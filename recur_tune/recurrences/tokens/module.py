@@ -1,10 +1,9 @@
-"""Tokens: rows that sum a window up (Recurrent Memory Transformer), of several windows if need be (AutoCompressors).
+"""Tokens: summary tokens of a window (Recurrent Memory Transformer), or of several (AutoCompressors).
 
-Both feed summaries back as they are. To a pretrained body these are rows like none that it has seen, so here they are
-added to learned rows, times a scale for each channel that is zero at first: what a state says comes in as it is
-learned.
+Both feed summaries back as they are. A pretrained body has never seen such rows. So here summaries are added to learned
+rows, times a scale for each channel that is zero at first: the state has no effect until it is learned.
 
-Shape suffixes: B lanes, N windows in the ring, M rows of one window, K hidden size.
+Shape suffixes: B batch rows, N windows in the ring, M rows of one window, K hidden size.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from torch import nn
 from recur_tune.common.shape import Shape
 from recur_tune.recurrences.seam import Recurrence, State, WindowPass
 
-# Of rows at first. Those that are read are so small that a body's norms leave them small, and they say little.
+# Standard deviations of rows at first. Rows that are read start so small that they stay small behind the body's norms.
 _READ, _WRITE = 0.001, 0.02
 
 
 class Tokens(Recurrence):
-    """Read rows that carry the summaries of the windows before as if they were embedded tokens, and write a summary.
+    """Reads summaries of the windows before, like embedded tokens, and writes one of this window.
 
-    The state is a ring of summaries, the newest last, of zeros where there was no window.
+    The state is a ring of summaries, the newest last; zeros where there was no window.
     """
 
     def __init__(self, shape: Shape, state_tokens: int = 10, ring: int = 1) -> None:
@@ -33,17 +32,17 @@ class Tokens(Recurrence):
         self.apply(self.reset)
 
     def reset(self, module: nn.Module) -> None:
-        """Initialise one of the modules in here; Hugging Face asks for each in turn."""
+        """Initialise this module or one inside it; Hugging Face calls it for each."""
         nn.init.normal_(self.read_NMK, std=_READ)
         nn.init.normal_(self.write_MK, std=_WRITE)
         nn.init.zeros_(self.scale_K)
 
-    def empty(self, lanes: int) -> State:
+    def empty(self, batch_size: int) -> State:
         """Zeros."""
-        return (self.read_NMK.new_zeros(lanes, *self.read_NMK.shape),)
+        return (self.read_NMK.new_zeros(batch_size, *self.read_NMK.shape),)
 
     def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> TokensWindowPass:
-        """Lanes that begin a document have an empty ring."""
+        """Where a document begins, the ring is empty."""
         if state is None:
             return TokensWindowPass(self, None)
         [ring_BNMK] = state
@@ -59,23 +58,23 @@ class TokensWindowPass(WindowPass):
         self._tokens, self._ring_BNMK = tokens, ring_BNMK
 
     def before(self) -> torch.Tensor:
-        """One row for each of the ring, the newest window's next to the tokens."""
+        """The ring's summaries, the newest window's next to the tokens."""
         rows_BNMK = self._tokens.read_NMK[None]
         if self._ring_BNMK is not None:
             rows_BNMK = rows_BNMK + self._tokens.scale_K * self._ring_BNMK
         return rows_BNMK.flatten(1, 2)
 
     def behind(self) -> torch.Tensor:
-        """What asks for a summary."""
+        """Learned rows whose outputs are the summary."""
         return self._tokens.write_MK[None]
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
-        """The ring without its oldest summary, and the new one."""
+        """The ring without its oldest summary, with the new one."""
         assert behind_BMK is not None
         ring_BNMK = self._tokens.empty(len(behind_BMK))[0] if self._ring_BNMK is None else self._ring_BNMK
         return (torch.cat([ring_BNMK[:, 1:], behind_BMK[:, None]], dim=1),)
 
-    def reorder(self, lane_B: torch.Tensor) -> None:
-        """The ring goes along."""
+    def reorder(self, index_B: torch.Tensor) -> None:
+        """Reorders the ring."""
         if self._ring_BNMK is not None:
-            self._ring_BNMK = self._ring_BNMK[lane_B]
+            self._ring_BNMK = self._ring_BNMK[index_B]

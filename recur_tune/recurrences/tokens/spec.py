@@ -1,6 +1,6 @@
-"""tokens: the recurrence of Recurrent Memory Transformers, and AutoCompressors' ring of several windows' summaries.
+"""tokens: summary tokens, as in Recurrent Memory Transformers, and AutoCompressors' ring over several windows.
 
-Rows behind a window's tokens go through all layers with them; what they become stands before the next window's.
+Rows behind a window's tokens go through all layers with them; their outputs stand before the next window's tokens.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class TokensSpec(BaseModel):
 
 
 def _flops(spec: TokensSpec, shape: Shape, windowing: Windowing) -> float:
-    """What rows cost in all layers: their products, and attention with its looks at them."""
+    """Projections of the rows in all layers, and attention of and to them."""
     read, write, tokens = spec.ring * spec.state_tokens, spec.state_tokens, windowing.size
     looks = shape.pairs(read + tokens + write) - shape.pairs(tokens)
-    if shape.bidirectional:  # and yet no row sees those that sum it up
+    if shape.bidirectional:  # but no row sees the summary rows
         looks -= (read + tokens) * write
     return shape.layers * (2 * shape.block_products * (read + write) + _look(shape) * looks)
 
 
 def _work(spec: TokensSpec, shape: Shape, windowing: Windowing) -> Work:
-    """Attention is charged as a whole square, which grows with the rows before the window and with those behind it."""
+    """Attention's whole square, which grows with the rows before the window and those behind it."""
     read, write, tokens = spec.ring * spec.state_tokens, spec.state_tokens, windowing.size
 
     def of(rows: int, beside: int) -> float:
@@ -42,7 +42,7 @@ def _work(spec: TokensSpec, shape: Shape, windowing: Windowing) -> Work:
 
 
 def _look(shape: Shape) -> int:
-    """One position's look at another, in one layer."""
+    """FLOPs of attention for one pair of positions, in one layer."""
     return 2 * 2 * shape.heads * shape.head_size
 
 

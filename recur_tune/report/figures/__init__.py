@@ -1,4 +1,4 @@
-"""How a search is drawn, for pages, pictures, MLflow and reports alike: kinds, colours, axes, and the front itself.
+"""Figures shared by pages, pictures, MLflow and reports: styles, axes, and the front.
 
-A figure is the plain JSON that plotly.js draws; `pictures` draws the same by matplotlib.
+A figure is the plain JSON that plotly.js draws; `pictures` draws the same with matplotlib.
 """

@@ -1,8 +1,8 @@
 """The front as a figure: quality against cost, a mark for each trial, a line along the best of each group.
 
-Shape says which group a trial belongs to, size and a black edge that it is on the front, and a hollow mark that it did
-not reach its full budget; colour only adds a second cost, so that those who see it differently lose nothing else. Pages
-show the figure as it is, and `pictures` draws it.
+Shape is the group of a trial, a large mark with a black edge is on the front, a hollow mark is not at full budget.
+Colour only adds a second cost, so a colour-blind reader loses nothing else. Pages show the figure as it is, and
+`pictures` draws it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from recur_tune.report.figures.marks import (
+from recur_tune.report.figures.style import (
+    DEFAULT_STYLE,
     GREY,
     GRID,
-    KINDS,
-    OF_ANY_KIND,
+    STYLES,
     Figure,
-    Kind,
+    MarkerStyle,
     axis,
     colour_axis,
     colour_values,
+    layout,
     names_with_room,
     usual_top,
 )
@@ -41,15 +42,15 @@ _STOPPED = {"size": 8, "opacity": 0.6}
 
 @dataclass(frozen=True)
 class Group:
-    """Trials in one shape: those of one kind, or of one search among several."""
+    """Trials with one shape: of one recurrence, or of one search among several."""
 
-    look: Kind
+    look: MarkerStyle
     best: Sequence[TrialRecord]  # on the front
     beaten: Sequence[TrialRecord]  # at full budget
     stopped: Sequence[TrialRecord] = ()  # before it
 
     def along(self, x: Objective, y: Objective) -> list[TrialRecord]:
-        """From cheap to good, those at full budget that no other of the group beats in the two axes."""
+        """The group's non-dominated trials at full budget in the two axes, the cheapest first."""
         own = [*self.best, *self.beaten]
         if not own:
             return []
@@ -64,21 +65,21 @@ def by_kind(
     stopped: Sequence[TrialRecord],
     kind_of: Callable[[TrialRecord], str | None],
 ) -> list[Group]:
-    """The trials by their kind of recurrence; those of a kind that nobody decided are one group."""
+    """The trials by recurrence; one group where the search does not choose it."""
     on_front = {trial.number: trial for trial in best}
     beaten = [trial for trial in complete if trial.number not in on_front]
     groups = [
         Group(
             look, *([one for one in trials if kind_of(one) == kind] for trials in (on_front.values(), beaten, stopped))
         )
-        for kind, look in [*KINDS.items(), (None, OF_ANY_KIND)]
+        for kind, look in [*STYLES.items(), (None, DEFAULT_STYLE)]
     ]
     return [group for group in groups if group.best or group.beaten or group.stopped]
 
 
 @dataclass(frozen=True)
 class Front:
-    """What there is to draw, and along which axes."""
+    """The trials to draw, and the axes."""
 
     x: Objective
     y: Objective
@@ -93,14 +94,14 @@ class Front:
 
     @property
     def stopped(self) -> list[TrialRecord]:
-        """Every trial that did not come so far."""
+        """Every trial that was stopped before it."""
         return [trial for group in self.groups for trial in group.stopped]
 
     @cached_property
     def in_view(self) -> list[TrialRecord]:
-        """The trials for which the axes make room: a few that went wrong must not press all others into a line.
+        """The trials that set the range of the axes, without outliers that would squeeze the others together.
 
-        Those that were stopped early may take as much room again as the complete ones, and what half of all need.
+        Trials that were stopped early may double the range of the complete ones, or extend it to the median of all.
         """
         known = self.complete or self.stopped
         if not known:
@@ -113,11 +114,11 @@ class Front:
         half = float(np.median(values_of([*self.complete, *self.stopped], self.y)))
         top = max(2 * max(y) - min(y), min(half, worst))
         left, right = _again_as_wide(min(x), max(x))
-        near = [left <= across <= right and up <= top for across, up in self.places(self.stopped)]
+        near = [left <= across <= right and up <= top for across, up in self.positions(self.stopped)]
         return [*shown, *(trial for trial, is_near in zip(self.stopped, near, strict=True) if is_near)]
 
-    def places(self, trials: Sequence[TrialRecord]) -> list[tuple[float, float]]:
-        """Where trials stand along the two axes."""
+    def positions(self, trials: Sequence[TrialRecord]) -> list[tuple[float, float]]:
+        """Coordinates of trials in the two axes."""
         return list(zip(values_of(trials, self.x), values_of(trials, self.y), strict=True))
 
     def axes(self, fixed: bool = False) -> Figure:
@@ -131,8 +132,16 @@ class Front:
             made["coloraxis"] = colour_axis(self.colour, values_of(self.complete, self.colour))
         return made
 
+    def figure(self, height: int, top: int, edge: Figure | None = None, fixed: bool = False) -> Figure:
+        """All of it, so many pixels high. One that is `fixed` is drawn once, and its names are placed when it is; in
+        any other, names that would cover a neighbour's are left out. Without any trial it is empty."""
+        axes, traces = self.axes(fixed) if self.in_view else {}, self.traces(edge)
+        if not fixed:
+            thin_names(traces, axes["xaxis"])
+        return {"data": [*traces, *self.legend()], "layout": layout(height, top, **axes)}
+
     def traces(self, edge: Figure | None = None) -> list[Figure]:
-        """What was stopped early, lines, the beaten trials with this edge, and on top the front with its names."""
+        """Stopped trials, lines, dominated trials with this edge, and on top the front with its names."""
         beaten = _BEATEN | ({"line": edge} if edge else {})
         made = [self._hollow(group) for group in self.groups]
         made += [self._line(group) for group in self.groups]
@@ -147,8 +156,8 @@ class Front:
         return [trace for trace in made if trace["x"]]
 
     def legend(self) -> list[Figure]:
-        """Marks without a place, for the legend alone: one for every kind, which shows and hides all that is drawn of
-        it, and one for everything else that a mark can say."""
+        """Entries of the legend: one for each group, which shows and hides it, and one for each other meaning of a
+        mark."""
         kinds = [
             _entry(look.title, marker={"symbol": look.symbol, "color": self._own_colour(look), "size": 11})
             | {"legendgroup": look.title}
@@ -164,18 +173,18 @@ class Front:
         )
         return kinds + [_entry(title, **look) for there, title, look in others if there]
 
-    def _own_colour(self, look: Kind) -> str:
+    def _own_colour(self, look: MarkerStyle) -> str:
         return _LINE if self.colour else look.colour
 
     def _hollow(self, group: Group) -> Figure:
-        """Where the trials of a group stood when they were stopped."""
+        """A group's stopped trials, at their last values."""
         look = group.look
         colour = GREY if self.colour else look.colour
         marker = {"symbol": f"{look.symbol}-open", "color": colour, **_STOPPED}
         return points(group.stopped, self.x, self.y, f"{look.title}, {self.stopped_title}", marker=marker) | _of(look)
 
     def _line(self, group: Group) -> Figure:
-        """Along the best of a group: a step, since nothing is promised between two trials."""
+        """Along the best of a group: a step, since nothing is known between two trials."""
         along, look = group.along(self.x, self.y), group.look
         return {
             "type": "scatter", "mode": "lines", "name": f"{look.title}: best for a cost", "hoverinfo": "skip",
@@ -192,8 +201,8 @@ class Front:
         return points(trials, self.x, self.y, name, marker=symbol | marker | own) | _of(group.look)
 
 
-def _of(look: Kind) -> Figure:
-    """What is drawn of a kind comes and goes with its entry in the legend."""
+def _of(look: MarkerStyle) -> Figure:
+    """A trace is shown and hidden with its group's entry in the legend."""
     return {"legendgroup": look.title, "showlegend": False}
 
 
@@ -202,7 +211,7 @@ def _entry(title: str, **look: Any) -> Figure:
 
 
 def _again_as_wide(low: float, high: float) -> tuple[float, float]:
-    """Ends with as much room to either side as lies between two values, at least a factor of two."""
+    """A range extended to either side by its own factor, at least by two."""
     if low <= 0:
         return -math.inf, 2 * high - low
     factor = max(high / low, 2)
@@ -210,7 +219,7 @@ def _again_as_wide(low: float, high: float) -> tuple[float, float]:
 
 
 def points(trials: Sequence[TrialRecord], x: Objective, y: Objective, name: str, **look: Any) -> Figure:
-    """Trials as marks; a page shows what it knows of them under the pointer."""
+    """Trials as marks; a page adds their hover texts."""
     return {
         "type": "scatter", "mode": "markers", "name": name, "x": values_of(trials, x), "y": values_of(trials, y),
         "customdata": [trial.number for trial in trials], **look,
@@ -218,7 +227,7 @@ def points(trials: Sequence[TrialRecord], x: Objective, y: Objective, name: str,
 
 
 def thin_names(traces: Iterable[Figure], x_axis: Figure) -> None:
-    """Leave out the names that would cover a neighbour's."""
+    """Leave out names that would cover a neighbour's."""
     named = [trace for trace in traces if "text" in trace]
     names, x, y = ([one for trace in named for one in trace[part]] for part in ("text", "x", "y"))
     kept = iter(names_with_room(names, x, y, x_axis))

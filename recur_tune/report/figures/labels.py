@@ -1,4 +1,4 @@
-"""Names beside the marks of a picture, each where it covers nothing."""
+"""Label placement: names beside the marks of a picture, without overlaps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recur_tune.report.figures.marks import GREY
+from recur_tune.report.figures.style import GREY
 
 if TYPE_CHECKING:  # it takes a while to import
     from matplotlib.axes import Axes
@@ -25,10 +25,10 @@ def visible(axes: Axes, place: Place) -> bool:
 
 
 def write_names(axes: Axes, named: Sequence[tuple[str, Place]]) -> None:
-    """Write names beside their places, once everything else is where it stays.
+    """Write names beside their marks, once the layout is final.
 
-    None covers a mark or another name or leaves the axes; where there is room, none stands nearer to another named
-    place or on a line either. In a crowd some go without, and those of places on a line have the first choice.
+    No name covers a mark or another name, or leaves the axes. Where there is room, none is nearer to another mark or on
+    a line. Names without room are left out; marks on a line choose first.
     """
     from matplotlib.patheffects import withStroke
 
@@ -63,7 +63,7 @@ def write_names(axes: Axes, named: Sequence[tuple[str, Place]]) -> None:
 
 
 def _spots(at: np.ndarray, width: float, height: float, point: float) -> np.ndarray:
-    """Where a name can stand around a place, the usual first; the second half is far from it."""
+    """Candidate boxes of a name around its mark, the usual first; the second half is far from it."""
     corners = [
         corner
         for gap in np.multiply((*_NEAR, *_FAR), point).tolist()
@@ -77,7 +77,7 @@ def _spots(at: np.ndarray, width: float, height: float, point: float) -> np.ndar
 
 
 def _covering(spots: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Which of the spots have something in common with any box."""
+    """Which of the spots overlap any box."""
     ends_before, begins_after = spots[:, None, 2:] < boxes[None, :, :2], spots[:, None, :2] > boxes[None, :, 2:]
     apart = np.any(ends_before | begins_after, axis=2)
     return np.any(~apart, axis=1)

@@ -1,4 +1,4 @@
-"""The page's figures as a picture, for papers and slides: the same data, drawn by matplotlib."""
+"""Figures as pictures for papers and slides: the pages' data, drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import whole_folder
 from recur_tune.recurrences.registry import MARKS
-from recur_tune.report.figures.marks import GREY, GRID, Figure, Panel
+from recur_tune.report.figures.style import GREY, GRID, Figure, Panel
 
 if TYPE_CHECKING:  # it takes a while to import
     from matplotlib.axes import Axes
@@ -24,24 +24,48 @@ DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 
 
 def picture_paths(page: Path, png: bool, pdf: bool) -> list[Path]:
-    """Where a page's pictures lie: beside it, under its name."""
+    """Files of a page's pictures: beside it, with its name."""
     if page.suffix in (".png", ".pdf"):
-        raise UserError(f"out: {page} is the page's own name; let it end in .html, and its pictures lie beside it.")
+        raise UserError(f"out: {page} is the page itself; end it in .html, and pictures lie beside it.")
     return [page.with_suffix(ending) for ending, wanted in ((".png", png), (".pdf", pdf)) if wanted]
 
 
 def write_picture(panels: Sequence[Panel], title: str, path: Path) -> None:
     """Write figures as one PNG or PDF."""
+    save_picture(picture_of(panels, title), path)
+
+
+def save_picture(picture: Canvas, path: Path) -> None:
+    """Write a picture as PNG or PDF, all of it or nothing."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     image = io.BytesIO()
-    FigureCanvasAgg(picture_of(panels, title)).print_figure(image, format=path.suffix[1:])
+    FigureCanvasAgg(picture).print_figure(image, format=path.suffix[1:])
     with whole_folder(path.parent) as partial:
         (partial / path.name).write_bytes(image.getvalue())
 
 
+def empty_picture(title: str) -> tuple[Canvas, Axes]:
+    """A picture of one figure, with nothing in it yet."""
+    from matplotlib.figure import Figure as Canvas
+
+    # Not through pyplot: its figures are global, and a search that draws again and again would collect them.
+    picture = Canvas(figsize=(8, 5), dpi=160, layout="constrained")
+    axes = picture.add_subplot()
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", pad=14, parse_math=False)
+    return picture, axes
+
+
+def legend_below(picture: Canvas, entries: list[Any], columns: int = 4) -> None:
+    """The legend below the axes."""
+    picture.legend(
+        handles=entries, loc="outside lower center", ncols=columns, frameon=False, fontsize=8, columnspacing=1.5,
+        handletextpad=0.6,
+    )  # fmt: skip
+
+
 def picture_of(panels: Sequence[Panel], title: str) -> Canvas:
-    """Draw figures made of points and lines below each other, two in a row but for the first."""
+    """Draw figures of points and lines: the first in a row of its own, then two in a row."""
     from matplotlib.figure import Figure as Canvas
 
     rows = 1 + len(panels) // 2
@@ -58,7 +82,7 @@ def picture_of(panels: Sequence[Panel], title: str) -> Canvas:
 
 
 def draw(axes: Axes, panel: Panel) -> None:
-    """One figure with its title; where there is none, the words that stand for it."""
+    """One figure with its title, or the text instead of it."""
     axes.set_title(panel.title, loc="left", fontsize=10, fontweight="bold", parse_math=False)
     if panel.figure is None:
         axes.set(xticks=[], yticks=[])
@@ -71,7 +95,7 @@ def draw(axes: Axes, panel: Panel) -> None:
 
 
 def plot(axes: Axes, figure: Figure, names: bool = True) -> None:
-    """A figure made of points and lines, without its legend; its names can be left to somebody who knows better."""
+    """A figure of points and lines without its legend; without `names`, the caller places them."""
     look = figure["layout"]
     axes.grid(True, color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)

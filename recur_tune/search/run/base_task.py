@@ -19,7 +19,8 @@ from recur_tune.common.files import cache_folder, whole_folder
 from recur_tune.common.throttle import Every, Throttled
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.directory import SearchDirectory
-from recur_tune.sites.ray.cluster import NODE_NAME, Allotment
+from recur_tune.sites.ray.capacity import TrialResources
+from recur_tune.sites.ray.cluster import NODE_NAME
 from recur_tune.training.pretraining import kept_base, pretrained_base, pretraining_of
 
 _MOST_DEATHS = 3  # of its worker, or of the worker's node
@@ -30,7 +31,7 @@ Message = dict[str, Any]
 
 
 def pretrain_on_cluster(
-    directory: SearchDirectory, config: TrialConfig, allotment: Allotment,
+    directory: SearchDirectory, config: TrialConfig, allotment: TrialResources,
     listen: Callable[[Message], None], wait: Callable[[], None],
 ) -> bool:  # fmt: skip
     """Have a preset pretrained and copied into the search; False when a stop was asked for, and it is saved.
@@ -63,7 +64,7 @@ def pretrain_on_cluster(
 
 
 def _messages(
-    directory: SearchDirectory, config: TrialConfig, allotment: Allotment, wait: Callable[[], None]
+    directory: SearchDirectory, config: TrialConfig, allotment: TrialResources, wait: Callable[[], None]
 ) -> Iterator[Message]:
     import ray
 

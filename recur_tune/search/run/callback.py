@@ -18,33 +18,38 @@ from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED
 from recur_tune.search.run.in_driver import LivesInDriver
 from recur_tune.sites.ray.internals import last_failure
-from recur_tune.sites.ray.liveness import Lifeline
-from recur_tune.tracking.prometheus.exporter import Meter
+from recur_tune.sites.ray.liveness import ClusterWatchdog
+from recur_tune.tracking.prometheus.exporter import PrometheusExporter
 from recur_tune.training.run_folder import RESUME
 
 _SECONDS_BETWEEN_LOOKS = 0.5  # at requests, which lie on a file system
 
 
 class DriverCallback(LivesInDriver, Callback):
-    """Notes starts, passes a request to stop on to the trials, tells the meter what there is to say, and clears up
+    """Notes starts, passes a request to stop on to the trials, tells the exporter what there is to say, and clears up
     what no one will need."""
 
     def __init__(
-        self, spec: SearchSpec, log: SearchLog, wants_to_stop: Callable[[], bool], meter: Meter, lifeline: Lifeline
+        self,
+        spec: SearchSpec,
+        log: SearchLog,
+        wants_to_stop: Callable[[], bool],
+        exporter: PrometheusExporter,
+        watchdog: ClusterWatchdog,
     ) -> None:
-        self.spec, self.log, self.wants_to_stop, self.meter = spec, log, wants_to_stop, meter
-        self.lifeline = lifeline
+        self.spec, self.log, self.wants_to_stop, self.exporter = spec, log, wants_to_stop, exporter
+        self.watchdog = watchdog
         self.front = front(log.state.trials.values(), spec.objectives)
         self.due = Every(_SECONDS_BETWEEN_LOOKS)
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Trials look for the request in the search directory, on whatever machine they run."""
-        self.lifeline.check()
+        self.watchdog.check()
         for number in take_ends(self.log.directory) if self.due() else ():
             self._end(number)
         if self.wants_to_stop() and not self.log.directory.stop_requested:
             self.log.directory.request_stop()
-        self.meter.tell(self.log.state)
+        self.exporter.export(self.log.state)
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """A worker has taken the trial; one that ended and is tried again, since its workers died while they left, has

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from recur_tune.common.errors import Paused, StorageFault, UserError
 from recur_tune.common.files import storage_fault, write_text
-from recur_tune.common.jsonable import finite
 from recur_tune.common.loading import load
+from recur_tune.common.parsing import finite
 from recur_tune.search.record.confirmation import Again, confirmation, splits_needed
 from recur_tune.search.record.directory import SearchDirectory, SearchLog
 from recur_tune.search.record.front import front_rows
@@ -29,22 +29,18 @@ from recur_tune.search.run.leftovers import clear_up_after_a_kill
 from recur_tune.search.run.listener import ProgressListener
 from recur_tune.search.run.preparation import Prices, check_shapes, missing_bases, tokenise, worst_costs
 from recur_tune.search.run.stages import DriverContext, Stages, make_base
-from recur_tune.sites.ray.cluster import (
-    JOBS,
+from recur_tune.sites.ray.capacity import (
     WAITING_CPU,
-    Allotment,
-    Cluster,
-    Room,
-    allot,
-    check_reachable,
+    Capacity,
+    TrialResources,
     check_this_machine,
-    connected,
-    runs_elsewhere,
     shared_card,
+    trial_resources,
 )
-from recur_tune.sites.ray.liveness import ClusterLost, Lifeline, outside_of_ray
-from recur_tune.tracking.mlflow.tracker import Tracker, Undelivered
-from recur_tune.tracking.prometheus.exporter import Ask, metered
+from recur_tune.sites.ray.cluster import JOBS, Cluster, check_reachable, connected, runs_elsewhere
+from recur_tune.sites.ray.liveness import ClusterLost, ClusterWatchdog, outside_of_ray
+from recur_tune.tracking.mlflow.tracker import DeliveryFailed, Tracker
+from recur_tune.tracking.prometheus.exporter import SampleSource, exporting
 from recur_tune.training.interrupt import stop_requests
 
 if TYPE_CHECKING:
@@ -71,12 +67,12 @@ def check_runnable(spec: SearchSpec, address: str | None) -> None:
     check_shapes(spec)
     if address is not None and not runs_elsewhere(address):  # such a cluster is asked by who runs there
         with connected(address) as cluster:
-            allot(spec.resources, cluster)
+            trial_resources(spec.resources, cluster)
 
 
 def run_search(
     directory: SearchDirectory, address: str | None = None, listener: ProgressListener | None = None,
-    asks: Iterable[Ask] = (), again: Again | None = None, change: SearchSpec | None = None,
+    asks: Iterable[SampleSource] = (), again: Again | None = None, change: SearchSpec | None = None,
 ) -> SearchState:  # fmt: skip
     """Run a new search, or go on with one: both begin with what the log says.
 
@@ -102,7 +98,7 @@ def run_search(
 
             with stop_requests() as interrupted, connected(address, _about(directory), end) as cluster:
                 card, why = shared_card(spec.resources, cluster)
-                allotment = allot(spec.resources, cluster, card)
+                allotment = trial_resources(spec.resources, cluster, card)
                 if why and why not in log.state.notices:
                     log.record("notice", text=why)
                 shutil.rmtree(directory.path / "ray", ignore_errors=True)  # Ray's notes on an earlier run
@@ -110,11 +106,11 @@ def run_search(
                 with (
                     # MLflow takes seconds of a core, which the first trials want; a base is minutes of work.
                     _tracked(spec, log, listener, at_once=bool(bases)) as tracker,
-                    metered(directory, spec, asks) as meter,
-                    Lifeline(end) as lifeline,
-                    outside_of_ray(lifeline),
+                    exporting(directory, spec, asks) as exporter,
+                    ClusterWatchdog(end) as watchdog,
+                    outside_of_ray(watchdog),
                 ):
-                    desk = DriverContext(log, interrupted, meter, lifeline)
+                    desk = DriverContext(log, interrupted, exporter, watchdog)
                     if all(make_base(config, allotment, desk, stages) for config in bases):
                         tokenise(directory, spec, splits_needed(log.state, again), stages.tokenising(interrupted))
                         _begin(log, spec, cluster, again)
@@ -198,9 +194,9 @@ def _tracked(spec: SearchSpec, log: SearchLog, listener: ProgressListener, at_on
 def _deliver_the_rest(tracker: Tracker, log: SearchLog, files: list[Path]) -> None:
     try:
         if not tracker.close():
-            raise Undelivered(tracker.problem or "it took too long")
+            raise DeliveryFailed(tracker.problem or "it took too long")
         tracker.log_files(files)
-    except Undelivered as error:
+    except DeliveryFailed as error:
         text = f"MLflow has not got everything ({error}); `recur-tune track {log.directory.name}` delivers it."
         log.record("notice", text=text)
 
@@ -211,7 +207,7 @@ def _about(directory: SearchDirectory) -> dict[str, str]:
 
 
 def _tune(
-    spec: SearchSpec, log: SearchLog, allotment: Allotment, desk: DriverContext, again: Again | None = None,
+    spec: SearchSpec, log: SearchLog, allotment: TrialResources, desk: DriverContext, again: Again | None = None,
 ) -> None:  # fmt: skip
     load("recur_tune.search.run.searcher")  # Ray Tune and Optuna
     from recur_tune.search.run.callback import DriverCallback
@@ -225,7 +221,7 @@ def _tune(
         return time.time() > deadline or bool(log.state.fault)
 
     nested = allotment.workers > 1
-    room = Room(spec.resources, allotment.card)
+    room = Capacity(spec.resources, allotment.card)
     shared = SharedCards(allotment.card, lambda: room.gpus) if allotment.card else None
     prices = Prices(allotment.workers)
     searcher = OptunaSearcher(spec, log, prices, is_over, room, proposes=again is None, shared=shared)
@@ -233,14 +229,14 @@ def _tune(
         for trial, seed in again.missing(log.state, spec):
             searcher.repeat(trial, seed, again.split)
     train = train_on_workers if nested else train_in_actor
-    steward = DriverCallback(spec, log, lambda: desk.interrupted() or is_over(), desk.meter, desk.lifeline)
+    steward = DriverCallback(spec, log, lambda: desk.interrupted() or is_over(), desk.exporter, desk.watchdog)
     fit(spec, log, allotment, searcher, train, nested, steward)
 
 
 def fit(
     spec: SearchSpec,
     log: SearchLog,
-    allotment: Allotment,
+    allotment: TrialResources,
     searcher: OptunaSearcher,
     train: Callable[[dict[str, Any]], None],
     nested: bool,
@@ -250,17 +246,17 @@ def fit(
     from ray import tune
 
     from recur_tune.search.run.scheduler import ParetoPruning
-    from recur_tune.sites.ray.placement_groups import NamedPlaces
+    from recur_tune.sites.ray.placement_groups import NamedPlacementGroups
     from recur_tune.sites.ray.process_names import named
 
     name = log.directory.name
 
-    def place(job: dict[str, Any]) -> NamedPlaces:
+    def place(job: dict[str, Any]) -> NamedPlacementGroups:
         if not nested:
-            return NamedPlaces(name, {"CPU": job["cpus"], "GPU": job["gpus"]})
+            return NamedPlacementGroups(name, {"CPU": job["cpus"], "GPU": job["gpus"]})
         # The actor that starts workers only waits.
         worker = {"CPU": job["cpus"] - WAITING_CPU, "GPU": job["gpus"]}
-        return NamedPlaces(name, {"CPU": WAITING_CPU}, *[worker] * job["workers"])
+        return NamedPlacementGroups(name, {"CPU": WAITING_CPU}, *[worker] * job["workers"])
 
     tune.Tuner(
         tune.with_resources(named(train, f"{name}-trial"), place),
@@ -324,7 +320,7 @@ def _write_front(directory: SearchDirectory, spec: SearchSpec, state: SearchStat
     write_text(table, json.dumps(front_rows(state, spec.objectives), indent=2) + "\n")
     files = [table, *draw_front(directory.name, spec, state, directory.path)]
     if found := confirmation(state, spec):
-        from recur_tune.report.confirmed_files import draw_confirmation
+        from recur_tune.report.confirmed_front import draw_confirmation
 
         table = directory.path / "confirmed.json"
         write_text(table, json.dumps(finite(found.rows()), indent=2) + "\n")

@@ -11,9 +11,9 @@ from recur_tune.common.units import format_count
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.directory import SearchLog
 from recur_tune.search.run.base_task import pretrain_on_cluster
-from recur_tune.sites.ray.cluster import Allotment
-from recur_tune.sites.ray.liveness import Lifeline
-from recur_tune.tracking.prometheus.exporter import Meter
+from recur_tune.sites.ray.capacity import TrialResources
+from recur_tune.sites.ray.liveness import ClusterWatchdog
+from recur_tune.tracking.prometheus.exporter import PrometheusExporter
 
 _SECONDS_BETWEEN_LINES = 5.0  # about work that goes on
 
@@ -46,18 +46,18 @@ class DriverContext:
 
     log: SearchLog
     interrupted: Callable[[], bool]
-    meter: Meter
-    lifeline: Lifeline
+    exporter: PrometheusExporter
+    watchdog: ClusterWatchdog
 
     def look(self) -> None:
         """Is the cluster there, did somebody ask for a stop, what is there to tell Prometheus?"""
-        self.lifeline.check()
+        self.watchdog.check()
         if self.interrupted() and not self.log.directory.stop_requested:
             self.log.directory.request_stop()
-        self.meter.tell(self.log.state)
+        self.exporter.export(self.log.state)
 
 
-def make_base(config: TrialConfig, allotment: Allotment, desk: DriverContext, stages: Stages) -> bool:
+def make_base(config: TrialConfig, allotment: TrialResources, desk: DriverContext, stages: Stages) -> bool:
     """Have the cluster pretrain a base for the search; False where somebody asked for a stop first."""
     title = f"pretraining the base {config.base}, once for all searches"
     stages.tell(f"{title} …", share=0.0)

@@ -16,7 +16,7 @@ from typing import Any
 
 from recur_tune.common.loading import load
 from recur_tune.search.run.training_thread import messages_of
-from recur_tune.sites.ray.cluster import WAITING_CPU
+from recur_tune.sites.ray.capacity import WAITING_CPU
 
 _SECONDS_TO_FOLLOW = 5.0  # for the others, when one has raised: the first to say so may only have lost its peer
 _STEP = timedelta(minutes=30)  # the longest that workers wait for each other

@@ -1,9 +1,9 @@
-"""`ray` as on a command line, in a third of its time: without the commands of Ray Serve, of its jobs and of its states.
+"""The `ray` command in a third of its time: without the subcommands of Ray Serve, jobs and states.
 
     python -m recur_tune.sites.ray.command start --head
 
-Nobody asks for these here, and what they import (FastAPI, pandas) takes 1.5 s of a processor, on every node, whenever
-Ray starts there. `ray` goes without a command whose module cannot be imported.
+They are not needed here, and their imports (FastAPI, pandas) take 1.5 s of a core whenever Ray starts on a node. `ray`
+skips a subcommand whose module cannot be imported.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ _LEFT_OUT = ("ray.serve.scripts", "ray.dashboard.modules.job.cli", "ray.util.sta
 
 
 def main() -> None:
-    """Do what the arguments say."""
-    sys.modules.update(dict.fromkeys(_LEFT_OUT))  # type: ignore[arg-type]  # whoever imports None has an ImportError
+    """Run `ray` with these arguments."""
+    sys.modules.update(dict.fromkeys(_LEFT_OUT))  # type: ignore[arg-type]  # an entry of None raises ImportError
     from ray.scripts.scripts import main as ray
 
     ray()

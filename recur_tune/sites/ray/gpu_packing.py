@@ -1,7 +1,7 @@
-"""Bin packing of trials onto GPUs: a trial asks for as many eighths of a card as its predicted memory needs.
+"""Bin packing of trials onto GPUs: a trial requests as many eighths of a GPU as its predicted memory needs.
 
-Eighths rather than bytes, since Ray Tune gives an actor to the next trial only where both ask for the same: among few
-sizes that happens often, and a new process has torch to load first.
+Eighths and not bytes, since Ray Tune reuses an actor only for a trial with the same request. With few sizes that is
+frequent, and it saves loading torch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any
 
 from recur_tune.common.units import format_size
 
-PARTS = 8  # of a card, and so the most trials on it; eight short ones have nearly filled an H200
-# Seven processes on an H200 have held in the median what was predicted for them and CUDA's own; a quarter more is for
-# what torch keeps and does not use, which it gives back at its bound.
+PARTS = 8  # of a GPU, and so the most trials on it; eight short ones nearly fill an H200
+# Seven processes on an H200 held, in the median, the predicted memory and CUDA's context. A quarter more is for torch's
+# cache, which torch frees at its limit.
 MARGIN = 1.25
-CONTEXT = 2**30  # bytes that CUDA takes for a process beside its tensors
+CONTEXT = 2**30  # bytes of CUDA's context in a process
 
 _SECONDS_TO_TELL = 60.0
 
@@ -30,17 +30,18 @@ class Card:
     memory: int
 
     def parts(self, predicted: float | None) -> int:
-        """Eighths for a trial of so many predicted bytes; all of them where nobody knows, or they hardly suffice."""
+        """Eighths for a trial of so many predicted bytes; all of them where that is not known."""
         if predicted is None:
             return PARTS
         return min(PARTS, max(1, math.ceil((predicted * MARGIN + CONTEXT) * PARTS / self.memory)))
 
     def tensors_share(self, parts: int) -> float | None:
-        """What torch may take of the card in a process that has so many parts; None where it has the card alone."""
+        """Share of the GPU's memory that torch may use in a process with so many parts; None where it has the GPU
+        alone."""
         return None if parts == PARTS else parts / PARTS - CONTEXT / self.memory
 
     def why(self, at_most: int) -> str:
-        """How many trials share a card and why, in a line."""
+        """How many trials share a GPU and why, in a line."""
         fits = (self.memory / PARTS - CONTEXT) / MARGIN
         held = f"{format_size(fits)} of predicted memory" if fits > 0 else "no trial"
         cores = "" if at_most >= PARTS else ", for want of cores"
@@ -51,10 +52,10 @@ class Card:
 
 
 def takes_another(cards: int, running: Iterable[int], waiting: Iterable[int]) -> bool:
-    """Whether everyone who waits is sure of a place on one of the cards, given what all take of them.
+    """Whether every waiting trial is sure to fit on one of the cards, given what all trials take.
 
-    Whoever asks for another only then lets nobody past one that does not fit yet: cards empty until it does. One of p
-    parts finds no place only where every card has fewer than p left.
+    Proposing another trial only then prevents starvation: a large one that does not fit yet is not overtaken. A trial
+    of p parts does not fit only where every card has fewer than p left.
     """
     waiting = list(waiting)
     load = sum(running) + sum(waiting)
@@ -62,7 +63,7 @@ def takes_another(cards: int, running: Iterable[int], waiting: Iterable[int]) ->
 
 
 def smallest_card(nodes: Iterable[dict[str, Any]]) -> Card | None:
-    """Of the cluster's nodes, as Ray lists them, by NVIDIA's own tool on each; None where one of them does not know."""
+    """The smallest GPU of the cluster's nodes, by nvidia-smi on each; None where a node does not know."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -73,13 +74,13 @@ def smallest_card(nodes: Iterable[dict[str, Any]]) -> Card | None:
     ]
     try:
         told: list[list[int]] = ray.get(answers, timeout=_SECONDS_TO_TELL)
-    except ray.exceptions.RayError:  # a node that is leaving, or too busy to say
+    except ray.exceptions.RayError:  # a node that leaves or is too busy
         return None
     return Card(min(min(cards) for cards in told)) if told and all(told) else None
 
 
 def bytes_of_cards() -> list[int]:
-    """On a node: each card's memory; none where one is not whole (MIG), since the tool tells the whole one's."""
+    """Memory of each GPU of this node; none where one is split (MIG), since nvidia-smi reports the whole GPU."""
     words = ["nvidia-smi", "--query-gpu=memory.total,mig.mode.current", "--format=csv,noheader,nounits"]
     try:
         said = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS_TO_TELL / 2, check=True).stdout

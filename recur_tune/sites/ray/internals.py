@@ -1,7 +1,6 @@
-"""What Ray does not promise and a search needs: each name of Ray's that may change without notice stands here alone.
+"""Ray's private names that a search needs, which may change without notice.
 
-Those that its command line goes without stand in `ray_command.py`. `tests/sites/ray/test_internals.py` says which of
-them has changed.
+`command.py` has those that the command line skips. `tests/sites/ray/test_internals.py` fails when one has changed.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ if TYPE_CHECKING:
 
 
 def set_process_title(title: str) -> None:
-    """Call this process so in `top`; Ray has the function, since it calls its own processes."""
+    """Set this process's title in `top`, by the function that Ray has for its own processes."""
     from ray._raylet import setproctitle  # type: ignore[attr-defined]
 
     setproctitle(title)
 
 
 def print_no_messages() -> None:
-    """Let Ray print nothing on stdout, which is for what was asked for; `log_to_driver` is about workers alone.
+    """Keep Ray from printing on stdout, which is for results; `log_to_driver` covers workers alone.
 
-    When a raylet dies, a thread in every driver prints the last lines of its log there.
+    When a raylet dies, a thread of the driver prints the end of its log there.
     """
     from ray._private import worker
 
@@ -39,7 +38,7 @@ def print_no_messages() -> None:
 
 
 def drain_command(address: str, node: str, reason: str, seconds: float) -> list[str]:
-    """The words that let a node take nothing new; the command is hidden, and has no function beside it."""
+    """The command that drains a node; it is hidden, and Ray has no function for it."""
     return [
         sys.executable, "-m", ray_command.__name__, "drain-node", f"--address={address}", f"--node-id={node}",
         "--reason=DRAIN_NODE_REASON_PREEMPTION", f"--reason-message={reason}",
@@ -48,17 +47,17 @@ def drain_command(address: str, node: str, reason: str, seconds: float) -> list[
 
 
 def optuna_study(search: Any) -> Any:
-    """The study that Ray's OptunaSearch asks."""
+    """The Optuna study of Ray's OptunaSearch."""
     return search._ot_study
 
 
 def allow_another_failure(trial: Trial) -> None:
-    """What comes next is none of the trial's own."""
+    """Do not count the next failure against the trial."""
     trial.max_failures += 1
 
 
 def allow_no_failure(trial: Trial) -> None:
-    """Do not try it again."""
+    """Do not retry the trial."""
     trial.max_failures = 0
 
 
@@ -67,7 +66,7 @@ def last_failure(trial: Trial) -> str:
     if not trial.error_file or not Path(trial.error_file).exists():
         return ""
     lines = Path(trial.error_file).read_text().rpartition("Failure # ")[2].splitlines()[1:]
-    # What Ray has to say stands at the top; what Python raised, below the frames of a traceback, which are indented.
+    # Ray's own message is the first line; an exception follows the traceback's indented frames.
     frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
     below = lines[frames[-1] + 1 :] if frames else lines
     return next((line[:200] for line in below if line.strip() and not line.startswith(" ")), "no reason given")

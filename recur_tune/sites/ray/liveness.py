@@ -1,8 +1,7 @@
-"""Noticing that the cluster is gone: Ray's own calls would wait for it, a minute each or for ever.
+"""Liveness of the cluster: a watchdog notices that it is gone, since Ray's own calls would hang.
 
-When Ray's global control store (GCS) dies, whoever asks it anything is stuck in Ray, and after a minute Ray ends the
-process with words of its own. So a thread looks at the store's port alone. Whoever still runs is told and leaves; where
-nobody listens in time, the thread has the last word itself.
+When Ray's global control store (GCS) dies, every call to it hangs, and after a minute Ray ends the process. So a thread
+probes the store's port. The main thread is told and leaves; where it is stuck in a call, the watchdog ends the process.
 """
 
 from __future__ import annotations
@@ -16,35 +15,35 @@ from typing import Self
 from recur_tune.common.errors import Paused
 from recur_tune.common.throttle import Every
 
-_SECONDS_BETWEEN_LOOKS = 2.0
-_PATIENCE = 3  # looks in a row without an answer
+_SECONDS_BETWEEN_PROBES = 2.0
+_PATIENCE = 3  # probes in a row without an answer
 _SECONDS_TO_LEAVE = 5.0
 
 
 class ClusterLost(Paused):
-    """The cluster that a search ran on is gone: worth another try."""
+    """The cluster of a search is gone; another try may succeed."""
 
 
-class Gone(BaseException):
-    """The same inside Ray Tune, which answers every Exception by asking the cluster to end the trials."""
+class ClusterGone(BaseException):
+    """The same inside Ray Tune, which handles every Exception with a call to the cluster, and would hang."""
 
 
-class Lifeline:
-    """Looks at the cluster that this process is connected to, for as long as the block lasts.
+class ClusterWatchdog:
+    """Probes the cluster that this process is connected to, until the block ends.
 
     Args:
-        last_words: Called from a thread when the cluster is gone and the block does not end; it should end the process.
+        on_stuck: Called from a thread when the cluster is gone and the block hangs; it should end the process.
     """
 
-    def __init__(self, last_words: Callable[[ClusterLost], None]) -> None:
+    def __init__(self, on_stuck: Callable[[ClusterLost], None]) -> None:
         import ray
 
         context = ray.get_runtime_context()
         self.address, self.node = context.gcs_address, context.get_node_id()
-        self.last_words, self.due = last_words, Every(_SECONDS_BETWEEN_LOOKS, at_once=False)
+        self.on_stuck, self.due = on_stuck, Every(_SECONDS_BETWEEN_PROBES, at_once=False)
         self.without_node = 0
         self.left, self.lost = threading.Event(), threading.Event()
-        self.thread = threading.Thread(target=self._look, name="lifeline", daemon=True)
+        self.thread = threading.Thread(target=self._look, name="watchdog", daemon=True)
 
     def __enter__(self) -> Self:
         self.thread.start()
@@ -55,15 +54,15 @@ class Lifeline:
 
     @property
     def loss(self) -> ClusterLost:
-        """What there is to say."""
+        """The exception to raise outside Ray Tune."""
         return _loss(self.address)
 
     def check(self) -> None:
-        """Raise when the cluster is gone, or this process's own node of it."""
+        """Raise if the cluster is gone, or this process's node of it."""
         if not self.lost.is_set() and self.due():
             self.without_node = 0 if self._has_node() else self.without_node + 1
         if self.lost.is_set() or self.without_node >= _PATIENCE:
-            raise Gone
+            raise ClusterGone
 
     def _has_node(self) -> bool:
         import ray
@@ -74,20 +73,20 @@ class Lifeline:
         if falls_silent(self.address, self.left):
             self.lost.set()
             if not self.left.wait(_SECONDS_TO_LEAVE):
-                self.last_words(self.loss)
+                self.on_stuck(self.loss)
 
 
 @contextmanager
-def while_connecting(address: str | None, last_words: Callable[[ClusterLost], None]) -> Iterator[None]:
-    """Look at HOST:PORT while Ray connects to it: it waits for minutes for a store that has died meanwhile.
+def while_connecting(address: str | None, on_stuck: Callable[[ClusterLost], None]) -> Iterator[None]:
+    """Probe HOST:PORT while Ray connects: Ray would wait minutes for a store that dies meanwhile.
 
-    A cluster of our own has no address yet, and `auto` is known to Ray alone: there Ray's patience counts.
+    A local cluster has no address yet, and `auto` is known to Ray alone: these have Ray's own timeout.
     """
     connected = threading.Event()
 
     def look() -> None:
         if address and falls_silent(address, connected) and not connected.wait(_SECONDS_TO_LEAVE):
-            last_words(_loss(address))
+            on_stuck(_loss(address))
 
     if address and ":" in address:
         threading.Thread(target=look, name="connecting", daemon=True).start()
@@ -98,10 +97,10 @@ def while_connecting(address: str | None, last_words: Callable[[ClusterLost], No
 
 
 def falls_silent(address: str, left: threading.Event) -> bool:
-    """Whether nobody listens at HOST:PORT any more; no where somebody did until the caller had left."""
+    """Wait until HOST:PORT stops answering: True; False if the caller leaves before."""
     unanswered = 0
     while unanswered < _PATIENCE:
-        if left.wait(_SECONDS_BETWEEN_LOOKS):
+        if left.wait(_SECONDS_BETWEEN_PROBES):
             return False
         unanswered = 0 if answers(address) else unanswered + 1
     return True
@@ -112,7 +111,7 @@ def _loss(address: str) -> ClusterLost:
 
 
 def answers(address: str) -> bool:
-    """Whether somebody listens at HOST:PORT."""
+    """Whether HOST:PORT accepts connections."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=2).close()
@@ -122,9 +121,9 @@ def answers(address: str) -> bool:
 
 
 @contextmanager
-def outside_of_ray(lifeline: Lifeline) -> Iterator[None]:
-    """What is raised within Ray Tune because the cluster is gone, in our own words."""
+def outside_of_ray(watchdog: ClusterWatchdog) -> Iterator[None]:
+    """Turn `ClusterGone` into `ClusterLost` outside Ray Tune."""
     try:
         yield
-    except Gone:
-        raise lifeline.loss from None
+    except ClusterGone:
+        raise watchdog.loss from None

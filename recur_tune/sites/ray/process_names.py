@@ -1,4 +1,4 @@
-"""What the parts of a search are called where one looks at a cluster: Ray's dashboard, `top`, `nvidia-smi`."""
+"""Names of a search's processes in Ray's dashboard, `top` and `nvidia-smi`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from recur_tune.sites.ray.internals import set_process_title
 
 
 def trial_name(folder: Path) -> str:
-    """The trial as people call it, from its folder in its search."""
+    """A trial's name with its search's, from its folder."""
     return f"{folder.parent.parent.name}-T{folder.name}"
 
 
 def named(train: Callable[[dict[str, Any]], None], name: str) -> Callable[[dict[str, Any]], None]:
-    """The same function by another name, which Ray gives to the actors that run it."""
+    """The same function under another name, which Ray gives to its actors."""
 
     def trial(config: dict[str, Any]) -> None:
         train(config)
@@ -25,5 +25,5 @@ def named(train: Callable[[dict[str, Any]], None], name: str) -> Callable[[dict[
 
 
 def call_this_process(name: str) -> None:
-    """Ray calls its processes by the method that they run; people look for a trial."""
+    """Name this process after a trial; Ray names processes after the method that they run."""
     set_process_title(f"ray::{name}")

@@ -1,4 +1,4 @@
-"""Ray in a process that has its own mind about SIGTERM."""
+"""SIGTERM in a process that uses Ray: our handler survives ray.init and ray.shutdown."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def own_sigterm() -> Iterator[None]:
-    """To be put around `ray.init` and `ray.shutdown`: whoever handled SIGTERM before handles it afterwards.
+    """Restore the handler of SIGTERM after `ray.init` or `ray.shutdown`.
 
-    The first takes it for itself, to exit at once, and once more below Python, to print a stack. The second leaves
-    nobody there, which Python does not notice.
+    `ray.init` installs handlers that exit at once and print a stack; `ray.shutdown` removes the handler below Python.
     """
     ours = signal.getsignal(signal.SIGTERM)
     try:

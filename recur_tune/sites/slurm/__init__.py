@@ -1,5 +1,5 @@
 """Searches inside SLURM allocations.
 
-On the login node: a site's profile becomes a job script, and the queue is asked. In the allocation: a Ray cluster
-comes up node by node and a search runs on it as on any other. Both meet in the search directory's folder `slurm`.
+On the login node: profile -> job script -> queue. In the allocation: a Ray cluster starts node by node, and the search
+runs on it. Both share the search directory's folder `slurm`.
 """

@@ -1,4 +1,4 @@
-"""What SLURM granted: never what the node has, of which others use the rest."""
+"""An allocation's nodes, and what SLURM granted on them: other jobs use the rest of a node."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import psutil
 from recur_tune.common.errors import UserError
 from recur_tune.sites.slurm import queue
 
-_PORTS = range(20_000, 32_768)  # between those of Ray's workers and those that Linux gives to who asks for any
-_PORTS_OF_A_JOB = 16  # it takes nine on its first node, fewer on others
+_PORTS = range(20_000, 32_768)  # between the ports of Ray's workers and Linux's ephemeral ports
+_PORTS_OF_A_JOB = 16  # nine on the first node, fewer on others
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Allocation:
 
     @classmethod
     def current(cls) -> Allocation:
-        """As SLURM's variables tell it."""
+        """From SLURM's environment variables."""
         job, nodes = os.environ.get("SLURM_JOB_ID"), os.environ.get("SLURM_JOB_NODELIST")
         if not job or not nodes:
             raise UserError("slurm: this is not inside an allocation; get one with salloc, or name a profile.")
@@ -48,7 +48,7 @@ class Grant:
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str]) -> Grant:
-        """As a step on this node is told."""
+        """From the environment of a step on this node."""
         cpus = int(variables.get("SLURM_CPUS_ON_NODE") or variables.get("SLURM_CPUS_PER_TASK") or 1)
         megabytes = int(variables.get("SLURM_MEM_PER_NODE") or 0)
         if not megabytes and variables.get("SLURM_MEM_PER_CPU"):
@@ -57,7 +57,7 @@ class Grant:
 
 
 def _gpus(variables: Mapping[str, str]) -> int:
-    """Visible devices may be numbers, UUIDs or slices of a GPU; only how many there are matters here."""
+    """How many devices are visible; they may be numbers, UUIDs or slices of a GPU."""
     for name in ("CUDA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS", "GPU_DEVICE_ORDINAL"):
         listed = variables.get(name)
         if listed is not None and listed != "NoDevFiles":
@@ -97,7 +97,7 @@ def interface_of(address: str) -> str | None:
 
 
 def _address_towards(host: str) -> str | None:
-    """The address that the kernel would send from; nothing is sent."""
+    """The source address that the kernel would use; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, 9))
@@ -107,10 +107,10 @@ def _address_towards(host: str) -> str | None:
 
 
 def free_ports(count: int, job: int) -> list[int]:
-    """Ports that nobody on this node listens on; all are held while the next is found, so that they differ.
+    """Free ports of this node; each is held while the next is found, so that they differ.
 
-    Between the choice and their use lie seconds, in which Ray's own processes ask the kernel for further ports and
-    another job may start here. So none of the kernel's, and every job has a place of its own to begin.
+    Seconds pass before they are used, in which Ray asks the kernel for further ports and another job may start here. So
+    they are no ephemeral ports, and every job starts at another number.
     """
     with ExitStack() as held:
         ports: list[int] = []

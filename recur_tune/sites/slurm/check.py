@@ -1,7 +1,7 @@
-"""Trying a site before a search depends on it: a short job on which every node looks around.
+"""Check of a site: a short job in which every node probes network, storage, locks, scratch and GPUs.
 
-On the login node `look_at` submits it and reads what it wrote; in the allocation `main` runs on the first node and
-starts itself, as a witness, on all of them.
+On the login node `look_at` submits it and reads its findings. In the allocation `main` runs on the first node and
+starts itself on every node, where it calls `probe_node`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import write_text
 from recur_tune.common.parsing import parse, read_yaml, write_yaml
-from recur_tune.search.record import lease as lock
+from recur_tune.search.record import lease
 from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.allocation import Allocation, Grant, free_ports, own_address
 from recur_tune.sites.slurm.folder import tail
@@ -32,14 +32,14 @@ from recur_tune.sites.slurm.profile import Profile
 from recur_tune.sites.slurm.steps import step_on
 from recur_tune.sites.slurm.submit import file_system
 
-_SECONDS_FOR_WITNESSES = 40.0
+_SECONDS_TO_PROBE = 40.0
 _LENGTH = 60.0  # of the job
-_LEASE, _FLOCK = "lease", "flock"  # what the first node holds while the others look
+_LEASE, _FLOCK = "lease", "flock"  # locks that the first node holds while the nodes probe
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at on one node."""
+    """The result of one probe on one node."""
 
     node: str
     what: str
@@ -51,7 +51,7 @@ class Finding:
 
 
 def look_at(profile: Profile, results: Path, say: Callable[[str], None]) -> list[Finding]:
-    """Submit the job, wait for it and give what it found; the folder that it used is removed."""
+    """Submit the job, wait for it and return its findings; its folder is removed."""
     results.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".check-", dir=results))
     try:
@@ -73,32 +73,32 @@ def _await_findings(profile: Profile, folder: Path, job: int, say: Callable[[str
     while not (folder / "findings.json").exists():
         found = queue.find([job]).get(job)
         if found is None or not (found.is_waiting or found.is_running):
-            time.sleep(1)  # files take a moment through a network file system
+            time.sleep(1)  # a network file system shows files late
             if (folder / "findings.json").exists():
                 break
             log = folder / f"job-{job}.log"
             said = tail(log) if log.exists() else f"it left no log in {folder}: do the nodes share that folder?"
-            raise UserError(f"slurm: the job ended as {found.state if found else 'unknown'} without a word; {said}")
+            raise UserError(f"slurm: the job ended as {found.state if found else 'unknown'} without findings; {said}")
         if found.state != told:
             say(str(found))
             told = found.state
         time.sleep(0.5)
     findings = [Finding(**one) for one in json.loads((folder / "findings.json").read_text())]
-    # What the first node wrote has arrived here, or we would not read it.
+    # The findings were read here, so the login node shares the storage.
     return [*findings, Finding("login", "storage", True, f"sees what the nodes write in {folder.parent}")]
 
 
 def main() -> None:
-    """In the allocation: everybody looks around, the first node writes down what they saw."""
+    """In the allocation: run the probes on all nodes, and write their findings."""
     folder = Path(sys.argv[1])
     if len(sys.argv) > 2:
-        witness(folder, sys.argv[2], sys.argv[3])
+        probe_node(folder, sys.argv[2], sys.argv[3])
         return
     allocation = Allocation.current()
     profile = parse(Profile, read_yaml(folder / "profile.yaml"))
     [port] = free_ports(1, allocation.job)
     with (
-        socket.create_server(("", port), backlog=len(allocation.nodes)), lock.held(folder / _LEASE),
+        socket.create_server(("", port), backlog=len(allocation.nodes)), lease.held(folder / _LEASE),
         (folder / _FLOCK).open("w") as kernels,
     ):  # fmt: skip
         with suppress(OSError):
@@ -106,7 +106,7 @@ def main() -> None:
         address = f"{own_address(profile.interface, queue.controller())}:{port}"
         program = [sys.executable, "-m", "recur_tune.sites.slurm.check", str(folder)]
         steps = [subprocess.Popen([*step_on(node), *program, node, address]) for node in allocation.nodes]
-        deadline = time.monotonic() + _SECONDS_FOR_WITNESSES
+        deadline = time.monotonic() + _SECONDS_TO_PROBE
         while time.monotonic() < deadline and any(step.poll() is None for step in steps):
             time.sleep(0.2)
     findings = [finding for node in allocation.nodes for finding in _findings_of(folder, node)]
@@ -120,8 +120,8 @@ def _findings_of(folder: Path, node: str) -> list[dict[str, object]]:
         return [vars(Finding(node, "storage", False, f"wrote nothing into {folder}: does it share that folder?"))]
 
 
-def witness(folder: Path, node: str, first: str) -> None:
-    """On one node: look, and write down what is seen."""
+def probe_node(folder: Path, node: str, first: str) -> None:
+    """On one node: run all probes and write the findings."""
     profile = parse(Profile, read_yaml(folder / "profile.yaml"))
     findings = [
         _network(node, profile, first), _locks(node, folder), _granted(node, profile), _scratch(node, profile),
@@ -141,11 +141,11 @@ def _network(node: str, profile: Profile, first: str) -> Finding:
 
 
 def _locks(node: str, folder: Path) -> Finding:
-    """What kind of file system the results lie on, and whether a lock that the first node holds is seen from here."""
+    """The results' file system, and whether the first node's lease is seen here."""
     kind = file_system(folder)
-    if not lock.is_held(folder / _LEASE):
-        return Finding(node, "locks", False, f"{kind}: a search that runs on the first node seems not to run from here")
-    return Finding(node, "locks", True, f"{kind}: a search's lock holds between nodes; {_flock(folder / _FLOCK)}")
+    if not lease.is_held(folder / _LEASE):
+        return Finding(node, "locks", False, f"{kind}: the lease of a search on the first node is not seen here")
+    return Finding(node, "locks", True, f"{kind}: a search's lease holds between nodes; {_flock(folder / _FLOCK)}")
 
 
 def _flock(file: Path) -> str:
@@ -178,7 +178,7 @@ def _scratch(node: str, profile: Profile) -> Finding:
 
 
 def _gpus(node: str, profile: Profile) -> Finding | None:
-    """What torch really sees; only where GPUs were asked for."""
+    """GPUs that torch sees; only where the profile requests some."""
     if not profile.gpus_per_node:
         return None
     import torch

@@ -1,4 +1,4 @@
-"""Leaving a running search in order: the trials on these nodes save themselves and go elsewhere."""
+"""Drain: nodes leave a running search; their trials are saved and move to other nodes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from recur_tune.sites.ray.internals import drain_command
 from recur_tune.sites.ray.sigterm import own_sigterm
 from recur_tune.sites.slurm.folder import Head, SlurmFolder
 
-_SECONDS_KEPT_BACK = 20.0  # of the warning time, for Ray to go
+_SECONDS_KEPT_BACK = 20.0  # of the warning time, for Ray to stop
 
 
 def drain(folder: SlurmFolder, head: Head, nodes: Collection[str], warning: float, hurried: Callable[[], bool]) -> None:
-    """Send nothing new to these nodes, which have `warning` seconds left, and wait until no trial trains there."""
+    """Drain these nodes, which have `warning` seconds left, and wait until no trial runs there."""
     seconds = max(5.0, warning - _SECONDS_KEPT_BACK)
     deadline = time.monotonic() + seconds
     for identity in _ray_nodes(head, nodes):

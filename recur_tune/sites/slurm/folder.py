@@ -1,12 +1,12 @@
-"""The folder `slurm` of a search directory: where the login node and the allocations meet.
+"""The folder `slurm` of a search directory, shared by the login node and the allocations.
 
 profile.yaml     the site, as the search was submitted with
 job.sh           the script
 jobs.jsonl       every job that was submitted for the search, and every allocation that began
-token            the Ray cluster's password, for its owner's eyes
+token            the Ray cluster's token, readable by its owner alone
 head.json        where the Ray cluster is, while there is one
-job-7.log        what job 7 said
-logs/7/n1/       what Ray said there
+job-7.log        output of job 7
+logs/7/n1/       Ray's logs of its node n1
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Head:
 
 @dataclass(frozen=True)
 class SlurmFolder:
-    """What the jobs of one search share."""
+    """Files that the jobs of one search share."""
 
     search: SearchDirectory
 
@@ -56,7 +56,7 @@ class SlurmFolder:
         return (self.path / "profile.yaml").exists()
 
     def create(self, profile: Profile) -> None:
-        """Make it, or let the search go on with another profile."""
+        """Create it, or replace the profile."""
         self.path.mkdir(exist_ok=True)
         write_yaml(self.path / "profile.yaml", profile.model_dump())
         self.renew_token()
@@ -72,13 +72,13 @@ class SlurmFolder:
         return self.path / "token"
 
     def renew_token(self) -> None:
-        """A password that nobody has ever seen; it is born unreadable for others."""
+        """Write a new token; the file is never readable by other users."""
         self.token.unlink(missing_ok=True)
         with open(os.open(self.token, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
             file.write(secrets.token_hex(32))
 
     def environment(self) -> dict[str, str]:
-        """Variables with which Ray lets a process in; they name the token's file, never the token."""
+        """Variables that authenticate with Ray; they name the token's file, never the token."""
         return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(self.token)}
 
     @property
@@ -90,22 +90,22 @@ class SlurmFolder:
             return None
 
     def publish(self, head: Head) -> None:
-        """Say where the cluster is; readers see all of it or nothing."""
+        """Publish the cluster's addresses, atomically."""
         write_text(self.path / "head.json", json.dumps(asdict(head)))
 
     def withdraw(self) -> None:
-        """The cluster is gone."""
+        """Remove the published addresses."""
         (self.path / "head.json").unlink(missing_ok=True)
 
     def note(self, job: int, kind: str, **more: Any) -> None:
-        """Remember a job: `search` and `grow` were submitted, `begun` is an allocation that has started, `over` the
-        last of a search."""
+        """Record an event of a job: `search` and `grow` were submitted, `begun` is an allocation that has started,
+        `over` the last one of a search."""
         append_line(
             self.path / "jobs.jsonl", json.dumps({"time": round(time.time(), 3), "job": job, "kind": kind, **more})
         )
 
     def notes(self) -> Iterator[dict[str, Any]]:
-        """All of them, the oldest first."""
+        """All recorded events, the oldest first."""
         file = self.path / "jobs.jsonl"
         if file.exists():
             with reading(file):
@@ -116,17 +116,17 @@ class SlurmFolder:
         return list(dict.fromkeys(note["job"] for note in self.notes() if note["kind"] in kinds))
 
     def note_submitted(self, job: int, nodes: int, command: Sequence[str] = ("resume",)) -> None:
-        """A user has asked for the search, here: what its space names by a relative path is seen from here."""
+        """Record a user's submission with its working directory, to which paths of the space are relative."""
         self.note(job, "search", by="user", nodes=nodes, cwd=os.getcwd(), command=list(command))
 
     @property
     def working_directory(self) -> str:
-        """Where the user was who last asked for the search."""
+        """Working directory of the last submission."""
         return self._asked("cwd", "/")
 
     @property
     def command(self) -> list[str]:
-        """What an allocation shall run, to be followed by the search's name."""
+        """The command that an allocation runs, before the search's name."""
         return self._asked("command", ["resume"])
 
     def _asked(self, what: str, default: Any) -> Any:
@@ -134,7 +134,7 @@ class SlurmFolder:
 
     @property
     def allocations_used(self) -> int:
-        """How many allocations in a row the search has had since somebody asked for it."""
+        """Allocations since the user's last submission."""
         used = 0
         for note in self.notes():
             if note["kind"] == "search" and note.get("by") == "user":
@@ -149,13 +149,13 @@ class SlurmFolder:
         return not kinds or kinds[-1] == "over"
 
     def living_jobs(self) -> list[tuple[str, queue.QueuedJob]]:
-        """What SLURM has of this search now, with the kind of each."""
+        """The search's jobs that run or wait, with the kind of each."""
         kinds = {note["job"]: note["kind"] for note in self.notes() if note["kind"] in ("search", "grow")}
         found = queue.find(kinds).values()
         return [(kinds[job.number], job) for job in found if job.is_running or job.is_waiting]
 
     def log(self, job: int) -> Path:
-        """What a job has said."""
+        """The log of a job."""
         return self.path / f"job-{job}.log"
 
     def ray_logs(self, job: int, node: str) -> Path:

@@ -1,10 +1,9 @@
-"""What runs in an allocation: a Ray cluster over its nodes and the search on it, or nodes that join a search elsewhere.
+"""The job of an allocation: a Ray cluster on its nodes with the search, or nodes that join a running search.
 
     python -m recur_tune.sites.slurm.job SEARCH_DIRECTORY host | here | guest SECONDS_OF_WARNING
 
-The warning before the time limit (SIGUSR1) saves the trials and sends the job back to the queue; SIGTERM, which is
-SLURM's last word, saves what it can. Whatever is lost beyond that, the next allocation goes on from the search
-directory.
+SIGUSR1, the warning before the time limit, saves the trials and requeues the job. SIGTERM saves what it can in seconds.
+The next allocation resumes from the search directory.
 """
 
 from __future__ import annotations
@@ -21,31 +20,31 @@ from pathlib import Path
 from types import FrameType
 
 from recur_tune.common.errors import Paused, UserError
-from recur_tune.search.record import lease as lock
+from recur_tune.search.record import lease
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.tracking_place import is_server, tracking_uri
 from recur_tune.sites.ray.cluster import check_reachable
 from recur_tune.sites.slurm.allocation import Allocation
 from recur_tune.sites.slurm.drain import drain
 from recur_tune.sites.slurm.folder import Head, SlurmFolder
+from recur_tune.sites.slurm.requeue import requeue_or_resubmit, say
 from recur_tune.sites.slurm.steps import EndedEarly, Steps
-from recur_tune.sites.slurm.succession import go_on, say
 from recur_tune.tracking.mlflow.server import private_server
 
 _ENDED, _FAILED, _INTERRUPTED = 0, 1, 130  # exit codes of `recur-tune resume`: finished or paused, a fault, at once
-_SECONDS_BETWEEN_QUESTIONS = 3.0  # to the queue, which everybody asks
-_SECONDS_TO_SAVE = 4.0  # after SIGTERM; SIGKILL follows in half a minute, or sooner where a site has said so
+_SECONDS_BETWEEN_POLLS = 3.0  # between questions to SLURM, which all users share
+_SECONDS_TO_SAVE = 4.0  # after SIGTERM; SIGKILL follows in half a minute, or sooner on some sites
 
 
 @dataclass
 class Signals:
-    """What SLURM has said so far."""
+    """Signals that SLURM has sent so far."""
 
     warned: bool = False
     ended: bool = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """Remember it; who is at work looks now and then."""
+        """Record a signal; the main loop polls."""
         self.warned |= number == signal.SIGUSR1
         self.ended |= number != signal.SIGUSR1
         say(f"SLURM sent {signal.Signals(number).name}")
@@ -57,7 +56,7 @@ class Signals:
 
 
 def main() -> None:
-    """Be what the second word says."""
+    """Run as host or guest, as the second argument says."""
     path, part = Path(sys.argv[1]), sys.argv[2]
     signals = Signals()
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
@@ -71,15 +70,15 @@ def main() -> None:
     try:
         if part == "guest":
             with suppress(EndedEarly):
-                visit(folder, Allocation.current(), signals, warning=float(sys.argv[3]))
+                lend_nodes(folder, Allocation.current(), signals, warning=float(sys.argv[3]))
         else:
-            host(folder, Allocation.current(), signals, may_go_on=part == "host")
+            run_host(folder, Allocation.current(), signals, may_requeue=part == "host")
     except UserError as error:
         sys.exit(f"recur-tune: {error}")
 
 
-def host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_go_on: bool) -> None:
-    """Run the search on all nodes; what is left to do then goes to another allocation."""
+def run_host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_requeue: bool) -> None:
+    """Run the search on all nodes, and requeue the job if it is not finished."""
     say(f"job {allocation.job} on {', '.join(allocation.nodes)}")
     folder.note(allocation.job, "begun", nodes=list(allocation.nodes))
     folder.withdraw()
@@ -94,7 +93,7 @@ def host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_go_o
             say(f"Ray is up on {len(allocation.nodes)} nodes at {head.address}")
             with _mlflow(folder, head):
                 code = _run_search(folder, head, signals)
-            folder.withdraw()  # before the nodes go: who looks for the cluster must not find a dying one
+            folder.withdraw()  # before the nodes stop, so that no guest joins a cluster that ends
     except EndedEarly:
         say("the allocation ends before all nodes are up")
         code = None
@@ -104,18 +103,18 @@ def host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_go_o
     finally:
         folder.withdraw()
     if signals.ended:
-        return  # SLURM knows whether it comes back
-    by_somebody = code in (_ENDED, _INTERRUPTED) and not signals.warned
+        return  # SLURM decides whether to requeue
+    by_user = code in (_ENDED, _INTERRUPTED) and not signals.warned
     done = code is not None and folder.search.state().status == "finished"
-    if by_somebody or done or code == UserError.exit_code:
+    if by_user or done or code == UserError.exit_code:
         folder.note(allocation.job, "over")
         sys.exit(UserError.exit_code if code == UserError.exit_code else 0)
-    go_on(folder, allocation.job, may_go_on)
+    requeue_or_resubmit(folder, allocation.job, may_requeue)
 
 
 def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
     search = folder.search
-    _outwait_the_dead(search, signals)
+    _await_lease_expiry(search, signals)
     words = [*folder.command, search.name, "--results", str(search.path.parent), "--address", head.address]
     process = subprocess.Popen(
         [sys.executable, "-m", "recur_tune.cli.main", *words], stdin=subprocess.DEVNULL, cwd=folder.working_directory
@@ -123,26 +122,26 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
     told = False
     while process.poll() is None and not signals.ended:
         if signals.warned and not told:
-            process.send_signal(signal.SIGINT)  # trials save themselves
+            process.send_signal(signal.SIGINT)  # saves the trials
             told = True
         time.sleep(0.2)
     if signals.ended:
         _end(process, search)
-    search.release_for_the_dead()  # where it was killed: from the login node nobody could tell
+    search.release_for_the_dead()  # if it was killed, which the login node cannot see
     if signals.ended:
         return process.returncode
     if process.returncode == UserError.exit_code and not _is_up(head):
         say(f"Ray has ended; what it said last is in {folder.ray_logs(head.job, head.node)}")
-        return _FAILED  # through nobody's fault: another allocation may fare better
+        return _FAILED  # another allocation may succeed
     if process.returncode == Paused.exit_code and _is_up(head):
-        say("the cluster is well, but not what the search writes to: no other allocation would help.")
+        say("the cluster is up, but the search cannot write its results: another allocation would not help.")
         return UserError.exit_code
     return process.returncode
 
 
-def _outwait_the_dead(search: SearchDirectory, signals: Signals) -> None:
-    """An earlier allocation that was killed with its node has not given the search back; its lease runs out."""
-    deadline = time.monotonic() + lock.TERM
+def _await_lease_expiry(search: SearchDirectory, signals: Signals) -> None:
+    """Wait for the lease of an earlier allocation that was killed with its node."""
+    deadline = time.monotonic() + lease.TERM
     while search.is_running and time.monotonic() < deadline and not signals.any:
         time.sleep(0.5)
 
@@ -156,12 +155,12 @@ def _is_up(head: Head) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes], search: SearchDirectory) -> None:
-    """SLURM's last word was for every process of the job: what cannot be saved in seconds is left as it is.
+    """End the search after SIGTERM, with a few seconds to save.
 
-    The search must not outlive this job, where the next allocation would find it at work.
+    It must not outlive this job: the next allocation would find it running.
     """
-    with suppress(UserError):  # a full disk must not keep us here
-        search.request_stop()  # not with a signal: the search has had SLURM's, and a second one means at once
+    with suppress(UserError):  # a full disk must not delay the end
+        search.request_stop()  # not by a signal: the search got SLURM's, and a second one ends it at once
     try:
         process.wait(_SECONDS_TO_SAVE)
     except subprocess.TimeoutExpired:
@@ -171,7 +170,7 @@ def _end(process: subprocess.Popen[bytes], search: SearchDirectory) -> None:
 
 @contextmanager
 def _mlflow(folder: SlurmFolder, head: Head) -> Iterator[None]:
-    """MLflow's own server, where the runs lie in a file: its user sees them through a tunnel to this node."""
+    """MLflow's server where the runs are a local database; the user reaches it through a tunnel."""
     uri = tracking_uri(folder.search)
     if not folder.profile.mlflow or is_server(uri):
         yield
@@ -182,13 +181,13 @@ def _mlflow(folder: SlurmFolder, head: Head) -> Iterator[None]:
         yield
 
 
-def visit(folder: SlurmFolder, allocation: Allocation, signals: Signals, warning: float) -> None:
-    """Lend these nodes to the search wherever its cluster is, until it or this allocation ends."""
+def lend_nodes(folder: SlurmFolder, allocation: Allocation, signals: Signals, warning: float) -> None:
+    """Join these nodes to the search's cluster until the search or this allocation ends."""
     say(f"job {allocation.job} lends {', '.join(allocation.nodes)}")
     while not signals.any and _search_lives(folder):
         head = folder.head
         if head is None:
-            time.sleep(_SECONDS_BETWEEN_QUESTIONS)
+            time.sleep(_SECONDS_BETWEEN_POLLS)
             continue
         with Steps(folder, allocation.job, lambda: signals.any) as steps:
             for node in allocation.nodes:
@@ -200,7 +199,7 @@ def visit(folder: SlurmFolder, allocation: Allocation, signals: Signals, warning
             if signals.warned:
                 drain(folder, head, allocation.nodes, warning, lambda: signals.ended)
         while _same_cluster(folder.head, head) and _search_lives(folder) and not signals.any:
-            time.sleep(_SECONDS_BETWEEN_QUESTIONS)  # its head is gone and has not been able to say so
+            time.sleep(_SECONDS_BETWEEN_POLLS)  # the head died without removing its address
 
 
 def _same_cluster(one: Head | None, other: Head) -> bool:

@@ -1,4 +1,4 @@
-"""The job script: a profile and a search directory in, a text for sbatch out."""
+"""Job script: profile and search directory -> text for sbatch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ LOG = "job-%j.log"  # beside the script: sbatch is told to start there
 def render(profile: Profile, name: str, folder: Path, program: str = "job", *words: str) -> str:
     """The script that runs one of our programs in an allocation.
 
-    Everything that comes from a user stands either in a directive, where a profile allows no spaces, quotes or new
-    lines, or in single quotes. The lines of `setup` alone are shell, as the profile's author wrote them.
+    A user's text is either in a directive, where a profile allows no spaces, quotes or new lines, or in single quotes.
+    Only the lines of `setup` are shell code, as the profile has them.
     """
     lines = ["#!/bin/bash", *(f"#SBATCH {directive}" for directive in _directives(profile, name)), ""]
     if profile.setup:
@@ -23,7 +23,7 @@ def render(profile: Profile, name: str, folder: Path, program: str = "job", *wor
         lines += [*profile.setup, "set +e", "trap - ERR"]
     lines += [f"export {key}={shlex.quote(value)}" for key, value in profile.environment.items()]
     python = profile.python or shlex.quote(sys.executable)
-    # The warning signal goes to the batch shell alone; exec makes that our program.
+    # The warning signal goes to the batch shell alone, which exec replaces by our program.
     lines += [f"exec {python} -m recur_tune.sites.slurm.{program} {shlex.join([str(folder), *words])}", ""]
     return "\n".join(lines)
 
@@ -34,7 +34,7 @@ def _directives(profile: Profile, name: str) -> list[str]:
     given = {
         "job-name": f"recur-tune-{name}",
         "output": LOG,
-        "open-mode": "append",  # a job that comes back from the queue goes on in its log
+        "open-mode": "append",  # a requeued job appends to its log
         "partition": profile.partition,
         "account": profile.account,
         "qos": profile.qos,
@@ -47,7 +47,7 @@ def _directives(profile: Profile, name: str) -> list[str]:
         "constraint": profile.constraint,
         "reservation": profile.reservation,
         "signal": f"B:USR1@{int(profile.warning)}",
-        "no-kill": "",  # a lost node takes its own trials, not the job
+        "no-kill": "",  # a lost node ends its own trials, not the job
         "requeue" if profile.requeue else "no-requeue": "",
     }
     kept = {key: value for key, value in given.items() if value is not None and key not in profile.skip}

@@ -1,4 +1,4 @@
-"""A search's allocations in numbers, for the boards: how many wait, and how long those that run still have."""
+"""Metrics of a search's allocations: how many run and wait, and the time that is left."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from recur_tune.sites.slurm.folder import SlurmFolder
 from recur_tune.sites.slurm.profile import parse_slurm_time
 from recur_tune.tracking.prometheus.metrics import Sample
 
-_SECONDS_BETWEEN_QUESTIONS = 30.0  # to the queue, which everybody asks
+_SECONDS_BETWEEN_POLLS = 30.0  # between questions to SLURM, which all users share
 
 
 class Allocations:
-    """A question whose answer may be half a minute old, asked on the side: a queue may take long to answer, and a
-    search must not wait for it. One that does not answer says nothing."""
+    """Samples that may be half a minute old, collected in a thread: squeue may be slow, and a search must not wait for
+    it. Without an answer there are none."""
 
     def __init__(self, folder: SlurmFolder) -> None:
         self.folder = folder
         self.answer: list[Sample] = []
-        self.due, self.thread = Every(_SECONDS_BETWEEN_QUESTIONS), threading.Thread()
+        self.due, self.thread = Every(_SECONDS_BETWEEN_POLLS), threading.Thread()
 
     def __call__(self) -> list[Sample]:
-        """The latest answer."""
+        """The latest samples."""
         if not self.thread.is_alive() and self.due():
             self.thread = threading.Thread(target=self._ask, name="squeue", daemon=True)
             self.thread.start()

@@ -1,4 +1,4 @@
-"""Ray on one node of an allocation: started here, watched here, and gone without a trace when it ends.
+"""Ray on one node of an allocation: start it, watch it, and clean up when it ends.
 
 Runs as a step of the job, one per node:  python -m recur_tune.sites.slurm.node SEARCH_DIRECTORY JOB NODE head|HOST:PORT
 """
@@ -28,12 +28,12 @@ from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.allocation import Grant, free_ports, interface_of, own_address
 from recur_tune.sites.slurm.folder import Head, SlurmFolder
 from recur_tune.sites.slurm.profile import Profile
+from recur_tune.sites.slurm.requeue import requeue_if_first_node_died
 from recur_tune.sites.slurm.scratch import own_scratch
-from recur_tune.sites.slurm.succession import outlive_the_first_node
 
-_MARK = "RECUR_TUNE_MARK"  # by which our own processes are known, whoever is their parent
-_OBJECT_STORE = 128 * 2**20  # bytes; trials exchange files, hardly any objects
-_SECONDS_TO_LISTEN = 5.0  # for the last words of a process that has ended; its children may hold the pipe open
+_MARK = "RECUR_TUNE_MARK"  # a variable that identifies our processes, whatever their parent
+_OBJECT_STORE = 128 * 2**20  # bytes; trials exchange files, few objects
+_SECONDS_TO_LISTEN = 5.0  # for the rest of an ended process's output; its children may hold the pipe open
 
 _PORTS_OF_A_NODE = (
     "node-manager-port", "object-manager-port", "dashboard-agent-listen-port", "dashboard-agent-grpc-port",
@@ -41,8 +41,8 @@ _PORTS_OF_A_NODE = (
 )  # fmt: skip
 _DASHBOARD_HOSTS = {"localhost": "127.0.0.1", "network": "0.0.0.0"}
 
-# A lost node is noticed in seconds, a cut-off one gives up soon, and nobody lingers when the job ends: SLURM kills
-# half a minute after its first signal.
+# Notice a lost node in seconds, let a cut-off one give up soon, and stop at once when the job ends: SLURM kills half a
+# minute after its first signal.
 _SETTINGS = {
     **START_UP,
     "RAY_health_check_initial_delay_ms": "2000",
@@ -55,26 +55,26 @@ _SETTINGS = {
 
 
 def main() -> None:
-    """Run Ray on this node until it ends or this process is told to leave."""
+    """Run Ray on this node until Ray ends or this step is told to stop."""
     path, job, node, place = sys.argv[1:]
     signal.signal(signal.SIGTERM, _leave)
     folder = SlurmFolder(SearchDirectory(Path(path)))
     try:
         code = run_ray(folder, int(job), node, place)
-        if place != "head" and int(job) in folder.jobs("search"):  # a guest has its own script
-            outlive_the_first_node(folder, int(job), node, place, _told_to_leave)
+        if place != "head" and int(job) in folder.jobs("search"):  # a guest's job has its own script
+            requeue_if_first_node_died(folder, int(job), node, place, _told_to_leave)
         sys.exit(code)
     except UserError as error:
         sys.exit(f"recur-tune: node {node}: {error}")
 
 
 def _leave(number: int, frame: object) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough; the clearing up is not to be disturbed
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second signal must not interrupt the cleanup
     raise SystemExit(0)
 
 
 def run_ray(folder: SlurmFolder, job: int, node: str, place: str) -> int:
-    """Start Ray as the head, or as a worker of the head at HOST:PORT, and stay until it is over."""
+    """Start Ray as the head, or as a worker of the head at HOST:PORT, and wait for its end."""
     if not folder.path.is_dir():
         raise UserError(
             f"storage: {node} does not see {folder.path}; searches must lie on storage that all nodes share."
@@ -85,7 +85,7 @@ def run_ray(folder: SlurmFolder, job: int, node: str, place: str) -> int:
         towards = queue.controller() if place == "head" else place.rpartition(":")[0]
         address = own_address(profile.interface, towards)
         environment = {
-            **_way_between_workers(address), **os.environ, **_SETTINGS, **folder.environment(),
+            **_network_between_workers(address), **os.environ, **_SETTINGS, **folder.environment(),
             _MARK: mark, NODE_NAME: node, "TMPDIR": str(scratch),
             "RAY_enable_metrics_collection": str(int(profile.metrics)),
         }  # fmt: skip
@@ -99,7 +99,7 @@ def run_ray(folder: SlurmFolder, job: int, node: str, place: str) -> int:
                 pass
             if not process.was_too_slow:
                 break
-            print(f"{node}: Ray has not come up in the time that it gives itself; once more.", flush=True)
+            print(f"{node}: Ray did not start within its own time limit; trying again.", flush=True)
             stop_marked(mark)
         return process.returncode or 0
     finally:
@@ -110,7 +110,7 @@ def run_ray(folder: SlurmFolder, job: int, node: str, place: str) -> int:
 
 
 class RayStart(subprocess.Popen[str]):
-    """`ray start`, whose errors are passed on and listened to."""
+    """`ray start`, whose stderr is printed and read."""
 
     def __init__(self, words: list[str], environment: dict[str, str]) -> None:
         super().__init__(words, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -126,7 +126,7 @@ class RayStart(subprocess.Popen[str]):
 
     @property
     def was_too_slow(self) -> bool:
-        """Whether it has given up for want of time: a busy node is no broken one."""
+        """Whether it failed by its own time limit: the node may only be busy."""
         if not self.poll():  # it runs, or has ended well
             return False
         self._listening.join(_SECONDS_TO_LISTEN)
@@ -134,13 +134,13 @@ class RayStart(subprocess.Popen[str]):
 
 
 def _told_to_leave(seconds: float) -> bool:
-    """Whether whoever started this step has closed its input, by will or by dying, within these seconds."""
+    """Whether the process that started this step closes its input, or dies, within these seconds."""
     readable, _, _ = select.select([sys.stdin], [], [], seconds)
     return bool(readable) and not os.read(sys.stdin.fileno(), 1024)
 
 
-def _way_between_workers(address: str) -> dict[str, str]:
-    """Workers of one trial talk on the same network; left alone, Gloo takes the address of the node's own name."""
+def _network_between_workers(address: str) -> dict[str, str]:
+    """Variables that put a trial's workers on the same network; Gloo's default is the address of the host name."""
     interface = interface_of(address)
     return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}
 
@@ -148,14 +148,14 @@ def _way_between_workers(address: str) -> dict[str, str]:
 def _ray_start(
     profile: Profile, job: int, node: str, address: str, place: str, scratch: Path
 ) -> tuple[list[str], Head | None]:
-    """The command that starts Ray here and, for a head, where it will be."""
+    """The command that starts Ray here and, for a head, its addresses."""
     grant = Grant.from_environment(os.environ)
     store, client, dashboard, *own = free_ports(3 + len(_PORTS_OF_A_NODE), job)
     options: dict[str, object] = {
         "node-ip-address": address, "node-name": node, "temp-dir": scratch,
         "num-cpus": grant.cpus, "num-gpus": grant.gpus, "object-store-memory": _OBJECT_STORE,
         **dict(zip(_PORTS_OF_A_NODE, own, strict=True)),
-        "include-log-monitor": False,  # it sends what workers print to a driver that does not listen
+        "include-log-monitor": False,  # it would send workers' output to a driver that ignores it
     }  # fmt: skip
     if grant.memory:
         options["memory"] = grant.memory
@@ -179,11 +179,11 @@ def _wait_for_port(process: subprocess.Popen[str], address: str) -> None:
             return
         except OSError:
             time.sleep(0.1)
-    raise UserError("Ray's head did not start; its last words stand above.")
+    raise UserError("Ray's head did not start; its error is above.")
 
 
 def stop_marked(mark: str, patience: float = 3.0) -> None:
-    """End every process that carries the mark, and no other: names and commands are the neighbours' as well."""
+    """End every process with the mark, and no other: other users' processes have the same names."""
     ours = _marked(mark)
     for process in ours:
         with suppress(psutil.NoSuchProcess):
@@ -193,11 +193,11 @@ def stop_marked(mark: str, patience: float = 3.0) -> None:
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(left, timeout=patience)  # who is not gone yet may still write
+    psutil.wait_procs(left, timeout=patience)  # one that still runs may write
 
 
 def _marked(mark: str) -> set[psutil.Process]:
-    """Those that carry it and their children: Ray's workers write their titles over it."""
+    """Processes with the mark, and their children: a Ray worker's title overwrites its environment."""
     carriers = [process for process in psutil.process_iter() if _carries(process, mark)]
     found = set(carriers)
     for carrier in carriers:

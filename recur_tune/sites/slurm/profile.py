@@ -1,4 +1,4 @@
-"""A site's profile: what an allocation there looks like, and how a node is made ready."""
+"""Profile of a site: the allocation to request, and how a node is prepared."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from recur_tune.common.shipped import find_profile
 from recur_tune.common.units import parse_duration
 from recur_tune.config.trial import Size
 
-HERE = "here"  # instead of a profile: the allocation that this process is in
+HERE = "here"  # instead of a profile: the current allocation
 
 
 def _plain(text: str) -> str:
@@ -63,12 +63,12 @@ Time = Annotated[PositiveFloat, BeforeValidator(_duration)]
 
 
 class Profile(BaseModel):
-    """What to ask of a site's SLURM, and what its nodes need before Ray can start there."""
+    """Requests to a site's SLURM, and what its nodes need before Ray starts."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     partition: Word | None = Field(None, description="queue to wait in; default: the site's own default")
-    account: Word | None = Field(None, description="whom to charge")
+    account: Word | None = Field(None, description="account to charge")
     qos: Word | None = Field(None, description="quality of service")
     nodes: PositiveInt = Field(1, description="nodes of an allocation")
     gpus_per_node: NonNegativeInt = Field(0, description="GPUs on each")
@@ -91,7 +91,7 @@ class Profile(BaseModel):
 
     warning: Time = Field(300, description="how long before its end an allocation saves everything")
     allocations: PositiveInt = Field(20, description="allocations in a row that a search may take by itself")
-    requeue: bool = Field(True, description="whether a job may go back to the queue; else it submits its successor")
+    requeue: bool = Field(True, description="whether a job may be requeued; else it submits another")
     join: Time = Field(180, description="time that a node has to join the Ray cluster")
     dashboard: Literal["localhost", "network", "off"] = Field("localhost", description="who reaches Ray's dashboard")
     metrics: bool = Field(False, description="Ray's metrics, which any user of the network can read")

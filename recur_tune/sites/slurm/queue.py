@@ -1,4 +1,4 @@
-"""What SLURM's own commands say and do, as functions."""
+"""SLURM's commands as functions: sbatch, squeue, scancel, scontrol, sinfo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", 
 
 @dataclass(frozen=True)
 class Partition:
-    """A queue of the site, with the best of its nodes."""
+    """A partition with the maxima of its nodes."""
 
     name: str
     default: bool
@@ -31,23 +31,23 @@ class Partition:
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """A job as the queue sees it."""
+    """A job as squeue shows it."""
 
     number: int
     state: str
     reason: str
-    nodes: str  # as SLURM writes a list of them; empty while it waits
+    nodes: str  # SLURM's node list; empty while it waits
     time_left: str
-    starts: str  # when SLURM expects it to start, as far as it says
+    starts: str  # expected start, if SLURM tells it
 
     @property
     def is_running(self) -> bool:
-        """Whether it has its nodes."""
+        """Whether it has nodes."""
         return self.state in RUNNING
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it will have them."""
+        """Whether it waits for nodes."""
         return self.state in WAITING
 
     def __str__(self) -> str:
@@ -60,7 +60,7 @@ class QueuedJob:
 
 
 def check_there_is_slurm() -> None:
-    """Refuse where there is none."""
+    """Refuse a machine without SLURM."""
     if shutil.which("sbatch") is None:
         raise UserError("slurm: there is no sbatch on this machine; run this on a login node of the cluster.")
 
@@ -80,8 +80,8 @@ def partitions() -> dict[str, Partition]:
 
 
 def submit(script: Path) -> int:
-    """Hand a script to sbatch, to be run where it lies; gives the job's number."""
-    folder = str(script.parent).replace("%", "%%")  # SLURM fills in what stands behind a single one
+    """Submit a script with sbatch, to run in its folder; gives the job's number."""
+    folder = str(script.parent).replace("%", "%%")  # a single % is a pattern of SLURM's
     answer = _run("sbatch", "--parsable", f"--chdir={script.parent}", f"--output={folder}/{LOG}", str(script))
     if answer.returncode:
         reason = " ".join(answer.stderr.replace("sbatch: error:", "").split())
@@ -90,7 +90,7 @@ def submit(script: Path) -> int:
 
 
 def find(numbers: Iterable[int]) -> dict[int, QueuedJob]:
-    """Those jobs that SLURM remembers, by number; none where there is no SLURM, as where results are only read."""
+    """The jobs that SLURM still knows, by number; none on a machine without SLURM."""
     asked = ",".join(map(str, numbers))
     if not asked or shutil.which("squeue") is None:
         return {}
@@ -103,17 +103,17 @@ def find(numbers: Iterable[int]) -> dict[int, QueuedJob]:
 
 
 def cancel(number: int) -> None:
-    """End a job, or take it from the queue."""
+    """Cancel a job."""
     _ask("scancel", str(number))
 
 
 def requeue(number: int) -> bool:
-    """Send a job back to the queue; False where the site does not allow it."""
+    """Requeue a job; False where the site does not allow it."""
     return _run("scontrol", "requeue", str(number)).returncode == 0
 
 
 def nodes_without_script(number: int) -> list[str]:
-    """What is left of a job whose script's node SLURM has taken away; none of a job that is well or has no script."""
+    """The nodes left of a job that lost the node of its script; empty for any other job."""
     told = _ask("scontrol", "show", "job", "--oneliner", str(number))
     found = {
         name: match[1] if (match := re.search(rf"\s{name}=(\S+)", told)) else ""
@@ -131,7 +131,7 @@ def host_names(nodes: str) -> list[str]:
 
 
 def controller() -> str | None:
-    """The host where SLURM's controller runs: whatever reaches it is the network of the cluster."""
+    """The host of SLURM's controller: the route to it is the cluster's network."""
     match = re.search(
         r"SlurmctldHost\[0\]\s*=\s*([^\s(]+)(?:\(([^)\s]+)\))?", _run("scontrol", "show", "config").stdout
     )

@@ -1,4 +1,4 @@
-"""A node's scratch folder for Ray: of our own, and told by its holder when nobody is left to remove it."""
+"""A node's scratch folder for Ray, private to us; a stale one is recognised by its holder, which is dead."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LONGEST = 40  # characters: Ray's sockets lie below it, and a socket's path end
 
 
 def own_scratch(parent: Path) -> Path:
-    """A folder that only we can read: Ray's default one belongs to the first user who came by."""
+    """A private folder: Ray's default belongs to the first user of the node."""
     if len(str(parent)) > _LONGEST:
-        raise UserError(f"scratch: {parent} is too long for Ray's sockets; give a path of at most {_LONGEST} letters.")
+        raise UserError(f"scratch: {parent} is too long for Ray's sockets; give at most {_LONGEST} characters.")
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        clear_up_after_the_dead(parent)
+        remove_stale_scratch(parent)
         made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         (made / _HOLDER).write_text(json.dumps(asdict(Holder.current())))
         return made
@@ -30,9 +30,9 @@ def own_scratch(parent: Path) -> Path:
         raise UserError(f"scratch: {parent} cannot be used on this node ({error.strerror}).") from None
 
 
-def clear_up_after_the_dead(parent: Path) -> None:
-    """Remove what steps have left behind that were killed: SLURM gives those of a node that was cut off no time."""
+def remove_stale_scratch(parent: Path) -> None:
+    """Remove folders of killed steps, which had no time to clean up."""
     for file in parent.glob(f"{_PREFIX}*/{_HOLDER}"):
-        with suppress(OSError, ValueError, TypeError):  # not ours to read, or to understand
+        with suppress(OSError, ValueError, TypeError):  # another user's, or another format
             if Holder(**json.loads(file.read_text())).is_alive() is False:
                 shutil.rmtree(file.parent, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Ray on every node of an allocation, a step of the job for each."""
+"""Job steps: Ray on every node of an allocation, one step a node."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Something = TypeVar("Something")
 
 
 class EndedEarly(Exception):
-    """SLURM wants the job to end before all of its nodes were up."""
+    """SLURM ends the job before all of its nodes are up."""
 
 
 class NodeMissing(UserError):
-    """A node did not come up, or not in time."""
+    """A node did not start, or not in time."""
 
 
 class Steps:
-    """The nodes that have been started; at the end of the block they are stopped."""
+    """The started nodes; they are stopped when the block ends."""
 
     def __init__(self, folder: SlurmFolder, job: int, asked_to_end: Callable[[], bool]) -> None:
         self.folder, self.job, self.asked_to_end = folder, job, asked_to_end
@@ -42,7 +42,7 @@ class Steps:
     ) -> None:
         for step in self.running.values():
             assert step.stdin is not None
-            step.stdin.close()  # which the node sees; a signal to srun would kill what runs there at once
+            step.stdin.close()  # which the node notices; a signal to srun would kill Ray at once
         deadline = time.monotonic() + _SECONDS_TO_LEAVE
         for step in self.running.values():
             try:
@@ -69,11 +69,11 @@ class Steps:
         return any(step.poll() is None for step in self.running.values())
 
     def wait_for_head(self) -> Head:
-        """Until the head has said where it is."""
+        """Wait until the head has published its address."""
         return self._wait_for(lambda: self.folder.head, lambda: next(iter(self.running)))
 
     def wait_for_all(self, head: Head) -> None:
-        """Until every node has joined the cluster."""
+        """Wait until every node has joined the cluster."""
         import ray
 
         def missing() -> list[str]:
@@ -81,7 +81,7 @@ class Steps:
                 try:
                     with own_sigterm():
                         ray.init(head.address, log_to_driver=False, logging_level="ERROR")
-                except (ConnectionError, RuntimeError, ValueError):  # this node's own Ray is not ready yet
+                except (ConnectionError, RuntimeError, ValueError):  # this node's Ray is not ready
                     return list(self.running)
             joined = {node["NodeName"] for node in ray.nodes() if node["Alive"]}
             return [node for node in self.running if node not in joined]
@@ -100,7 +100,7 @@ class Steps:
                 node = ended[0] if ended else culprit()
                 said = tail(self.folder.ray_logs(self.job, node) / "node.log")
                 what = "could not start Ray" if ended else f"did not join within {self.patience:.0f} s (join)"
-                raise NodeMissing(f"node {node} {what}; the last that it said:\n{said}")
+                raise NodeMissing(f"node {node} {what}; the end of its log:\n{said}")
             if self.asked_to_end():
                 raise EndedEarly
             time.sleep(0.2)
@@ -108,5 +108,5 @@ class Steps:
 
 
 def step_on(node: str) -> list[str]:
-    """Run something on one node of the allocation, beside whatever runs there already."""
+    """An srun command for one node of the allocation, beside other steps."""
     return ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={node}", "--mem=0", "--cpu-bind=none"]

@@ -1,4 +1,4 @@
-"""From the login node into the queue: what the site can never give is refused here, the rest is submitted."""
+"""Submission from the login node: requests that the site can never serve are refused, the rest is submitted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.units import format_duration
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import Resources, SearchSpec
-from recur_tune.sites.ray.cluster import Cluster, allot
+from recur_tune.sites.ray.capacity import trial_resources
+from recur_tune.sites.ray.cluster import Cluster
 from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.folder import SlurmFolder
 from recur_tune.sites.slurm.job_script import render
@@ -22,7 +23,7 @@ _IN_MEMORY = {"tmpfs", "ramfs", "devtmpfs"}
 
 
 def check_site(profile: Profile, results: Path) -> None:
-    """Refuse what this site cannot do, before anything is made or submitted."""
+    """Refuse a profile that this site cannot serve, before anything is created or submitted."""
     queue.check_there_is_slurm()
     known = queue.partitions()
     names = ", ".join(sorted(known))
@@ -40,17 +41,17 @@ def check_site(profile: Profile, results: Path) -> None:
             f"{format_slurm_time(profile.time)} long; make it shorter, or the allocation longer."
         )
     for field, wanted, most, what in (
-        ("nodes", profile.nodes, chosen.nodes, "nodes has"),
-        ("gpus_per_node", profile.gpus_per_node, chosen.gpus, "GPUs on a node has"),
-        ("cpus_per_node", profile.cpus_per_node or 0, chosen.cpus, "cores on a node has"),
+        ("nodes", profile.nodes, chosen.nodes, "nodes"),
+        ("gpus_per_node", profile.gpus_per_node, chosen.gpus, "GPUs on a node"),
+        ("cpus_per_node", profile.cpus_per_node or 0, chosen.cpus, "cores on a node"),
     ):
         if wanted > most:
-            raise UserError(f"{field}: {wanted} cannot be; the most {what} {chosen.name} is {most}.")
+            raise UserError(f"{field}: {wanted} is too many; partition {chosen.name} has at most {most} {what}.")
     check_shared(profile, results)
 
 
 def check_shared(profile: Profile, folder: Path) -> None:
-    """A search has to lie where every node sees it."""
+    """Refuse results on storage that the nodes do not share."""
     folder, storage = folder.resolve(), profile.storage_folder
     if "\\" in str(folder):
         raise UserError(f"results: {folder} has a backslash, with which SLURM finds no log; give --results elsewhere.")
@@ -63,29 +64,27 @@ def check_shared(profile: Profile, folder: Path) -> None:
     if file_system(folder) in _IN_MEMORY or any(
         folder.is_relative_to(private) for private in ("/tmp", "/var/tmp", "/dev/shm")
     ):
-        raise UserError(
-            f"results: {folder} is this machine's own and unseen by the nodes; give --results on shared storage."
-        )
+        raise UserError(f"results: {folder} is local, and the nodes do not see it; give --results on shared storage.")
 
 
 def file_system(folder: Path) -> str:
-    """The kind of file system that a folder lies on, as ext4, nfs4 or lustre."""
+    """The type of a folder's file system, as ext4, nfs4 or lustre."""
     folder = folder.resolve()
     mounts = [part for part in psutil.disk_partitions(all=True) if folder.is_relative_to(part.mountpoint)]
     return max(mounts, key=lambda part: len(part.mountpoint)).fstype if mounts else "unknown"
 
 
 def check_trials_fit(resources: Resources, profile: Profile) -> None:
-    """Refuse trials that no allocation of this profile will ever have room for."""
+    """Refuse trials that no allocation of this profile can hold."""
     cpus = float(profile.cpus_per_node or 10**6)  # the site's own default is not known here
     nodes = [{"CPU": cpus, "GPU": float(profile.gpus_per_node)}] * profile.nodes
-    allot(resources, Cluster(None, nodes, "an allocation of this profile"))
+    trial_resources(resources, Cluster(None, nodes, "an allocation of this profile"))
 
 
 def submit_new(
     results: Path, name: str, spec: SearchSpec, profile: Profile, knowledge: str = ""
 ) -> tuple[SearchDirectory, int]:
-    """A new search in the queue; where sbatch refuses it nothing of it stays."""
+    """Create a search and submit it; where sbatch refuses, its directory is removed."""
     directory = SearchDirectory.create(results, name, spec, knowledge)
     try:
         return directory, submit(directory, profile)
@@ -95,7 +94,7 @@ def submit_new(
 
 
 def submit(directory: SearchDirectory, profile: Profile, command: Sequence[str] = ("resume",)) -> int:
-    """A search, new or to go on with, in the queue; gives the job's number."""
+    """Submit a search, new or resumed; gives the job's number."""
     folder = SlurmFolder(directory)
     folder.create(profile)
     script = folder.path / "job.sh"
@@ -106,7 +105,7 @@ def submit(directory: SearchDirectory, profile: Profile, command: Sequence[str] 
 
 
 def submit_guest(directory: SearchDirectory, profile: Profile) -> int:
-    """Another allocation for a search that runs."""
+    """Submit another allocation for a running search."""
     folder = SlurmFolder(directory)
     script = folder.path / "grow.sh"
     script.write_text(render(profile, directory.name, directory.path, "job", "guest", f"{profile.warning:.0f}"))

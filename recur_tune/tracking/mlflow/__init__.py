@@ -1,0 +1,1 @@
+"""Events of a log -> updates by run -> calls to MLflow's client."""

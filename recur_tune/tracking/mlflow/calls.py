@@ -1,4 +1,4 @@
-"""Calls to MLflow's client: quiet, soon over, and as few as possible."""
+"""Calls to MLflow's client: without output, with short timeouts, and as few as possible."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from recur_tune.search.record.tracking_place import without_password
-from recur_tune.tracking.mlflow.news import Point, RunNews, milliseconds
+from recur_tune.tracking.mlflow.run_updates import Point, RunUpdate, milliseconds
 
 if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow import MlflowClient
     from mlflow.entities import Run
 
-# Only where the user has not decided otherwise. MLflow's own patience is minutes, ours is the next delivery.
+# Defaults, which a user's own variables override. MLflow would retry for minutes; the next delivery tries again anyway.
 ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -24,7 +24,7 @@ ENVIRONMENT = {
 
 
 def quiet_client(uri: str) -> MlflowClient:
-    """A client that fails soon and leaves the terminal to the search."""
+    """A client that fails soon and prints nothing."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
@@ -35,7 +35,7 @@ def quiet_client(uri: str) -> MlflowClient:
 
 
 def children(client: MlflowClient, experiment: str, parent: str) -> dict[int, Run]:
-    """The runs of the trials that the server has, by the trials' numbers."""
+    """The trials' runs on the server, by the trials' numbers."""
     runs: dict[int, Run] = {}
     token = None
     while True:
@@ -47,7 +47,7 @@ def children(client: MlflowClient, experiment: str, parent: str) -> dict[int, Ru
 
 
 def is_active(client: MlflowClient, run: str) -> bool:
-    """Whether the server has the run, and nobody has deleted it."""
+    """Whether the server has the run and it is not deleted."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -66,7 +66,7 @@ def log_run(
     tags: Mapping[str, str] = {},
     model: str | None = None,
 ) -> None:
-    """Send a run's values in as few calls as possible; what is None or empty says nothing.
+    """Send a run's values in one call, without those that are None or empty.
 
     With a logged `model` the metrics are the model's too.
     """
@@ -81,16 +81,16 @@ def log_run(
     )
 
 
-def set_status(client: MlflowClient, run: str, news: RunNews) -> None:
+def set_status(client: MlflowClient, run: str, update: RunUpdate) -> None:
     """Send a run's status where it changed."""
-    if news.status == "RUNNING":
-        client.update_run(run, news.status)
-    elif news.status is not None:
-        client.set_terminated(run, news.status, milliseconds(news.changed))
+    if update.status == "RUNNING":
+        client.update_run(run, update.status)
+    elif update.status is not None:
+        client.set_terminated(run, update.status, milliseconds(update.changed))
 
 
 def reason(error: BaseException) -> str:
-    """The system's own words where there are any under MLflow's, else the beginning of MLflow's."""
+    """Why a call failed: the system's error where there is one below MLflow's, else the start of MLflow's."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.strerror:

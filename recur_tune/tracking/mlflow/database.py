@@ -1,7 +1,7 @@
-"""The SQLite file in which a results folder keeps its runs: one writer at a time, no WAL, and made anew when damaged.
+"""The SQLite file of a results folder's runs: one writer at a time, no WAL, rebuilt when damaged.
 
-It lies on whatever storage the results do. There SQLite's own locks may not hold between machines, and a write-ahead
-log never does: its index is memory that processes of one machine share. So who writes holds a lease of ours.
+It may lie on a network file system, where SQLite's locks may not hold between machines and a write-ahead log never
+does: its index is shared memory of one machine. So a writer holds a lease of ours.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from pathlib import Path
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import writing
-from recur_tune.search.record import lease as lock
+from recur_tune.search.record import lease
 from recur_tune.search.record.tracking_place import FILES
 
 _PREFIX = "sqlite:///"
 _LEASE = ".mlflow-lease"
 _PATIENCE = 10.0  # seconds for another search to end its delivery
 _WAL = b"\2\2"  # in the file's header, at 18
-_DAMAGED = ("malformed", "not a database")  # SQLite's words
+_DAMAGED = ("malformed", "not a database")  # in SQLite's messages
 
 REBUILD = "`recur-tune track --rebuild` makes it anew from the searches' logs"
 
 
 @contextmanager
 def one_writer(uri: str) -> Iterator[None]:
-    """Be the only one who writes to a database file; a server sees to that itself."""
+    """Hold the lease to write to a database file; a server needs none."""
     if not uri.startswith(_PREFIX):
         yield
         return
     file, deadline = Path(uri.removeprefix(_PREFIX)), time.monotonic() + _PATIENCE
     while True:
         try:
-            with lock.held(file.parent / _LEASE):
+            with lease.held(file.parent / _LEASE):
                 _leave_wal(file)
                 yield
                 return
-        except lock.Held:
+        except lease.Held:
             if time.monotonic() > deadline:
-                raise UserError(f"another process is writing to {file}; it is tried again.") from None
+                raise UserError(f"another process is writing to {file}; delivery is retried.") from None
         time.sleep(0.1)
 
 
 def _leave_wal(file: Path) -> None:
-    """Somebody may have chosen it, which stays in the file."""
+    """Leave WAL mode, which a user may have set and which stays in the file."""
     if not file.exists():
         return
     with file.open("rb") as header:
@@ -57,12 +57,12 @@ def _leave_wal(file: Path) -> None:
 
 
 def is_damaged(text: str) -> bool:
-    """Whether an error's words are those of a database that SQLite cannot read."""
+    """Whether SQLite reports a damaged database."""
     return any(words in text for words in _DAMAGED)
 
 
 def set_aside(results: Path) -> Path | None:
-    """Put a database and its files where nobody reads them, to be looked at or deleted; None where there is none."""
+    """Move a database and its files into a hidden folder; None where there is none."""
     aside = results / f".mlflow-{time.strftime('%Y%m%d-%H%M%S')}"
     found = [path for name in ("mlflow.db", "mlflow.db-journal", "mlflow.db-wal", "mlflow.db-shm", FILES)
              if (path := results / name).exists()]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a search's trials read, as MLflow's datasets: one for each split, known by what is in it."""
+"""MLflow's datasets of a search: one for each split, identified by a digest of its content."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow.entities import DatasetInput
 
 CONTEXTS: dict[Split, str] = {"train": "training", "validation": "validation"}
-UNREAD = "unread"  # in the place of a digest, where the corpus is not at hand
+UNREAD = "unread"  # instead of a digest, where the corpus is not on this machine
 
 
 def digests(corpus: str) -> dict[str, str]:
-    """By split, what changes whenever the text does. A corpus is on the machine that trains, and not on every other."""
+    """A digest of each split's text. Not every machine has the corpus."""
     return {split: _digest(corpus, split) for split in CONTEXTS}
 
 
@@ -27,13 +27,13 @@ def _digest(corpus: str, split: Split) -> str:
     try:
         opened = open_corpus(corpus)
         key = f"{split} {opened.fingerprint(split)} {opened.token_limit(split)}"
-    except Exception:  # files, networks and the Hub fail in many ways, and no run is worth less for it
+    except Exception:  # files, networks and the Hub fail in many ways, and a run is logged all the same
         return UNREAD
     return hashlib.sha256(key.encode()).hexdigest()[:12]
 
 
 def dataset_inputs(corpus: str, known: Mapping[str, str]) -> list[DatasetInput]:
-    """A corpus as what a run reads."""
+    """A corpus as a run's inputs."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     kind, _, where = corpus.partition(":")

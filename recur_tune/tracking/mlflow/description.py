@@ -1,4 +1,4 @@
-"""A search and its trials in words, as MLflow shows them on a run's page; Markdown, made from the log alone."""
+"""Descriptions of a search and its trials for MLflow's pages: Markdown, made from the log alone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from recur_tune.common.units import format_count, format_duration
-from recur_tune.config.command import train_command
-from recur_tune.config.fields import own
+from recur_tune.config.fields import own_values, train_command
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front, search_hypervolume
 from recur_tune.search.record.objectives import OBJECTIVES
@@ -35,10 +34,10 @@ _STATUS = {
 
 
 def search_note(directory: SearchDirectory, spec: SearchSpec, state: SearchState, delivered: Delivered) -> str:
-    """What is searched, how far it is, the front, and what to type next."""
+    """A search's description: objectives, progress, front, next commands."""
     best = front(state.trials.values(), spec.objectives)
-    # Until somebody asks for more, MLflow shows a few lines, and only the first can be clicked on.
-    head = ["\n".join([" · ".join(_links(delivered, best)), _what(spec), _progress(spec, state)])]
+    # MLflow shows a few lines until the reader expands it, and only the first line's links work before.
+    head = ["\n".join([" · ".join(_links(delivered, best)), _subject(spec), _progress(spec, state)])]
     tail = [*_next_commands(directory, spec, state), "*recur-tune rewrites this while the search runs.*"]
     if not best:
         return "\n\n".join([*head, "No trial is on the front yet.", *tail])
@@ -49,7 +48,7 @@ def search_note(directory: SearchDirectory, spec: SearchSpec, state: SearchState
 
 
 def trial_note(directory: SearchDirectory, spec: SearchSpec, trial: TrialRecord, best: bool, parent: str) -> str:
-    """What a trial is, how it ended and, where it is on the front, how to have it."""
+    """A trial's description: parameters, how it ended and, on the front, how to train or export it."""
     chosen = _chosen(_params(spec, trial))
     lines = [f"Trial {trial.name}{_role(trial)} of [{directory.name}]({parent}){f': {chosen}' if chosen else ''}."]
     reason = " ".join(trial.reason.split())[:_MOST_OF_A_REASON]
@@ -68,7 +67,7 @@ def trial_note(directory: SearchDirectory, spec: SearchSpec, trial: TrialRecord,
     return "\n\n".join(lines)
 
 
-def _what(spec: SearchSpec) -> str:
+def _subject(spec: SearchSpec) -> str:
     bases = ", ".join(map(_code, bases_of(spec)))
     titles = [OBJECTIVES[name].title for name in spec.objectives]
     budget = [f"{format_count(spec.budget.tokens)} tokens a trial"]
@@ -97,7 +96,7 @@ def _progress(spec: SearchSpec, state: SearchState) -> str:
 
 
 def _table(spec: SearchSpec, best: Sequence[TrialRecord], delivered: Delivered, room: int) -> str:
-    """The front, as much of it as there is room for; best quality first."""
+    """The front as far as it fits, best quality first."""
     params = [_params(spec, trial) for trial in best]
     telling = _telling_apart(params)
     titles = ["trial", *(OBJECTIVES[name].title for name in spec.objectives), "chosen"]
@@ -145,7 +144,7 @@ def _next_commands(directory: SearchDirectory, spec: SearchSpec, state: SearchSt
 
 
 def _typed(command: str, directory: SearchDirectory) -> str:
-    """A command that finds the search from any folder of its machine."""
+    """A command that works from any folder of the machine."""
     return shlex.join(["recur-tune", command, directory.name, "--results", str(directory.path.absolute().parent)])
 
 
@@ -158,8 +157,8 @@ def _reached(trial: TrialRecord, objectives: Iterable[str]) -> str:
 
 
 def _params(spec: SearchSpec, trial: TrialRecord) -> dict[str, Any]:
-    """What the search decided for a trial and the trial has."""
-    return own(trial.params.get("recurrence", spec.parsed_space.field("recurrence")), trial.params)
+    """The chosen parameters that apply to a trial."""
+    return own_values(trial.params.get("recurrence", spec.parsed_space.field("recurrence")), trial.params)
 
 
 def _telling_apart(params: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -178,7 +177,7 @@ def _role(trial: TrialRecord) -> str:
 
 
 def _plain(value: object) -> str:
-    """A value that no reader of Markdown takes for anything else."""
+    """A value escaped for Markdown."""
     text = f"{value:.3g}" if isinstance(value, float) else str(value)
     return text if re.fullmatch(r"[\w.+-]*", text) else _code(text)
 

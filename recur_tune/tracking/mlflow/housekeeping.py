@@ -1,4 +1,4 @@
-"""Runs in MLflow of a search that is renamed or removed."""
+"""Renaming and removing a search's runs in MLflow."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.tracking_place import DELIVERED, Delivered, tracking_uri, without_password
 from recur_tune.tracking.mlflow.calls import is_active, log_run, quiet_client, reason
 from recur_tune.tracking.mlflow.database import one_writer
-from recur_tune.tracking.mlflow.tracker import Undelivered
+from recur_tune.tracking.mlflow.tracker import DeliveryFailed
 
 if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow import MlflowClient
 
 
 def remove_runs(directory: SearchDirectory) -> None:
-    """Put a search's runs into MLflow's own bin, from which `mlflow` can take them back."""
+    """Delete a search's runs; `mlflow` can still restore them."""
     with _runs(directory) as (client, delivered):
         for run in [*delivered.runs.values(), delivered.parent]:
             if run and is_active(client, run):
@@ -25,7 +25,7 @@ def remove_runs(directory: SearchDirectory) -> None:
 
 
 def rename_runs(directory: SearchDirectory) -> None:
-    """Let MLflow call a search's runs as the search is called now."""
+    """Give a search's runs in MLflow the search's new name."""
     with _runs(directory) as (client, delivered):
         for number, run in delivered.runs.items():
             if is_active(client, run):
@@ -44,4 +44,4 @@ def _runs(directory: SearchDirectory) -> Iterator[tuple[MlflowClient, Delivered]
         with one_writer(uri):
             yield quiet_client(uri), delivered
     except Exception as error:  # MLflow, databases and networks raise all kinds
-        raise Undelivered(f"MLflow at {without_password(uri)} did not answer ({reason(error)}).") from error
+        raise DeliveryFailed(f"MLflow at {without_password(uri)} did not answer ({reason(error)}).") from error

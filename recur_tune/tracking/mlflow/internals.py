@@ -1,6 +1,6 @@
-"""What MLflow does not promise and tracking needs: each name that may change without notice stands here alone.
+"""MLflow's private names that tracking needs, which may change without notice.
 
-`tests/tracking/test_mlflow_internals.py` says which of them has changed.
+`tests/tracking/test_mlflow_internals.py` fails when one has changed.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
 
-# MLflow's pages keep a view that somebody shares as a tag of the experiment, whose name begins so.
+# Prefix of the experiment's tags in which MLflow's pages keep shared views.
 VIEW_TAG = "mlflow.sharedViewState."
 
 
 def is_monitoring(monitor: SystemMetricsMonitor) -> bool:
-    """Whether the monitor's thread is at work."""
+    """Whether the monitor's thread runs."""
     return monitor._process is not None and monitor._process.is_alive()

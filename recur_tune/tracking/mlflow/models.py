@@ -1,7 +1,6 @@
-"""Models of the front as MLflow's logged models: each with its run, its parameters, its metrics and its folder.
+"""Models of the front as MLflow's logged models: each with its run, parameters, metrics and folder.
 
-The weights stay in the folder. A front has models of gigabytes, and MLflow would keep a copy of every one that was ever
-on it.
+The weights stay in the folder: models have gigabytes, and MLflow would keep a copy of each that was ever on the front.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from recur_tune.search.record.subject import trial_params
 from recur_tune.search.record.tracking_place import NOTE, Delivered
 from recur_tune.tracking.mlflow.calls import is_active, log_run
 from recur_tune.tracking.mlflow.description import trial_note
-from recur_tune.tracking.mlflow.news import RunNews
+from recur_tune.tracking.mlflow.run_updates import RunUpdate
 
 if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
 
 _SEARCH, _TRIAL = "recur_tune.search_id", "recur_tune.trial"
-_NOT_IN_A_NAME = re.compile(r"[/:.%\"']")  # as MLflow says
+_NOT_IN_A_NAME = re.compile(r"[/:.%\"']")  # MLflow's rule
 _GONE = "removed: only models on the front are kept"
 
 
@@ -37,9 +36,9 @@ class FrontModels:
         self.client, self.directory, self.spec, self.delivered = client, directory, spec, delivered
 
     def deliver(self, state: SearchState) -> None:
-        """Log the models of the front that MLflow has not got whole, and tell those that left the front so.
+        """Log the front's models that MLflow does not have completely, and tag those that left the front.
 
-        MLflow is asked what it has, so nothing of it has to be noted here.
+        MLflow is asked what it has, so nothing is recorded here.
         """
         best = {trial.number: trial for trial in front(state.trials.values(), self.spec.objectives)}
         there = self._there()
@@ -66,14 +65,14 @@ class FrontModels:
 
     def _log(self, trial: TrialRecord, model: LoggedModel | None) -> None:
         run = self.delivered.runs.get(trial.number)
-        if run is None or not is_active(self.client, run):  # somebody deleted it, and nobody wants its model
+        if run is None or not is_active(self.client, run):  # a user deleted the run, so its model is not wanted
             return
         if model is None:
             model = self._create(trial, run)
-        news = RunNews()
-        news.add(trial.costs, {"time": trial.started}, step=0)
-        news.add(trial.metrics, {"time": trial.ended}, step=trial.tokens)
-        log_run(self.client, run, news.points, model=model.model_id)  # which has them already, at the same times
+        update = RunUpdate()
+        update.add(trial.costs, {"time": trial.started}, step=0)
+        update.add(trial.metrics, {"time": trial.ended}, step=trial.tokens)
+        log_run(self.client, run, update.points, model=model.model_id)  # which has them already, at the same times
         self._link(run, model, trial.tokens)
         self.client.finalize_logged_model(model.model_id, "READY")
 
@@ -93,7 +92,7 @@ class FrontModels:
         )
 
     def _link(self, run: str, model: LoggedModel, tokens: int) -> None:
-        """Have the run's page lead to the model; a second link would be refused."""
+        """Link the run to the model; MLflow refuses a second link."""
         from mlflow.entities import LoggedModelOutput
 
         outputs = self.client.get_run(run).outputs
@@ -101,7 +100,7 @@ class FrontModels:
             self.client.log_outputs(run, [LoggedModelOutput(model.model_id, tokens)])
 
     def _tags(self, trial: TrialRecord, on_front: bool) -> dict[str, str]:
-        """What changes when a trial leaves the front."""
+        """Tags that change when a trial leaves the front."""
         folder = self.directory.trial(trial.number).absolute() / MODEL
         note = trial_note(self.directory, self.spec, trial, on_front, self.delivered.page(self.delivered.parent))
         return {

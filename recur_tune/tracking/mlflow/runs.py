@@ -1,4 +1,4 @@
-"""The runs that a search has in MLflow: one of its own, and one below it for each trial."""
+"""A search's runs in MLflow: a parent run, and a child run for each trial."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from recur_tune.search.record.subject import bases_of, corpus_of, shape_params
 from recur_tune.search.record.tracking_place import FILES, NOTE, SMALL_PICTURE, Delivered, is_server
 from recur_tune.tracking.mlflow.calls import log_run
 from recur_tune.tracking.mlflow.datasets import dataset_inputs, digests
-from recur_tune.tracking.mlflow.news import milliseconds
+from recur_tune.tracking.mlflow.run_updates import milliseconds
 from recur_tune.tracking.mlflow.views import view_tags
 
 if TYPE_CHECKING:  # importing MLflow takes seconds
@@ -21,12 +21,12 @@ if TYPE_CHECKING:  # importing MLflow takes seconds
     from mlflow.entities import Run
 
 EXPERIMENT = "recur-tune"
-# MLflow would guess what kind it is, and ask.
+# Else MLflow guesses the kind of the experiment, and asks the user.
 EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 
 
 def find_or_create_search(client: MlflowClient, directory: SearchDirectory, spec: SearchSpec, uri: str) -> Delivered:
-    """The search's run, of which nothing else is known to be delivered."""
+    """The search's parent run, with nothing else delivered yet."""
     experiment = _find_or_create_experiment(client, directory, uri)
     found = client.search_runs([experiment], f"tags.`recur_tune.search_id` = '{directory.identity['id']}'")
     run = found[0] if found else _create_search(client, directory, experiment)
@@ -44,7 +44,7 @@ def find_or_create_search(client: MlflowClient, directory: SearchDirectory, spec
 def create_trial(
     client: MlflowClient, directory: SearchDirectory, delivered: Delivered, trial: TrialRecord, start: float
 ) -> str:
-    """A run for a trial, which began at that time."""
+    """Create a trial's run with this start time."""
     tags = {"mlflow.parentRunId": delivered.parent, "recur_tune.trial": str(trial.number), **_tags(directory)}
     return client.create_run(delivered.experiment, milliseconds(start), tags, trial.name).info.run_id
 
@@ -52,18 +52,18 @@ def create_trial(
 def _create_search(client: MlflowClient, directory: SearchDirectory, experiment: str) -> Run:
     identity = directory.identity
     known = {"recur_tune.search_id": identity["id"], "recur_tune.version": identity["version"]}
-    # Tokenising is not the search's time, here as elsewhere; a search that pretrains a base shows that it does.
+    # As elsewhere, the search's time begins after tokenising.
     begun = directory.state().started or identity["created"]
     return client.create_run(experiment, milliseconds(begun), _tags(directory) | known, directory.name)
 
 
 def _tags(directory: SearchDirectory) -> dict[str, str]:
-    """What MLflow's run list shows of every run, and finds it by."""
+    """Tags of every run, for MLflow's run list and filters."""
     return {"search": directory.name, "mlflow.source.name": EXPERIMENT, "mlflow.user": _user()}
 
 
 def _find_or_create_experiment(client: MlflowClient, directory: SearchDirectory, uri: str) -> str:
-    """Of a database we say where its files are, since MLflow would put them into the current folder."""
+    """For a local database the artifact folder is given: MLflow would use the current folder."""
     if experiment := client.get_experiment_by_name(EXPERIMENT):
         for tag in EXPERIMENT_TAGS.keys() - experiment.tags.keys():
             client.set_experiment_tag(experiment.experiment_id, tag, EXPERIMENT_TAGS[tag])
@@ -73,7 +73,7 @@ def _find_or_create_experiment(client: MlflowClient, directory: SearchDirectory,
 
 
 def _search_params(spec: SearchSpec) -> dict[str, Any]:
-    """What a person compares searches by."""
+    """Parameters by which searches are compared."""
     sections = spec.model_dump(include={"budget", "sampler", "resources"})
     flat = {f"{section}.{name}": value for section, fields in sections.items() for name, value in fields.items()}
     limits = {f"limits.{name}": OBJECTIVES[name].format(limit) for name, limit in spec.limits.items()}
@@ -82,7 +82,7 @@ def _search_params(spec: SearchSpec) -> dict[str, Any]:
 
 
 def _user() -> str:
-    """Who runs this; a container's user may have no name."""
+    """The user's name; in a container there may be none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

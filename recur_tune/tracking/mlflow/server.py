@@ -1,4 +1,4 @@
-"""MLflow's own server on this machine alone, over the file in which a results folder keeps its runs."""
+"""MLflow's own server, on this machine alone, over the database of a results folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.localhost import comes_up, found_its_port_taken, free_ports_from, last_words
+from recur_tune.common.localhost import free_ports_from, last_log_line, port_was_taken, wait_until_up
 from recur_tune.search.record.tracking_place import FILES
 from recur_tune.tracking.mlflow.calls import ENVIRONMENT
 from recur_tune.tracking.mlflow.database import REBUILD, is_damaged
@@ -26,7 +26,7 @@ _LONGEST_SOCKET = 107  # letters of a path, as the kernel has it
 
 @contextmanager
 def mlflow_server(uri: str, place: int | Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A server for the runs at `uri` on a port or a socket, which ends with the block; what it says goes to a file."""
+    """A server for the runs at `uri` on a port or a socket, until the block ends; its output goes to a file."""
     words = ["server", "--backend-store-uri", uri, "--workers", "1"]
     if isinstance(place, Path):
         words += ["--uvicorn-opts", shlex.join(["--uds", str(place)])]
@@ -37,7 +37,7 @@ def mlflow_server(uri: str, place: int | Path, log: Path) -> Iterator[subprocess
     with log.open("wb") as output:
         server = subprocess.Popen(
             [sys.executable, "-m", "mlflow", *words], stdout=output, stderr=subprocess.STDOUT,
-            env=os.environ | _SETTINGS, start_new_session=True,  # Ctrl-C is for us, who end it in order
+            env=os.environ | _SETTINGS, start_new_session=True,  # Ctrl-C goes to this process, which ends it
         )  # fmt: skip
     try:
         yield server
@@ -52,22 +52,22 @@ def mlflow_server(uri: str, place: int | Path, log: Path) -> Iterator[subprocess
 
 @contextmanager
 def answering_server(uri: str, wanted: int, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A server that shows its page, on the wanted port or the next that it can have; one that cannot says why."""
+    """A server that answers on the wanted port or the next free one; a failure says why."""
     for port in free_ports_from(wanted):
         with mlflow_server(uri, port, log) as server:
-            if comes_up(server, port, "/health"):
+            if wait_until_up(server, port, "/health"):
                 yield server, port
                 return
-        if not found_its_port_taken(log):
+        if not port_was_taken(log):
             break
     raise _refusal(uri, log)
 
 
 @contextmanager
 def private_server(uri: str, parent: Path, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A server on a socket in a folder below `parent` that its user alone can enter.
+    """A server on a socket in a folder below `parent` that only its user can enter.
 
-    MLflow lets whoever reaches it read and change everything, and a port of localhost is reached by all on the machine.
+    MLflow lets every client read and change everything, and all users of a machine reach its localhost.
     """
     with TemporaryDirectory(prefix="rt", dir=parent) as folder:  # made for its owner alone
         socket = Path(folder) / "mlflow"
@@ -79,9 +79,9 @@ def private_server(uri: str, parent: Path, log: Path) -> Iterator[tuple[subproce
 
 @contextmanager
 def answering_private_server(uri: str, parent: Path, log: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """The same once it shows its page; one that cannot says why."""
+    """The same once it answers; a failure says why."""
     with private_server(uri, parent, log) as (server, socket):
-        if not comes_up(server, socket, "/health"):
+        if not wait_until_up(server, socket, "/health"):
             raise _refusal(uri, log)
         yield server, socket
 
@@ -94,4 +94,4 @@ def _refusal(uri: str, log: Path) -> UserError:
         return UserError(
             f"MLflow's database {uri} is of an older version; `mlflow db upgrade {uri}` brings it up to date."
         )
-    return UserError(f"MLflow's server did not start {last_words(log)}.")
+    return UserError(f"MLflow's server did not start {last_log_line(log)}.")

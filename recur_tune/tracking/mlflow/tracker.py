@@ -1,9 +1,9 @@
-"""The one writer to MLflow: it reads a search's log and delivers what is new.
+"""Tracker: reads a search's log and delivers new events to MLflow; the only writer there.
 
-The log is the spool, and `mlflow.json` beside it says how far it is delivered. So a server that cannot be reached
-stops nothing and loses nothing: the same thread, a resumed search or a single command delivers the rest later. A
-process may die between a call to MLflow and the note of it, so all that is sent may be sent again: metrics carry
-their event's time, and a run is looked for before it is made.
+The log is the spool, and `mlflow.json` beside it holds the delivered offset. So a server that is down stops nothing and
+loses nothing: the same thread, a resumed search or `recur-tune track` delivers the rest later. A process may die
+between a call and its record, so every call can be repeated: metrics carry their event's time, and a run is looked up
+before it is created.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ from recur_tune.tracking.mlflow.calls import children, is_active, log_run, quiet
 from recur_tune.tracking.mlflow.database import REBUILD, is_damaged, one_writer
 from recur_tune.tracking.mlflow.datasets import dataset_inputs
 from recur_tune.tracking.mlflow.description import search_note, trial_note
-from recur_tune.tracking.mlflow.machine import MachineMetrics
 from recur_tune.tracking.mlflow.models import FrontModels
-from recur_tune.tracking.mlflow.news import News, RunNews
+from recur_tune.tracking.mlflow.run_updates import LogUpdates, RunUpdate
 from recur_tune.tracking.mlflow.runs import create_trial, find_or_create_search
+from recur_tune.tracking.mlflow.system_metrics import SystemMetrics
 from recur_tune.tracking.mlflow.views import SEARCHES, view_address
 
 if TYPE_CHECKING:  # importing MLflow takes seconds
@@ -51,26 +51,26 @@ if TYPE_CHECKING:  # importing MLflow takes seconds
 FRONT_TABLE = "front.json"
 EVENTS_PER_PASS = 500
 PAUSE, LONGEST_PAUSE = 2.0, 60.0  # seconds between deliveries, and the most after failures
-FIGURES_APART = 300.0  # seconds: the figure to explore is megabytes
+FIGURES_APART = 300.0  # seconds between figures: the interactive one has megabytes
 
 
-class Undelivered(UserError):
-    """MLflow did not take what the log holds; nothing is lost, a later delivery tries again."""
+class DeliveryFailed(UserError):
+    """MLflow did not accept a delivery; nothing is lost, and a later delivery retries."""
 
 
 class Tracker:
-    """Delivers a search's log to MLflow; only the process that holds the search's lock may have one."""
+    """Delivers a search's log to MLflow; only the process that holds the search's lease may have one."""
 
     def __init__(self, directory: SearchDirectory) -> None:
         self.directory = directory
         self.uri = tracking_uri(directory)
-        self.problem: str | None = None  # what kept the thread's latest delivery from arriving
+        self.problem: str | None = None  # why the thread's latest delivery failed
         self._spec = directory.spec
-        self._turn = threading.Lock()  # the thread and its owner take turns
+        self._turn = threading.Lock()  # the thread and its owner exclude each other
         self._closing, self._out_of_time = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._machine = MachineMetrics(self.uri)
-        self._next_figures = 0.0  # not before this moment of the monotonic clock
+        self._machine = SystemMetrics(self.uri)
+        self._next_figures = 0.0  # earliest time, on the monotonic clock
         self._forget()
 
     @property
@@ -82,12 +82,12 @@ class Tracker:
 
     @property
     def page(self) -> str:
-        """Where the search's run is shown below MLflow's own address; its front page while nothing has arrived."""
+        """Path of the search's run below MLflow's address; empty while nothing is delivered."""
         return self._delivered.page(self._delivered.parent) if self._delivered.parent else ""
 
     @property
     def run_list(self) -> str:
-        """Where the runs of all searches are shown below MLflow's own address; its front page likewise."""
+        """Path of the list of all searches' runs below MLflow's address; empty while nothing is delivered."""
         return view_address(self._delivered, SEARCHES) if self._delivered.parent else ""
 
     def start(self, after: float = 0.0) -> None:
@@ -99,7 +99,7 @@ class Tracker:
         """Deliver a last time and end the thread; True when everything was delivered within so many seconds."""
         self._closing.set()
         if self._thread is None:
-            self.start()  # whoever never started it is bounded in time all the same
+            self.start()  # so that the timeout holds for a tracker that was never started
         assert self._thread is not None
         self._thread.join(timeout)
         self._out_of_time.set()
@@ -125,12 +125,12 @@ class Tracker:
 
     @property
     def _is_up_to_date(self) -> bool:
-        """Whether there is nothing to deliver: then others may write meanwhile."""
+        """Whether there is nothing to deliver; then no lease is taken."""
         new = next(self.directory.events(self._delivered.offset), None)
         return new is None and self._delivered.table == self._delivered.front
 
     def log_files(self, paths: list[Path]) -> None:
-        """Put the files of a search that has ended beside its run, and log the models of its front."""
+        """Log an ended search's files as artifacts, and the models of its front."""
         with self._turn, self._one_sentence_on_failure(), one_writer(self.uri):
             client = self._connect()
             self._log_files(client, paths)
@@ -145,7 +145,7 @@ class Tracker:
         except MlflowException as error:
             if error.error_code != "ENDPOINT_NOT_FOUND":
                 raise
-            # A server before MLflow 3 knows no models but in its registry.
+            # A server before MLflow 3 has no logged models.
 
     def _log_files(self, client: MlflowClient, paths: Iterable[Path]) -> None:
         for path in paths:
@@ -154,7 +154,7 @@ class Tracker:
                 self._log_small_picture(client, path)
 
     def _log_small_picture(self, client: MlflowClient, picture: Path) -> None:
-        """Show a picture in the search's words; its address there stays the same."""
+        """Show a small picture in the search's description, always at the same address."""
         with TemporaryDirectory(prefix="recur-tune-") as folder:
             client.log_artifact(self._delivered.parent, str(smaller(picture, Path(folder))))
         if not self._delivered.pictured:
@@ -175,12 +175,12 @@ class Tracker:
     def _try(self, deliver: Callable[[], bool]) -> bool:
         try:
             self.problem = None if deliver() else "There was no time left for the last delivery to MLflow."
-        except Exception as error:  # whatever it is, the search goes on
+        except Exception as error:  # no failure of MLflow may stop the search
             self.problem = str(error)
         return self.problem is None
 
     def _deliver_with_figures(self) -> bool:
-        """What a search that runs shows besides its log: its front in pictures now and then, and the machine."""
+        """Deliver a running search's log, its figures now and then, and system metrics."""
         arrived = self.deliver()
         with self._turn, self._one_sentence_on_failure():
             delivered = self._delivered
@@ -197,20 +197,21 @@ class Tracker:
 
     @contextmanager
     def _one_sentence_on_failure(self) -> Iterator[None]:
-        """MLflow, databases and networks raise all kinds; after any of them the next try begins afresh."""
+        """Turn any exception of MLflow, a database or a network into `DeliveryFailed`; the next try starts from the
+        files."""
         try:
             yield
         except Exception as error:
             self._forget()
-            if isinstance(error, UserError):  # a sentence already, say about a folder that cannot be written
-                raise Undelivered(str(error)) from error
-            raise Undelivered(
+            if isinstance(error, UserError):  # already a sentence, as about a folder that cannot be written
+                raise DeliveryFailed(str(error)) from error
+            raise DeliveryFailed(
                 f"MLflow at {without_password(self.uri)} did not take the records of {self.directory.name} "
                 f"({reason(error)}); {_what_now(str(error))}."
             ) from error
 
     def _forget(self) -> None:
-        """Drop what is only in memory: a call that failed may have arrived, and the files and the server know."""
+        """Drop the state in memory: a failed call may have arrived, and the files and the server know."""
         self._delivered = Delivered.read(self.directory.path / DELIVERED, self.uri)
         self._client: MlflowClient | None = None
         self._state: SearchState | None = None
@@ -222,33 +223,33 @@ class Tracker:
         write_text(self.directory.path / DELIVERED, json.dumps(asdict(self._delivered)) + "\n")
 
     def _connect(self) -> MlflowClient:
-        """The client, after making sure that the server has the search's run."""
+        """The client, once the server has the search's run."""
         if self._client is None:
             client = quiet_client(self.uri)
             if not self._delivered.parent or not is_active(client, self._delivered.parent):
-                # A server without the run that we knew gets everything, from the log's beginning.
+                # A server that lost the run gets everything again, from the log's beginning.
                 self._delivered = find_or_create_search(client, self.directory, self._spec, self.uri)
                 self._save()
             self._client = client
         return self._client
 
     def _deliver_events(self, client: MlflowClient, events: list[tuple[Event, int]]) -> None:
-        """Send what some events say, then note it."""
-        news = News(self._state or self._delivered_state(), self._spec.objectives)
+        """Send the updates of some events, then record the offset."""
+        updates = LogUpdates(self._state or self._delivered_state(), self._spec.objectives)
         for event, _ in events:
-            news.take(event)
-        best = news.front
+            updates.take(event)
+        best = updates.front
         for number in set(best) ^ set(self._delivered.front):
-            news.trials.setdefault(number, RunNews())
-        for number, trial_news in news.trials.items():
-            self._deliver_trial(client, news.state.record(number), trial_news, number in best)
-        note = self._note(news.state)
-        log_run(client, self._delivered.parent, news.search.points, tags=note if note != self._note_there else {})
+            updates.trials.setdefault(number, RunUpdate())
+        for number, update in updates.trials.items():
+            self._deliver_trial(client, updates.state.record(number), update, number in best)
+        note = self._note(updates.state)
+        log_run(client, self._delivered.parent, updates.search.points, tags=note if note != self._note_there else {})
         self._note_there = note
-        set_status(client, self._delivered.parent, news.search)
+        set_status(client, self._delivered.parent, updates.search)
         self._delivered.front, self._delivered.offset = best, events[-1][1]
         self._save()
-        self._state = news.state
+        self._state = updates.state
 
     def _note(self, state: SearchState) -> dict[str, str]:
         return {NOTE: search_note(self.directory, self._spec, state, self._delivered)}
@@ -256,33 +257,33 @@ class Tracker:
     def _delivered_state(self) -> SearchState:
         return self.directory.follow(until=self._delivered.offset).state
 
-    def _deliver_trial(self, client: MlflowClient, trial: TrialRecord, news: RunNews, on_front: bool) -> None:
+    def _deliver_trial(self, client: MlflowClient, trial: TrialRecord, update: RunUpdate, on_front: bool) -> None:
         from mlflow.exceptions import MlflowException
 
-        run = self._find_or_create_child(client, trial, news)
+        run = self._find_or_create_child(client, trial, update)
         tags = {
-            "state": trial.state,  # to MLflow a trial that others beat has finished like any other
+            "state": trial.state,  # MLflow's status of a pruned trial is FINISHED
             "pareto": str(on_front).lower(),
             "recur_tune.role": trial.role,
             "recur_tune.reason": trial.reason,
             "recur_tune.folder": str(self.directory.trial(trial.number)),
             NOTE: trial_note(self.directory, self._spec, trial, on_front, self.page),
         }
-        params = trial_params(self._spec, trial) if news.begins else {}
+        params = trial_params(self._spec, trial) if update.begins else {}
         # MLflow's parameters keep their first value, which an earlier version may have written in another way.
         params = {name: value for name, value in params.items() if name not in self._params_there.get(run, ())}
         try:
-            log_run(client, run, news.points, params, tags)
-            if news.begins:
+            log_run(client, run, update.points, params, tags)
+            if update.begins:
                 client.log_inputs(run, dataset_inputs(corpus_of(self._spec), self._delivered.corpus))
-            set_status(client, run, news)
+            set_status(client, run, update)
         except MlflowException:
             if is_active(client, run):
                 raise
-            # Somebody deleted this run in MLflow; the others are wanted all the same.
+            # A user deleted this run in MLflow; the others are delivered all the same.
 
-    def _find_or_create_child(self, client: MlflowClient, trial: TrialRecord, news: RunNews) -> str:
-        """A trial's run. One that is not noted can exist only where this tracker has not made all runs itself."""
+    def _find_or_create_child(self, client: MlflowClient, trial: TrialRecord, update: RunUpdate) -> str:
+        """A trial's run. One that is not recorded may exist only where another tracker has created runs."""
         runs = self._delivered.runs
         if trial.number not in runs and not self._children_known:
             found = children(client, self._delivered.experiment, self._delivered.parent)
@@ -290,12 +291,12 @@ class Tracker:
             self._params_there = {run.info.run_id: set(run.data.params) for run in found.values()}
             self._children_known = True
         if trial.number not in runs:
-            start = trial.started or news.changed  # what is infeasible ends without a start
+            start = trial.started or update.changed  # an infeasible trial ends without a start
             runs[trial.number] = create_trial(client, self.directory, self._delivered, trial, start)
         return runs[trial.number]
 
     def _deliver_table(self, client: MlflowClient) -> None:
-        """The front as a file, noted apart from the log: a server that takes no files still gets the numbers."""
+        """The front as a file, recorded apart from the log: a server that refuses files still gets the metrics."""
         rows = front_rows(self._state or self._delivered_state(), self._spec.objectives)
         client.log_text(self._delivered.parent, json.dumps(rows, indent=2), FRONT_TABLE)
         self._delivered.table = self._delivered.front

@@ -1,6 +1,6 @@
-"""Numbers as MLflow's columns show them best: few digits, and a unit that stands in the name.
+"""Units of MLflow's metrics: few digits, and the unit in the name.
 
-A column has room for some ten characters. Every search shares one unit, so that their runs can be compared.
+A column has room for about ten characters. All searches share a unit, so that their runs can be compared.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ _IN_UNITS["measured_peak_memory"] = ("measured_peak_memory_MiB", 2.0**20)
 
 
 def metric_name(name: str) -> str:
-    """What MLflow calls an objective, or anything else that is measured."""
+    """MLflow's name of a metric."""
     return _IN_UNITS[name][0] if name in _IN_UNITS else name
 
 
 def metric_value(name: str, value: float) -> float:
-    """The value in the unit of that name, rounded."""
+    """A metric's value in MLflow's unit, rounded."""
     return rounded(value / _IN_UNITS[name][1] if name in _IN_UNITS else value)

@@ -1,6 +1,6 @@
-"""MLflow's run list as a search is best read in it: which runs, in which order, with which columns.
+"""Shared views of MLflow's run list: which runs, in which order, with which columns.
 
-MLflow keeps a view that somebody shares as a tag of the experiment, and opens it from an address that has its key.
+MLflow keeps a shared view as a tag of the experiment, and opens it from an address with its key.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from recur_tune.tracking.mlflow.internals import VIEW_TAG
 from recur_tune.tracking.mlflow.units import metric_name
 
 TRIALS, FRONT, SEARCHES = "trials", "front", "searches"
-# Which MLflow always shows; the boxes to tick have no name, and a number by how often a list was drawn.
+# Which MLflow always shows; the checkboxes are named by a number that grows with every redraw.
 _FIRST_COLUMNS = (*map(str, range(10)), "attributes.`Run Name`", "runDateAndNestInfo", "duration")
 _STATE, _ON_FRONT = "tags.`state`", "tags.`pareto`"
 
 
 def view_address(delivered: Delivered, view: str) -> str:
-    """Where a view is shown below MLflow's own address."""
+    """Path of a view below MLflow's address."""
     return f"{delivered.run_list}&viewStateShareKey={_key(view, delivered)}"
 
 
@@ -32,7 +32,7 @@ def view_tags(spec: SearchSpec, delivered: Delivered) -> dict[str, str]:
     quality = next(name for name in spec.objectives if OBJECTIVES[name].kind == "quality")
     objectives = [f"metrics.`{metric_name(name)}`" for name in spec.objectives]
     chosen = [f"params.`{name}`" for name in spec.parsed_space.names]
-    # What a person decides by: how the trial ended, the objectives, and what the search chose.
+    # How the trial ended, the objectives, and the chosen parameters.
     of_trials = [_STATE, *objectives, _ON_FRONT, *chosen]
     of_searches = [_STATE, "metrics.`hypervolume`", *objectives, _ON_FRONT, "params.`base`", "params.`corpus`"]
     best_first = {"orderByKey": f"metrics.`{metric_name(quality)}`", "orderByAsc": True}

@@ -1,1 +1,1 @@
-"""A search in numbers for Prometheus, boards that draw them, and the servers behind both."""
+"""State of a search -> metrics -> exporter -> Prometheus -> Grafana's dashboards, and the servers of both."""

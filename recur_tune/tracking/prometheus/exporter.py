@@ -1,4 +1,4 @@
-"""A search's measures through Ray: its nodes serve them to Prometheus, and a file says where the nodes are."""
+"""Exporter: a search's metrics through Ray, whose nodes serve them to Prometheus; a file lists the nodes."""
 
 from __future__ import annotations
 
@@ -13,51 +13,53 @@ from recur_tune.common.throttle import Every
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import SearchState
-from recur_tune.tracking.prometheus.metrics import METRICS, PREFIX, Sample, measure
+from recur_tune.tracking.prometheus.metrics import METRICS, PREFIX, Sample, samples_of
 
-TARGETS = ".prometheus"  # in the results folder: a file for each running search, as Prometheus's discovery reads it
+TARGETS = ".prometheus"  # folder in the results: a file for each running search, for Prometheus's file_sd
 
-_SECONDS_BETWEEN_TELLINGS = 5.0  # Ray hands on what it was told every ten
+_SECONDS_BETWEEN_EXPORTS = 5.0  # Ray exports every ten
 
-Ask = Callable[[], Iterable[Sample]]
+SampleSource = Callable[[], Iterable[Sample]]
 
 
 @contextmanager
-def metered(directory: SearchDirectory, spec: SearchSpec, asks: Iterable[Ask] = ()) -> Iterator[Meter]:
-    """A meter for as long as the search runs."""
-    meter = Meter(directory, spec, asks)
+def exporting(
+    directory: SearchDirectory, spec: SearchSpec, sources: Iterable[SampleSource] = ()
+) -> Iterator[PrometheusExporter]:
+    """An exporter for as long as the search runs."""
+    exporter = PrometheusExporter(directory, spec, sources)
     try:
-        yield meter
+        yield exporter
     finally:
-        meter.close()
+        exporter.close()
 
 
-class Meter:
-    """Tells Ray now and then what there is to say; `asks` add what only others know, such as SLURM's queue."""
+class PrometheusExporter:
+    """Sets Ray's gauges every few seconds; `sources` add further samples, as of SLURM's queue."""
 
-    def __init__(self, directory: SearchDirectory, spec: SearchSpec, asks: Iterable[Ask]) -> None:
+    def __init__(self, directory: SearchDirectory, spec: SearchSpec, sources: Iterable[SampleSource]) -> None:
         from ray.util.metrics import Gauge
 
-        self.directory, self.spec, self.asks = directory, spec, tuple(asks)
+        self.directory, self.spec, self.sources = directory, spec, tuple(sources)
         self.gauges = {name: Gauge(PREFIX + name, one.text, one.labels) for name, one in METRICS.items()}
         self.file = directory.path.parent / TARGETS / f"{directory.name}.json"
         self.targets: list[str] | None = None
-        self.due = Every(_SECONDS_BETWEEN_TELLINGS)
+        self.due = Every(_SECONDS_BETWEEN_EXPORTS)
 
-    def tell(self, state: SearchState) -> None:
-        """Tell all of it, unless that was just done; what is not told again, as of a trial that ended, Ray forgets."""
+    def export(self, state: SearchState) -> None:
+        """Set all gauges, unless that was just done. Ray drops a value that is not set again, as of an ended trial."""
         if not self.due():
             return
-        for sample in chain(measure(state, self.spec), *(ask() for ask in self.asks)):
+        for sample in chain(samples_of(state, self.spec), *(source() for source in self.sources)):
             labels = (self.directory.name, *sample.by)
             self.gauges[sample.name].set(sample.value, dict(zip(METRICS[sample.name].labels, labels, strict=True)))
-        self._say_where()
+        self._publish_targets()
 
     def close(self) -> None:
-        """Nobody need look for the nodes any more."""
+        """Remove the list of nodes."""
         self.file.unlink(missing_ok=True)
 
-    def _say_where(self) -> None:
+    def _publish_targets(self) -> None:
         import ray
 
         targets = sorted(

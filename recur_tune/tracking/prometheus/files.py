@@ -1,4 +1,4 @@
-"""The files that Prometheus and Grafana are started with, for our own servers and for those of a site."""
+"""Configuration files of Prometheus and Grafana, for our own servers and for a site's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from recur_tune.common.files import write_text
-from recur_tune.tracking.prometheus.boards import BOARDS, SOURCE
+from recur_tune.tracking.prometheus.dashboards import DASHBOARDS, SOURCE
 from recur_tune.tracking.prometheus.exporter import TARGETS
 
 PROMETHEUS = "prometheus.yml"
@@ -21,17 +21,17 @@ def write_files(folder: Path, results: Path | str, prometheus: str, boards: Path
 
     Args:
         folder: Where they go.
-        results: The folder of the searches, which say there where their nodes are.
+        results: The folder of the searches, with the lists of their nodes.
         prometheus: Its address, for Grafana.
-        boards: Where Grafana will find the boards, if not below `folder`.
+        boards: Where Grafana will find the dashboards, if not below `folder`.
     """
     _write(folder / PROMETHEUS, _scraping(results))
     _write(folder / PROVISIONING / "datasources" / "recur-tune.yml", _source(prometheus))
     _write(folder / PROVISIONING / "dashboards" / "recur-tune.yml", _provider(boards or folder / "boards"))
-    for board in BOARDS:
-        path = folder / "boards" / f"{board.uid}.json"
+    for dashboard in DASHBOARDS:
+        path = folder / "boards" / f"{dashboard.uid}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(board.to_json(), indent=2) + "\n")
+        write_text(path, json.dumps(dashboard.to_json(), indent=2) + "\n")
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
@@ -40,7 +40,7 @@ def _write(path: Path, content: dict[str, Any]) -> None:
 
 
 def _scraping(results: Path | str) -> dict[str, Any]:
-    """Every running search has a file that says where its nodes are."""
+    """Scraping of the nodes that every running search lists in a file."""
     found = {"files": [f"{results}/{TARGETS}/*.json"], "refresh_interval": "10s"}
     return {
         "global": {"scrape_interval": "10s"},

@@ -1,7 +1,7 @@
-"""Every number that a search gives to Prometheus, and how it follows from the search's state.
+"""Metrics of a search for Prometheus, computed from the search's state.
 
-Nothing here knows Ray or Prometheus. `METRICS` is the one list of names: what is exported, what the boards ask for
-and what the documentation says all come from it.
+Nothing here imports Ray or Prometheus. `METRICS` is the only list of names: the exporter, the dashboards and the
+documentation use it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PREFIX = "recur_tune_"
 
 @dataclass(frozen=True)
 class Metric:
-    """A name, what it means and what tells its values apart, beside the search."""
+    """A metric's name, meaning and labels beside the search."""
 
     name: str
     text: str
@@ -30,18 +30,18 @@ class Metric:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """All that tells its values apart."""
+        """All labels."""
         return ("search", *self.by)
 
 
 METRICS: dict[str, Metric] = {
-    measure.name: measure
-    for measure in (
+    metric.name: metric
+    for metric in (
         Metric("trials", "trials in each state", ("state",)),
         Metric("base_share", "how much of a base is pretrained, 0 to 1, while the search is being prepared"),
         Metric("base_loss", "nats per token in the latest step of that pretraining"),
         Metric("budget_share", "how much of the search's budget is spent, 0 to 1"),
-        Metric("seconds_left", "seconds until the search will be done, as far as one can tell"),
+        Metric("seconds_left", "seconds until the search will be done, estimated"),
         Metric("tokens", "tokens that all trials together have trained on"),
         Metric("hypervolume", "share of the box below the reference that the front dominates, 0 to 1"),
         Metric("front_trials", "trials on the front"),
@@ -61,15 +61,15 @@ METRICS: dict[str, Metric] = {
 
 
 class Sample(NamedTuple):
-    """One value of a measure; `by` holds the values of its labels, in their order."""
+    """One value of a metric; `by` holds the values of its labels, in their order."""
 
     name: str
     value: float
     by: tuple[str, ...] = ()
 
 
-def measure(state: SearchState, spec: SearchSpec) -> Iterator[Sample]:
-    """What there is to say about a search now."""
+def samples_of(state: SearchState, spec: SearchSpec) -> Iterator[Sample]:
+    """All samples of a search now."""
     yield from _whole_search(state, spec)
     for trial in state.in_state("running"):
         yield from _running(trial, spec)
@@ -101,7 +101,7 @@ def _whole_search(state: SearchState, spec: SearchSpec) -> Iterator[Sample]:
 
 
 def _decisions(state: SearchState, spec: SearchSpec) -> Iterator[Sample]:
-    """The last rung is the full budget, where nothing is left to stop."""
+    """Decisions at the rungs; the last rung is the full budget, which decides nothing."""
     *rungs, _ = spec.budget.rung_tokens
     for rung, following in zip(rungs, spec.budget.rung_tokens[1:], strict=True):
         reached = sum(any(one.tokens >= rung for one in trial.validations) for trial in state.trials.values())

@@ -1,4 +1,4 @@
-"""Prometheus and Grafana on localhost, started in the background and ended again, and no one else's."""
+"""Prometheus and Grafana on localhost as background processes: start and stop, only our own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import psutil
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import write_text, writing
-from recur_tune.common.localhost import comes_up, found_its_port_taken, free_ports_from, last_words
+from recur_tune.common.localhost import free_ports_from, last_log_line, port_was_taken, wait_until_up
 from recur_tune.tracking.prometheus.files import PROMETHEUS, PROVISIONING, write_files
 
 _GRAFANA_HOMES = ("/usr/share/grafana", "/opt/grafana", "/opt/homebrew/opt/grafana/share/grafana")
@@ -25,21 +25,21 @@ _GRAFANA_HOMES = ("/usr/share/grafana", "/opt/grafana", "/opt/homebrew/opt/grafa
 
 @dataclass(frozen=True)
 class Server:
-    """A server that we have started."""
+    """A server that was started here."""
 
     name: str
     pid: int
-    born: float  # a process's number is given again, the moment of its birth is not
+    born: float  # a pid is reused, but not with the same start time
     port: int
 
     @property
     def url(self) -> str:
-        """Where it is to be seen."""
+        """Its address."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
     def process(self) -> psutil.Process | None:
-        """The process, if it still runs."""
+        """Its process, if it runs."""
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
             if process.create_time() == self.born and process.status() != psutil.STATUS_ZOMBIE:
@@ -48,20 +48,20 @@ class Server:
 
 
 class Command(NamedTuple):
-    """How a server is started on a port."""
+    """Command line and environment of a server."""
 
     words: list[str]
     environment: dict[str, str] = {}
 
 
-class Dashboards:
-    """The two servers of a results folder; what they need and what they know lies in a hidden folder of it."""
+class DashboardServers:
+    """The two servers of a results folder; their files lie in a hidden folder of it."""
 
     def __init__(self, results: Path) -> None:
         self.results, self.folder = results, results / ".dashboards"
 
     def running(self) -> dict[str, Server]:
-        """The servers that are up, by name."""
+        """The running servers, by name."""
         try:
             known = [Server(**fields) for fields in json.loads((self.folder / "servers.json").read_text())]
         except (OSError, ValueError, TypeError):
@@ -90,7 +90,7 @@ class Dashboards:
         write_text(self.folder / "servers.json", json.dumps([asdict(server) for server in servers.values()]) + "\n")
 
     def down(self) -> list[Server]:
-        """End our servers; what Prometheus has recorded stays. Gives those that were running."""
+        """Stop our servers and return those that were running; Prometheus's data stays."""
         servers = list(self.running().values())
         processes = [process for server in servers if (process := server.process)]
         for process in processes:
@@ -111,7 +111,7 @@ class Dashboards:
         return Command(["prometheus", *(f"--{name}={value}" for name, value in options.items())])
 
     def _grafana(self, program: list[str], port: int) -> Command:
-        """Whoever sees localhost may look, and nobody may change; nothing is asked of the network."""
+        """Read-only for all users of localhost; nothing is fetched from the network."""
         settings = {
             "GF_SERVER_HTTP_ADDR": "127.0.0.1",
             "GF_SERVER_HTTP_PORT": str(port),
@@ -138,12 +138,12 @@ class Dashboards:
                     env=os.environ | environment, start_new_session=True,  # it stays when this command ends
                 )  # fmt: skip
             server = Server(name, process.pid, psutil.Process(process.pid).create_time(), port)
-            if comes_up(process, port, ready):
+            if wait_until_up(process, port, ready):
                 return server
             process.kill()
-            if not found_its_port_taken(log):
+            if not port_was_taken(log):
                 break
-        raise UserError(f"{name}: it did not start {last_words(log)}.")
+        raise UserError(f"{name}: it did not start {last_log_line(log)}.")
 
 
 def grafana_program() -> list[str] | None:

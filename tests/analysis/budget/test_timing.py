@@ -28,7 +28,7 @@ class Clock:
             yield Report(1, done, 0.0, 0.0, 0.0, 0.0)
 
 
-def test_each_round_begins_with_the_other_and_every_step_counts_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_alternate_and_every_step_counts_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(timing, "time", clock)
     one = clock.training("a", [50, 2, 3, 4], [10, 10, 10, 20])  # the first step is not timed

@@ -46,7 +46,7 @@ def test_who_stays_on_topic_lies_between_the_truth_and_another_document(model: T
     assert difference.mean == pytest.approx(by_name["half"].mean - by_name["lost"].mean) and difference.p_value < 1e-3
 
 
-def test_a_difference_is_the_paired_t_test_where_every_document_has_one_prompt(model: TopicModel) -> None:
+def test_a_difference_is_a_paired_t_test_with_one_prompt_a_document(model: TopicModel) -> None:
     topics = ["sea", "kitchen", "court"] * 3
     one = [text_about(topic, 30, 80 + at) for at, topic in enumerate(topics)]
     other = [text_about(topics[0], 30, 90 + at) for at in range(len(topics))]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from recur_tune.analysis.topics.divergence import jensen_shannon
+from recur_tune.analysis.topics.comparison import jensen_shannon
 
 
 def distributions(count: int) -> st.SearchStrategy[np.ndarray]:

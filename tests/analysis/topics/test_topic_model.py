@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recur_tune.analysis.topics import topic_model as module
-from recur_tune.analysis.topics.divergence import jensen_shannon
+from recur_tune.analysis.topics.comparison import jensen_shannon
 from recur_tune.analysis.topics.topic_model import TopicModel, cut, fit, topic_model
 from recur_tune.common.errors import UserError
 from tests.analysis.topics import TOPICS, text_about

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from recur_tune.search.propose.candidates import Chosen, ResumeCandidate
 
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose import known_costs
+from recur_tune.search.propose.candidates import Chosen, ResumeCandidate
 from recur_tune.search.propose.features import rows_at
 from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.propose.observations import ObservedTrial

@@ -29,6 +29,8 @@ from recur_tune.search.record.directory import (
 from tests.search.record import search
 from tests.users import NOBODY, as_user
 
+pytestmark = pytest.mark.usefixtures("real_fsync")
+
 HOLDER = """
 import sys
 from pathlib import Path

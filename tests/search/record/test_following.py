@@ -13,7 +13,7 @@ import hypothesis.strategies as st
 import pytest
 
 from recur_tune.cli.display import stderr
-from recur_tune.cli.watch import Watch
+from recur_tune.cli.live_view import LiveView
 from recur_tune.search.record.directory import EVENTS, SNAPSHOT, SearchDirectory
 from recur_tune.search.record.event_log import drop_half_a_line
 from recur_tune.search.record.snapshot import save_snapshot
@@ -67,7 +67,7 @@ def test_who_asks_for_the_state_reads_what_came_after_the_snapshot(long: SearchD
 
 
 def test_a_live_table_reads_no_line_twice(long: SearchDirectory) -> None:
-    watch, ended = Watch(long), len(long.state().trials)
+    watch, ended = LiveView(long), len(long.state().trials)
     make_unreadable(long)
     long.record("trial", trial=9999, params={"window": 32}, costs={"flops_per_token": 1e5, "peak_memory": 1e5})
     record_report(long, 9999, 30_000, 20.0, "complete")

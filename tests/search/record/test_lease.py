@@ -23,6 +23,8 @@ from recur_tune.search.record.lease_holder import Holder
 from tests.search.record import search
 from tests.waiting import until
 
+pytestmark = pytest.mark.usefixtures("real_fsync")
+
 
 @contextmanager
 def child(work: Callable[[], object]) -> Iterator[int]:

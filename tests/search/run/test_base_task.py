@@ -18,7 +18,7 @@ from recur_tune.search.record.tracking_place import DELIVERED, tracking_uri
 from recur_tune.search.run import stages
 from recur_tune.search.run.driver import run_search
 from recur_tune.sites.ray.cluster import Cluster
-from recur_tune.tracking.prometheus.metrics import measure
+from recur_tune.tracking.prometheus.metrics import samples_of
 from tests.cli.run import run
 from tests.search.run.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, held, small_spec
 from tests.waiting import until
@@ -46,7 +46,7 @@ def test_the_cluster_pretrains_a_base_and_everybody_is_told(
         with held(first["worker"]):  # or it would be nearly through
             seen["status"] = json.loads(run("status", "based", "--results", tmp_path, "--json").out)
             seen["words"] = run("status", "--results", tmp_path).out
-            seen["numbers"] = {sample.name for sample in measure(directory.state(), spec)}
+            seen["numbers"] = {sample.name for sample in samples_of(directory.state(), spec)}
             os.kill(int(first["worker"].partition(":")[2]), signal.SIGKILL)
         until(lambda: events_of(directory, "notice"), "the death of its worker")
         until(lambda: progress(directory)[-1]["worker"] != first["worker"], "another worker", pause=0.02)

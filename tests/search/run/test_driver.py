@@ -28,9 +28,10 @@ from recur_tune.search.run.preparation import Prices
 from recur_tune.search.run.result import SearchResult
 from recur_tune.search.run.searcher import OptunaSearcher
 from recur_tune.search.run.trainable import run_trial
-from recur_tune.sites.ray.cluster import Allotment, Cluster
-from recur_tune.sites.ray.liveness import Lifeline
-from recur_tune.tracking.prometheus.exporter import metered
+from recur_tune.sites.ray.capacity import TrialResources
+from recur_tune.sites.ray.cluster import Cluster
+from recur_tune.sites.ray.liveness import ClusterWatchdog
+from recur_tune.tracking.prometheus.exporter import exporting
 from tests.cli.run import Outcome
 from tests.cli.run import run as command
 from tests.search.run.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, held, small_fields, small_spec
@@ -295,19 +296,19 @@ def test_two_workers_train_a_trial_and_survive_the_loss_of_one(cluster: Cluster,
         assert validation == pytest.approx(alone[tokens], rel=1e-3), "workers add up in another order, and no more"
 
 
-def train_with(directory: SearchDirectory, train: Callable[[dict[str, Any]], None], allotment: Allotment) -> None:
+def train_with(directory: SearchDirectory, train: Callable[[dict[str, Any]], None], allotment: TrialResources) -> None:
     """A search whose trials are trained by a function of the test."""
     with directory.lock():
         log = directory.open_log()
         searcher = OptunaSearcher(directory.spec, log, Prices(allotment.workers), room=lambda: allotment.at_once + 1)
-        with metered(directory, directory.spec) as meter:
-            steward = DriverCallback(directory.spec, log, lambda: False, meter, Lifeline(lambda loss: None))
+        with exporting(directory, directory.spec) as exporter:
+            steward = DriverCallback(directory.spec, log, lambda: False, exporter, ClusterWatchdog(lambda loss: None))
             fit(directory.spec, log, allotment, searcher, train, False, steward)
 
 
 def test_out_of_memory_ends_one_trial_and_replaces_its_actor(cluster: Cluster, world: Path, tmp_path: Path) -> None:
     directory = SearchDirectory.create(tmp_path, "memory", small_spec(world, budget__trials=3))
-    train_with(directory, short_of_memory, Allotment(1, 2.0, 0.0, 1))
+    train_with(directory, short_of_memory, TrialResources(1, 2.0, 0.0, 1))
     state = directory.state()
     assert [trial.state for trial in state.trials.values()][:3] == ["complete", "infeasible", "complete"]
     assert state.trials[1].reason == "out of memory on its device"

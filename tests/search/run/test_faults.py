@@ -104,7 +104,7 @@ def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None
     search.signal(signal.SIGTERM)  # as Ctrl-C once: trials save themselves
     assert search.wait() == 0, "what was asked for is no failure"
     assert "paused, and every trial saved" in search.err
-    assert "go on with:  recur-tune resume night" in search.err
+    assert "continue with:  recur-tune resume night" in search.err
     assert "Traceback" not in search.err
     assert "SIGTERM" not in search.err, "Ray prints a stack where the signal is its own"
     assert not list(night.directory.state().in_state("running"))
@@ -124,7 +124,7 @@ def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None
         night.until(lambda events: night.directory.stop_requested, "the first is heard")
         search.signal(signal.SIGINT)  # twice: at once
         assert search.wait() == 130
-    assert "ended at once; go on with:  recur-tune resume night" in search.err
+    assert "ended at once; continue with:  recur-tune resume night" in search.err
 
     search = night.begin()
     night.until_midway()

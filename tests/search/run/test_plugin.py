@@ -44,4 +44,4 @@ def test_a_mechanism_of_another_package_is_searched_reported_and_exported(tmp_pa
     trials = [event["params"]["recurrence"] for event in events if event["kind"] == "trial"]
     assert trials[:2] == ["none", "last"] and len(trials) == 3
     assert "last" in (tmp_path / "page.html").read_text()
-    assert {"last_rows_model.py", "gpt2.py"} <= {file.name for file in (tmp_path / "model").iterdir()}
+    assert {"last_rows_model.py", "models_bodies_gpt2.py"} <= {file.name for file in (tmp_path / "model").iterdir()}

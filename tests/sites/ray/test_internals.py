@@ -68,7 +68,7 @@ def test_what_ray_has_to_say_to_drivers_is_not_printed(
     assert hear() == "", "ray._private.worker.print_to_stdstream is no longer what prints it"
 
 
-def test_rays_command_line_goes_without_the_commands_that_take_long_to_import() -> None:
+def test_rays_command_line_skips_slow_subcommands() -> None:
     drained = ray_internals.drain_command("10.0.0.1:6379", "abc", "why", 20.5)
     told = subprocess.run([*drained[:3], "--help"], capture_output=True, text=True)
     assert told.returncode == 0, told.stderr

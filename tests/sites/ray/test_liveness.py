@@ -7,15 +7,15 @@ import threading
 
 import pytest
 
-from recur_tune.sites.ray import liveness as lifeline
+from recur_tune.sites.ray import liveness
 from recur_tune.sites.ray.liveness import ClusterLost, while_connecting
 from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
 def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_SECONDS_BETWEEN_LOOKS", "_SECONDS_TO_LEAVE"):
-        monkeypatch.setattr(lifeline, name, 0.02)
+    for name in ("_SECONDS_BETWEEN_PROBES", "_SECONDS_TO_LEAVE"):
+        monkeypatch.setattr(liveness, name, 0.02)
 
 
 def test_a_store_that_dies_while_ray_connects_to_it_is_noticed() -> None:

@@ -21,7 +21,7 @@ def init(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
     """Ray's start, which succeeds unless it is told otherwise."""
     init = mock.Mock(return_value=SimpleNamespace(dashboard_url="127.0.0.1:8265"))
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray_cluster, "_living_nodes", lambda: [{"CPU": 2.0}])
+    monkeypatch.setattr(ray_cluster, "living_nodes", lambda: [{"CPU": 2.0}])
     return init
 
 

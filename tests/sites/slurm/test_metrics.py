@@ -11,7 +11,7 @@ from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.sites.slurm.folder import SlurmFolder
 from recur_tune.sites.slurm.metrics import Allocations
 from recur_tune.sites.slurm.queue import QueuedJob
-from recur_tune.tracking.prometheus.metrics import MEASURES, Sample
+from recur_tune.tracking.prometheus.metrics import METRICS, Sample
 
 
 def job(number: int, state: str, left: str) -> QueuedJob:
@@ -32,7 +32,7 @@ def test_running_and_waiting_allocations(tmp_path: Path, monkeypatch: pytest.Mon
     ask.thread.join()
     assert ask() == expected
     assert len(asked) == 1, "everybody asks the queue; twice in a row is once too often"
-    assert {sample.name for sample in expected} <= set(MEASURES)
+    assert {sample.name for sample in expected} <= set(METRICS)
 
 
 def test_a_queue_that_does_not_answer_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,5 +58,5 @@ def test_what_nobody_can_tell_of_is_left_alone(parent: Path) -> None:
 
 
 def test_a_path_that_sockets_cannot_have_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="at most 40 letters"):
+    with pytest.raises(UserError, match="at most 40 characters"):
         own_scratch(tmp_path / ("long" * 10))

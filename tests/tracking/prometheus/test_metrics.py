@@ -10,8 +10,8 @@ import pytest
 
 from recur_tune.search.record.front import search_hypervolume
 from recur_tune.search.record.state import Event, replay
-from recur_tune.tracking.prometheus.boards import BOARDS, metric, queries
-from recur_tune.tracking.prometheus.metrics import METRICS, PREFIX, Sample, measure
+from recur_tune.tracking.prometheus.dashboards import DASHBOARDS, metric, queries
+from recur_tune.tracking.prometheus.metrics import METRICS, PREFIX, Sample, samples_of
 from tests.report import RUNGS, begun, few, make, opening, params_of, validated
 from tests.search.record import search
 
@@ -19,7 +19,7 @@ from tests.search.record import search
 def told(events: list[Event], folder: Path, **fields: object) -> dict[tuple[str, ...], float]:
     """All that is said of a search with these events, by name and labels."""
     spec = make(folder, events=events, **fields).spec
-    return {(sample.name, *sample.by): sample.value for sample in measure(replay(events), spec)}
+    return {(sample.name, *sample.by): sample.value for sample in samples_of(replay(events), spec)}
 
 
 def test_every_sample_has_the_labels_of_its_measure(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_every_sample_has_the_labels_of_its_measure(tmp_path: Path) -> None:
          "device_flops": 1e9, "measured_peak_memory": 5},
     ]  # fmt: skip
     directory = make(tmp_path, events=events, limits={"peak_memory": "1GiB"})
-    samples = list(measure(replay(events), directory.spec))
+    samples = list(samples_of(replay(events), directory.spec))
     for sample in samples:
         assert len(sample.by) == len(METRICS[sample.name].by), sample
     assert len({(sample.name, sample.by) for sample in samples}) == len(samples)
@@ -76,9 +76,7 @@ def test_rungs_count_who_was_pruned_there_and_who_went_on(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("cause", "paused"), [("frozen", 1), ("", 0)])
-def test_a_rung_counts_who_it_paused_and_not_who_was_paused_with_the_search(
-    cause: str, paused: int, tmp_path: Path
-) -> None:
+def test_a_rung_counts_the_trials_that_it_paused_itself(cause: str, paused: int, tmp_path: Path) -> None:
     report = {"time": 101.0, "kind": "report", "trial": 0, "tokens": RUNGS[0], "validation": {"perplexity": 50.0}}
     end = {"time": 102.0, "kind": "end", "trial": 0, "state": "paused", "cause": cause}
     said = told([*opening(), *begun(0, 100, params_of(), 4e5, 2.0**25), report, end], tmp_path)
@@ -116,11 +114,11 @@ def test_a_search_that_just_began_says_what_it_can(tmp_path: Path) -> None:
 def test_time_is_a_budget_too(tmp_path: Path) -> None:
     spec = search(budget={"tokens": 4000, "trials": 100, "wall_clock": "40s", "rungs": 1})
     state = replay(few())
-    shares = [sample for sample in measure(state, spec) if sample.name == "budget_share"]
+    shares = [sample for sample in samples_of(state, spec) if sample.name == "budget_share"]
     assert shares == [Sample("budget_share", min(1.0, state.active_seconds / 40))]
 
 
-@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
+@pytest.mark.parametrize("board", DASHBOARDS, ids=lambda board: board.uid)
 def test_no_panel_asks_for_what_nothing_exports(board: object) -> None:
     for query in queries(board):  # type: ignore[arg-type]
         names = re.findall(r"[a-z_]*recur_tune_[a-z_]+", query)
@@ -133,7 +131,7 @@ def test_no_panel_asks_for_what_nothing_exports(board: object) -> None:
 
 
 def test_every_measure_is_on_a_board() -> None:
-    asked = " ".join(query for board in BOARDS for query in queries(board))
+    asked = " ".join(query for board in DASHBOARDS for query in queries(board))
     assert [name for name in METRICS if f"{PREFIX}{name}{{" not in asked] == []
 
 
@@ -142,7 +140,7 @@ def test_a_name_that_nothing_exports_is_refused() -> None:
         metric("perplexities")
 
 
-@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
+@pytest.mark.parametrize("board", DASHBOARDS, ids=lambda board: board.uid)
 def test_a_legend_names_labels_that_the_query_leaves(board: object) -> None:
     for panel in board.to_json()["panels"]:  # type: ignore[attr-defined]
         for target in panel["targets"]:
@@ -154,7 +152,7 @@ def test_a_legend_names_labels_that_the_query_leaves(board: object) -> None:
             assert set(re.findall(r"{{(\w+)}}", target["legendFormat"])) <= left, target
 
 
-@pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
+@pytest.mark.parametrize("board", DASHBOARDS, ids=lambda board: board.uid)
 def test_panels_lie_side_by_side_and_have_numbers_of_their_own(board: object) -> None:
     panels = board.to_json()["panels"]  # type: ignore[attr-defined]
     assert len({panel["id"] for panel in panels}) == len(panels)

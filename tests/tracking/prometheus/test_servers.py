@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recur_tune.tracking.prometheus.boards import BOARDS
+from recur_tune.tracking.prometheus.dashboards import DASHBOARDS
 from recur_tune.tracking.prometheus.files import write_files
 from recur_tune.tracking.prometheus.metrics import METRICS
-from recur_tune.tracking.prometheus.servers import Dashboards
+from recur_tune.tracking.prometheus.servers import DashboardServers
 from tests.cli.run import run
 from tests.ports import FIRST, taken_port
 
@@ -46,7 +46,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         pytest.skip("Prometheus is not installed")
     monkeypatch.setenv("RECUR_TUNE_RESULTS", str(tmp_path / "results"))
     yield tmp_path / "results"
-    Dashboards(tmp_path / "results").down()
+    DashboardServers(tmp_path / "results").down()
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_up_and_down(results: Path, grafana: None) -> None:
     assert list(addresses) == ["prometheus", "grafana"]
     config = json.loads(get(f"{addresses['prometheus']}/api/v1/status/config"))["data"]["yaml"]
     assert f"{results}/.prometheus/*.json" in config
-    assert json.loads(get(addresses["grafana"])) == sorted(board.title for board in BOARDS)
+    assert json.loads(get(addresses["grafana"])) == sorted(board.title for board in DASHBOARDS)
 
     again = run("dashboards", "up", "--port", port, "--grafana-port", port)
     assert again.code == 0 and again.out == first.out and "prometheus runs already" in again.err
@@ -132,7 +132,7 @@ def test_prometheus_takes_its_configuration(tmp_path: Path) -> None:
     assert yaml.safe_load((tmp_path / "prometheus.yml").read_text())["scrape_configs"]
 
 
-def test_the_documentation_knows_every_measure() -> None:
+def test_the_documentation_lists_every_metric() -> None:
     text = (SHIPPED / "README.md").read_text()
     for measure in METRICS.values():
         assert f"| `{measure.name}` | {', '.join(f'`{label}`' for label in measure.by)} | {measure.text} |" in text

@@ -1,4 +1,4 @@
-"""A recurrence of another package, as docs/own-recurrence.md of version 0.1.0 has it: what the registry reads."""
+"""A recurrence of another package, as docs/adding-a-recurrence.md of version 0.1.0 has it: what the registry reads."""
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 

@@ -1,4 +1,4 @@
-"""A run that is trained on for a few steps: as its trial says, from the weights that it ended with."""
+"""Training probe: a few more training steps of a run, with its own settings and weights, to measure them."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from recur_tune.data.tokenizers import fingerprint
 from recur_tune.data.tokens import prepare
 from recur_tune.models.pretrained import check_model, load_decoder
 from recur_tune.tasks.language_modelling.evaluation import Evaluation, evaluate
+from recur_tune.training.evaluation_settings import trial_of
 from recur_tune.training.loop import Report, Trainer
-from recur_tune.training.reading import trial_of
 from recur_tune.training.run_folder import RESULT
 
-_WITHOUT_END = 10**15  # tokens: nothing is validated, and the budget is never spent
+_WITHOUT_END = 10**15  # tokens: no validation is due, and the budget never ends
 
 
 @dataclass(frozen=True)
-class Contender:
+class TrainingProbe:
     """A run under measurement.
 
     Attributes:
         run: Its folder.
         config: Its trial.
         tokenizer: The digest of its tokenizer.
-        evaluation: What it makes of the validation split.
+        evaluation: Its scores on the validation split.
         peak_memory: Bytes of a training step.
-        recorded_memory: The same as it was measured when the run was trained; None where nobody wrote it down.
-        steps: Its training, step by step.
+        recorded_memory: The same when the run was trained; None where it was not recorded.
+        steps: The training, a report per step.
     """
 
     run: Path
@@ -50,7 +50,7 @@ class Contender:
 
 
 def trial_to_measure(run: Path) -> TrialConfig:
-    """A run's trial; refused where it has no model, or where nobody knows how it was trained."""
+    """A run's trial; refuses a folder without a model or without trial.yaml."""
     check_model(run)
     config = trial_of(run)
     if config is None:
@@ -61,10 +61,10 @@ def trial_to_measure(run: Path) -> TrialConfig:
     return config
 
 
-def contend(
+def probe_training(
     run: Path, corpus: str, device: torch.device, progress: Callable[[int], None] = lambda tokens: None
-) -> Contender:
-    """Score a run and make its first two training steps, the second of which tells its memory."""
+) -> TrainingProbe:
+    """Score a run and make two training steps; the second measures its memory."""
     trial = trial_to_measure(run)
     held_before = _held(device)
     model, tokenizer = load_decoder(run)
@@ -80,25 +80,25 @@ def contend(
     )
     if trial.trainable == "recurrence":
         model.freeze_body()
-    # As fast as the run itself was: with another budget `auto` might choose another way.
+    # The run's own execution: with another budget `auto` might choose another one.
     endless = {"tokens": _WITHOUT_END, "validate_every": _WITHOUT_END}
     endless |= chosen_execution(trial, device, 1)._asdict()
-    plan = resolve_plan(trial, model.config, lanes=trial.batch)
+    plan = resolve_plan(trial, model.config, chains=trial.batch)
     trainer = Trainer(trial.model_copy(update=endless), model, plan, train, validation, device)
     steps = trainer.run()
     for _ in range(2):
         next(steps)
     assert trainer.measured_peak_bytes is not None
-    # CUDA counts all that the process holds, a CPU's tracker this training alone.
-    return Contender(
+    # CUDA counts all of the process's memory, a CPU's tracker this training alone.
+    return TrainingProbe(
         run, trial, fingerprint(tokenizer), evaluation, trainer.measured_peak_bytes - held_before,
         _recorded_memory(run), steps,
     )  # fmt: skip
 
 
 def _held(device: torch.device) -> int:
-    """Bytes on the device that are not of what comes next. cuBLAS keeps a workspace from the first product on a stream
-    on, which belongs to no run: it is made before, or only the first run would be charged with it."""
+    """Bytes on the device before a run. cuBLAS allocates a workspace at the first product on a stream; it is made here,
+    so that it does not count for the first run."""
     if device.type != "cuda":
         return 0
     for stream in (torch.cuda.current_stream(), side_stream(torch.cuda.current_device())):
@@ -111,7 +111,7 @@ def _held(device: torch.device) -> int:
 
 
 def _recorded_memory(run: Path) -> int | None:
-    """An exported model, and a run that was stopped, have no result."""
+    """Peak memory in the run's result; an exported model or a stopped run has none."""
     if not (run / RESULT).exists():
         return None
     with reading(run / RESULT):

@@ -1,4 +1,4 @@
-"""Succession: the allocation in which a search goes on, asked for by the one that ends or by what is left of it."""
+"""Requeue: the next allocation of a search, requested by the job that ends or by a node that is left of it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from recur_tune.sites.ray.liveness import answers
 from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.folder import SlurmFolder
 
-_SECONDS_BETWEEN_QUESTIONS = 3.0
+_SECONDS_BETWEEN_POLLS = 3.0
 
 
-def go_on(folder: SlurmFolder, job: int, may_go_on: bool) -> bool:
-    """Take another allocation, if there may be one; whether it is this job's own, come back."""
-    profile, by_hand = folder.profile, f"`recur-tune resume {folder.search.name} --slurm` goes on"
-    if not may_go_on:
+def requeue_or_resubmit(folder: SlurmFolder, job: int, may_requeue: bool) -> bool:
+    """Request another allocation, if allowed; True where this job itself is requeued."""
+    profile, by_hand = folder.profile, f"`recur-tune resume {folder.search.name} --slurm` continues it"
+    if not may_requeue:
         folder.note(job, "over")
         say(f"the allocation ends; {by_hand}.")
     elif folder.allocations_used >= profile.allocations:
@@ -33,34 +33,34 @@ def go_on(folder: SlurmFolder, job: int, may_go_on: bool) -> bool:
     return False
 
 
-def outlive_the_first_node(
+def requeue_if_first_node_died(
     folder: SlurmFolder, job: int, node: str, head: str, told_to_leave: Callable[[float], bool]
 ) -> None:
-    """Where the job's first node has died, with its script, take another allocation.
+    """Request another allocation where the job's first node has died, and its script with it.
 
-    SLURM is asked to keep what is left of a job that loses a node, and would keep it until its time is up though
-    nobody is there to use it. It misses a node after minutes, as a rule; of those left, the first acts.
+    The job has --no-kill, so SLURM would keep its other nodes, unused, until its time is up. SLURM notices a dead node
+    after minutes; then the first of the nodes left acts.
 
     Args:
         folder: The search's.
         job: The job.
         node: The node that this process runs on.
         head: Where the Ray cluster was, as HOST:PORT.
-        told_to_leave: Whether, within so many seconds, the script has ended this step in order.
+        told_to_leave: Whether, within so many seconds, the script ends this step.
     """
     leaves = False
     while not leaves and not answers(head):
-        leaves = told_to_leave(_SECONDS_BETWEEN_QUESTIONS)
-        with suppress(UserError):  # SLURM cannot be reached from here: this node may be the one that is cut off
+        leaves = told_to_leave(_SECONDS_BETWEEN_POLLS)
+        with suppress(UserError):  # no answer from SLURM: this node itself may be cut off
             left = queue.nodes_without_script(job)
             if left[:1] == [node]:
                 say(f"the first node of job {job} is gone, and its script with it.")
-                if not go_on(folder, job, may_go_on=True):
+                if not requeue_or_resubmit(folder, job, may_requeue=True):
                     queue.cancel(job)
             if left:
                 return
 
 
 def say(text: str) -> None:
-    """A line of the job's log."""
+    """Print a line with the time to the job's log."""
     print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)

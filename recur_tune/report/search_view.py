@@ -1,4 +1,4 @@
-"""A search as a report needs it, read once from its directory."""
+"""SearchView: a search read once from its directory, for reports."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import numpy as np
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.units import format_count
-from recur_tune.config.command import train_command
-from recur_tune.config.fields import own
+from recur_tune.config.fields import own_values, train_command
 from recur_tune.config.trial import TrialConfig
+from recur_tune.report.figures.style import short
 from recur_tune.report.history import Span, Volume, spans, volumes
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front, search_hypervolume
@@ -30,14 +30,14 @@ _MOST_OF_A_REASON = 240  # characters; the log has the rest
 
 @dataclass(frozen=True)
 class SearchView:
-    """One search: what was asked for, every trial, and how it came about."""
+    """A search's specification, trials and history."""
 
     directory: SearchDirectory
     spec: SearchSpec
     state: SearchState
     volumes: list[Volume]
     spans: list[Span]
-    links: dict[int, str]  # pages of MLflow's, by the trials' numbers
+    links: dict[int, str]  # pages in MLflow, by the trials' numbers
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class SearchView:
 
     @cached_property
     def configs(self) -> dict[int, TrialConfig]:
-        """Every trial and repetition with all its fields, those that the space fixes too."""
+        """Every trial and repetition with all its fields, chosen or fixed."""
         everything = {**self.state.trials, **self.state.repeats}
         return {number: self.spec.trial_config(one.params, one.seed) for number, one in everything.items()}
 
@@ -57,7 +57,7 @@ class SearchView:
 
     @cached_property
     def costs(self) -> list[Objective]:
-        """What quality is set against: FLOPs first, then memory, then the rest as the search lists it."""
+        """The other objectives: FLOPs first, then memory, then the rest in the search's order."""
         others = [OBJECTIVES[name] for name in self.spec.objectives if name != self.quality.name]
         usual = ["flops_per_token", "peak_memory"]
         return sorted(others, key=lambda one: (usual.index(one.name) if one.name in usual else 2, one.kind))
@@ -69,12 +69,12 @@ class SearchView:
 
     @cached_property
     def complete(self) -> list[TrialRecord]:
-        """Every trial at full budget whose objectives are numbers."""
+        """Every trial at full budget whose objectives are finite."""
         return [trial for trial in self.known if trial.state == "complete"]
 
     @cached_property
     def known(self) -> list[TrialRecord]:
-        """Every trial whose objectives are numbers, however far it came."""
+        """Every trial whose objectives are finite, at any budget."""
         objectives = self.spec.objectives
         return [t for t in self.state.trials.values() if np.isfinite(t.values(objectives) or [math.nan]).all()]
 
@@ -85,24 +85,24 @@ class SearchView:
 
     @property
     def tokens(self) -> int:
-        """Trained on, over all trials."""
+        """Tokens of all trials."""
         return sum(trial.tokens for trial in self.state.trials.values())
 
     def kind(self, trial: TrialRecord) -> str:
-        """Its recurrence, whether the search decided it or the space fixes it."""
+        """Its recurrence, chosen by the search or fixed by the space."""
         return self.configs[trial.number].recurrence
 
     def params(self, trial: TrialRecord) -> dict[str, Any]:
-        """What the search decided for a trial, as far as the trial has it."""
-        return own(self.kind(trial), trial.params)
+        """The chosen parameters that apply to a trial."""
+        return own_values(self.kind(trial), trial.params)
 
     def command(self, trial: TrialRecord) -> str:
-        """What to type to train a trial again."""
+        """The command that trains a trial again."""
         config = self.directory.with_own_base(self.configs[trial.number])
         return train_command(config, Path("runs") / f"{self.name}-{trial.name}")
 
     def about(self, trial: TrialRecord) -> str:
-        """All about a trial, as a figure shows it under the pointer."""
+        """A trial's hover text."""
         role = f" ({trial.role})" if trial.role else ""
         lines = [f"<b>{trial.name}</b> {trial.state}{role}, {format_count(trial.tokens)} tokens"]
         for objective in (OBJECTIVES[name] for name in self.spec.objectives):
@@ -120,21 +120,16 @@ def read_search(directory: SearchDirectory) -> SearchView:
     if not state.trials:
         raise UserError(
             f"name: {directory.name} has no trial yet, so there is nothing to show; "
-            f"`recur-tune status {directory.name}` tells how it is doing."
+            f"`recur-tune status {directory.name}` tells its progress."
         )
     growth = volumes(events, spec.objectives, state.reference)
     return SearchView(directory, spec, state, growth, spans(events), run_links(directory))
 
 
 def run_links(directory: SearchDirectory) -> dict[int, str]:
-    """The page of every trial's run where a server has them; a database on a disk has no pages."""
+    """The page of every trial's run on a tracking server; a local database has none."""
     uri = tracking_uri(directory)
     if not is_server(uri):
         return {}
     delivered, place = Delivered.read(directory.path / DELIVERED, uri), without_password(uri).rstrip("/")
     return {number: f"{place}/{delivered.page(run)}" for number, run in delivered.runs.items()}
-
-
-def short(value: Any) -> str:
-    """A parameter's value as people read it."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)

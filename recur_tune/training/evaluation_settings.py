@@ -1,4 +1,4 @@
-"""How a trained model wants to be read: on which corpus, in which windows."""
+"""Settings to evaluate or continue a trained run with: its corpus, windows and task."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from recur_tune.training.run_folder import TRIAL
 
 
 @dataclass(frozen=True)
-class ReadingPlan:
-    """What to read and how, and what to tell the user about it."""
+class EvaluationSettings:
+    """Corpus, windows and task of an evaluation, and a warning for the user."""
 
     corpus: str
     windowing: Windowing
@@ -29,13 +29,13 @@ class ReadingPlan:
     warning: str | None = None
 
 
-def reading_of(
+def evaluation_settings(
     run: Path, model: Windowed, corpus: str | None = None, window: int | None = None, overlap: int | None = None
-) -> ReadingPlan:
-    """As the run was trained, where nothing else is asked for.
+) -> EvaluationSettings:
+    """As the run was trained, unless something else is given.
 
-    A plain model may be read at any overlap. A recurrent one expects its state to stand for the text before
-    the window as it did in training (section 4.2 of the paper), so reading it otherwise is worth a warning.
+    A plain model can be read at any overlap. A recurrent one is likely worse with windows other than in training
+    (section 4.2 of the paper), so the settings have a warning.
     """
     trial = trial_of(run)
     saved = model.config
@@ -66,16 +66,16 @@ def reading_of(
             f"{run} was trained with window {trained.size} and overlap {trained.overlap}; a recurrent model read with "
             f"window {size} and overlap {shared} is likely worse than it could be."
         )
-    return ReadingPlan(corpus, windowing, task, task_spec, warning)
+    return EvaluationSettings(corpus, windowing, task, task_spec, warning)
 
 
 def trial_of(run: Path) -> TrialConfig | None:
-    """The trial that a run was; None for a folder that something else wrote."""
+    """A run's trial; None for a folder that another program wrote."""
     return parse(TrialConfig, read_yaml(run / TRIAL)) if (run / TRIAL).exists() else None
 
 
 def corpus_of(run: Path) -> str:
-    """The corpus that a run was trained on, as far as is known."""
+    """The corpus that a run was trained on; `stdlib` where it is not known."""
     trial = trial_of(run)
     return trial.corpus if trial else "stdlib"
 

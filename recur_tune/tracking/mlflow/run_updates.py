@@ -1,4 +1,4 @@
-"""What events of a search's log say to MLflow, gathered by run; it knows MLflow's words, but calls nothing."""
+"""Updates for MLflow from events of a search's log, by run, in MLflow's names and units; nothing is called here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from recur_tune.search.record.front import front, search_hypervolume
 from recur_tune.search.record.state import ENDED, Event, SearchState, TrialRecord
 from recur_tune.tracking.mlflow.units import metric_name, metric_value
 
-# A trial that waits has no run yet: a run's start cannot be changed once it is made.
+# A waiting trial has no run yet: a run's start time cannot be changed later.
 TRIAL_STATUS = {
     "running": "RUNNING", "paused": "KILLED", "complete": "FINISHED",
     "pruned": "FINISHED", "failed": "FAILED", "infeasible": "KILLED",
@@ -29,16 +29,16 @@ class Point(NamedTuple):
 
 
 @dataclass
-class RunNews:
-    """What some events say about one run."""
+class RunUpdate:
+    """Metrics and status of one run from some events."""
 
     points: list[Point] = field(default_factory=list)
     begins: bool = False  # whether the run begins with one of these events
-    status: str | None = None  # the last one, where it changed
+    status: str | None = None  # the latest, if it changed
     changed: float = 0.0  # when it did
 
     def add(self, values: Mapping[str, Any], event: Event, step: int) -> None:
-        """Take values at an event's time in MLflow's units, as far as they are finite numbers."""
+        """Add values at an event's time in MLflow's units, without those that are not finite."""
         self.points += [
             Point(metric_name(name), metric_value(name, value), milliseconds(event["time"]), step)
             for name, value in values.items()
@@ -50,14 +50,14 @@ class RunNews:
         self.status, self.changed = status, event["time"]
 
 
-class News:
-    """What some events of the log say about the search and its trials, gathered by run."""
+class LogUpdates:
+    """Updates of the search's run and its trials' runs from some events."""
 
     def __init__(self, state: SearchState, objectives: tuple[str, ...]) -> None:
         self.state = state  # before these events; `take` moves it on
         self.objectives = objectives
-        self.search = RunNews()
-        self.trials: dict[int, RunNews] = {}
+        self.search = RunUpdate()
+        self.trials: dict[int, RunUpdate] = {}
 
     def take(self, event: Event) -> None:
         """Take one event into account."""
@@ -70,30 +70,30 @@ class News:
             )
         elif event["kind"] in {"running", "report", "end"}:
             trial = self.state.record(event["trial"])
-            self._take_trial(event, trial, self.trials.setdefault(trial.number, RunNews()))
+            self._take_trial(event, trial, self.trials.setdefault(trial.number, RunUpdate()))
 
     @property
     def front(self) -> list[int]:
         """The numbers of the trials on the front."""
         return [trial.number for trial in front(self.state.trials.values(), self.objectives)]
 
-    def _take_trial(self, event: Event, trial: TrialRecord, news: RunNews) -> None:
+    def _take_trial(self, event: Event, trial: TrialRecord, update: RunUpdate) -> None:
         if event["kind"] == "report":
-            news.add(reported(event), event, step=trial.tokens)
+            update.add(reported(event), event, step=trial.tokens)
             if "state" not in event:
                 return
         begins = event["kind"] != "report" and trial.started in {None, event["time"]}  # or it ended without a start
         if begins:
-            news.begins = True
-            news.add(trial.costs, event, step=0)
+            update.begins = True
+            update.add(trial.costs, event, step=0)
         if not (begins and trial.state == "running"):  # MLflow makes runs that are running
-            news.change(TRIAL_STATUS[trial.state], event)
+            update.change(TRIAL_STATUS[trial.state], event)
         if trial.state in ENDED and trial.repeats is None:
             self._measure_front(event)
 
     def _measure_front(self, event: Event) -> None:
-        measures = {"hypervolume": search_hypervolume(self.state, self.objectives), "front_size": len(self.front)}
-        self.search.add(measures, event, step=sum(1 for _ in self.state.in_state(*ENDED)))
+        metrics = {"hypervolume": search_hypervolume(self.state, self.objectives), "front_size": len(self.front)}
+        self.search.add(metrics, event, step=sum(1 for _ in self.state.in_state(*ENDED)))
 
 
 def reported(event: Event) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Trials as people read them: in one line, or side by side in a table that fits its screen."""
+"""Trials as text: in one line, or in a table that fits the screen."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.state import SearchState, TrialRecord
 
-# What is being searched comes first, in this order; where a screen is narrow, the last are left out.
+# Columns in this order; on a narrow screen the last are left out.
 _TELLING = [name for mechanism in MECHANISMS.values() for name in [*mechanism.spec.model_fields][:2]]
 _ORDER = tuple(
     dict.fromkeys(["recurrence", "window", "overlap", "bptt_windows", *_TELLING, "learning_rate", *FIELDS])
@@ -28,7 +28,7 @@ _IN_TWO_LINES = {
 
 
 def describe_trial(trial: TrialRecord) -> str:
-    """What the search decided for a trial, in a line."""
+    """A trial's chosen parameters in a line."""
     parts = [f"{trial.role}:"] if trial.role else []
     for name in _fields([trial]):
         parts.append(_text(trial, name) if name == "recurrence" else f"{name} {_text(trial, name)}")
@@ -84,7 +84,7 @@ def find_trial(directory: SearchDirectory, state: SearchState, given: str) -> Tr
 
 
 def roles(trials: Iterable[TrialRecord]) -> str:
-    """Which of them every search begins with: `T0 baseline, T1 paper`."""
+    """The trials that every search begins with: `T0 baseline, T1 paper`."""
     return ", ".join(f"{trial.name} {trial.role}" for trial in trials if trial.role)
 
 
@@ -105,7 +105,7 @@ def in_two_lines(title: str) -> str:
 
 
 def _fields(trials: Iterable[TrialRecord]) -> list[str]:
-    """Every field that the search decided for one of them; those in which all agree come last."""
+    """Every field that the search chose for a trial; those in which all agree come last."""
     trials = list(trials)
     found = dict.fromkeys(name for trial in trials for name in trial.params)
     ordered = [name for name in _ORDER if name in found] + [name for name in found if name not in _ORDER]

@@ -1,6 +1,6 @@
-"""Grafana boards, written as Grafana reads them: one for a single search, one for all.
+"""Grafana dashboards in Grafana's JSON: one for a single search, one for all.
 
-A query names a measure through `metric`, which refuses a name that nothing exports.
+A query names a metric through `metric`, which refuses a name that is not exported.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from recur_tune.tracking.prometheus.metrics import METRICS, PREFIX
 
 SOURCE = {"type": "prometheus", "uid": "recur-tune"}
 _COLUMNS = 24  # of Grafana's grid
-_RAY = "ray_"  # which Ray puts before the name of every metric
+_RAY = "ray_"  # Ray's prefix of every metric
 
 
 def metric(name: str, *conditions: str) -> str:
-    """A measure of the chosen searches, as Prometheus knows it."""
+    """PromQL of a metric of the chosen searches."""
     chosen = ", ".join(['search=~"$search"', *conditions])
     return f"{_RAY}{PREFIX}{METRICS[name].name}{{{chosen}}}"
 
@@ -32,15 +32,15 @@ def _total(name: str, *conditions: str) -> str:
 
 @dataclass(frozen=True)
 class Query:
-    """A line of a panel and how its values are called."""
+    """A PromQL expression and its legend."""
 
     expression: str
     legend: str = "{{search}}"
 
 
 @dataclass(frozen=True)
-class Board:
-    """Panels in rows under a title."""
+class Dashboard:
+    """Rows of panels under a title."""
 
     uid: str
     title: str
@@ -68,9 +68,9 @@ class Board:
         return panels
 
 
-def queries(board: Board) -> list[str]:
-    """All that a board asks Prometheus, the choice of searches included."""
-    asked = [target["expr"] for row in board.rows for panel in row for target in panel["targets"]]
+def queries(dashboard: Dashboard) -> list[str]:
+    """All queries of a dashboard, the choice of searches included."""
+    asked = [target["expr"] for row in dashboard.rows for panel in row for target in panel["targets"]]
     return [*asked, _KNOWN]
 
 
@@ -111,7 +111,7 @@ def _number(title: str, text: str, unit: str, query: Query, **more: Any) -> dict
     return _panel("stat", title, text, unit, query, **more)
 
 
-def _one_search() -> Board:
+def _one_search() -> Dashboard:
     share = _panel(
         "gauge", "Budget spent", "Of its trials or of its time, whichever ends the search first.", "percentunit",
         Query(metric("budget_share")), min=0, max=1,
@@ -164,10 +164,10 @@ def _one_search() -> Board:
             _stacked("SLURM allocations", "Running and in the queue.", Query(metric("allocations"), "{{state}}")),
         ),
     )  # fmt: skip
-    return Board("recur-tune-search", "recur-tune: a search", several=False, rows=rows)
+    return Dashboard("recur-tune-search", "recur-tune: a search", several=False, rows=rows)
 
 
-def _all_searches() -> Board:
+def _all_searches() -> Dashboard:
     rows = (
         (
             _number("Trials running", "Of all searches.", "short", Query(_total("trials", 'state="running"'))),
@@ -199,14 +199,14 @@ def _all_searches() -> Board:
         ),
         (
             _stacked("Failures by cause", "Of all searches.", Query(_over("sum", "cause", "failures"), "{{cause}}")),
-            _lines("Time left", "As far as one can tell.", "s", Query(metric("seconds_left"))),
+            _lines("Time left", "Estimated.", "s", Query(metric("seconds_left"))),
             _lines(
                 "Allocation time left", "By SLURM job.", "s",
                 Query(metric("allocation_seconds_left"), "{{search}} {{job}}"),
             ),
         ),
     )  # fmt: skip
-    return Board("recur-tune-searches", "recur-tune: all searches", several=True, rows=rows)
+    return Dashboard("recur-tune-searches", "recur-tune: all searches", several=True, rows=rows)
 
 
-BOARDS: tuple[Board, ...] = (_one_search(), _all_searches())
+DASHBOARDS: tuple[Dashboard, ...] = (_one_search(), _all_searches())

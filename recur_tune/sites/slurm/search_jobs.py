@@ -1,4 +1,4 @@
-"""A search in SLURM's queue: with which profile it goes there, and what of it is there."""
+"""A search's jobs in SLURM's queue, and the profile for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from recur_tune.sites.slurm.profile import Profile, read_profile
 
 
 def chosen_profile(given: str, directory: SearchDirectory | None = None, **changes: Any) -> Profile:
-    """The profile that was named or, for a search that has one, its own."""
+    """The given profile or, for a search that has one, its own."""
     if given:
         return read_profile(given, **changes)
     folder = SlurmFolder(directory) if directory else None
@@ -22,7 +22,7 @@ def chosen_profile(given: str, directory: SearchDirectory | None = None, **chang
 
 
 def check_not_queued(directory: SearchDirectory) -> None:
-    """Refuse to start what waits for its turn already."""
+    """Refuse a search that has a job already."""
     folder = SlurmFolder(directory)
     for kind, job in folder.living_jobs() if folder.exists else []:
         if kind == "search":
@@ -30,7 +30,7 @@ def check_not_queued(directory: SearchDirectory) -> None:
 
 
 def stop_in_queue(directory: SearchDirectory) -> bool:
-    """End the jobs of a search that does not run yet; True when there were any."""
+    """Cancel the waiting jobs of a search; True if it had any job."""
     folder = SlurmFolder(directory)
     living = folder.living_jobs() if folder.exists else []
     for _, job in living:
@@ -40,7 +40,7 @@ def stop_in_queue(directory: SearchDirectory) -> bool:
 
 
 def queue_lines(directory: SearchDirectory) -> list[str]:
-    """What SLURM has of a search."""
+    """Lines about a search's jobs."""
     folder = SlurmFolder(directory)
     if not folder.exists:
         return []

@@ -1,7 +1,7 @@
-"""What all figures share: shapes, colours and axes.
+"""Style of all figures: shapes, colours, axes and layout.
 
-A figure is the plain JSON that plotly.js draws, so that making one needs no library and a test can look into it.
-Whatever colour says, a shape, a pattern or a word says too.
+A figure is the plain JSON that plotly.js draws, so that making one needs no library and a test can read it. A shape, a
+pattern or a word always says the same as a colour.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOG_FROM = 4  # an axis whose ends are further apart than this factor is logari
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure with its title and a sentence that says how to read it; or, where nothing can be drawn, why not."""
+    """A figure with title and caption; or, where nothing can be drawn, a text that says why."""
 
     key: str
     title: str
@@ -33,28 +33,29 @@ class Panel:
     figure: Figure | None
     height: int = 0  # pixels
     min_width: int = 0  # below it the reader scrolls
-    printed: Figure | None = None  # what stands for it on paper, where it cannot be printed itself
+    printed: Figure | None = None  # the version for paper, where it cannot be printed itself
 
     @classmethod
     def of_words(cls, key: str, title: str, words: str) -> Panel:
-        """What stands where a figure would be blank."""
+        """A text instead of an empty figure."""
         return cls(key, title, words, None)
 
 
 @dataclass(frozen=True)
-class Kind:
-    """How the trials of one kind of recurrence are drawn."""
+class MarkerStyle:
+    """How the trials of one recurrence are drawn."""
 
     title: str
     symbol: str
     dash: str
-    colour: str  # those that everybody can tell apart
+    colour: str  # from a palette for colour-blind readers
 
 
-KINDS = {
-    name: Kind(mark.word, mark.symbol, "dash" if name == NONE else "solid", mark.colour) for name, mark in MARKS.items()
+STYLES = {
+    name: MarkerStyle(mark.word, mark.symbol, "dash" if name == NONE else "solid", mark.colour)
+    for name, mark in MARKS.items()
 }
-OF_ANY_KIND = Kind("trial", "circle", "solid", "#0072b2")  # where the search does not decide it
+DEFAULT_STYLE = MarkerStyle("trial", "circle", "solid", "#0072b2")  # where the search does not choose the recurrence
 # By search, where several share a figure.
 SYMBOLS = ("circle", "triangle-up", "square", "diamond", "cross", "star", "pentagon", "x")
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999")
@@ -75,7 +76,7 @@ def layout(height: int, top: int = 32, **parts: Any) -> Figure:
 
 
 def plain_axis(title: str, **parts: Any) -> Figure:
-    """An axis without an opinion about its ends."""
+    """An axis with an automatic range."""
     return {
         "title": {"text": title, "standoff": 8}, "gridcolor": GRID, "zeroline": False, "linecolor": GREY,
         "automargin": True, **parts,
@@ -83,9 +84,9 @@ def plain_axis(title: str, **parts: Any) -> Figure:
 
 
 def axis(objective: Objective, values: Sequence[float], log: bool | None = None, fixed: bool = False) -> Figure:
-    """An axis for an objective with some room around its values; logarithmic, unless told, where they lie far apart.
+    """An axis for an objective with a margin around its values; by default logarithmic where they are far apart.
 
-    Its numbers are plotly's own where those are right, which follow whoever zooms, unless they shall be `fixed`.
+    Its ticks are plotly's own where possible, which follow a zoom, unless they are `fixed`.
     """
     low, high, is_log = span(values, log)
     ends = [math.log10(low), math.log10(high)] if is_log else [low, high]
@@ -95,7 +96,7 @@ def axis(objective: Objective, values: Sequence[float], log: bool | None = None,
 
 
 def colour_axis(objective: Objective, values: Sequence[float]) -> Figure:
-    """A bar of colours above the figure, where a phone has room too; `colour_values` are its numbers."""
+    """A horizontal colour bar above the figure, which fits a phone; `colour_values` gives its numbers."""
     low, high, _ = span(values, log=True)
     marks = ticks(objective, low, high, log=True)
     # From y = 1 on, plotly.js 4.1 lifts every title to make room for the bar's, the horizontal axis's into its numbers.
@@ -108,12 +109,12 @@ def colour_axis(objective: Objective, values: Sequence[float]) -> Figure:
 
 
 def colour_values(values: Sequence[float]) -> list[float]:
-    """Values as a colour axis has them: plotly has no logarithmic colours."""
+    """Logarithms for a colour axis: plotly has no logarithmic colours."""
     return [math.log10(value) for value in values]
 
 
 def span(values: Sequence[float], log: bool | None = None) -> tuple[float, float, bool]:
-    """The ends of an axis with room around its values, and whether it is logarithmic."""
+    """The range of an axis with a margin, and whether it is logarithmic."""
     low, high = min(values), max(values)
     if log is None:
         log = low > 0 and high / low > _LOG_FROM
@@ -126,7 +127,7 @@ def span(values: Sequence[float], log: bool | None = None) -> tuple[float, float
 
 
 def ticks(objective: Objective, low: float, high: float, log: bool, fixed: bool = False) -> Figure:
-    """Round numbers in the objective's own units; plotly's own where those are right already and need not be fixed."""
+    """Round tick values in the objective's unit; plotly's own where those are right and need not be fixed."""
     binary = objective.unit.is_binary
     if not (binary or log or fixed):
         return {"tickformat": "~s" if high >= 1e4 else "", "nticks": 8}
@@ -156,7 +157,7 @@ def _even(low: float, high: float, unit: int) -> list[float]:
 
 
 def usual_top(values: Sequence[float]) -> float:
-    """Above it a quality would flatten the rest; up to twice the best, all is worth seeing."""
+    """Upper end of a quality's axis: outliers above it would flatten the rest; up to twice the best, all are shown."""
     lowest, usual = min(values), float(np.quantile(values, 0.75, method="lower"))
     return max(usual + 3 * (usual - lowest), 2 * lowest if lowest > 0 else lowest)
 
@@ -175,3 +176,8 @@ def names_with_room(names: Sequence[str], x: Sequence[float], y: Sequence[float]
         if not any(near):
             shown.append(place)
     return [name if place in shown else "" for place, name in enumerate(names)]
+
+
+def short(value: Any) -> str:
+    """A parameter's value as text."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""A search in an allocation that somebody holds already: the same job, started by hand and watched."""
+"""A search in an interactive allocation, which the user holds already: the same job, started directly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recur_tune.sites.slurm.steps import step_on
 
 
 def check_seen(results: Path, allocation: Allocation) -> None:
-    """Every node has to see the folder of the searches; that can be asked, since the nodes are there."""
+    """Refuse results that a node of the allocation cannot write to."""
     results.mkdir(parents=True, exist_ok=True)
     for node in allocation.nodes:
         if subprocess.run([*step_on(node), "test", "-w", str(results)], capture_output=True).returncode:
@@ -24,16 +24,16 @@ def check_seen(results: Path, allocation: Allocation) -> None:
 
 
 def run_in(folder: SlurmFolder, allocation: Allocation, started: Callable[[], None]) -> None:
-    """Run the search until it ends; an interrupt lets the trials save themselves, a second one ends them.
+    """Run the search until it ends; an interrupt saves the trials, a second one ends them.
 
-    The search runs on the allocation's first node, which need not be the machine where the user types.
+    The search runs on the allocation's first node, which may be another machine than this.
     """
     program = [sys.executable, "-m", "recur_tune.sites.slurm.job", str(folder.search.path), "here"]
     folder.note_submitted(allocation.job, len(allocation.nodes))
     with folder.log(allocation.job).open("ab") as log:
         job = subprocess.Popen(
             [*step_on(allocation.first), *program], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for us to pass on
+            start_new_session=True,  # Ctrl-C goes to this process, which passes it on
         )  # fmt: skip
     started()
     try:
@@ -48,4 +48,4 @@ def run_in(folder: SlurmFolder, allocation: Allocation, started: Callable[[], No
             raise
     if job.returncode not in (0, 130):
         said = tail(folder.log(allocation.job))
-        raise UserError(f"slurm: the search in job {allocation.job} failed; the last that it said:\n{said}")
+        raise UserError(f"slurm: the search in job {allocation.job} failed; the end of its log:\n{said}")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from recur_tune.analysis.budget.contender import contend, trial_to_measure
 from recur_tune.analysis.budget.measurement import measure
+from recur_tune.analysis.budget.training_probe import probe_training, trial_to_measure
 from recur_tune.common.errors import UserError
 from recur_tune.common.windowing import Windowing
 from recur_tune.data.tokens import prepare
@@ -35,16 +35,16 @@ def test_a_step_takes_the_memory_that_it_took_when_the_run_was_trained(tmp_path:
     run = trained(tmp_path, "run", **fields)
     shutil.rmtree(tmp_path / "base")  # an exported run may lie far from it
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
-    found = contend(run, f"text:{tmp_path / 'books'}", CPU)
+    found = probe_training(run, f"text:{tmp_path / 'books'}", CPU)
     assert found.peak_memory == found.recorded_memory == json.loads(before["result.json"])["measured_peak_memory"]
     assert [next(found.steps).last for _ in range(2)] == [False, False]  # further than the run's own budget
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
 
 
-def test_the_score_is_that_of_the_weights_as_they_lie_there_and_an_exported_run_has_no_record(tmp_path: Path) -> None:
+def test_the_score_is_of_the_saved_weights(tmp_path: Path) -> None:
     run = made(tmp_path, "run")
     corpus = f"text:{tmp_path / 'books'}"
-    found = contend(run, corpus, CPU)
+    found = probe_training(run, corpus, CPU)
     model, tokenizer = load_model(run)
     expected = evaluate(model, prepare(corpus, "validation", tokenizer), Windowing(16, 2), lanes=1)
     assert found.evaluation.metrics() == pytest.approx(expected.metrics(), rel=1e-5)

@@ -1,4 +1,4 @@
-"""How busy the driver's machine is, where MLflow's own switch asks for it: MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING."""
+"""MLflow's system metrics of the driver's machine, where MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING asks for them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:  # importing MLflow takes seconds
 SWITCH = "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING"
 
 
-class MachineMetrics:
-    """MLflow's monitor of this machine beside a search's run, if anybody wants it."""
+class SystemMetrics:
+    """MLflow's monitor of this machine, logged to the search's run if the user wants it."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
@@ -22,7 +22,7 @@ class MachineMetrics:
         self._monitor: SystemMetricsMonitor | None = None
 
     def keep_going(self, run: str) -> None:
-        """Have it run; it ends by itself when a call fails or the run is not running."""
+        """Start the monitor if it does not run: it ends when a call fails or the run is not running."""
         if not self._wanted or (self._monitor and is_monitoring(self._monitor)):
             return
         from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
@@ -31,6 +31,6 @@ class MachineMetrics:
         self._monitor.start()
 
     def end(self) -> None:
-        """Send what it has."""
+        """Send the last values and stop."""
         if self._monitor is not None:
             self._monitor.finish()

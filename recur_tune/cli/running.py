@@ -1,9 +1,11 @@
-"""Running a search and watching it, in this process or on a cluster elsewhere: what `search` and `confirm` share."""
+"""Running a search: watched from here, wherever it runs, or detached from the terminal."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeGuard
 
@@ -11,7 +13,7 @@ import click
 
 from recur_tune.cli.display import stderr
 from recur_tune.cli.options import command_line
-from recur_tune.common.errors import Paused
+from recur_tune.common.errors import Paused, UserError
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.state import SearchState
 from recur_tune.sites.ray.cluster import CLIENT, JOBS, runs_elsewhere
@@ -21,9 +23,11 @@ if TYPE_CHECKING:
     from recur_tune.search.record.confirmation import Again
     from recur_tune.search.record.spec import SearchSpec
 
+LOG = "search.log"  # of a detached search
+
 address_option = click.option(
     "--address",
-    help="A Ray cluster: auto, HOST:PORT, ray://HOST:10001 or http://HOST:8265. [default: one of our own, here]",
+    help="A Ray cluster: auto, HOST:PORT, ray://HOST:10001 or http://HOST:8265. [default: a local one]",
 )
 
 
@@ -31,15 +35,15 @@ def run_watched(
     directory: SearchDirectory, address: str | None, again: Again | None = None, change: SearchSpec | None = None,
     tell: Callable[[SearchState], None] = lambda state: None,
 ) -> SearchState:  # fmt: skip
-    """Run a search, perhaps changed, or train its front again, until it ends or is paused; all that happens is shown.
+    """Run a search, perhaps changed, or its confirmation, with a live view until it ends or is paused.
 
-    Where the place that it runs in fails it, `tell` prints what it has found so far before the sentence that says so.
+    Where cluster or storage fails, `tell` prints the results so far before the error.
     """
 
     def with_hint(fault: Paused) -> Paused:
         tell(directory.state())
         command = command_line("resume" if again is None else "confirm", directory)
-        return type(fault)(f"{fault} Nothing finished is lost; `{command}` goes on.")
+        return type(fault)(f"{fault} Nothing finished is lost; `{command}` continues it.")
 
     def end_at_once(fault: Paused) -> None:
         click.echo(f"recur-tune: {with_hint(fault)}", err=True)
@@ -51,12 +55,12 @@ def run_watched(
     if runs_as_job(address):
         from recur_tune.search.run.jobs import run_search_as_job
 
-        # The job is this same command on the cluster, and what it prints arrives here.
+        # The job is this same command on the cluster; its output is printed here.
         run_search_as_job(directory, address, again, lambda line: stderr.print(line, soft_wrap=True))
         return directory.state()
-    from recur_tune.cli.watch import Watch
+    from recur_tune.cli.live_view import LiveView
 
-    with Watch(directory, end_at_once) as watch:
+    with LiveView(directory, end_at_once) as watch:
         watch.stage("loading …")
         try:
             if address and address.startswith(CLIENT):
@@ -73,10 +77,35 @@ def run_watched(
         except Paused as found:
             fault = found
     if isinstance(fault, ClusterLost):
-        end_at_once(fault)  # on an orderly way out Ray waits for its cluster, or crashes
+        end_at_once(fault)  # a normal exit would wait for Ray, or crash in it
     raise with_hint(fault) from None
 
 
 def runs_as_job(address: str | None) -> TypeGuard[str]:
-    """Whether a search is handed to a cluster's own queue of jobs, whose output arrives here as it is."""
+    """Whether a search is submitted as a Ray job, whose output is printed here."""
     return address is not None and address.startswith(JOBS)
+
+
+def run_detached(directory: SearchDirectory, address: str | None) -> None:
+    """Start `recur-tune resume` in a session of its own, and return once it runs."""
+    words = ["resume", directory.name, "--results", str(directory.path.parent)]
+    if address is not None:
+        words += ["--address", address]
+    log = directory.path / LOG
+    with log.open("ab") as output:
+        start = output.tell()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "recur_tune.cli.main", *words],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    with stderr.status(f"starting {directory.name} …"):
+        while not directory.is_running:
+            if process.poll() is not None and not directory.is_running:
+                said = log.read_bytes()[start:].decode(errors="replace").strip()
+                if process.returncode:
+                    raise UserError(f"name: {directory.name} did not start; it said: {said}")
+                return
+            time.sleep(0.2)
+    stderr.print(f"{directory.name} runs in the background, as process {process.pid}; this terminal may be closed.")
+    for command, why in (("status", "how it is doing"), ("logs", "what it says"), ("stop", "pause it")):
+        stderr.print(f"{why}:  {command_line(command, directory)}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The picture of a confirmed front has its marks where the seeds' means are, read back from the figure."""
+"""The confirmed front on the page and as a picture, read back from the figures' own data."""
 
 from __future__ import annotations
 
@@ -7,10 +7,42 @@ from pathlib import Path
 import pytest
 from matplotlib.container import ErrorbarContainer
 
-from recur_tune.report.confirmed_files import confirmed_figure, draw_confirmation
+from recur_tune.report.confirmed_front import confirmed_panel, confirmed_picture, draw_confirmation
+from recur_tune.report.page import report_page
+from recur_tune.report.search_view import read_search
 from recur_tune.search.record.confirmation import Confirmation, confirmation
+from tests.report import few, make
 from tests.search.record import trial
 from tests.search.record.test_confirmation import PLAIN, RECURRENT, SPEC, confirmed
+
+
+def test_a_confirmed_front_has_means_and_errors_where_the_seeds_say(tmp_path: Path) -> None:
+    directory = make(tmp_path, "books", few())
+    assert confirmed_panel(read_search(directory)).figure is None
+    best = read_search(directory).best[:2]
+    values = {best[0].number: [90.0, 92.0], best[1].number: [70.0, 72.0]}
+    for place, (number, seen) in enumerate(values.items()):
+        for seed, value in enumerate(seen):
+            own, point = 100 + 10 * place + seed, directory.state().trials[number]
+            again = {"repeats": number, "seed": seed, "split": "test"}
+            directory.record("trial", trial=own, params=point.params, costs=point.costs, **again)
+            directory.record("report", trial=own, tokens=1, state="complete", scores={"test": {"perplexity": value}})
+    search = read_search(directory)
+    panel = confirmed_panel(search)
+    assert panel.figure is not None
+    marks = {
+        number: (x, y, error)
+        for trace in panel.figure["data"]
+        for number, x, y, error in zip(
+            trace["customdata"], trace["x"], trace["y"], trace["error_y"]["array"], strict=True
+        )
+    }
+    # Two values two apart have a standard deviation of the square root of two, and their mean an error of one.
+    assert marks == {
+        number: (search.state.trials[number].costs["flops_per_token"], sum(seen) / 2, pytest.approx(1.0))
+        for number, seen in values.items()
+    }
+    assert "confirmed with other seeds" in report_page(search)
 
 
 @pytest.fixture
@@ -22,7 +54,7 @@ def found() -> Confirmation:
 
 
 def test_marks_errors_and_names_are_the_seeds(found: Confirmation) -> None:
-    [axes, *_] = confirmed_figure("books", SPEC, found).axes
+    [axes, *_] = confirmed_picture("books", SPEC, found).axes
     bars = [one for one in axes.containers if isinstance(one, ErrorbarContainer)]
     marks = {}
     for container, point in zip(bars, found.points, strict=True):
@@ -39,7 +71,7 @@ def test_marks_errors_and_names_are_the_seeds(found: Confirmation) -> None:
 
 
 def test_a_point_within_noise_is_hollow_and_leads_to_the_cheaper_one(found: Confirmation) -> None:
-    [axes, *_] = confirmed_figure("books", SPEC, found).axes
+    [axes, *_] = confirmed_picture("books", SPEC, found).axes
     faces = {
         point.trial.name: container.lines[0].get_markerfacecolor()
         for container, point in zip(axes.containers, found.points, strict=True)

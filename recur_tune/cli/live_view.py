@@ -1,6 +1,6 @@
-"""A search as one watches it: a live table on a terminal, a line per event elsewhere. All of it on stderr.
+"""Live view of a search on stderr: a table on a terminal, a line per event elsewhere.
 
-Everything shown comes from the search's log, so a search can be watched from any process that sees its directory.
+It reads the search's log, so any process that sees its directory can watch it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from recur_tune.cli.display import sparkline, stderr
-from recur_tune.cli.trials import describe_trial, objective_columns, roles, trial_table
+from recur_tune.cli.trial_tables import describe_trial, objective_columns, roles, trial_table
 from recur_tune.common.units import format_count, format_duration
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.objectives import OBJECTIVES
@@ -37,17 +37,17 @@ _FAILURES_SHOWN = 2
 _LINES_AROUND_THE_TABLE = 9 + _FAILURES_SHOWN
 
 
-class Watch(ProgressListener):
-    """Shows a search from the moment when it is being prepared until it ends."""
+class LiveView(ProgressListener):
+    """Shows a search from its preparation to its end."""
 
     def __init__(self, directory: SearchDirectory, when_stuck: Callable[[Paused], None] = lambda loss: None) -> None:
         self.directory, self.spec, self.when_stuck = directory, directory.spec, when_stuck
-        self._log = directory.follow()  # what happened before is known, and only what is new told
+        self._log = directory.follow()  # only new events are printed
         self._on_front: set[int] = set()
         self._hypervolume: float | None = None
         self._grown: dict[int, float] = {}  # by complete trial, the hypervolume with it and those before
         self._growing: GrowingFront | None = None
-        self._outdated = True  # the front and its hypervolume are
+        self._outdated = True  # whether the front has to be computed again
         self._stage, self._started = "starting …", time.monotonic()
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -87,24 +87,24 @@ class Watch(ProgressListener):
         self.stage("searching …")
 
     def stuck(self, loss: Paused) -> None:
-        """The search is lost in a call that will not return: clear the screen for whoever has the last word."""
+        """The search hangs in a call: clear the screen before the last message."""
         self.__exit__(None, None, None)
         self.when_stuck(loss)
 
     def catch_up(self) -> None:
-        """Read what the log has more."""
+        """Read new events."""
         for _ in self.news():
             pass
 
     def news(self) -> Iterator[Event]:
-        """What the log has more, one by one, each when the state has it and nothing later."""
+        """New events, one by one, each when the state includes it and none after it."""
         with self._lock:
             for event in self._log.news():
                 self._outdated |= "state" in event or event["kind"] == "reference"
                 yield event
 
     def _judge(self) -> None:
-        """Find the front again, where a trial has ended since."""
+        """Compute the front again, if a trial has ended since."""
         if self._outdated:
             from recur_tune.search.record.front import front, search_hypervolume
 
@@ -121,14 +121,14 @@ class Watch(ProgressListener):
             return f"confirming the front: {done} of {len(self.state.repeats)} trainings ended"
         ended = ended_trials(self.state)
         budget = self.spec.budget.trials
-        total = f" of {budget}" if budget and ended <= budget else ""  # who adds trials goes beyond it
+        total = f" of {budget}" if budget and ended <= budget else ""  # added trials exceed it
         parts = [f"{ended}{total} trials ended", f"{len(self._on_front)} on the front"]
         if self._hypervolume is not None:
             parts.append(f"hypervolume {self._hypervolume:.4f}")
         return ", ".join(parts)
 
     def time_left(self) -> str:
-        """How long it will go on, in words."""
+        """The time left, in words."""
         left = seconds_left(self.state, self.spec.budget)
         return f"about {format_duration(left)} left" if left else ""
 
