@@ -12,11 +12,6 @@ import torch
 from recur_tune.ops.triton.jit import kernel
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """A mark of these tests alone."""
-    config.addinivalue_line("markers", "launches(names): kernels that a test runs")
-
-
 @pytest.fixture(autouse=True)
 def device() -> torch.device:
     """Where kernels run."""

@@ -46,7 +46,7 @@ def test_the_score_is_of_the_saved_weights(tmp_path: Path) -> None:
     corpus = f"text:{tmp_path / 'books'}"
     found = probe_training(run, corpus, CPU)
     model, tokenizer = load_model(run)
-    expected = evaluate(model, prepare(corpus, "validation", tokenizer), Windowing(16, 2), lanes=1)
+    expected = evaluate(model, prepare(corpus, "validation", tokenizer), Windowing(16, 2), batch_size=1)
     assert found.evaluation.metrics() == pytest.approx(expected.metrics(), rel=1e-5)
     assert found.recorded_memory is None
 

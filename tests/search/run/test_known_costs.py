@@ -70,7 +70,7 @@ def test_trials_of_an_earlier_search_teach_it(tmp_path: Path) -> None:
     first = SearchDirectory.create(tmp_path, "first", parse(SearchSpec, FIELDS | KNOWN_COSTS))
     run(Driver(first))
     knowledge = learn(first, parse(SearchSpec, FIELDS | KNOWN_COSTS))
-    driver = Driver(SearchDirectory.create(tmp_path, "second", knowledge.spec, knowledge))
+    driver = Driver(SearchDirectory.create(tmp_path, "second", knowledge.spec, knowledge.as_json()))
     told = {(one.fields["window"], one.curve[0][1]) for one in driver.searcher.earlier}
     known = {(one.params["window"], one.metrics["token_perplexity"]) for one in Driver(first).log.state.trials.values()}
     assert told == known
