@@ -20,11 +20,11 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"  # seconds of one core; before NumPy is imported
 
 import numpy as np
-from recur_tune.search.propose.candidates import Chosen
 
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.common.shipped import find_space
 from recur_tune.config.trial import TrialConfig
+from recur_tune.search.propose.candidates import Chosen
 from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.propose.observations import ObservedTrial
 from recur_tune.search.record.spec import SearchSpec

@@ -8,7 +8,7 @@ import math
 from recur_tune.report.figures.confirmed import HEIGHT, confirmed_figure
 from recur_tune.report.figures.marks import Panel
 from recur_tune.report.reading import SearchView
-from recur_tune.search.record.confirmation import Confirmation, Confirmed, confirmation
+from recur_tune.search.record.confirmation import Confirmation, ConfirmedTrial, confirmation
 from recur_tune.search.record.objectives import OBJECTIVES
 
 
@@ -25,7 +25,7 @@ def confirmed_panel(search: SearchView) -> Panel:
     return Panel(key, title, _caption(found), figure, HEIGHT)
 
 
-def _words(found: Confirmation, point: Confirmed) -> str:
+def _words(found: Confirmation, point: ConfirmedTrial) -> str:
     quality = OBJECTIVES[found.quality]
     values = ", ".join(quality.format(value) for value in point.values)
     return "<br>".join([f"<b>{point.trial.name}</b> {html.escape(point.verdict)}", f"by seed: {values}"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from recur_tune.search.record import lease as lock
+from recur_tune.search.record import lease
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.tracking.mlflow import database
 from recur_tune.tracking.mlflow.database import one_writer
@@ -93,4 +93,4 @@ def test_a_write_ahead_log_is_left(results: Path) -> None:
     Tracker(directory).deliver()
     with closing(sqlite3.connect(results / "mlflow.db")) as file:
         assert file.execute("PRAGMA journal_mode").fetchone() == ("delete",)
-    assert not lock.is_held(results / ".mlflow-lease")
+    assert not lease.is_held(results / ".mlflow-lease")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from recur_tune.report.figures.marks import GREY, KINDS, Figure, axis, layout
-from recur_tune.search.record.confirmation import Confirmation, Confirmed
+from recur_tune.search.record.confirmation import Confirmation, ConfirmedTrial
 from recur_tune.search.record.objectives import OBJECTIVES, Objective
 from recur_tune.search.record.state import TrialRecord
 
@@ -30,7 +30,7 @@ def confirmed_figure(
     }
 
 
-def _marks(own: list[Confirmed], cost: Objective, kind: str) -> Figure:
+def _marks(own: list[ConfirmedTrial], cost: Objective, kind: str) -> Figure:
     look = KINDS[kind]
     return {
         "type": "scatter", "mode": "markers+text", "name": look.title, "textposition": "top right",
@@ -55,9 +55,9 @@ def _seeds(found: Confirmation) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
-def _error(point: Confirmed) -> float:
+def _error(point: ConfirmedTrial) -> float:
     return 0.0 if math.isnan(point.standard_error) else point.standard_error
 
 
-def _ends(point: Confirmed) -> tuple[float, float]:
+def _ends(point: ConfirmedTrial) -> tuple[float, float]:
     return point.mean - _error(point), point.mean + _error(point)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-SMALL_CHANCE = 0.1  # of ending on the front: too small to be wanted
+SMALL_CHANCE = 0.1  # of ending on the front: too small to be may_reach_front
 
 
 @dataclass(frozen=True)
-class Chosen:
+class NewTrial:
     """A point in the sampler's own names, and what it is expected to add to the hypervolume; None where nobody knows
     yet."""
 
@@ -19,7 +19,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class ResumeCandidate:
-    """A frozen trial to continue: what that is expected to add, all in all and for each token that is left, and its
+    """A paused trial to continue: what that is expected to add, all in all and for each token that is left, and its
     chance of ending on the front."""
 
     trial: int
@@ -28,7 +28,7 @@ class ResumeCandidate:
     chance: float
 
     @property
-    def wanted(self) -> bool:
+    def may_reach_front(self) -> bool:
         """Whether it might still end on the front."""
         return self.chance >= SMALL_CHANCE
 

@@ -13,10 +13,10 @@ from recur_tune.search.propose.acquisition import expected_hypervolume_improveme
 from recur_tune.search.propose.candidates import Candidate
 from recur_tune.search.propose.features import NEW, Features, rows_at
 from recur_tune.search.propose.observations import Fields, ObservedTrial
-from recur_tune.search.propose.scale import Scale
+from recur_tune.search.propose.scale import Standardization
 
 if TYPE_CHECKING:
-    from recur_tune.search.propose.gaussian_process import LearnedKernel
+    from recur_tune.search.propose.gaussian_process import FittedKernel
 
 # Of log quality at full budget, before any is known: about a tenth better than the reference, give or take as much.
 _BETTER, _SPREAD = -0.1, 0.1
@@ -30,7 +30,7 @@ class ExpectedGains:
     def __init__(
         self,
         features: Features,
-        curves: LearnedKernel,
+        curves: FittedKernel,
         costs: Sequence[str],
         budget: int,
         trials: Sequence[ObservedTrial],
@@ -39,7 +39,7 @@ class ExpectedGains:
         self.features, self.costs, self.budget, self.reference = features, costs, budget, reference
         taught = [one for one in trials if one.curve]
         rows, values = self.validations(taught)
-        self.process = curves.given(rows, values, Scale(math.log(reference[0]) + _BETTER, _SPREAD))
+        self.process = curves.posterior(rows, values, Standardization(math.log(reference[0]) + _BETTER, _SPREAD))
         again = [one for one in taught if one.complete and one.repeats is not None]
         front = [[_quality(one, again), *self._costs(one)] for one in taught if one.complete and one.repeats is None]
         pending = [one for one in trials if one.pending and one.repeats is None]
@@ -47,7 +47,7 @@ class ExpectedGains:
             ends = rows_at(features([one.fields for one in pending]), 1.0, [one.number for one in pending])
             believed, _ = self.process.predict(ends)
             front += [[math.exp(end), *self._costs(one)] for one, end in zip(pending, believed, strict=True)]
-            self.process = self.process.and_given(ends, believed)
+            self.process = self.process.conditioned_on(ends, believed)
         self.front = np.array(front).reshape(-1, 1 + len(costs))
 
     def best_of(self, pool: Sequence[Candidate]) -> tuple[Candidate, float]:

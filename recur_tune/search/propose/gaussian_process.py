@@ -22,7 +22,7 @@ from scipy.optimize import minimize
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
-from recur_tune.search.propose.scale import Scale
+from recur_tune.search.propose.scale import Standardization
 
 # Of the logarithms of hyperparameters: where each is expected, and how surely. Variances are in units of the qualities'
 # own, `time` in doublings of tokens; the scales' middle depends on how many there are.
@@ -106,7 +106,7 @@ def _parameters(groups: np.ndarray) -> int:
     return int(groups.max()) + 1 if len(groups) else 0
 
 
-class LearnedKernel:
+class FittedKernel:
     """Hyperparameters that are fitted now and then: each time from the last ones, when there is a tenth more to learn
     from, on no more rows than a moment allows."""
 
@@ -115,32 +115,32 @@ class LearnedKernel:
         self.rows = 0.0
         self._fitting = Lock()  # a trial may be judged while the next one is chosen
 
-    def given(self, rows: np.ndarray, values: np.ndarray, expected: Scale | None = None) -> Curves:
+    def posterior(self, rows: np.ndarray, values: np.ndarray, prior: Standardization | None = None) -> CurvePosterior:
         """The process given these rows, or as many of them as it bears."""
-        scale = Scale.of(values, expected)
+        scale = Standardization.of(values, prior)
         with self._fitting:
             if len(rows) and len(rows) >= _GROWTH * self.rows:
                 some = _spread(len(rows), _MOST_FITTED)
                 fitting = _process(self.kernel, _map_optimizer(self.middle))
-                self.kernel = fitting.fit(rows[some], scale.normal(values[some])).kernel_
+                self.kernel = fitting.fit(rows[some], scale.standardize(values[some])).kernel_
                 self.rows = len(rows)
         some = _spread(len(rows), _MOST_ROWS)
-        return Curves(self.kernel, rows[some], values[some], scale)
+        return CurvePosterior(self.kernel, rows[some], values[some], scale)
 
 
-class Curves:
+class CurvePosterior:
     """The process given some validations, or none; predicts log quality."""
 
-    def __init__(self, kernel: CurveKernel, rows: np.ndarray, values: np.ndarray, scale: Scale) -> None:
+    def __init__(self, kernel: CurveKernel, rows: np.ndarray, values: np.ndarray, scale: Standardization) -> None:
         self.kernel, self.rows, self.values, self.scale = kernel, rows, values, scale
         self._process = _process(kernel, None)
         if len(rows):
-            self._process.fit(rows, scale.normal(values))
+            self._process.fit(rows, scale.standardize(values))
 
-    def and_given(self, rows: np.ndarray, values: np.ndarray) -> Curves:
+    def conditioned_on(self, rows: np.ndarray, values: np.ndarray) -> CurvePosterior:
         """The same process given more."""
         more = np.concatenate([self.rows, rows]), np.concatenate([self.values, values])
-        return Curves(self.kernel, *more, self.scale)
+        return CurvePosterior(self.kernel, *more, self.scale)
 
     def predict(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of log quality at rows."""

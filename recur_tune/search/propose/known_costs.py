@@ -16,23 +16,23 @@ import numpy as np
 
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
-from recur_tune.search.propose.candidates import Candidate, Chosen, ResumeCandidate
+from recur_tune.search.propose.candidates import Candidate, NewTrial, ResumeCandidate
 from recur_tune.search.propose.expected_gains import ExpectedGains
 from recur_tune.search.propose.features import Features, rows_at
-from recur_tune.search.propose.observations import Fields, Key, ObservedTrial, form_of, key_of, quality_of
+from recur_tune.search.propose.observations import Fields, Key, ObservedTrial, cost_key, fields_key, quality_of
 from recur_tune.search.record.front import non_dominated
 from recur_tune.search.record.objectives import COSTS
 from recur_tune.search.record.spec import SearchSpec
 
 if TYPE_CHECKING:
-    from recur_tune.search.propose.gaussian_process import LearnedKernel
+    from recur_tune.search.propose.gaussian_process import FittedKernel
 
 Price = Callable[[TrialConfig], dict[str, float]]
 _Drawn = tuple[dict[str, Any], dict[str, Any]]  # a point in the sampler's own names, and its fields
 
 _ANYWHERE, _NEAR_THE_FRONT = 200, 100  # candidates: from the space's prior, and points of the front with a change
 _MOST_PRICED = 3  # candidates of a pool that are simulated, unless all of them are over a limit
-_WORTH_A_RESTART = 0.01  # of what a new trial promises for each token: below it a trial is frozen
+_MIN_GAIN_RATIO = 0.01  # of what a new trial promises for each token: below it a trial is paused
 _BEYOND = 1.05  # the worst that was seen, for a reference that is not fixed yet
 
 
@@ -52,89 +52,89 @@ class KnownCosts:
         self.drawn: tuple[Any, list[_Drawn]] = (None, [])  # the last candidates, and for which trials and front
 
     @cached_property
-    def curves(self) -> LearnedKernel:
+    def curve_kernel(self) -> FittedKernel:
         """Of learning curves."""
         return self._kernel()
 
     @cached_property
-    def guesses(self) -> LearnedKernel:
+    def cost_kernel(self) -> FittedKernel:
         """Of costs that take long to find."""
         return self._kernel()
 
-    def _kernel(self) -> LearnedKernel:
+    def _kernel(self) -> FittedKernel:
         from recur_tune.search.propose.gaussian_process import (
-            LearnedKernel,  # scikit-learn loads in seconds: not before it is needed
+            FittedKernel,  # scikit-learn loads in seconds: not before it is needed
         )
 
-        return LearnedKernel(self.features.groups)
+        return FittedKernel(self.features.groups)
 
     def expected_gains(self, trials: Sequence[ObservedTrial], reference: np.ndarray) -> ExpectedGains:
         """The acquisition function, given these trials."""
         budget = self.spec.budget.tokens
-        return ExpectedGains(self.features, self.curves, self.costs, budget, trials, reference)
+        return ExpectedGains(self.features, self.curve_kernel, self.costs, budget, trials, reference)
 
     def choose(
         self, trials: Sequence[ObservedTrial], reference: Mapping[str, float]
-    ) -> Chosen | ResumeCandidate | None:
-        """The next trial, given those that were proposed before: a new one, or one of the frozen where that buys more
-        for its tokens. None where no candidate is new and within limits, and no frozen trial is wanted."""
-        pool, expected = self._look(trials, reference)
+    ) -> NewTrial | ResumeCandidate | None:
+        """The next trial, given those that were proposed before: a new one, or one of the paused where that buys more
+        for its tokens. None where no candidate is new and within limits, and no paused trial may reach the front."""
+        pool, expected = self._candidates_and_gains(trials, reference)
         if expected is None:
-            return next((Chosen(one.point) for one in pool if self._is_affordable(one)), None)
-        new, frozen = self._new(expected, pool), self._ranked(expected, trials)
+            return next((NewTrial(one.point) for one in pool if self._is_affordable(one)), None)
+        new, paused = self._best_new(expected, pool), self._rank_paused(expected, trials)
         if new is None:
-            return next((one for one in frozen if one.wanted), None)
+            return next((one for one in paused if one.may_reach_front), None)
         best, gain = new
-        if frozen and frozen[0].rate > gain / self.spec.budget.tokens:
-            return frozen[0]
-        return Chosen(best.point, gain)
+        if paused and paused[0].rate > gain / self.spec.budget.tokens:
+            return paused[0]
+        return NewTrial(best.point, gain)
 
     def should_continue(
         self, trials: Sequence[ObservedTrial], reference: Mapping[str, float], number: int, spent: bool = False
     ) -> bool:
-        """Whether a trial that has come to a rung shall be trained further; else it is frozen.
+        """Whether a trial that has come to a rung shall be trained further; else it is paused.
 
         It goes on where that buys, for its tokens, at least a hundredth of what the best new trial would: curves cross,
-        and the new one's promise is the largest of many guesses. Once all trials are spent it does while it is wanted.
-        What no other trial undercuts always does, so that the cheap corner of a front is certain.
+        and the new one's promise is the largest of many guesses. Once all trials are spent it does while it may reach the
+        front. What no other trial undercuts always does, so that the cheap corner of a front is certain.
         """
         [trial] = [one for one in trials if one.number == number]
         if not trial.curve:  # nothing but values that are no numbers
             return False
-        if not self._is_undercut(trial, trials):
+        if not self._is_matched_on_costs(trial, trials):
             return True
-        trials = [replace(one, pending=False, frozen=True) if one is trial else one for one in trials]
-        pool, expected = self._look(trials, reference)
+        trials = [replace(one, pending=False, paused=True) if one is trial else one for one in trials]
+        pool, expected = self._candidates_and_gains(trials, reference)
         if expected is None:
             return True
-        [own] = [one for one in self._ranked(expected, trials) if one.trial == number]
+        [own] = [one for one in self._rank_paused(expected, trials) if one.trial == number]
         if spent or not pool:
-            return own.wanted
+            return own.may_reach_front
         _, gain = expected.best_of(pool)
-        return own.rate >= _WORTH_A_RESTART * gain / self.spec.budget.tokens
+        return own.rate >= _MIN_GAIN_RATIO * gain / self.spec.budget.tokens
 
-    def ranked(self, trials: Sequence[ObservedTrial], reference: Mapping[str, float]) -> list[ResumeCandidate]:
-        """The frozen trials, the one that buys most for its tokens first."""
-        _, expected = self._look(trials, reference)
-        return [] if expected is None else self._ranked(expected, trials)
+    def rank_paused(self, trials: Sequence[ObservedTrial], reference: Mapping[str, float]) -> list[ResumeCandidate]:
+        """The paused trials, the one that buys most for its tokens first."""
+        _, expected = self._candidates_and_gains(trials, reference)
+        return [] if expected is None else self._rank_paused(expected, trials)
 
-    def last(self, trials: Sequence[ObservedTrial], reference: Mapping[str, float]) -> ResumeCandidate | None:
-        """Which frozen trial to continue when no new one may begin; None where none is wanted."""
-        return next((one for one in self.ranked(trials, reference) if one.wanted), None)
+    def next_resume(self, trials: Sequence[ObservedTrial], reference: Mapping[str, float]) -> ResumeCandidate | None:
+        """Which paused trial to continue when no new one may begin; None where none may reach the front."""
+        return next((one for one in self.rank_paused(trials, reference) if one.may_reach_front), None)
 
-    def _look(
+    def _candidates_and_gains(
         self, trials: Sequence[ObservedTrial], reference: Mapping[str, float]
     ) -> tuple[list[Candidate], ExpectedGains | None]:
-        """New candidates, and what they and the frozen trials are worth; None while no price is known."""
+        """New candidates, and what they and the paused trials are worth; None while no price is known."""
         for one in trials:
             if self.needed <= one.costs.keys():
-                self.priced[form_of(one.fields)] = dict(one.costs)
+                self.priced[cost_key(one.fields)] = dict(one.costs)
         pool = self.pool(trials)
         if not self.priced:  # an earlier search's trials bring none
             return pool, None
         return pool, self.expected_gains(trials, self._reference(reference, pool, trials))
 
-    def _new(self, expected: ExpectedGains, pool: list[Candidate]) -> tuple[Candidate, float] | None:
+    def _best_new(self, expected: ExpectedGains, pool: list[Candidate]) -> tuple[Candidate, float] | None:
         """The candidate that is worth most at its exact costs, and its gain."""
         simulated = 0
         while pool:
@@ -147,16 +147,16 @@ class KnownCosts:
                 pool = self._within_limits([one for one in pool if one is not best])
         return None
 
-    def _ranked(self, expected: ExpectedGains, trials: Sequence[ObservedTrial]) -> list[ResumeCandidate]:
-        frozen = [one for one in trials if one.frozen and one.curve]
-        if not frozen:
+    def _rank_paused(self, expected: ExpectedGains, trials: Sequence[ObservedTrial]) -> list[ResumeCandidate]:
+        paused = [one for one in trials if one.paused and one.curve]
+        if not paused:
             return []
-        left = [max(1, self.spec.budget.tokens - one.curve[-1][0]) for one in frozen]
-        worth = zip(frozen, left, *expected.ends_of(frozen), strict=True)
+        left = [max(1, self.spec.budget.tokens - one.curve[-1][0]) for one in paused]
+        worth = zip(paused, left, *expected.ends_of(paused), strict=True)
         found = [ResumeCandidate(one.number, gain, gain / rest, chance) for one, rest, gain, chance in worth]
         return sorted(found, key=lambda one: -one.rate)
 
-    def _is_undercut(self, trial: ObservedTrial, trials: Sequence[ObservedTrial]) -> bool:
+    def _is_matched_on_costs(self, trial: ObservedTrial, trials: Sequence[ObservedTrial]) -> bool:
         """Whether another trial that ended, or is on its way, costs no more."""
         rivals = [one for one in trials if (one.complete or one.pending) and one is not trial and one.costs]
         return any(all(one.costs[name] <= trial.costs[name] for name in self.costs) for one in rivals)
@@ -170,9 +170,9 @@ class KnownCosts:
         if drawn != of:
             pairs = self._draw(np.random.default_rng([self.spec.sampler.seed, len(trials)]), front)
             self.drawn = of, pairs
-        new = {key_of(fields): (point, fields) for point, fields in reversed(pairs)}
+        new = {fields_key(fields): (point, fields) for point, fields in reversed(pairs)}
         for one in trials:
-            new.pop(key_of(one.fields), None)
+            new.pop(fields_key(one.fields), None)
         return self._within_limits([Candidate(*pair, {}, exact=False) for pair in reversed(new.values())])
 
     def _draw(self, rng: np.random.Generator, front: Sequence[ObservedTrial]) -> list[_Drawn]:
@@ -206,7 +206,7 @@ class KnownCosts:
         return [one for one in priced if self._keeps_limits(one)]
 
     def _known_price(self, fields: dict[str, Any]) -> dict[str, float]:
-        form = form_of(fields)
+        form = cost_key(fields)
         if form in self.priced:
             return self.priced[form]
         if form not in self.quick:
@@ -221,8 +221,8 @@ class KnownCosts:
         known = list(self.priced.items())  # another thread may add to them meanwhile
         forms, prices = [dict(form) for form, _ in known], [price for _, price in known]
         for name in sorted(missing):
-            process = self.guesses.given(self._rows(forms), np.log([price[name] for price in prices]))
-            mean, _ = process.predict(self._rows([dict(form_of(one.fields)) for one in pool], first=len(forms)))
+            process = self.cost_kernel.posterior(self._rows(forms), np.log([price[name] for price in prices]))
+            mean, _ = process.predict(self._rows([dict(cost_key(one.fields)) for one in pool], first=len(forms)))
             for one, guess in zip(pool, np.exp(mean), strict=True):
                 one.costs = {**one.costs, name: float(guess)}
 
@@ -237,7 +237,7 @@ class KnownCosts:
             except UserError:
                 return False
             candidate.exact = True
-            self.priced[form_of(candidate.fields)] = candidate.costs
+            self.priced[cost_key(candidate.fields)] = candidate.costs
         return self._keeps_limits(candidate)
 
     def _keeps_limits(self, candidate: Candidate) -> bool:

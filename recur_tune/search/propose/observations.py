@@ -28,7 +28,7 @@ class ObservedTrial:
     curve: tuple[tuple[int, float], ...] = ()
     complete: bool = False
     pending: bool = False
-    frozen: bool = False  # paused at a rung: it reaches its end only where somebody continues it
+    paused: bool = False  # at a rung: it reaches its end only where it is resumed
     repeats: int | None = None  # the trial that it is, with another seed
 
 
@@ -38,20 +38,20 @@ def observed_trials(trials: Iterable[TrialRecord], quality: str) -> list[Observe
         ObservedTrial(
             one.number, one.params, one.costs,
             tuple((v.tokens, v.metrics[quality]) for v in one.validations if 0 < v.metrics.get(quality, 0) < math.inf),
-            one.state == "complete", one.state not in ENDED and not one.frozen, one.frozen, one.repeats,
+            one.state == "complete", one.state not in ENDED and not one.paused_at_rung, one.paused_at_rung, one.repeats,
         )
         for one in trials
     ]  # fmt: skip
 
 
-def key_of(fields: Fields) -> Key:
+def fields_key(fields: Fields) -> Key:
     """Fields as something that can be looked up."""
     return tuple(sorted(fields.items()))
 
 
-def form_of(fields: Fields) -> Key:
+def cost_key(fields: Fields) -> Key:
     """Those of the fields that enter a cost: whoever has the same costs the same."""
-    return key_of({name: value for name, value in fields.items() if name in _PRICED})
+    return fields_key({name: value for name, value in fields.items() if name in _PRICED})
 
 
 def quality_of(spec: SearchSpec) -> str:

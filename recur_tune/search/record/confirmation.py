@@ -24,7 +24,7 @@ _CONFIDENCE = 0.95  # that a difference beyond noise is none by chance
 
 
 @dataclass(frozen=True)
-class Again:
+class ConfirmationPlan:
     """An order to train the front once more: with how many further seeds, and the split to score them on."""
 
     seeds: int
@@ -45,7 +45,7 @@ class Again:
 
 
 @dataclass(frozen=True)
-class Confirmed:
+class ConfirmedTrial:
     """A trial as its further seeds see it."""
 
     trial: TrialRecord
@@ -79,11 +79,11 @@ class Confirmation:
 
     quality: str
     split: str
-    points: list[Confirmed]  # best mean first
+    points: list[ConfirmedTrial]  # best mean first
     spread: float  # standard deviation over seeds, pooled over all points
     freedom: int  # degrees of it
 
-    def of(self, trial: TrialRecord) -> Confirmed | None:
+    def of(self, trial: TrialRecord) -> ConfirmedTrial | None:
         """What further seeds say of a trial, None where there are none."""
         return next((point for point in self.points if point.trial.number == trial.number), None)
 
@@ -130,7 +130,7 @@ def quality_of(spec: SearchSpec) -> str:
     return next(name for name in spec.objectives if name not in COSTS)
 
 
-def missing_seeds(state: SearchState, spec: SearchSpec, trial: TrialRecord, order: Again) -> list[int]:
+def missing_seeds(state: SearchState, spec: SearchSpec, trial: TrialRecord, order: ConfirmationPlan) -> list[int]:
     """Seeds with which a trial has still to be trained, so that it has as many repetitions as ordered."""
     tried = state.repeats_of(trial)
     useful = [one for one in tried if one.state != "failed" and one.split == order.split]
@@ -140,10 +140,10 @@ def missing_seeds(state: SearchState, spec: SearchSpec, trial: TrialRecord, orde
     return list(itertools.islice(fresh, max(0, order.seeds - len(useful))))
 
 
-def splits_needed(state: SearchState, again: Again | None) -> list[str]:
+def splits_needed(state: SearchState, confirm: ConfirmationPlan | None) -> list[str]:
     """The splits of the corpus that trials will read."""
     scored = {one.split for one in state.repeats.values() if one.split and one.state not in ENDED}
-    return ["train", "validation", *sorted((scored | ({again.split} if again else set())) - {"validation"})]
+    return ["train", "validation", *sorted((scored | ({confirm.split} if confirm else set())) - {"validation"})]
 
 
 def confirmation(state: SearchState, spec: SearchSpec, split: str = "test") -> Confirmation | None:
@@ -172,7 +172,9 @@ def confirmation(state: SearchState, spec: SearchSpec, split: str = "test") -> C
         error = spread / math.sqrt(len(values[trial.number]))
         rival = trial.number not in found and spec.trial_config(trial.params).mechanism is None
         points.append(
-            Confirmed(trial, tuple(values[trial.number]), validations[trial.number], error, bool(best), equal, rival)
+            ConfirmedTrial(
+                trial, tuple(values[trial.number]), validations[trial.number], error, bool(best), equal, rival
+            )
         )
     return Confirmation(quality, split, sorted(points, key=lambda point: point.mean), spread, freedom)
 

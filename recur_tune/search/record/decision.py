@@ -14,7 +14,7 @@ from recur_tune.search.record.state import TrialRecord
 
 
 @dataclass(frozen=True)
-class Step:
+class Upgrade:
     """The least more of one cost that buys a better trial, the limits on all others kept."""
 
     cost: str
@@ -26,7 +26,7 @@ class Decision:
     """What to take under some limits."""
 
     best: TrialRecord
-    steps: list[Step]  # one for each limited cost of which more would help
+    upgrades: list[Upgrade]  # one for each limited cost of which more would help
 
 
 def qualities(trials: Iterable[TrialRecord], quality: str, confirmed: Confirmation | None) -> dict[int, float]:
@@ -41,7 +41,7 @@ def qualities(trials: Iterable[TrialRecord], quality: str, confirmed: Confirmati
 def decide(
     trials: Iterable[TrialRecord], known_qualities: Mapping[int, float], limits: Mapping[str, float]
 ) -> Decision | None:
-    """The best trial within the limits, and the next steps; None where no trial is within them."""
+    """The best trial within the limits, and the next upgrades; None where no trial is within them."""
     known = [trial for trial in trials if trial.number in known_qualities]
     for name in limits:
         if any(name not in trial.costs for trial in known):
@@ -57,13 +57,15 @@ def decide(
     )
     if best is None:
         return None
-    steps = []
+    upgrades = []
     for cost in limits:
         others = {name: limit for name, limit in limits.items() if name != cost}
         better = [trial for trial in known if value(trial) < value(best) and _within(trial, others)]
         if better:
-            steps.append(Step(cost, min(better, key=lambda trial: (trial.costs[cost], value(trial), trial.number))))
-    return Decision(best, steps)
+            upgrades.append(
+                Upgrade(cost, min(better, key=lambda trial: (trial.costs[cost], value(trial), trial.number)))
+            )
+    return Decision(best, upgrades)
 
 
 def read_limits(text: str) -> dict[str, float]:

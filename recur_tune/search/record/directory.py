@@ -41,17 +41,16 @@ from recur_tune.common.files import reading, whole_folder, write_text, writing
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.config.base_shape import is_preset
 from recur_tune.config.trial import TrialConfig
-from recur_tune.search.record import event_log as log
-from recur_tune.search.record import flag
-from recur_tune.search.record import lease as lock
-from recur_tune.search.record.following import Following
+from recur_tune.search.record import event_log, lease
+from recur_tune.search.record.flag_file import FlagFile
+from recur_tune.search.record.log_follower import LogFollower
 from recur_tune.search.record.snapshot import save_snapshot
 from recur_tune.search.record.spec import SearchSpec, changes_between
-from recur_tune.search.record.state import Event, SearchState, in_todays_words
+from recur_tune.search.record.state import Event, SearchState, in_current_terms
 
 SNAPSHOT = "state.json"
 FORMAT = 2  # 1 has other words for some states, and is read and gone on with
-SPEC, IDENTITY, EVENTS, STUDY, KNOWLEDGE, STOP, LEAVING, LOCK, MODEL, COMPILED = (
+SPEC, IDENTITY, EVENTS, STUDY, WARM_START, STOP, LEAVING, LEASE, MODEL, COMPILED = (
     "search.yaml", "search.json", "events.jsonl", "study.journal", "knowledge.json", "stop", "leaving", "lease",
     "model", "compiled",
 )  # fmt: skip
@@ -77,7 +76,7 @@ class SearchDirectory:
     path: Path
 
     @classmethod
-    def create(cls, results: Path, name: str, spec: SearchSpec, knowledge: str = "") -> SearchDirectory:
+    def create(cls, results: Path, name: str, spec: SearchSpec, warm_start: str = "") -> SearchDirectory:
         """A new search, with what an earlier one found out; a name that is taken is refused."""
         path = cls.check_free(results, name)
         identity = {"format": FORMAT, "id": uuid.uuid4().hex, "created": time.time(), "version": code_version()}
@@ -86,8 +85,8 @@ class SearchDirectory:
             (partial / IDENTITY).write_text(json.dumps(identity, indent=2) + "\n")
             (partial / EVENTS).touch()
             (partial / "trials").mkdir()
-            if knowledge:
-                (partial / KNOWLEDGE).write_text(knowledge)
+            if warm_start:
+                (partial / WARM_START).write_text(warm_start)
         return cls(path)
 
     @staticmethod
@@ -184,12 +183,12 @@ class SearchDirectory:
 
     def events(self, offset: int = 0) -> Iterator[tuple[Event, int]]:
         """The log's whole lines from a byte offset on, each with the offset after it; a line being written waits."""
-        for event, after in log.read_from(self.path / EVENTS, offset):
-            yield in_todays_words(event), after
+        for event, after in event_log.read_from(self.path / EVENTS, offset):
+            yield in_current_terms(event), after
 
-    def follow(self, until: int | None = None) -> Following:
+    def follow(self, until: int | None = None) -> LogFollower:
         """What the log leads to, there or at some offset before, and then what it leads to later."""
-        return Following(self.path / EVENTS, self.path / SNAPSHOT, until)
+        return LogFollower(self.path / EVENTS, self.path / SNAPSHOT, until)
 
     def state(self) -> SearchState:
         """What the log leads to."""
@@ -197,9 +196,9 @@ class SearchDirectory:
 
     def record(self, kind: str, **fields: Any) -> Event:
         """Write a line to the log; only the process that holds the lock does."""
-        lock.check(self.path / LOCK)
+        lease.check(self.path / LEASE)
         event: Event = {"time": round(time.time(), 3), "kind": kind, **fields}
-        log.append(self.path / EVENTS, event)
+        event_log.append(self.path / EVENTS, event)
         return event
 
     def open_log(self) -> SearchLog:
@@ -210,22 +209,22 @@ class SearchDirectory:
     def lock(self) -> Iterator[None]:
         """Be the only one who runs this search."""
         try:
-            with lock.held(self.path / LOCK):
+            with lease.held(self.path / LEASE):
                 for file in (EVENTS, STUDY):
-                    log.drop_half_a_line(self.path / file)
+                    event_log.drop_half_a_line(self.path / file)
                 self.withdraw_stop()
                 yield
-        except lock.Held:
+        except lease.AlreadyHeld:
             raise self._running_already() from None
 
     @property
     def is_running(self) -> bool:
         """Whether a process runs it; who can read the search may ask."""
-        return lock.is_held(self.path / LOCK)
+        return lease.is_held(self.path / LEASE)
 
-    def release_for_the_dead(self) -> None:
+    def release_dead_lease(self) -> None:
         """Let others go on with a search whose process was killed on this machine, without waiting for its lease."""
-        lock.release_for_the_dead(self.path / LOCK)
+        lease.release_dead_lease(self.path / LEASE)
 
     def check_idle(self) -> None:
         """Refuse to run what runs."""
@@ -233,7 +232,7 @@ class SearchDirectory:
             raise self._running_already()
 
     def _running_already(self) -> UserError:
-        elsewhere = f" {words}" if (words := lock.holder_words(self.path / LOCK)) else ""
+        elsewhere = f" {words}" if (words := lease.describe_holder(self.path / LEASE)) else ""
         return UserError(
             f"name: {self.name} is running already{elsewhere}; `recur-tune status {self.name}` shows it, "
             f"`recur-tune stop {self.name}` ends it."
@@ -242,27 +241,27 @@ class SearchDirectory:
     def request_stop(self) -> None:
         """Ask whoever runs the search, on whatever machine, to stop: trials look for this file."""
         with writing(self.path / STOP):
-            flag.put_up(self.path / STOP)
+            FlagFile(self.path / STOP).set()
 
     def withdraw_stop(self) -> None:
         """Forget an earlier request."""
         with writing(self.path / STOP):
-            flag.lower(self.path / STOP)
+            FlagFile(self.path / STOP).clear()
 
     @property
     def stop_requested(self) -> bool:
         """Whether somebody asked."""
-        return flag.is_up(self.path / STOP)
+        return FlagFile(self.path / STOP).is_set()
 
     def ask_to_leave(self, node: str) -> None:
         """Let the trials on a node save themselves and go elsewhere."""
         (self.path / LEAVING).mkdir(exist_ok=True)
-        flag.put_up(self.path / LEAVING / node)
+        FlagFile(self.path / LEAVING / node).set()
 
     def welcome(self, node: str) -> None:
         """The node is here to stay."""
         (self.path / LEAVING).mkdir(exist_ok=True)
-        flag.lower(self.path / LEAVING / node)
+        FlagFile(self.path / LEAVING / node).clear()
 
 
 @dataclass

@@ -25,18 +25,18 @@ from pathlib import Path
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import writing
-from recur_tune.search.record.lease_holder import Holder
+from recur_tune.search.record.process_identity import ProcessIdentity
 
-BEAT = 10.0  # seconds between two renewals
+HEARTBEAT = 10.0  # seconds between two renewals
 TERM = 60.0  # a lease that is older has run out
 WATCH = 25.0  # and is watched for so long by who takes it over: the clocks of two machines differ
 
 _CURRENT = "current"
 _END = 1024  # bytes: where a lease's file says how it ended; the holder writes before it, others behind
-_held: dict[Path, Lease] = {}  # by this process
+_leases: dict[Path, Lease] = {}  # by this process
 
 
-class Held(Exception):
+class AlreadyHeld(Exception):
     """Another process has the lock."""
 
 
@@ -49,25 +49,25 @@ def held(folder: Path) -> Iterator[None]:
     """Hold the lock, or raise where somebody else does."""
     with writing(folder):
         folder.mkdir(exist_ok=True)
-        lease = _take(folder)
+        lease = _acquire(folder)
     key = folder.absolute()
-    _held[key] = lease
+    _leases[key] = lease
     try:
         yield
     finally:
-        del _held[key]
+        del _leases[key]
         lease.release()
 
 
 def is_held(folder: Path) -> bool:
     """Whether a process holds the lock, as far as can be known without waiting; whoever can read it may ask."""
-    return holder_words(folder) is not None
+    return describe_holder(folder) is not None
 
 
-def holder_words(folder: Path) -> str | None:
+def describe_holder(folder: Path) -> str | None:
     """Who holds the lock, empty for a process of this machine; None where nobody does."""
     number = _latest(folder)
-    while (seen := _look(folder, number)) and not seen.is_alive() and _look(folder, number + 1):
+    while (seen := _read(folder, number)) and not seen.is_alive() and _read(folder, number + 1):
         number += 1  # `current` may be a moment old
     if seen is None or not seen.is_alive():
         return None
@@ -77,25 +77,25 @@ def holder_words(folder: Path) -> str | None:
 
 def check(folder: Path) -> None:
     """Refuse to go on where this process held the lock and has lost it; whoever never held it may go on."""
-    lease = _held.get(folder.absolute())
+    lease = _leases.get(folder.absolute())
     if lease is not None:
         lease.check()
 
 
-def release_for_the_dead(folder: Path) -> None:
+def release_dead_lease(folder: Path) -> None:
     """End the lease of a process that was killed: who knows it to be gone says so to those who cannot tell."""
     number = _latest(folder)
-    seen = _look(folder, number)
+    seen = _read(folder, number)
     if seen is not None and not seen.ended and seen.holder is not None and seen.holder.is_alive() is False:
         with suppress(OSError):  # it runs out by itself
             _end(str(folder / str(number)), b"dead")
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _LeaseFile:
     """A lease as it lies there."""
 
-    holder: Holder | None  # None of one that is being made, or whose maker died over it
+    holder: ProcessIdentity | None  # None of one that is being made, or whose maker died over it
     content: bytes
     age: float  # seconds by this machine's clock
 
@@ -141,7 +141,7 @@ class Lease:
             try:
                 self._lost = os.fstat(file).st_size > _END or str(self.number + 1) in os.listdir(self._folder)
                 if not self._lost:
-                    said = json.dumps({"time": time.time(), "holder": asdict(Holder.current())})
+                    said = json.dumps({"time": time.time(), "holder": asdict(ProcessIdentity.current())})
                     os.pwrite(file, said.encode().ljust(_END), 0)
                     self._renewed = _clock()
             finally:
@@ -176,17 +176,17 @@ class Lease:
         os.close(self._folder)
 
     def _renew_until_over(self) -> None:
-        while not self._over.wait(BEAT) and not self._lost:
+        while not self._over.wait(HEARTBEAT) and not self._lost:
             with suppress(OSError):
                 self.renew()
 
 
-def _take(folder: Path) -> Lease:
+def _acquire(folder: Path) -> Lease:
     number = _latest(folder)
     while True:
-        seen = _look(folder, number)
+        seen = _read(folder, number)
         if seen is not None and not _is_over(folder, number, seen):
-            raise Held
+            raise AlreadyHeld
         try:
             os.close(os.open(folder / str(number + 1), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         except FileExistsError:  # somebody was quicker
@@ -220,7 +220,7 @@ def _write_current(folder: Path, number: int) -> None:
         current.write(f"{number:<20}".encode())
 
 
-def _is_over(folder: Path, number: int, seen: _Seen) -> bool:
+def _is_over(folder: Path, number: int, seen: _LeaseFile) -> bool:
     """Whether a lease may be taken over; where only time can tell, it is watched for a while."""
     if seen.is_alive():
         return False
@@ -229,7 +229,7 @@ def _is_over(folder: Path, number: int, seen: _Seen) -> bool:
     deadline = _clock() + WATCH
     while _clock() < deadline:
         time.sleep(WATCH / 25)
-        now = _look(folder, number)
+        now = _read(folder, number)
         if now is None or now.ended:
             return True
         if now.content != seen.content:
@@ -237,7 +237,7 @@ def _is_over(folder: Path, number: int, seen: _Seen) -> bool:
     return True
 
 
-def _look(folder: Path, number: int) -> _Seen | None:
+def _read(folder: Path, number: int) -> _LeaseFile | None:
     try:
         with (folder / str(number)).open("rb") as file:
             content, changed = file.read(2 * _END), os.fstat(file.fileno()).st_mtime
@@ -247,9 +247,9 @@ def _look(folder: Path, number: int) -> _Seen | None:
     try:
         said = json.loads(content[:_END])
         # The holder's clock or the server's may be wrong; that both are is for those who take over to see.
-        return _Seen(Holder(**said["holder"]), content, min(abs(now - said["time"]), abs(now - changed)))
+        return _LeaseFile(ProcessIdentity(**said["holder"]), content, min(abs(now - said["time"]), abs(now - changed)))
     except (ValueError, KeyError, TypeError):
-        return _Seen(None, content, abs(now - changed))
+        return _LeaseFile(None, content, abs(now - changed))
 
 
 def _latest(folder: Path) -> int:

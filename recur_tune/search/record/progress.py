@@ -7,7 +7,7 @@ from typing import NamedTuple
 from recur_tune.search.record.spec import Budget
 from recur_tune.search.record.state import SearchState
 
-_TELLING = 3  # trials; the first ones waited for the cluster, and say little about the others
+_LEAST_TRIALS = 3  # trials; the first ones waited for the cluster, and say little about the others
 
 
 def ended_trials(state: SearchState) -> int:
@@ -37,7 +37,7 @@ def next_hour(state: SearchState) -> Forecast | None:
     that is not known."""
     ended = ended_trials(state)
     gains = expected_gains(state)
-    if ended < _TELLING or not gains or not state.active_seconds:
+    if ended < _LEAST_TRIALS or not gains or not state.active_seconds:
         return None
     trials = 3600 * ended / state.active_seconds
     return Forecast(trials, trials * gains[-1])
@@ -53,6 +53,6 @@ def seconds_left(state: SearchState, budget: Budget) -> float | None:
     limits, ended = [], ended_trials(state)
     if budget.wall_clock is not None:
         limits.append(budget.wall_clock - state.active_seconds)
-    if budget.trials is not None and ended >= _TELLING:
+    if budget.trials is not None and ended >= _LEAST_TRIALS:
         limits.append((budget.trials - ended) * state.active_seconds / ended)
     return max(0.0, min(limits)) if limits else None

@@ -17,12 +17,12 @@ from recur_tune.common.files import write_text
 from recur_tune.search.record.state import SearchState, TrialRecord, Validation
 
 _READER = 1  # counts up when the same log leads to another state
-_SEEN_BEFORE = 256  # bytes of the log before the place, by which it is known again
+_FINGERPRINT_BYTES = 256  # bytes of the log before the place, by which it is known again
 
 
 def save_snapshot(file: Path, log: Path, state: SearchState, offset: int) -> None:
     """Keep the state that the log's first bytes, so many, lead to."""
-    content = {"reader": _reader(), "offset": offset, "before": _before(log, offset), "state": _plain(state)}
+    content = {"reader": _reader(), "offset": offset, "before": _fingerprint(log, offset), "state": _plain(state)}
     write_text(file, json.dumps(content, separators=(",", ":")))
 
 
@@ -34,7 +34,7 @@ def load_snapshot(file: Path, log: Path, until: int | None = None) -> tuple[Sear
     try:
         content = json.loads(file.read_bytes())
         offset = content["offset"]
-        known = content["reader"] == _reader() and content["before"] == _before(log, offset)
+        known = content["reader"] == _reader() and content["before"] == _fingerprint(log, offset)
         if known and (until is None or offset <= until):
             return _state(content["state"]), offset
     except (OSError, ValueError, KeyError, TypeError, UserError):
@@ -42,10 +42,10 @@ def load_snapshot(file: Path, log: Path, until: int | None = None) -> tuple[Sear
     return SearchState(), 0
 
 
-def _before(log: Path, offset: int) -> str:
+def _fingerprint(log: Path, offset: int) -> str:
     with log.open("rb") as lines:
-        lines.seek(max(0, offset - _SEEN_BEFORE))
-        return hashlib.sha256(lines.read(min(offset, _SEEN_BEFORE))).hexdigest()
+        lines.seek(max(0, offset - _FINGERPRINT_BYTES))
+        return hashlib.sha256(lines.read(min(offset, _FINGERPRINT_BYTES))).hexdigest()
 
 
 def _reader() -> list[Any]:

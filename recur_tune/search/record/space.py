@@ -352,10 +352,10 @@ def _as_written(name: str, wanted: Any, parameter: Parameter) -> Any:
 
 def same_parameter(name: str, one: Any, other: Any) -> bool:
     """Whether two spaces say the same of a field, whatever names they have for a recurrence."""
-    return _in_todays_words(name, one) == _in_todays_words(name, other)
+    return _with_current_values(name, one) == _with_current_values(name, other)
 
 
-def _in_todays_words(name: str, said: Any) -> Any:
+def _with_current_values(name: str, said: Any) -> Any:
     if name != RECURRENCE or not isinstance(said, Choice):
         return said
     below = {canonical(value): inner for value, inner in said.below.items()}

@@ -18,9 +18,10 @@ from recur_tune.search.record.objectives import COSTS, Objective
 TrialState = Literal["waiting", "running", "paused", "complete", "pruned", "failed", "infeasible"]
 ENDED: frozenset[TrialState] = frozenset({"complete", "pruned", "failed", "infeasible"})
 
-STORAGE = "storage"  # the cause of a pause: a disk that did not take a trial's files, say
-FROZEN = "frozen"  # another: a new trial promised more for its tokens, until this one does
-CROWDED = "crowded"  # and another: it needed more of a shared card than its prediction had got it
+# Causes of a pause, as the log has them.
+STORAGE = "storage"  # a disk did not take a trial's files, say
+PAUSED_AT_RUNG = "frozen"  # a new trial is expected to gain more per token; the word is that of freeze-thaw papers
+CROWDED = "crowded"  # a trial needed more of a shared GPU than its predicted memory
 
 Event = dict[str, Any]
 
@@ -65,9 +66,9 @@ class TrialRecord:
         return f"T{self.number}"
 
     @property
-    def frozen(self) -> bool:
-        """Whether it was paused at a rung, and waits until nothing else is worth more."""
-        return self.state == "paused" and self.cause == FROZEN
+    def paused_at_rung(self) -> bool:
+        """Whether it was paused at a rung; it is resumed when nothing else gains more per token."""
+        return self.state == "paused" and self.cause == PAUSED_AT_RUNG
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -220,7 +221,7 @@ class SearchState:
         trial.ended = event["time"] if trial.state in ENDED else None
 
 
-def in_todays_words(event: Event) -> Event:
+def in_current_terms(event: Event) -> Event:
     """An event as it would be written today; earlier versions called a pruned trial and a paused search stopped, and
     recurrences by other names."""
     if event.get("status") == "stopped":

@@ -10,8 +10,8 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial
 
 from recur_tune.common.throttle import Every
-from recur_tune.search.record import flag
 from recur_tune.search.record.directory import MODEL, STOP, SearchLog
+from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.front import front
 from recur_tune.search.record.requests import end_by_hand, take_ends
 from recur_tune.search.record.spec import SearchSpec
@@ -65,12 +65,12 @@ class DriverCallback(LivesInDriver, Callback):
     def _end(self, number: int) -> None:
         """Somebody has seen enough of a trial; its worker leaves when it sees the file."""
         if number in self.log.state.trials and self.log.state.record(number).state not in ENDED:
-            was_frozen = self.log.state.record(number).frozen
+            was_paused = self.log.state.record(number).paused_at_rung
             end_by_hand(self.log, number)
-            if was_frozen:  # no worker has it
+            if was_paused:  # no worker has it
                 self._clear_up(number)
             self.log.directory.trial(number).mkdir(parents=True, exist_ok=True)
-            flag.put_up(self.log.directory.trial(number) / STOP)
+            FlagFile(self.log.directory.trial(number) / STOP).set()
 
     def _clear_up(self, number: int) -> None:
         """A checkpoint is for going on, and a model for who is on the front: hundreds of both fill a disk."""

@@ -16,7 +16,7 @@ from recur_tune.common.errors import Paused, StorageFault, UserError
 from recur_tune.common.files import storage_fault, write_text
 from recur_tune.common.jsonable import finite
 from recur_tune.common.loading import load
-from recur_tune.search.record.confirmation import Again, confirmation, splits_needed
+from recur_tune.search.record.confirmation import ConfirmationPlan, confirmation, splits_needed
 from recur_tune.search.record.directory import SearchDirectory, SearchLog
 from recur_tune.search.record.front import front_rows
 from recur_tune.search.record.objectives import COSTS
@@ -25,10 +25,10 @@ from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, SearchState
 from recur_tune.search.record.subject import corpus_of
 from recur_tune.search.run.jobs import job_client
-from recur_tune.search.run.leftovers import clear_up_after_a_kill
+from recur_tune.search.run.leftovers import remove_leftovers
 from recur_tune.search.run.listener import ProgressListener
 from recur_tune.search.run.preparation import Prices, check_shapes, missing_bases, tokenise, worst_costs
-from recur_tune.search.run.stages import DriverContext, Stages, make_base
+from recur_tune.search.run.stages import DriverContext, StageLog, make_base
 from recur_tune.sites.ray.cluster import (
     JOBS,
     WAITING_CPU,
@@ -76,14 +76,14 @@ def check_runnable(spec: SearchSpec, address: str | None) -> None:
 
 def run_search(
     directory: SearchDirectory, address: str | None = None, listener: ProgressListener | None = None,
-    asks: Iterable[Ask] = (), again: Again | None = None, change: SearchSpec | None = None,
+    asks: Iterable[Ask] = (), confirm: ConfirmationPlan | None = None, change: SearchSpec | None = None,
 ) -> SearchState:  # fmt: skip
     """Run a new search, or go on with one: both begin with what the log says.
 
     Ctrl-C or SIGTERM once lets the trials save themselves; twice ends at once. Either way, and after a crash, running
     it again loses no finished trial. `asks` are further questions whose answers belong on the search's boards. With
-    `again` nothing new is tried, and the front is trained once more with other seeds. With `change` the search goes on
-    as that says; it is written down once nobody else can be running it.
+    `confirm` nothing new is tried, and the front is trained once more with other seeds. With `change` the search goes
+    on as that says; it is written down once nobody else can be running it.
     """
     listener = listener or ProgressListener()
     with _pausing_for_storage(), directory.lock():
@@ -91,14 +91,14 @@ def run_search(
             directory.write_spec(change)
         spec, log = directory.spec, directory.open_log()
         with _preparing(log):
-            stages = Stages(log)
+            stages = StageLog(log)
             stages.tell("loading torch …")
             check_shapes(spec)
             bases = missing_bases(directory, spec)
             stages.tell("starting Ray …" if address is None else f"connecting to {address} …")
 
             def end(loss: ClusterLost) -> None:
-                _say_the_last_words(log, loss, listener)
+                _log_cluster_loss(log, loss, listener)
 
             with stop_requests() as interrupted, connected(address, _about(directory), end) as cluster:
                 card, why = shared_card(spec.resources, cluster)
@@ -106,7 +106,7 @@ def run_search(
                 if why and why not in log.state.notices:
                     log.record("notice", text=why)
                 shutil.rmtree(directory.path / "ray", ignore_errors=True)  # Ray's notes on an earlier run
-                clear_up_after_a_kill(spec, log)
+                remove_leftovers(spec, log)
                 with (
                     # MLflow takes seconds of a core, which the first trials want; a base is minutes of work.
                     _tracked(spec, log, listener, at_once=bool(bases)) as tracker,
@@ -114,29 +114,29 @@ def run_search(
                     Lifeline(end) as lifeline,
                     outside_of_ray(lifeline),
                 ):
-                    desk = DriverContext(log, interrupted, meter, lifeline)
-                    if all(make_base(config, allotment, desk, stages) for config in bases):
-                        tokenise(directory, spec, splits_needed(log.state, again), stages.tokenising(interrupted))
-                        _begin(log, spec, cluster, again)
+                    context = DriverContext(log, interrupted, meter, lifeline)
+                    if all(make_base(config, allotment, context, stages) for config in bases):
+                        tokenise(directory, spec, splits_needed(log.state, confirm), stages.tokenising(interrupted))
+                        _begin(log, spec, cluster, confirm)
                         listener.searching()
                         if not bases:
                             tracker.start(after=_SECONDS_FOR_THE_FIRST_TRIALS)
-                        _tune(spec, log, allotment, desk, again)
-                        while trials_wait(directory) and not (again or interrupted() or directory.stop_requested):
-                            _tune(spec, log, allotment, desk)  # somebody added one when all were out
+                        _tune(spec, log, allotment, context, confirm)
+                        while trials_wait(directory) and not (confirm or interrupted() or directory.stop_requested):
+                            _tune(spec, log, allotment, context)  # somebody added one when all were out
         if log.state.fault:
             raise Paused(log.state.fault)
     return log.state
 
 
-def _begin(log: SearchLog, spec: SearchSpec, cluster: Cluster, again: Again | None) -> None:
+def _begin(log: SearchLog, spec: SearchSpec, cluster: Cluster, confirm: ConfirmationPlan | None) -> None:
     """Say that trials begin, and fix what hypervolumes are measured by."""
     links = {"dashboard": cluster.dashboard} if cluster.dashboard else {}
-    log.record("search", status="started", links=links, confirming=again is not None)
+    log.record("search", status="started", links=links, confirming=confirm is not None)
     _fix_worst_costs(log.directory, spec, log)
 
 
-def _say_the_last_words(log: SearchLog, loss: ClusterLost, listener: ProgressListener) -> None:
+def _log_cluster_loss(log: SearchLog, loss: ClusterLost, listener: ProgressListener) -> None:
     """Nobody else can: the thread that runs the search is stuck in Ray, which is about to end this process."""
     with suppress(StorageFault):
         log.record("search", status="paused")
@@ -211,7 +211,8 @@ def _about(directory: SearchDirectory) -> dict[str, str]:
 
 
 def _tune(
-    spec: SearchSpec, log: SearchLog, allotment: Allotment, desk: DriverContext, again: Again | None = None,
+    spec: SearchSpec, log: SearchLog, allotment: Allotment, context: DriverContext,
+    confirm: ConfirmationPlan | None = None,
 ) -> None:  # fmt: skip
     load("recur_tune.search.run.searcher")  # Ray Tune and Optuna
     from recur_tune.search.run.callback import DriverCallback
@@ -219,7 +220,7 @@ def _tune(
     from recur_tune.search.run.gpu_sharing import SharedCards
     from recur_tune.search.run.searcher import OptunaSearcher
 
-    deadline = _deadline(spec, log) if again is None else math.inf
+    deadline = _deadline(spec, log) if confirm is None else math.inf
 
     def is_over() -> bool:
         return time.time() > deadline or bool(log.state.fault)
@@ -228,13 +229,13 @@ def _tune(
     room = Room(spec.resources, allotment.card)
     shared = SharedCards(allotment.card, lambda: room.gpus) if allotment.card else None
     prices = Prices(allotment.workers)
-    searcher = OptunaSearcher(spec, log, prices, is_over, room, proposes=again is None, shared=shared)
-    if again is not None:
-        for trial, seed in again.missing(log.state, spec):
-            searcher.repeat(trial, seed, again.split)
+    searcher = OptunaSearcher(spec, log, prices, is_over, room, proposes=confirm is None, shared=shared)
+    if confirm is not None:
+        for trial, seed in confirm.missing(log.state, spec):
+            searcher.repeat(trial, seed, confirm.split)
     train = train_on_workers if nested else train_in_actor
-    steward = DriverCallback(spec, log, lambda: desk.interrupted() or is_over(), desk.meter, desk.lifeline)
-    fit(spec, log, allotment, searcher, train, nested, steward)
+    callback = DriverCallback(spec, log, lambda: context.interrupted() or is_over(), context.meter, context.lifeline)
+    fit(spec, log, allotment, searcher, train, nested, callback)
 
 
 def fit(
@@ -244,7 +245,7 @@ def fit(
     searcher: OptunaSearcher,
     train: Callable[[dict[str, Any]], None],
     nested: bool,
-    steward: DriverCallback,
+    callback: DriverCallback,
 ) -> None:
     """Hand the search to Ray Tune and wait for its end; `nested` says that `train` starts workers of its own."""
     from ray import tune
@@ -267,7 +268,7 @@ def fit(
         param_space={"workers": allotment.workers, "cpus": allotment.cpus, "gpus": allotment.gpus, "nested": nested},
         tune_config=tune.TuneConfig(
             search_alg=searcher,
-            scheduler=ParetoPruning(spec, log, searcher.worth),
+            scheduler=ParetoPruning(spec, log, searcher.should_continue),
             num_samples=-1,
             # The searcher itself knows how many; without a number Ray would start actors one after the other.
             max_concurrent_trials=_MORE_THAN_EVER,
@@ -279,7 +280,7 @@ def fit(
             name="ray",  # the folder of Ray's own notes
             storage_path=str(log.directory.path),
             verbose=0,
-            callbacks=[steward],
+            callbacks=[callback],
             failure_config=tune.FailureConfig(max_failures=3),
         ),
     ).fit()

@@ -15,11 +15,11 @@ from recur_tune.sites.ray.cluster import check_reachable
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-    from recur_tune.search.record.confirmation import Again
+    from recur_tune.search.record.confirmation import ConfirmationPlan
 
 
 def run_search_as_job(
-    directory: SearchDirectory, address: str, again: Again | None, say: Callable[[str], None]
+    directory: SearchDirectory, address: str, confirm: ConfirmationPlan | None, say: Callable[[str], None]
 ) -> None:
     """Submit and follow until the job ends; Ctrl-C leaves it running. The cluster has to see the search directory."""
     from ray.job_submission import JobStatus
@@ -27,7 +27,7 @@ def run_search_as_job(
     client = job_client(address)
     with _one_sentence(address):
         job = client.submit_job(
-            entrypoint=_entrypoint(directory, again),
+            entrypoint=_entrypoint(directory, confirm),
             metadata={"job_name": f"recur-tune {directory.name}"},
             entrypoint_num_cpus=0,
         )
@@ -66,9 +66,9 @@ def _one_sentence(address: str) -> Iterator[None]:
         raise UserError(f"address: {address} takes no job ({' '.join(str(error).split())[:200]}).") from error
 
 
-def _entrypoint(directory: SearchDirectory, again: Again | None) -> str:
+def _entrypoint(directory: SearchDirectory, confirm: ConfirmationPlan | None) -> str:
     """A new search and one to go on with are resumed alike: the directory has all of it."""
-    words = ["resume"] if again is None else again.command
+    words = ["resume"] if confirm is None else confirm.command
     where = ["--results", str(directory.path.parent), "--address", "auto"]
     return shlex.join(["recur-tune", *words, directory.name, *where])
 

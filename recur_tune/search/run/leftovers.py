@@ -12,7 +12,7 @@ from recur_tune.search.record.state import ENDED
 from recur_tune.training.run_folder import RESUME
 
 
-def clear_up_after_a_kill(spec: SearchSpec, log: SearchLog) -> None:
+def remove_leftovers(spec: SearchSpec, log: SearchLog) -> None:
     """Remove checkpoints and unwanted models of trials that have ended, and whatever was half written."""
     known = {**log.state.trials, **log.state.repeats}
     kept = front(log.state.trials.values(), spec.objectives) if spec.keep == "front" else []

@@ -15,7 +15,7 @@ _SPARE = 10  # checkpoints that shall find room beside those that are there
 
 
 def give_up(log: SearchLog, number: int, reason: str) -> TrialRecord:
-    """A frozen trial will not be continued: it counts as pruned, and its checkpoint goes."""
+    """A paused trial will not be continued: it counts as pruned, and its checkpoint goes."""
     log.record("end", trial=number, state="pruned", reason=reason)
     shutil.rmtree(log.directory.trial(number) / RESUME, ignore_errors=True)
     return log.state.record(number)
@@ -29,6 +29,6 @@ def is_short_of_room(log: SearchLog, number: int) -> bool:
 
 
 def observed_at(state: SearchState, live: Container[int], quality: str) -> list[ObservedTrial]:
-    """All trials as a model sees them; a frozen one that Ray still has, or has again, is on its way."""
+    """All trials as a model sees them; a paused one that Ray still has, or has again, is on its way."""
     known = observed_trials((*state.trials.values(), *state.repeats.values()), quality)
-    return [replace(one, frozen=False, pending=True) if one.frozen and one.number in live else one for one in known]
+    return [replace(one, paused=False, pending=True) if one.paused and one.number in live else one for one in known]

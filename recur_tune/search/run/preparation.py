@@ -44,7 +44,7 @@ def check_shapes(spec: SearchSpec) -> None:
     """Every corner of the space has to fit its base, be that a folder, a name or a preset, and the budget's first rung;
     and there has to be such a corpus, with text to train on and to validate with."""
     load("recur_tune.cost.estimate")  # torch, transformers and the models: shapes need them, and prices will
-    seen_corpus(spec)
+    corpus_extents(spec)
     check_rungs(spec)
     for config in spec.corners:
         config.check_base(_shape_of(config.base, config.tokenizer))
@@ -55,7 +55,7 @@ def check_shapes(spec: SearchSpec) -> None:
             )
 
 
-def seen_corpus(spec: SearchSpec) -> dict[Split, Extent]:
+def corpus_extents(spec: SearchSpec) -> dict[Split, Extent]:
     """What can be seen of the splits that a search reads; one that it cannot read is refused."""
     from recur_tune.data.corpora.registry import check_corpus
 

@@ -11,11 +11,11 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from recur_tune.search.propose.rungs import SMALL_CHANCE, Rungs
-from recur_tune.search.record import flag
 from recur_tune.search.record.directory import STOP, SearchLog
+from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.objectives import COSTS
 from recur_tune.search.record.spec import SearchSpec
-from recur_tune.search.record.state import ENDED, FROZEN, TrialRecord, Validation
+from recur_tune.search.record.state import ENDED, PAUSED_AT_RUNG, TrialRecord, Validation
 from recur_tune.search.run.in_driver import LivesInDriver
 from recur_tune.sites.ray.internals import allow_another_failure, allow_no_failure
 
@@ -23,14 +23,14 @@ from recur_tune.sites.ray.internals import allow_another_failure, allow_no_failu
 class ParetoPruning(LivesInDriver, FIFOScheduler):
     """Stops at rungs what will hardly end on the front. Ray hands every report here first, so here it is logged.
 
-    With `worth`, which says of a trial by its number whether it is worth its tokens, nothing is lost: what is not is
-    frozen, and the searcher may continue it. To Ray a frozen trial has ended, and one that is continued is another of
-    the same number: it has saved itself in its own folder, as it does for a resume, so Ray need keep nothing of it.
+    With `should_continue`, which decides on a trial by its number, a trial is paused instead and the searcher may resume
+    it. To Ray a paused trial has ended, and a resumed one is another trial with the same number. Its checkpoint lies in
+    its own folder, so Ray has nothing of it to keep.
     """
 
-    def __init__(self, spec: SearchSpec, log: SearchLog, worth: Callable[[int], bool] | None = None) -> None:
+    def __init__(self, spec: SearchSpec, log: SearchLog, should_continue: Callable[[int], bool] | None = None) -> None:
         super().__init__()
-        self.spec, self.log, self.worth = spec, log, worth
+        self.spec, self.log, self.should_continue = spec, log, should_continue
         costs = [name in COSTS for name in spec.objectives]
         self.rungs = Rungs(spec.budget.rung_tokens, costs)
         # Ray forgets a scheduler's state on a restart; the log does not.
@@ -47,7 +47,7 @@ class ParetoPruning(LivesInDriver, FIFOScheduler):
             return TrialScheduler.CONTINUE  # Ray repeats the last report when a function returns
         report, number = json.loads(result["report"]), trial.config["number"]
         before = self.log.state.record(number)
-        if before.state in ENDED or before.frozen:
+        if before.state in ENDED or before.paused_at_rung:
             return TrialScheduler.CONTINUE  # its workers have not noticed yet
         if report.get("moved"):
             allow_another_failure(trial)  # the trainable raises next, and that is no failure
@@ -60,7 +60,7 @@ class ParetoPruning(LivesInDriver, FIFOScheduler):
         record = self.log.state.record(number)
         if record.state == "complete" and record.repeats is None and report.get("validation"):
             self._fix_reference(record, record.validations[-1])  # where it is the first, with a single rung
-            self._goes_on(record)  # others are measured by its end
+            self._decide(record)  # others are measured by its end
         if record.state != "running":
             if report.get("replace_actor"):
                 # The trainable raises next, and Ray replaces an actor in which something raised. It shall not try
@@ -71,32 +71,32 @@ class ParetoPruning(LivesInDriver, FIFOScheduler):
         if not report.get("validation") or record.repeats is not None:  # a repetition is to be seen to its end
             return TrialScheduler.CONTINUE
         self._fix_reference(record, record.validations[-1])
-        if self._goes_on(record):
+        if self._decide(record):
             return TrialScheduler.CONTINUE
-        if self.worth is None:
+        if self.should_continue is None:
             reason = f"its chance of ending on the front was under {SMALL_CHANCE:.0%} after {record.tokens} tokens"
             self.log.record("end", trial=number, state="pruned", reason=reason)
         else:
             reason = f"after {record.tokens} tokens other trials promised more for theirs"
-            self.log.record("end", trial=number, state="paused", reason=reason, cause=FROZEN)
+            self.log.record("end", trial=number, state="paused", reason=reason, cause=PAUSED_AT_RUNG)
         return self._let_go(trial)
 
-    def _goes_on(self, trial: TrialRecord) -> bool:
+    def _decide(self, trial: TrialRecord) -> bool:
         validation = trial.validations[-1]
         report = trial.number, validation.tokens, self._values(trial, validation)
-        if self.worth is None:
+        if self.should_continue is None:
             return self.rungs.reach(*report)
         # Everything is compared with the baseline, so that its end is worth having whatever it is.
-        return self.rungs.note(*report) is None or trial.role == "baseline" or self.worth(trial.number)
+        return self.rungs.note(*report) is None or trial.role == "baseline" or self.should_continue(trial.number)
 
     def _let_go(self, trial: Trial) -> str:
         """End a trial's work. An actor is taken from it at once; several workers leave by themselves, those of a pruned
-        or frozen trial when they see the file: whoever is taken away in the middle of a step cannot train the next."""
+        or paused trial when they see the file: whoever is taken away in the middle of a step cannot train the next."""
         if not trial.config.get("nested"):
             return TrialScheduler.STOP
         record = self.log.state.record(trial.config["number"])
-        if record.state == "pruned" or record.frozen:
-            flag.put_up(self.log.directory.trial(record.number) / STOP)
+        if record.state == "pruned" or record.paused_at_rung:
+            FlagFile(self.log.directory.trial(record.number) / STOP).set()
         return TrialScheduler.CONTINUE
 
     def _values(self, trial: TrialRecord, validation: Validation) -> list[float]:

@@ -19,33 +19,35 @@ from ray.tune.search.optuna import OptunaSearch
 
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
-from recur_tune.search.propose.candidates import Chosen, ResumeCandidate
+from recur_tune.search.propose.candidates import NewTrial, ResumeCandidate
 from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.propose.observations import ObservedTrial
 from recur_tune.search.propose.optuna_internals import reopen
 from recur_tune.search.propose.optuna_study import Proposal, first_points, make_sampler, study_name, study_storage
-from recur_tune.search.record import flag
-from recur_tune.search.record.directory import KNOWLEDGE, STOP, STUDY, SearchLog
+from recur_tune.search.record.directory import STOP, STUDY, WARM_START, SearchLog
+from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.front import search_hypervolume
-from recur_tune.search.record.knowledge import read_knowledge
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.progress import expected_gains
 from recur_tune.search.record.requests import take_trials
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import CROWDED, ENDED, TrialRecord
+from recur_tune.search.record.warm_start import read_earlier_trials
 from recur_tune.search.run.gpu_sharing import SharedCards
 from recur_tune.search.run.in_driver import LivesInDriver
 from recur_tune.search.run.paused_trials import give_up, is_short_of_room, observed_at
 from recur_tune.sites.ray.internals import optuna_study
 
 _MOST_TRIES = 200  # proposals in a row that are infeasible or known already, before the space counts as exhausted
-_PATIENCE = 10  # of them before chance takes over from the sampler
+_TRIES_BEFORE_RANDOM = 10  # of them before chance takes over from the sampler
 _PLATEAU = 3  # trials in a row that are expected to add too little
 KNOWN_COSTS = "known-costs"
-_TOLD = {
+_STUDY_STATES = {
     "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED,
     "infeasible": TrialState.PRUNED, "failed": TrialState.FAIL,
 }  # fmt: skip
+
+_Choice = NewTrial | ResumeCandidate | None
 
 
 class OptunaSearcher(LivesInDriver, OptunaSearch):
@@ -84,24 +86,24 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
                     f"name: {log.directory.path / STUDY} has lost the trials of {name}, which would be numbered anew; "
                     f"`recur-tune search … --from {name}` begins another with what is known."
                 )
-            self._tell_knowledge()
+            self._tell_earlier_trials()
             for role, point in first_points(spec).items():
                 self.study.enqueue_trial(point, user_attrs={"role": role})
-        self.earlier = self._earlier()
+        self.earlier = self._observed_earlier()
         self.open: dict[int, optuna.Trial] = {}  # in the study, not told yet
-        self.unfinished = deque(self._settle())
-        self.again: set[int] = set()  # were handed out a second time
+        self.unfinished = deque(self._reconcile_study())
+        self.retried: set[int] = set()  # were handed out a second time
         self.added = sum("added" in trial.user_attrs for trial in self._of_study(TrialState.WAITING))  # and not asked
         self.known = [trial.params for trial in log.state.trials.values()]
         self.refused = 0  # proposals in a row
-        self.chosen = self.study.sampler
-        self.chance = optuna.samplers.RandomSampler(seed=spec.sampler.seed + len(self.known))
+        self.own_sampler = self.study.sampler
+        self.random_sampler = optuna.samplers.RandomSampler(seed=spec.sampler.seed + len(self.known))
         self.proposal: Proposal | None = None
         self.pricing = ThreadPoolExecutor(1, thread_name_prefix="pricing")
         self.model = KnownCosts(spec, price, self._config) if spec.sampler.name == KNOWN_COSTS else None
-        self.choice: Future[Chosen | ResumeCandidate | None] | None = None  # that the model is thinking about
-        self.at_its_end = False  # no new trial is worth it, or there is none
-        self.unwanted: list[int] = []  # frozen and ended trials, when none of the frozen was wanted
+        self.choice: Future[_Choice] | None = None  # that the model is thinking about
+        self.no_new_trials = False  # no new trial is worth it, or there is none
+        self.all_hopeless: list[int] = []  # paused and ended trials, when none of the paused was wanted
 
     @property
     def study(self) -> optuna.Study:
@@ -109,16 +111,16 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
         study: optuna.Study = optuna_study(self)
         return study
 
-    def _tell_knowledge(self) -> None:
+    def _tell_earlier_trials(self) -> None:
         """Let the sampler know an earlier search's trials; they take numbers, but are none of this search's trials."""
-        file = self.log.directory.path / KNOWLEDGE
-        for told in read_knowledge(file.read_text()) if file.exists() else ():
+        file = self.log.directory.path / WARM_START
+        for told in read_earlier_trials(file.read_text()) if file.exists() else ():
             self.study.enqueue_trial(told.point, user_attrs={"earlier": told.name})
             trial = self.study.ask()
             self.spec.parsed_space.draw(trial)
-            self.study.tell(trial, told.values, state=_TOLD[told.state])
+            self.study.tell(trial, told.values, state=_STUDY_STATES[told.state])
 
-    def _earlier(self) -> list[ObservedTrial]:
+    def _observed_earlier(self) -> list[ObservedTrial]:
         """An earlier search's trials for the model: how good they were at full budget."""
         told = [one for one in self._of_study(TrialState.COMPLETE) if "earlier" in one.user_attrs]
         at = [OBJECTIVES[name].kind for name in self.spec.objectives].index("quality")
@@ -128,7 +130,7 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
             for place, one in enumerate(told)
         ]
 
-    def _settle(self) -> list[int]:
+    def _reconcile_study(self) -> list[int]:
         """Bring the study up to the log after a crash; gives the trials to go on with."""
         unfinished = [one.number for one in self.log.state.repeats.values() if one.state not in ENDED]
         for trial in self._of_study(TrialState.RUNNING):
@@ -138,7 +140,7 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
                 self.study.tell(trial.number, state=TrialState.FAIL)
             elif record.state in ENDED:
                 self._tell(record)
-            elif not record.frozen:
+            elif not record.paused_at_rung:
                 unfinished.append(trial.number)
         return unfinished
 
@@ -175,7 +177,7 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
             self.study.enqueue_trial(point, user_attrs={"role": "added", "added": True})
             self.added += 1
         if self._is_spent and not (self.proposal or self.added):
-            return self._last()
+            return self._resume_or_finish()
         if self.proposal is None:
             self.proposal = self._propose()
         if self.proposal is None and self.refused < _MOST_TRIES:
@@ -183,7 +185,7 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
         if self.proposal is None:
             text = f"{_MOST_TRIES} proposals in a row were known already or over a limit; there are no more."
             self.log.record("notice", text=text, exhausted=True)
-            self.at_its_end = True
+            self.no_new_trials = True
             return None
         if not self.proposal.costs.done():
             return None
@@ -194,35 +196,35 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
     def _is_spent(self) -> bool:
         """Whether the budget has no trial left, but for those that somebody adds."""
         trials = self.spec.budget.trials
-        return not self.proposes or self.at_its_end or (trials is not None and self.log.state.trained >= trials)
+        return not self.proposes or self.no_new_trials or (trials is not None and self.log.state.trained >= trials)
 
-    def _last(self) -> str | None:
-        """When no new trial may begin: a frozen one goes on while one is wanted. Once none is on its way, which might
-        be frozen too, the others are pruned."""
+    def _resume_or_finish(self) -> str | None:
+        """When no new trial may begin: a paused one goes on while one is wanted. Once none is on its way, which might
+        be paused too, the others are pruned."""
         if self.model is None or not self.proposes:
             return str(Searcher.FINISHED)
         trials = self.log.state.trials.values()
-        frozen = [one.number for one in trials if one.frozen]
-        standing = [*frozen, *(one.number for one in trials if one.state in ENDED), *sorted(self._live_numbers)]
-        if frozen and standing != self.unwanted:
-            self.choice = self.choice or self._ask(self.model.last)
+        paused = [one.number for one in trials if one.paused_at_rung]
+        standing = [*paused, *(one.number for one in trials if one.state in ENDED), *sorted(self._live_numbers)]
+        if paused and standing != self.all_hopeless:
+            self.choice = self.choice or self._ask(self.model.next_resume)
             if self.choice.done():
                 chosen, self.choice = self.choice.result(), None
                 if isinstance(chosen, ResumeCandidate):
-                    self._thaw(chosen)
+                    self._resume(chosen)
                 else:
-                    self.unwanted = standing
+                    self.all_hopeless = standing
             return None
         if self.live:
             return None
-        for number in frozen:
+        for number in paused:
             self._give_up(number, "it was paused, and not wanted until the search's end")
         return str(Searcher.FINISHED)
 
-    def _thaw(self, chosen: ResumeCandidate) -> None:
-        """Let a frozen trial go on next. Its folder has its checkpoint, and maybe still the request to leave."""
+    def _resume(self, chosen: ResumeCandidate) -> None:
+        """Let a paused trial go on next. Its folder has its checkpoint, and maybe still the request to leave."""
         self.log.record("thaw", trial=chosen.trial, gain=chosen.gain)
-        flag.lower(self.log.directory.trial(chosen.trial) / STOP)
+        FlagFile(self.log.directory.trial(chosen.trial) / STOP).clear()
         self.unfinished.append(chosen.trial)
 
     def _tell_by_hand(self) -> None:
@@ -236,7 +238,7 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
         self._tell(give_up(self.log, number, reason))
 
     @property
-    def worth(self) -> Callable[[int], bool] | None:
+    def should_continue(self) -> Callable[[int], bool] | None:
         """Says of a trial at a rung, by its number, whether it is worth its tokens; None where the sampler cannot."""
         model = self.model
         return None if model is None else lambda one: model.should_continue(*self._known(model), one, self._is_spent)
@@ -250,7 +252,9 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
         state = self.log.state
         return [*self.earlier, *observed_at(state, self._live_numbers, model.quality)], dict(state.reference)
 
-    def _ask(self, question: Callable[..., Chosen | ResumeCandidate | None]) -> Future[Chosen | ResumeCandidate | None]:
+    def _ask(
+        self, question: Callable[..., NewTrial | ResumeCandidate | None]
+    ) -> Future[NewTrial | ResumeCandidate | None]:
         assert self.model is not None
         return self.pricing.submit(question, *self._known(self.model))
 
@@ -271,8 +275,8 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
         has added a trial that is there."""
         while self.refused < _MOST_TRIES:
             # A sampler in love with one corner of a small space proposes it again and again; chance finds the rest.
-            lost = self.refused >= _PATIENCE
-            self.study.sampler = self.chance if lost else self.chosen
+            lost = self.refused >= _TRIES_BEFORE_RANDOM
+            self.study.sampler = self.random_sampler if lost else self.own_sampler
             free = not (lost or self._is_spent or self._of_study(TrialState.WAITING))  # nobody else has a say
             if self.model and free and not self._enqueue_choice(self.model):
                 return None
@@ -301,7 +305,7 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
             return False
         chosen, self.choice = self.choice.result(), None
         if isinstance(chosen, ResumeCandidate):
-            self._thaw(chosen)
+            self._resume(chosen)
             return False
         if chosen is None:  # chance may find what the model does not
             return True
@@ -316,7 +320,7 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
         last = [*expected_gains(self.log.state), gain][-_PLATEAU:]
         if share is None or not volume or len(last) < _PLATEAU or max(last) >= share * volume:
             return False
-        self.at_its_end = True
+        self.no_new_trials = True
         text = f"the next trial is expected to add {gain / volume:.2g} of the hypervolume; budget.plateau is {share:g}."
         self.log.record("notice", text=text, exhausted=True)
         return True
@@ -360,13 +364,13 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
         """Tell Optuna how the log says that a trial ended."""
         self.live.discard(trial_id)
         record = self.log.state.record(self.numbers[trial_id])
-        if record.frozen:
+        if record.paused_at_rung:
             return self._make_room(record)
         if error and record.state == "paused" and record.cause == CROWDED:
             self.unfinished.append(record.number)
-        elif error and record.state in ("waiting", "paused") and record.number not in self.again:
+        elif error and record.state in ("waiting", "paused") and record.number not in self.retried:
             # Its worker died before it began: of the trial before, as a rule, and then Ray does not try another.
-            self.again.add(record.number)
+            self.retried.add(record.number)
             self.unfinished.append(record.number)
         elif error and record.state not in ENDED:
             self.log.record(
@@ -376,16 +380,16 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
             self._tell(record)
 
     def _make_room(self, newest: TrialRecord) -> None:
-        """Give up the frozen trial that is wanted least where the disk is nearly full."""
+        """Give up the paused trial that is wanted least where the disk is nearly full."""
         if self.model is not None and is_short_of_room(self.log, newest.number):
-            ranked = self.model.ranked(*self._known(self.model))
+            ranked = self.model.rank_paused(*self._known(self.model))
             least = ranked[-1].trial if ranked else newest.number
             self._give_up(least, "it was paused and wanted least, and the disk has little room for checkpoints")
 
     def _tell(self, record: TrialRecord) -> None:
         if record.repeats is not None:
             return
-        trial, state = self.open.pop(record.number), _TOLD[record.state]
+        trial, state = self.open.pop(record.number), _STUDY_STATES[record.state]
         if record.state == "infeasible" and all(value <= 0 for value in trial.constraints.values()):
             trial.set_constraint("trainable", 1.0)  # no limit of the search's, but it cannot be done
         values = record.values(self.spec.objectives) if state == TrialState.COMPLETE else None

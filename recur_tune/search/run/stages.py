@@ -18,7 +18,7 @@ from recur_tune.tracking.prometheus.exporter import Meter
 _SECONDS_BETWEEN_LINES = 5.0  # about work that goes on
 
 
-class Stages:
+class StageLog:
     """Writes what is being prepared into the log."""
 
     def __init__(self, log: SearchLog) -> None:
@@ -57,7 +57,7 @@ class DriverContext:
         self.meter.tell(self.log.state)
 
 
-def make_base(config: TrialConfig, allotment: Allotment, desk: DriverContext, stages: Stages) -> bool:
+def make_base(config: TrialConfig, allotment: Allotment, context: DriverContext, stages: StageLog) -> bool:
     """Have the cluster pretrain a base for the search; False where somebody asked for a stop first."""
     title = f"pretraining the base {config.base}, once for all searches"
     stages.tell(f"{title} …", share=0.0)
@@ -65,7 +65,7 @@ def make_base(config: TrialConfig, allotment: Allotment, desk: DriverContext, st
     def listen(message: dict[str, Any]) -> None:
         if "died" in message:
             text = f"the worker that pretrained {config.base} died ({message['died']}); it goes on from its checkpoint."
-            desk.log.record("notice", text=text)
+            context.log.record("notice", text=text)
         elif "elsewhere" in message and stages.due():
             stages.tell(f"waiting for the base {config.base}, which another search pretrains …")
         elif "tokens" in message and stages.due():
@@ -74,6 +74,6 @@ def make_base(config: TrialConfig, allotment: Allotment, desk: DriverContext, st
                 f"{title}: {format_count(tokens)} of {format_count(whole)} tokens, loss {loss:.3f}",
                 share=tokens / whole, loss=loss, tokens=tokens, worker=message["worker"],
             )  # fmt: skip
-        desk.look()
+        context.look()
 
-    return pretrain_on_cluster(desk.log.directory, config, allotment, listen, desk.look)
+    return pretrain_on_cluster(context.log.directory, config, allotment, listen, context.look)

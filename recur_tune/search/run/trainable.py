@@ -27,8 +27,8 @@ from recur_tune.common.throttle import Every, Throttled
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.device_flops import device_flops
 from recur_tune.models.pretrained import save_model
-from recur_tune.search.record import flag
 from recur_tune.search.record.directory import COMPILED, LEAVING, MODEL, STOP
+from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.state import CROWDED, STORAGE
 from recur_tune.sites.ray.cluster import NODE_NAME
 from recur_tune.sites.ray.process_names import call_this_process, trial_name
@@ -110,9 +110,9 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
 
 
 def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Message]:
-    flag.lay_out(folder / STOP)
-    stop = Throttled(lambda: flag.is_up(folder.parent.parent / STOP), _SECONDS_BETWEEN_LOOKS)
-    over = Throttled(lambda: flag.is_up(folder / STOP), _SECONDS_BETWEEN_LOOKS)
+    FlagFile(folder / STOP).create()
+    stop = Throttled(lambda: FlagFile(folder.parent.parent / STOP).is_set(), _SECONDS_BETWEEN_LOOKS)
+    over = Throttled(lambda: FlagFile(folder / STOP).is_set(), _SECONDS_BETWEEN_LOOKS)
     if not _several_workers() and stop():
         yield ending("paused", "the search was asked to stop")
         return
@@ -125,7 +125,7 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
         yield {"notice": damage}
     node = os.environ.get(NODE_NAME)
     leaving = Throttled(
-        lambda: bool(node) and flag.is_up(folder.parent.parent / LEAVING / str(node)), _SECONDS_BETWEEN_LOOKS
+        lambda: bool(node) and FlagFile(folder.parent.parent / LEAVING / str(node)).is_set(), _SECONDS_BETWEEN_LOOKS
     )
     due = Every(_SECONDS_BETWEEN_REPORTS)
     titled = Every(_SECONDS_BETWEEN_LOOKS)  # Ray renames its processes whenever they are called

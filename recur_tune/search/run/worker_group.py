@@ -30,7 +30,7 @@ class WorkersFailed(Exception):
 
     def __init__(self, errors: list[Exception]) -> None:
         causes: list[Exception] = [getattr(error, "cause", None) or error for error in errors]
-        self.errors = sorted(causes, key=_tells_little)
+        self.errors = sorted(causes, key=_by_information)
         super().__init__(str(self.errors[0]))
 
 
@@ -43,7 +43,7 @@ class Place:
     address: str
 
 
-def in_sight(here: Place, places: list[Place]) -> tuple[list[str], int]:
+def visible_gpus(here: Place, places: list[Place]) -> tuple[list[str], int]:
     """The GPUs of all workers on a node, each once, and which of them is the own one's."""
     gpus = list(dict.fromkeys(gpu for place in places if place.node == here.node for gpu in place.gpus))
     return gpus, gpus.index(here.gpus[0]) if here.gpus else 0
@@ -118,7 +118,7 @@ class WorkerGroup:
         places: list[Place] = _answers([worker.place.remote() for worker in self.workers])
         told = []
         for rank, (worker, here) in enumerate(zip(self.workers, places, strict=True)):
-            told.append(worker.train.remote(job, rank, places[0].address, *in_sight(here, places)))
+            told.append(worker.train.remote(job, rank, places[0].address, *visible_gpus(here, places)))
         while told:
             [ready], _ = ray.wait(told, num_returns=1)
             try:
@@ -159,7 +159,7 @@ def _others(told: list[Any]) -> Iterator[Exception]:
             yield error
 
 
-def _tells_little(error: Exception) -> int:
+def _by_information(error: Exception) -> int:
     import ray
 
     return 1 if isinstance(error, ray.exceptions.RayError) else 2 if "peer" in str(error) else 0  # as Gloo says it

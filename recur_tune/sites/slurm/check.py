@@ -23,7 +23,7 @@ from pathlib import Path
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import write_text
 from recur_tune.common.parsing import parse, read_yaml, write_yaml
-from recur_tune.search.record import lease as lock
+from recur_tune.search.record import lease
 from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.allocation import Allocation, Grant, free_ports, own_address
 from recur_tune.sites.slurm.folder import tail
@@ -98,7 +98,7 @@ def main() -> None:
     profile = parse(Profile, read_yaml(folder / "profile.yaml"))
     [port] = free_ports(1, allocation.job)
     with (
-        socket.create_server(("", port), backlog=len(allocation.nodes)), lock.held(folder / _LEASE),
+        socket.create_server(("", port), backlog=len(allocation.nodes)), lease.held(folder / _LEASE),
         (folder / _FLOCK).open("w") as kernels,
     ):  # fmt: skip
         with suppress(OSError):
@@ -143,7 +143,7 @@ def _network(node: str, profile: Profile, first: str) -> Finding:
 def _locks(node: str, folder: Path) -> Finding:
     """What kind of file system the results lie on, and whether a lock that the first node holds is seen from here."""
     kind = file_system(folder)
-    if not lock.is_held(folder / _LEASE):
+    if not lease.is_held(folder / _LEASE):
         return Finding(node, "locks", False, f"{kind}: a search that runs on the first node seems not to run from here")
     return Finding(node, "locks", True, f"{kind}: a search's lock holds between nodes; {_flock(folder / _FLOCK)}")
 

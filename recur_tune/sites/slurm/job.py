@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from recur_tune.common.errors import Paused, UserError
-from recur_tune.search.record import lease as lock
+from recur_tune.search.record import lease
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.tracking_place import is_server, tracking_uri
 from recur_tune.sites.ray.cluster import check_reachable
@@ -128,7 +128,7 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
         time.sleep(0.2)
     if signals.ended:
         _end(process, search)
-    search.release_for_the_dead()  # where it was killed: from the login node nobody could tell
+    search.release_dead_lease()  # where it was killed: from the login node nobody could tell
     if signals.ended:
         return process.returncode
     if process.returncode == UserError.exit_code and not _is_up(head):
@@ -142,7 +142,7 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
 
 def _outwait_the_dead(search: SearchDirectory, signals: Signals) -> None:
     """An earlier allocation that was killed with its node has not given the search back; its lease runs out."""
-    deadline = time.monotonic() + lock.TERM
+    deadline = time.monotonic() + lease.TERM
     while search.is_running and time.monotonic() < deadline and not signals.any:
         time.sleep(0.5)
 

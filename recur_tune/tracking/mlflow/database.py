@@ -14,7 +14,7 @@ from pathlib import Path
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import writing
-from recur_tune.search.record import lease as lock
+from recur_tune.search.record import lease
 from recur_tune.search.record.tracking_place import FILES
 
 _PREFIX = "sqlite:///"
@@ -35,11 +35,11 @@ def one_writer(uri: str) -> Iterator[None]:
     file, deadline = Path(uri.removeprefix(_PREFIX)), time.monotonic() + _PATIENCE
     while True:
         try:
-            with lock.held(file.parent / _LEASE):
+            with lease.held(file.parent / _LEASE):
                 _leave_wal(file)
                 yield
                 return
-        except lock.Held:
+        except lease.AlreadyHeld:
             if time.monotonic() > deadline:
                 raise UserError(f"another process is writing to {file}; it is tried again.") from None
         time.sleep(0.1)

@@ -14,7 +14,7 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose.known_costs import KnownCosts
-from recur_tune.search.propose.observations import ObservedTrial, form_of, key_of
+from recur_tune.search.propose.observations import ObservedTrial, cost_key, fields_key
 from recur_tune.search.record.spec import SearchSpec
 
 SPACE: dict[str, Any] = {
@@ -138,7 +138,7 @@ def test_categories_alone_and_conditions_three_deep_are_all_tried() -> None:
         search.trials.append(
             ObservedTrial(len(found), fields, {"flops_per_token": 50.0, "peak_memory": 50.0}, ((100, quality),), True)
         )
-    assert len({key_of(one) for one in found}) == len(found) == 5  # none, max, mean: skipped, or 1 or 2 deep
+    assert len({fields_key(one) for one in found}) == len(found) == 5  # none, max, mean: skipped, or 1 or 2 deep
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_pending_trials_count() -> None:
         search.tell(fields, pending=True)
         together.append(fields)
     assert together[0] == alone
-    assert len({key_of(one) for one in together}) == 8
+    assert len({fields_key(one) for one in together}) == 8
     assert max(one["window"] for one in together) - min(one["window"] for one in together) > 30
 
 
@@ -217,7 +217,7 @@ def test_a_slow_cost_is_simulated_for_few_and_exact_for_the_chosen() -> None:
     asked = search.run(12)
     assert slow.simulated <= 3 * len(asked)
     assert all(one["window"] >= 50 for one in asked), "none is over the limit"
-    assert {form_of(one) for one in asked} <= search.sampler.priced.keys()
+    assert {cost_key(one) for one in asked} <= search.sampler.priced.keys()
 
 
 def test_an_earlier_searchs_trials_bring_no_prices() -> None:

@@ -55,7 +55,7 @@ class Driver:
     def __init__(self, directory: SearchDirectory, price: Callable[[TrialConfig], dict[str, float]] = price) -> None:
         self.log = directory.open_log()
         self.searcher = OptunaSearcher(directory.spec, self.log, price)
-        self.scheduler = ParetoPruning(directory.spec, self.log, self.searcher.worth)
+        self.scheduler = ParetoPruning(directory.spec, self.log, self.searcher.should_continue)
         self.asked = 0
 
     def ask(self) -> RayTrial | None:

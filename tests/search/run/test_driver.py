@@ -301,8 +301,8 @@ def train_with(directory: SearchDirectory, train: Callable[[dict[str, Any]], Non
         log = directory.open_log()
         searcher = OptunaSearcher(directory.spec, log, Prices(allotment.workers), room=lambda: allotment.at_once + 1)
         with metered(directory, directory.spec) as meter:
-            steward = DriverCallback(directory.spec, log, lambda: False, meter, Lifeline(lambda loss: None))
-            fit(directory.spec, log, allotment, searcher, train, False, steward)
+            callback = DriverCallback(directory.spec, log, lambda: False, meter, Lifeline(lambda loss: None))
+            fit(directory.spec, log, allotment, searcher, train, False, callback)
 
 
 def test_out_of_memory_ends_one_trial_and_replaces_its_actor(cluster: Cluster, world: Path, tmp_path: Path) -> None:

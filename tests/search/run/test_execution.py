@@ -12,9 +12,9 @@ from ray import tune
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from recur_tune.common.errors import StorageFault
-from recur_tune.search.run import execution as lanes
+from recur_tune.search.run import execution
 from recur_tune.search.run.trainable import Moved
-from recur_tune.search.run.worker_group import Place, WorkersFailed, in_sight
+from recur_tune.search.run.worker_group import Place, WorkersFailed, visible_gpus
 
 DONE = {"state": "complete"}
 LOST = RuntimeError("Connection closed by peer [127.0.0.1]:4711")
@@ -44,13 +44,13 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """What Ray Tune hears."""
     heard: list[dict[str, Any]] = []
     monkeypatch.setattr(tune, "report", lambda result: heard.append(json.loads(result["report"])))
-    monkeypatch.setattr(lanes, "_kept", [])
+    monkeypatch.setattr(execution, "_kept", [])
     return heard
 
 
 def train(groups: Groups, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "WorkerGroup", groups)
-    lanes.train_on_workers({"folder": str(folder)})
+    monkeypatch.setattr(execution, "WorkerGroup", groups)
+    execution.train_on_workers({"folder": str(folder)})
 
 
 def test_a_group_stays_for_the_next_trial(
@@ -105,4 +105,4 @@ def test_workers_of_a_node_see_each_others_gpus_and_use_their_own(
     gpus: list[list[str]], seen: list[tuple[list[str], int]]
 ) -> None:
     places = [Place(node, own, f"{node}:{at}") for at, (node, own) in enumerate(zip("aab", gpus, strict=True))]
-    assert [in_sight(place, places) for place in places] == seen
+    assert [visible_gpus(place, places) for place in places] == seen

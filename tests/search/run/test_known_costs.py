@@ -12,10 +12,10 @@ import pytest
 from recur_tune.common.parsing import parse
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import search_hypervolume
-from recur_tune.search.record.knowledge import learn
 from recur_tune.search.record.progress import expected_gains
 from recur_tune.search.record.requests import ask_for_trial
 from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.warm_start import warm_start_from
 from tests.search.run.driving import FIELDS, Driver, changed
 
 KNOWN_COSTS = {"sampler": {"name": "known-costs"}, "budget": {"tokens": 100, "trials": 9, "rungs": 2}}
@@ -69,7 +69,7 @@ def test_a_limit_that_nothing_meets_ends_the_search(tmp_path: Path) -> None:
 def test_trials_of_an_earlier_search_teach_it(tmp_path: Path) -> None:
     first = SearchDirectory.create(tmp_path, "first", parse(SearchSpec, FIELDS | KNOWN_COSTS))
     run(Driver(first))
-    knowledge = learn(first, parse(SearchSpec, FIELDS | KNOWN_COSTS))
+    knowledge = warm_start_from(first, parse(SearchSpec, FIELDS | KNOWN_COSTS))
     driver = Driver(SearchDirectory.create(tmp_path, "second", knowledge.spec, knowledge))
     told = {(one.fields["window"], one.curve[0][1]) for one in driver.searcher.earlier}
     known = {(one.params["window"], one.metrics["token_perplexity"]) for one in Driver(first).log.state.trials.values()}

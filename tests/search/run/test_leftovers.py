@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recur_tune.search.record.directory import MODEL, SearchDirectory
-from recur_tune.search.run.leftovers import clear_up_after_a_kill
+from recur_tune.search.run.leftovers import remove_leftovers
 from recur_tune.training.run_folder import RESUME
 from tests.cli.books import make_books
 
@@ -27,7 +27,7 @@ def books(tmp_path: Path) -> SearchDirectory:
 def test_a_resume_keeps_what_it_goes_on_from_and_the_models_that_are_wanted(
     books: SearchDirectory, keep: str, models: list[int]
 ) -> None:
-    clear_up_after_a_kill(books.spec.model_copy(update={"keep": keep}), books.open_log())
+    remove_leftovers(books.spec.model_copy(update={"keep": keep}), books.open_log())
     with_checkpoint = [number for number in range(7) if (books.trial(number) / RESUME).exists()]
     with_model = [number for number in range(3) if (books.trial(number) / MODEL).exists()]
     assert (with_checkpoint, with_model) == ([4], models)

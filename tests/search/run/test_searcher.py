@@ -15,7 +15,7 @@ from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose.optuna_study import first_points, make_sampler
 from recur_tune.search.record.directory import STOP, SearchDirectory
-from recur_tune.search.record.flag import is_up
+from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.requests import ask_for_trial
 from recur_tune.search.record.spec import SearchSpec
 from tests.search.run.driving import FIELDS, Driver, changed, price
@@ -59,11 +59,11 @@ def test_several_workers_are_asked_to_leave(directory: SearchDirectory) -> None:
     driver.log.state.trials[bad.config["number"]].costs["flops_per_token"] = 1e9
     driver.report(good, 50, 5.0)
     assert driver.report(bad, 50, 60.0) == TrialScheduler.CONTINUE
-    assert is_up(directory.trial(bad.config["number"]) / STOP)
+    assert FlagFile(directory.trial(bad.config["number"]) / STOP).is_set()
     assert driver.report(bad, 60, 5.5) == TrialScheduler.CONTINUE  # on its way already, and too late
     assert driver.log.state.trials[bad.config["number"]].tokens == 50
     assert driver.report(good, 60, state="paused") == TrialScheduler.CONTINUE
-    assert not is_up(directory.trial(good.config["number"]) / STOP)
+    assert not FlagFile(directory.trial(good.config["number"]) / STOP).is_set()
 
 
 def test_a_diverged_trial_failed(directory: SearchDirectory) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from recur_tune.search.record import event_log as log
+from recur_tune.search.record import event_log
 from recur_tune.search.record.snapshot import load_snapshot
-from recur_tune.search.record.state import Event, in_todays_words
+from recur_tune.search.record.state import Event, in_current_terms
 
 
-class Following:
+class LogFollower:
     """The state as of the log's end, or as of `until`; later lines are taken in when they are asked for."""
 
     def __init__(self, events: Path, snapshot: Path, until: int | None = None) -> None:
@@ -20,11 +20,11 @@ class Following:
 
     def news(self, until: int | None = None) -> Iterator[Event]:
         """What the log has more, one by one, each when the state has it and nothing later."""
-        for event, after in log.read_from(self.events, self.offset):
+        for event, after in event_log.read_from(self.events, self.offset):
             if until is not None and after > until:
                 return
             self.offset = after
-            self.state.apply(in_todays_words(event))
+            self.state.apply(in_current_terms(event))
             yield event
 
     def catch_up(self, until: int | None = None) -> None:

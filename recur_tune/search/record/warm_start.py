@@ -1,4 +1,4 @@
-"""Knowledge of an earlier search for a new one: which trials to begin with, and what the sampler knows from the start.
+"""WarmStart of an earlier search for a new one: which trials to begin with, and what the sampler knows from the start.
 
 The front of the earlier search is tried first, as near as the new space comes to it. Its trials are told to the sampler
 too, but only where their numbers mean the same: the same base, corpus and budget of tokens, and the same objectives.
@@ -19,7 +19,7 @@ _SAME = ("base", "corpus", "tokenizer", "seed")  # fields of a trial without whi
 
 
 @dataclass(frozen=True)
-class Told:
+class EarlierTrial:
     """An earlier trial in the new space's own terms."""
 
     name: str
@@ -29,26 +29,26 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Knowledge:
+class WarmStart:
     """What an earlier search found out, as far as it helps a new one."""
 
     source: str
     spec: SearchSpec  # the new one's, which begins with the earlier front
-    told: list[Told]
+    earlier: list[EarlierTrial]
     why_not: str  # the sampler is told nothing, in a few words; empty where it is
 
     @property
     def in_words(self) -> str:
         """What is made of it, in a line."""
         begins = f"begins with {len(self.spec.first)} trials from the front of {self.source}"
-        return f"{begins}; its sampler knows {len(self.told)} trials{f' ({self.why_not})' if self.why_not else ''}."
+        return f"{begins}; its sampler knows {len(self.earlier)} trials{f' ({self.why_not})' if self.why_not else ''}."
 
     def as_json(self) -> str:
         """For the search directory; the spec lies there in a file of its own."""
-        return json.dumps({"source": self.source, "told": [asdict(one) for one in self.told]}, indent=2) + "\n"
+        return json.dumps({"source": self.source, "told": [asdict(one) for one in self.earlier]}, indent=2) + "\n"
 
 
-def learn(earlier: SearchDirectory, spec: SearchSpec) -> Knowledge:
+def warm_start_from(earlier: SearchDirectory, spec: SearchSpec) -> WarmStart:
     """Read an earlier search for a new one."""
     state, before, space = earlier.state(), earlier.spec, spec.parsed_space
     firsts = [*spec.first]
@@ -58,25 +58,25 @@ def learn(earlier: SearchDirectory, spec: SearchSpec) -> Knowledge:
             firsts.append(fields)
     begins = spec.model_copy(update={"first": tuple(firsts)})
     if why_not := _not_comparable(before, spec):
-        return Knowledge(earlier.name, begins, [], why_not)
-    told = []
+        return WarmStart(earlier.name, begins, [], why_not)
+    known = []
     for trial in state.trials.values():
         values = trial.values(spec.objectives) if trial.state == "complete" else None
         complete = values is not None and all(map(math.isfinite, values))
-        state_told = "pruned" if trial.frozen else trial.state
-        if not complete and state_told != "pruned":
+        how = "pruned" if trial.paused_at_rung else trial.state
+        if not complete and how != "pruned":
             continue
         try:
             point = space.point(trial.params)
         except ValueError:  # it lies outside of the new space
             continue
-        told.append(Told(trial.name, point, state_told, values if complete else None))
-    return Knowledge(earlier.name, begins, told, "" if told else "none of them lies in this space")
+        known.append(EarlierTrial(trial.name, point, how, values if complete else None))
+    return WarmStart(earlier.name, begins, known, "" if known else "none of them lies in this space")
 
 
-def read_knowledge(text: str) -> list[Told]:
+def read_earlier_trials(text: str) -> list[EarlierTrial]:
     """What a search directory has of it."""
-    return [Told(**one) for one in json.loads(text)["told"]]
+    return [EarlierTrial(**one) for one in json.loads(text)["told"]]
 
 
 def _not_comparable(before: SearchSpec, spec: SearchSpec) -> str:

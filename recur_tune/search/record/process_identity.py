@@ -12,7 +12,7 @@ import psutil
 
 
 @dataclass(frozen=True)
-class Holder:
+class ProcessIdentity:
     """A process as others can ask about it, also from another machine and after its end."""
 
     host: str
@@ -26,7 +26,7 @@ class Holder:
     restarts: int = 0  # of the job, which keeps its number when SLURM starts it again
 
     @classmethod
-    def current(cls) -> Holder:
+    def current(cls) -> ProcessIdentity:
         """This process."""
         return cls(
             socket.gethostname(), _line("/etc/machine-id"), _boot(), _process_table(), os.getpid(), _birth(os.getpid()),
@@ -35,7 +35,7 @@ class Holder:
 
     def is_alive(self) -> bool | None:
         """Whether the process runs; None where nobody can tell from here."""
-        here = Holder.current()
+        here = ProcessIdentity.current()
         if (self.boot, self.processes) == (here.boot, here.processes):
             if _birth(self.process) == self.born:
                 return True
