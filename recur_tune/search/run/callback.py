@@ -16,16 +16,15 @@ from recur_tune.search.record.front import front
 from recur_tune.search.record.requests import end_by_hand, take_ends
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED
-from recur_tune.search.run.in_driver import LivesInDriver
-from recur_tune.sites.ray.internals import last_failure
 from recur_tune.sites.ray.liveness import Lifeline
+from recur_tune.sites.ray.ray_tune_adaptations import DriverOnly, last_failure
 from recur_tune.tracking.prometheus.exporter import Meter
 from recur_tune.training.run_folder import RESUME
 
 _SECONDS_BETWEEN_LOOKS = 0.5  # at requests, which lie on a file system
 
 
-class DriverCallback(LivesInDriver, Callback):
+class DriverCallback(DriverOnly, Callback):
     """Notes starts, passes a request to stop on to the trials, tells the meter what there is to say, and clears up
     what no one will need."""
 

@@ -54,8 +54,6 @@ if TYPE_CHECKING:
     from recur_tune.search.run.searcher import OptunaSearcher
 
 
-_MORE_THAN_EVER = 100_000
-
 # MLflow takes seconds of a core to import and to make its database; the first trials are to start before.
 _SECONDS_FOR_THE_FIRST_TRIALS = 15.0
 
@@ -253,6 +251,7 @@ def fit(
     from recur_tune.search.run.scheduler import ParetoPruning
     from recur_tune.sites.ray.placement_groups import NamedPlaces
     from recur_tune.sites.ray.process_names import named
+    from recur_tune.sites.ray.ray_tune_adaptations import MAX_CONCURRENT_TRIALS
 
     name = log.directory.name
 
@@ -270,8 +269,7 @@ def fit(
             search_alg=searcher,
             scheduler=ParetoPruning(spec, log, searcher.should_continue),
             num_samples=-1,
-            # The searcher itself knows how many; without a number Ray would start actors one after the other.
-            max_concurrent_trials=_MORE_THAN_EVER,
+            max_concurrent_trials=MAX_CONCURRENT_TRIALS,
             reuse_actors=True,
             trial_name_creator=_Name(f"{name}-"),
             trial_dirname_creator=_Name(),

@@ -16,15 +16,14 @@ from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.objectives import COSTS
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, PAUSED_AT_RUNG, TrialRecord, Validation
-from recur_tune.search.run.in_driver import LivesInDriver
-from recur_tune.sites.ray.internals import allow_another_failure, allow_no_failure
+from recur_tune.sites.ray.ray_tune_adaptations import DriverOnly, allow_another_failure, allow_no_failure
 
 
-class ParetoPruning(LivesInDriver, FIFOScheduler):
+class ParetoPruning(DriverOnly, FIFOScheduler):
     """Stops at rungs what will hardly end on the front. Ray hands every report here first, so here it is logged.
 
-    With `should_continue`, which decides on a trial by its number, a trial is paused instead and the searcher may resume
-    it. To Ray a paused trial has ended, and a resumed one is another trial with the same number. Its checkpoint lies in
+    With `should_continue`, which decides on a trial by its number, a trial is paused and the searcher may resume it. To
+    Ray a paused trial has ended, and a resumed one is another trial with the same number. Its checkpoint lies in
     its own folder, so Ray has nothing of it to keep.
     """
 

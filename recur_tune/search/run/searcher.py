@@ -34,9 +34,8 @@ from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import CROWDED, ENDED, TrialRecord
 from recur_tune.search.record.warm_start import read_earlier_trials
 from recur_tune.search.run.gpu_sharing import SharedCards
-from recur_tune.search.run.in_driver import LivesInDriver
 from recur_tune.search.run.paused_trials import give_up, is_short_of_room, observed_at
-from recur_tune.sites.ray.internals import optuna_study
+from recur_tune.sites.ray.ray_tune_adaptations import StudyOnDisk
 
 _MOST_TRIES = 200  # proposals in a row that are infeasible or known already, before the space counts as exhausted
 _TRIES_BEFORE_RANDOM = 10  # of them before chance takes over from the sampler
@@ -50,7 +49,7 @@ _STUDY_STATES = {
 _Choice = NewTrial | ResumeCandidate | None
 
 
-class OptunaSearcher(LivesInDriver, OptunaSearch):
+class OptunaSearcher(StudyOnDisk, OptunaSearch):
     """Proposes trials until the budget is spent; what it knows lies in the search directory."""
 
     def __init__(
@@ -104,12 +103,6 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
         self.choice: Future[_Choice] | None = None  # that the model is thinking about
         self.no_new_trials = False  # no new trial is worth it, or there is none
         self.all_hopeless: list[int] = []  # paused and ended trials, when none of the paused was wanted
-
-    @property
-    def study(self) -> optuna.Study:
-        """Optuna's study."""
-        study: optuna.Study = optuna_study(self)
-        return study
 
     def _tell_earlier_trials(self) -> None:
         """Let the sampler know an earlier search's trials; they take numbers, but are none of this search's trials."""
@@ -357,9 +350,6 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
     def _config(self, params: dict[str, Any], seed: int | None = None) -> TrialConfig:
         return self.log.directory.with_own_base(self.spec.trial_config(params, seed))
 
-    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Optuna takes no intermediate values of several objectives; the log has them."""
-
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """Tell Optuna how the log says that a trial ended."""
         self.live.discard(trial_id)
@@ -394,9 +384,3 @@ class OptunaSearcher(LivesInDriver, OptunaSearch):
             trial.set_constraint("trainable", 1.0)  # no limit of the search's, but it cannot be done
         values = record.values(self.spec.objectives) if state == TrialState.COMPLETE else None
         self.study.tell(trial, values, state=state)
-
-    def save(self, checkpoint_path: str) -> None:
-        """Nothing to save: the journal and the log are written as things happen."""
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Nothing to restore."""

@@ -19,24 +19,14 @@ from recur_tune.search.record.spec import Resources
 from recur_tune.sites.ray.gpu_packing import PARTS, Card, smallest_card
 from recur_tune.sites.ray.internals import print_no_messages
 from recur_tune.sites.ray.liveness import ClusterLost, while_connecting
+from recur_tune.sites.ray.ray_tune_adaptations import TUNE_SETTINGS
 from recur_tune.sites.ray.sigterm import own_sigterm
 
 NODE_NAME = "RECUR_TUNE_NODE"  # a variable: what the node is called by whoever started Ray on it
 DASHBOARD = "RECUR_TUNE_DASHBOARD"  # a variable: off where a cluster of our own is to have none
 
-# Read when Ray is imported or started. Ours are: the log of the search instead of Ray's result files, our own Ctrl-C.
-_SETTINGS = {
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
-    "TUNE_GLOBAL_CHECKPOINT_S": "86400",
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    "TUNE_RESULT_BUFFER_LENGTH": "1",
-    "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
+# Read when Ray is imported or started.
+_SETTINGS = TUNE_SETTINGS | {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 # Seconds that Ray gives its own processes to come up; its defaults are outrun on a busy node.
 START_UP = {
