@@ -43,8 +43,7 @@ from recur_tune.config.base_shape import is_preset
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record import event_log, lease
 from recur_tune.search.record.flag_file import FlagFile
-from recur_tune.search.record.log_follower import LogFollower
-from recur_tune.search.record.snapshot import save_snapshot
+from recur_tune.search.record.log_follower import LogFollower, save_snapshot
 from recur_tune.search.record.spec import SearchSpec, changes_between
 from recur_tune.search.record.state import Event, SearchState, in_current_terms
 

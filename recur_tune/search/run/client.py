@@ -1,4 +1,4 @@
-"""A search on a cluster that is reached through Ray's client port: its driver runs there, we watch from here."""
+"""A search through Ray's client port: its driver runs on the cluster, and this process watches."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def run_search_there(
 
 
 def _search_here(path: str, confirm: ConfirmationPlan | None) -> tuple[str, int] | None:
-    """In a worker of the cluster; why it did not come to its end goes back as a sentence and an exit code."""
+    """Runs in a worker of the cluster; gives None, or why the search was refused or paused and its exit code."""
     from recur_tune.search.run.driver import run_search
 
     directory = SearchDirectory(Path(path))

@@ -38,20 +38,21 @@ MAX_CONCURRENT_TRIALS = 100_000  # more than any cluster has room for
 
 
 class DriverOnly:
-    """Pickles to nothing. Ray Tune pickles a searcher, a scheduler and callbacks in order to restore them; ours hold open
-    files, locks and signal handlers, and are built anew from the log."""
+    """Pickles to nothing. Ray Tune pickles a searcher, a scheduler and callbacks in order to restore them; ours hold
+    open files, locks and signal handlers, and are built anew from the log."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
 
 class StudyOnDisk(DriverOnly):
-    """For a subclass of OptunaSearch whose study is a journal on disk: nothing is saved, restored or told on the way."""
+    """For a subclass of OptunaSearch whose study is a journal on disk: nothing is saved, restored or told on the
+    way."""
 
     @property
     def study(self) -> optuna.Study:
         """Optuna's study."""
-        return optuna_study(self)  # type: ignore[arg-type]
+        return optuna_study(self)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Do nothing: Optuna takes no intermediate values of several objectives; the log has them."""

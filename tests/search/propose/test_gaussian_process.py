@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from recur_tune.search.propose.features import NEW, rows_at
-from recur_tune.search.propose.gaussian_process import CurvePosterior, FittedKernel, default_kernel
-from recur_tune.search.propose.scale import Standardization
+from recur_tune.search.propose.gaussian_process import CurvePosterior, FittedKernel, Standardization, default_kernel
 
 
 def curves(rng: np.random.Generator, trials: int, offset: float = 0.0) -> tuple[np.ndarray, np.ndarray]:

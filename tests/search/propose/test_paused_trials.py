@@ -15,9 +15,9 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose import known_costs
 from recur_tune.search.propose.candidates import NewTrial, ResumeCandidate
 from recur_tune.search.propose.features import rows_at
+from recur_tune.search.propose.gaussian_process import Standardization
 from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.propose.observations import ObservedTrial
-from recur_tune.search.propose.scale import Standardization
 from recur_tune.search.record.spec import SearchSpec
 
 TOKENS = 100
@@ -117,7 +117,7 @@ def test_a_trial_without_a_number_is_frozen_and_never_thawed() -> None:
 
 
 def test_a_scale_begins_with_what_was_expected_and_two_alike_do_not_make_it_certain() -> None:
-    expected = Standardization(2.0, 0.1)
+    expected = 2.0, 0.1
     assert Standardization.of(np.empty(0), expected) == Standardization(2.0, 0.1)
     alike = Standardization.of(np.array([2.0, 2.0]), expected)
     assert alike.mean == 2.0 and alike.std == pytest.approx(0.1 / math.sqrt(2))

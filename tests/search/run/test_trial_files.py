@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recur_tune.search.record.directory import MODEL, SearchDirectory
-from recur_tune.search.run.leftovers import remove_leftovers
+from recur_tune.search.run.trial_files import remove_leftovers
 from recur_tune.training.run_folder import RESUME
 from tests.cli.books import make_books
 
