@@ -1,7 +1,7 @@
-"""WarmStart of an earlier search for a new one: which trials to begin with, and what the sampler knows from the start.
+"""Warm start: a new search begins with the front of an earlier one, and its sampler knows the earlier trials.
 
-The front of the earlier search is tried first, as near as the new space comes to it. Its trials are told to the sampler
-too, but only where their numbers mean the same: the same base, corpus and budget of tokens, and the same objectives.
+The front is moved to the nearest points of the new space. The sampler is told the earlier trials only where their
+numbers are comparable: the same base, corpus, token budget and objectives.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front
 from recur_tune.search.record.spec import SearchSpec
 
-_SAME = ("base", "corpus", "tokenizer", "seed")  # fields of a trial without which numbers do not compare
+_SAME = ("base", "corpus", "tokenizer", "seed")  # fields that have to be equal for numbers to be comparable
 
 
 @dataclass(frozen=True)
 class EarlierTrial:
-    """An earlier trial in the new space's own terms."""
+    """A trial of an earlier search, as a point of the new space."""
 
     name: str
     point: dict[str, Any]  # by the sampler's names
     state: str  # complete or pruned
-    values: list[float] | None  # of the objectives, where it is complete
+    values: list[float] | None  # of the objectives; None where it was pruned
 
 
 @dataclass(frozen=True)
 class WarmStart:
-    """What an earlier search found out, as far as it helps a new one."""
+    """What a new search takes from an earlier one."""
 
     source: str
-    spec: SearchSpec  # the new one's, which begins with the earlier front
+    spec: SearchSpec  # the new search's, with the earlier front as its first trials
     earlier: list[EarlierTrial]
-    why_not: str  # the sampler is told nothing, in a few words; empty where it is
+    why_not: str  # the sampler is told no trial; empty where it is told some
 
     @property
     def in_words(self) -> str:
-        """What is made of it, in a line."""
+        """The warm start in a line of text."""
         begins = f"begins with {len(self.spec.first)} trials from the front of {self.source}"
         return f"{begins}; its sampler knows {len(self.earlier)} trials{f' ({self.why_not})' if self.why_not else ''}."
 
     def as_json(self) -> str:
-        """For the search directory; the spec lies there in a file of its own."""
+        """The earlier trials for `knowledge.json`; the spec has a file of its own."""
         return json.dumps({"source": self.source, "told": [asdict(one) for one in self.earlier]}, indent=2) + "\n"
 
 
 def warm_start_from(earlier: SearchDirectory, spec: SearchSpec) -> WarmStart:
-    """Read an earlier search for a new one."""
+    """Read an earlier search for a new one with this spec."""
     state, before, space = earlier.state(), earlier.spec, spec.parsed_space
     firsts = [*spec.first]
     for trial in front(state.trials.values(), before.objectives):
@@ -68,14 +68,14 @@ def warm_start_from(earlier: SearchDirectory, spec: SearchSpec) -> WarmStart:
             continue
         try:
             point = space.point(trial.params)
-        except ValueError:  # it lies outside of the new space
+        except ValueError:  # it is outside of the new space
             continue
         known.append(EarlierTrial(trial.name, point, how, values if complete else None))
     return WarmStart(earlier.name, begins, known, "" if known else "none of them lies in this space")
 
 
 def read_earlier_trials(text: str) -> list[EarlierTrial]:
-    """What a search directory has of it."""
+    """The earlier trials from `knowledge.json`."""
     return [EarlierTrial(**one) for one in json.loads(text)["told"]]
 
 

@@ -80,7 +80,7 @@ def pretrain_on_cluster(
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             if deaths == _MOST_DEATHS:
                 raise UserError(
-                    f"base: the worker that pretrains {config.base} died again and again ({reason})."
+                    f"base: the worker that pretrains {config.base} died too often ({reason})."
                 ) from None
             listen({"died": reason})
     raise AssertionError("unreachable")

@@ -372,7 +372,7 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
             self.unfinished.append(record.number)
         elif error and record.state not in ENDED:
             self.log.record(
-                "end", trial=record.number, state="failed", reason="its worker died again and again", cause="worker"
+                "end", trial=record.number, state="failed", reason="its worker died too often", cause="worker"
             )
         if record.state in ENDED:  # the study's trial of a paused one stays open until it is resumed
             self._tell(record)
