@@ -79,9 +79,7 @@ def pretrain_on_cluster(
         except RayError as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             if deaths == _MOST_DEATHS:
-                raise UserError(
-                    f"base: the worker that pretrains {config.base} died too often ({reason})."
-                ) from None
+                raise UserError(f"base: the worker that pretrains {config.base} died too often ({reason}).") from None
             listen({"died": reason})
     raise AssertionError("unreachable")
 

@@ -45,7 +45,7 @@ def train_on_workers(job: dict[str, Any]) -> None:
                 tune.report({"report": json.dumps(message)})
             return
         except WorkersFailed as failed:
-            _end_workers()
+            end_workers()
             trial = load(_TRIAL)
             if fault := trial.fault_of_a_worker(failed.errors):
                 tune.report({"report": json.dumps(trial.ending("paused", str(fault), STORAGE))})
@@ -58,7 +58,7 @@ def train_on_workers(job: dict[str, Any]) -> None:
                 raise
 
 
-_kept: list[WorkerGroup] = []  # by this process, one at most
+_kept: list[WorkerGroup] = []  # the workers of this process, one group at most
 
 
 def _workers(job: dict[str, Any]) -> WorkerGroup:
@@ -67,5 +67,7 @@ def _workers(job: dict[str, Any]) -> WorkerGroup:
     return _kept[0]
 
 
-def _end_workers() -> None:
-    _kept.pop().end()
+def end_workers() -> None:
+    """End the workers of this process, if it has any; its next trial starts others."""
+    while _kept:
+        _kept.pop().end()

@@ -65,8 +65,8 @@ def test_what_a_paused_trial_is_worth_in_closed_form() -> None:
     assert worth.chance == pytest.approx(normal.cdf(ahead))
 
 
-def test_the_better_promise_for_a_token_wins() -> None:
-    """The rule itself: whatever is chosen, nothing promised more for each token that it costs."""
+def test_the_larger_expected_gain_per_token_wins() -> None:
+    """Whatever is chosen, no other candidate has a larger expected gain per token."""
     chosen = []
     for latest in (9.0, 9.8, 10.2, 10.8, 12.5):
         sampler = model()
@@ -89,7 +89,7 @@ def test_its_own_validations_tell_how_a_trial_will_end() -> None:
     assert first.trial == 4 and first.gain > second.gain and first.chance > second.chance
 
 
-def test_a_trial_without_hope_is_frozen_and_not_wanted_and_a_good_one_goes_on() -> None:
+def test_a_hopeless_trial_is_paused_for_good_and_a_good_one_continues() -> None:
     for latest, should_continue in ((30.0, False), (9.0, True)):
         trials = [*ENDED, trial(3, 70, latest + 0.1, latest)]
         assert model().should_continue(trials, REFERENCE, 3) is should_continue
@@ -98,7 +98,7 @@ def test_a_trial_without_hope_is_frozen_and_not_wanted_and_a_good_one_goes_on() 
         assert (wanted is not None) is should_continue
 
 
-def test_what_no_other_trial_undercuts_is_brought_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trial_that_no_other_matches_on_costs_is_trained_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(known_costs, "_MIN_GAIN_RATIO", math.inf)
     cheapest, beaten = trial(3, 20, 90.0), trial(4, 33, 12.0)
     sampler = model()
@@ -110,13 +110,13 @@ def test_what_no_other_trial_undercuts_is_brought_to_its_end(monkeypatch: pytest
     assert sampler.should_continue([*ENDED, paused, twins[1]], REFERENCE, 6), "and is the last that is left there"
 
 
-def test_a_trial_without_a_number_is_frozen_and_never_thawed() -> None:
+def test_a_trial_without_a_finite_value_is_paused_and_never_resumed() -> None:
     nothing = ObservedTrial(3, {"window": 70, "learning_rate": 1e-3}, {"flops_per_token": 70.0}, pending=True)
     assert not model().should_continue([*ENDED, nothing], REFERENCE, 3)
     assert model().rank_paused([*ENDED, replace(nothing, pending=False, paused=True)], REFERENCE) == []
 
 
-def test_a_scale_begins_with_what_was_expected_and_two_alike_do_not_make_it_certain() -> None:
+def test_standardization_has_a_prior_so_that_two_equal_values_prove_little() -> None:
     expected = 2.0, 0.1
     assert Standardization.of(np.empty(0), expected) == Standardization(2.0, 0.1)
     alike = Standardization.of(np.array([2.0, 2.0]), expected)
@@ -125,7 +125,7 @@ def test_a_scale_begins_with_what_was_expected_and_two_alike_do_not_make_it_cert
     assert Standardization.of(many, expected).std == pytest.approx(many.std(), rel=0.01)
 
 
-def test_where_nothing_is_known_yet_the_cheapest_promises_most() -> None:
+def test_where_nothing_is_known_yet_the_cheapest_gains_most() -> None:
     sampler = model()
     known = [ObservedTrial(0, {"window": 64, "learning_rate": 1e-3}, {"flops_per_token": 64.0}, pending=True)]
     chosen = sampler.choose(known, {"flops_per_token": 200.0})

@@ -74,7 +74,7 @@ def hold_until_lost(directory: SearchDirectory) -> None:
             try:
                 directory.record("notice", text="still mine")
             except UserError as error:
-                assert "another process goes on with this search" in str(error)
+                assert "another process has taken over this search" in str(error)
                 return
 
 
@@ -214,7 +214,7 @@ def test_who_was_taken_for_gone_writes_no_line_more(tmp_path: Path) -> None:
         directory.record("notice", text="mine")
         [number] = (int(file.name) for file in (directory.path / LEASE).iterdir() if file.name.isdigit())
         (directory.path / LEASE / str(number + 1)).touch()  # as the server lets one make it
-        with pytest.raises(UserError, match="another process goes on with this search"):
+        with pytest.raises(UserError, match="another process has taken over this search"):
             directory.record("notice", text="no longer mine")
     assert [event["text"] for event, _ in directory.events()] == ["mine"]
 

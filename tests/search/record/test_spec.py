@@ -173,7 +173,7 @@ def test_a_search_finds_its_files_from_any_folder(tmp_path: Path, monkeypatch: p
         assert located("corpus", value) == value
 
 
-def test_overrides_reach_into_sections_and_make_them_and_leave_their_input_alone() -> None:
+def test_overrides_reach_into_sections_and_leave_their_input_alone() -> None:
     fields = {"space": {"recurrence": {"none": None}, "window": [1, 2]}, "budget": {"trials": 3}, "limits": None}
     before = copy.deepcopy(fields)
     overrides = [

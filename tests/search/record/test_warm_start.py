@@ -81,7 +81,7 @@ def test_numbers_that_do_not_compare_are_not_told(earlier: SearchDirectory, chan
     assert known.spec.first
 
 
-def test_the_sampler_knows_them_and_the_search_does_not_take_them_for_its_own(
+def test_earlier_trials_are_known_to_the_sampler_and_not_the_searchs_own(
     earlier: SearchDirectory, tmp_path: Path
 ) -> None:
     known: WarmStart = warm_start_from(earlier, spec_of())

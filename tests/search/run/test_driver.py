@@ -238,7 +238,7 @@ def midway(event: dict[str, Any]) -> bool:
     return bool(event.get("validation")) and "state" not in event
 
 
-def test_a_trial_is_ended_by_hand_and_a_killed_actor_costs_nothing_but_time(
+def test_a_trial_is_ended_by_hand_and_a_killed_actor_costs_only_time(
     cluster: Cluster, world: Path, tmp_path: Path
 ) -> None:
     budget = {"budget__trials": 3, "budget__tokens": 12_000, "budget__rungs": 4, "budget__reduction": 2}

@@ -40,12 +40,12 @@ class Groups:
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     """What Ray Tune hears."""
     heard: list[dict[str, Any]] = []
     monkeypatch.setattr(tune, "report", lambda result: heard.append(json.loads(result["report"])))
-    monkeypatch.setattr(execution, "_kept", [])
-    return heard
+    yield heard
+    execution.end_workers()
 
 
 def train(groups: Groups, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_what_fails_again_and_again_fails_the_trial_with_its_reason(
     assert said[0]["reason"].startswith("ValueError: no such layer")
 
 
-def test_a_disk_pauses_the_trial_and_a_node_that_leaves_has_it_started_elsewhere(
+def test_a_full_disk_pauses_a_trial_and_a_leaving_node_moves_it(
     said: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = StorageFault("the disk is full")

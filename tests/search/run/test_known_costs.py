@@ -46,7 +46,7 @@ def test_a_search_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len(after) == 3 and not any(trial in before for trial in after)
 
 
-def test_nothing_over_a_limit_is_proposed_once_the_first_points_are_through(tmp_path: Path) -> None:
+def test_after_the_first_points_nothing_over_a_limit_is_proposed(tmp_path: Path) -> None:
     driver = Driver(changed(tmp_path, **KNOWN_COSTS, limits={"peak_memory": 40_000}))
     assert len(run(driver)) == 9
     over = [one.role for one in driver.log.state.trials.values() if one.state == "infeasible"]
@@ -63,7 +63,7 @@ def test_a_small_space_is_exhausted(tmp_path: Path) -> None:
 def test_a_limit_that_nothing_meets_ends_the_search(tmp_path: Path) -> None:
     driver = Driver(changed(tmp_path, **KNOWN_COSTS, limits={"peak_memory": 10}))
     assert run(driver) == []
-    assert driver.log.state.notices
+    assert driver.log.state.notices == ["200 proposals in a row were known already or over a limit; there are no more."]
 
 
 def test_trials_of_an_earlier_search_teach_it(tmp_path: Path) -> None:
@@ -98,12 +98,14 @@ def test_a_plateau_ends_the_search_and_says_so(tmp_path: Path) -> None:
     ask_for_trial(directory, {"recurrence": "none", "window": 16, "overlap_of_window": 0.21, "learning_rate": 0.001})
     by_hand = Driver(directory)
     added = by_hand.ask()
-    assert added is not None, "what is added is trained nevertheless"
+    assert added is not None and added.config["trial"]["learning_rate"] == 0.001, (
+        "it is trained nevertheless"
+    )
     by_hand.report(added, 100, 5.0, state="complete")
     assert by_hand.ask() is None
 
 
-def test_a_quality_that_is_no_number_at_the_first_rung_teaches_nothing_and_ends_nothing(tmp_path: Path) -> None:
+def test_nan_at_the_first_rung_is_no_observation_and_ends_nothing(tmp_path: Path) -> None:
     driver = Driver(changed(tmp_path, **KNOWN_COSTS))
     for place in range(9):
         trial = driver.ask()

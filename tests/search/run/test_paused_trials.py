@@ -1,4 +1,4 @@
-"""Freeze-thaw as Ray would drive it, without a cluster and without training."""
+"""Paused trials as Ray would drive them, without a cluster and without training."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_hopeless_trial_is_paused_and_pruned_at_the_searchs_end(directory: Sea
     assert not (directory.trial(paused.number) / RESUME).exists()
 
 
-def test_a_paused_trial_is_paused_after_a_resume_and_can_be_thawed(
+def test_a_paused_trial_is_paused_after_a_resume_and_can_be_resumed(
     directory: SearchDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paused = pause_one(Driver(directory))

@@ -1,4 +1,4 @@
-"""Freeze-thaw on a real Ray cluster: trials that are paused at a rung go on later as if nothing had been."""
+"""Paused trials on a real Ray cluster: resumed later, they have the numbers of trials that never paused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(autouse=True)
 def _bold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Freeze at its rung whatever another trial undercuts, and want all of it in the end."""
+    """Pause every trial that another matches on costs, and resume all of them in the end."""
     monkeypatch.setattr(known_costs, "_MIN_GAIN_RATIO", math.inf)
     monkeypatch.setattr(candidates, "SMALL_CHANCE", 0.0)
 
@@ -31,7 +31,7 @@ def paused_trials(directory: SearchDirectory) -> list[int]:
     return [one.number for one in directory.state().trials.values() if one.paused_at_rung]
 
 
-def test_a_paused_trial_goes_on_after_a_resume_with_the_numbers_of_one_that_never_paused(
+def test_a_resumed_trial_has_the_numbers_of_one_that_never_paused(
     cluster: Cluster, world: Path, tmp_path: Path
 ) -> None:
     # More trials than are over before the stop is heard.

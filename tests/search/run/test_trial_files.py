@@ -24,7 +24,7 @@ def books(tmp_path: Path) -> SearchDirectory:
 
 
 @pytest.mark.parametrize(("keep", "models"), [("front", [0, 1]), ("all", [0, 1, 2]), ("none", [])])
-def test_a_resume_keeps_what_it_goes_on_from_and_the_models_that_are_wanted(
+def test_a_resume_keeps_checkpoints_to_continue_from_and_wanted_models(
     books: SearchDirectory, keep: str, models: list[int]
 ) -> None:
     remove_leftovers(books.spec.model_copy(update={"keep": keep}), books.open_log())
