@@ -98,9 +98,7 @@ def test_a_plateau_ends_the_search_and_says_so(tmp_path: Path) -> None:
     ask_for_trial(directory, {"recurrence": "none", "window": 16, "overlap_of_window": 0.21, "learning_rate": 0.001})
     by_hand = Driver(directory)
     added = by_hand.ask()
-    assert added is not None and added.config["trial"]["learning_rate"] == 0.001, (
-        "it is trained nevertheless"
-    )
+    assert added is not None and added.config["trial"]["learning_rate"] == 0.001, "it is trained nevertheless"
     by_hand.report(added, 100, 5.0, state="complete")
     assert by_hand.ask() is None
 
