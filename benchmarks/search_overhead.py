@@ -100,8 +100,8 @@ def instant_trials(count: int, sampler: str) -> list[float]:
             log = directory.open_log()
             searcher = OptunaSearcher(spec, log, made_up_price, room=lambda: 2)
             with exporting(directory, spec) as exporter:
-                steward = DriverCallback(spec, log, lambda: False, exporter, ClusterWatchdog(lambda loss: None))
-                fit(spec, log, TrialResources(1, 1.0, 0.0, 1), searcher, instant, False, steward)
+                callback = DriverCallback(spec, log, lambda: False, exporter, ClusterWatchdog(lambda loss: None))
+                fit(spec, log, TrialResources(1, 1.0, 0.0, 1), searcher, instant, False, callback)
         return [event["time"] for event, _ in directory.events() if event.get("state") == "complete"]
 
 

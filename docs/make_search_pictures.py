@@ -19,7 +19,7 @@ import pandas as pd
 
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
-from recur_tune.search.propose.candidates import Chosen
+from recur_tune.search.propose.candidates import NewTrial
 from recur_tune.search.propose.features import rows_at
 from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.propose.observations import ObservedTrial
@@ -94,7 +94,7 @@ def play(spec: SearchSpec, recorded: Recorded) -> tuple[KnownCosts, list[Observe
     }
     while len(trials) < TRIALS:
         chosen = sampler.choose(trials, worst)
-        assert isinstance(chosen, Chosen), "nothing is paused here"
+        assert isinstance(chosen, NewTrial), "nothing is paused here"
         fields = spec.parsed_space.fields_of(chosen.point)
         trials.append(recorded.seen(len(trials), spec.trial_config(fields), fields))
     return sampler, trials, np.array([worst[QUALITY], worst[COST]])
@@ -110,7 +110,7 @@ def draw_model(sampler: KnownCosts, trials: list[ObservedTrial], reference: np.n
         axes.plot(*zip(*one.curve, strict=True), color="0.75", lw=1, marker=".", zorder=1)
     budget = sampler.spec.budget.tokens
     tokens = np.geomspace(begun.curve[0][0], budget, 40)
-    process = sampler.curves.given(*expected.validations([one for one in known if one.curve]))
+    process = sampler.curve_kernel.posterior(*expected.validations([one for one in known if one.curve]))
     for one, colour, what in ((never, "C1", "nothing is known of it yet"), (begun, "C0", "after its first validation")):
         rows = rows_at(np.repeat(sampler.features([one.fields]), len(tokens), axis=0), tokens / budget, one.number)
         mean, std = process.predict(rows)

@@ -41,7 +41,7 @@ def answer_accuracy(recurrence: str, windows: int, batch: int, tokens: int) -> f
     for report in trainer.run():
         if report.validation and report.validation["answer_accuracy"] > 0.7:
             break
-    return evaluate(model, test, config.windowing, lanes=128).metrics()["answer_accuracy"]
+    return evaluate(model, test, config.windowing, batch_size=128).metrics()["answer_accuracy"]
 
 
 def test_a_model_with_a_state_remembers_what_an_earlier_window_said() -> None:

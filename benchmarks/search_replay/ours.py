@@ -51,7 +51,7 @@ class Ours:
         self.log = directory.open_log()
         self.log.record("reference", values=worst_costs(spec, _Prices(task), directory.with_own_base))
         self.searcher = OptunaSearcher(directory.spec, self.log, _Prices(task))
-        self.scheduler = ParetoPruning(directory.spec, self.log, self.searcher.worth)
+        self.scheduler = ParetoPruning(directory.spec, self.log, self.searcher.should_continue)
         self.begun = 0
         self.jobs: dict[int, Job] = {}
 
@@ -59,7 +59,7 @@ class Ours:
         name = f"t{self.begun}"
         while (job := self.searcher.suggest(name)) is None:
             thinking = self.searcher.choice or self.searcher.unfinished
-            if self.searcher.at_its_end and self.searcher.live and not thinking:
+            if self.searcher.no_new_trials and self.searcher.live and not thinking:
                 return None  # a trial on its way may be paused, and then be wanted
             time.sleep(0.001)  # it is chosen and priced in another thread
         if job == Searcher.FINISHED:

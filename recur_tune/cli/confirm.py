@@ -54,14 +54,14 @@ def confirm(
       recur-tune confirm books --seeds 3
       recur-tune confirm books --seeds 5 --slurm
     """
-    from recur_tune.search.record.confirmation import Again, confirmation, points_to_confirm
+    from recur_tune.search.record.confirmation import ConfirmationPlan, confirmation, points_to_confirm
 
     check_place(address, slurm, nodes, gpus_per_node, follow)
     if slurm is not None and not is_submitted(slurm):
         raise UserError("slurm: 'here' is for a search; give a profile, or none in an allocation that you hold.")
     directory = SearchDirectory.open(results_folder(results), name)
     directory.check_idle()
-    state, spec, order = directory.state(), directory.spec, Again(seeds, split)
+    state, spec, order = directory.state(), directory.spec, ConfirmationPlan(seeds, split)
     points = points_to_confirm(state, spec)
     if not points:
         raise UserError(f"name: {name} has no trial at its full budget yet, so there is no front to confirm.")

@@ -153,7 +153,7 @@ class LiveView(ProgressListener):
         return Group(table, Text(", ".join(filter(None, marks)), "dim"))
 
     def _importance(self, trial: TrialRecord) -> tuple[int, int]:
-        at_work = trial.state in ("running", "paused") and not trial.frozen
+        at_work = trial.state in ("running", "paused") and not trial.paused_at_rung
         group = 0 if at_work else 1 if trial.number in self._on_front else 2
         return group, -trial.number
 

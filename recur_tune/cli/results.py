@@ -222,10 +222,10 @@ def _print_decision(
     if found is None:
         raise refuse_limits(trials, limits)
     if as_json:
-        chosen = {trial.name: known[trial.number] for trial in [found.best, *(step.trial for step in found.steps)]}
+        chosen = {trial.name: known[trial.number] for trial in [found.best, *(step.trial for step in found.upgrades)]}
         print_json({
             "search": directory.name, "under": limits, "best": trial_row(found.best, objectives),
-            "steps": [{"more": step.cost, **trial_row(step.trial, objectives)} for step in found.steps],
+            "steps": [{"more": step.cost, **trial_row(step.trial, objectives)} for step in found.upgrades],
             "chosen_by": chosen, "confirmed": confirmed is not None,
         })  # fmt: skip
         return
@@ -233,7 +233,7 @@ def _print_decision(
     stdout.print(f"the best within {limits_in_words(limits)}: {found.best.name}", style="bold")
     print_trials([found.best], shown)
     for cost in (OBJECTIVES[name] for name in limits):
-        step = next((step for step in found.steps if step.cost == cost.name), None)
+        step = next((step for step in found.upgrades if step.cost == cost.name), None)
         if step is None:
             stdout.print(f"more {cost.title} alone buys nothing that was found.")
             continue

@@ -20,7 +20,7 @@ from recur_tune.sites.ray.cluster import CLIENT, JOBS, runs_elsewhere
 from recur_tune.sites.ray.liveness import ClusterLost
 
 if TYPE_CHECKING:
-    from recur_tune.search.record.confirmation import Again
+    from recur_tune.search.record.confirmation import ConfirmationPlan
     from recur_tune.search.record.spec import SearchSpec
 
 LOG = "search.log"  # of a detached search
@@ -32,8 +32,8 @@ address_option = click.option(
 
 
 def run_watched(
-    directory: SearchDirectory, address: str | None, again: Again | None = None, change: SearchSpec | None = None,
-    tell: Callable[[SearchState], None] = lambda state: None,
+    directory: SearchDirectory, address: str | None, confirm: ConfirmationPlan | None = None,
+    change: SearchSpec | None = None, tell: Callable[[SearchState], None] = lambda state: None,
 ) -> SearchState:  # fmt: skip
     """Run a search, perhaps changed, or its confirmation, with a live view until it ends or is paused.
 
@@ -42,7 +42,7 @@ def run_watched(
 
     def with_hint(fault: Paused) -> Paused:
         tell(directory.state())
-        command = command_line("resume" if again is None else "confirm", directory)
+        command = command_line("resume" if confirm is None else "confirm", directory)
         return type(fault)(f"{fault} Nothing finished is lost; `{command}` continues it.")
 
     def end_at_once(fault: Paused) -> None:
@@ -56,7 +56,7 @@ def run_watched(
         from recur_tune.search.run.jobs import run_search_as_job
 
         # The job is this same command on the cluster; its output is printed here.
-        run_search_as_job(directory, address, again, lambda line: stderr.print(line, soft_wrap=True))
+        run_search_as_job(directory, address, confirm, lambda line: stderr.print(line, soft_wrap=True))
         return directory.state()
     from recur_tune.cli.live_view import LiveView
 
@@ -66,14 +66,14 @@ def run_watched(
             if address and address.startswith(CLIENT):
                 from recur_tune.search.run.client import run_search_there
 
-                return run_search_there(directory, address, again, watch)
+                return run_search_there(directory, address, confirm, watch)
             from recur_tune.search.run.driver import run_search
             from recur_tune.sites.slurm.folder import SlurmFolder
             from recur_tune.sites.slurm.metrics import Allocations
 
             slurm = SlurmFolder(directory)
             asks = [Allocations(slurm)] if slurm.exists else []
-            return run_search(directory, address, watch, asks, again, change)
+            return run_search(directory, address, watch, asks, confirm, change)
         except Paused as found:
             fault = found
     if isinstance(fault, ClusterLost):

@@ -98,9 +98,9 @@ def search(
     folder = results_folder(results)
     told = ""
     if earlier is not None:
-        from recur_tune.search.record.knowledge import learn
+        from recur_tune.search.record.warm_start import warm_start_from
 
-        knowledge = learn(SearchDirectory.open(folder, earlier), spec)
+        knowledge = warm_start_from(SearchDirectory.open(folder, earlier), spec)
         spec = knowledge.spec
         told = knowledge.as_json()
         stderr.print(knowledge.in_words, soft_wrap=True)
@@ -305,12 +305,12 @@ _ROLES = {"baseline": "the plain baseline", "paper": "the paper"}
 def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
     from recur_tune.search.propose.optuna_study import first_points
     from recur_tune.search.record.steps import describe_steps, in_steps
-    from recur_tune.search.run.preparation import Prices, seen_corpus, worst_costs
+    from recur_tune.search.run.preparation import Prices, corpus_extents, worst_costs
 
     _check_shapes(spec)
     with stderr.status("pricing the corners of the space …"):
         worst = worst_costs(spec, Prices(spec.resources.workers), lambda config: config)
-    first, corpus = first_points(spec), seen_corpus(spec)
+    first, corpus = first_points(spec), corpus_extents(spec)
     if as_json:
         seen = {"corpus": {split: asdict(extent) for split, extent in corpus.items()}, "steps": in_steps(spec)}
         print_json({"spec": yaml.safe_load(dump_spec(spec)), "first": first, "worst": worst, **seen})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from recur_tune.report.figures.pictures import MARKERS, empty_picture, legend_below, plot, save_picture
 from recur_tune.report.figures.style import GREY, STYLES, Figure, Panel, axis, layout
 from recur_tune.report.search_view import SearchView
-from recur_tune.search.record.confirmation import Confirmation, Confirmed, confirmation
+from recur_tune.search.record.confirmation import Confirmation, ConfirmedTrial, confirmation
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES, Objective
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import TrialRecord
@@ -35,7 +35,7 @@ def confirmed_panel(search: SearchView) -> Panel:
     return Panel(key, title, _caption(found), figure, _HEIGHT)
 
 
-def _words(found: Confirmation, point: Confirmed) -> str:
+def _words(found: Confirmation, point: ConfirmedTrial) -> str:
     quality = OBJECTIVES[found.quality]
     values = ", ".join(quality.format(value) for value in point.values)
     return "<br>".join([f"<b>{point.trial.name}</b> {html.escape(point.verdict)}", f"by seed: {values}"])
@@ -103,7 +103,7 @@ def confirmed_figure(
     }
 
 
-def _marks(own: list[Confirmed], cost: Objective, kind: str) -> Figure:
+def _marks(own: list[ConfirmedTrial], cost: Objective, kind: str) -> Figure:
     look = STYLES[kind]
     return {
         "type": "scatter", "mode": "markers+text", "name": look.title, "textposition": "top right",
@@ -128,9 +128,9 @@ def _seeds(found: Confirmation) -> str:
     return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
-def _error(point: Confirmed) -> float:
+def _error(point: ConfirmedTrial) -> float:
     return 0.0 if math.isnan(point.standard_error) else point.standard_error
 
 
-def _ends(point: Confirmed) -> tuple[float, float]:
+def _ends(point: ConfirmedTrial) -> tuple[float, float]:
     return point.mean - _error(point), point.mean + _error(point)

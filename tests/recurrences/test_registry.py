@@ -29,7 +29,7 @@ from recur_tune.search.propose.optuna_study import first_points
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.space_parsing import read_space
 from recur_tune.search.record.spec import SearchSpec
-from recur_tune.search.record.state import in_todays_words
+from recur_tune.search.record.state import in_current_terms
 from recur_tune.tasks import registry as tasks
 from tests.conftest import small_config
 
@@ -173,7 +173,7 @@ def test_a_search_of_the_former_name_goes_on_with_its_own_words(tmp_path: Path) 
 
 def test_a_log_of_the_former_name_is_read_in_todays_words() -> None:
     event = {"kind": "trial", "params": {"recurrence": "memory", "window": 3}}
-    assert in_todays_words(event)["params"] == {"recurrence": "pooled", "window": 3}
+    assert in_current_terms(event)["params"] == {"recurrence": "pooled", "window": 3}
 
 
 class _Given(EntryPoint):

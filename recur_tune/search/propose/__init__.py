@@ -1,4 +1,5 @@
-"""What a search expects of a trial that has not been trained: a Gaussian process of its quality beside its exact costs.
+"""What is proposed next: a new trial, or a paused one to resume.
 
-features -> process -> improvement -> expected -> known_costs
+observations (from the log) -> features -> gaussian_process -> acquisition -> expected_gains -> known_costs (candidates)
+optuna_study: Optuna's samplers instead; rungs: pruning beside those.
 """

@@ -1,9 +1,9 @@
 """Expected hypervolume improvement in closed form: of a trial's objectives its quality alone is uncertain.
 
-What a trial adds to a front is the volume that it dominates and nobody else does. Cut the space of costs into boxes at
-the costs of the front's points. Within a box the best quality so far is one number b, and a trial whose costs reach
-into the box adds b - y of quality there, if it is better. So its expected gain is a sum over boxes of a size that is
-known and an expected improvement E[max(b - y, 0)] that has a formula.
+A trial adds to a front the volume that it alone dominates. Cut the space of costs into boxes at the costs of the
+front's points. Within a box the best quality so far is one number b, and a trial whose costs reach into the box adds b
+- y of quality there, if that is positive. So its expected gain is a sum over boxes: the box's size, which is known,
+times an expected improvement E[max(b - y, 0)], which has a closed form.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from scipy.special import ndtr
 
 from recur_tune.search.record.front import non_dominated
 
-_MOST_CELLS = 20_000  # boxes of a front; where there are more, a spread part of the front stands for it
-_AT_ONCE = 4_000_000  # numbers held at once
+_MOST_CELLS = 20_000  # boxes of a front; a front with more is thinned out
+_AT_ONCE = 4_000_000  # numbers in memory at a time
 
 
 def expected_improvement(best: np.ndarray, mean: np.ndarray, std: np.ndarray) -> np.ndarray:
@@ -27,7 +27,7 @@ def expected_improvement(best: np.ndarray, mean: np.ndarray, std: np.ndarray) ->
 def expected_hypervolume_improvement(
     mean: np.ndarray, std: np.ndarray, costs: np.ndarray, front: np.ndarray, reference: np.ndarray
 ) -> np.ndarray:
-    """What each of some trials is expected to add to the hypervolume, as a share of the box up to the reference point.
+    """What each trial is expected to add to the hypervolume, as a share of the box up to the reference point.
 
     `mean` and `std` are of log quality, [trials]; `costs` [trials, costs]; `front` [points, 1 + costs] and `reference`
     have the quality first.
@@ -54,7 +54,7 @@ def expected_hypervolume_improvement(
 
 
 def _best_quality(front: np.ndarray, edges: list[np.ndarray]) -> np.ndarray:
-    """The best quality of the front in every box: of its points that cost no more than the box's lowest corner."""
+    """The best quality in every box, over the front's points that cost no more than the box's lowest corner."""
     best = np.ones([len(edge) for edge in edges])
     for quality, *costs in front:
         inside = np.ix_(*[edge >= cost for edge, cost in zip(edges, costs, strict=True)])
@@ -63,7 +63,7 @@ def _best_quality(front: np.ndarray, edges: list[np.ndarray]) -> np.ndarray:
 
 
 def _thinned(front: np.ndarray) -> np.ndarray:
-    """As many points as there may be boxes for, evenly along the quality."""
+    """At most as many points as the number of boxes allows, evenly along the quality."""
     most = int(_MOST_CELLS ** (1 / (front.shape[1] - 1)))
     if len(front) <= most:
         return front

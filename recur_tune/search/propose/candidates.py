@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-SMALL_CHANCE = 0.1  # of ending on the front: too small to be wanted
+SMALL_CHANCE = 0.1  # of ending on the front: a trial with less is not trained further
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """A point in the sampler's own names, and what it is expected to add to the hypervolume; None where nobody knows
-    yet."""
+class NewTrial:
+    """A new point in the sampler's own names, and its expected hypervolume gain; None before anything is known."""
 
     point: dict[str, Any]
     gain: float | None = None
@@ -19,8 +18,8 @@ class Chosen:
 
 @dataclass(frozen=True)
 class ResumeCandidate:
-    """A frozen trial to continue: what that is expected to add, all in all and for each token that is left, and its
-    chance of ending on the front."""
+    """A paused trial that may be resumed: its expected hypervolume gain, in all (`gain`) and per remaining token
+    (`rate`), and its chance of ending on the front."""
 
     trial: int
     gain: float
@@ -28,14 +27,14 @@ class ResumeCandidate:
     chance: float
 
     @property
-    def wanted(self) -> bool:
-        """Whether it might still end on the front."""
+    def may_reach_front(self) -> bool:
+        """Whether its chance of ending on the front is not small."""
         return self.chance >= SMALL_CHANCE
 
 
 @dataclass(eq=False)
 class Candidate:
-    """A trial that may be chosen; of its costs some are guessed unless they are exact."""
+    """A new trial that may be chosen. Unless its costs are exact, some of them are predicted."""
 
     point: dict[str, Any]
     fields: dict[str, Any]

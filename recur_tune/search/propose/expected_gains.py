@@ -1,4 +1,4 @@
-"""What further trials are expected to be worth, given what is known of those before."""
+"""Expected hypervolume gains of further trials, given the trials before them."""
 
 from __future__ import annotations
 
@@ -13,55 +13,55 @@ from recur_tune.search.propose.acquisition import expected_hypervolume_improveme
 from recur_tune.search.propose.candidates import Candidate
 from recur_tune.search.propose.features import NEW, Features, rows_at
 from recur_tune.search.propose.observations import Fields, ObservedTrial
-from recur_tune.search.propose.scale import Scale
 
 if TYPE_CHECKING:
-    from recur_tune.search.propose.gaussian_process import LearnedKernel
+    from recur_tune.search.propose.gaussian_process import FittedKernel
 
-# Of log quality at full budget, before any is known: about a tenth better than the reference, give or take as much.
-_BETTER, _SPREAD = -0.1, 0.1
-_GUESSED = 0.9  # what the gain of a candidate counts for whose costs are guessed
+# The prior of log quality at full budget: a tenth better than the reference, with a standard deviation of a tenth.
+_PRIOR_MEAN, _PRIOR_STD = -0.1, 0.1
+_INEXACT = 0.9  # factor on the gain of a candidate whose costs are predicted
 
 
 class ExpectedGains:
-    """What further trials are expected to be worth. Trials that are on their way count as if they ended where they are
-    expected to, so that parallel workers do not look for the same."""
+    """The acquisition function: expected hypervolume improvement. Pending trials count as if they had ended at their
+    predicted mean, so that parallel workers do not train similar trials."""
 
     def __init__(
         self,
         features: Features,
-        curves: LearnedKernel,
+        kernel: FittedKernel,
         costs: Sequence[str],
         budget: int,
         trials: Sequence[ObservedTrial],
         reference: np.ndarray,
     ) -> None:
         self.features, self.costs, self.budget, self.reference = features, costs, budget, reference
-        taught = [one for one in trials if one.curve]
-        rows, values = self.validations(taught)
-        self.process = curves.given(rows, values, Scale(math.log(reference[0]) + _BETTER, _SPREAD))
-        again = [one for one in taught if one.complete and one.repeats is not None]
-        front = [[_quality(one, again), *self._costs(one)] for one in taught if one.complete and one.repeats is None]
+        observed = [one for one in trials if one.curve]
+        rows, values = self.validations(observed)
+        self.process = kernel.posterior(rows, values, (math.log(reference[0]) + _PRIOR_MEAN, _PRIOR_STD))
+        repeats = [one for one in observed if one.complete and one.repeats is not None]
+        ended = [one for one in observed if one.complete and one.repeats is None]
+        front = [[_quality(one, repeats), *self._costs(one)] for one in ended]
         pending = [one for one in trials if one.pending and one.repeats is None]
         if pending:
             ends = rows_at(features([one.fields for one in pending]), 1.0, [one.number for one in pending])
-            believed, _ = self.process.predict(ends)
-            front += [[math.exp(end), *self._costs(one)] for one, end in zip(pending, believed, strict=True)]
-            self.process = self.process.and_given(ends, believed)
+            means, _ = self.process.predict(ends)
+            front += [[math.exp(end), *self._costs(one)] for one, end in zip(pending, means, strict=True)]
+            self.process = self.process.conditioned_on(ends, means)
         self.front = np.array(front).reshape(-1, 1 + len(costs))
 
     def best_of(self, pool: Sequence[Candidate]) -> tuple[Candidate, float]:
-        """The candidate with the largest gain, and that; one whose costs are exact wins where it gains nearly as much,
-        since to simulate a step takes longer than all the rest."""
+        """The candidate with the largest gain, and its gain. One with exact costs is preferred where it gains nearly as
+        much, since to simulate a step takes longer than all the rest."""
         gains = self.gains(
             [one.fields for one in pool], np.array([[one.costs[name] for name in self.costs] for one in pool])
         )
         exact = np.array([one.exact for one in pool])
-        best = int(np.argmax(np.where(exact, gains, _GUESSED * gains)))
+        best = int(np.argmax(np.where(exact, gains, _INEXACT * gains)))
         return pool[best], float(gains[best])
 
     def gains(self, trials: Sequence[Fields], costs: np.ndarray) -> np.ndarray:
-        """Expected hypervolume improvement of trials that were not proposed yet."""
+        """Expected hypervolume improvements of new trials."""
         mean, std = self.predict(trials)
         return expected_hypervolume_improvement(mean, std, costs, self.front, self.reference)
 
@@ -70,8 +70,8 @@ class ExpectedGains:
         return self.process.predict(rows_at(self.features(trials), 1.0, NEW))
 
     def ends_of(self, trials: Sequence[ObservedTrial]) -> tuple[list[float], list[float]]:
-        """Of trials that are on their way, if they are continued to their end: their gains, and their chances to beat
-        everything that costs no more."""
+        """The gains of unfinished trials if they are trained to their end, and their chances of ending on the front: of
+        beating every trial that costs no more."""
         rows = rows_at(self.features([one.fields for one in trials]), 1.0, [one.number for one in trials])
         mean, std = self.process.predict(rows)
         costs = np.array([self._costs(one) for one in trials])
@@ -84,7 +84,7 @@ class ExpectedGains:
         return [trial.costs[name] for name in self.costs]
 
     def validations(self, trials: Sequence[ObservedTrial]) -> tuple[np.ndarray, np.ndarray]:
-        """What trials teach: rows for the process, and log qualities."""
+        """Rows for the process, one a validation, and their log qualities."""
         features = self.features([one.fields for one in trials])
         found = [
             (place, tokens / self.budget, one.number, quality)
@@ -97,8 +97,8 @@ class ExpectedGains:
         return rows_at(features[places], shares, numbers), np.log(qualities)
 
 
-def _quality(trial: ObservedTrial, again: Sequence[ObservedTrial]) -> float:
-    """What a trial came to; where it was trained again, its further seeds' mean, since the number for which it was
-    chosen to be would flatter it."""
-    ends = [math.log(one.curve[-1][1]) for one in again if one.repeats == trial.number]
+def _quality(trial: ObservedTrial, repeats: Sequence[ObservedTrial]) -> float:
+    """A trial's quality at its end; where it was repeated, the mean of its further seeds, which has no selection
+    bias."""
+    ends = [math.log(one.curve[-1][1]) for one in repeats if one.repeats == trial.number]
     return math.exp(sum(ends) / len(ends)) if ends else trial.curve[-1][1]

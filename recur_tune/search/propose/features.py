@@ -1,4 +1,4 @@
-"""Features: a trial's fields as a row of numbers between nought and one, for a Gaussian process."""
+"""Features: a trial's fields as a row of numbers between 0 and 1, for a Gaussian process."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from recur_tune.recurrences.registry import canonical
 from recur_tune.search.record.space import RECURRENCE, Choice, Fixed, Parameter, Range, Space
 
-NEW = -1  # the number of a trial that nothing is known of
-_ABSENT = 0.5  # a number that does not exist with the choice above it: the same for all that lack it
-_SPREAD = 4  # choices whose largest is so many times the smallest are compared by their ratios
+NEW = -1  # the number of a trial without validations
+_ABSENT = 0.5  # the value of a number that the choice above it leaves out
+_SPREAD = 4  # a choice of numbers whose largest is so many times the smallest has a log scale
 
 
 class Features:
-    """Encodes fields: a number is one column, on a log scale where the space has one or spans a factor of four; a
-    category is a column for each value. `groups` says which parameter a column belongs to, since the columns of a
-    category share a length scale."""
+    """Encodes fields: a number is one column, on a log scale where the space says so or a choice spans a factor of
+    four; a category is one-hot. `groups` has the parameter of each column, since the columns of a category share a
+    length scale."""
 
     def __init__(self, space: Space) -> None:
         parameters = {name: one for name, one in space.all_parameters.items() if not isinstance(one, Fixed)}

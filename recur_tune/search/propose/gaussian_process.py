@@ -1,19 +1,21 @@
 """A Gaussian process of learning curves: log quality over a trial's features and the logarithm of its tokens.
 
-Every validation teaches, also of trials that were pruned. The kernel, with M a Matérn kernel over features, T a squared
-exponential over log tokens and [..] one or nought:
+All validations are data, also those of pruned trials. The kernel, with M a Matérn kernel over features, T a squared
+exponential over log tokens and [..] an indicator:
 
-    M (level + shape T)     how good configurations are, and how their curves differ
-    + trend T               how all curves fall
-    + offset [same trial]   what no feature explains: a seed's luck stays with a trial
-    + noise [same row]      validations scatter
+    M (level + shape T)     the level of a configuration's curve, and its shape
+    + trend T               the trend that all curves share
+    + offset [same trial]   a trial's own offset, such as its seed's
+    + noise [same row]      the noise of a validation
 
-scikit-learn conditions and optimises; the kernel is ours because of the trials' offsets and the shared length scales.
+scikit-learn fits and predicts. The kernel is ours: scikit-learn has no offsets per trial and no shared length scales.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
@@ -22,22 +24,21 @@ from scipy.optimize import minimize
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
-from recur_tune.search.propose.scale import Scale
-
-# Of the logarithms of hyperparameters: where each is expected, and how surely. Variances are in units of the qualities'
-# own, `time` in doublings of tokens; the scales' middle depends on how many there are.
+# Log-normal priors of the hyperparameters: median, and standard deviation of the logarithm. Variances are in units of
+# the qualities' own, `time` in doublings of tokens; the median of the length scales grows with their number.
 _PRIOR = {
     "level": (0.5, 1.0), "shape": (0.05, 1.0), "trend": (0.5, 1.0), "offset": (0.01, 1.5), "noise": (0.001, 1.5),
     "time": (3.0, 0.5), "scales": (0.5, 0.5),
 }  # fmt: skip
 _ITERATIONS = 20
-_MOST_ROWS, _MOST_FITTED = 600, 160  # that the process is given, and that its hyperparameters are fitted to
-_GROWTH = 1.1  # of the rows, before they are fitted anew
+_MOST_ROWS, _MOST_FITTED = 600, 160  # that the process is conditioned on, and that its hyperparameters are fitted to
+_GROWTH = 1.1  # of the rows, before hyperparameters are fitted again
+_PRIOR_COUNTS = 2  # values for which a prior mean and standard deviation count
 _BOUNDS = 1e-10, 1e6
 
 
 class CurveKernel(Kernel):
-    """The kernel above, over rows [features, log2 tokens, trial]; `groups` says which features share a scale."""
+    """The kernel above, over rows [features, log2 tokens, trial]; features of one group share a length scale."""
 
     def __init__(
         self, groups: np.ndarray, scales: Any, time: float, level: float, shape: float, trend: float, offset: float,
@@ -48,13 +49,13 @@ class CurveKernel(Kernel):
 
     @property
     def hyperparameters(self) -> list[Hyperparameter]:
-        """What scikit-learn optimises."""
+        """The hyperparameters that scikit-learn optimises."""
         others = [Hyperparameter(name, "numeric", _BOUNDS) for name in _PRIOR if name != "scales"]
         count = _parameters(self.groups)
         return [*others, Hyperparameter("scales", "numeric", _BOUNDS, count)] if count else others
 
     def __call__(self, X: np.ndarray, Y: np.ndarray | None = None, eval_gradient: bool = False) -> Any:
-        """The matrix, and where it is asked for its derivatives by the logarithms of the hyperparameters."""
+        """The covariance matrix, and on request its gradient by the logarithms of the hyperparameters."""
         other = X if Y is None else Y
         squares = self._squares(X, other)
         distance = np.sqrt(5 * squares.sum(axis=0))
@@ -78,7 +79,7 @@ class CurveKernel(Kernel):
         return matrix, np.stack([one for part in ordered for one in part.reshape(-1, len(X), len(X))], axis=-1)
 
     def _squares(self, X: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Squared distances by parameter, in units of its scale: [parameters, rows, rows]."""
+        """Squared distances by parameter, in units of its length scale: [parameters, rows, rows]."""
         scales = np.atleast_1d(self.scales)
         squares = np.zeros((_parameters(self.groups), len(X), len(other)))
         for column, group in enumerate(self.groups):
@@ -87,16 +88,16 @@ class CurveKernel(Kernel):
         return squares
 
     def diag(self, X: np.ndarray) -> np.ndarray:
-        """The variance of what a further trial would have, without its validation's scatter."""
+        """The prior variance of a trial's quality, without the noise of a validation."""
         return np.full(len(X), self.level + self.shape + self.trend + self.offset)
 
     def is_stationary(self) -> bool:
-        """It only knows differences."""
+        """It depends on differences of rows alone."""
         return True
 
 
 def default_kernel(groups: np.ndarray) -> CurveKernel:
-    """The kernel at the middle of its priors. With more parameters each says less: points lie further apart."""
+    """The kernel at the medians of its priors. Length scales grow with the number of parameters, as distances do."""
     middle: dict[str, Any] = {name: expected for name, (expected, _) in _PRIOR.items()}
     count = _parameters(groups)
     return CurveKernel(groups, **(middle | {"scales": np.full(count, middle["scales"] * np.sqrt(max(count, 1)))}))
@@ -106,41 +107,67 @@ def _parameters(groups: np.ndarray) -> int:
     return int(groups.max()) + 1 if len(groups) else 0
 
 
-class LearnedKernel:
-    """Hyperparameters that are fitted now and then: each time from the last ones, when there is a tenth more to learn
-    from, on no more rows than a moment allows."""
+@dataclass(frozen=True)
+class Standardization:
+    """The mean and standard deviation by which values are standardised."""
+
+    mean: float
+    std: float
+
+    @classmethod
+    def of(cls, values: np.ndarray, prior: tuple[float, float] | None = None) -> Standardization:
+        """Those of the values. A `prior` mean and standard deviation count like two more values: the first two trials
+        may happen to be equal, which would make all predictions certain."""
+        if prior is None:
+            return cls(float(values.mean()), float(values.std()) or 1.0)
+        expected, spread = prior
+        count = len(values) + _PRIOR_COUNTS
+        mean = (float(values.sum()) + _PRIOR_COUNTS * expected) / count
+        variance = (float(((values - mean) ** 2).sum()) + _PRIOR_COUNTS * spread**2) / count
+        return cls(mean, math.sqrt(variance))
+
+    def standardize(self, values: np.ndarray) -> np.ndarray:
+        """Values in standard deviations from the mean."""
+        return np.asarray((values - self.mean) / self.std)
+
+
+class FittedKernel:
+    """A kernel whose hyperparameters are fitted again whenever there are a tenth more rows, beginning at the last fit.
+    The number of rows is bounded, so that a fit takes a moment."""
 
     def __init__(self, groups: np.ndarray) -> None:
         self.kernel = self.middle = default_kernel(groups)
         self.rows = 0.0
-        self._fitting = Lock()  # a trial may be judged while the next one is chosen
+        self._fitting = Lock()  # one thread decides on a trial at its rung while another chooses the next trial
 
-    def given(self, rows: np.ndarray, values: np.ndarray, expected: Scale | None = None) -> Curves:
-        """The process given these rows, or as many of them as it bears."""
-        scale = Scale.of(values, expected)
+    def posterior(
+        self, rows: np.ndarray, values: np.ndarray, prior: tuple[float, float] | None = None
+    ) -> CurvePosterior:
+        """The process conditioned on these rows, or on a bounded number of them; `prior` is of the values."""
+        scale = Standardization.of(values, prior)
         with self._fitting:
             if len(rows) and len(rows) >= _GROWTH * self.rows:
                 some = _spread(len(rows), _MOST_FITTED)
                 fitting = _process(self.kernel, _map_optimizer(self.middle))
-                self.kernel = fitting.fit(rows[some], scale.normal(values[some])).kernel_
+                self.kernel = fitting.fit(rows[some], scale.standardize(values[some])).kernel_
                 self.rows = len(rows)
         some = _spread(len(rows), _MOST_ROWS)
-        return Curves(self.kernel, rows[some], values[some], scale)
+        return CurvePosterior(self.kernel, rows[some], values[some], scale)
 
 
-class Curves:
-    """The process given some validations, or none; predicts log quality."""
+class CurvePosterior:
+    """The process conditioned on validations, or its prior where there are none; predicts log quality."""
 
-    def __init__(self, kernel: CurveKernel, rows: np.ndarray, values: np.ndarray, scale: Scale) -> None:
+    def __init__(self, kernel: CurveKernel, rows: np.ndarray, values: np.ndarray, scale: Standardization) -> None:
         self.kernel, self.rows, self.values, self.scale = kernel, rows, values, scale
         self._process = _process(kernel, None)
         if len(rows):
-            self._process.fit(rows, scale.normal(values))
+            self._process.fit(rows, scale.standardize(values))
 
-    def and_given(self, rows: np.ndarray, values: np.ndarray) -> Curves:
-        """The same process given more."""
+    def conditioned_on(self, rows: np.ndarray, values: np.ndarray) -> CurvePosterior:
+        """The same process conditioned on further rows."""
         more = np.concatenate([self.rows, rows]), np.concatenate([self.values, values])
-        return Curves(self.kernel, *more, self.scale)
+        return CurvePosterior(self.kernel, *more, self.scale)
 
     def predict(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of log quality at rows."""
@@ -149,7 +176,7 @@ class Curves:
 
 
 def _spread(count: int, most: int) -> np.ndarray:
-    """Places of at most so many rows, the last ones always and evenly from the others."""
+    """Indices of at most so many rows: the last half of them, and an even selection of the others."""
     if count <= most:
         return np.arange(count)
     recent = most // 2
@@ -162,7 +189,7 @@ def _process(kernel: CurveKernel, optimizer: Any) -> GaussianProcessRegressor:
 
 
 def _map_optimizer(middle: CurveKernel) -> Callable[..., tuple[np.ndarray, float]]:
-    """L-BFGS on the likelihood times the priors: with few trials the likelihood alone believes in chance."""
+    """L-BFGS for the maximum a posteriori: with few trials the likelihood alone overfits."""
     centre = middle.theta
     width = np.concatenate([np.full(one.n_elements, _PRIOR[one.name][1]) for one in middle.hyperparameters])
 

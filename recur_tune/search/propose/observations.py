@@ -1,26 +1,27 @@
-"""Trials as the process sees them, and how they are looked up."""
+"""Trials as the Gaussian process sees them, and keys to look them up by."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from recur_tune.cost import descriptors
 from recur_tune.search.record.objectives import COSTS
 from recur_tune.search.record.spec import SearchSpec
-from recur_tune.search.record.state import ENDED, TrialRecord
+from recur_tune.search.record.state import ENDED, SearchState, TrialRecord
 
 Fields = Mapping[str, Any]
 Key = tuple[tuple[str, Any], ...]
 
-_PRICED = frozenset[str]().union(*(cost.fields for cost in descriptors.COSTS.values()))
+_COST_FIELDS = frozenset[str]().union(*(cost.fields for cost in descriptors.COSTS.values()))
 
 
 @dataclass(frozen=True)
 class ObservedTrial:
-    """A trial as the process sees it: its curve as (tokens, quality), and whether it may still reach its end."""
+    """A trial as the process sees it: its learning curve as (tokens, quality), and whether it may still reach its
+    end."""
 
     number: int
     fields: Fields
@@ -28,30 +29,36 @@ class ObservedTrial:
     curve: tuple[tuple[int, float], ...] = ()
     complete: bool = False
     pending: bool = False
-    frozen: bool = False  # paused at a rung: it reaches its end only where somebody continues it
-    repeats: int | None = None  # the trial that it is, with another seed
+    paused: bool = False  # at a rung: it reaches its end only where it is resumed
+    repeats: int | None = None  # the trial that it repeats with another seed
 
 
 def observed_trials(trials: Iterable[TrialRecord], quality: str) -> list[ObservedTrial]:
-    """Trials of a search's log, without values that are no numbers."""
+    """Trials of a search's log, without values that are not finite."""
     return [
         ObservedTrial(
             one.number, one.params, one.costs,
             tuple((v.tokens, v.metrics[quality]) for v in one.validations if 0 < v.metrics.get(quality, 0) < math.inf),
-            one.state == "complete", one.state not in ENDED and not one.frozen, one.frozen, one.repeats,
+            one.state == "complete", one.state not in ENDED and not one.paused_at_rung, one.paused_at_rung, one.repeats,
         )
         for one in trials
     ]  # fmt: skip
 
 
-def key_of(fields: Fields) -> Key:
-    """Fields as something that can be looked up."""
+def observed_state(state: SearchState, live: Container[int], quality: str) -> list[ObservedTrial]:
+    """All trials of a search; a paused one that Ray still has, or has again, counts as pending."""
+    known = observed_trials((*state.trials.values(), *state.repeats.values()), quality)
+    return [replace(one, paused=False, pending=True) if one.paused and one.number in live else one for one in known]
+
+
+def fields_key(fields: Fields) -> Key:
+    """A trial's fields as a key."""
     return tuple(sorted(fields.items()))
 
 
-def form_of(fields: Fields) -> Key:
-    """Those of the fields that enter a cost: whoever has the same costs the same."""
-    return key_of({name: value for name, value in fields.items() if name in _PRICED})
+def cost_key(fields: Fields) -> Key:
+    """The fields that costs depend on, as a key: trials with the same key cost the same."""
+    return fields_key({name: value for name, value in fields.items() if name in _COST_FIELDS})
 
 
 def quality_of(spec: SearchSpec) -> str:

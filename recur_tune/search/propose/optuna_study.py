@@ -1,4 +1,4 @@
-"""Optuna's study of a search: where it lies, who proposes in it and what it begins with."""
+"""Optuna's study of a search: its journal, its samplers and the trials that it begins with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from optuna.storages.journal import JournalFileBackend
 
 from recur_tune.recurrences.pooled.spec import PAPER
 from recur_tune.recurrences.registry import DEFAULT, MECHANISMS, NONE, canonical
-from recur_tune.search.propose.optuna_internals import NoLock
 from recur_tune.search.record.directory import STUDY
 from recur_tune.search.record.spec import SearchSpec
 
@@ -24,7 +23,7 @@ warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning
 
 @dataclass(frozen=True)
 class Proposal:
-    """A trial that the sampler wants, whose price is being found."""
+    """A trial that the sampler proposes, while its costs are computed."""
 
     trial: optuna.Trial
     params: dict[str, Any]
@@ -32,7 +31,7 @@ class Proposal:
 
 
 def make_sampler(spec: SearchSpec, already: int) -> optuna.samplers.BaseSampler:
-    """The sampler by its name; one that goes on must not draw the numbers that it drew before."""
+    """The sampler by its name; a resumed search has another seed, so that it does not draw the same numbers again."""
     seed = spec.sampler.seed + 1_000_003 * already
     match spec.sampler.name:
         case "tpe":
@@ -48,30 +47,48 @@ def make_sampler(spec: SearchSpec, already: int) -> optuna.samplers.BaseSampler:
 
 
 def first_points(spec: SearchSpec) -> dict[str, dict[str, Any]]:
-    """The plain baseline and each mechanism's own, as near as the space comes to them; then what is given.
+    """By role: the plain baseline, each mechanism's own points, as near as the space comes to them; then `first`.
 
-    All are read in the baseline's windows, so that they can be compared: what else differs would be taken for the
-    mechanism's doing.
+    All have the baseline's windows, so that a difference is due to the mechanism.
     """
     space = spec.parsed_space
     recurrence = space.parameters.get("recurrence")
     kinds = [canonical(kind) for kind in getattr(recurrence, "values", (space.fixed.get("recurrence", DEFAULT),))]
-    points, reading = {}, {name: PAPER[name] for name in ("window", "overlap")}
+    points, windowing = {}, {name: PAPER[name] for name in ("window", "overlap")}
     if NONE in kinds:
         points["baseline"] = space.closest({**PAPER, "recurrence": NONE})
     for kind in kinds:
         for role, fields in MECHANISMS[kind].first.items() if kind != NONE else ():
-            point = space.closest({**reading, **fields, "recurrence": kind})
-            if point not in points.values():  # what tells two forms apart may be fixed here
+            point = space.closest({**windowing, **fields, "recurrence": kind})
+            if point not in points.values():  # the field in which two forms differ may be fixed here
                 points[f"{kind} {role}" if role in points else role] = point
     return points | {f"given {number}": space.point(given) for number, given in enumerate(spec.first, 1)}
 
 
 def study_name(storage: JournalStorage, name: str) -> str:
-    """What the search's study is called: as the search was when it began, which may have another name today."""
+    """The study's name: the search's name when it began, which may have changed since."""
     return next(iter(optuna.get_all_study_names(storage)), name)
 
 
 def study_storage(folder: Path) -> JournalStorage:
     """Optuna's journal in the search directory."""
     return JournalStorage(JournalFileBackend(str(folder / STUDY), lock_obj=NoLock()))
+
+
+class NoLock:
+    """The lock of a journal with a single writer, which the search's lease guarantees.
+
+    A lock file of Optuna's would outlive a killed process and block a resume. Optuna does not document these methods.
+    """
+
+    def acquire(self) -> bool:
+        """Always succeed."""
+        return True
+
+    def release(self) -> None:
+        """Do nothing."""
+
+
+def reopen(study: optuna.Study, trial: optuna.trial.FrozenTrial) -> optuna.Trial:
+    """A running trial of an earlier process, to be told by this one; its id is private to Optuna."""
+    return optuna.Trial(study, trial._trial_id)

@@ -1,5 +1,5 @@
-"""A search as it lies on disk: what was asked for, what happened, and the front of quality against cost.
+"""What lies on disk: a search as it was asked for, what happened, and what follows from it. Imports no Ray.
 
-spec -> space -> directory (its log) -> state -> front. Everything that happens is a line in the search directory's log;
-all that is shown, tracked or resumed is read from it. What runs a search is in `running`.
+spec, space -> directory (event_log, under a lease) -> state (log_follower) -> front -> decision, confirmation, progress
+Everything that is shown, tracked or resumed is read from the log.
 """

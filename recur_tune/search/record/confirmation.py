@@ -1,8 +1,7 @@
-"""Confirming a front: its points trained again with other seeds, which tells what was luck.
+"""Confirmation of a front: its trials are repeated with other seeds, which removes selection bias.
 
-A point is on a front partly because its seed was kind, so its own number is too good on average. What is reported here
-comes from further seeds alone. Their spread is pooled over all points: a few seeds each say little about one point's
-noise, all of them together enough.
+A trial is on the front partly by chance, so that its own quality is biased. Means here are over further seeds alone.
+Their standard deviation is pooled over all trials, since each has only a few seeds.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from recur_tune.search.record.objectives import COSTS, SAME_COST
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, SearchState, TrialRecord
 
-_CONFIDENCE = 0.95  # that a difference beyond noise is none by chance
+_CONFIDENCE = 0.95  # of the test that two means differ
 
 
 @dataclass(frozen=True)
-class Again:
-    """An order to train the front once more: with how many further seeds, and the split to score them on."""
+class ConfirmationPlan:
+    """A plan to repeat the front: the number of further seeds, and the split to score them on."""
 
     seeds: int
     split: str = "test"
 
     @property
     def command(self) -> list[str]:
-        """The words that give this order, to be followed by the search's name."""
+        """The command with this plan, without the search's name."""
         return ["confirm", "--seeds", str(self.seeds), "--split", self.split]
 
     def missing(self, state: SearchState, spec: SearchSpec) -> list[tuple[TrialRecord, int]]:
-        """Trials and seeds that nobody has trained yet, a seed for all points before the next seed."""
+        """The trials and seeds that are still to train, one seed of all trials before the next."""
         seeds = {trial.number: missing_seeds(state, spec, trial, self) for trial in points_to_confirm(state, spec)}
         rounds = range(max(map(len, seeds.values()), default=0))
         return [
@@ -45,25 +44,25 @@ class Again:
 
 
 @dataclass(frozen=True)
-class Confirmed:
-    """A trial as its further seeds see it."""
+class ConfirmedTrial:
+    """A trial with the results of its further seeds."""
 
     trial: TrialRecord
-    values: tuple[float, ...]  # the quality on the split, one for each seed
-    validation: float  # its mean over the same seeds as the search itself measures it: luck shows beside what was found
-    standard_error: float  # of their mean; NaN where no point has two seeds
-    on_front: bool  # of the means
-    no_better_than: str  # a trial that costs no more and whose mean is not worse beyond noise, if there is one
-    rival: bool  # a plain model that the search had beside its front, for the recurrent ones on it
+    values: tuple[float, ...]  # quality on the split, by seed
+    validation: float  # mean validation quality over the same seeds, to compare with the search's own
+    standard_error: float  # of the mean; NaN where no trial has two seeds
+    on_front: bool  # of the means over further seeds
+    no_better_than: str  # the name of a trial that costs no more and is not significantly worse; or empty
+    rival: bool  # a plain model off the front, repeated to compare with a recurrent one
 
     @property
     def mean(self) -> float:
-        """Over the further seeds."""
+        """The mean quality over the further seeds."""
         return sum(self.values) / len(self.values)
 
     @property
     def verdict(self) -> str:
-        """What further seeds say of it, in a few words."""
+        """The result in a few words."""
         if not self.no_better_than:
             return "holds"
         if self.on_front:
@@ -75,20 +74,20 @@ class Confirmed:
 
 @dataclass(frozen=True)
 class Confirmation:
-    """A front, seen again."""
+    """The results of further seeds for a front."""
 
     quality: str
     split: str
-    points: list[Confirmed]  # best mean first
-    spread: float  # standard deviation over seeds, pooled over all points
-    freedom: int  # degrees of it
+    points: list[ConfirmedTrial]  # best mean first
+    spread: float  # standard deviation over seeds, pooled over all trials
+    freedom: int  # its degrees of freedom
 
-    def of(self, trial: TrialRecord) -> Confirmed | None:
-        """What further seeds say of a trial, None where there are none."""
+    def of(self, trial: TrialRecord) -> ConfirmedTrial | None:
+        """The results of a trial; None where it has no further seeds."""
         return next((point for point in self.points if point.trial.number == trial.number), None)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The same as plain values."""
+        """The results as rows of plain values."""
         return [
             {
                 "trial": point.trial.name, "params": point.trial.params, "found": point.trial.value(self.quality),
@@ -101,7 +100,7 @@ class Confirmation:
 
 
 def points_to_confirm(state: SearchState, spec: SearchSpec) -> list[TrialRecord]:
-    """The front and, for each recurrent point on it, its plain rival, the cheapest first."""
+    """The front, and the plain rival of each recurrent trial on it; the cheapest first."""
     best = front(state.trials.values(), spec.objectives)
     rivals = (plain_rival(trial, state.trials.values(), spec) for trial in best)
     chosen = {trial.number: trial for trial in [*best, *(rival for rival in rivals if rival)]}
@@ -110,7 +109,7 @@ def points_to_confirm(state: SearchState, spec: SearchSpec) -> list[TrialRecord]
 
 
 def plain_rival(trial: TrialRecord, trials: Iterable[TrialRecord], spec: SearchSpec) -> TrialRecord | None:
-    """The best plain trial at a recurrent one's cost: what one would use instead. None where there is none."""
+    """The best plain trial that costs no more than a recurrent one; None where there is none."""
     if spec.trial_config(trial.params).mechanism is None:
         return None
     costs = [name for name in spec.objectives if name in COSTS]
@@ -126,28 +125,28 @@ def plain_rival(trial: TrialRecord, trials: Iterable[TrialRecord], spec: SearchS
 
 
 def quality_of(spec: SearchSpec) -> str:
-    """The quality that a search is about: the first among its objectives."""
+    """The first quality among a search's objectives."""
     return next(name for name in spec.objectives if name not in COSTS)
 
 
-def missing_seeds(state: SearchState, spec: SearchSpec, trial: TrialRecord, order: Again) -> list[int]:
-    """Seeds with which a trial has still to be trained, so that it has as many repetitions as ordered."""
+def missing_seeds(state: SearchState, spec: SearchSpec, trial: TrialRecord, plan: ConfirmationPlan) -> list[int]:
+    """The seeds that a trial lacks to have as many repeats as planned."""
     tried = state.repeats_of(trial)
-    useful = [one for one in tried if one.state != "failed" and one.split == order.split]
+    useful = [one for one in tried if one.state != "failed" and one.split == plan.split]
     own = spec.trial_config(trial.params).seed
     used = {own, *(one.seed for one in tried)}
     fresh = (seed for seed in itertools.count(own + 1) if seed not in used)
-    return list(itertools.islice(fresh, max(0, order.seeds - len(useful))))
+    return list(itertools.islice(fresh, max(0, plan.seeds - len(useful))))
 
 
-def splits_needed(state: SearchState, again: Again | None) -> list[str]:
+def splits_needed(state: SearchState, confirm: ConfirmationPlan | None) -> list[str]:
     """The splits of the corpus that trials will read."""
     scored = {one.split for one in state.repeats.values() if one.split and one.state not in ENDED}
-    return ["train", "validation", *sorted((scored | ({again.split} if again else set())) - {"validation"})]
+    return ["train", "validation", *sorted((scored | ({confirm.split} if confirm else set())) - {"validation"})]
 
 
 def confirmation(state: SearchState, spec: SearchSpec, split: str = "test") -> Confirmation | None:
-    """What further seeds say on a split, None where no trial has any."""
+    """The results of further seeds on a split; None where no trial has any."""
     quality = quality_of(spec)
     values: dict[int, list[float]] = {}
     for one in state.repeats.values():
@@ -172,7 +171,9 @@ def confirmation(state: SearchState, spec: SearchSpec, split: str = "test") -> C
         error = spread / math.sqrt(len(values[trial.number]))
         rival = trial.number not in found and spec.trial_config(trial.params).mechanism is None
         points.append(
-            Confirmed(trial, tuple(values[trial.number]), validations[trial.number], error, bool(best), equal, rival)
+            ConfirmedTrial(
+                trial, tuple(values[trial.number]), validations[trial.number], error, bool(best), equal, rival
+            )
         )
     return Confirmation(quality, split, sorted(points, key=lambda point: point.mean), spread, freedom)
 
@@ -193,7 +194,7 @@ def pooled_spread(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
 
 
 def is_beyond_noise(difference: float, one: int, other: int, spread: float, freedom: int) -> bool:
-    """Whether means of so many seeds each differ by more than seeds do: Student's t with the pooled spread."""
+    """Whether the means of `one` and `other` seeds differ significantly: Student's t-test with the pooled spread."""
     from scipy.stats import t
 
     if freedom == 0:
@@ -206,7 +207,7 @@ def _no_worse_and_cheaper(
     trial: TrialRecord, others: Iterable[TrialRecord], values: dict[int, list[float]], costs: Sequence[str],
     spread: float, freedom: int,
 ) -> str:  # fmt: skip
-    """The name of a trial that costs no more and does as well as far as seeds can tell: the best of them."""
+    """The name of the best trial that costs no more and is not significantly worse; empty where there is none."""
 
     def mean(one: TrialRecord) -> float:
         return sum(values[one.number]) / len(values[one.number])

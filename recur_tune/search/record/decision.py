@@ -1,4 +1,4 @@
-"""From a front to a decision: the best for what one can spend, and what one step more of each cost would buy."""
+"""A decision under limits: the best trial within them, and the least increase of each that buys a better one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from recur_tune.search.record.state import TrialRecord
 
 
 @dataclass(frozen=True)
-class Step:
-    """The least more of one cost that buys a better trial, the limits on all others kept."""
+class Upgrade:
+    """A better trial with the least increase of one limited cost, within the limits on all others."""
 
     cost: str
     trial: TrialRecord
@@ -23,15 +23,15 @@ class Step:
 
 @dataclass(frozen=True)
 class Decision:
-    """What to take under some limits."""
+    """The best trial within limits, and upgrades beyond one of them."""
 
     best: TrialRecord
-    steps: list[Step]  # one for each limited cost of which more would help
+    upgrades: list[Upgrade]  # one for each limited cost whose increase helps
 
 
 def qualities(trials: Iterable[TrialRecord], quality: str, confirmed: Confirmation | None) -> dict[int, float]:
-    """What trials are chosen by: of a confirmed front the means over further seeds, which do not flatter; else what
-    the search itself has found of every trial at full budget."""
+    """The qualities to choose by: of a confirmed front the means over further seeds, which have no selection bias;
+    otherwise the search's own value of every complete trial."""
     if confirmed is not None and confirmed.quality == quality:
         return {point.trial.number: point.mean for point in confirmed.points}
     found = {trial.number: trial.value(quality) for trial in trials if trial.state == "complete"}
@@ -41,7 +41,7 @@ def qualities(trials: Iterable[TrialRecord], quality: str, confirmed: Confirmati
 def decide(
     trials: Iterable[TrialRecord], known_qualities: Mapping[int, float], limits: Mapping[str, float]
 ) -> Decision | None:
-    """The best trial within the limits, and the next steps; None where no trial is within them."""
+    """The best trial within the limits, and its upgrades; None where no trial is within them."""
     known = [trial for trial in trials if trial.number in known_qualities]
     for name in limits:
         if any(name not in trial.costs for trial in known):
@@ -57,17 +57,19 @@ def decide(
     )
     if best is None:
         return None
-    steps = []
+    upgrades = []
     for cost in limits:
         others = {name: limit for name, limit in limits.items() if name != cost}
         better = [trial for trial in known if value(trial) < value(best) and _within(trial, others)]
         if better:
-            steps.append(Step(cost, min(better, key=lambda trial: (trial.costs[cost], value(trial), trial.number))))
-    return Decision(best, steps)
+            upgrades.append(
+                Upgrade(cost, min(better, key=lambda trial: (trial.costs[cost], value(trial), trial.number)))
+            )
+    return Decision(best, upgrades)
 
 
 def read_limits(text: str) -> dict[str, float]:
-    """Limits as people write them: `flops_per_token=55M,peak_memory=10GiB`."""
+    """Parse limits such as `flops_per_token=55M,peak_memory=10GiB`."""
     limits: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, value = (piece.strip() for piece in part.partition("="))
@@ -89,12 +91,12 @@ def read_limits(text: str) -> dict[str, float]:
 
 
 def limits_in_words(limits: Mapping[str, float]) -> str:
-    """`FLOPs/token 55M and peak memory 10.0 GiB`."""
+    """Limits as text: `FLOPs/token 55M and peak memory 10.0 GiB`."""
     return " and ".join(f"{OBJECTIVES[name].title} {OBJECTIVES[name].format(limit)}" for name, limit in limits.items())
 
 
 def refuse_limits(trials: Iterable[TrialRecord], limits: Mapping[str, float]) -> UserError:
-    """Why nothing can be chosen: the least that each cost has to be."""
+    """The error where no trial is within the limits; it names the least value of each cost."""
     complete = [trial for trial in trials if trial.state == "complete"]
     if not complete:
         return UserError("under: no trial has reached the full budget yet, so there is none to choose from.")

@@ -1,21 +1,21 @@
-"""The search directory: all that is needed to resume, read or move a search.
+"""The search directory: everything that is needed to read, resume or move a search.
 
-search.yaml      the search as it was asked for, every default written out
-search.json      the directory's format, the search's identity, the code's version
-events.jsonl     everything that happened, one line each; never rewritten
-state.json       what a good part of those lines led to, for whoever reads them next
+search.yaml      the spec, with all defaults
+search.json      the directory's format, the search's id, the code's version
+events.jsonl     the log: one event a line, append-only
+state.json       a snapshot of the state, to save readers most of the log
 study.journal    Optuna's study
-knowledge.json   what an earlier search found out, where this one began with it
+knowledge.json   trials of an earlier search, after a warm start
 trials/7/        a trial's checkpoint while it runs, its model while it is on the front
-base/            the pretrained base, where the search made its own
-compiled/        kernels that trials on GPUs have compiled, for those after them
-front.*          the front as table and picture
-confirmed.*      the same of what further seeds say of it
-mlflow.json      what the tracker has delivered
-requests/        trials that somebody asked for, or wants ended
-stop             not empty while somebody asks the search to stop
-leaving/n1       not empty while trials are asked to leave the node n1
-lease/           which process runs the search, and that it is still there
+base/            pretrained copies of preset bases
+compiled/        compiled GPU kernels, for all trials
+front.*          the front as a table and a picture
+confirmed.*      the confirmed front, likewise
+mlflow.json      what MLflow has received
+requests/        requests to train or to end a trial
+stop             flag file: the search is to stop
+leaving/n1       flag file: trials are to leave the node n1
+lease/           the lease of the process that runs the search
 """
 
 from __future__ import annotations
@@ -41,24 +41,22 @@ from recur_tune.common.files import reading, whole_folder, write_text, writing
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.config.base_shape import is_preset
 from recur_tune.config.trial import TrialConfig
-from recur_tune.search.record import event_log as log
-from recur_tune.search.record import flag
-from recur_tune.search.record import lease as lock
-from recur_tune.search.record.following import Following
-from recur_tune.search.record.snapshot import save_snapshot
+from recur_tune.search.record import event_log, lease
+from recur_tune.search.record.flag_file import FlagFile
+from recur_tune.search.record.log_follower import LogFollower, save_snapshot
 from recur_tune.search.record.spec import SearchSpec, changes_between
-from recur_tune.search.record.state import Event, SearchState, in_todays_words
+from recur_tune.search.record.state import Event, SearchState, in_current_terms
 
 SNAPSHOT = "state.json"
-FORMAT = 2  # 1 has other words for some states, and is read and gone on with
-SPEC, IDENTITY, EVENTS, STUDY, KNOWLEDGE, STOP, LEAVING, LOCK, MODEL, COMPILED = (
+FORMAT = 2  # 1 has other names of some states; it is read, and can be resumed
+SPEC, IDENTITY, EVENTS, STUDY, WARM_START, STOP, LEAVING, LEASE, MODEL, COMPILED = (
     "search.yaml", "search.json", "events.jsonl", "study.journal", "knowledge.json", "stop", "leaving", "lease",
     "model", "compiled",
 )  # fmt: skip
 
 
 def results_folder(chosen: Path | None = None) -> Path:
-    """Where searches lie: as chosen, $RECUR_TUNE_RESULTS, or ./results."""
+    """The folder of all searches: as chosen, $RECUR_TUNE_RESULTS, or ./results."""
     folder = (chosen or Path(os.environ.get("RECUR_TUNE_RESULTS") or "results")).expanduser().absolute()
     if folder.exists() and not folder.is_dir():
         raise UserError(f"results: {folder} is a file; give the folder that holds the searches.")
@@ -66,7 +64,7 @@ def results_folder(chosen: Path | None = None) -> Path:
 
 
 def default_name(stem: str) -> str:
-    """What a search is called when nobody says: after its space, and when it began."""
+    """A search's default name: its space and the time."""
     return f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
@@ -77,8 +75,8 @@ class SearchDirectory:
     path: Path
 
     @classmethod
-    def create(cls, results: Path, name: str, spec: SearchSpec, knowledge: str = "") -> SearchDirectory:
-        """A new search, with what an earlier one found out; a name that is taken is refused."""
+    def create(cls, results: Path, name: str, spec: SearchSpec, warm_start: str = "") -> SearchDirectory:
+        """Make a new search, with the text of a warm start if there is one; a name that is taken is refused."""
         path = cls.check_free(results, name)
         identity = {"format": FORMAT, "id": uuid.uuid4().hex, "created": time.time(), "version": code_version()}
         with whole_folder(path) as partial:
@@ -86,13 +84,13 @@ class SearchDirectory:
             (partial / IDENTITY).write_text(json.dumps(identity, indent=2) + "\n")
             (partial / EVENTS).touch()
             (partial / "trials").mkdir()
-            if knowledge:
-                (partial / KNOWLEDGE).write_text(knowledge)
+            if warm_start:
+                (partial / WARM_START).write_text(warm_start)
         return cls(path)
 
     @staticmethod
     def check_free(results: Path, name: str) -> Path:
-        """Where a new search of that name would lie."""
+        """The path of a new search; a name that is taken is refused."""
         path = _path(results, name)
         if path.exists():
             raise UserError(
@@ -102,7 +100,7 @@ class SearchDirectory:
 
     @classmethod
     def open(cls, results: Path, name: str) -> SearchDirectory:
-        """A search that is there, and of a format that this version reads."""
+        """Open an existing search; a format of a later version is refused."""
         path = _path(results, name)
         if not (path / IDENTITY).exists():
             known = [found.name for found in searches_in(results)]
@@ -132,12 +130,12 @@ class SearchDirectory:
 
     @property
     def spec(self) -> SearchSpec:
-        """What was asked for."""
+        """The spec of the search."""
         file = self.path / SPEC
         return _parsed_spec(file, file.read_bytes() if file.is_file() else b"")
 
     def check_change(self, spec: SearchSpec) -> None:
-        """A search may go on with a larger budget or other resources; anything else would make it another search."""
+        """Refuse a change of anything but budget, resources and the like, which would make it another search."""
         for field, before, after in changes_between(self.spec, spec):
             raise UserError(
                 f"{field}: {self.name} was begun with {before!r} and cannot go on with {after!r}; "
@@ -145,24 +143,24 @@ class SearchDirectory:
             )
 
     def change_spec(self, spec: SearchSpec) -> None:
-        """Let the search go on as this one says; one that runs goes on as it is, and this is refused."""
+        """Change the spec for the next resume; refused while the search runs."""
         with self.lock():
             self.write_spec(spec)
 
     def write_spec(self, spec: SearchSpec) -> None:
-        """The same for who has the lock. The space stays as it was written, by which Optuna knows it."""
+        """The same for the holder of the lease. The space keeps its spelling, by which Optuna recognises it."""
         self.check_change(spec)
         write_text(self.path / SPEC, dump_spec(spec.model_copy(update={"space": self.spec.space})))
 
     def rename(self, name: str) -> SearchDirectory:
-        """The same search under another name, which has to be free."""
+        """Rename the search; a name that is taken is refused."""
         path = self.check_free(self.path.parent, name)
         with self.lock(), writing(path):
             self.path.rename(path)
         return SearchDirectory(path)
 
     def remove(self) -> None:
-        """Delete it: first out of sight under a name that nobody reads, so that nothing half-deleted is ever seen."""
+        """Delete the search; it is hidden first, so that no partly deleted search is ever seen."""
         hidden = self.path.with_name(f".removed-{self.path.name}-{uuid.uuid4().hex[:8]}")
         with self.lock(), writing(self.path):
             self.path.rename(hidden)
@@ -173,133 +171,133 @@ class SearchDirectory:
         return self.path / "trials" / str(number)
 
     def own_base(self, config: TrialConfig) -> Path:
-        """Where the search's own copy of a pretrained preset lies; with another tokenizer it is another model."""
+        """The path of the search's copy of a preset base; each tokenizer has its own."""
         tokenizer = "" if config.tokenizer is None else f"-{quote(config.tokenizer, safe='')}"
         return self.path / "base" / f"{config.base}{tokenizer}"
 
     def with_own_base(self, config: TrialConfig) -> TrialConfig:
-        """The trial on the search's own copy of its base, where there is one."""
+        """The trial with the search's copy of its base, where there is one."""
         own = self.own_base(config) if is_preset(config.base) else None
         return config.model_copy(update={"base": str(own)}) if own and own.is_dir() else config
 
     def events(self, offset: int = 0) -> Iterator[tuple[Event, int]]:
-        """The log's whole lines from a byte offset on, each with the offset after it; a line being written waits."""
-        for event, after in log.read_from(self.path / EVENTS, offset):
-            yield in_todays_words(event), after
+        """The events from a byte offset of the log on, each with the offset after it."""
+        for event, after in event_log.read_from(self.path / EVENTS, offset):
+            yield in_current_terms(event), after
 
-    def follow(self, until: int | None = None) -> Following:
-        """What the log leads to, there or at some offset before, and then what it leads to later."""
-        return Following(self.path / EVENTS, self.path / SNAPSHOT, until)
+    def follow(self, until: int | None = None) -> LogFollower:
+        """A follower of the log, with the state at its end or at the offset `until`."""
+        return LogFollower(self.path / EVENTS, self.path / SNAPSHOT, until)
 
     def state(self) -> SearchState:
-        """What the log leads to."""
+        """The state at the end of the log."""
         return self.follow().state
 
     def record(self, kind: str, **fields: Any) -> Event:
-        """Write a line to the log; only the process that holds the lock does."""
-        lock.check(self.path / LOCK)
+        """Append an event to the log; only the holder of the lease does."""
+        lease.check(self.path / LEASE)
         event: Event = {"time": round(time.time(), 3), "kind": kind, **fields}
-        log.append(self.path / EVENTS, event)
+        event_log.append(self.path / EVENTS, event)
         return event
 
     def open_log(self) -> SearchLog:
-        """The log for whoever runs the search: to write to, with the state at hand."""
+        """The log for the driver: to append to, with the state."""
         return SearchLog(self, self.state())
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the only one who runs this search."""
+        """Hold the lease of the search; refused where another process runs it."""
         try:
-            with lock.held(self.path / LOCK):
+            with lease.held(self.path / LEASE):
                 for file in (EVENTS, STUDY):
-                    log.drop_half_a_line(self.path / file)
+                    event_log.drop_half_a_line(self.path / file)
                 self.withdraw_stop()
                 yield
-        except lock.Held:
+        except lease.AlreadyHeld:
             raise self._running_already() from None
 
     @property
     def is_running(self) -> bool:
-        """Whether a process runs it; who can read the search may ask."""
-        return lock.is_held(self.path / LOCK)
+        """Whether a process runs the search."""
+        return lease.is_held(self.path / LEASE)
 
-    def release_for_the_dead(self) -> None:
-        """Let others go on with a search whose process was killed on this machine, without waiting for its lease."""
-        lock.release_for_the_dead(self.path / LOCK)
+    def release_dead_lease(self) -> None:
+        """End the lease of a process that was killed on this machine, so that others need not wait for its term."""
+        lease.release_dead_lease(self.path / LEASE)
 
     def check_idle(self) -> None:
-        """Refuse to run what runs."""
+        """Refuse a search that runs."""
         if self.is_running:
             raise self._running_already()
 
     def _running_already(self) -> UserError:
-        elsewhere = f" {words}" if (words := lock.holder_words(self.path / LOCK)) else ""
+        elsewhere = f" {words}" if (words := lease.describe_holder(self.path / LEASE)) else ""
         return UserError(
             f"name: {self.name} is running already{elsewhere}; `recur-tune status {self.name}` shows it, "
             f"`recur-tune stop {self.name}` ends it."
         )
 
     def request_stop(self) -> None:
-        """Ask whoever runs the search, on whatever machine, to stop: trials look for this file."""
+        """Ask the search to stop, from any machine: trials look for this file."""
         with writing(self.path / STOP):
-            flag.put_up(self.path / STOP)
+            FlagFile(self.path / STOP).set()
 
     def withdraw_stop(self) -> None:
-        """Forget an earlier request."""
+        """Withdraw an earlier request to stop."""
         with writing(self.path / STOP):
-            flag.lower(self.path / STOP)
+            FlagFile(self.path / STOP).clear()
 
     @property
     def stop_requested(self) -> bool:
-        """Whether somebody asked."""
-        return flag.is_up(self.path / STOP)
+        """Whether the search is asked to stop."""
+        return FlagFile(self.path / STOP).is_set()
 
     def ask_to_leave(self, node: str) -> None:
-        """Let the trials on a node save themselves and go elsewhere."""
+        """Ask the trials on a node to save checkpoints and move to another."""
         (self.path / LEAVING).mkdir(exist_ok=True)
-        flag.put_up(self.path / LEAVING / node)
+        FlagFile(self.path / LEAVING / node).set()
 
     def welcome(self, node: str) -> None:
-        """The node is here to stay."""
+        """Withdraw that: the node stays."""
         (self.path / LEAVING).mkdir(exist_ok=True)
-        flag.lower(self.path / LEAVING / node)
+        FlagFile(self.path / LEAVING / node).clear()
 
 
 @dataclass
 class SearchLog:
-    """A log being written and the state that it leads to, never apart."""
+    """A log that is written, and its state; both always agree."""
 
     directory: SearchDirectory
     state: SearchState
-    next_snapshot: int = 0  # when the log has so many bytes
+    next_snapshot: int = 0  # once the log has so many bytes
 
     def record(self, kind: str, **fields: Any) -> None:
-        """Write a line, then act on it; now and then keep what all of them have led to."""
+        """Append an event and apply it; save a snapshot now and then."""
         self.state.apply(self.directory.record(kind, **fields))
         size = (self.directory.path / EVENTS).stat().st_size
         if size >= self.next_snapshot:
             self._keep(size)
 
     def _keep(self, size: int) -> None:
-        """Readers have at most a fortieth of the log to read; all snapshots together cost a line the same, however
-        long the log is, since the next one comes the later the longer it is."""
+        """Save a snapshot after each fortieth of the log. So a reader reads at most a fortieth, and the cost per line
+        stays constant as the log grows."""
         if size >= _LEAST_UNREAD:
-            with suppress(StorageFault):  # it is a help, and the next one may fit
+            with suppress(StorageFault):  # it only saves time, and the next one may fit
                 save_snapshot(self.directory.path / SNAPSHOT, self.directory.path / EVENTS, self.state, size)
         self.next_snapshot = size + max(_LEAST_UNREAD, size // 40)
 
 
-_LEAST_UNREAD = 1 << 20  # bytes that are read in no time
+_LEAST_UNREAD = 1 << 20  # bytes, which are read at once
 
 
 @lru_cache(maxsize=8)
 def _parsed_spec(file: Path, text: bytes) -> SearchSpec:
-    """A spec is checked at thousands of corners of its space: once for the same text."""
+    """The spec of a text, cached: it is checked at thousands of corners of its space."""
     return parse(SearchSpec, read_yaml(file))
 
 
 def searches_in(results: Path) -> list[SearchDirectory]:
-    """Every search in a folder, the oldest first."""
+    """All searches in a folder, the oldest first."""
     found = [SearchDirectory(path.parent) for path in results.glob(f"[!.]*/{IDENTITY}")]
     return sorted(found, key=_created)
 
@@ -307,18 +305,18 @@ def searches_in(results: Path) -> list[SearchDirectory]:
 def _created(directory: SearchDirectory) -> float:
     try:
         return directory.identity["created"]
-    except (UserError, KeyError):  # damaged, or of a later version: still there
+    except (UserError, KeyError):  # damaged, or of a later version; still listed
         return 0.0
 
 
 def dump_spec(spec: SearchSpec) -> str:
-    """A search as YAML, its space as it was written."""
+    """A spec as YAML, with the space's own spelling."""
     fields = spec.model_dump(mode="json", exclude_none=True) | {"space": _plain(spec.space)}
     return yaml.safe_dump(fields, sort_keys=False)
 
 
 def _plain(value: Any) -> Any:
-    """YAML has no tuples; keys stay numbers, which JSON's would not."""
+    """A value without tuples, which YAML lacks; keys stay numbers, which JSON would change."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
@@ -330,7 +328,7 @@ def code_version() -> str:
 
     try:
         return version("recur-tune")
-    except PackageNotFoundError:  # run from its source, as where nothing can be installed
+    except PackageNotFoundError:  # run from its source
         return "source"
 
 

@@ -1,4 +1,4 @@
-"""A log of one JSON object a line: written at its end, never rewritten, and read while it is written."""
+"""An append-only log with one JSON object a line, which may be read while it is written."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from recur_tune.common.files import append_line, reading
 
 
 def append(file: Path, event: dict[str, Any]) -> None:
-    """Write a line."""
+    """Append an event."""
     append_line(file, json.dumps(event))
 
 
 def read_from(file: Path, offset: int) -> Iterator[tuple[dict[str, Any], int]]:
-    """The whole lines from a byte offset on, each with the offset after it; a line being written waits."""
+    """The complete lines from a byte offset on, each with the offset after it."""
     with reading(file), file.open("rb") as lines:
         lines.seek(offset)
         for line in lines:
@@ -28,12 +28,12 @@ def read_from(file: Path, offset: int) -> Iterator[tuple[dict[str, Any], int]]:
 
 
 def drop_half_a_line(file: Path) -> None:
-    """A process that was killed while it wrote leaves a line without its end; the next line must not join it."""
+    """Remove an incomplete last line, which a process leaves that is killed while it writes."""
     if not file.exists():
         return
     with file.open("rb+") as lines:
         size = end = lines.seek(0, os.SEEK_END)
-        while end > 0:  # from behind: the log may be long, a line is not
+        while end > 0:  # backwards from the end: a log may be long, a line is not
             start = max(0, end - _BLOCK)
             lines.seek(start)
             place = lines.read(end - start).rfind(b"\n")

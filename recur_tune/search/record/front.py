@@ -1,4 +1,4 @@
-"""The front: trials at full budget that no other beats in every objective, and the volume that they dominate."""
+"""The Pareto front: the complete trials that no other dominates, and their hypervolume."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from recur_tune.search.record.state import SearchState, TrialRecord
 
 
 def front(trials: Iterable[TrialRecord], objectives: Sequence[str]) -> list[TrialRecord]:
-    """The non-dominated trials among those at full budget, best quality first; equal trials are all on it."""
+    """The non-dominated complete trials, best quality first; of equal trials all are on it."""
     complete = [t for t in trials if t.state == "complete" and _finite(t, objectives)]
     if not complete:
         return []
@@ -24,14 +24,14 @@ def front(trials: Iterable[TrialRecord], objectives: Sequence[str]) -> list[Tria
 
 
 def non_dominated(values: np.ndarray) -> np.ndarray:
-    """Which rows no other row beats; of equal rows either all are or none is."""
+    """Which rows no other row dominates; equal rows do not dominate each other."""
     return np.asarray(moocore.is_nondominated(values, keep_weakly=True), dtype=bool)
 
 
 def hypervolume(values: np.ndarray, reference: Sequence[float]) -> float:
-    """The share of the box between nought and the reference point that the rows dominate: 0 to 1, more is better.
+    """The share of the box from 0 to the reference point that the rows dominate: 0 to 1, more is better.
 
-    Everything is measured in units of the reference point, so that bytes do not drown perplexity.
+    Objectives are divided by the reference point, so that their units do not matter.
     """
     scaled = np.asarray(values, dtype=float).reshape(-1, len(reference)) / np.asarray(reference, dtype=float)
     inside = scaled[(scaled < 1).all(axis=1)]
@@ -39,13 +39,13 @@ def hypervolume(values: np.ndarray, reference: Sequence[float]) -> float:
 
 
 class GrowingFront:
-    """The hypervolume of a front that trials join one by one, against one reference."""
+    """The hypervolume of a front to which trials are added one by one."""
 
     def __init__(self, reference: Sequence[float]) -> None:
         self.reference, self.best, self.hypervolume = reference, np.empty((0, len(reference))), 0.0
 
     def add(self, values: Sequence[float] | None) -> float:
-        """The hypervolume with one more; in a long search most newcomers are beaten, and leave everything as it was."""
+        """Add a trial; gives the hypervolume. It is computed only where the trial is not dominated, which is rare."""
         newcomer = np.array(values or [np.nan], dtype=float)
         if np.isfinite(newcomer).all() and not (self.best <= newcomer).all(axis=1).any():
             self.best = np.vstack([self.best[~(newcomer <= self.best).all(axis=1)], newcomer])
@@ -54,7 +54,7 @@ class GrowingFront:
 
 
 def search_hypervolume(state: SearchState, objectives: Sequence[str]) -> float | None:
-    """The hypervolume of a search's front, None until its reference point is known."""
+    """The hypervolume of a search's front; None before its reference point is known."""
     if any(objective not in state.reference for objective in objectives):
         return None
     best = front(state.trials.values(), objectives)
@@ -74,12 +74,12 @@ def _finite(trial: TrialRecord, objectives: Sequence[str]) -> bool:
 
 
 def front_rows(state: SearchState, objectives: Sequence[str]) -> list[dict[str, Any]]:
-    """The front as a table, best quality first: which trial, what it was, how far it went and what it reached."""
+    """The front as rows for a table, best quality first."""
     return [trial_row(trial, objectives) for trial in front(state.trials.values(), objectives)]
 
 
 def trial_row(trial: TrialRecord, objectives: Sequence[str]) -> dict[str, Any]:
-    """A trial as plain values."""
+    """A trial as a row: its name, parameters, tokens and objectives."""
     return {
         "trial": trial.name,
         "number": trial.number,

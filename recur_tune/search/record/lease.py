@@ -1,15 +1,15 @@
-"""The lock of a search: a lease that one process holds and renews, true on NFS and Lustre too.
+"""A lease on a search: one process holds and renews it. It works on NFS and Lustre too.
 
-There the kernel's own locks may be missing, each node's own, or left behind by the dead, and a lookup may come from a
-cache. So nothing here depends on them:
+There file locks may be missing, be valid on one node only, or outlive their process, and a lookup may come from a
+cache. So a lease is made of plain files:
 
-lease/7          the seventh lease: who holds it, written anew every few seconds, and at its end how it ended
-lease/current    the number of the latest
+lease/7          the seventh lease: its holder, rewritten at every heartbeat, and at last how it ended
+lease/current    the number of the latest lease
 
-Who makes the next file has the lock: of all who try, on whatever machine, the server lets one. A lease is taken over
-when its holder is known to be gone, or when it has run out and a while of watching shows that nobody renews it. Files
-are written in place and opened for every look, which is when a client asks the server. A holder that comes back after
-its time, from a machine that slept, finds its successor there and writes no more.
+The process that creates the next file holds the lease: the server lets one of all contenders create it. A lease is
+taken over when its holder is known to be dead, or when its term has passed and no heartbeat is seen for a while. Files
+are written in place and opened for every read, since opening asks the server. A holder that returns after its term,
+from a machine that slept, finds its successor and writes no more.
 """
 
 from __future__ import annotations
@@ -25,50 +25,50 @@ from pathlib import Path
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import writing
-from recur_tune.search.record.lease_holder import Holder
+from recur_tune.search.record.process_identity import ProcessIdentity
 
-BEAT = 10.0  # seconds between two renewals
-TERM = 60.0  # a lease that is older has run out
-WATCH = 25.0  # and is watched for so long by who takes it over: the clocks of two machines differ
+HEARTBEAT = 10.0  # seconds between two renewals of a lease
+TERM = 60.0  # seconds after which a lease that was not renewed has expired
+WATCH = 25.0  # seconds for which an expired lease is watched before it is taken over, since clocks differ
 
 _CURRENT = "current"
-_END = 1024  # bytes: where a lease's file says how it ended; the holder writes before it, others behind
-_held: dict[Path, Lease] = {}  # by this process
+_END = 1024  # byte offset at which a lease's file says how it ended; the holder writes before it
+_leases: dict[Path, Lease] = {}  # that this process holds
 
 
-class Held(Exception):
-    """Another process has the lock."""
+class AlreadyHeld(Exception):
+    """Another process holds the lease."""
 
 
 class Lost(UserError):
-    """This process had the lock, and another has taken it over."""
+    """This process held the lease, and another has taken it over."""
 
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold the lock, or raise where somebody else does."""
+    """Hold the lease; raises AlreadyHeld where another process does."""
     with writing(folder):
         folder.mkdir(exist_ok=True)
-        lease = _take(folder)
+        lease = _acquire(folder)
     key = folder.absolute()
-    _held[key] = lease
+    _leases[key] = lease
     try:
         yield
     finally:
-        del _held[key]
+        del _leases[key]
         lease.release()
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a process holds the lock, as far as can be known without waiting; whoever can read it may ask."""
-    return holder_words(folder) is not None
+    """Whether a process holds the lease, as far as is known without waiting."""
+    return describe_holder(folder) is not None
 
 
-def holder_words(folder: Path) -> str | None:
-    """Who holds the lock, empty for a process of this machine; None where nobody does."""
+def describe_holder(folder: Path) -> str | None:
+    """The holder in words, empty for a process of this machine; None where the lease is free."""
     number = _latest(folder)
-    while (seen := _look(folder, number)) and not seen.is_alive() and _look(folder, number + 1):
-        number += 1  # `current` may be a moment old
+    while (seen := _read(folder, number)) and not seen.is_alive() and _read(folder, number + 1):
+        number += 1  # `current` may be outdated
     if seen is None or not seen.is_alive():
         return None
     here = seen.holder is not None and seen.holder.is_alive()
@@ -76,26 +76,26 @@ def holder_words(folder: Path) -> str | None:
 
 
 def check(folder: Path) -> None:
-    """Refuse to go on where this process held the lock and has lost it; whoever never held it may go on."""
-    lease = _held.get(folder.absolute())
+    """Raise Lost where this process held the lease and lost it; a process that never held it may continue."""
+    lease = _leases.get(folder.absolute())
     if lease is not None:
         lease.check()
 
 
-def release_for_the_dead(folder: Path) -> None:
-    """End the lease of a process that was killed: who knows it to be gone says so to those who cannot tell."""
+def release_dead_lease(folder: Path) -> None:
+    """End the lease of a process that was killed on this machine, for machines that cannot know."""
     number = _latest(folder)
-    seen = _look(folder, number)
+    seen = _read(folder, number)
     if seen is not None and not seen.ended and seen.holder is not None and seen.holder.is_alive() is False:
-        with suppress(OSError):  # it runs out by itself
+        with suppress(OSError):  # it expires by itself
             _end(str(folder / str(number)), b"dead")
 
 
 @dataclass(frozen=True)
-class _Seen:
-    """A lease as it lies there."""
+class _LeaseFile:
+    """The file of a lease as it was read."""
 
-    holder: Holder | None  # None of one that is being made, or whose maker died over it
+    holder: ProcessIdentity | None  # None where the file is still empty
     content: bytes
     age: float  # seconds by this machine's clock
 
@@ -104,7 +104,7 @@ class _Seen:
         return len(self.content) > _END
 
     def is_alive(self) -> bool:
-        """Whether it holds, as far as can be known without waiting."""
+        """Whether the lease is valid, as far as is known without waiting."""
         if self.ended:
             return False
         known = self.holder.is_alive() if self.holder else None
@@ -112,11 +112,11 @@ class _Seen:
 
 
 class Lease:
-    """A lease of this process, renewed by a thread until it is released or lost."""
+    """A lease of this process, which a thread renews until it is released or lost."""
 
     def __init__(self, folder: Path, number: int) -> None:
         self.number = number
-        self._folder = os.open(folder, os.O_RDONLY)  # the same folder after it was renamed
+        self._folder = os.open(folder, os.O_RDONLY)  # stays valid when the folder is renamed
         self._renewed = _clock()
         self._lost, self._over = False, threading.Event()
         self._turn = threading.Lock()
@@ -129,35 +129,36 @@ class Lease:
         self._thread.start()
 
     def renew(self) -> None:
-        """Say that the holder is there, unless another has taken over."""
+        """Write a heartbeat, unless another process has taken over."""
         with self._turn:
             if self._lost:
                 return
             try:
                 file = os.open(str(self.number), os.O_RDWR, dir_fd=self._folder)
-            except FileNotFoundError:  # cleared away by a successor of our successor
+            except FileNotFoundError:  # removed by a later holder
                 self._lost = True
                 return
             try:
                 self._lost = os.fstat(file).st_size > _END or str(self.number + 1) in os.listdir(self._folder)
                 if not self._lost:
-                    said = json.dumps({"time": time.time(), "holder": asdict(Holder.current())})
+                    said = json.dumps({"time": time.time(), "holder": asdict(ProcessIdentity.current())})
                     os.pwrite(file, said.encode().ljust(_END), 0)
                     self._renewed = _clock()
             finally:
                 os.close(file)
 
     def check(self) -> None:
-        """Whoever is about to write asks for a successor: SLURM may bring a search back while its network is cut."""
-        with suppress(OSError):  # storage that cannot be reached: what is to be written will say so
+        """Raise Lost where there is a successor. Checked before each write: SLURM may requeue a search that lost its
+        network."""
+        with suppress(OSError):  # storage that fails here fails at the write too, which reports it
             if _clock() - self._renewed > TERM / 2:
                 self.renew()
             self._lost |= self._has_successor()
         if self._lost:
-            raise Lost("name: another process goes on with this search, which took this one for gone; this one ends.")
+            raise Lost("name: another process has taken over this search; this one ends.")
 
     def _has_successor(self) -> bool:
-        """By opening it, which asks the server."""
+        """Look for the next lease by opening it, which asks the server."""
         try:
             os.close(os.open(str(self.number + 1), os.O_RDONLY, dir_fd=self._folder))
         except FileNotFoundError:
@@ -167,38 +168,38 @@ class Lease:
         return True
 
     def release(self) -> None:
-        """Give it back."""
+        """End the lease."""
         self._over.set()
         self._thread.join()
-        with suppress(OSError):  # it runs out by itself
+        with suppress(OSError):  # it expires by itself
             if not self._lost:
                 _end(str(self.number), b"released", self._folder)
         os.close(self._folder)
 
     def _renew_until_over(self) -> None:
-        while not self._over.wait(BEAT) and not self._lost:
+        while not self._over.wait(HEARTBEAT) and not self._lost:
             with suppress(OSError):
                 self.renew()
 
 
-def _take(folder: Path) -> Lease:
+def _acquire(folder: Path) -> Lease:
     number = _latest(folder)
     while True:
-        seen = _look(folder, number)
+        seen = _read(folder, number)
         if seen is not None and not _is_over(folder, number, seen):
-            raise Held
+            raise AlreadyHeld
         try:
             os.close(os.open(folder / str(number + 1), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
-        except FileExistsError:  # somebody was quicker
+        except FileExistsError:  # another process was quicker
             number += 1
             continue
         try:
             lease = Lease(folder, number + 1)
-        except OSError:  # a full disk has room for a name, and none for what is to stand there
+        except OSError:  # a full disk takes a file name, but no content
             with suppress(OSError):
                 (folder / str(number + 1)).unlink()
             raise
-        if (later := _latest(folder)) > lease.number:  # we were away for so long that ours had come and gone
+        if (later := _latest(folder)) > lease.number:  # this process was stopped for so long that its lease is over
             lease.release()
             number = later
             continue
@@ -207,7 +208,7 @@ def _take(folder: Path) -> Lease:
         except OSError:
             lease.release()
             raise
-        with suppress(OSError):  # another user's, who finds ours in the folder
+        with suppress(OSError):  # another user's file; that user finds ours
             _end(str(folder / str(number)), b"taken over")
         for old in _numbers(folder):
             if old < number:
@@ -220,8 +221,8 @@ def _write_current(folder: Path, number: int) -> None:
         current.write(f"{number:<20}".encode())
 
 
-def _is_over(folder: Path, number: int, seen: _Seen) -> bool:
-    """Whether a lease may be taken over; where only time can tell, it is watched for a while."""
+def _is_over(folder: Path, number: int, seen: _LeaseFile) -> bool:
+    """Whether a lease may be taken over; an expired one is watched for heartbeats first."""
     if seen.is_alive():
         return False
     if seen.ended or (seen.holder and seen.holder.is_alive() is False):
@@ -229,7 +230,7 @@ def _is_over(folder: Path, number: int, seen: _Seen) -> bool:
     deadline = _clock() + WATCH
     while _clock() < deadline:
         time.sleep(WATCH / 25)
-        now = _look(folder, number)
+        now = _read(folder, number)
         if now is None or now.ended:
             return True
         if now.content != seen.content:
@@ -237,7 +238,7 @@ def _is_over(folder: Path, number: int, seen: _Seen) -> bool:
     return True
 
 
-def _look(folder: Path, number: int) -> _Seen | None:
+def _read(folder: Path, number: int) -> _LeaseFile | None:
     try:
         with (folder / str(number)).open("rb") as file:
             content, changed = file.read(2 * _END), os.fstat(file.fileno()).st_mtime
@@ -246,14 +247,14 @@ def _look(folder: Path, number: int) -> _Seen | None:
     now = time.time()
     try:
         said = json.loads(content[:_END])
-        # The holder's clock or the server's may be wrong; that both are is for those who take over to see.
-        return _Seen(Holder(**said["holder"]), content, min(abs(now - said["time"]), abs(now - changed)))
+        # The holder's clock or the server's may be wrong; where both are, watching the lease shows it.
+        return _LeaseFile(ProcessIdentity(**said["holder"]), content, min(abs(now - said["time"]), abs(now - changed)))
     except (ValueError, KeyError, TypeError):
-        return _Seen(None, content, abs(now - changed))
+        return _LeaseFile(None, content, abs(now - changed))
 
 
 def _latest(folder: Path) -> int:
-    """The number of the latest lease, as far as is known; a list of files may be old, but never too new."""
+    """The number of the latest lease that is known; a cached list of files may be too old, but never too new."""
     try:
         current = int((folder / _CURRENT).read_bytes())
     except (FileNotFoundError, ValueError):
@@ -277,5 +278,5 @@ def _end(lease: str, how: bytes, folder: int | None = None) -> None:
 
 
 def _clock() -> float:
-    """Seconds that go on while a machine sleeps, where the system counts those."""
+    """A monotonic clock that includes sleep where the system has one."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()

@@ -1,4 +1,4 @@
-"""Objectives of a search: qualities that training measures, and costs that are known before it starts."""
+"""Objectives of a search: qualities, which training measures, and costs, which are known before it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from recur_tune.tasks.registry import TASKS
 
 @dataclass(frozen=True)
 class Objective:
-    """One number of a trial, the smaller the better; a validation's metrics, or its costs, have it under its name."""
+    """A number of a trial that is minimised; it stands under its name in a validation's metrics or in the costs."""
 
     name: str
     title: str  # for tables and axes
@@ -22,7 +22,7 @@ class Objective:
 
     @property
     def format(self) -> Callable[[float], str]:
-        """A value as people read it."""
+        """Format a value for people."""
         return self.unit.format
 
 
@@ -40,4 +40,4 @@ OBJECTIVES: dict[str, Objective] = {
     )
 }
 COSTS = {name: objective for name, objective in OBJECTIVES.items() if objective.kind == "cost"}
-SAME_COST = 0.05  # costs that differ by less count as one
+SAME_COST = 0.05  # relative difference below which two costs count as equal

@@ -1,4 +1,4 @@
-"""How far a search is and how long it will go on."""
+"""Progress of a search: the share of its budget that is spent, and the time that is left."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import NamedTuple
 from recur_tune.search.record.spec import Budget
 from recur_tune.search.record.state import SearchState
 
-_TELLING = 3  # trials; the first ones waited for the cluster, and say little about the others
+_LEAST_TRIALS = 3  # before a forecast: the first trials waited for the cluster
 
 
 def ended_trials(state: SearchState) -> int:
-    """Trials that took a place in the budget and will not go on."""
+    """Ended trials that count against the budget."""
     return sum(1 for _ in state.in_state("complete", "pruned", "failed"))
 
 
 def share_done(state: SearchState, budget: Budget) -> float:
-    """How much of the budget is spent, by whatever ends the search first: 0 to 1."""
+    """The share of the budget that is spent, 0 to 1; of two limits the one that is nearer."""
     shares = []
     if budget.trials is not None:
         shares.append(ended_trials(state) / budget.trials)
@@ -26,33 +26,33 @@ def share_done(state: SearchState, budget: Budget) -> float:
 
 
 class Forecast(NamedTuple):
-    """Trials that will end, and the most hypervolume that they are expected to add."""
+    """Trials that will end, and an upper bound of their expected hypervolume gain."""
 
     trials: float
     hypervolume: float
 
 
 def next_hour(state: SearchState) -> Forecast | None:
-    """At the pace so far, each as much as the trial that was chosen last, since the best is chosen first; None where
-    that is not known."""
+    """A forecast at the pace so far, with the expected gain of the last chosen trial for each, since gains decrease.
+    None before enough is known."""
     ended = ended_trials(state)
     gains = expected_gains(state)
-    if ended < _TELLING or not gains or not state.active_seconds:
+    if ended < _LEAST_TRIALS or not gains or not state.active_seconds:
         return None
     trials = 3600 * ended / state.active_seconds
     return Forecast(trials, trials * gains[-1])
 
 
 def expected_gains(state: SearchState) -> list[float]:
-    """What trials were expected to add when they were chosen, in their order; not of those that no model chose."""
+    """The expected gains of trials that the model chose, in their order."""
     return [trial.gain for trial in state.trials.values() if trial.gain is not None]
 
 
 def seconds_left(state: SearchState, budget: Budget) -> float | None:
-    """What its budget of time leaves, or what the trials so far took on average; None while nothing is known."""
+    """The seconds left by the time budget, or by the trials' mean duration; None before either is known."""
     limits, ended = [], ended_trials(state)
     if budget.wall_clock is not None:
         limits.append(budget.wall_clock - state.active_seconds)
-    if budget.trials is not None and ended >= _TELLING:
+    if budget.trials is not None and ended >= _LEAST_TRIALS:
         limits.append((budget.trials - ended) * state.active_seconds / ended)
     return max(0.0, min(limits)) if limits else None

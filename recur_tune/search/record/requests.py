@@ -1,7 +1,7 @@
-"""Requests to whoever runs a search: a trial of one's own, one trial less.
+"""Requests to the driver of a search: to train a given trial, or to end one.
 
-They are files in the search directory, as the request to stop is: who asks may sit at another machine. What nobody has
-taken yet waits there, also for a search that goes on tomorrow.
+They are files in the search directory, since they may come from another machine. They wait there until a driver takes
+them, also for a search that is resumed later.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ REQUESTS = "requests"
 
 
 def ask_for_trial(directory: SearchDirectory, point: dict[str, Any]) -> None:
-    """Ask that this trial, in the sampler's own names, be trained next."""
+    """Request that this point, in the sampler's own names, is trained next."""
     _ask(directory, "add", point)
 
 
 def ask_to_end(directory: SearchDirectory, trial: int) -> None:
-    """Ask that a trial end where it is."""
+    """Request that a trial ends now."""
     _ask(directory, "end", trial)
 
 
 def take_trials(directory: SearchDirectory) -> Iterator[dict[str, Any]]:
-    """The trials that were asked for, the earliest first; each is gone once it was given out."""
+    """The requested trials, the earliest first; each request is removed after it was acted on."""
     return _take(directory, "add")
 
 
 def take_ends(directory: SearchDirectory) -> Iterator[int]:
-    """The trials that shall end, likewise."""
+    """The trials that are requested to end, likewise."""
     return _take(directory, "end")
 
 
 def trials_wait(directory: SearchDirectory) -> bool:
-    """Whether somebody asked for a trial that nobody has taken on."""
+    """Whether a requested trial waits."""
     return any(_files(directory, "add"))
 
 
 def end_by_hand(log: SearchLog, number: int) -> None:
-    """Write down that a trial ends because somebody says so."""
+    """Log that a trial is ended on request."""
     tokens = log.state.record(number).tokens
     log.record("end", trial=number, state="pruned", reason=f"ended by hand after {tokens} tokens")
 
@@ -61,7 +61,7 @@ def _take(directory: SearchDirectory, kind: str) -> Iterator[Any]:
     for file in _files(directory, kind):
         what = json.loads(file.read_text())
         yield what
-        file.unlink()  # after whoever took it has written down that it did
+        file.unlink()  # after its taker has acted on it
 
 
 def _files(directory: SearchDirectory, kind: str) -> list[Path]:

@@ -1,10 +1,10 @@
-"""The space of a search: a trial's fields, each fixed, a choice, a range, or a choice with parameters of its own.
+"""The search space: a trial's fields, each fixed, a choice, a range, or a choice with conditional parameters.
 
 window: 300                                  fixed
 window: [200, 300, 400]                      a choice
 learning_rate: {from: 1e-5, to: 1e-3, log: true}
 overlap: {from: 0, to: 0.5, step: 0.1, of: window}    a share of another field, rounded down
-recurrence:                                  a choice; what stands below a value exists only with it
+recurrence:                                  a choice; parameters below a value exist only with it
   none:
   pooled:
     l_ins: [1, 2, 4]
@@ -31,28 +31,28 @@ from recur_tune.recurrences.registry import canonical
 if TYPE_CHECKING:
     import optuna
 
-_MOST_CORNERS = 20_000  # a space with more has most of them checked only when they are drawn
-RECURRENCE = "recurrence"  # the one field whose values may have other names
+_MOST_CORNERS = 20_000  # to check in advance; a space may have more
+RECURRENCE = "recurrence"  # the field whose values may have deprecated names
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of a few values; below each, the parameters that only exist with it."""
+    """One of several values; `below` has the conditional parameters of each."""
 
     values: tuple[Any, ...]
     below: Mapping[Any, Mapping[str, Parameter]]
-    written: str = field(default="", compare=False)  # its field's old name, where the space says that
+    written: str = field(default="", compare=False)  # the field's deprecated name, where the space uses it
 
     def draw(self, name: str, trial: optuna.Trial) -> Any:
-        """Let the sampler choose."""
+        """Let Optuna's sampler choose."""
         return trial.suggest_categorical(name, list(self.values))
 
     def random(self, rng: np.random.Generator) -> Any:
-        """Any of them, each as probable."""
+        """A value, uniformly."""
         return self.values[rng.integers(len(self.values))]
 
     def closest(self, wanted: Any) -> Any:
-        """The value nearest to the wanted one; among words, that word or the first."""
+        """The nearest value; among words the wanted one, or the first."""
         if wanted in self.values:
             return wanted
         numbers = [value for value in self.values if isinstance(value, int | float)]
@@ -61,7 +61,7 @@ class Choice:
         return self.values[0]
 
     def extremes(self) -> tuple[Any, ...]:
-        """The smallest and the largest; of words, which have no order, every one."""
+        """The smallest and the largest value; all of them where they are words."""
         if all(isinstance(value, int | float) for value in self.values) and not self.below:
             return min(self.values), max(self.values)
         return self.values
@@ -69,25 +69,25 @@ class Choice:
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers from low to high, ends included."""
+    """Numbers from low to high, both included."""
 
     low: float
     high: float
     log: bool = False
     step: float | None = None
     of: str | None = None  # then the number is a share of that field
-    written: str = field(default="", compare=False)  # its field's old name, where the space says that
+    written: str = field(default="", compare=False)  # the field's deprecated name, where the space uses it
 
     def draw(self, name: str, trial: optuna.Trial) -> float:
-        """Let the sampler choose."""
+        """Let Optuna's sampler choose."""
         if isinstance(self.low, int) and isinstance(self.high, int):
             return trial.suggest_int(name, self.low, self.high, step=int(self.step or 1), log=self.log)
         return trial.suggest_float(name, self.low, self.high, step=self.step, log=self.log)
 
     def random(self, rng: np.random.Generator) -> float:
-        """Any number of the range, on its scale."""
+        """A number, uniformly on the range's scale."""
         whole = isinstance(self.low, int) and isinstance(self.high, int)
-        if self.log:  # a whole number stands for all that are rounded to it
+        if self.log:  # an integer stands for all numbers that round to it
             less, more = (self.low - 0.5, self.high + 0.5) if whole else (self.low, self.high)
             number = math.exp(rng.uniform(math.log(less), math.log(more)))
             return min(max(round(number) if whole else number, self.low), self.high)
@@ -97,9 +97,9 @@ class Range:
         return rng.uniform(self.low, self.high)
 
     def closest(self, wanted: Any) -> float:
-        """The number in the range nearest to the wanted one."""
+        """The nearest number of the range."""
         if not isinstance(wanted, int | float):
-            return self.low  # 'all' layers, say, have no place among numbers
+            return self.low  # such as 'all' layers
         value = min(max(wanted, self.low), self.high)
         whole = isinstance(self.low, int) and isinstance(self.high, int)
         if step := self.step or (1 if whole else None):
@@ -113,7 +113,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Fixed:
-    """A value that comes with a choice above it; the sampler has no say."""
+    """A fixed value below a choice."""
 
     value: Any
 
@@ -139,21 +139,21 @@ Parameter = Choice | Range | Fixed
 
 @dataclass(frozen=True)
 class Space:
-    """Fixed fields, and parameters for the sampler to decide."""
+    """Fixed fields, and parameters that the sampler chooses."""
 
     fixed: Mapping[str, Any]
     parameters: Mapping[str, Parameter]
 
     def draw(self, trial: optuna.Trial) -> dict[str, Any]:
-        """Let Optuna's trial decide every parameter that exists; the result is in a trial's fields."""
+        """Let Optuna choose every parameter that exists; gives a trial's fields."""
         drawn = self._walk(lambda name, parameter: parameter.draw(self.label(name, parameter), trial))
         return self._in_fields(drawn)
 
     def sample(
         self, rng: np.random.Generator, kept: Mapping[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A random point in the sampler's own names, and as a trial's fields; what is `kept` of another point stays
-        wherever it exists."""
+        """A random point in the sampler's own names, and its fields; values that are `kept` from another point stay
+        where they exist."""
         point: dict[str, Any] = {}
 
         def choose(name: str, parameter: Parameter) -> Any:
@@ -167,13 +167,12 @@ class Space:
         return point, fields
 
     def closest(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """The point of the space nearest to the wanted fields, in the sampler's own names; fields that `wanted` does
-        not name are left to the sampler."""
+        """The point nearest to the wanted fields, in the sampler's own names; other fields are left to the sampler."""
         return self._nearest(wanted)[0]
 
     def point(self, given: Mapping[str, Any], named: str = "first") -> dict[str, Any]:
-        """The trial with these very fields in the sampler's own names, others left to it; where the space has no such
-        trial, a ValueError with the whole sentence, which begins with how the fields were `named`."""
+        """The point with exactly these fields, in the sampler's own names; other fields are left to the sampler. Raises
+        a ValueError where the space has no such trial; its message begins with `named`."""
         parameters: dict[str, Parameter] = {}
         collect(self.parameters, parameters)
         given = with_current_names(given, {old: new for old, new in RENAMED.items() if old not in parameters})
@@ -195,19 +194,19 @@ class Space:
         return point
 
     def fields_of(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """A point in the sampler's own names as a trial's fields; what it does not name is left out."""
+        """The fields of a point in the sampler's own names, without those that it leaves open."""
         chosen = self._walk(lambda name, parameter: point.get(self.label(name, parameter), parameter.extremes()[0]))
         named = {name: value for name, (parameter, value) in chosen.items() if self.label(name, parameter) in point}
         names = with_current_names(named, RENAMED)
         return {name: value for name, value in self._in_fields(chosen).items() if name in names}
 
     def _nearest(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[Parameter, Any]]]:
-        """A point, and what `_walk` gives there."""
+        """A point, and the result of `_walk` there."""
         point: dict[str, Any] = {}
 
         def choose(name: str, parameter: Parameter) -> Any:
             if name not in wanted:
-                return parameter.extremes()[0]  # only to see what exists below it
+                return parameter.extremes()[0]  # to find the parameters below it
             if isinstance(parameter, Range) and parameter.of is not None:
                 whole = wanted[parameter.of] if parameter.of in wanted else self._fixed_or_default(parameter.of)
                 value = parameter.closest(wanted[name] / whole)
@@ -223,7 +222,7 @@ class Space:
         return point, self._walk(choose)
 
     def corners(self) -> Iterator[dict[str, Any]]:
-        """Fields at every combination of the parameters' ends, where costs have their extremes."""
+        """The fields at all combinations of the parameters' ends, where costs have their extremes."""
         made = set()
         for chosen in itertools.islice(_ends(list(self.parameters.items())), _MOST_CORNERS):
             fields = self._in_fields(chosen)
@@ -233,38 +232,37 @@ class Space:
                 yield fields
 
     def trial_config(self, params: Mapping[str, Any]) -> TrialConfig:
-        """The trial that these parameters make together with the fixed fields."""
+        """The trial of these parameters and the fixed fields."""
         return parse(TrialConfig, {**self.fixed, **params})
 
     def field(self, name: str) -> Any:
-        """What the space says of a field of its own level: a value, a parameter, or None."""
+        """The fixed value or parameter of a top-level field, or None."""
         return self.parameters.get(name, self.fixed.get(name))
 
     @property
     def names(self) -> list[str]:
-        """Every field that the search decides, conditional ones included."""
+        """The names of all parameters, conditional ones included."""
         return list(self.all_parameters)
 
     @property
     def all_parameters(self) -> dict[str, Parameter]:
-        """Every parameter by its field, conditional ones included."""
+        """All parameters by name, conditional ones included."""
         seen: dict[str, Parameter] = {}
         collect(self.parameters, seen)
         return seen
 
     def fields_at(self, chosen: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields where every parameter has the value that is chosen for it; those that do not exist there have
-        none."""
+        """The fields with these values of parameters, without those that do not exist there."""
         return self._in_fields(self._walk(_choose_from(chosen)))
 
     @staticmethod
     def label(name: str, parameter: Parameter) -> str:
-        """What the sampler calls it: a share is not the field itself, and a study goes on under the names it has."""
+        """The sampler's name of a parameter: a share has its own, and a resumed study keeps deprecated names."""
         share_of, written = getattr(parameter, "of", None), getattr(parameter, "written", "") or name
         return f"{written}_of_{share_of}" if share_of else written
 
     def _walk(self, choose: Callable[[str, Parameter], Any]) -> dict[str, tuple[Parameter, Any]]:
-        """Choose a value for every parameter that exists given the choices before it."""
+        """Choose a value of every parameter that exists, given the choices before it."""
         chosen: dict[str, tuple[Parameter, Any]] = {}
         waiting = list(self.parameters.items())
         while waiting:
@@ -292,13 +290,13 @@ class Space:
 
 
 def _part(share: float, whole: float) -> int:
-    """A share such as 0.29 of 100 must give 29, though 0.29 * 100 is a little less in a float."""
+    """A share, rounded down: 0.29 of 100 is 29, although 0.29 * 100 is less as a float."""
     return math.floor(share * whole + 1e-9)
 
 
 def _ends(waiting: list[tuple[str, Parameter]]) -> Iterator[dict[str, tuple[Parameter, Any]]]:
-    """The ends of parameters in all combinations that exist; values take turns, so that the first of very many have
-    something of every branch."""
+    """All combinations of the parameters' ends that exist. Branches alternate, so that the first combinations cover all
+    of them."""
     if not waiting:
         yield {}
         return
@@ -319,7 +317,7 @@ def _choose_from(chosen: Mapping[str, Any]) -> Callable[[str, Parameter], Any]:
 
 
 def collect(parameters: Mapping[str, Parameter], into: dict[str, Parameter]) -> None:
-    """Gather parameters by their field, conditional ones included; a field means the same wherever it stands."""
+    """Collect all parameters by name; one that occurs in two branches has to be the same in both."""
     for name, parameter in parameters.items():
         known = into.setdefault(name, parameter)
         if isinstance(known, Fixed) and isinstance(parameter, Fixed):
@@ -338,7 +336,7 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 
 
 def checked(name: str, value: Any, section: str = "space") -> Any:
-    """A value as a trial's field would take it."""
+    """A value, validated as that field of a trial."""
     if name in RENAMED:
         with_current_names({name: value}, RENAMED)  # refuses what it does not know
         return value
@@ -349,17 +347,17 @@ def checked(name: str, value: Any, section: str = "space") -> Any:
 
 
 def _as_written(name: str, wanted: Any, parameter: Parameter) -> Any:
-    """The name that the space has for a recurrence; any other field's value as it is."""
+    """A value in the space's spelling, which may be a deprecated name of a recurrence."""
     written = {canonical(value): value for value in parameter.extremes()} if name == RECURRENCE else {}
     return written.get(canonical(wanted), wanted)
 
 
 def same_parameter(name: str, one: Any, other: Any) -> bool:
-    """Whether two spaces say the same of a field, whatever names they have for a recurrence."""
-    return _in_todays_words(name, one) == _in_todays_words(name, other)
+    """Whether two spaces agree on a field; deprecated names of recurrences count as equal."""
+    return _with_current_values(name, one) == _with_current_values(name, other)
 
 
-def _in_todays_words(name: str, said: Any) -> Any:
+def _with_current_values(name: str, said: Any) -> Any:
     if name != RECURRENCE or not isinstance(said, Choice):
         return said
     below = {canonical(value): inner for value, inner in said.below.items()}

@@ -1,4 +1,4 @@
-"""A space as it is written, checked and typed; the first thing wrong is one sentence."""
+"""Parses and checks a space; the first error is reported in one sentence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _RANGE_KEYS = {"from", "to", "log", "step", "of"}
 
 
 def read_space(given: Mapping[str, Any]) -> Space:
-    """Check a space and give it types; the first thing wrong raises a ValueError with the whole sentence."""
+    """Parse and check a space; the first error raises a ValueError with the whole sentence."""
     fixed: dict[str, Any] = {}
     parameters = _read_parameters(given, fixed)
     space = Space(fixed, parameters)
@@ -27,7 +27,7 @@ def read_space(given: Mapping[str, Any]) -> Space:
 
 
 def _read_parameters(given: Mapping[str, Any], fixed: dict[str, Any] | None) -> dict[str, Parameter]:
-    """Parameters of one level; plain values go to `fixed`, where that is not None."""
+    """The parameters of one level; plain values go to `fixed` unless that is None."""
     parameters: dict[str, Parameter] = {}
     for written, name, value in _by_current_name(given):
         if name not in TrialConfig.model_fields and name not in RENAMED:
@@ -50,7 +50,7 @@ def _read_parameters(given: Mapping[str, Any], fixed: dict[str, Any] | None) -> 
 
 
 def _by_current_name(given: Mapping[str, Any]) -> Iterator[tuple[str, str, Any]]:
-    """Every field with its old name, if it is written so, its name of today, and what the space says of it."""
+    """Each field's deprecated name, where the space uses it, its current name, and its value."""
     for name, value in given.items():
         if name not in RENAMED:
             yield "", name, value
@@ -106,12 +106,12 @@ def _read_range(name: str, given: Mapping[str, Any]) -> Range:
         raise ValueError(f"space: {name} has the step {step:g}; {why}.")
     if step is not None:
         first, last, width = (Decimal(str(number)) for number in (low, high, step))
-        high = type(high)(first + (last - first) // width * width)  # the last value that the steps reach
+        high = type(high)(first + (last - first) // width * width)  # the last value on the grid of steps
     return Range(low, high, log, step, of)
 
 
 def _check_relations(space: Space) -> None:
-    """What no single field can see: every point of the space has to be a trial."""
+    """Check what involves several fields: every point of the space has to be a valid trial."""
     parameters: dict[str, Parameter] = {}
     collect(space.parameters, parameters)
     for name, parameter in parameters.items():
@@ -135,7 +135,7 @@ def _check_relations(space: Space) -> None:
                 "make it a share, as {from: 0, to: 0.5, of: window}."
             )
     for fields in space.corners():
-        space.trial_config(fields)  # raises a sentence of its own
+        space.trial_config(fields)  # raises where it is not valid
 
 
 def _number(name: str, value: Any) -> float:
@@ -149,8 +149,8 @@ def _number(name: str, value: Any) -> float:
 
 
 def _choices(name: str, given: Iterable[Any]) -> tuple[Any, ...]:
-    """Values as a trial's field would take them. A recurrence stays as it is written: Optuna goes on with a study only
-    where every choice has its old name."""
+    """The validated values of a choice. Recurrences keep their spelling: Optuna resumes a study only where its choices
+    have the same names."""
     written = list(given)
     values = [checked(name, one) for one in written]
     if len(set(values)) < len(values):

@@ -1,4 +1,4 @@
-"""What a search is: the space, what counts, how much may be spent and on what."""
+"""The spec of a search: space, objectives, limits, budget, resources and sampler."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Section(BaseModel):
 
 
 class Budget(_Section):
-    """How long a trial, and how long the search."""
+    """The budget of a trial and of the search."""
 
     tokens: Count = Field(20_000_000, description="tokens that a trial trains on when nothing stops it")
     trials: PositiveInt | None = Field(None, description="trials to train; those over a limit do not count")
@@ -64,12 +64,12 @@ class Budget(_Section):
 
     @property
     def rung_tokens(self) -> list[int]:
-        """Tokens at which trials are compared, the budget itself last."""
+        """The rungs in tokens; the last is the full budget."""
         return [int(self.tokens / self.reduction**left) for left in reversed(range(self.rungs))]
 
 
 class Resources(_Section):
-    """What one trial gets."""
+    """The resources of one trial."""
 
     workers: PositiveInt = Field(1, description="processes that train one trial together (DDP)")
     cpus: PositiveFloat = Field(1, description="CPU cores for each of them")
@@ -85,7 +85,7 @@ class Resources(_Section):
 
 
 class Sampler(_Section):
-    """Who proposes the next trial."""
+    """The sampler, which proposes trials."""
 
     name: Literal["known-costs", "tpe", "nsga2", "nsga3", "gp", "random"] = Field(
         "known-costs", description="ours, which models quality alone and knows the costs, or one of Optuna's"
@@ -94,7 +94,7 @@ class Sampler(_Section):
 
 
 class SearchSpec(_Section):
-    """A search from its space to its budget; `space` holds a trial's fields, each fixed, a choice or a range."""
+    """A search; `space` has a trial's fields, each fixed, a choice or a range."""
 
     space: dict[str, Any]
     objectives: tuple[str, ...] = ("perplexity", "flops_per_token", "peak_memory")
@@ -112,7 +112,7 @@ class SearchSpec(_Section):
     @field_validator("space")
     @classmethod
     def _located(cls, space: dict[str, Any]) -> dict[str, Any]:
-        """Trials run in folders of their own, and a search may be resumed from another one."""
+        """Make paths absolute: trials run in folders of their own, and a search may be resumed from another one."""
         return {name: located(name, value) if name in _PATHS else value for name, value in space.items()}
 
     @field_validator("first", mode="before")
@@ -158,7 +158,7 @@ class SearchSpec(_Section):
                 raise ValueError(f"reference: {name} {worst:g} spans no volume; give a positive number.")
         for field in ("tokens", "validate_every"):
             if field in self.space:
-                raise ValueError(f"space: {field} is the budget's business; set budget.tokens and budget.rungs.")
+                raise ValueError(f"space: {field} belongs to the budget; set budget.tokens and budget.rungs.")
         qualities = [name for name in self.objectives if name not in COSTS]
         if self.sampler.name == "known-costs" and len(qualities) > 1:
             raise ValueError(
@@ -171,10 +171,10 @@ class SearchSpec(_Section):
                 f"sampler {self.sampler.name} does not; choose known-costs."
             )
         if self.sampler.name == "nsga2" and len(self.objectives) > 3:
-            raise ValueError("sampler: nsga2 loses its way above three objectives; choose nsga3 or tpe.")
-        searched = self.parsed_space.names  # raises where the space makes no sense
+            raise ValueError("sampler: nsga2 works poorly above three objectives; choose nsga3 or tpe.")
+        searched = self.parsed_space.names  # raises where the space is invalid
         for given in self.first:
-            self.parsed_space.point(given)  # and where it has no such trial
+            self.parsed_space.point(given)  # raises where the space has no such trial
         if "corpus" in searched:
             raise ValueError("space: corpus is a choice, and numbers from two texts cannot be compared; name one.")
         self._check_qualities()
@@ -186,7 +186,7 @@ class SearchSpec(_Section):
         return self
 
     def _check_qualities(self) -> None:
-        """A corpus is for one task, and each has qualities of its own."""
+        """Refuse qualities that the corpus's task does not measure."""
         corpus = str(self.parsed_space.fixed.get("corpus", TrialConfig.model_fields["corpus"].default))
         own = [quality.name for quality in task_of(corpus).qualities]
         for name in self.objectives:
@@ -198,35 +198,35 @@ class SearchSpec(_Section):
 
     @cached_property
     def parsed_space(self) -> Space:
-        """The space, typed and checked."""
+        """The space, parsed and checked."""
         return read_space(self.space)
 
     @cached_property
     def corners(self) -> list[TrialConfig]:
-        """Trials at the ends of every parameter: what fits them fits all, and costs have their extremes there."""
+        """Trials at the ends of every parameter, where costs have their extremes."""
         return [self.trial_config(fields) for fields in self.parsed_space.corners()]
 
     def trial_config(self, params: dict[str, Any], seed: int | None = None) -> TrialConfig:
-        """The trial that the space's fixed values and these parameters make, with another seed where one is given."""
+        """The trial of these parameters and the space's fixed values; `seed` replaces its own."""
         config = self.parsed_space.trial_config(
             {"tokens": self.budget.tokens, "validate_every": self.budget.rung_tokens[0], **params}
         )
         return config if seed is None else config.model_copy(update={"seed": seed})
 
 
-_PATHS = ("base", "corpus", "tokenizer")  # fields that may name a file or a folder
+_PATHS = ("base", "corpus", "tokenizer")  # fields that may be a file or a folder
 
 
 def located(field: str, value: Any) -> Any:
-    """The value, or all values of a choice, with a file or folder that is there by its absolute path."""
+    """The value, or all values of a choice, with existing files and folders as absolute paths."""
     if isinstance(value, list):
         return [located(field, one) for one in value]
-    if isinstance(value, dict):  # what stands below a choice is no path
+    if isinstance(value, dict):  # parameters below a choice are no paths
         return {located(field, one): below for one, below in value.items()}
     if not isinstance(value, str):
         return value
     kind, colon, path = value.partition(":") if field == "corpus" else ("", "", value)
-    place = os.path.expanduser(path)  # which, unlike pathlib's, has no objection to a user that there is not
+    place = os.path.expanduser(path)  # unlike pathlib's it accepts unknown users
     may_be_a_file = field == "corpus" or place.endswith(".gguf")
     is_there = os.path.exists(place) if may_be_a_file else os.path.isdir(place)
     return f"{kind}{colon}{os.path.abspath(place)}" if path and is_there else value
@@ -236,16 +236,16 @@ _MAY_CHANGE = {"budget.trials", "budget.wall_clock", "budget.plateau", "tracking
 
 
 def changes_between(before: SearchSpec, after: SearchSpec) -> Iterator[tuple[str, Any, Any]]:
-    """Where two searches differ so much that one cannot be the other's continuation.
+    """The differences between two specs that forbid to resume one as the other: field, before, after.
 
-    A trial's budget is part of what its numbers mean; how many trials there are, where they run and where they are
-    tracked is not.
+    The token budget of a trial may not change, since its numbers depend on it. The number of trials, resources and
+    tracking may.
     """
     old, new = (_in_current_names(_flat(spec.model_dump())) for spec in (before, after))
     for field in sorted(old.keys() | new.keys()):
         may_change = field in _MAY_CHANGE or field.startswith("resources.")
         section, _, name = field.partition(".")
-        if section == "space":  # 5e-4 and '5e-4' are the same there, as are 16 and '16'
+        if section == "space":  # where 5e-4 equals '5e-4', and 16 equals '16'
             same = same_parameter(name, before.parsed_space.field(name), after.parsed_space.field(name))
         else:
             same = old.get(field) == new.get(field)
@@ -254,7 +254,7 @@ def changes_between(before: SearchSpec, after: SearchSpec) -> Iterator[tuple[str
 
 
 def _in_current_names(flat: dict[str, Any]) -> dict[str, Any]:
-    """Dotted names with those of the space's fields as they are today; how a step is launched is no part of it."""
+    """Dotted names with current names of the space's fields, without those of how a step is launched."""
     found = {}
     for dotted, value in flat.items():
         section, _, name = dotted.partition(".")
@@ -266,7 +266,7 @@ def _in_current_names(flat: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_overrides(fields: dict[str, Any], overrides: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A search's fields with some replaced, by their dotted names: `budget.tokens`, `space.window`."""
+    """A spec's fields with some replaced, by dotted names such as `budget.tokens`."""
     changed = dict(fields)
     for dotted, value in overrides:
         *sections, last = dotted.split(".")
@@ -283,7 +283,7 @@ def with_overrides(fields: dict[str, Any], overrides: list[tuple[str, Any]]) -> 
 
 
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields by their dotted names. A parameter of the space stays whole: a branch without parameters is one too."""
+    """Fields by their dotted names, one level deep: a parameter of the space stays whole."""
     flat: dict[str, Any] = {}
     for key, value in fields.items():
         if isinstance(value, dict):
@@ -294,9 +294,9 @@ def _flat(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def in_units(name: str, value: Any) -> float:
-    """A bound as people write it: 40GiB of memory, 200M FLOPs, a perplexity of 25.5."""
+    """Parse a bound such as 40GiB of memory, 200M FLOPs or a perplexity of 25.5."""
     if name not in OBJECTIVES:
-        return math.nan  # its name is refused later, which says more than its value would
+        return math.nan  # its name is refused later, with a better message
     try:
         if re.fullmatch(r"\s*-?\d+(\.\d*)?(e[+-]?\d+)?\s*", str(value)):
             return float(value)

@@ -1,6 +1,6 @@
-"""The log of a search, read: which trials there are, how far each is and how it ended.
+"""The state of a search: its trials, their progress and how they ended, reduced from the events of its log.
 
-One reducer serves everybody who asks: the live table, `status`, the front, the tracker, and a resume.
+The live table, `status`, the front, the tracker and a resume all use this one reducer.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from recur_tune.search.record.objectives import COSTS, Objective
 TrialState = Literal["waiting", "running", "paused", "complete", "pruned", "failed", "infeasible"]
 ENDED: frozenset[TrialState] = frozenset({"complete", "pruned", "failed", "infeasible"})
 
-STORAGE = "storage"  # the cause of a pause: a disk that did not take a trial's files, say
-FROZEN = "frozen"  # another: a new trial promised more for its tokens, until this one does
-CROWDED = "crowded"  # and another: it needed more of a shared card than its prediction had got it
+# Causes of a pause, as the log has them.
+STORAGE = "storage"  # a disk did not take a trial's files, say
+PAUSED_AT_RUNG = "frozen"  # a new trial is expected to gain more per token; the word is that of freeze-thaw papers
+CROWDED = "crowded"  # a trial needed more of a shared GPU than its predicted memory
 
 Event = dict[str, Any]
 
 
 @dataclass
 class Validation:
-    """One validation on a trial's way."""
+    """A validation: metrics after so many tokens."""
 
     tokens: int
     metrics: dict[str, float]
@@ -35,47 +36,47 @@ class Validation:
 
 @dataclass
 class TrialRecord:
-    """A trial as far as the log knows it."""
+    """A trial as the log has it."""
 
     number: int
-    params: dict[str, Any]  # what the search decided, by the names of TrialConfig's fields
+    params: dict[str, Any]  # the fields that the search chose
     costs: dict[str, float]  # by the names of the cost objectives
-    role: str = ""  # "baseline" and "paper" mark the points that every search begins with
-    repeats: int | None = None  # the trial that it trains once more, with another seed
-    seed: int | None = None  # where it is not the search's own
-    split: str = ""  # on which its model is scored at its end
-    gain: float | None = None  # that was expected of it when it was chosen, in hypervolume
+    role: str = ""  # such as "baseline" and "paper", the first trials of a search
+    repeats: int | None = None  # the trial that it repeats with another seed
+    seed: int | None = None  # where it differs from the search's own
+    split: str = ""  # of the corpus, on which its model is scored at the end
+    gain: float | None = None  # expected hypervolume gain when it was chosen
     state: TrialState = "waiting"
-    reason: str = ""  # why it failed, was pruned or is infeasible
-    cause: str = ""  # the same in a word, for counting; none where it was pruned
+    reason: str = ""  # why it failed, was pruned or paused, or is infeasible
+    cause: str = ""  # the reason in a word; none where it was pruned
     tokens: int = 0
     loss: float | None = None
     tokens_per_second: float | None = None
     measured_peak_memory: int | None = None
-    device_flops: float | None = None  # what its device can multiply in a second
-    worker: str = ""  # host and process that trains it
+    device_flops: float | None = None  # peak FLOPs per second of its device
+    worker: str = ""  # host and process id of its trainer
     validations: list[Validation] = field(default_factory=list)
-    scores: dict[str, dict[str, float]] = field(default_factory=dict)  # metrics of its model on whole splits, by split
-    started: float | None = None  # seconds since the epoch, of the first start
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)  # metrics on whole splits, by split
+    started: float | None = None  # of its first start, in seconds since the epoch
     ended: float | None = None
 
     @property
     def name(self) -> str:
-        """How people call it: `T7`."""
+        """Its name, such as `T7`."""
         return f"T{self.number}"
 
     @property
-    def frozen(self) -> bool:
-        """Whether it was paused at a rung, and waits until nothing else is worth more."""
-        return self.state == "paused" and self.cause == FROZEN
+    def paused_at_rung(self) -> bool:
+        """Whether it was paused at a rung; it is resumed when nothing else gains more per token."""
+        return self.state == "paused" and self.cause == PAUSED_AT_RUNG
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What the latest validation said; empty before the first."""
+        """The latest validation's metrics; empty before the first."""
         return self.validations[-1].metrics if self.validations else {}
 
     def value(self, objective: str) -> float | None:
-        """The latest value of an objective, None where nothing is known yet."""
+        """The latest value of an objective; None before the first validation."""
         return (self.costs if objective in COSTS else self.metrics).get(objective)
 
     def costs_of(self, names: Iterable[str]) -> list[float]:
@@ -83,11 +84,11 @@ class TrialRecord:
         return [self.costs[name] for name in names]
 
     def values_at(self, validation: Validation, objectives: Iterable[str]) -> list[float]:
-        """The objectives as one of its validations saw them; a cost is the same at all of them."""
+        """The objectives at one of its validations; costs do not change."""
         return [self.costs[name] if name in COSTS else validation.metrics[name] for name in objectives]
 
     def values(self, objectives: Iterable[str]) -> list[float] | None:
-        """All of them, None while one is missing."""
+        """The latest values of objectives; None while one is missing."""
         found = [self.value(objective) for objective in objectives]
         return None if any(value is None for value in found) else found  # type: ignore[return-value]
 
@@ -97,32 +98,32 @@ class SearchState:
     """Every trial of a search, built by applying its events in order."""
 
     trials: dict[int, TrialRecord] = field(default_factory=dict)
-    repeats: dict[int, TrialRecord] = field(default_factory=dict)  # of those trials; no candidates of their own
-    reference: dict[str, float] = field(default_factory=dict)  # by objective: the worst that still counts
+    repeats: dict[int, TrialRecord] = field(default_factory=dict)  # of those trials, with other seeds
+    reference: dict[str, float] = field(default_factory=dict)  # by objective, the reference point of the hypervolume
     status: str = "new"  # then preparing, started, and at last paused or finished
-    started: float | None = None  # trials first did
+    started: float | None = None  # when trials first began
     updated: float | None = None
-    active_seconds: float = 0.0  # trials were being run, over all its runs: *the* time of a search, wherever it is told
-    confirmation_seconds: float = 0.0  # its front was trained again with other seeds
-    confirming: bool = False  # that is what the last run does, or did
-    preparation_seconds: float = 0.0  # a base was pretrained, a corpus tokenised, Ray started
-    exhausted: bool = False  # the sampler finds nothing new, or nothing that is worth a trial
-    stage: str = ""  # what is being prepared, in words
-    base_share: float | None = None  # how much of a base is pretrained, while one is
+    active_seconds: float = 0.0  # of running trials, over all runs: the duration of a search wherever it is shown
+    confirmation_seconds: float = 0.0  # of repeating the front with other seeds
+    confirming: bool = False  # whether the last run repeats the front
+    preparation_seconds: float = 0.0  # of pretraining a base, tokenising, starting Ray
+    exhausted: bool = False  # no new trial is found, or none with enough expected gain
+    stage: str = ""  # what is being prepared
+    base_share: float | None = None  # of its tokens, while a base is pretrained
     base_loss: float | None = None
-    fault: str = ""  # of the place that the latest run found itself in, for which it pauses
-    notices: list[str] = field(default_factory=list)  # what a person watching should know
+    fault: str = ""  # of storage, for which the latest run pauses
+    notices: list[str] = field(default_factory=list)  # for people who watch
     links: dict[str, str] = field(default_factory=dict)  # dashboard, MLflow
 
     def apply(self, event: Event) -> None:
-        """Take one line of the log into account; lines of a kind that a later version added change nothing."""
+        """Apply one event; kinds that a later version added are ignored."""
         passed = event["time"] - (event["time"] if self.updated is None else self.updated)
         begins = event["kind"] == "search" and event["status"] in ("preparing", "started")
         if self.status == "preparing" and not (begins and event["status"] == "preparing"):
             self.preparation_seconds += passed
         elif not begins and self.confirming:
             self.confirmation_seconds += passed
-        elif not begins:  # what lies before a beginning was nobody's work
+        elif not begins:  # between two runs no time is counted
             self.active_seconds += passed
         self.updated = event["time"]
         handler = getattr(self, f"_on_{event['kind']}", None)
@@ -130,20 +131,20 @@ class SearchState:
             handler(event)
 
     def record(self, number: int) -> TrialRecord:
-        """The trial, or repetition of one, with that number."""
+        """The trial or repeat with that number."""
         return self.trials[number] if number in self.trials else self.repeats[number]
 
     def repeats_of(self, trial: TrialRecord) -> list[TrialRecord]:
-        """Its repetitions with other seeds, however far they are."""
+        """A trial's repeats with other seeds, in any state."""
         return [one for one in self.repeats.values() if one.repeats == trial.number]
 
     def elapsed(self, now: float) -> float:
-        """Its time until now, while it runs."""
+        """The duration of the search until now."""
         searching = self.status == "started" and not self.confirming
         return self.active_seconds + (max(0.0, now - (self.updated or now)) if searching else 0.0)
 
     def prepared(self, now: float) -> float:
-        """Seconds of preparation until now, while it is being prepared."""
+        """Seconds of preparation until now."""
         preparing = self.status == "preparing"
         return self.preparation_seconds + (max(0.0, now - (self.updated or now)) if preparing else 0.0)
 
@@ -163,7 +164,7 @@ class SearchState:
             self.fault = ""
         self.confirming = event.get("confirming", self.confirming and self.status != "preparing")
         if self.status == "started" and not self.confirming:
-            self.exhausted = False  # it is looked for again
+            self.exhausted = False  # the sampler tries again
         if self.started is None and self.status == "started":
             self.started = event["time"]
         self.links |= event.get("links", {})
@@ -187,7 +188,7 @@ class SearchState:
 
     def _on_running(self, event: Event) -> None:
         trial = self.record(event["trial"])
-        trial.state, trial.reason, trial.ended = "running", "", None  # it may have been paused, or failed, before
+        trial.state, trial.reason, trial.ended = "running", "", None  # it may have been paused or failed before
         trial.started = trial.started or event["time"]
 
     def _on_moved(self, event: Event) -> None:
@@ -201,11 +202,11 @@ class SearchState:
         trial.device_flops = event.get("device_flops", trial.device_flops)
         trial.measured_peak_memory = event.get("measured_peak_memory") or trial.measured_peak_memory
         if event.get("validation"):
-            # A trial that went on from a checkpoint says some things a second time.
+            # A trial that continued from a checkpoint repeats some validations.
             trial.validations = [v for v in trial.validations if v.tokens < event["tokens"]]
             trial.validations.append(Validation(event["tokens"], event["validation"]))
         trial.scores |= event.get("scores", {})
-        if event.get("state"):  # the last word of a trial and its end are one line, which a crash cannot part
+        if event.get("state"):  # the last report and the end are one line, so that a crash cannot separate them
             self._on_end(event)
 
     def _on_scores(self, event: Event) -> None:
@@ -220,9 +221,9 @@ class SearchState:
         trial.ended = event["time"] if trial.state in ENDED else None
 
 
-def in_todays_words(event: Event) -> Event:
-    """An event as it would be written today; earlier versions called a pruned trial and a paused search stopped, and
-    recurrences by other names."""
+def in_current_terms(event: Event) -> Event:
+    """An event in the current terms. Earlier versions wrote `stopped` for a pruned trial and for a paused search, and
+    had other names of fields and recurrences."""
     if event.get("status") == "stopped":
         event["status"] = "paused"
     elif event.get("state") == "stopped":
@@ -245,6 +246,6 @@ def replay(events: Iterable[Event]) -> SearchState:
 
 
 def values_of(trials: Iterable[TrialRecord], objective: Objective) -> list[float]:
-    """An objective of some trials; where one has none it is no number."""
+    """An objective of some trials; NaN where a trial has none."""
     found = (trial.value(objective.name) for trial in trials)
     return [math.nan if value is None else float(value) for value in found]

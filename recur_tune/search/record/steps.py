@@ -1,7 +1,7 @@
-"""A search in optimiser steps: how many its rungs are, for the smallest and for the largest step of the space.
+"""Rungs in optimizer steps, for the smallest and for the largest step of the space.
 
-Rungs are counted in tokens, so a trial with larger steps gets fewer of them. A step scores fewer tokens where documents
-end, so that these are the fewest steps that a trial can have.
+Rungs are counted in tokens, so that a trial with larger steps has fewer of them. A step scores fewer tokens where
+documents end, so that these numbers are lower bounds.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from recur_tune.search.record.spec import SearchSpec
 
 
 def check_rungs(spec: SearchSpec) -> None:
-    """Refuse a rung in the middle of a step: trials would be compared after unequal numbers of tokens, or twice after
-    the same step."""
+    """Refuse a first rung that is shorter than the largest step: trials would be compared after unequal numbers of
+    tokens, or twice after the same step."""
     largest, first = _by_step(spec)[-1], spec.budget.rung_tokens[0]
     if first < largest.step_tokens:
         fewer = ", fewer rungs" if spec.budget.rungs > 1 else ""
@@ -28,12 +28,12 @@ def check_rungs(spec: SearchSpec) -> None:
 
 
 def search_misfit(spec: SearchSpec) -> str | None:
-    """What there is to know of the trial whose warm-up takes most of its budget."""
+    """A remark on the trial whose warm-up takes the largest share of its budget, if there is one to make."""
     return misfit(max(spec.corners, key=lambda config: config.warmup / config.steps))
 
 
 def in_steps(spec: SearchSpec) -> dict[str, Any]:
-    """By the smallest and the largest of each: tokens of a step, steps at each rung, steps of the warm-up."""
+    """The smallest and the largest of each: tokens of a step, steps at each rung, steps of the warm-up."""
     smallest, *_, largest = _by_step(spec) * 2
     warmups = [config.warmup for config in spec.corners]
     return {
@@ -44,7 +44,7 @@ def in_steps(spec: SearchSpec) -> dict[str, Any]:
 
 
 def describe_steps(spec: SearchSpec) -> str:
-    """The same as one line."""
+    """The same in a line of text."""
     steps = in_steps(spec)
     least, most = map(format_count, steps["step_tokens"])
     *between, last = (_span(*pair) for pair in steps["rungs"])

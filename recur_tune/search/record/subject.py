@@ -1,4 +1,4 @@
-"""What a search is about: the corpus, and the models that its trials begin with."""
+"""The subject of a search: its corpus, and the base models of its trials."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from recur_tune.search.record.state import TrialRecord
 
 
 def corpus_of(spec: SearchSpec) -> str:
-    """The corpus, of which a search has one."""
+    """The one corpus of a search."""
     return spec.parsed_space.field("corpus") or TrialConfig.model_fields["corpus"].default
 
 
 def bases_of(spec: SearchSpec) -> list[str]:
-    """The bases to choose from."""
+    """The base models to choose from."""
     named = spec.parsed_space.field("base") or TrialConfig.model_fields["base"].default
     return list(named.values) if isinstance(named, Choice) else [named]
 
 
 def shape_params(spec: SearchSpec) -> dict[str, Any]:
-    """The bases' sizes, as a run's parameters; nothing of one that is not at hand."""
+    """The bases' sizes as parameters of a run; empty where a base cannot be read."""
     from recur_tune.config.base_shape import base_shape
 
     tokenizer = spec.parsed_space.field("tokenizer")
     try:
         shapes = [base_shape(base, tokenizer if isinstance(tokenizer, str) else None) for base in bases_of(spec)]
-    except Exception:  # folders and the Hub fail in many ways, and no run is worth less for it
+    except Exception:  # folders and the Hub fail in many ways, and these parameters are optional
         return {}
     sizes = {
         "layers": [shape.layers for shape in shapes], "heads": [shape.heads for shape in shapes],
@@ -41,6 +41,6 @@ def shape_params(spec: SearchSpec) -> dict[str, Any]:
 
 
 def trial_params(spec: SearchSpec, trial: TrialRecord) -> dict[str, Any]:
-    """What a person compares trials by: the fields that this one has."""
+    """The fields that a trial has, by which people compare trials."""
     fields = own_fields(spec.trial_config(trial.params, trial.seed))
     return {name: rounded(value) if isinstance(value, float) else value for name, value in fields.items()}

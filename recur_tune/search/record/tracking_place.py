@@ -1,4 +1,4 @@
-"""Where a search's runs lie, and where MLflow's pages show them."""
+"""Where MLflow keeps a search's runs, and the addresses of its pages about them."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from urllib.parse import quote
 from recur_tune.search.record.directory import SearchDirectory
 
 DELIVERED = "mlflow.json"
-FILES = "mlartifacts"  # beside a database, which has no place for them
-TRAINING = "workflowType=machine_learning"  # MLflow's pages are for chat applications unless told otherwise
-NOTE = "mlflow.note.content"  # the tag that holds a page's words
+FILES = "mlartifacts"  # beside the database, which holds no files
+TRAINING = "workflowType=machine_learning"  # without it MLflow shows its pages for chat applications
+NOTE = "mlflow.note.content"  # the tag with a page's text
 PICTURE, SMALL_PICTURE, FIGURE = "front.png", "front-small.png", "front.html"  # files beside a search's run
 
 
 def tracking_uri(directory: SearchDirectory) -> str:
-    """The server that the search names, else an SQLite file that all searches of the results folder share."""
+    """The search's tracking server, or the SQLite file that all searches of a results folder share."""
     return directory.spec.tracking or f"sqlite:///{directory.path.absolute().parent / 'mlflow.db'}"
 
 
 def is_server(uri: str) -> bool:
-    """Whether runs lie with a server, which has pages to show them, and not in a file."""
+    """Whether this is a tracking server, which has pages, and not a file."""
     return uri.startswith(("http://", "https://"))
 
 
 def without_password(text: str) -> str:
-    """An address as it may be shown."""
+    """Text without the passwords of addresses in it."""
     return re.sub(r"//[^/\s@]*@", "//", text)
 
 
 @dataclass
 class Delivered:
-    """What `mlflow.json` remembers."""
+    """What MLflow has received, as `mlflow.json` keeps it."""
 
     uri: str
     experiment: str = ""
     parent: str = ""
-    offset: int = 0  # in the log: everything before it is at the server
+    offset: int = 0  # in the log: everything before it is delivered
     runs: dict[int, str] = field(default_factory=dict)  # run ids by the trials' numbers
     front: list[int] = field(default_factory=list)  # trials tagged as on the front
     table: list[int] = field(default_factory=list)  # the front whose table the server has

@@ -1,6 +1,5 @@
-"""Running a search: from its directory to a log that is complete.
+"""What runs: a search from its directory to a complete log, on Ray Tune.
 
-preparation (base, tokens, prices) -> sampler (what to try) -> lanes (where) -> trainable (train it) ->
-scheduler (go on or stop).
-This stands above tracking, monitoring and the cluster; what it runs, and what it leads to, is in `searching`.
+driver: preparation, base_task -> searcher (what to train) -> execution (where) -> trainable (trains) -> scheduler
+(logs) client and jobs run the driver on a cluster elsewhere; result is the interface for Python.
 """

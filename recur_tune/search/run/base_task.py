@@ -1,7 +1,7 @@
-"""Pretraining a base as work for the cluster: one task with a trial's resources, saved at every validation.
+"""Pretraining a base on the cluster: one task with a trial's resources and a checkpoint at every validation.
 
-The base is kept in the cache of the node that trained it, once for all searches there, and copied into the search,
-which every node sees. Whoever runs the search only listens.
+The base is kept in the cache of the node that trained it, for all later searches, and copied into the search directory,
+which every node sees. The driver only receives messages.
 """
 
 from __future__ import annotations
@@ -17,27 +17,51 @@ from typing import Any
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import cache_folder, whole_folder
 from recur_tune.common.throttle import Every, Throttled
+from recur_tune.common.units import format_count
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.run.driver_context import DriverContext, StageLog
 from recur_tune.sites.ray.capacity import TrialResources
 from recur_tune.sites.ray.cluster import NODE_NAME
 from recur_tune.training.pretraining import kept_base, pretrained_base, pretraining_of
 
-_MOST_DEATHS = 3  # of its worker, or of the worker's node
+_MOST_DEATHS = 3  # of its worker or node, before the search is refused
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_REPORTS = 2.0
 
 Message = dict[str, Any]
 
 
+def make_base(config: TrialConfig, allotment: TrialResources, context: DriverContext, stages: StageLog) -> bool:
+    """Pretrain a base for the search on the cluster and log its progress; False where a stop was requested first."""
+    title = f"pretraining the base {config.base}, once for all searches"
+    stages.tell(f"{title} …", share=0.0)
+
+    def listen(message: dict[str, Any]) -> None:
+        if "died" in message:
+            text = f"the worker that pretrained {config.base} died ({message['died']}); it goes on from its checkpoint."
+            context.log.record("notice", text=text)
+        elif "elsewhere" in message and stages.due():
+            stages.tell(f"waiting for the base {config.base}, which another search pretrains …")
+        elif "tokens" in message and stages.due():
+            tokens, whole, loss = message["tokens"], message["of"], message["loss"]
+            stages.tell(
+                f"{title}: {format_count(tokens)} of {format_count(whole)} tokens, loss {loss:.3f}",
+                share=tokens / whole, loss=loss, tokens=tokens, worker=message["worker"],
+            )  # fmt: skip
+        context.look()
+
+    return pretrain_on_cluster(context.log.directory, config, allotment, listen, context.look)
+
+
 def pretrain_on_cluster(
     directory: SearchDirectory, config: TrialConfig, allotment: TrialResources,
     listen: Callable[[Message], None], wait: Callable[[], None],
 ) -> bool:  # fmt: skip
-    """Have a preset pretrained and copied into the search; False when a stop was asked for, and it is saved.
+    """Pretrain a preset and copy it into the search; False when a stop was requested, after a checkpoint.
 
     Args:
-        listen: Hears how far it is, and that a worker died.
+        listen: Receives progress messages, and that a worker died.
         wait: Called twice a second meanwhile.
     """
     from ray.exceptions import RayError, RayTaskError
@@ -56,9 +80,7 @@ def pretrain_on_cluster(
         except RayError as error:
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             if deaths == _MOST_DEATHS:
-                raise UserError(
-                    f"base: the worker that pretrains {config.base} died again and again ({reason})."
-                ) from None
+                raise UserError(f"base: the worker that pretrains {config.base} died too often ({reason}).") from None
             listen({"died": reason})
     raise AssertionError("unreachable")
 
@@ -86,7 +108,7 @@ def _messages(
 
 
 def _pretrain(job: dict[str, Any]) -> Iterator[Message]:
-    """In a worker of the cluster, in whose own thread a trial would train."""
+    """Runs in a worker of the cluster, in its training thread."""
     import torch
 
     from recur_tune.search.run.training_thread import messages_of
@@ -120,7 +142,7 @@ def _pretrain(job: dict[str, Any]) -> Iterator[Message]:
 
 
 def _copy(made: Path, own: Path) -> None:
-    """The files of a base, without what it would be gone on from."""
+    """Copy a base's files, without its checkpoint folder."""
     with whole_folder(own) as partial:
         for file in made.iterdir():
             if file.is_file():

@@ -1,4 +1,4 @@
-"""A search on a cluster that is reached through Ray's client port: its driver runs there, we watch from here."""
+"""A search through Ray's client port: its driver runs on the cluster, and this process watches."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from recur_tune.sites.ray.sigterm import own_sigterm
 from recur_tune.training.interrupt import stop_requests
 
 if TYPE_CHECKING:
-    from recur_tune.search.record.confirmation import Again
+    from recur_tune.search.record.confirmation import ConfirmationPlan
     from recur_tune.search.run.listener import ProgressListener
 
 
 def run_search_there(
-    directory: SearchDirectory, address: str, again: Again | None, listener: ProgressListener
+    directory: SearchDirectory, address: str, confirm: ConfirmationPlan | None, listener: ProgressListener
 ) -> SearchState:
     """Run a search as a task of the cluster at ray://HOST:PORT; both sides have to see the search directory."""
     check_reachable(address)
@@ -32,7 +32,7 @@ def run_search_there(
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise UserError(f"address: {address} took no client ({reason[:200]}).") from error
     try:
-        task = ray.remote(num_cpus=0, max_retries=0)(_search_here).remote(str(directory.path), again)
+        task = ray.remote(num_cpus=0, max_retries=0)(_search_here).remote(str(directory.path), confirm)
         listener.searching()
         with stop_requests() as interrupted:
             while not ray.wait([task], timeout=0.5)[0]:
@@ -48,8 +48,8 @@ def run_search_there(
     return directory.state()
 
 
-def _search_here(path: str, again: Again | None) -> tuple[str, int] | None:
-    """In a worker of the cluster; why it did not come to its end goes back as a sentence and an exit code."""
+def _search_here(path: str, confirm: ConfirmationPlan | None) -> tuple[str, int] | None:
+    """Runs in a worker of the cluster; gives None, or why the search was refused or paused and its exit code."""
     from recur_tune.search.run.driver import run_search
 
     directory = SearchDirectory(Path(path))
@@ -57,7 +57,7 @@ def _search_here(path: str, again: Again | None) -> tuple[str, int] | None:
         sentence = f"results: the cluster does not see {path}; give --results on storage that both sides share."
         return sentence, UserError.exit_code
     try:
-        run_search(directory, address="auto", again=again)
+        run_search(directory, address="auto", confirm=confirm)
     except UserError as error:
         return str(error), error.exit_code
     return None

@@ -1,4 +1,4 @@
-"""Running a search: what it needs is got ready, Ray runs the trials, and the log says what happened."""
+"""The driver of a search: prepares what trials need, has Ray Tune run them, and writes the front."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recur_tune.common.errors import Paused, StorageFault, UserError
 from recur_tune.common.files import storage_fault, write_text
 from recur_tune.common.loading import load
 from recur_tune.common.parsing import finite
-from recur_tune.search.record.confirmation import Again, confirmation, splits_needed
+from recur_tune.search.record.confirmation import ConfirmationPlan, confirmation, splits_needed
 from recur_tune.search.record.directory import SearchDirectory, SearchLog
 from recur_tune.search.record.front import front_rows
 from recur_tune.search.record.objectives import COSTS
@@ -24,11 +24,12 @@ from recur_tune.search.record.requests import trials_wait
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, SearchState
 from recur_tune.search.record.subject import corpus_of
+from recur_tune.search.run.base_task import make_base
+from recur_tune.search.run.driver_context import DriverContext, StageLog
 from recur_tune.search.run.jobs import job_client
-from recur_tune.search.run.leftovers import clear_up_after_a_kill
 from recur_tune.search.run.listener import ProgressListener
 from recur_tune.search.run.preparation import Prices, check_shapes, missing_bases, tokenise, worst_costs
-from recur_tune.search.run.stages import DriverContext, Stages, make_base
+from recur_tune.search.run.trial_files import remove_leftovers
 from recur_tune.sites.ray.capacity import (
     WAITING_CPU,
     Capacity,
@@ -50,14 +51,12 @@ if TYPE_CHECKING:
     from recur_tune.search.run.searcher import OptunaSearcher
 
 
-_MORE_THAN_EVER = 100_000
-
-# MLflow takes seconds of a core to import and to make its database; the first trials are to start before.
+# MLflow takes a core for seconds to import and to make its database; the first trials start before that.
 _SECONDS_FOR_THE_FIRST_TRIALS = 15.0
 
 
 def check_runnable(spec: SearchSpec, address: str | None) -> None:
-    """Refuse what cannot work before a directory is made, or changed, for it."""
+    """Refuse a search that cannot run, before its directory is made or changed."""
     if address is None:
         check_this_machine(spec.resources)
     elif address.startswith(JOBS):
@@ -65,21 +64,24 @@ def check_runnable(spec: SearchSpec, address: str | None) -> None:
     else:
         check_reachable(address)
     check_shapes(spec)
-    if address is not None and not runs_elsewhere(address):  # such a cluster is asked by who runs there
+    if address is not None and not runs_elsewhere(address):  # there the driver on the cluster checks it
         with connected(address) as cluster:
             trial_resources(spec.resources, cluster)
 
 
 def run_search(
     directory: SearchDirectory, address: str | None = None, listener: ProgressListener | None = None,
-    asks: Iterable[SampleSource] = (), again: Again | None = None, change: SearchSpec | None = None,
+    asks: Iterable[SampleSource] = (), confirm: ConfirmationPlan | None = None, change: SearchSpec | None = None,
 ) -> SearchState:  # fmt: skip
-    """Run a new search, or go on with one: both begin with what the log says.
+    """Run a new search or resume one: both begin with the state of the log.
 
-    Ctrl-C or SIGTERM once lets the trials save themselves; twice ends at once. Either way, and after a crash, running
-    it again loses no finished trial. `asks` are further questions whose answers belong on the search's boards. With
-    `again` nothing new is tried, and the front is trained once more with other seeds. With `change` the search goes on
-    as that says; it is written down once nobody else can be running it.
+    At the first Ctrl-C or SIGTERM trials save checkpoints and the search pauses; the second ends it at once. In both
+    cases, and after a crash, a resume loses no finished trial.
+
+    Args:
+        asks: Further questions whose answers are shown on the search's boards.
+        confirm: Repeat the front with other seeds, and propose no new trial.
+        change: The spec to resume with; it is saved once this process holds the lease.
     """
     listener = listener or ProgressListener()
     with _pausing_for_storage(), directory.lock():
@@ -87,53 +89,54 @@ def run_search(
             directory.write_spec(change)
         spec, log = directory.spec, directory.open_log()
         with _preparing(log):
-            stages = Stages(log)
+            stages = StageLog(log)
             stages.tell("loading torch …")
             check_shapes(spec)
             bases = missing_bases(directory, spec)
             stages.tell("starting Ray …" if address is None else f"connecting to {address} …")
 
             def end(loss: ClusterLost) -> None:
-                _say_the_last_words(log, loss, listener)
+                _log_cluster_loss(log, loss, listener)
 
             with stop_requests() as interrupted, connected(address, _about(directory), end) as cluster:
                 card, why = shared_card(spec.resources, cluster)
                 allotment = trial_resources(spec.resources, cluster, card)
                 if why and why not in log.state.notices:
                     log.record("notice", text=why)
-                shutil.rmtree(directory.path / "ray", ignore_errors=True)  # Ray's notes on an earlier run
-                clear_up_after_a_kill(spec, log)
+                shutil.rmtree(directory.path / "ray", ignore_errors=True)  # Ray Tune's files of an earlier run
+                remove_leftovers(spec, log)
                 with (
-                    # MLflow takes seconds of a core, which the first trials want; a base is minutes of work.
+                    # To pretrain a base takes minutes, so that MLflow may start at once.
                     _tracked(spec, log, listener, at_once=bool(bases)) as tracker,
                     exporting(directory, spec, asks) as exporter,
                     ClusterWatchdog(end) as watchdog,
                     outside_of_ray(watchdog),
                 ):
-                    desk = DriverContext(log, interrupted, exporter, watchdog)
-                    if all(make_base(config, allotment, desk, stages) for config in bases):
-                        tokenise(directory, spec, splits_needed(log.state, again), stages.tokenising(interrupted))
-                        _begin(log, spec, cluster, again)
+                    context = DriverContext(log, interrupted, exporter, watchdog)
+                    if all(make_base(config, allotment, context, stages) for config in bases):
+                        tokenise(directory, spec, splits_needed(log.state, confirm), stages.tokenising(interrupted))
+                        _begin(log, spec, cluster, confirm)
                         listener.searching()
                         if not bases:
                             tracker.start(after=_SECONDS_FOR_THE_FIRST_TRIALS)
-                        _tune(spec, log, allotment, desk, again)
-                        while trials_wait(directory) and not (again or interrupted() or directory.stop_requested):
-                            _tune(spec, log, allotment, desk)  # somebody added one when all were out
+                        _tune(spec, log, allotment, context, confirm)
+                        while trials_wait(directory) and not (confirm or interrupted() or directory.stop_requested):
+                            _tune(spec, log, allotment, context)  # one was added when all had ended
         if log.state.fault:
             raise Paused(log.state.fault)
     return log.state
 
 
-def _begin(log: SearchLog, spec: SearchSpec, cluster: Cluster, again: Again | None) -> None:
-    """Say that trials begin, and fix what hypervolumes are measured by."""
+def _begin(log: SearchLog, spec: SearchSpec, cluster: Cluster, confirm: ConfirmationPlan | None) -> None:
+    """Log that trials begin, and fix the reference costs of the hypervolume."""
     links = {"dashboard": cluster.dashboard} if cluster.dashboard else {}
-    log.record("search", status="started", links=links, confirming=again is not None)
+    log.record("search", status="started", links=links, confirming=confirm is not None)
     _fix_worst_costs(log.directory, spec, log)
 
 
-def _say_the_last_words(log: SearchLog, loss: ClusterLost, listener: ProgressListener) -> None:
-    """Nobody else can: the thread that runs the search is stuck in Ray, which is about to end this process."""
+def _log_cluster_loss(log: SearchLog, loss: ClusterLost, listener: ProgressListener) -> None:
+    """Log the pause from another thread: the one that runs the search is stuck in Ray, and the process is about to
+    end."""
     with suppress(StorageFault):
         log.record("search", status="paused")
     listener.stuck(loss)
@@ -141,35 +144,35 @@ def _say_the_last_words(log: SearchLog, loss: ClusterLost, listener: ProgressLis
 
 @contextmanager
 def _pausing_for_storage() -> Iterator[None]:
-    """Whatever a disk does not take, here or in what Ray, Optuna and MLflow write, the search is paused by it."""
+    """Pause the search where storage fails, also where Ray, Optuna or MLflow writes."""
     try:
         yield
     except Exception as error:
         fault = storage_fault(error)
-        if fault is None or isinstance(fault.__cause__, PermissionError):  # which does not pass by waiting
+        if fault is None or isinstance(fault.__cause__, PermissionError):  # waiting does not help
             raise
         raise Paused(str(fault)) from error
 
 
 @contextmanager
 def _preparing(log: SearchLog) -> Iterator[None]:
-    """Say that the search is being prepared; where it is refused before a trial begins, it is again what it was."""
+    """Log that the search is being prepared; where it is refused before a trial begins, restore its former status."""
     before = log.state.status
     log.record("search", status="preparing")
     try:
         yield
     except UserError:
         if log.state.status == "preparing":
-            with suppress(StorageFault):  # a full disk takes no line about itself
+            with suppress(StorageFault):  # a full disk takes no further line
                 log.record("search", status="paused" if before in ("new", "started", "preparing") else before)
         raise
 
 
 @contextmanager
 def _tracked(spec: SearchSpec, log: SearchLog, listener: ProgressListener, at_once: bool) -> Iterator[Tracker]:
-    """However the trials end: the log says so, the front is written down, and MLflow gets what it can take.
+    """A tracker for MLflow; at the end the search's status is logged, the front written, and the rest delivered.
 
-    Its tracker delivers at once, or from when it is started.
+    The tracker starts now where `at_once`, otherwise when it is told to.
     """
     tracker, refused = Tracker(log.directory), False
     if at_once:
@@ -202,12 +205,13 @@ def _deliver_the_rest(tracker: Tracker, log: SearchLog, files: list[Path]) -> No
 
 
 def _about(directory: SearchDirectory) -> dict[str, str]:
-    """What Ray's list of jobs calls the search, and where it lies."""
+    """The search's name and folder, for Ray's list of jobs."""
     return {"job_name": directory.name, "folder": str(directory.path.absolute())}
 
 
 def _tune(
-    spec: SearchSpec, log: SearchLog, allotment: TrialResources, desk: DriverContext, again: Again | None = None,
+    spec: SearchSpec, log: SearchLog, allotment: TrialResources, context: DriverContext,
+    confirm: ConfirmationPlan | None = None,
 ) -> None:  # fmt: skip
     load("recur_tune.search.run.searcher")  # Ray Tune and Optuna
     from recur_tune.search.run.callback import DriverCallback
@@ -215,7 +219,7 @@ def _tune(
     from recur_tune.search.run.gpu_sharing import SharedCards
     from recur_tune.search.run.searcher import OptunaSearcher
 
-    deadline = _deadline(spec, log) if again is None else math.inf
+    deadline = _deadline(spec, log) if confirm is None else math.inf
 
     def is_over() -> bool:
         return time.time() > deadline or bool(log.state.fault)
@@ -224,13 +228,13 @@ def _tune(
     room = Capacity(spec.resources, allotment.card)
     shared = SharedCards(allotment.card, lambda: room.gpus) if allotment.card else None
     prices = Prices(allotment.workers)
-    searcher = OptunaSearcher(spec, log, prices, is_over, room, proposes=again is None, shared=shared)
-    if again is not None:
-        for trial, seed in again.missing(log.state, spec):
-            searcher.repeat(trial, seed, again.split)
+    searcher = OptunaSearcher(spec, log, prices, is_over, room, proposes=confirm is None, shared=shared)
+    if confirm is not None:
+        for trial, seed in confirm.missing(log.state, spec):
+            searcher.repeat(trial, seed, confirm.split)
     train = train_on_workers if nested else train_in_actor
-    steward = DriverCallback(spec, log, lambda: desk.interrupted() or is_over(), desk.exporter, desk.watchdog)
-    fit(spec, log, allotment, searcher, train, nested, steward)
+    callback = DriverCallback(spec, log, lambda: context.interrupted() or is_over(), context.exporter, context.watchdog)
+    fit(spec, log, allotment, searcher, train, nested, callback)
 
 
 def fit(
@@ -240,21 +244,22 @@ def fit(
     searcher: OptunaSearcher,
     train: Callable[[dict[str, Any]], None],
     nested: bool,
-    steward: DriverCallback,
+    callback: DriverCallback,
 ) -> None:
-    """Hand the search to Ray Tune and wait for its end; `nested` says that `train` starts workers of its own."""
+    """Run the search with Ray Tune until its end; `nested` says that `train` starts workers of its own."""
     from ray import tune
 
     from recur_tune.search.run.scheduler import ParetoPruning
     from recur_tune.sites.ray.placement_groups import NamedPlacementGroups
     from recur_tune.sites.ray.process_names import named
+    from recur_tune.sites.ray.ray_tune_adaptations import MAX_CONCURRENT_TRIALS
 
     name = log.directory.name
 
     def place(job: dict[str, Any]) -> NamedPlacementGroups:
         if not nested:
             return NamedPlacementGroups(name, {"CPU": job["cpus"], "GPU": job["gpus"]})
-        # The actor that starts workers only waits.
+        # The trial's own actor only waits for its workers.
         worker = {"CPU": job["cpus"] - WAITING_CPU, "GPU": job["gpus"]}
         return NamedPlacementGroups(name, {"CPU": WAITING_CPU}, *[worker] * job["workers"])
 
@@ -263,19 +268,18 @@ def fit(
         param_space={"workers": allotment.workers, "cpus": allotment.cpus, "gpus": allotment.gpus, "nested": nested},
         tune_config=tune.TuneConfig(
             search_alg=searcher,
-            scheduler=ParetoPruning(spec, log, searcher.worth),
+            scheduler=ParetoPruning(spec, log, searcher.should_continue),
             num_samples=-1,
-            # The searcher itself knows how many; without a number Ray would start actors one after the other.
-            max_concurrent_trials=_MORE_THAN_EVER,
+            max_concurrent_trials=MAX_CONCURRENT_TRIALS,
             reuse_actors=True,
             trial_name_creator=_Name(f"{name}-"),
             trial_dirname_creator=_Name(),
         ),
         run_config=tune.RunConfig(
-            name="ray",  # the folder of Ray's own notes
+            name="ray",  # the folder of Ray Tune's own files
             storage_path=str(log.directory.path),
             verbose=0,
-            callbacks=[steward],
+            callbacks=[callback],
             failure_config=tune.FailureConfig(max_failures=3),
         ),
     ).fit()
@@ -283,7 +287,7 @@ def fit(
 
 @dataclass(frozen=True)
 class _Name:
-    """How Ray calls a trial: in its dashboard by search and number."""
+    """Makes Ray's name of a trial from its number; a `prefix` names the search."""
 
     prefix: str = ""
 
@@ -298,14 +302,14 @@ def _deadline(spec: SearchSpec, log: SearchLog) -> float:
 
 
 def _fix_worst_costs(directory: SearchDirectory, spec: SearchSpec, log: SearchLog) -> None:
-    """Once per search, before the first trial, so that hypervolumes compare over its whole life."""
+    """Log the reference costs once, before the first trial, so that all hypervolumes of a search are comparable."""
     known = [*spec.reference, *(name for name in spec.objectives if name in COSTS)]
     if any(name not in log.state.reference for name in known):
         log.record("reference", values=worst_costs(spec, Prices(spec.resources.workers), directory.with_own_base))
 
 
 def _is_done(spec: SearchSpec, log: SearchLog) -> bool:
-    """Whether nothing is left that a resume would do."""
+    """Whether a resume would have nothing to do."""
     state = log.state
     if any(trial.state not in ENDED for trial in (*state.trials.values(), *state.repeats.values())):
         return False
@@ -313,7 +317,7 @@ def _is_done(spec: SearchSpec, log: SearchLog) -> bool:
 
 
 def _write_front(directory: SearchDirectory, spec: SearchSpec, state: SearchState) -> list[Path]:
-    """The front as a table, a picture and a page; once it is confirmed, what further seeds say of it too."""
+    """Write the front as a table, a picture and a page, and the confirmed front where there is one."""
     from recur_tune.report.front_files import draw_front
 
     table = directory.path / "front.json"

@@ -1,7 +1,7 @@
-"""The two lanes in which Ray trains a trial, with one worker or with several.
+"""Ray Tune's trainable functions: a trial with one worker, and a trial with several.
 
-Ray brings these functions into every process that a trial takes. Most of them only wait for the one that trains, so the
-models are loaded there alone.
+Ray loads this module in every process of a trial. Most of these only wait for the one that trains, so torch is imported
+there alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST_FAILURES = 3  # of a trial's workers
 
 
 def train_in_actor(job: dict[str, Any]) -> None:
-    """One worker: train right here, in the actor that Ray Tune uses again."""
+    """Train with one worker, in Ray Tune's own actor, which is used for the next trial too."""
     trial = load(_TRIAL)
     from ray import tune
 
@@ -32,11 +32,11 @@ def train_in_actor(job: dict[str, Any]) -> None:
 
     with closing(messages_of(train)) as messages:
         for message in messages:
-            tune.report({"report": json.dumps(message)})  # leaves by an exception when others have beaten the trial
+            tune.report({"report": json.dumps(message)})  # raises where the scheduler stops the trial
 
 
 def train_on_workers(job: dict[str, Any]) -> None:
-    """Several workers: they stay with this actor for its next trial, and are replaced when one of them is lost."""
+    """Train with several workers. They are kept for this actor's next trial, and replaced when one of them is lost."""
     from ray import tune
 
     for failures in range(1, _MOST_FAILURES + 2):
@@ -45,7 +45,7 @@ def train_on_workers(job: dict[str, Any]) -> None:
                 tune.report({"report": json.dumps(message)})
             return
         except WorkersFailed as failed:
-            _end_workers()
+            end_workers()
             trial = load(_TRIAL)
             if fault := trial.fault_of_a_worker(failed.errors):
                 tune.report({"report": json.dumps(trial.ending("paused", str(fault), STORAGE))})
@@ -58,7 +58,7 @@ def train_on_workers(job: dict[str, Any]) -> None:
                 raise
 
 
-_kept: list[WorkerGroup] = []  # by this process, one at most
+_kept: list[WorkerGroup] = []  # the workers of this process, one group at most
 
 
 def _workers(job: dict[str, Any]) -> WorkerGroup:
@@ -67,5 +67,7 @@ def _workers(job: dict[str, Any]) -> WorkerGroup:
     return _kept[0]
 
 
-def _end_workers() -> None:
-    _kept.pop().end()
+def end_workers() -> None:
+    """End the workers of this process, if it has any; its next trial starts others."""
+    while _kept:
+        _kept.pop().end()

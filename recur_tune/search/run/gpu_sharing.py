@@ -1,4 +1,4 @@
-"""Trials that share GPUs, as a search sees them: what each gets of a card, and whether another may be asked for."""
+"""GPU sharing: the part of a GPU that a trial gets, and whether another trial has room."""
 
 from __future__ import annotations
 
@@ -12,23 +12,24 @@ from recur_tune.sites.ray.gpu_packing import PARTS, Card, takes_another
 
 @dataclass(frozen=True)
 class SharedCards:
-    """Cards of one kind; on which of them a trial runs is Ray's choice."""
+    """GPUs of one kind; Ray chooses on which of them a trial runs."""
 
     card: Card
-    count: Callable[[], int]  # of the cluster as it is now
+    count: Callable[[], int]  # GPUs in the cluster as it is now
 
     def parts(self, trial: TrialRecord) -> int:
-        """Of a card, by the trial's predicted memory. One that needed more than it was given has a card to itself."""
+        """The parts of a GPU for a trial, by its predicted memory; a whole one where it needed more than its part
+        before."""
         return PARTS if trial.cause == CROWDED else self.card.parts(trial.costs.get("peak_memory"))
 
     def job(self, trial: TrialRecord) -> dict[str, Any]:
-        """What Ray and the worker are told of it."""
+        """The trial's share for Ray, and the memory share for its worker."""
         parts = self.parts(trial)
         return {"gpus": parts / PARTS, "tensors_share": self.card.tensors_share(parts)}
 
     def have_room_beside(self, live: Iterable[TrialRecord]) -> bool:
-        """Whether one more may be asked for."""
-        parts: dict[bool, list[int]] = {True: [], False: []}  # by whether it has started
+        """Whether another trial has room beside these."""
+        parts: dict[bool, list[int]] = {True: [], False: []}  # by whether a trial has started
         for trial in live:
             parts[trial.state == "running"].append(self.parts(trial))
         return takes_another(self.count(), running=parts[True], waiting=parts[False])

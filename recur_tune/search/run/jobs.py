@@ -1,4 +1,4 @@
-"""A search as a job of a cluster that is reached through its dashboard's port."""
+"""A search as a Ray job, through the dashboard's port of a cluster."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from recur_tune.sites.ray.cluster import check_reachable
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient
 
-    from recur_tune.search.record.confirmation import Again
+    from recur_tune.search.record.confirmation import ConfirmationPlan
 
 
 def run_search_as_job(
-    directory: SearchDirectory, address: str, again: Again | None, say: Callable[[str], None]
+    directory: SearchDirectory, address: str, confirm: ConfirmationPlan | None, say: Callable[[str], None]
 ) -> None:
-    """Submit and follow until the job ends; Ctrl-C leaves it running. The cluster has to see the search directory."""
+    """Submit a job and follow it to its end; Ctrl-C leaves it running. The cluster has to see the search directory."""
     from ray.job_submission import JobStatus
 
     client = job_client(address)
     with _one_sentence(address):
         job = client.submit_job(
-            entrypoint=_entrypoint(directory, again),
+            entrypoint=_entrypoint(directory, confirm),
             metadata={"job_name": f"recur-tune {directory.name}"},
             entrypoint_num_cpus=0,
         )
@@ -43,7 +43,7 @@ def run_search_as_job(
 
 
 def job_client(address: str) -> JobSubmissionClient:
-    """Whom to give a job at http://HOST:PORT; refuses where nobody is, or nobody for us."""
+    """Ray's client for jobs at http://HOST:PORT; refuses an address that does not answer or denies access."""
     check_reachable(address)
     from ray.job_submission import JobSubmissionClient
 
@@ -66,9 +66,9 @@ def _one_sentence(address: str) -> Iterator[None]:
         raise UserError(f"address: {address} takes no job ({' '.join(str(error).split())[:200]}).") from error
 
 
-def _entrypoint(directory: SearchDirectory, again: Again | None) -> str:
-    """A new search and one to go on with are resumed alike: the directory has all of it."""
-    words = ["resume"] if again is None else again.command
+def _entrypoint(directory: SearchDirectory, confirm: ConfirmationPlan | None) -> str:
+    """The command on the cluster. A new search is resumed too: its directory has everything."""
+    words = ["resume"] if confirm is None else confirm.command
     where = ["--results", str(directory.path.parent), "--address", "auto"]
     return shlex.join(["recur-tune", *words, directory.name, *where])
 

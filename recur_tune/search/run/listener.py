@@ -1,4 +1,7 @@
-"""Whoever wants to know what is going on where no log tells: before it is there, and when nobody writes to it."""
+"""Progress that no log can tell: before a search's log is open, and when its driver is stuck.
+
+This stands alone so that the command line can import it without Ray and torch.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,13 @@ if TYPE_CHECKING:
 
 
 class ProgressListener:
-    """Hears of every step and, unless a subclass says otherwise, makes nothing of it."""
+    """Receives progress and ignores it; subclasses override what they need."""
 
     def stage(self, text: str) -> None:
-        """What is being prepared."""
+        """A stage of the preparation begins."""
 
     def searching(self) -> None:
-        """Everything is ready."""
+        """Trials begin."""
 
     def stuck(self, loss: Paused) -> None:
-        """The search is lost in a call that will not return; whoever can should say so and end the process."""
+        """The driver is stuck in a call that will not return; report it and end the process."""

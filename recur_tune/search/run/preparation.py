@@ -1,4 +1,4 @@
-"""What has to be there before the first trial: the base, the tokens, the prices and the worst that counts."""
+"""Preparation of the first trial: checks, bases, tokens, prices and the reference costs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from recur_tune.search.record.steps import check_rungs
 
 
 class Prices:
-    """What trials cost, by the names of the cost objectives; workers share a trial's batch."""
+    """Computes trials' costs, by the names of the cost objectives; workers share a trial's batch."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
 
     def __call__(self, config: TrialConfig) -> dict[str, float]:
-        """All of a trial's costs, without training anything; its memory is simulated, which takes a second or more."""
+        """All costs of a trial, without training; its memory is simulated, which takes a second or more."""
         from recur_tune.cost.estimate import estimate
 
         found = estimate(config, _settings_of(config.base, config.tokenizer), self.workers)
         return {name: float(value) for name, value in found.costs.items()}
 
     def at_once(self, config: TrialConfig) -> dict[str, float]:
-        """Those of a trial's costs that need no simulated step."""
+        """The costs of a trial that need no simulated step."""
         from recur_tune.cost.estimate import quick_costs
 
         base = config.base, config.tokenizer
@@ -41,10 +41,10 @@ _settings_of, _shape_of = cache(base_settings), cache(base_shape)
 
 
 def check_shapes(spec: SearchSpec) -> None:
-    """Every corner of the space has to fit its base, be that a folder, a name or a preset, and the budget's first rung;
-    and there has to be such a corpus, with text to train on and to validate with."""
+    """Refuse a space of which a corner does not fit its base or the first rung, or a corpus without text to train on
+    and to validate with."""
     load("recur_tune.cost.estimate")  # torch, transformers and the models: shapes need them, and prices will
-    seen_corpus(spec)
+    corpus_extents(spec)
     check_rungs(spec)
     for config in spec.corners:
         config.check_base(_shape_of(config.base, config.tokenizer))
@@ -55,15 +55,15 @@ def check_shapes(spec: SearchSpec) -> None:
             )
 
 
-def seen_corpus(spec: SearchSpec) -> dict[Split, Extent]:
-    """What can be seen of the splits that a search reads; one that it cannot read is refused."""
+def corpus_extents(spec: SearchSpec) -> dict[Split, Extent]:
+    """The extents of the splits that a search reads; a corpus that cannot be read is refused."""
     from recur_tune.data.corpora.registry import check_corpus
 
     return check_corpus(spec.corners[0].corpus)  # the same in all of them
 
 
 def missing_bases(directory: SearchDirectory, spec: SearchSpec) -> list[TrialConfig]:
-    """A trial on each preset among the bases of which the search has no pretrained copy yet."""
+    """A trial for each preset base of which the search has no pretrained copy yet."""
     configs = _distinct(spec, "base", "corpus", "tokenizer")
     return [config for config in configs if is_preset(config.base) and not directory.own_base(config).is_dir()]
 
@@ -71,7 +71,7 @@ def missing_bases(directory: SearchDirectory, spec: SearchSpec) -> list[TrialCon
 def tokenise(
     directory: SearchDirectory, spec: SearchSpec, splits: Iterable[str], progress: Callable[[str, int], None]
 ) -> None:
-    """Prepare every corpus of the space, so that no worker waits for it."""
+    """Tokenise the corpus for every base, so that no worker waits for it."""
     from recur_tune.data.tokenizers import load_tokenizer
     from recur_tune.models.pretrained import base_tokenizer
 
@@ -85,8 +85,8 @@ def tokenise(
 
 
 def worst_costs(spec: SearchSpec, prices: Prices, own_base: Callable[[TrialConfig], TrialConfig]) -> dict[str, float]:
-    """By objective, the worst that counts in the hypervolume, as far as it is known before a trial: what the search
-    says, a limit, or the dearest corner of the space."""
+    """The reference costs of the hypervolume, by objective: what the search says, a limit, or the dearest corner of the
+    space."""
     corners = [own_base(config) for config in spec.corners]
     worst = dict(spec.reference)
     for name in spec.objectives:
@@ -105,11 +105,11 @@ _BEYOND = 1.01  # so that the dearest configuration itself can count
 
 
 def _largest(configs: list[TrialConfig], prices: Prices, at_most: int = 4) -> list[TrialConfig]:
-    """Those with most of everything; to simulate the memory of all of them would take minutes."""
+    """The largest configurations; to simulate the memory of all of them would take minutes."""
 
     def size(config: TrialConfig) -> tuple[float, ...]:
         kept = 1 if config.checkpointing == "all" else config.bptt_windows
-        # Of a window, the recurrence's too, whatever the overlap.
+        # Of a whole window, whatever the overlap.
         window_flops = round(prices.at_once(config)["flops_per_token"] * config.windowing.stride)
         return config.window * config.batch * kept, window_flops, config.bptt_windows
 

@@ -1,4 +1,4 @@
-"""A search from Python: run it, and look at what it found as tables."""
+"""A search from Python: run it, and read its results as tables."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from recur_tune.search.run.driver import check_runnable, run_search
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found, as it lies in its directory."""
+    """The results of a search, read from its directory."""
 
     directory: SearchDirectory
 
     @cached_property
     def state(self) -> SearchState:
-        """Every trial, as the log has it."""
+        """The state of all trials, from the log."""
         return self.directory.state()
 
     @cached_property
     def front(self) -> pd.DataFrame:
-        """The front: a row per trial, best quality first; its objectives, tokens and parameters as columns."""
+        """The front: one row a trial, best quality first; objectives, tokens and parameters as columns."""
         rows = front_rows(self.state, self.directory.spec.objectives)
         flat = [{**{key: value for key, value in row.items() if key != "params"}, **row["params"]} for row in rows]
         return pd.DataFrame(flat)
@@ -62,7 +62,7 @@ def run(
     address: str | None,
     settings: dict[str, Any],
 ) -> SearchResult:
-    """Run a search, or go on with the one of that name."""
+    """Run a search, or resume the one of that name."""
     if address is not None and "://" in address:
         raise UserError(f"address: {address!r} is for the command line; from Python give 'auto' or HOST:PORT.")
     fields = space if isinstance(space, dict) else read_yaml(find_space(str(space)))

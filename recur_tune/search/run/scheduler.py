@@ -1,4 +1,4 @@
-"""Ray Tune's view of the rungs: every report goes into the log, and some end a trial."""
+"""The scheduler: logs every report, and prunes or pauses trials at rungs."""
 
 from __future__ import annotations
 
@@ -11,44 +11,44 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from recur_tune.search.propose.rungs import SMALL_CHANCE, Rungs
-from recur_tune.search.record import flag
 from recur_tune.search.record.directory import STOP, SearchLog
+from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.objectives import COSTS
 from recur_tune.search.record.spec import SearchSpec
-from recur_tune.search.record.state import ENDED, FROZEN, TrialRecord, Validation
-from recur_tune.search.run.in_driver import LivesInDriver
-from recur_tune.sites.ray.internals import allow_another_failure, allow_no_failure
+from recur_tune.search.record.state import ENDED, PAUSED_AT_RUNG, TrialRecord, Validation
+from recur_tune.sites.ray.ray_tune_adaptations import DriverOnly, allow_another_failure, allow_no_failure
 
 
-class ParetoPruning(LivesInDriver, FIFOScheduler):
-    """Stops at rungs what will hardly end on the front. Ray hands every report here first, so here it is logged.
+class ParetoPruning(DriverOnly, FIFOScheduler):
+    """Stops trials at rungs that will hardly end on the front. Ray Tune passes reports here first, so they are logged
+    here.
 
-    With `worth`, which says of a trial by its number whether it is worth its tokens, nothing is lost: what is not is
-    frozen, and the searcher may continue it. To Ray a frozen trial has ended, and one that is continued is another of
-    the same number: it has saved itself in its own folder, as it does for a resume, so Ray need keep nothing of it.
+    With `should_continue`, which decides on a trial by its number, a trial is paused and the searcher may resume it. To
+    Ray a paused trial has ended, and a resumed one is another trial with the same number. Its checkpoint lies in its
+    own folder, so Ray keeps nothing of it.
     """
 
-    def __init__(self, spec: SearchSpec, log: SearchLog, worth: Callable[[int], bool] | None = None) -> None:
+    def __init__(self, spec: SearchSpec, log: SearchLog, should_continue: Callable[[int], bool] | None = None) -> None:
         super().__init__()
-        self.spec, self.log, self.worth = spec, log, worth
+        self.spec, self.log, self.should_continue = spec, log, should_continue
         costs = [name in COSTS for name in spec.objectives]
         self.rungs = Rungs(spec.budget.rung_tokens, costs)
-        # Ray forgets a scheduler's state on a restart; the log does not.
+        # A resumed search has a new scheduler; the log fills its rungs.
         for trial, validation in validations_in_order(log):
             self.rungs.reach(trial.number, validation.tokens, self._values(trial, validation))
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """There is no single metric to be told about."""
+        """Accept any: there is no single metric."""
         return True
 
     def on_trial_result(self, controller: TuneController, trial: Trial, result: dict[str, Any]) -> str:
-        """Log a report and decide whether the trial goes on."""
+        """Log a report and decide whether the trial continues."""
         if result.get("done") or "report" not in result:
             return TrialScheduler.CONTINUE  # Ray repeats the last report when a function returns
         report, number = json.loads(result["report"]), trial.config["number"]
         before = self.log.state.record(number)
-        if before.state in ENDED or before.frozen:
-            return TrialScheduler.CONTINUE  # its workers have not noticed yet
+        if before.state in ENDED or before.paused_at_rung:
+            return TrialScheduler.CONTINUE  # its workers have not left yet
         if report.get("moved"):
             allow_another_failure(trial)  # the trainable raises next, and that is no failure
             self.log.record("moved", trial=number)
@@ -60,52 +60,50 @@ class ParetoPruning(LivesInDriver, FIFOScheduler):
         record = self.log.state.record(number)
         if record.state == "complete" and record.repeats is None and report.get("validation"):
             self._fix_reference(record, record.validations[-1])  # where it is the first, with a single rung
-            self._goes_on(record)  # others are measured by its end
+            self._decide(record)  # notes its end, which others are compared with
         if record.state != "running":
             if report.get("replace_actor"):
-                # The trainable raises next, and Ray replaces an actor in which something raised. It shall not try
-                # the same again.
+                # The trainable raises next, and Ray replaces its actor. The trial must not start again there.
                 allow_no_failure(trial)
                 return TrialScheduler.CONTINUE
             return self._let_go(trial)
-        if not report.get("validation") or record.repeats is not None:  # a repetition is to be seen to its end
+        if not report.get("validation") or record.repeats is not None:  # a repeat is trained to its end
             return TrialScheduler.CONTINUE
         self._fix_reference(record, record.validations[-1])
-        if self._goes_on(record):
+        if self._decide(record):
             return TrialScheduler.CONTINUE
-        if self.worth is None:
+        if self.should_continue is None:
             reason = f"its chance of ending on the front was under {SMALL_CHANCE:.0%} after {record.tokens} tokens"
             self.log.record("end", trial=number, state="pruned", reason=reason)
         else:
-            reason = f"after {record.tokens} tokens other trials promised more for theirs"
-            self.log.record("end", trial=number, state="paused", reason=reason, cause=FROZEN)
+            reason = f"after {record.tokens} tokens its expected hypervolume gain was small beside that of other trials"
+            self.log.record("end", trial=number, state="paused", reason=reason, cause=PAUSED_AT_RUNG)
         return self._let_go(trial)
 
-    def _goes_on(self, trial: TrialRecord) -> bool:
+    def _decide(self, trial: TrialRecord) -> bool:
         validation = trial.validations[-1]
         report = trial.number, validation.tokens, self._values(trial, validation)
-        if self.worth is None:
+        if self.should_continue is None:
             return self.rungs.reach(*report)
-        # Everything is compared with the baseline, so that its end is worth having whatever it is.
-        return self.rungs.note(*report) is None or trial.role == "baseline" or self.worth(trial.number)
+        # All trials are compared with the baseline, so that it is always trained to its end.
+        return self.rungs.note(*report) is None or trial.role == "baseline" or self.should_continue(trial.number)
 
     def _let_go(self, trial: Trial) -> str:
-        """End a trial's work. An actor is taken from it at once; several workers leave by themselves, those of a pruned
-        or frozen trial when they see the file: whoever is taken away in the middle of a step cannot train the next."""
+        """End a trial's work. A single actor is stopped at once. Several workers leave by themselves once the flag file
+        is set: workers that are stopped in the middle of a step could not train the next trial."""
         if not trial.config.get("nested"):
             return TrialScheduler.STOP
         record = self.log.state.record(trial.config["number"])
-        if record.state == "pruned" or record.frozen:
-            flag.put_up(self.log.directory.trial(record.number) / STOP)
+        if record.state == "pruned" or record.paused_at_rung:
+            FlagFile(self.log.directory.trial(record.number) / STOP).set()
         return TrialScheduler.CONTINUE
 
     def _values(self, trial: TrialRecord, validation: Validation) -> list[float]:
         return trial.values_at(validation, self.spec.objectives)
 
     def _fix_reference(self, trial: TrialRecord, validation: Validation) -> None:
-        """The worst quality that counts is the plain baseline's first, and a little more: known early, the same however
-        the search goes on, and so bad that no useful trial lies beyond it. Where no baseline is left to wait for, since
-        it breaks a limit, say, another trial's first has to do."""
+        """Fix the reference quality, slightly worse than the plain baseline's first: it is known early, and useful
+        trials are better. Where there is no baseline, or it has ended before, another trial's first quality serves."""
         missing = [name for name in self.spec.objectives if name not in self.log.state.reference]
         baseline = next((t for t in self.log.state.trials.values() if t.role == "baseline"), None)
         if missing and (trial is baseline or baseline is None or baseline.state in ENDED):
@@ -117,6 +115,6 @@ BEYOND_THE_FIRST = 1.05
 
 
 def validations_in_order(log: SearchLog) -> list[tuple[TrialRecord, Validation]]:
-    """Every validation of every trial that counts, in the order of tokens: rungs fill from below."""
+    """All validations of the search's trials in the order of their tokens, in which rungs are filled."""
     pairs = [(trial, validation) for trial in log.state.trials.values() for validation in trial.validations]
     return sorted(pairs, key=lambda pair: pair[1].tokens)

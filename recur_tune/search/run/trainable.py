@@ -1,8 +1,7 @@
-"""One trial on a worker: the same training in two lanes.
+"""A trial on a worker: trains it, saves checkpoints and reports.
 
-One worker trains in Ray Tune's own actor, which is used again for the next trial. Several train with DDP, in a group
-that the actor keeps. Both read a trial's folder: a checkpoint in it is gone on from, so a restart finds its own work
-whoever died.
+The same code runs in Ray Tune's own actor and in each of several DDP workers. It continues from the checkpoint in the
+trial's folder, if there is one.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from recur_tune.common.throttle import Every, Throttled
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.device_flops import device_flops
 from recur_tune.models.pretrained import save_model
-from recur_tune.search.record import flag
 from recur_tune.search.record.directory import COMPILED, LEAVING, MODEL, STOP
+from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.state import CROWDED, STORAGE
 from recur_tune.sites.ray.cluster import NODE_NAME
 from recur_tune.sites.ray.process_names import call_this_process, trial_name
@@ -38,47 +37,49 @@ from recur_tune.training.run_folder import RESUME
 from recur_tune.training.setup import set_up
 
 _OUTCOME = "outcome.json"
-_SECONDS_BETWEEN_REPORTS = 5.0  # for whoever watches; validations are always reported
+_SECONDS_BETWEEN_REPORTS = 5.0  # validations are always reported
 _SECONDS_BETWEEN_LOOKS = 0.5  # at the request to stop, which lies on a file system
-_NO_MEMORY = ("CUDA error: out of memory", "STATUS_ALLOC_FAILED")  # what is not a tensor's: kernels, cuBLAS, a graph
+_NO_MEMORY = (
+    "CUDA error: out of memory",
+    "STATUS_ALLOC_FAILED",
+)  # of kernels, cuBLAS or a CUDA graph
 
 Message = dict[str, Any]
 
 
 class Moved(Exception):
-    """The trial has saved itself and goes on elsewhere: its node will be gone soon."""
+    """The trial has saved a checkpoint and continues on another node, since its own will leave."""
 
 
 def use_cores(cpus: float) -> None:
-    """One thread a core, and one at least; torch keeps the number by the thread that sets it."""
+    """One thread a core, and one at least; torch keeps this number per thread."""
     torch.set_num_threads(max(1, int(cpus)))
 
 
 def fault_of_a_worker(errors: list[Exception]) -> StorageFault | None:
-    """What a disk did to one of several workers; the others only lost a peer."""
+    """A storage fault among the workers' errors, if there is one."""
     return next((fault for fault in map(storage_fault, errors) if fault), None)
 
 
 def has_moved(errors: list[Exception]) -> bool:
-    """Whether workers have left their node, and not failed."""
+    """Whether the workers moved to another node and did not fail."""
     return any(isinstance(error, Moved) for error in errors)
 
 
 def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
-    """Train a trial and report on the way; its last message says how it ended.
+    """Train a trial and report on the way; the last message says how it ended.
 
-    Whatever goes wrong ends this trial alone, but for a disk that does not take its files: that pauses it, and the
-    search with it, since all others write there too. After anything but a diverged loss or a refused configuration the
-    process is not trusted with another trial: the error is raised once it has been reported. One of several workers
-    cannot report alone; it raises, and all of them are started again, unless its memory was too small: that would be so
-    again, and it leaves word.
+    An error ends this trial alone. A storage fault pauses the trial and with it the search, since all trials write
+    there. A diverged loss or a refused configuration is reported; any other error is reported and raised, so that the
+    process is replaced. One of several workers cannot report alone: it raises, and all of them are started again. Where
+    it ran out of memory, which would happen again, it saves the outcome in the trial's folder first.
     """
     folder = Path(job["folder"])
-    if (folder / _OUTCOME).exists():  # a worker of an earlier attempt met its end alone and left word
+    if (folder / _OUTCOME).exists():  # left by a worker of an earlier attempt
         report(json.loads((folder / _OUTCOME).read_text()))
         return
     config = TrialConfig(**job["trial"])
-    # What one trial has compiled serves every other of its hidden size, on whatever node.
+    # Compiled kernels serve all trials of the same hidden size, on every node.
     os.environ["TRITON_CACHE_DIR"] = str(folder.parent.parent / COMPILED)
     share = job.get("tensors_share")
     try:
@@ -88,11 +89,11 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
             report(message)
     except Moved:
         report({"moved": True})
-        raise  # whoever started the trial starts it again, where there is room
+        raise  # Ray starts the trial again where there is room
     except Exception as error:
         if fault := storage_fault(error):
             if _several_workers():
-                raise  # all of them go; whoever waits for them says why
+                raise  # all workers end; their actor reports the fault
             report(ending("paused", str(fault), STORAGE))
             return
         if isinstance(error, UserError):
@@ -110,9 +111,9 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
 
 
 def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Message]:
-    flag.lay_out(folder / STOP)
-    stop = Throttled(lambda: flag.is_up(folder.parent.parent / STOP), _SECONDS_BETWEEN_LOOKS)
-    over = Throttled(lambda: flag.is_up(folder / STOP), _SECONDS_BETWEEN_LOOKS)
+    FlagFile(folder / STOP).create()
+    stop = Throttled(lambda: FlagFile(folder.parent.parent / STOP).is_set(), _SECONDS_BETWEEN_LOOKS)
+    over = Throttled(lambda: FlagFile(folder / STOP).is_set(), _SECONDS_BETWEEN_LOOKS)
     if not _several_workers() and stop():
         yield ending("paused", "the search was asked to stop")
         return
@@ -125,16 +126,16 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
         yield {"notice": damage}
     node = os.environ.get(NODE_NAME)
     leaving = Throttled(
-        lambda: bool(node) and flag.is_up(folder.parent.parent / LEAVING / str(node)), _SECONDS_BETWEEN_LOOKS
+        lambda: bool(node) and FlagFile(folder.parent.parent / LEAVING / str(node)).is_set(), _SECONDS_BETWEEN_LOOKS
     )
     due = Every(_SECONDS_BETWEEN_REPORTS)
-    titled = Every(_SECONDS_BETWEEN_LOOKS)  # Ray renames its processes whenever they are called
+    titled = Every(_SECONDS_BETWEEN_LOOKS)  # Ray sets the title of its processes at every call
     stopwatch = Stopwatch()
     for step in stopwatch.around(trainer.run()):
         if titled():
             call_this_process(trial_name(folder))
         stopping, ended, moving, telling = _agree(trainer, stop(), over(), leaving(), due())
-        if ended:  # by others that were better; the log knows
+        if ended:  # pruned or paused, as the log has it already
             return
         stopping = stopping and not step.last
         if trainer.rank == 0:
@@ -158,8 +159,8 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
 
 
 def _go_on(trainer: Trainer, folder: Path) -> str:
-    """Put a trial where it was. A damaged checkpoint is not its fault, and costs it the steps since the one before, or
-    all of them; says so in words."""
+    """Continue from the checkpoint. Where it is damaged, continue from the one before it or begin anew; gives a
+    sentence about that, empty where all is well."""
     try:
         return load_checkpoint(trainer, folder)
     except DamagedCheckpoint as damage:
@@ -167,14 +168,14 @@ def _go_on(trainer: Trainer, folder: Path) -> str:
 
 
 def _score(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, split: str) -> dict[str, float]:
-    """The metrics of the trained model on a whole split, read as in training."""
+    """The metrics of the trained model on a whole split, with the windows of its training."""
     config, task = trainer.config, trainer.task
     whole = task.prepare(config.corpus, split, tokenizer)  # type: ignore[arg-type]
     return task.evaluate(trainer.model, whole, config.windowing, config.batch, config.precision).metrics()
 
 
 class Stopwatch:
-    """The time that training itself takes: steps and validations, not what is made of them."""
+    """Measures the time of steps and validations, without that of checkpoints and reports."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -189,7 +190,7 @@ class Stopwatch:
 
 
 def _agree(trainer: Trainer, *answers: bool) -> list[bool]:
-    """What any worker thinks: reports and stops are for all of them at the same step."""
+    """Each answer, True where any worker says so: all workers report and stop at the same step."""
     if trainer.workers == 1:
         return list(answers)
     shared = torch.tensor(answers, dtype=torch.int32, device=trainer.device)
@@ -210,25 +211,27 @@ def _message(step: Report, trainer: Trainer) -> Message:
 
 
 def ending(state: str, reason: str, cause: str = "") -> Message:
-    """An end about which there are no numbers."""
+    """The message of an end without metrics."""
     return {"state": state, "reason": " ".join(reason.split()), "cause": cause}
 
 
 def outcome_of(error: Exception, folder: Path, shares_card: bool = False) -> Message:
-    """Memory that was not there is a limit that the prediction did not see, but on a shared card there may be more of
-    it; everything else is a failure."""
+    """The end that an error leads to. Out of memory is infeasible, or a pause on a shared GPU, where the trial may get
+    a whole one; anything else is a failure."""
     on_cpu = isinstance(error, MemoryError) or "can't allocate memory" in str(error)
     on_card = isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
     if on_card and shares_card:
-        return ending("paused", "it needs more of a card than was predicted, and goes on with one to itself", CROWDED)
+        return ending(
+            "paused", "it needs more GPU memory than was predicted, and continues with a GPU to itself", CROWDED
+        )
     if on_card or on_cpu:
         return ending("infeasible", "out of memory on its device", "memory")
     return ending("failed", f"{type(error).__name__}: {error} (see {folder / 'error.txt'})", "error")
 
 
 def _start_clean() -> None:
-    """What was imported before the first trial stays for good; left out of every later collection, that takes
-    milliseconds instead of a fifth of a second. Only that: what a trial leaves must stay collectable."""
+    """Exclude what was imported before the first trial from garbage collection, which then takes milliseconds instead
+    of a fifth of a second. Only that: a trial's own objects must stay collectable."""
     if gc.get_freeze_count() == 0:
         gc.collect()
         gc.freeze()
@@ -237,19 +240,19 @@ def _start_clean() -> None:
 
 
 def _bound_memory(share: float) -> None:
-    """Let tensors of this process take no more of the card: whoever needs more than was predicted for it then fails
-    alone, and not whichever of its neighbours asks next.
+    """Bound this process's tensors to its share of the GPU: a trial that needs more than was predicted then fails
+    itself, instead of a neighbour.
 
-    Expandable segments keep a twentieth less that is not used. Torch looks for them when it first asks CUDA for memory.
+    Expandable segments leave a twentieth less memory unused. Torch reads the setting at its first CUDA allocation.
     """
-    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its former name, which somebody may have given other settings
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # its former name, which may have other settings
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     if torch.cuda.is_available():
         torch.cuda.set_per_process_memory_fraction(share)
 
 
 def _forget_the_trial() -> None:
-    """Leave nothing of it to the next trial in this process, and do so in the thread that made it."""
+    """Free a trial's memory for the next one, in the thread that allocated it."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,7 +1,7 @@
-"""The one thread of a process in which its trials train, one after the other.
+"""The training thread of a process: all of its trials train there, one after the other.
 
-Ray Tune gives every trial of an actor a thread of its own. CUDA minds: a recording that a later thread destroyed took
-the process with it, and trials failed on a GPU, some as the third in their process, that have not since they share one.
+Ray Tune starts a thread for every trial of an actor. That breaks CUDA: a process crashed when a later thread destroyed
+a CUDA graph, and trials failed on a GPU, some as the third in their process. With one thread neither was seen again.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Message = TypeVar("Message")
 
 
 def messages_of(work: Callable[[Callable[[Message], None]], None]) -> Generator[Message, None, None]:
-    """What `work` reports from the training thread. It waits at each report until the next is asked for; closing the
-    generator instead ends it there. What it raises is raised here."""
+    """Run `work` in the training thread and yield its reports. It waits at each report until the next is asked for, and
+    ends there when the generator is closed. Its exceptions are raised here."""
     messages: SimpleQueue[tuple[Message] | None] = SimpleQueue()
     asked_to_go_on: SimpleQueue[bool] = SimpleQueue()
 
@@ -37,7 +37,7 @@ def messages_of(work: Callable[[Callable[[Message], None]], None]) -> Generator[
         ended.result()
     finally:
         asked_to_go_on.put(False)
-        wait([ended])  # what comes next in this process finds the thread free and its memory returned
+        wait([ended])  # the process's next trial finds the thread free and the memory released
 
 
 def _run_in_training_thread(call: Callable[[], None]) -> Future[None]:
@@ -48,7 +48,7 @@ def _run_in_training_thread(call: Callable[[], None]) -> Future[None]:
 
 @cache
 def _calls() -> SimpleQueue[tuple[Callable[[], None], Future[None]]]:
-    """Where the thread takes its work from; started when there is some. It does not keep a process alive."""
+    """The thread's queue; the thread is started with the first call and does not keep a process alive."""
     calls: SimpleQueue[tuple[Callable[[], None], Future[None]]] = SimpleQueue()
 
     def work() -> None:

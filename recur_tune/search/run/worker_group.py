@@ -1,7 +1,7 @@
-"""Workers that train a trial together with DDP and stay for the next one: a new process has torch to load first.
+"""Worker groups: processes that train a trial together with DDP, and are kept for the next one to save their start.
 
-They are Ray actors in the places that Ray Tune holds for a trial's actor, which starts them, listens to the first of
-them and keeps them. When one is lost, or raises, all of them go: the others wait for it in the middle of a step.
+They are Ray actors in the placement group of a trial's own actor, which starts them and forwards the messages of the
+first. When one is lost or raises, all are replaced: the others wait for it in the middle of a step.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from recur_tune.common.loading import load
 from recur_tune.search.run.training_thread import messages_of
 from recur_tune.sites.ray.capacity import WAITING_CPU
 
-_SECONDS_TO_FOLLOW = 5.0  # for the others, when one has raised: the first to say so may only have lost its peer
+_SECONDS_TO_FOLLOW = 5.0  # to wait for the others' errors: the first one may only have lost its peer
 _STEP = timedelta(minutes=30)  # the longest that workers wait for each other
 
 Message = dict[str, Any]
 
 
 class WorkersFailed(Exception):
-    """What workers raised, in Python's own exceptions, what tells most first: a death tells less, and least that a peer
-    was lost."""
+    """The errors of workers as Python's exceptions, the most informative first: own errors, then deaths, then lost
+    peers."""
 
     def __init__(self, errors: list[Exception]) -> None:
         causes: list[Exception] = [getattr(error, "cause", None) or error for error in errors]
-        self.errors = sorted(causes, key=_tells_little)
+        self.errors = sorted(causes, key=_by_information)
         super().__init__(str(self.errors[0]))
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker runs."""
+    """A worker's node, GPUs and address."""
 
     node: str
     gpus: list[str]
     address: str
 
 
-def in_sight(here: Place, places: list[Place]) -> tuple[list[str], int]:
-    """The GPUs of all workers on a node, each once, and which of them is the own one's."""
+def visible_gpus(here: Place, places: list[Place]) -> tuple[list[str], int]:
+    """The GPUs of all workers on a node, each once, and the index of the worker's own."""
     gpus = list(dict.fromkeys(gpu for place in places if place.node == here.node for gpu in place.gpus))
     return gpus, gpus.index(here.gpus[0]) if here.gpus else 0
 
@@ -53,19 +53,19 @@ class Worker:
     """One process of a group."""
 
     def place(self) -> Place:
-        """Where it is, with a port at which the others could meet it."""
+        """The worker's place, with a free port for the process group."""
         import ray
 
         context = ray.get_runtime_context()
         gpus = [str(gpu) for gpu in context.get_accelerator_ids().get("GPU", [])]
-        with socket.socket() as probe:  # who takes the port meanwhile costs the group another start
+        with socket.socket() as probe:  # where the port is taken meanwhile, the group starts again
             probe.bind(("", 0))
             port = probe.getsockname()[1]
         return Place(context.get_node_id(), gpus, f"{ray.util.get_node_ip_address()}:{port}")
 
     def train(self, job: Message, rank: int, address: str, gpus: list[str], own: int) -> Iterator[Message]:
-        """Its part of a trial; the first worker speaks for all. Of the `gpus` of this node, which pass gradients on
-        directly where all are in sight, its `own` is the one at that place."""
+        """Train the worker's part of a trial; the first worker yields the messages. All `gpus` of the node are visible,
+        so that NCCL can connect them directly; `own` is the index of this worker's."""
         if gpus:
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
         trial = load("recur_tune.search.run.trainable")
@@ -83,7 +83,7 @@ class Worker:
 
 @contextmanager
 def _process_group(rank: int, workers: int, address: str, gpu: int) -> Iterator[None]:
-    """Torch's, for the time of a trial. After an error nobody leaves it in order: that would wait for the others."""
+    """Torch's process group for one trial. After an error it is not destroyed: that would wait for the others."""
     import torch
     import torch.distributed as dist
 
@@ -98,7 +98,7 @@ def _process_group(rank: int, workers: int, address: str, gpu: int) -> Iterator[
 
 
 class WorkerGroup:
-    """The workers of this process, one in each place beside its own."""
+    """The workers of a trial's actor, one in each further bundle of its placement group."""
 
     def __init__(self, job: Message) -> None:
         import ray
@@ -112,13 +112,13 @@ class WorkerGroup:
         ]
 
     def train(self, job: Message) -> Iterator[Message]:
-        """Train a trial; what is said on the way."""
+        """Train a trial and yield its messages."""
         import ray
 
         places: list[Place] = _answers([worker.place.remote() for worker in self.workers])
         told = []
         for rank, (worker, here) in enumerate(zip(self.workers, places, strict=True)):
-            told.append(worker.train.remote(job, rank, places[0].address, *in_sight(here, places)))
+            told.append(worker.train.remote(job, rank, places[0].address, *visible_gpus(here, places)))
         while told:
             [ready], _ = ray.wait(told, num_returns=1)
             try:
@@ -147,7 +147,7 @@ def _answers(asked: list[Any]) -> list[Any]:
 
 
 def _others(told: list[Any]) -> Iterator[Exception]:
-    """What the other workers raise soon after; who only waits is not waited for."""
+    """The errors that other workers raise within a few seconds."""
     import ray
 
     ready, _ = ray.wait(told, num_returns=len(told), timeout=_SECONDS_TO_FOLLOW) if told else ([], [])
@@ -159,7 +159,7 @@ def _others(told: list[Any]) -> Iterator[Exception]:
             yield error
 
 
-def _tells_little(error: Exception) -> int:
+def _by_information(error: Exception) -> int:
     import ray
 
     return 1 if isinstance(error, ray.exceptions.RayError) else 2 if "peer" in str(error) else 0  # as Gloo says it

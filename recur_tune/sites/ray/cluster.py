@@ -15,24 +15,14 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.files import cache_folder
 from recur_tune.sites.ray.internals import print_no_messages
 from recur_tune.sites.ray.liveness import ClusterLost, while_connecting
+from recur_tune.sites.ray.ray_tune_adaptations import TUNE_SETTINGS
 from recur_tune.sites.ray.sigterm import own_sigterm
 
 NODE_NAME = "RECUR_TUNE_NODE"  # a variable: the node's name, set where Ray is started
 DASHBOARD = "RECUR_TUNE_DASHBOARD"  # a variable: `off` starts a local cluster without a dashboard
 
-# Read when Ray is imported or started: no result files, since the search has its log, and no handler for Ctrl-C.
-_SETTINGS = {
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
-    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
-    "TUNE_GLOBAL_CHECKPOINT_S": "86400",
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    "TUNE_RESULT_BUFFER_LENGTH": "1",
-    "TUNE_FUNCTION_THREAD_TIMEOUT_S": "30",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_AIR_NEW_OUTPUT": "0",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}
+# Read when Ray is imported or started.
+_SETTINGS = TUNE_SETTINGS | {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 # Seconds that Ray gives its processes to start; its defaults are too short on a busy node.
 START_UP = {

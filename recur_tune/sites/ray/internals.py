@@ -1,19 +1,15 @@
 """Ray's private names that a search needs, which may change without notice.
 
-`command.py` has those that the command line skips. `tests/sites/ray/test_internals.py` fails when one has changed.
+Those of Ray Tune stand in `ray_tune_adaptations.py`, those that its command line goes without in `command.py`.
+`tests/sites/ray/test_internals.py` says which of them has changed.
 """
 
 from __future__ import annotations
 
 import sys
 from functools import wraps
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from recur_tune.sites.ray import command as ray_command
-
-if TYPE_CHECKING:
-    from ray.tune.experiment import Trial
 
 
 def set_process_title(title: str) -> None:
@@ -44,29 +40,3 @@ def drain_command(address: str, node: str, reason: str, seconds: float) -> list[
         "--reason=DRAIN_NODE_REASON_PREEMPTION", f"--reason-message={reason}",
         f"--deadline-remaining-seconds={int(seconds)}",
     ]  # fmt: skip
-
-
-def optuna_study(search: Any) -> Any:
-    """The Optuna study of Ray's OptunaSearch."""
-    return search._ot_study
-
-
-def allow_another_failure(trial: Trial) -> None:
-    """Do not count the next failure against the trial."""
-    trial.max_failures += 1
-
-
-def allow_no_failure(trial: Trial) -> None:
-    """Do not retry the trial."""
-    trial.max_failures = 0
-
-
-def last_failure(trial: Trial) -> str:
-    """Why Ray starts a trial again, in a line; empty where it is the first time."""
-    if not trial.error_file or not Path(trial.error_file).exists():
-        return ""
-    lines = Path(trial.error_file).read_text().rpartition("Failure # ")[2].splitlines()[1:]
-    # Ray's own message is the first line; an exception follows the traceback's indented frames.
-    frames = [number for number, line in enumerate(lines) if line.startswith('  File "')]
-    below = lines[frames[-1] + 1 :] if frames else lines
-    return next((line[:200] for line in below if line.strip() and not line.startswith(" ")), "no reason given")

@@ -6,7 +6,7 @@ import subprocess
 import time
 from collections.abc import Callable, Collection
 
-from recur_tune.search.record.following import Following
+from recur_tune.search.record.log_follower import LogFollower
 from recur_tune.sites.ray.internals import drain_command
 from recur_tune.sites.ray.sigterm import own_sigterm
 from recur_tune.sites.slurm.folder import Head, SlurmFolder
@@ -41,5 +41,5 @@ def _ray_nodes(head: Head, nodes: Collection[str]) -> list[str]:
             ray.shutdown()
 
 
-def _trials_on(search: Following, nodes: Collection[str]) -> bool:
+def _trials_on(search: LogFollower, nodes: Collection[str]) -> bool:
     return any(trial.worker.rpartition(":")[0] in nodes for trial in search.state.in_state("running"))

@@ -127,7 +127,7 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
         time.sleep(0.2)
     if signals.ended:
         _end(process, search)
-    search.release_for_the_dead()  # if it was killed, which the login node cannot see
+    search.release_dead_lease()  # if it was killed, which the login node cannot see
     if signals.ended:
         return process.returncode
     if process.returncode == UserError.exit_code and not _is_up(head):

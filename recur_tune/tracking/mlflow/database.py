@@ -39,7 +39,7 @@ def one_writer(uri: str) -> Iterator[None]:
                 _leave_wal(file)
                 yield
                 return
-        except lease.Held:
+        except lease.AlreadyHeld:
             if time.monotonic() > deadline:
                 raise UserError(f"another process is writing to {file}; delivery is retried.") from None
         time.sleep(0.1)

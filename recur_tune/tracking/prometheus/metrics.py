@@ -106,7 +106,7 @@ def _decisions(state: SearchState, spec: SearchSpec) -> Iterator[Sample]:
     for rung, following in zip(rungs, spec.budget.rung_tokens[1:], strict=True):
         reached = sum(any(one.tokens >= rung for one in trial.validations) for trial in state.trials.values())
         pruned = sum(rung <= trial.tokens < following for trial in state.in_state("pruned"))
-        paused = sum(rung <= trial.tokens < following for trial in state.in_state("paused") if trial.frozen)
+        paused = sum(rung <= trial.tokens < following for trial in state.in_state("paused") if trial.paused_at_rung)
         yield Sample("rung_decisions", pruned, (str(rung), "pruned"))
         yield Sample("rung_decisions", paused, (str(rung), "paused"))
         yield Sample("rung_decisions", reached - pruned - paused, (str(rung), "went on"))

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from recur_tune.search.propose.features import NEW, rows_at
-from recur_tune.search.propose.gaussian_process import Curves, LearnedKernel, default_kernel
-from recur_tune.search.propose.scale import Scale
+from recur_tune.search.propose.gaussian_process import CurvePosterior, FittedKernel, Standardization, default_kernel
 
 
 def curves(rng: np.random.Generator, trials: int, offset: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -48,7 +47,7 @@ def test_full_budgets_are_predicted_from_curves_of_others() -> None:
     new_rows, new_values = curves(np.random.default_rng(1), 10)
     at_end = new_rows[:, -2] == 0
     new_rows[:, -1] = NEW
-    mean, std = LearnedKernel(GROUPS).given(rows, values).predict(new_rows[at_end])
+    mean, std = FittedKernel(GROUPS).posterior(rows, values).predict(new_rows[at_end])
     assert np.abs(mean - new_values[at_end]).max() < 0.05
     assert (std > 0).all()
 
@@ -56,13 +55,13 @@ def test_full_budgets_are_predicted_from_curves_of_others() -> None:
 def test_a_first_validation_tells_of_its_own_trial_alone() -> None:
     """Two trials of the same configuration: the one that began badly is expected to end so, a third is not."""
     rows, values = curves(np.random.default_rng(0), 20, offset=0.2)
-    kernel = LearnedKernel(GROUPS)
-    process = kernel.given(rows, values)
+    kernel = FittedKernel(GROUPS)
+    process = kernel.posterior(rows, values)
     features = np.array([[0.5, 0.5, 1.0, 0.0]])
     first, end = rows_at(features, 0.25, [77]), rows_at(features, 1.0, [77])
     [before], [unsure] = process.predict(end)
     [usual], _ = process.predict(first)
-    after = process.and_given(first, np.array([usual + 0.3]))
+    after = process.conditioned_on(first, np.array([usual + 0.3]))
     [expected], [surer] = after.predict(end)
     [other], _ = after.predict(rows_at(features, 1.0, [NEW]))
     assert expected == pytest.approx(before + 0.3, abs=0.1) and surer < unsure
@@ -71,10 +70,10 @@ def test_a_first_validation_tells_of_its_own_trial_alone() -> None:
 
 def test_hyperparameters_are_fitted_when_there_is_a_tenth_more() -> None:
     rows, values = curves(np.random.default_rng(0), 20)
-    learned = LearnedKernel(GROUPS)
+    learned = FittedKernel(GROUPS)
     kernels = []
     for count in (20, 21, 22, 40):
-        learned.given(rows[:count], values[:count])
+        learned.posterior(rows[:count], values[:count])
         kernels.append(learned.kernel)
     assert kernels[0] is kernels[1] and kernels[1] is not kernels[2] and kernels[2] is not kernels[3]
 
@@ -82,20 +81,22 @@ def test_hyperparameters_are_fitted_when_there_is_a_tenth_more() -> None:
 @pytest.mark.parametrize("values", [[3.0] * 6, [1.0, 1.0, 1.0, 1.0, 1.0, 9.0]])
 def test_values_that_are_all_the_same_or_far_away_are_predicted_as_numbers(values: list[float]) -> None:
     rows = rows_at(np.random.default_rng(0).random((6, 4)), 1.0, np.arange(6))
-    mean, std = LearnedKernel(GROUPS).given(rows, np.array(values)).predict(rows)
+    mean, std = FittedKernel(GROUPS).posterior(rows, np.array(values)).predict(rows)
     assert np.isfinite(mean).all() and np.isfinite(std).all()
 
 
 def test_a_space_without_parameters_has_a_process_too() -> None:
     rows = rows_at(np.zeros((2, 0)), [0.5, 1.0], [0, 0])
     values = np.array([1.0, 0.9])
-    mean, _ = Curves(default_kernel(np.zeros(0, dtype=int)), rows, values, Scale.of(values)).predict(rows[1:])
+    mean, _ = CurvePosterior(default_kernel(np.zeros(0, dtype=int)), rows, values, Standardization.of(values)).predict(
+        rows[1:]
+    )
     assert mean == pytest.approx([0.9], abs=0.02)
 
 
 @pytest.mark.slow
 def test_more_rows_than_the_process_bears_are_thinned() -> None:
     rows, values = curves(np.random.default_rng(0), 250)
-    process = LearnedKernel(GROUPS).given(rows, values)
+    process = FittedKernel(GROUPS).posterior(rows, values)
     assert len(process.rows) == 600
     assert (process.rows[-1] == rows[-1]).all()

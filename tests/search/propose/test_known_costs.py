@@ -13,8 +13,9 @@ import pytest
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
+from recur_tune.search.propose.candidates import NewTrial
 from recur_tune.search.propose.known_costs import KnownCosts
-from recur_tune.search.propose.observations import ObservedTrial, form_of, key_of
+from recur_tune.search.propose.observations import ObservedTrial, cost_key, fields_key
 from recur_tune.search.record.spec import SearchSpec
 
 SPACE: dict[str, Any] = {
@@ -95,25 +96,34 @@ def test_an_objective_may_be_constant_and_two_may_be_the_same() -> None:
     def alike(config: TrialConfig) -> dict[str, float]:
         return {"flops_per_token": float(config.window), "peak_memory": float(config.window), "parameters": 7.0}
 
-    objectives = [*OBJECTIVES, "parameters"]
-    search = Search(alike, objectives=OBJECTIVES)
-    spec = parse(SearchSpec, search.spec.model_dump() | {"objectives": objectives})
-    search.spec, search.sampler = spec, KnownCosts(spec, alike, spec.trial_config)
-    for _ in range(6):
-        fields = search.ask()
-        assert fields is not None
-        search.trials.append(
-            ObservedTrial(len(search.trials), fields, alike(spec.trial_config(fields)), ((100, quality(fields)),), True)
-        )
+    def asked(objectives: list[str]) -> list[dict[str, Any]]:
+        search = Search(alike, objectives=OBJECTIVES)
+        spec = parse(SearchSpec, search.spec.model_dump() | {"objectives": objectives})
+        search.spec, search.sampler = spec, KnownCosts(spec, alike, spec.trial_config)
+        found: list[dict[str, Any]] = []
+        while len(found) < 6 and (fields := search.ask()) is not None:
+            costs = alike(spec.trial_config(fields))
+            search.trials.append(ObservedTrial(len(found), fields, costs, ((100, quality(fields)),), True))
+            found.append(fields)
+        return found
+
+    with_a_constant = asked([*OBJECTIVES, "parameters"])
+    assert len({fields_key(one) for one in with_a_constant}) == 6
+    assert with_a_constant == asked(OBJECTIVES), "a constant cost scales all gains alike"
 
 
 @pytest.mark.parametrize("value", [5.0, 1e30])
-def test_a_quality_that_never_changes_or_is_beyond_all_bounds_is_searched_on(value: float) -> None:
+def test_a_constant_or_a_huge_quality_is_searched_on(value: float) -> None:
     search = Search()
+    gains = []
     for _ in range(6):
-        fields = search.ask()
-        assert fields is not None
-        search.tell(fields, 1.0, value=value)
+        chosen = search.sampler.choose(search.trials, search.reference)
+        assert isinstance(chosen, NewTrial)
+        search.tell(search.spec.parsed_space.fields_of(chosen.point), 1.0, value=value)
+        gains.append(chosen.gain)
+    assert gains[0] is None, "nothing is known before the first trial"
+    assert all(gain is not None and 0 <= gain < 1 for gain in gains[1:])
+    assert len({fields_key(one.fields) for one in search.trials}) == 6
 
 
 def test_a_space_with_one_point_is_chosen_once() -> None:
@@ -138,7 +148,7 @@ def test_categories_alone_and_conditions_three_deep_are_all_tried() -> None:
         search.trials.append(
             ObservedTrial(len(found), fields, {"flops_per_token": 50.0, "peak_memory": 50.0}, ((100, quality),), True)
         )
-    assert len({key_of(one) for one in found}) == len(found) == 5  # none, max, mean: skipped, or 1 or 2 deep
+    assert len({fields_key(one) for one in found}) == len(found) == 5  # none, max, mean: skipped, or 1 or 2 deep
 
 
 @pytest.mark.slow
@@ -154,7 +164,7 @@ def test_pending_trials_count() -> None:
         search.tell(fields, pending=True)
         together.append(fields)
     assert together[0] == alone
-    assert len({key_of(one) for one in together}) == 8
+    assert len({fields_key(one) for one in together}) == 8
     assert max(one["window"] for one in together) - min(one["window"] for one in together) > 30
 
 
@@ -170,7 +180,7 @@ def test_a_pending_trial_is_believed_to_end_as_its_curve_goes_on() -> None:
     assert expected.front[-1, 1:].tolist() == list(price(search.spec.trial_config(fields)).values())
 
 
-def test_candidates_are_drawn_once_for_a_front_and_are_those_that_another_process_would_draw() -> None:
+def test_candidates_are_drawn_once_for_a_front_and_reproduce() -> None:
     search = Search()
     search.run(5)
     pool = [one.point for one in search.sampler.pool(search.trials)]
@@ -217,7 +227,7 @@ def test_a_slow_cost_is_simulated_for_few_and_exact_for_the_chosen() -> None:
     asked = search.run(12)
     assert slow.simulated <= 3 * len(asked)
     assert all(one["window"] >= 50 for one in asked), "none is over the limit"
-    assert {form_of(one) for one in asked} <= search.sampler.priced.keys()
+    assert {cost_key(one) for one in asked} <= search.sampler.priced.keys()
 
 
 def test_an_earlier_searchs_trials_bring_no_prices() -> None:

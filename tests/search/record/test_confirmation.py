@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from recur_tune.search.record.confirmation import (
-    Again,
+    ConfirmationPlan,
     confirmation,
     is_beyond_noise,
     missing_seeds,
@@ -135,23 +135,23 @@ def test_the_rival_is_the_best_plain_trial_at_the_cost_of_a_recurrent_one() -> N
 def test_seeds_are_fresh_and_no_more_than_asked_for() -> None:
     point = trial(0, 8, 1e6, 1e9, params=PLAIN)
     state = state_of(point)
-    assert missing_seeds(state, SPEC, point, Again(3)) == [6, 7, 8], "the search's own seed is 5"
+    assert missing_seeds(state, SPEC, point, ConfirmationPlan(3)) == [6, 7, 8], "the search's own seed is 5"
     state.repeats = {10: repeat(10, point, 6, 9.0), 11: repeat(11, point, 7, 9.0, "failed")}
-    assert missing_seeds(state, SPEC, point, Again(3)) == [8, 9]
-    assert missing_seeds(state, SPEC, point, Again(1)) == []
-    assert missing_seeds(state, SPEC, point, Again(1, "validation")) == [8]
+    assert missing_seeds(state, SPEC, point, ConfirmationPlan(3)) == [8, 9]
+    assert missing_seeds(state, SPEC, point, ConfirmationPlan(1)) == []
+    assert missing_seeds(state, SPEC, point, ConfirmationPlan(1, "validation")) == [8]
 
 
 def test_all_points_get_a_seed_before_one_gets_the_next() -> None:
     state = state_of(trial(0, 8, 1e6, 1e9, params=PLAIN), trial(1, 7, 2e6, 1e9, params=PLAIN))
-    assert [(one.name, seed) for one, seed in Again(2).missing(state, SPEC)] == [
+    assert [(one.name, seed) for one, seed in ConfirmationPlan(2).missing(state, SPEC)] == [
         ("T0", 6), ("T1", 6), ("T0", 7), ("T1", 7),
     ]  # fmt: skip
 
 
 def test_the_split_to_be_scored_is_prepared_also_for_who_resumes() -> None:
     assert splits_needed(SearchState(), None) == ["train", "validation"]
-    assert splits_needed(SearchState(), Again(1, "test")) == ["train", "validation", "test"]
+    assert splits_needed(SearchState(), ConfirmationPlan(1, "test")) == ["train", "validation", "test"]
     point = trial(0, 8, 1e6, 1e9)
     waiting = SearchState(repeats={7: repeat(7, point, 1, 0, "waiting")})
     assert splits_needed(waiting, None) == ["train", "validation", "test"]

@@ -20,7 +20,7 @@ def test_limits_choose_and_steps_say_what_more_would_buy() -> None:
     known = qualities(TRIALS, "perplexity", None)
     found = decide(TRIALS, known, {"flops_per_token": 3e6, "peak_memory": 5e9})
     assert found is not None and found.best.name == "T1"
-    assert [(step.cost, step.trial.name) for step in found.steps] == [("peak_memory", "T2")]
+    assert [(step.cost, step.trial.name) for step in found.upgrades] == [("peak_memory", "T2")]
     assert decide(TRIALS, known, {"flops_per_token": 1.0}) is None
 
 
@@ -45,7 +45,7 @@ def test_a_decision_is_what_a_look_at_all_trials_finds(
         return
     best = min(within)[0]
     assert found.best.value("perplexity") == best
-    steps = {step.cost: step.trial.costs[step.cost] for step in found.steps}
+    steps = {step.cost: step.trial.costs[step.cost] for step in found.upgrades}
     more_flops = [value[1] for value in values if value[0] < best and value[2] <= ram]
     more_ram = [value[2] for value in values if value[0] < best and value[1] <= flops]
     assert steps.get("flops_per_token") == min(more_flops, default=None)

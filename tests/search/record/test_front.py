@@ -79,7 +79,7 @@ def test_only_finite_trials_at_full_budget_are_on_the_front() -> None:
     assert front(ignored, OBJECTIVES) == front([], OBJECTIVES) == []
 
 
-def test_the_best_quality_is_first_whatever_the_order_of_objectives_and_equal_trials_are_all_on_it() -> None:
+def test_the_best_quality_is_first_and_equal_trials_are_all_on_the_front() -> None:
     trials = [
         trial(3, 30, 10, 50),
         trial(1, 20, 90, 50),

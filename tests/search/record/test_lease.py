@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from recur_tune.common.errors import UserError
-from recur_tune.search.record import flag
-from recur_tune.search.record import lease as lock
-from recur_tune.search.record.directory import EVENTS, LOCK, SearchDirectory
-from recur_tune.search.record.lease_holder import Holder
+from recur_tune.search.record import lease
+from recur_tune.search.record.directory import EVENTS, LEASE, SearchDirectory
+from recur_tune.search.record.flag_file import FlagFile
+from recur_tune.search.record.process_identity import ProcessIdentity
 from tests.search.record import search
 from tests.waiting import until
 
@@ -58,14 +58,14 @@ def ended_well(number: int) -> bool:
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leases that run out in two seconds."""
-    for name, seconds in {"BEAT": 0.05, "TERM": 2.0, "WATCH": 0.5}.items():
-        monkeypatch.setattr(lock, name, seconds)
+    for name, seconds in {"HEARTBEAT": 0.05, "TERM": 2.0, "WATCH": 0.5}.items():
+        monkeypatch.setattr(lease, name, seconds)
 
 
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on this process is on another machine."""
-    there = replace(Holder.current(), host="far", machine="another", boot="another")
-    monkeypatch.setattr(Holder, "current", classmethod(lambda cls: there))
+    there = replace(ProcessIdentity.current(), host="far", machine="another", boot="another")
+    monkeypatch.setattr(ProcessIdentity, "current", classmethod(lambda cls: there))
 
 
 def hold_until_lost(directory: SearchDirectory) -> None:
@@ -76,7 +76,7 @@ def hold_until_lost(directory: SearchDirectory) -> None:
             try:
                 directory.record("notice", text="still mine")
             except UserError as error:
-                assert "another process goes on with this search" in str(error)
+                assert "another process has taken over this search" in str(error)
                 return
 
 
@@ -88,10 +88,10 @@ def test_of_many_who_try_one_at_a_time_gets_it(tmp_path: Path) -> None:
         done = 0
         while done < 25:
             try:
-                with lock.held(folder):
+                with lease.held(folder):
                     total.write_text(str(int(total.read_text()) + 1))
                     done += 1
-            except lock.Held:
+            except lease.AlreadyHeld:
                 time.sleep(0.001)
 
     with child(count) as one, child(count) as two, child(count) as three:
@@ -119,8 +119,8 @@ def test_of_many_who_try_one_at_a_time_gets_it(tmp_path: Path) -> None:
 def test_what_is_known_of_a_holder(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], alive: bool | None
 ) -> None:
-    here = replace(Holder.current(), machine="this", job="7", restarts=1)
-    monkeypatch.setattr(Holder, "current", classmethod(lambda cls: here))
+    here = replace(ProcessIdentity.current(), machine="this", job="7", restarts=1)
+    monkeypatch.setattr(ProcessIdentity, "current", classmethod(lambda cls: here))
     there = replace(here, **({"machine": "other"} if "boot" in changes and "machine" not in changes else {}), **changes)
     assert there.is_alive() is alive
 
@@ -153,7 +153,7 @@ def test_a_lease_that_is_renewed_is_kept_however_wrong_the_clocks_are(
     with child(lambda: hold_until_lost(directory)):
         until((directory.path / EVENTS).read_text, "it is held")
         elsewhere(monkeypatch)
-        monkeypatch.setattr(lock, "TERM", 0.0)  # by its clock every lease has run out
+        monkeypatch.setattr(lease, "TERM", 0.0)  # by its clock every lease has run out
         assert not directory.is_running
         with pytest.raises(UserError, match="running already"):
             directory.lock().__enter__()
@@ -189,24 +189,24 @@ def test_who_slept_through_many_leases_does_not_wake_up_as_a_second_holder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the last look and the attempt others come and go, and clear away the very number that is tried."""
-    folder, look = tmp_path / "lease", lock._look
+    folder, look = tmp_path / "lease", lease._read
 
     def others_first(where: Path, number: int) -> object:
-        monkeypatch.setattr(lock, "_look", look)
+        monkeypatch.setattr(lease, "_read", look)
         seen = look(where, number)
         for _ in range(4):
-            with lock.held(folder):
+            with lease.held(folder):
                 pass
-        holding.enter_context(lock.held(folder))
+        holding.enter_context(lease.held(folder))
         return seen
 
     with ExitStack() as holding:
-        with lock.held(folder):
+        with lease.held(folder):
             pass
-        monkeypatch.setattr(lock, "_look", others_first)
-        with pytest.raises(lock.Held):
-            lock.held(folder).__enter__()
-        assert lock.is_held(folder)
+        monkeypatch.setattr(lease, "_read", others_first)
+        with pytest.raises(lease.AlreadyHeld):
+            lease.held(folder).__enter__()
+        assert lease.is_held(folder)
 
 
 def test_who_was_taken_for_gone_writes_no_line_more(tmp_path: Path) -> None:
@@ -214,9 +214,9 @@ def test_who_was_taken_for_gone_writes_no_line_more(tmp_path: Path) -> None:
     directory = SearchDirectory.create(tmp_path, "s", search())
     with directory.lock():
         directory.record("notice", text="mine")
-        [number] = (int(file.name) for file in (directory.path / LOCK).iterdir() if file.name.isdigit())
-        (directory.path / LOCK / str(number + 1)).touch()  # as the server lets one make it
-        with pytest.raises(UserError, match="another process goes on with this search"):
+        [number] = (int(file.name) for file in (directory.path / LEASE).iterdir() if file.name.isdigit())
+        (directory.path / LEASE / str(number + 1)).touch()  # as the server lets one make it
+        with pytest.raises(UserError, match="another process has taken over this search"):
             directory.record("notice", text="no longer mine")
     assert [event["text"] for event, _ in directory.events()] == ["mine"]
 
@@ -225,15 +225,15 @@ def test_who_knows_a_holder_to_be_dead_frees_its_search_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = SearchDirectory.create(tmp_path, "s", search())
-    directory.release_for_the_dead()  # nobody ever held it
+    directory.release_dead_lease()  # nobody ever held it
     with child(lambda: hold_until_lost(directory)):
         until((directory.path / EVENTS).read_text, "it is held")
-        directory.release_for_the_dead()
+        directory.release_dead_lease()
         assert directory.is_running, "the living keep theirs"
     with monkeypatch.context() as away:
         elsewhere(away)
         assert directory.is_running, "as far as another machine knows"
-    directory.release_for_the_dead()
+    directory.release_dead_lease()
     elsewhere(monkeypatch)
     assert not directory.is_running
 
@@ -248,11 +248,11 @@ def test_a_search_that_is_renamed_under_its_lock_is_released(tmp_path: Path) -> 
 
 def test_a_flag_is_seen_by_who_laid_it_out(tmp_path: Path) -> None:
     asked = tmp_path / "stop"
-    assert not flag.is_up(asked)
-    flag.lay_out(asked)
-    assert not flag.is_up(asked)
-    flag.put_up(asked)
-    flag.lay_out(asked)
-    assert flag.is_up(asked), "what was asked stays asked"
-    flag.lower(asked)
-    assert not flag.is_up(asked)
+    assert not FlagFile(asked).is_set()
+    FlagFile(asked).create()
+    assert not FlagFile(asked).is_set()
+    FlagFile(asked).set()
+    FlagFile(asked).create()
+    assert FlagFile(asked).is_set(), "what was asked stays asked"
+    FlagFile(asked).clear()
+    assert not FlagFile(asked).is_set()

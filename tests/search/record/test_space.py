@@ -276,7 +276,7 @@ def test_corners_are_every_combination_of_ends_once() -> None:
     assert list(space(base="tiny").corners()) == [{}]
 
 
-def test_values_are_read_as_a_trials_fields_and_plain_ones_come_with_their_branch() -> None:
+def test_values_have_the_types_of_fields_and_fixed_ones_their_branch() -> None:
     found = space(l_ins=["1", "all"], learning_rate="1e-4", recurrence={"pooled": {"bptt_windows": "3"}}, seed=7)
     assert found.fixed == {"learning_rate": 1e-4, "seed": 7}
     assert found.parameters["l_ins"] == Choice((1, "all"), {})

@@ -49,9 +49,9 @@ RICH: dict[str, Any] = {
         ({"sampler": {"x": 1}}, "sampler.x: there is no such field; known: name, seed."),
         ({"space": {"windw": 1}}, "space: a trial has no field 'windw'; did you mean 'window'?"),
         ({"space": ["window"]}, "space: ['window'] is not a valid dictionary."),
-        ({"space": {"tokens": 5}}, "space: tokens is the budget's business; set budget.tokens and budget.rungs."),
+        ({"space": {"tokens": 5}}, "space: tokens belongs to the budget; set budget.tokens and budget.rungs."),
         ({"space": {"validate_every": 5}},
-         "space: validate_every is the budget's business; set budget.tokens and budget.rungs."),
+         "space: validate_every belongs to the budget; set budget.tokens and budget.rungs."),
         ({"budget": {}}, "budget: it has no end; give trials, wall_clock or both."),
         ({"budget": {"trials": 0}}, "budget.trials: 0 is not greater than 0."),
         ({"budget": {"wall_clock": "soon"}}, "budget.wall_clock: 'soon' is not a duration such as 90s, 30m or 8h."),
@@ -100,7 +100,7 @@ RICH: dict[str, Any] = {
         ({"objectives": ["perplexity", "loss", "flops_per_token"], "sampler": {"name": "known-costs"}},
          "sampler: known-costs models one quality, and objectives has perplexity, loss; leave out one or choose tpe."),
         ({"sampler": {"name": "nsga2"}, "objectives": ["loss", "flops_per_token", "peak_memory", "parameters"]},
-         "sampler: nsga2 loses its way above three objectives; choose nsga3 or tpe."),
+         "sampler: nsga2 works poorly above three objectives; choose nsga3 or tpe."),
         ({"budget": {"trials": 9, "plateau": 0.01}, "sampler": {"name": "random"}},
          "budget: plateau 0.01 needs to know what a trial is expected to add, and sampler random does not; "
          "choose known-costs."),
@@ -173,7 +173,7 @@ def test_a_search_finds_its_files_from_any_folder(tmp_path: Path, monkeypatch: p
         assert located("corpus", value) == value
 
 
-def test_overrides_reach_into_sections_and_make_them_and_leave_their_input_alone() -> None:
+def test_overrides_reach_into_sections_and_leave_their_input_alone() -> None:
     fields = {"space": {"recurrence": {"none": None}, "window": [1, 2]}, "budget": {"trials": 3}, "limits": None}
     before = copy.deepcopy(fields)
     overrides = [

@@ -63,7 +63,7 @@ def test_values_are_none_until_all_are_known() -> None:
     assert trial.values_at(trial.validations[0], OBJECTIVES) == [40, 1e8, 2e9]
 
 
-def test_a_trial_that_went_on_from_a_checkpoint_replaces_what_it_said_after_it() -> None:
+def test_a_resumed_trial_replaces_validations_after_its_checkpoint() -> None:
     first = [made(0), running(0), report(0, 10, 50), report(0, 20, 40), report(0, 30, 35)]
     trial = log(*first, end(0, "paused", reason="stop"), running(0), report(0, 20, 41)).trials[0]
     assert [(v.tokens, v.metrics["perplexity"]) for v in trial.validations] == [(10, 50), (20, 41)]

@@ -55,10 +55,11 @@ class Driver:
     def __init__(self, directory: SearchDirectory, price: Callable[[TrialConfig], dict[str, float]] = price) -> None:
         self.log = directory.open_log()
         self.searcher = OptunaSearcher(directory.spec, self.log, price)
-        self.scheduler = ParetoPruning(directory.spec, self.log, self.searcher.worth)
+        self.scheduler = ParetoPruning(directory.spec, self.log, self.searcher.should_continue)
         self.asked = 0
 
-    def ask(self) -> RayTrial | None:
+    def ask(self, starts: bool = True) -> RayTrial | None:
+        """The next trial; where it does not start, its worker dies before."""
         self.asked += 1
         while (suggested := self.searcher.suggest(f"ray{self.asked}")) is None:
             if self.searcher.choice is not None:
@@ -67,7 +68,8 @@ class Driver:
                 wait([self.searcher.proposal.costs])  # for its price
         if suggested == Searcher.FINISHED:
             return None
-        self.log.record("running", trial=suggested["number"])
+        if starts:
+            self.log.record("running", trial=suggested["number"])
         return RayTrial(f"ray{self.asked}", suggested)
 
     def report(self, trial: RayTrial, tokens: int, perplexity: float | None = None, **end: Any) -> str:

@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from recur_tune.common.known_shapes import PRETRAINING
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.tracking_place import DELIVERED, tracking_uri
-from recur_tune.search.run import stages
+from recur_tune.search.run import driver_context
 from recur_tune.search.run.driver import run_search
 from recur_tune.sites.ray.cluster import Cluster
 from recur_tune.tracking.prometheus.metrics import samples_of
@@ -35,7 +35,7 @@ def test_the_cluster_pretrains_a_base_and_everybody_is_told(
     cluster: Cluster, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(PRETRAINING["tiny"], "tokens", 40_000)
-    monkeypatch.setattr(stages, "_SECONDS_BETWEEN_LINES", 0.0)  # the first report of every worker is logged
+    monkeypatch.setattr(driver_context, "_SECONDS_BETWEEN_LINES", 0.0)  # the first report of every worker is logged
     changes = ALIKE | {"space__base": "tiny", "budget__trials": 1, "resources__cpus": ONE_AT_A_TIME}
     spec = small_spec(world, **changes)
     directory = SearchDirectory.create(tmp_path, "based", spec)

@@ -239,7 +239,7 @@ def midway(event: dict[str, Any]) -> bool:
     return bool(event.get("validation")) and "state" not in event
 
 
-def test_a_trial_is_ended_by_hand_and_a_killed_actor_costs_nothing_but_time(
+def test_a_trial_is_ended_by_hand_and_a_killed_actor_costs_only_time(
     cluster: Cluster, world: Path, tmp_path: Path
 ) -> None:
     budget = {"budget__trials": 3, "budget__tokens": 12_000, "budget__rungs": 4, "budget__reduction": 2}
@@ -302,8 +302,8 @@ def train_with(directory: SearchDirectory, train: Callable[[dict[str, Any]], Non
         log = directory.open_log()
         searcher = OptunaSearcher(directory.spec, log, Prices(allotment.workers), room=lambda: allotment.at_once + 1)
         with exporting(directory, directory.spec) as exporter:
-            steward = DriverCallback(directory.spec, log, lambda: False, exporter, ClusterWatchdog(lambda loss: None))
-            fit(directory.spec, log, allotment, searcher, train, False, steward)
+            callback = DriverCallback(directory.spec, log, lambda: False, exporter, ClusterWatchdog(lambda loss: None))
+            fit(directory.spec, log, allotment, searcher, train, False, callback)
 
 
 def test_out_of_memory_ends_one_trial_and_replaces_its_actor(cluster: Cluster, world: Path, tmp_path: Path) -> None:

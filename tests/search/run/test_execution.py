@@ -12,9 +12,9 @@ from ray import tune
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from recur_tune.common.errors import StorageFault
-from recur_tune.search.run import execution as lanes
+from recur_tune.search.run import execution
 from recur_tune.search.run.trainable import Moved
-from recur_tune.search.run.worker_group import Place, WorkersFailed, in_sight
+from recur_tune.search.run.worker_group import Place, WorkersFailed, visible_gpus
 
 DONE = {"state": "complete"}
 LOST = RuntimeError("Connection closed by peer [127.0.0.1]:4711")
@@ -40,17 +40,17 @@ class Groups:
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+def said(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     """What Ray Tune hears."""
     heard: list[dict[str, Any]] = []
     monkeypatch.setattr(tune, "report", lambda result: heard.append(json.loads(result["report"])))
-    monkeypatch.setattr(lanes, "_kept", [])
-    return heard
+    yield heard
+    execution.end_workers()
 
 
 def train(groups: Groups, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "WorkerGroup", groups)
-    lanes.train_on_workers({"folder": str(folder)})
+    monkeypatch.setattr(execution, "WorkerGroup", groups)
+    execution.train_on_workers({"folder": str(folder)})
 
 
 def test_a_group_stays_for_the_next_trial(
@@ -81,7 +81,7 @@ def test_what_fails_again_and_again_fails_the_trial_with_its_reason(
     assert said[0]["reason"].startswith("ValueError: no such layer")
 
 
-def test_a_disk_pauses_the_trial_and_a_node_that_leaves_has_it_started_elsewhere(
+def test_a_full_disk_pauses_a_trial_and_a_leaving_node_moves_it(
     said: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = StorageFault("the disk is full")
@@ -105,4 +105,4 @@ def test_workers_of_a_node_see_each_others_gpus_and_use_their_own(
     gpus: list[list[str]], seen: list[tuple[list[str], int]]
 ) -> None:
     places = [Place(node, own, f"{node}:{at}") for at, (node, own) in enumerate(zip("aab", gpus, strict=True))]
-    assert [in_sight(place, places) for place in places] == seen
+    assert [visible_gpus(place, places) for place in places] == seen

@@ -157,7 +157,7 @@ def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None
     assert_settled(night.directory)
 
 
-def test_a_detached_search_goes_on_by_itself_until_it_is_stopped_from_elsewhere(
+def test_a_detached_search_runs_until_it_is_stopped_from_elsewhere(
     night: Night, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(DASHBOARD, "off")

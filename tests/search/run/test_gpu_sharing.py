@@ -62,7 +62,7 @@ def part(trial: RayTrial | None) -> tuple[int, float]:
     return trial.config["trial"]["window"], trial.config["gpus"]
 
 
-def test_large_and_small_trials_share_a_card_and_one_that_does_not_fit_waits(tmp_path: Path) -> None:
+def test_large_and_small_trials_share_a_gpu_and_one_too_large_waits(tmp_path: Path) -> None:
     driver = on_one_card(with_windows(tmp_path, 16, 32, 64, 16))
     baseline = start(driver, asked(driver))
     assert part(baseline) == (64, 1.0)
@@ -81,7 +81,7 @@ def test_large_and_small_trials_share_a_card_and_one_that_does_not_fit_waits(tmp
     assert part(asked(driver)) == (16, 0.125)
 
 
-def test_a_trial_that_needs_more_than_was_predicted_goes_on_with_a_card_to_itself(tmp_path: Path) -> None:
+def test_a_trial_that_needs_more_than_predicted_gets_a_whole_gpu(tmp_path: Path) -> None:
     directory = with_windows(tmp_path, 16)
     driver = on_one_card(directory)
     driver.report(start(driver, asked(driver)), 100, 5.0, state="complete")

@@ -12,10 +12,10 @@ import pytest
 from recur_tune.common.parsing import parse
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import search_hypervolume
-from recur_tune.search.record.knowledge import learn
 from recur_tune.search.record.progress import expected_gains
 from recur_tune.search.record.requests import ask_for_trial
 from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.warm_start import warm_start_from
 from tests.search.run.driving import FIELDS, Driver, changed
 
 KNOWN_COSTS = {"sampler": {"name": "known-costs"}, "budget": {"tokens": 100, "trials": 9, "rungs": 2}}
@@ -46,7 +46,7 @@ def test_a_search_goes_on_where_it_was(tmp_path: Path) -> None:
     assert len(after) == 3 and not any(trial in before for trial in after)
 
 
-def test_nothing_over_a_limit_is_proposed_once_the_first_points_are_through(tmp_path: Path) -> None:
+def test_after_the_first_points_nothing_over_a_limit_is_proposed(tmp_path: Path) -> None:
     driver = Driver(changed(tmp_path, **KNOWN_COSTS, limits={"peak_memory": 40_000}))
     assert len(run(driver)) == 9
     over = [one.role for one in driver.log.state.trials.values() if one.state == "infeasible"]
@@ -63,14 +63,14 @@ def test_a_small_space_is_exhausted(tmp_path: Path) -> None:
 def test_a_limit_that_nothing_meets_ends_the_search(tmp_path: Path) -> None:
     driver = Driver(changed(tmp_path, **KNOWN_COSTS, limits={"peak_memory": 10}))
     assert run(driver) == []
-    assert driver.log.state.notices
+    assert driver.log.state.notices == ["200 proposals in a row were known already or over a limit; there are no more."]
 
 
 def test_trials_of_an_earlier_search_teach_it(tmp_path: Path) -> None:
     first = SearchDirectory.create(tmp_path, "first", parse(SearchSpec, FIELDS | KNOWN_COSTS))
     run(Driver(first))
-    knowledge = learn(first, parse(SearchSpec, FIELDS | KNOWN_COSTS))
-    driver = Driver(SearchDirectory.create(tmp_path, "second", knowledge.spec, knowledge.as_json()))
+    start = warm_start_from(first, parse(SearchSpec, FIELDS | KNOWN_COSTS))
+    driver = Driver(SearchDirectory.create(tmp_path, "second", start.spec, start.as_json()))
     told = {(one.fields["window"], one.curve[0][1]) for one in driver.searcher.earlier}
     known = {(one.params["window"], one.metrics["token_perplexity"]) for one in Driver(first).log.state.trials.values()}
     assert told == known
@@ -98,12 +98,12 @@ def test_a_plateau_ends_the_search_and_says_so(tmp_path: Path) -> None:
     ask_for_trial(directory, {"recurrence": "none", "window": 16, "overlap_of_window": 0.21, "learning_rate": 0.001})
     by_hand = Driver(directory)
     added = by_hand.ask()
-    assert added is not None, "what is added is trained nevertheless"
+    assert added is not None and added.config["trial"]["learning_rate"] == 0.001, "it is trained nevertheless"
     by_hand.report(added, 100, 5.0, state="complete")
     assert by_hand.ask() is None
 
 
-def test_a_quality_that_is_no_number_at_the_first_rung_teaches_nothing_and_ends_nothing(tmp_path: Path) -> None:
+def test_nan_at_the_first_rung_is_no_observation_and_ends_nothing(tmp_path: Path) -> None:
     driver = Driver(changed(tmp_path, **KNOWN_COSTS))
     for place in range(9):
         trial = driver.ask()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose.optuna_study import first_points, make_sampler
 from recur_tune.search.record.directory import STOP, SearchDirectory
-from recur_tune.search.record.flag import is_up
+from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.requests import ask_for_trial
 from recur_tune.search.record.spec import SearchSpec
 from tests.search.run.driving import FIELDS, Driver, changed, price
@@ -24,6 +26,12 @@ from tests.search.run.driving import FIELDS, Driver, changed, price
 @pytest.fixture
 def directory(tmp_path: Path) -> SearchDirectory:
     return changed(tmp_path)
+
+
+def dear_after(trials: int) -> Callable[[TrialConfig], dict[str, float]]:
+    """The usual price of so many trials, then one beyond all others."""
+    priced = itertools.count()
+    return lambda config: price(config) | ({"flops_per_token": 1e9} if next(priced) >= trials else {})
 
 
 def test_full_budget_is_complete_with_its_values(directory: SearchDirectory) -> None:
@@ -38,11 +46,10 @@ def test_full_budget_is_complete_with_its_values(directory: SearchDirectory) -> 
 
 
 def test_pruned_trials_have_no_values(directory: SearchDirectory) -> None:
-    driver = Driver(directory)
+    driver = Driver(directory, dear_after(2))
     driver.finish_two()
     bad = driver.ask()
     assert bad
-    driver.log.state.trials[bad.config["number"]].costs["flops_per_token"] = 1e9
     assert driver.report(bad, 50, 60.0) == TrialScheduler.STOP
     told = driver.told()[bad.config["number"]]
     assert (told.state, told.values) == (TrialState.PRUNED, None)
@@ -50,20 +57,19 @@ def test_pruned_trials_have_no_values(directory: SearchDirectory) -> None:
 
 
 def test_several_workers_are_asked_to_leave(directory: SearchDirectory) -> None:
-    driver = Driver(directory)
+    driver = Driver(directory, dear_after(3))
     driver.finish_two()
     good, bad = driver.ask(), driver.ask()
     assert good and bad
     for trial in (good, bad):
         trial.config["nested"] = True
-    driver.log.state.trials[bad.config["number"]].costs["flops_per_token"] = 1e9
     driver.report(good, 50, 5.0)
     assert driver.report(bad, 50, 60.0) == TrialScheduler.CONTINUE
-    assert is_up(directory.trial(bad.config["number"]) / STOP)
+    assert FlagFile(directory.trial(bad.config["number"]) / STOP).is_set()
     assert driver.report(bad, 60, 5.5) == TrialScheduler.CONTINUE  # on its way already, and too late
     assert driver.log.state.trials[bad.config["number"]].tokens == 50
     assert driver.report(good, 60, state="paused") == TrialScheduler.CONTINUE
-    assert not is_up(directory.trial(good.config["number"]) / STOP)
+    assert not FlagFile(directory.trial(good.config["number"]) / STOP).is_set()
 
 
 def test_a_diverged_trial_failed(directory: SearchDirectory) -> None:
@@ -89,9 +95,11 @@ def test_an_actor_that_died_for_good_failed(directory: SearchDirectory) -> None:
 def test_a_trial_whose_actor_died_before_it_began_is_handed_out_again(directory: SearchDirectory, left: str) -> None:
     """Ray gives up on a trial when the actor that it was to take over from another does not live to see it."""
     driver = Driver(directory)
-    trial = driver.ask()
+    trial = driver.ask(starts=left == "paused")
     assert trial is not None
-    driver.log.state.trials[0].state = left  # as nothing had told of its start
+    if left == "paused":
+        driver.log.record("end", trial=0, state="paused", reason="the search was asked to stop")
+    assert driver.log.state.trials[0].state == left
     driver.searcher.on_trial_complete(trial.trial_id, error=True)
     assert driver.states() == [TrialState.RUNNING], "the study waits for it"
     again = driver.ask()
@@ -103,9 +111,8 @@ def test_a_trial_whose_actor_died_before_it_began_is_handed_out_again(directory:
 def test_a_trial_that_no_actor_lives_to_begin_fails_in_the_end(directory: SearchDirectory) -> None:
     driver = Driver(directory)
     for _ in range(2):
-        trial = driver.ask()
+        trial = driver.ask(starts=False)
         assert trial is not None and trial.config["number"] == 0
-        driver.log.state.trials[0].state = "waiting"
         driver.searcher.on_trial_complete(trial.trial_id, error=True)
     assert driver.states() == [TrialState.FAIL]
 
@@ -214,7 +221,7 @@ def test_a_space_without_plain_models_has_no_baseline(tmp_path: Path) -> None:
     assert list(first_points(parse(SearchSpec, FIELDS | {"space": space}))) == ["paper"]
 
 
-def test_two_forms_of_a_mechanism_that_the_space_does_not_tell_apart_are_tried_once(tmp_path: Path) -> None:
+def test_forms_of_a_mechanism_that_are_equal_in_a_space_are_tried_once(tmp_path: Path) -> None:
     space = {**FIELDS["space"], "recurrence": {"none": None, "cache": {"cache_rows": [8, 16]}}}
     assert list(first_points(parse(SearchSpec, FIELDS | {"space": space}))) == ["baseline", "transformer-xl"]
     space["recurrence"]["cache"]["cache_join"] = ["softmax", "gate"]

@@ -17,9 +17,7 @@ from tests.sites.ray.pretended import pretend_cards
 pytestmark = pytest.mark.ray
 
 
-def test_trials_share_a_card_by_prediction_and_workers_go_to_the_next_of_their_size(
-    world: Path, tmp_path: Path
-) -> None:
+def test_trials_share_a_gpu_and_workers_train_the_next_of_their_size(world: Path, tmp_path: Path) -> None:
     changes = {
         "space__recurrence": "none", "space__window": 8, "space__overlap": 0, "space__batch": [4, 64],
         "budget__tokens": 6_000, "budget__trials": 6, "sampler": {"name": "random"},

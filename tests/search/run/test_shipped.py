@@ -95,7 +95,7 @@ def test_a_shipped_space_has_its_text_its_recurrences_and_its_budget(name: str) 
 
 
 @pytest.mark.parametrize("name", LARGE)
-def test_the_first_trials_are_the_baseline_and_the_papers_own_configuration(name: str) -> None:
+def test_the_first_trials_are_the_baseline_and_the_papers_configuration(name: str) -> None:
     spec = shipped(name)
     points = first_points(spec)
     drawn = {role: spec.trial_config(spec.parsed_space.draw(Given(point))) for role, point in points.items()}
@@ -142,7 +142,7 @@ def test_rungs_and_workers_come_out_even(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_every_recurrence_has_all_its_fields_and_begins_with_its_own_trials(name: str) -> None:
+def test_every_recurrence_has_its_fields_and_its_own_first_trials(name: str) -> None:
     spec = shipped(name)
     below = spec.parsed_space.parameters["recurrence"].below
     for kind, mechanism in MECHANISMS.items():

@@ -121,7 +121,7 @@ def test_a_damaged_checkpoint_costs_a_trial_steps_and_nothing_else(damaged: list
 
 
 @pytest.mark.slow
-def test_a_trial_on_questions_says_what_it_does_not_read_and_is_scored_as_answers(tmp_path: Path) -> None:
+def test_a_trial_on_questions_tells_what_it_leaves_out_and_is_scored(tmp_path: Path) -> None:
     tokenizer, folder = word_tokenizer(FACTS_WORDS), tmp_path / "search" / "trials" / "0"
     save_model(small_encoder(vocab_size=len(tokenizer)), tokenizer, tmp_path / "base")
     folder.mkdir(parents=True)
@@ -140,7 +140,7 @@ def test_a_trial_on_questions_says_what_it_does_not_read_and_is_scored_as_answer
     assert last["scores"]["test"]["f1"] == pytest.approx(1 - last["scores"]["test"]["f1_error"])
 
 
-def test_trials_of_an_actor_train_in_one_thread_whichever_ray_tune_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_trials_of_an_actor_train_in_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[threading.Thread] = []
     monkeypatch.setattr(trainable, "run_trial", lambda job, report: trained.append(threading.current_thread()))
     for given in [threading.Thread(target=train_in_actor, args=({"cpus": 1},)) for _ in range(2)]:

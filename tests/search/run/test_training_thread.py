@@ -34,7 +34,7 @@ def test_work_waits_at_a_report_until_the_next_is_asked_for() -> None:
             assert begun == list(range(number + 1))
 
 
-def test_all_work_of_a_process_is_done_in_one_thread_that_is_not_the_caller_s() -> None:
+def test_all_work_is_done_in_one_thread_that_is_not_the_callers() -> None:
     threads: list[threading.Thread] = []
 
     def look(report: Report) -> None:

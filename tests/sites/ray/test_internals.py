@@ -5,17 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-import traceback
 from inspect import unwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import optuna
 import pytest
-from ray.exceptions import ActorDiedError, RayTaskError
-from ray.tune.experiment import Trial
-from ray.tune.search.optuna import OptunaSearch
 
 from recur_tune.sites.ray import internals as ray_internals
 
@@ -85,54 +80,3 @@ def test_the_command_drain_node_takes_our_options() -> None:
     with cli.commands[command].make_context(command, options) as context:  # which refuses what it does not know
         assert context.params["deadline_remaining_seconds"] == 20
         assert (context.params["node_id"], context.params["reason_message"]) == ("abc", "why")
-
-
-def test_optuna_search_keeps_its_study_in_ot_study() -> None:
-    space = {"x": optuna.distributions.FloatDistribution(0, 1)}
-    search = OptunaSearch(space=space, metric=["a", "b"], mode=["min", "min"])
-    assert isinstance(ray_internals.optuna_study(search), optuna.Study), "OptunaSearch has its study elsewhere"
-
-
-@pytest.fixture
-def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trial:
-    """One of which nothing runs."""
-    trial = Trial("any", stub=True, max_failures=1)
-    monkeypatch.setattr(Trial, "local_path", property(lambda trial: str(tmp_path)))
-    return trial
-
-
-def test_a_trial_is_tried_again_while_it_may_fail(trial: Trial) -> None:
-    for _ in range(2):
-        trial.handle_error(ValueError("no"))
-    assert not trial.should_recover(), "Trial.max_failures no longer says how often a trial may fail"
-    ray_internals.allow_another_failure(trial)
-    assert trial.should_recover(), "raising Trial.max_failures no longer lets a trial go on"
-    ray_internals.allow_no_failure(trial)
-    assert not trial.should_recover(), "Trial.max_failures = 0 no longer ends a trial"
-
-
-def failed_task(message: str) -> RayTaskError:
-    """As Ray brings it from a worker."""
-    try:
-        raise RuntimeError(message)
-    except RuntimeError as error:
-        return RayTaskError("train", traceback.format_exc(), error, proctitle="ray::train", pid=1, ip="127.0.0.1")
-
-
-_ELSEWHERE = "Ray writes Trial.error_file in another way"
-
-
-def test_a_first_start_has_no_failure_before_it(trial: Trial) -> None:
-    assert ray_internals.last_failure(trial) == ""
-
-
-def test_of_what_was_raised_the_first_line_is_told(trial: Trial) -> None:
-    trial.handle_error(failed_task("out of threads\nand here is what to read about it"))
-    assert ray_internals.last_failure(trial) == "RuntimeError: out of threads", _ELSEWHERE
-
-
-def test_the_last_failure_counts(trial: Trial) -> None:
-    trial.handle_error(failed_task("out of threads"))
-    trial.handle_error(ActorDiedError())
-    died = "The actor died unexpectedly before finishing this task."
-    assert ray_internals.last_failure(trial) == died, _ELSEWHERE

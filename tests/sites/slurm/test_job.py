@@ -12,9 +12,9 @@ import pytest
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
-from recur_tune.search.record.confirmation import Again
+from recur_tune.search.record.confirmation import ConfirmationPlan
 from recur_tune.search.record.directory import SearchDirectory
-from recur_tune.search.record.lease_holder import Holder
+from recur_tune.search.record.process_identity import ProcessIdentity
 from recur_tune.sites.slurm import job
 from recur_tune.sites.slurm.folder import Head, SlurmFolder
 from recur_tune.sites.slurm.job import Signals, _run_search
@@ -63,8 +63,8 @@ def test_a_search_that_slurm_kills_is_free_on_every_machine(
 
     threading.Thread(target=end_it, daemon=True).start()
     assert _run_search(folder, Head(7, "n1", "127.0.0.1:1", client=1), deaf) == -signal.SIGKILL
-    there = replace(Holder.current(), host="login", machine="another", boot="another")
-    monkeypatch.setattr(Holder, "current", classmethod(lambda cls: there))
+    there = replace(ProcessIdentity.current(), host="login", machine="another", boot="another")
+    monkeypatch.setattr(ProcessIdentity, "current", classmethod(lambda cls: there))
     assert not folder.search.is_running
 
 
@@ -76,7 +76,7 @@ def test_a_base_that_is_gone_is_the_users_fault(folder: SlurmFolder, capfd: pyte
 
 
 def test_an_allocation_runs_what_was_asked_for(folder: SlurmFolder, capfd: pytest.CaptureFixture[str]) -> None:
-    folder.note_submitted(7, 1, Again(2).command)
+    folder.note_submitted(7, 1, ConfirmationPlan(2).command)
     with taken_port() as port:
         head = Head(7, "n1", f"127.0.0.1:{port}", client=1, dashboard=None)
         assert _run_search(folder, head, Signals()) == UserError.exit_code

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from recur_tune.common.errors import UserError
-from recur_tune.search.record.lease_holder import Holder
+from recur_tune.search.record.process_identity import ProcessIdentity
 from recur_tune.sites.slurm.scratch import own_scratch
 
 _MAKE_ONE = """
@@ -30,7 +30,7 @@ def parent() -> Iterator[Path]:
         yield Path(folder)
 
 
-def left_by(parent: Path, name: str, holder: Holder | None) -> Path:
+def left_by(parent: Path, name: str, holder: ProcessIdentity | None) -> Path:
     folder = parent / name
     folder.mkdir()
     (folder / "ray.log").write_text("x")
@@ -49,7 +49,7 @@ def test_a_killed_steps_folder_is_removed_by_the_next(parent: Path) -> None:
 
 
 def test_what_nobody_can_tell_of_is_left_alone(parent: Path) -> None:
-    elsewhere = replace(Holder.current(), host="other", machine="other", boot="other")
+    elsewhere = replace(ProcessIdentity.current(), host="other", machine="other", boot="other")
     kept = [left_by(parent, "rt-elsewhere", elsewhere), left_by(parent, "rt-unsigned", None)]
     damaged = left_by(parent, "rt-damaged", None)
     (damaged / "holder.json").write_text("{")

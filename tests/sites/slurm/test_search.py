@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from recur_tune.search.record.directory import LEAVING
-from recur_tune.search.record.flag import is_up
+from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.front import front_rows
 from tests.search.run.searches import assert_settled
 from tests.sites.slurm.mini_slurm import NODES, MiniSlurm
@@ -34,7 +34,8 @@ def test_from_submission_to_front_with_a_guest_and_nobody_else(site: Site, slurm
                 watched_from_the_login_node(search, site)
                 slurm.run("scancel", "--batch", "--signal=USR1", guest)  # as SLURM does before the time is up
                 search.until(
-                    lambda: is_up(search.directory.path / LEAVING / "n3"), "the guest's trial is asked to leave"
+                    lambda: FlagFile(search.directory.path / LEAVING / "n3").is_set(),
+                    "the guest's trial is asked to leave",
                 )
             nobody_else_gets_in(search, slurm)
             has_what_was_granted(search, slurm)

@@ -23,9 +23,9 @@ _HURRIED = """
 import sys, time
 from pathlib import Path
 from recur_tune.common.errors import UserError
-from recur_tune.search.record import lock
+from recur_tune.search.record import lease
 from recur_tune.search.record.directory import SearchDirectory
-lock.BEAT, lock.TERM, lock.WATCH = 0.2, float(sys.argv[2]), 2.0
+lease.HEARTBEAT, lease.TERM, lease.WATCH = 0.2, float(sys.argv[2]), 2.0
 directory = SearchDirectory(Path(sys.argv[1]))
 """
 _RUN_UNTIL_STOPPED = (

@@ -13,11 +13,11 @@ import pytest
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose import known_costs
-from recur_tune.search.propose.candidates import Chosen, ResumeCandidate
+from recur_tune.search.propose.candidates import NewTrial, ResumeCandidate
 from recur_tune.search.propose.features import rows_at
+from recur_tune.search.propose.gaussian_process import Standardization
 from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.propose.observations import ObservedTrial
-from recur_tune.search.propose.scale import Scale
 from recur_tune.search.record.spec import SearchSpec
 
 TOKENS = 100
@@ -38,12 +38,12 @@ def model() -> KnownCosts:
     return KnownCosts(spec, price, spec.trial_config)
 
 
-def trial(number: int, window: int, *qualities: float, rate: float = 1e-3, frozen: bool = False) -> ObservedTrial:
+def trial(number: int, window: int, *qualities: float, rate: float = 1e-3, paused: bool = False) -> ObservedTrial:
     """A trial that was validated after a quarter, a half and all of its tokens, as far as it came."""
     curve = tuple(zip((25, 50, 100), qualities, strict=False))
     fields, complete = {"window": window, "learning_rate": rate}, len(qualities) == 3
     return ObservedTrial(
-        number, fields, {"flops_per_token": float(window)}, curve, complete, not (complete or frozen), frozen
+        number, fields, {"flops_per_token": float(window)}, curve, complete, not (complete or paused), paused
     )
 
 
@@ -53,9 +53,9 @@ ENDED = [trial(0, 64, 11.0, 10.5, 10.0), trial(1, 32, 13.2, 12.6, 12.0), trial(2
 def test_what_a_paused_trial_is_worth_in_closed_form() -> None:
     """One trial has ended, with quality 10 at cost 64. A paused one at cost 80 reaches into one box alone, from there
     to the reference, where it adds what it is better than 10: E[max(10 - y, 0)] of a log-normal y."""
-    sampler, paused = model(), trial(1, 80, 10.8, 10.2, frozen=True)
+    sampler, paused = model(), trial(1, 80, 10.8, 10.2, paused=True)
     trials = [ENDED[0], paused]
-    [worth] = sampler.ranked(trials, REFERENCE)
+    [worth] = sampler.rank_paused(trials, REFERENCE)
     process = sampler.expected_gains(trials, np.array([*REFERENCE.values()])).process
     [mean], [std] = process.predict(rows_at(sampler.features([paused.fields]), 1.0, [1]))
     normal, ahead = NormalDist(), (math.log(10) - mean) / std
@@ -65,68 +65,68 @@ def test_what_a_paused_trial_is_worth_in_closed_form() -> None:
     assert worth.chance == pytest.approx(normal.cdf(ahead))
 
 
-def test_the_better_promise_for_a_token_wins() -> None:
-    """The rule itself: whatever is chosen, nothing promised more for each token that it costs."""
+def test_the_larger_expected_gain_per_token_wins() -> None:
+    """Whatever is chosen, no other candidate has a larger expected gain per token."""
     chosen = []
     for latest in (9.0, 9.8, 10.2, 10.8, 12.5):
         sampler = model()
-        trials = [*ENDED, trial(3, 70, latest + 0.4, latest, frozen=True)]
-        [worth] = sampler.ranked(trials, REFERENCE)
+        trials = [*ENDED, trial(3, 70, latest + 0.4, latest, paused=True)]
+        [worth] = sampler.rank_paused(trials, REFERENCE)
         choice = sampler.choose(trials, REFERENCE)
-        new = sampler.choose([replace(one, frozen=False) for one in trials], REFERENCE)
-        assert isinstance(new, Chosen) and new.gain is not None
+        new = sampler.choose([replace(one, paused=False) for one in trials], REFERENCE)
+        assert isinstance(new, NewTrial) and new.gain is not None
         assert isinstance(choice, ResumeCandidate) == (worth.rate > new.gain / TOKENS)
         assert choice == (worth if isinstance(choice, ResumeCandidate) else new)
         chosen.append(type(choice))
-    assert chosen[0] is ResumeCandidate and chosen[-1] is Chosen
+    assert chosen[0] is ResumeCandidate and chosen[-1] is NewTrial
 
 
 def test_its_own_validations_tell_how_a_trial_will_end() -> None:
     """Two paused trials of one configuration: who was better on the way is worth more."""
-    first, second = model().ranked(
-        [*ENDED, trial(3, 70, 11.0, 10.4, frozen=True), trial(4, 70, 10.4, 9.8, frozen=True)], REFERENCE
+    first, second = model().rank_paused(
+        [*ENDED, trial(3, 70, 11.0, 10.4, paused=True), trial(4, 70, 10.4, 9.8, paused=True)], REFERENCE
     )
     assert first.trial == 4 and first.gain > second.gain and first.chance > second.chance
 
 
-def test_a_trial_without_hope_is_frozen_and_not_wanted_and_a_good_one_goes_on() -> None:
+def test_a_hopeless_trial_is_paused_for_good_and_a_good_one_continues() -> None:
     for latest, should_continue in ((30.0, False), (9.0, True)):
         trials = [*ENDED, trial(3, 70, latest + 0.1, latest)]
         assert model().should_continue(trials, REFERENCE, 3) is should_continue
         assert model().should_continue(trials, REFERENCE, 3, spent=True) is should_continue
-        wanted = model().last([replace(one, pending=False, frozen=one.number == 3) for one in trials], REFERENCE)
+        wanted = model().next_resume([replace(one, pending=False, paused=one.number == 3) for one in trials], REFERENCE)
         assert (wanted is not None) is should_continue
 
 
-def test_what_no_other_trial_undercuts_is_brought_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_costs, "_WORTH_A_RESTART", math.inf)
+def test_a_trial_that_no_other_matches_on_costs_is_trained_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_costs, "_MIN_GAIN_RATIO", math.inf)
     cheapest, beaten = trial(3, 20, 90.0), trial(4, 33, 12.0)
     sampler = model()
     assert sampler.should_continue([*ENDED, cheapest, beaten], REFERENCE, 3), "however bad it is"
     assert not sampler.should_continue([*ENDED, cheapest, beaten], REFERENCE, 4)
     twins = [trial(5, 18, 12.0), trial(6, 18, 11.0)]
     assert not sampler.should_continue([*ENDED, *twins], REFERENCE, 5), "its twin is on its way"
-    frozen = replace(twins[0], pending=False, frozen=True)
-    assert sampler.should_continue([*ENDED, frozen, twins[1]], REFERENCE, 6), "and is the last that is left there"
+    paused = replace(twins[0], pending=False, paused=True)
+    assert sampler.should_continue([*ENDED, paused, twins[1]], REFERENCE, 6), "and is the last that is left there"
 
 
-def test_a_trial_without_a_number_is_frozen_and_never_thawed() -> None:
+def test_a_trial_without_a_finite_value_is_paused_and_never_resumed() -> None:
     nothing = ObservedTrial(3, {"window": 70, "learning_rate": 1e-3}, {"flops_per_token": 70.0}, pending=True)
     assert not model().should_continue([*ENDED, nothing], REFERENCE, 3)
-    assert model().ranked([*ENDED, replace(nothing, pending=False, frozen=True)], REFERENCE) == []
+    assert model().rank_paused([*ENDED, replace(nothing, pending=False, paused=True)], REFERENCE) == []
 
 
-def test_a_scale_begins_with_what_was_expected_and_two_alike_do_not_make_it_certain() -> None:
-    expected = Scale(2.0, 0.1)
-    assert Scale.of(np.empty(0), expected) == Scale(2.0, 0.1)
-    alike = Scale.of(np.array([2.0, 2.0]), expected)
+def test_standardization_has_a_prior_so_that_two_equal_values_prove_little() -> None:
+    expected = 2.0, 0.1
+    assert Standardization.of(np.empty(0), expected) == Standardization(2.0, 0.1)
+    alike = Standardization.of(np.array([2.0, 2.0]), expected)
     assert alike.mean == 2.0 and alike.std == pytest.approx(0.1 / math.sqrt(2))
     many = np.random.default_rng(0).normal(5.0, 0.5, 10_000)
-    assert Scale.of(many, expected).std == pytest.approx(many.std(), rel=0.01)
+    assert Standardization.of(many, expected).std == pytest.approx(many.std(), rel=0.01)
 
 
-def test_where_nothing_is_known_yet_the_cheapest_promises_most() -> None:
+def test_where_nothing_is_known_yet_the_cheapest_gains_most() -> None:
     sampler = model()
     known = [ObservedTrial(0, {"window": 64, "learning_rate": 1e-3}, {"flops_per_token": 64.0}, pending=True)]
     chosen = sampler.choose(known, {"flops_per_token": 200.0})
-    assert isinstance(chosen, Chosen) and chosen.point["window"] < 30
+    assert isinstance(chosen, NewTrial) and chosen.point["window"] < 30

@@ -1,4 +1,4 @@
-"""Freeze-thaw as Ray would drive it, without a cluster and without training."""
+"""Paused trials as Ray would drive them, without a cluster and without training."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from optuna.trial import TrialState
 
 from recur_tune.search.propose import candidates, known_costs
-from recur_tune.search.record import flag
 from recur_tune.search.record.directory import STOP, SearchDirectory
-from recur_tune.search.record.knowledge import learn
+from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.requests import end_by_hand
 from recur_tune.search.record.state import TrialRecord
+from recur_tune.search.record.warm_start import warm_start_from
 from recur_tune.training.run_folder import RESUME
 from tests.search.run.driving import Driver, RayTrial, changed
 
@@ -31,7 +31,7 @@ def directory(tmp_path: Path) -> SearchDirectory:
     return changed(tmp_path, **SEARCH)
 
 
-def freeze_one(driver: Driver, nested: bool = False) -> TrialRecord:
+def pause_one(driver: Driver, nested: bool = False) -> TrialRecord:
     """Bring trials to their end until the first of which the rung thinks little; its checkpoint is 1,000 bytes."""
     while trial := driver.ask():
         number, trial.config["nested"] = trial.config["number"], nested
@@ -55,29 +55,30 @@ def finish(driver: Driver) -> list[RayTrial]:
 
 def test_a_hopeless_trial_is_paused_and_pruned_at_the_searchs_end(directory: SearchDirectory) -> None:
     driver = Driver(directory)
-    frozen = freeze_one(driver)
-    assert (frozen.state, frozen.cause) == ("paused", "frozen") and "promised more" in frozen.reason
-    assert driver.states()[frozen.number] == TrialState.RUNNING, "the study waits for it"
-    assert (directory.trial(frozen.number) / RESUME).is_dir()
+    paused = pause_one(driver)
+    assert (paused.state, paused.cause) == ("paused", "frozen"), "the cause is so called in the log"
+    assert "expected hypervolume gain was small" in paused.reason
+    assert driver.states()[paused.number] == TrialState.RUNNING, "the study waits for it"
+    assert (directory.trial(paused.number) / RESUME).is_dir()
     finish(driver)
-    assert frozen.state == "pruned" and "until the search's end" in frozen.reason
-    assert driver.states()[frozen.number] == TrialState.PRUNED
-    assert not (directory.trial(frozen.number) / RESUME).exists()
+    assert paused.state == "pruned" and "stayed small" in paused.reason
+    assert driver.states()[paused.number] == TrialState.PRUNED
+    assert not (directory.trial(paused.number) / RESUME).exists()
 
 
-def test_a_paused_trial_is_paused_after_a_resume_and_can_be_thawed(
+def test_a_paused_trial_is_paused_after_a_resume_and_can_be_resumed(
     directory: SearchDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    frozen = freeze_one(Driver(directory))
+    paused = pause_one(Driver(directory))
     again = Driver(directory)
-    assert again.log.state.record(frozen.number).frozen and not again.searcher.unfinished
+    assert again.log.state.record(paused.number).paused_at_rung and not again.searcher.unfinished
     monkeypatch.setattr(candidates, "SMALL_CHANCE", 0.0)  # it is wanted, though it will hardly end on the front
-    flag.put_up(directory.trial(frozen.number) / STOP)
-    thawed = [trial for trial in finish(again) if trial.config["number"] == frozen.number]
-    assert len(thawed) == 1 and again.log.state.record(frozen.number).state == "complete"
-    assert again.states()[frozen.number] == TrialState.COMPLETE
-    assert not flag.is_up(directory.trial(frozen.number) / STOP), "or its workers would leave again"
-    kinds = [event["kind"] for event, _ in directory.events() if event.get("trial") == frozen.number]
+    FlagFile(directory.trial(paused.number) / STOP).set()
+    resumed = [trial for trial in finish(again) if trial.config["number"] == paused.number]
+    assert len(resumed) == 1 and again.log.state.record(paused.number).state == "complete"
+    assert again.states()[paused.number] == TrialState.COMPLETE
+    assert not FlagFile(directory.trial(paused.number) / STOP).is_set(), "or its workers would leave again"
+    kinds = [event["kind"] for event, _ in directory.events() if event.get("trial") == paused.number]
     assert kinds == ["trial", "running", "report", "end", "thaw", "running", "report"]
 
 
@@ -98,27 +99,27 @@ def test_the_baseline_is_trained_to_its_end_whatever_is_thought_of_it(
 
 def test_workers_that_have_not_noticed_the_pause_are_not_listened_to(directory: SearchDirectory) -> None:
     driver = Driver(directory)
-    frozen = freeze_one(driver)
-    late = RayTrial("late", {"number": frozen.number, "nested": True})
+    paused = pause_one(driver)
+    late = RayTrial("late", {"number": paused.number, "nested": True})
     driver.report(late, 60)
     driver.report(late, 100, 4.0, state="complete")
-    assert frozen.frozen and frozen.tokens == 50 and len(frozen.validations) == 1
+    assert paused.paused_at_rung and paused.tokens == 50 and len(paused.validations) == 1
 
 
 def test_several_workers_are_asked_to_leave_and_not_taken_away(directory: SearchDirectory) -> None:
     driver = Driver(directory)
-    frozen = freeze_one(driver, nested=True)
-    assert frozen.frozen and flag.is_up(directory.trial(frozen.number) / STOP)
-    assert frozen.number in {driver.searcher.numbers[one] for one in driver.searcher.live}, "until they have left"
+    paused = pause_one(driver, nested=True)
+    assert paused.paused_at_rung and FlagFile(directory.trial(paused.number) / STOP).is_set()
+    assert paused.number in {driver.searcher.numbers[one] for one in driver.searcher.live}, "until they have left"
 
 
 def test_a_paused_trial_can_be_ended_by_hand(directory: SearchDirectory) -> None:
     driver = Driver(directory)
-    frozen = freeze_one(driver)
-    end_by_hand(driver.log, frozen.number)
+    paused = pause_one(driver)
+    end_by_hand(driver.log, paused.number)
     finish(driver)
-    assert driver.states()[frozen.number] == TrialState.PRUNED
-    assert "by hand" in frozen.reason
+    assert driver.states()[paused.number] == TrialState.PRUNED
+    assert "by hand" in paused.reason
 
 
 def test_where_the_disk_is_short_the_least_wanted_is_let_go(
@@ -127,10 +128,10 @@ def test_where_the_disk_is_short_the_least_wanted_is_let_go(
     usage = namedtuple("usage", "free")
     driver, room = Driver(directory), {"free": 10_001}
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(room["free"]))
-    first = freeze_one(driver)
+    first = pause_one(driver)
     assert first.state == "paused", "ten more of its size have room"
     room["free"] = 9_999
-    second = freeze_one(driver)
+    second = pause_one(driver)
     given_up = [one for one in (first, second) if one.state == "pruned"]
     assert len(given_up) == 1 and "little room" in given_up[0].reason
     assert not (directory.trial(given_up[0].number) / RESUME).exists()
@@ -147,6 +148,6 @@ def test_another_sampler_prunes_for_good(tmp_path: Path) -> None:
 
 
 def test_a_new_search_hears_of_paused_trials_as_of_pruned_ones(directory: SearchDirectory) -> None:
-    frozen = freeze_one(Driver(directory))
-    told = {one.name: one.state for one in learn(directory, directory.spec).told}
-    assert told[frozen.name] == "pruned"
+    paused = pause_one(Driver(directory))
+    told = {one.name: one.state for one in warm_start_from(directory, directory.spec).earlier}
+    assert told[paused.name] == "pruned"

@@ -16,7 +16,7 @@ from recur_tune.cli.display import stderr
 from recur_tune.cli.live_view import LiveView
 from recur_tune.search.record.directory import EVENTS, SNAPSHOT, SearchDirectory
 from recur_tune.search.record.event_log import drop_half_a_line
-from recur_tune.search.record.snapshot import save_snapshot
+from recur_tune.search.record.log_follower import save_snapshot
 from recur_tune.search.record.state import SearchState, replay
 from tests.cli.books import make_books, record_report, record_trial
 from tests.search.record import search

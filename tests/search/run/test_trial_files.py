@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from recur_tune.search.record.directory import MODEL, SearchDirectory
-from recur_tune.search.run.leftovers import clear_up_after_a_kill
+from recur_tune.search.run.trial_files import remove_leftovers
 from recur_tune.training.run_folder import RESUME
 from tests.cli.books import make_books
 
@@ -24,10 +24,10 @@ def books(tmp_path: Path) -> SearchDirectory:
 
 
 @pytest.mark.parametrize(("keep", "models"), [("front", [0, 1]), ("all", [0, 1, 2]), ("none", [])])
-def test_a_resume_keeps_what_it_goes_on_from_and_the_models_that_are_wanted(
+def test_a_resume_keeps_checkpoints_to_continue_from_and_wanted_models(
     books: SearchDirectory, keep: str, models: list[int]
 ) -> None:
-    clear_up_after_a_kill(books.spec.model_copy(update={"keep": keep}), books.open_log())
+    remove_leftovers(books.spec.model_copy(update={"keep": keep}), books.open_log())
     with_checkpoint = [number for number in range(7) if (books.trial(number) / RESUME).exists()]
     with_model = [number for number in range(3) if (books.trial(number) / MODEL).exists()]
     assert (with_checkpoint, with_model) == ([4], models)

@@ -1,4 +1,4 @@
-"""The holder of a lock: which process, on which machine, and what can be known of it from here."""
+"""The identity of a process across machines, and whether it is still alive."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ import psutil
 
 
 @dataclass(frozen=True)
-class Holder:
-    """A process as others can ask about it, also from another machine and after its end."""
+class ProcessIdentity:
+    """A process as it can be recognised from another machine, and after its end."""
 
     host: str
-    machine: str  # empty where it has no name of its own, as many containers
+    machine: str  # the machine id; empty where there is none, as in many containers
     boot: str
-    processes: str  # the table in which `process` is a number: a container has its own
+    processes: str  # the PID namespace, of which a container has its own
     process: int
-    born: str  # a process's number is given again, its birth is not
+    born: str  # its start time: process ids are reused
     user: int
     job: str = ""
-    restarts: int = 0  # of the job, which keeps its number when SLURM starts it again
+    restarts: int = 0  # of the job, which keeps its id when SLURM requeues it
 
     @classmethod
-    def current(cls) -> Holder:
-        """This process."""
+    def current(cls) -> ProcessIdentity:
+        """The identity of this process."""
         return cls(
             socket.gethostname(), _line("/etc/machine-id"), _boot(), _process_table(), os.getpid(), _birth(os.getpid()),
             os.getuid(), os.environ.get("SLURM_JOB_ID", ""), int(os.environ.get("SLURM_RESTART_COUNT") or 0),
         )  # fmt: skip
 
     def is_alive(self) -> bool | None:
-        """Whether the process runs; None where nobody can tell from here."""
-        here = Holder.current()
+        """Whether the process runs; None where that cannot be known from here."""
+        here = ProcessIdentity.current()
         if (self.boot, self.processes) == (here.boot, here.processes):
             if _birth(self.process) == self.born:
                 return True
             return False if self.user == here.user else None  # other users' processes may be hidden
         if self.machine and (self.host, self.machine) == (here.host, here.machine) and self.boot != here.boot:
-            return False  # the machine has been started anew
+            return False  # the machine has been rebooted
         if self.job and self.job == here.job and self.restarts < here.restarts:
-            return False  # SLURM starts a job again when nothing of it is left
+            return False  # SLURM requeues a job only after all of its processes ended
         return None
 
     def __str__(self) -> str:
@@ -62,7 +62,7 @@ def _process_table() -> str:
 
 
 def _birth(process: int) -> str:
-    """When it began; empty where it has ended. Linux counts from the boot, so that no change of the clock matters."""
+    """The start time of a process; empty where it has ended. On Linux it counts from the boot, not by the clock."""
     if sys.platform == "linux":
         state, *rest = _line(f"/proc/{process}/stat").rpartition(")")[2].split() or ["X"]
         return "" if state in "ZX" else rest[18]

@@ -11,9 +11,9 @@ import pytest
 from optuna.trial import TrialState
 
 from recur_tune.search.propose.optuna_study import study_storage
-from recur_tune.search.record.directory import KNOWLEDGE, SearchDirectory
-from recur_tune.search.record.knowledge import Knowledge, learn
+from recur_tune.search.record.directory import WARM_START, SearchDirectory
 from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.warm_start import WarmStart, warm_start_from
 from recur_tune.search.run.searcher import OptunaSearcher
 from tests.search.record import search
 
@@ -52,18 +52,18 @@ def earlier(tmp_path: Path) -> SearchDirectory:
 
 
 def test_the_earlier_front_is_tried_first_and_its_trials_are_known(earlier: SearchDirectory) -> None:
-    known = learn(earlier, spec_of())
+    known = warm_start_from(earlier, spec_of())
     assert sorted(one["window"] for one in known.spec.first) == [300], "T0 is worse and dearer"
-    assert [(one.name, one.state, one.values and one.values[0]) for one in known.told] == [
+    assert [(one.name, one.state, one.values and one.values[0]) for one in known.earlier] == [
         ("T0", "complete", 30.0), ("T1", "complete", 20.0), ("T2", "pruned", None),
     ]  # fmt: skip
     assert "its sampler knows 3 trials." in known.in_words
 
 
 def test_a_point_outside_of_the_new_space_is_brought_into_it_and_not_told(earlier: SearchDirectory) -> None:
-    known = learn(earlier, spec_of(space={"window": [100, 250]}))
+    known = warm_start_from(earlier, spec_of(space={"window": [100, 250]}))
     assert known.spec.first == ({**RECURRENT, "window": 250},)
-    assert [one.name for one in known.told] == ["T0"]
+    assert [one.name for one in known.earlier] == ["T0"]
 
 
 @pytest.mark.parametrize(
@@ -76,17 +76,17 @@ def test_a_point_outside_of_the_new_space_is_brought_into_it_and_not_told(earlie
     ],
 )
 def test_numbers_that_do_not_compare_are_not_told(earlier: SearchDirectory, changes: Any, why: str) -> None:
-    known = learn(earlier, spec_of(**changes))
-    assert known.told == [] and why in known.in_words
+    known = warm_start_from(earlier, spec_of(**changes))
+    assert known.earlier == [] and why in known.in_words
     assert known.spec.first
 
 
-def test_the_sampler_knows_them_and_the_search_does_not_take_them_for_its_own(
+def test_earlier_trials_are_known_to_the_sampler_and_not_the_searchs_own(
     earlier: SearchDirectory, tmp_path: Path
 ) -> None:
-    known: Knowledge = learn(earlier, spec_of())
+    known: WarmStart = warm_start_from(earlier, spec_of())
     directory = SearchDirectory.create(tmp_path, "later", known.spec, known.as_json())
-    assert len(json.loads((directory.path / KNOWLEDGE).read_text())["told"]) == 3
+    assert len(json.loads((directory.path / WARM_START).read_text())["told"]) == 3
     with directory.lock():
         for _ in range(2):  # whoever resumes tells nothing twice
             log = directory.open_log()

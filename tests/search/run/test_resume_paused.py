@@ -1,4 +1,4 @@
-"""Freeze-thaw on a real Ray cluster: trials that are paused at a rung go on later as if nothing had been."""
+"""Paused trials on a real Ray cluster: resumed later, they have the numbers of trials that never paused."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(autouse=True)
 def _bold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Freeze at its rung whatever another trial undercuts, and want all of it in the end."""
-    monkeypatch.setattr(known_costs, "_WORTH_A_RESTART", math.inf)
+    """Pause every trial that another matches on costs, and resume all of them in the end."""
+    monkeypatch.setattr(known_costs, "_MIN_GAIN_RATIO", math.inf)
     monkeypatch.setattr(candidates, "SMALL_CHANCE", 0.0)
 
 
-def frozen(directory: SearchDirectory) -> list[int]:
-    return [one.number for one in directory.state().trials.values() if one.frozen]
+def paused_trials(directory: SearchDirectory) -> list[int]:
+    return [one.number for one in directory.state().trials.values() if one.paused_at_rung]
 
 
-def test_a_paused_trial_goes_on_after_a_resume_with_the_numbers_of_one_that_never_paused(
+def test_a_resumed_trial_has_the_numbers_of_one_that_never_paused(
     cluster: Cluster, world: Path, tmp_path: Path
 ) -> None:
     # More trials than are over before the stop is heard.
     spec = small_spec(world, **ALIKE, budget__trials=12, resources__cpus=ONE_AT_A_TIME)
-    directory = SearchDirectory.create(tmp_path, "thawed", spec)
+    directory = SearchDirectory.create(tmp_path, "resumed", spec)
 
     def stop_once_one_is_paused() -> None:
-        until(lambda: frozen(directory), "a trial that is paused at a rung", pause=0.02)
+        until(lambda: paused_trials(directory), "a trial that is paused at a rung", pause=0.02)
         directory.request_stop()
 
     thread = threading.Thread(target=stop_once_one_is_paused, daemon=True)
@@ -47,14 +47,14 @@ def test_a_paused_trial_goes_on_after_a_resume_with_the_numbers_of_one_that_neve
     state = run_search(directory)
     thread.join()
     assert state.status == "paused"
-    paused = frozen(directory)
+    paused = paused_trials(directory)
     assert paused and all((directory.trial(number) / RESUME).is_dir() for number in paused)
 
     enough = spec.model_copy(update={"budget": spec.budget.model_copy(update={"trials": state.trained + 1})})
     state = run_search(directory, change=enough)
     assert state.status == "finished" and {one.state for one in state.trials.values()} == {"complete"}
-    thawed = [event["trial"] for event in events_of(directory, "thaw")]
-    assert set(paused) <= set(thawed)
+    resumed = [event["trial"] for event in events_of(directory, "thaw")]
+    assert set(paused) <= set(resumed)
     assert_settled(directory)
     assert reports_of(directory, paused[0]) == trained_here(directory, paused[0], tmp_path)
     assert not list(directory.path.glob(f"trials/*/{RESUME}")), "nobody will need them"
