@@ -79,11 +79,11 @@ bench: install  ## tables of speed and of search quality, for a CPU
 # steps read random tokens, or real ones: make bench-gpu CORPUS=text:BOOKS TOKENIZER=gpt2
 bench-gpu:  ## the same for a GPU, after checking that every fast way is right
 	$(PYTHON) benchmarks/check_gpu.py
-	$(PYTHON) benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --windows 20 --budget 16GiB 80GiB --steps 3 \
+	$(PYTHON) benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --bptt-windows 20 --budget 16GiB 80GiB --steps 3 \
 	  --stock best --micro-batch 256 \
 	  $(if $(CORPUS),--corpus $(CORPUS)) $(if $(TOKENIZER),--tokenizer $(TOKENIZER))
-	$(PYTHON) benchmarks/mechanisms.py --base mini --batch 16 --window 300 --windows 10
-	$(PYTHON) benchmarks/first_step.py --base mini --window 300 --windows 10 --batch 16
+	$(PYTHON) benchmarks/mechanisms.py --base mini --batch 16 --window 300 --bptt-windows 10
+	$(PYTHON) benchmarks/first_step.py --base mini --window 300 --bptt-windows 10 --batch 16
 	$(PYTHON) benchmarks/shared_gpu.py --trials 64 --alone 4 --shares 1 auto
 	$(PYTHON) benchmarks/evaluation.py --base gpt2 --window 300 --overlap 30 --documents 20 --length 40000 --lanes 20
 

@@ -24,7 +24,7 @@ import numpy as np
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.common.shipped import find_space
 from recur_tune.config.trial import TrialConfig
-from recur_tune.search.propose.candidates import Chosen
+from recur_tune.search.propose.candidates import NewTrial
 from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.propose.observations import ObservedTrial
 from recur_tune.search.record.spec import SearchSpec
@@ -72,7 +72,7 @@ def suggestions(trials: int) -> list[tuple[float, float, int]]:
         told.append(ObservedTrial(number, fields, Prices(1)(config), curve, complete=True))
         price.count, price.seconds, began = 0, 0.0, time.process_time()
         chosen = sampler.choose(told, reference)
-        assert isinstance(chosen, Chosen)
+        assert isinstance(chosen, NewTrial)
         found.append((time.process_time() - began, price.seconds, price.count))
         fields = spec.parsed_space.fields_of(chosen.point)
     return found

@@ -1,4 +1,4 @@
-"""CUDA graph of a chain's loss and gradients: captured once, then replayed.
+"""CUDA graph of a chain's loss and gradients (field `cuda_graph`): captured once, then replayed.
 
 A step of a small batch is thousands of kernels of a few microseconds each. Launching them one by one takes longer than
 running them.

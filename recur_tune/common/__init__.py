@@ -1,1 +1,1 @@
-"""What every room uses and what needs no torch: errors, units, parsing, files, the Hub, shapes of bodies, windowing."""
+"""What every package uses, without torch: errors, units, parsing, files, the Hub, shapes of bodies, windowing."""

@@ -1,1 +1,1 @@
-"""Fields from flags, YAML or a search -> TrialConfig, which every other room reads."""
+"""Fields from flags, YAML or a search -> TrialConfig, which the packages above read."""

@@ -1,1 +1,1 @@
-"""Text to tokens to windows: sources -> tokens -> windows -> batches."""
+"""Text to batches: corpora -> tokenizers, tokens -> batches."""

@@ -1,4 +1,4 @@
-"""Expected hypervolume improvement in closed form: of a trial's objectives its quality alone is uncertain.
+"""Acquisition function: expected hypervolume improvement. Of a trial's objectives its quality alone is uncertain.
 
 A trial adds to a front the volume that it alone dominates. Cut the space of costs into boxes at the costs of the
 front's points. Within a box the best quality so far is one number b, and a trial whose costs reach into the box adds b

@@ -23,7 +23,7 @@ _INEXACT = 0.9  # factor on the gain of a candidate whose costs are predicted
 
 
 class ExpectedGains:
-    """The acquisition function: expected hypervolume improvement. Pending trials count as if they had ended at their
+    """The acquisition function (`acquisition.py`) of further trials. Pending trials count as if they had ended at their
     predicted mean, so that parallel workers do not train similar trials."""
 
     def __init__(
