@@ -51,7 +51,7 @@ def test_a_model_with_a_state_remembers_what_an_earlier_window_said() -> None:
 def test_a_model_without_a_state_is_always_asked_the_same_and_gives_the_same_answer() -> None:
     """Whatever it has learnt: so it is right where that happens to be the value, which is one time in VALUES."""
     test, asked = prepare(CORPUS, "test", load_tokenizer("bytes")), set()
-    for batch, table_B5 in evaluation_batches(test, Windowing(10), lanes=16, carry_state=False):
+    for batch, table_B5 in evaluation_batches(test, Windowing(10), batch_size=16, carry_state=False):
         for lane, place in np.argwhere(batch.targets_WBT[0].numpy() != NOT_SCORED):
             if table_B5[lane, 0] + place + 1 in test.answers:
                 asked.add(tuple(batch.inputs_WBT[0, lane, : place + 1].tolist()))

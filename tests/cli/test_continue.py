@@ -144,7 +144,7 @@ def test_after_ctrl_c_the_same_command_goes_on(place: Path, tmp_path: Path) -> N
         with patch.context() as first:
             first.setattr(continuations, "write_text", write_and_press_ctrl_c)
             stopped = continued(place, *long, "--out", tmp_path / "out")
-        assert stopped.code == 130 and "the same command goes on" in stopped.err
+        assert stopped.code == 130 and "the same command continues" in stopped.err
         assert not (tmp_path / "out").exists()
         (kept,) = cache.glob("*.jsonl")
         before = kept.read_text()

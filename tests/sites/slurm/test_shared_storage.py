@@ -114,5 +114,5 @@ def test_a_check_of_the_site_tells_what_its_storage_is(site: Site, slurm: MiniSl
     kind = slurm.on_node("n1", "findmnt", "-no", "FSTYPE", "-T", site.results).stdout.split()[0]
     for node in NODES[:2]:
         [line] = [line for line in said.splitlines() if line.split()[1:3] == [node, "locks"]]
-        holds = f"{kind}: a search's lock holds between nodes; the kernel's (flock) is each node's own"
+        holds = f"{kind}: a search's lease holds between nodes; the kernel's (flock) is each node's own"
         assert line.startswith("ok") and holds in line
