@@ -30,7 +30,7 @@ SHARED = ("base", "search", "run", "run-resumed.json", "exported", "exported-los
 # second checkpoint, and the code beside the run's model, of which the search's models have a copy.
 NOT_NEEDED = (
     "search/*.html", "search/*.png", "search/ray", "search/lease", "search/mlflow.json",
-    "run/resume/training_state.before.safetensors", "run/*.py",
+    "run/resume/training_state.before.safetensors", "run/*.py", "search/trials/*/model/*.py",
 )  # fmt: skip
 TEXT = "Ada mended the sail. Ada hauled the net at the harbour. Ben counted the cows."
 LOSS = """
