@@ -37,6 +37,14 @@ from typing import Any
 COMMAND = "recur_tune.cli.main"  # the module that `python -m` runs
 # Names of fields, as keys or as values, that the later version has others for; a dotted name is not looked into.
 RENAMED = {"windows": "bptt_windows", "tune": "trainable"}
+# Sentences of the log that say the same in other words; 0.2.0 has the second of each.
+REWORDED = [
+    ("other trials promised more for theirs", "its expected hypervolume gain was small beside that of other trials"),
+    (
+        "it was paused, and not wanted until the search's end",
+        "it was paused at a rung, and its chance of ending on the front stayed small",
+    ),
+]
 PASSING = {
     "time", "worker", "links", "tokens_per_second", "training_seconds", "device_flops", "id", "created", "folder",
     "results",
@@ -318,7 +326,11 @@ def in_new_words(value: Any) -> Any:
         return {RENAMED.get(key, key): in_new_words(inner) for key, inner in value.items()}
     if isinstance(value, list):
         return [in_new_words(inner) for inner in value]
-    return RENAMED.get(value, value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    for old, new in REWORDED:
+        value = value.replace(old, new)
+    return RENAMED.get(value, value)
 
 
 def flat(value: Any, path: str = "") -> dict[str, str]:

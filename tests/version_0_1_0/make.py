@@ -26,8 +26,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 HERE = Path(__file__).parent
 COMMAND = [sys.executable, "-m", "recur_tune.cli.main"]
 SHARED = ("base", "search", "run", "run-resumed.json", "exported", "exported-loss.json")
-# What nobody needs who reads a search or a run, or goes on with it: pictures and pages, Ray's and MLflow's notes, a
-# second checkpoint, and the code beside the run's model, of which the search's models have a copy.
+# Not needed to read or resume a search or a run: pictures and pages, notes of Ray and MLflow, a second checkpoint,
+# and the code beside models, of which `exported` has a copy.
 NOT_NEEDED = (
     "search/*.html", "search/*.png", "search/ray", "search/lease", "search/mlflow.json",
     "run/resume/training_state.before.safetensors", "run/*.py", "search/trials/*/model/*.py",
