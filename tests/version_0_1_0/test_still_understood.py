@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import BaseModel
 from transformers import AutoModelForCausalLM
 
 from recur_tune.common import deprecated
 from recur_tune.common.deprecated import DeprecatedName
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.config.trial import TrialConfig
+from recur_tune.recurrences import Mechanism
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import SearchSpec, changes_between, with_overrides
 from tests.cli.run import run
@@ -146,6 +148,12 @@ def test_a_plugin_of_another_package(place: Path) -> None:
     told = " ".join(sentences(done.stderr))
     assert "recur_tune.model.recurrence: it is called recur_tune.recurrences.seam now" in told
     assert "Passage: it is called WindowPass now" in told
+
+
+def test_arguments_of_a_mechanism() -> None:
+    with pytest.warns(DeprecatedName, match="both_ways: it is called bidirectional now"):
+        found = Mechanism("toy", BaseModel, "toy:Toy", "a toy", both_ways=True, outside_state=frozenset({"rank"}))
+    assert found.bidirectional and found.state_independent_fields == {"rank"}
 
 
 def test_a_job_script_that_waited_in_the_queue(place: Path) -> None:
