@@ -1,26 +1,25 @@
 """A trial on a worker: trains it, saves checkpoints and reports.
 
-The same code runs in Ray Tune's own actor and in each of several DDP workers. It continues from the checkpoint in the
-trial's folder, if there is one.
+The same code runs in Ray Tune's own actor and in each of several workers of Ray Train. It continues from the checkpoint
+in the trial's folder, if there is one.
 """
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
-from recur_tune.common.errors import StorageFault, UserError
+from recur_tune.bptt.collectives import collective
+from recur_tune.common.errors import UserError
 from recur_tune.common.files import storage_fault, whole_folder, write_text
 from recur_tune.common.throttle import Every, Throttled
 from recur_tune.config.trial import TrialConfig
@@ -29,6 +28,7 @@ from recur_tune.models.pretrained import save_model
 from recur_tune.search.record.directory import COMPILED, LEAVING, MODEL, STOP
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.state import CROWDED, STORAGE
+from recur_tune.search.run.messages import Message, ending
 from recur_tune.sites.ray.cluster import NODE_NAME
 from recur_tune.sites.ray.process_names import call_this_process, trial_name
 from recur_tune.training.checkpoint import DamagedCheckpoint, load_checkpoint, save_checkpoint
@@ -36,7 +36,6 @@ from recur_tune.training.loop import Diverged, Report, Trainer
 from recur_tune.training.run_folder import RESUME
 from recur_tune.training.setup import set_up
 
-_OUTCOME = "outcome.json"
 _SECONDS_BETWEEN_REPORTS = 5.0  # validations are always reported
 _SECONDS_BETWEEN_LOOKS = 0.5  # at the request to stop, which lies on a file system
 _NO_MEMORY = (
@@ -44,11 +43,14 @@ _NO_MEMORY = (
     "STATUS_ALLOC_FAILED",
 )  # of kernels, cuBLAS or a CUDA graph
 
-Message = dict[str, Any]
-
 
 class Moved(Exception):
     """The trial has saved a checkpoint and continues on another node, since its own will leave."""
+
+
+def node_name() -> str:
+    """The name of this process's node, in SLURM or as the system has it."""
+    return os.environ.get(NODE_NAME) or socket.gethostname()
 
 
 def use_cores(cpus: float) -> None:
@@ -56,28 +58,15 @@ def use_cores(cpus: float) -> None:
     torch.set_num_threads(max(1, int(cpus)))
 
 
-def fault_of_a_worker(errors: list[Exception]) -> StorageFault | None:
-    """A storage fault among the workers' errors, if there is one."""
-    return next((fault for fault in map(storage_fault, errors) if fault), None)
-
-
-def has_moved(errors: list[Exception]) -> bool:
-    """Whether the workers moved to another node and did not fail."""
-    return any(isinstance(error, Moved) for error in errors)
-
-
-def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
+def run_trial(job: Message, report: Callable[[Message], None]) -> None:
     """Train a trial and report on the way; the last message says how it ended.
 
     An error ends this trial alone. A storage fault pauses the trial and with it the search, since all trials write
-    there. A diverged loss or a refused configuration is reported; any other error is reported and raised, so that the
-    process is replaced. One of several workers cannot report alone: it raises, and all of them are started again. Where
-    it ran out of memory, which would happen again, it saves the outcome in the trial's folder first.
+    there. A diverged loss or a refused configuration is reported. Any other error is reported and raised, so that the
+    process is replaced. One of several workers only raises it: it may come of another's death, and Ray Train starts all
+    of them again. It reports what would happen again: that storage failed, or that memory did not suffice.
     """
     folder = Path(job["folder"])
-    if (folder / _OUTCOME).exists():  # left by a worker of an earlier attempt
-        report(json.loads((folder / _OUTCOME).read_text()))
-        return
     config = TrialConfig(**job["trial"])
     # Compiled kernels serve all trials of the same hidden size, on every node.
     os.environ["TRITON_CACHE_DIR"] = str(folder.parent.parent / COMPILED)
@@ -92,19 +81,17 @@ def run_trial(job: dict[str, Any], report: Callable[[Message], None]) -> None:
         raise  # Ray starts the trial again where there is room
     except Exception as error:
         if fault := storage_fault(error):
-            if _several_workers():
-                raise  # all workers end; their actor reports the fault
             report(ending("paused", str(fault), STORAGE))
+            if _several_workers():
+                raise  # the others wait for this one
             return
         if isinstance(error, UserError):
             report(ending("failed", str(error), "diverged" if isinstance(error, Diverged) else "refused"))
             return
         write_text(folder / "error.txt", traceback.format_exc())
-        outcome = outcome_of(error, folder, shares_card=share is not None) | {"replace_actor": True}
-        if not _several_workers():
-            report(outcome)
-        elif outcome["state"] == "infeasible":
-            write_text(folder / _OUTCOME, json.dumps(outcome))
+        outcome = outcome_of(error, folder, shares_card=share is not None)
+        if outcome["state"] == "infeasible" or not _several_workers():
+            report(outcome | {"replace_actor": True})
         raise
     finally:
         _forget_the_trial()
@@ -119,7 +106,7 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
         return
     _start_clean()
     call_this_process(trial_name(folder))
-    trainer, tokenizer = set_up(config)
+    trainer, tokenizer = _set_up_together(config)
     if not (folder / RESUME).is_dir():
         yield from ({"notice": remark} for remark in trainer.stream.remarks)
     elif damage := _go_on(trainer, folder / RESUME):
@@ -158,6 +145,22 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
             raise Moved(node)
 
 
+def _set_up_together(config: TrialConfig) -> tuple[Trainer, PreTrainedTokenizerBase]:
+    """Set a trial up. What one of several workers refuses, all of them refuse, so that none waits for another."""
+    if not _several_workers():
+        return set_up(config)
+    made, refusal = None, ""
+    try:
+        made = set_up(config)
+    except UserError as error:
+        refusal = str(error)
+    refusals: list[str] = [""] * dist.get_world_size()
+    collective(dist.all_gather_object, refusals, refusal)
+    if made is None or any(refusals):
+        raise UserError(next(filter(None, refusals)))
+    return made
+
+
 def _go_on(trainer: Trainer, folder: Path) -> str:
     """Continue from the checkpoint. Where it is damaged, continue from the one before it or begin anew; gives a
     sentence about that, empty where all is well."""
@@ -194,7 +197,7 @@ def _agree(trainer: Trainer, *answers: bool) -> list[bool]:
     if trainer.workers == 1:
         return list(answers)
     shared = torch.tensor(answers, dtype=torch.int32, device=trainer.device)
-    dist.all_reduce(shared, dist.ReduceOp.MAX)
+    collective(dist.all_reduce, shared, op=dist.ReduceOp.MAX)
     return [bool(answer) for answer in shared.tolist()]
 
 
@@ -206,13 +209,8 @@ def _message(step: Report, trainer: Trainer) -> Message:
         "validation": step.validation,
         "measured_peak_memory": trainer.measured_peak_bytes,
         "device_flops": device_flops(trainer.device, trainer.config.precision),
-        "worker": f"{os.environ.get(NODE_NAME) or socket.gethostname()}:{os.getpid()}",
+        "worker": f"{node_name()}:{os.getpid()}",
     }
-
-
-def ending(state: str, reason: str, cause: str = "") -> Message:
-    """The message of an end without metrics."""
-    return {"state": state, "reason": " ".join(reason.split()), "cause": cause}
 
 
 def outcome_of(error: Exception, folder: Path, shares_card: bool = False) -> Message:
