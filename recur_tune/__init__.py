@@ -25,6 +25,7 @@ understand_old_modules(
         "recur_tune.errors": "recur_tune.common.errors",
         "recur_tune.model.recurrence": "recur_tune.recurrences.seam",
         "recur_tune.shape": "recur_tune.common.shape",
+        "recur_tune.sites.ray.command": "recur_tune.cluster.command",
         "recur_tune.slurm.job": "recur_tune.sites.slurm.job",
     },
     removed_in="0.4.0",

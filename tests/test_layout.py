@@ -15,13 +15,13 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "recur_tune"
 
 # The lowest first. A room is a package, or one of the three of `search`: its record lies below all that reads it, and
-# what runs it stands on tracking and on sites.
+# what runs it stands on tracking.
 LAYERS = (
-    "common", "ops", "recurrences", "data", "models", "tasks", "config", "bptt", "cost", "training", "search.record",
-    "search.propose", "report", "tracking", "sites", "search.run", "analysis", "cli",
+    "common", "ops", "recurrences", "data", "models", "tasks", "config", "bptt", "cost", "training", "cluster",
+    "search.record", "search.propose", "report", "tracking", "search.run", "sites", "analysis", "cli",
 )  # fmt: skip
 # Who may know of a library; everybody else works without it.
-LIBRARIES = {"ray": {"tracking", "sites", "search.run"}, "mlflow": {"tracking"}}
+LIBRARIES = {"ray": {"tracking", "cluster", "search.run", "sites"}, "mlflow": {"tracking"}}
 
 
 def modules() -> dict[str, Path]:

@@ -13,11 +13,11 @@ import click
 
 from recur_tune.cli.display import stderr
 from recur_tune.cli.options import command_line
+from recur_tune.cluster.connection import CLIENT, JOBS, runs_elsewhere
+from recur_tune.cluster.liveness import ClusterLost
 from recur_tune.common.errors import Paused, UserError
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.state import SearchState
-from recur_tune.sites.ray.cluster import CLIENT, JOBS, runs_elsewhere
-from recur_tune.sites.ray.liveness import ClusterLost
 
 if TYPE_CHECKING:
     from recur_tune.search.record.confirmation import ConfirmationPlan

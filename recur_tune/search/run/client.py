@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recur_tune.cluster.connection import check_reachable
+from recur_tune.cluster.sigterm import own_sigterm
 from recur_tune.common.errors import Paused, UserError
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.state import SearchState
-from recur_tune.sites.ray.cluster import check_reachable
-from recur_tune.sites.ray.sigterm import own_sigterm
 from recur_tune.training.interrupt import stop_requests
 
 if TYPE_CHECKING:

@@ -12,6 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recur_tune.cluster.capacity import (
+    WAITING_CPU,
+    Capacity,
+    TrialResources,
+    check_this_machine,
+    shared_card,
+    trial_resources,
+)
+from recur_tune.cluster.connection import JOBS, Cluster, check_reachable, connected, runs_elsewhere
+from recur_tune.cluster.liveness import ClusterLost, ClusterWatchdog, outside_of_ray
 from recur_tune.common.errors import Paused, StorageFault, UserError
 from recur_tune.common.files import storage_fault, write_text
 from recur_tune.common.loading import load
@@ -30,16 +40,6 @@ from recur_tune.search.run.jobs import job_client
 from recur_tune.search.run.listener import ProgressListener
 from recur_tune.search.run.preparation import Prices, check_shapes, missing_bases, tokenise, worst_costs
 from recur_tune.search.run.trial_files import remove_leftovers
-from recur_tune.sites.ray.capacity import (
-    WAITING_CPU,
-    Capacity,
-    TrialResources,
-    check_this_machine,
-    shared_card,
-    trial_resources,
-)
-from recur_tune.sites.ray.cluster import JOBS, Cluster, check_reachable, connected, runs_elsewhere
-from recur_tune.sites.ray.liveness import ClusterLost, ClusterWatchdog, outside_of_ray
 from recur_tune.tracking.mlflow.tracker import DeliveryFailed, Tracker
 from recur_tune.tracking.prometheus.exporter import SampleSource, exporting
 from recur_tune.training.interrupt import stop_requests
@@ -249,10 +249,10 @@ def fit(
     """Run the search with Ray Tune until its end; `nested` says that `train` starts workers of its own."""
     from ray import tune
 
+    from recur_tune.cluster.placement_groups import NamedPlacementGroups
+    from recur_tune.cluster.process_names import named
+    from recur_tune.cluster.ray_tune_adaptations import MAX_CONCURRENT_TRIALS
     from recur_tune.search.run.scheduler import ParetoPruning
-    from recur_tune.sites.ray.placement_groups import NamedPlacementGroups
-    from recur_tune.sites.ray.process_names import named
-    from recur_tune.sites.ray.ray_tune_adaptations import MAX_CONCURRENT_TRIALS
 
     name = log.directory.name
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from recur_tune.cluster.liveness import ClusterWatchdog
 from recur_tune.common.throttle import Every
 from recur_tune.common.units import format_count
 from recur_tune.search.record.directory import SearchLog
-from recur_tune.sites.ray.liveness import ClusterWatchdog
 from recur_tune.tracking.prometheus.exporter import PrometheusExporter
 
 _SECONDS_BETWEEN_LINES = 5.0  # of the log, about work in progress

@@ -20,6 +20,8 @@ import torch
 import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
+from recur_tune.cluster.connection import NODE_NAME
+from recur_tune.cluster.process_names import call_this_process, trial_name
 from recur_tune.common.errors import StorageFault, UserError
 from recur_tune.common.files import storage_fault, whole_folder, write_text
 from recur_tune.common.throttle import Every, Throttled
@@ -29,8 +31,6 @@ from recur_tune.models.pretrained import save_model
 from recur_tune.search.record.directory import COMPILED, LEAVING, MODEL, STOP
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.state import CROWDED, STORAGE
-from recur_tune.sites.ray.cluster import NODE_NAME
-from recur_tune.sites.ray.process_names import call_this_process, trial_name
 from recur_tune.training.checkpoint import DamagedCheckpoint, load_checkpoint, save_checkpoint
 from recur_tune.training.loop import Diverged, Report, Trainer
 from recur_tune.training.run_folder import RESUME

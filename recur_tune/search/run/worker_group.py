@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from recur_tune.cluster.capacity import WAITING_CPU
 from recur_tune.common.loading import load
 from recur_tune.search.run.training_thread import messages_of
-from recur_tune.sites.ray.capacity import WAITING_CPU
 
 _SECONDS_TO_FOLLOW = 5.0  # to wait for the others' errors: the first one may only have lost its peer
 _STEP = timedelta(minutes=30)  # the longest that workers wait for each other

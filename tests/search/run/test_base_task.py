@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from recur_tune.cluster.connection import Cluster
 from recur_tune.common.known_shapes import PRETRAINING
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.tracking_place import DELIVERED, tracking_uri
 from recur_tune.search.run import driver_context
 from recur_tune.search.run.driver import run_search
-from recur_tune.sites.ray.cluster import Cluster
 from recur_tune.tracking.prometheus.metrics import samples_of
 from tests.cli.run import run
 from tests.search.run.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, held, small_spec

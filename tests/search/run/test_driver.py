@@ -18,6 +18,9 @@ from mlflow import MlflowClient
 from optuna.trial import TrialState
 
 import recur_tune
+from recur_tune.cluster.capacity import TrialResources
+from recur_tune.cluster.connection import Cluster
+from recur_tune.cluster.liveness import ClusterWatchdog
 from recur_tune.search.propose.optuna_study import study_storage
 from recur_tune.search.record.directory import MODEL, SearchDirectory
 from recur_tune.search.record.state import ENDED, SearchState
@@ -28,9 +31,6 @@ from recur_tune.search.run.preparation import Prices
 from recur_tune.search.run.result import SearchResult
 from recur_tune.search.run.searcher import OptunaSearcher
 from recur_tune.search.run.trainable import run_trial
-from recur_tune.sites.ray.capacity import TrialResources
-from recur_tune.sites.ray.cluster import Cluster
-from recur_tune.sites.ray.liveness import ClusterWatchdog
 from recur_tune.tracking.prometheus.exporter import exporting
 from tests.cli.run import Outcome
 from tests.cli.run import run as command

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from recur_tune.cluster.connection import Cluster
 from recur_tune.common.errors import Paused
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.run.driver import run_search
-from recur_tune.sites.ray.cluster import Cluster
 from tests.disks import mounted_disk
 from tests.search.run.searches import ALIKE, ONE_AT_A_TIME, assert_settled, small_spec
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from recur_tune.cluster.connection import Cluster
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.run.driver import run_search
-from recur_tune.sites.ray.cluster import Cluster
 from recur_tune.training.run_folder import RESUME
 from tests.cli.run import Outcome
 from tests.cli.run import run as command
