@@ -16,8 +16,8 @@ from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.requests import end_by_hand, take_ends
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED
+from recur_tune.search.run.outputs import Exporter
 from recur_tune.search.run.trial_files import TrialFiles
-from recur_tune.tracking.prometheus.exporter import PrometheusExporter
 
 _SECONDS_BETWEEN_LOOKS = 0.5  # at requests, which lie on a file system
 
@@ -30,7 +30,7 @@ class DriverCallback(DriverOnly, Callback):
         spec: SearchSpec,
         log: SearchLog,
         wants_to_stop: Callable[[], bool],
-        exporter: PrometheusExporter,
+        exporter: Exporter,
         watchdog: ClusterWatchdog,
     ) -> None:
         self.log, self.wants_to_stop, self.exporter, self.watchdog = log, wants_to_stop, exporter, watchdog
