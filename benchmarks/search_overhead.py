@@ -22,6 +22,9 @@ from typing import Any
 from ray import tune
 
 import recur_tune
+from recur_tune.cluster.capacity import TrialResources
+from recur_tune.cluster.connection import connected
+from recur_tune.cluster.liveness import ClusterWatchdog
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.common.shipped import find_space
 from recur_tune.config.trial import TrialConfig
@@ -30,9 +33,6 @@ from recur_tune.search.record.spec import SearchSpec, with_overrides
 from recur_tune.search.run.callback import DriverCallback
 from recur_tune.search.run.driver import fit
 from recur_tune.search.run.searcher import OptunaSearcher
-from recur_tune.sites.ray.capacity import TrialResources
-from recur_tune.sites.ray.cluster import connected
-from recur_tune.sites.ray.liveness import ClusterWatchdog
 from recur_tune.tracking.prometheus.exporter import exporting
 
 

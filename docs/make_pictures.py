@@ -27,9 +27,9 @@ from playwright.sync_api import Browser, Page, expect
 from rich.console import Console
 
 from recur_tune.cli import live_view
+from recur_tune.cluster.connection import ray_token
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.progress import ended_trials
-from recur_tune.sites.ray.cluster import ray_token
 from tests.browser import MISSING, PATIENCE, find_chromium, running_chromium
 
 DOCS = Path(__file__).parent

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.table import Table
 from scoring import Scoring
 
+from recur_tune.api.result import SearchResult
 from recur_tune.common.files import write_text
 from recur_tune.search.record.directory import MODEL, SearchDirectory
 from recur_tune.search.record.front import front_rows
 from recur_tune.search.record.objectives import OBJECTIVES
-from recur_tune.search.run.result import SearchResult
 
 
 def main() -> None:

@@ -16,15 +16,18 @@ from typing import TYPE_CHECKING, Any
 from recur_tune.common.deprecated import understand_old_modules
 
 if TYPE_CHECKING:
-    from recur_tune.search.run.result import SearchResult
+    from recur_tune.api.result import SearchResult
 
-# What packages with a recurrence of their own import, and what job scripts run that wait in a queue.
+# What packages with a recurrence of their own import, what jobs run that wait or started before an update, and where a
+# pickled SearchResult says that its class is.
 understand_old_modules(
     {
         "recur_tune.corpus.windows": "recur_tune.common.windowing",
         "recur_tune.errors": "recur_tune.common.errors",
         "recur_tune.model.recurrence": "recur_tune.recurrences.seam",
+        "recur_tune.search.run.result": "recur_tune.api.result",
         "recur_tune.shape": "recur_tune.common.shape",
+        "recur_tune.sites.ray.command": "recur_tune.cluster.command",
         "recur_tune.slurm.job": "recur_tune.sites.slurm.job",
     },
     removed_in="0.4.0",
@@ -43,7 +46,7 @@ def search(
     `space` is a YAML file, the name of a shipped space, or the same as a dict; `settings` changes fields by their
     dotted names, {"budget.trials": 50}. A search of that name that exists already is continued, if it is the same.
     """
-    from recur_tune.search.run.result import run  # torch, Ray and pandas take seconds to import
+    from recur_tune.api.result import run  # torch, Ray and pandas take seconds to import
 
     return run(space, name, results, address, settings or {})
 
@@ -62,7 +65,7 @@ def __getattr__(name: str) -> Any:
     """`SearchResult`, when it is asked for: pandas takes a second to import."""
     if name != "SearchResult":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from recur_tune.search.run.result import SearchResult
+    from recur_tune.api.result import SearchResult
 
     return SearchResult
 

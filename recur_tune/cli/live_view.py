@@ -175,7 +175,7 @@ class LiveView(ProgressListener):
         return Group(*lines, self.table(max(4, stderr.height - _LINES_AROUND_THE_TABLE), stderr.width))
 
     def _dashboard(self) -> str:
-        from recur_tune.sites.ray.cluster import ray_token
+        from recur_tune.cluster.connection import ray_token
 
         link = self.state.links.get("dashboard")
         return f"Ray dashboard {link} (it asks for the token in {ray_token()})" if link else ""

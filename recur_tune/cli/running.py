@@ -13,11 +13,11 @@ import click
 
 from recur_tune.cli.display import stderr
 from recur_tune.cli.options import command_line
+from recur_tune.cluster.connection import CLIENT, JOBS, runs_elsewhere
+from recur_tune.cluster.liveness import ClusterLost
 from recur_tune.common.errors import Paused, UserError
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.state import SearchState
-from recur_tune.sites.ray.cluster import CLIENT, JOBS, runs_elsewhere
-from recur_tune.sites.ray.liveness import ClusterLost
 
 if TYPE_CHECKING:
     from recur_tune.search.record.confirmation import ConfirmationPlan
@@ -63,17 +63,15 @@ def run_watched(
     with LiveView(directory, end_at_once) as watch:
         watch.stage("loading …")
         try:
+            from recur_tune.api.outputs import OUTPUTS
+
             if address and address.startswith(CLIENT):
                 from recur_tune.search.run.client import run_search_there
 
-                return run_search_there(directory, address, confirm, watch)
+                return run_search_there(directory, OUTPUTS, address, confirm, watch)
             from recur_tune.search.run.driver import run_search
-            from recur_tune.sites.slurm.folder import SlurmFolder
-            from recur_tune.sites.slurm.metrics import Allocations
 
-            slurm = SlurmFolder(directory)
-            asks = [Allocations(slurm)] if slurm.exists else []
-            return run_search(directory, address, watch, asks, confirm, change)
+            return run_search(directory, OUTPUTS, address, watch, confirm, change)
         except Paused as found:
             fault = found
     if isinstance(fault, ClusterLost):

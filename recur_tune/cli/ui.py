@@ -46,8 +46,8 @@ def ui(name: str | None, port: int | None, no_browser: bool, results: Path | Non
       recur-tune ui
       recur-tune ui books --port 8000
     """
+    from recur_tune.cluster.connection import ray_token
     from recur_tune.search.record.tracking_place import TRAINING, is_server, tracking_uri, without_password
-    from recur_tune.sites.ray.cluster import ray_token
     from recur_tune.tracking.mlflow.tracker import Tracker
 
     folder = results_folder(results)

@@ -94,7 +94,7 @@ class _OldModules(MetaPathFinder, Loader):
 
     def find_spec(self, name: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         if name in self._table:
-            return ModuleSpec(name, self)
+            return ModuleSpec(name, self, origin=self._table[name])  # sys.argv[0] after `python -m`
         return ModuleSpec(name, self, is_package=True) if name in self._packages else None
 
     def exec_module(self, module: ModuleType) -> None:
@@ -105,6 +105,7 @@ class _OldModules(MetaPathFinder, Loader):
 
     def get_code(self, name: str) -> CodeType | None:
         """For `python -m`, which a job script says that has waited in a queue since before."""
+        warn_once(name, self._table[name], self._removed_in)
         spec = importlib.util.find_spec(self._table[name])
         return spec.loader.get_code(spec.name) if spec and isinstance(spec.loader, InspectLoader) else None
 

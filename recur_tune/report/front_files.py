@@ -1,8 +1,9 @@
-"""Files of a search's front: a picture for papers and an interactive page."""
+"""Files of a search's front: a table, a picture for papers and an interactive page."""
 
 from __future__ import annotations
 
 import html
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from recur_tune.common.files import write_text
+from recur_tune.common.parsing import finite
 from recur_tune.common.units import format_count
 from recur_tune.config.fields import own_values
 from recur_tune.recurrences.registry import canonical
+from recur_tune.report.confirmed_front import draw_confirmation
 from recur_tune.report.figures.front import Front, by_kind
 from recur_tune.report.figures.labels import Place, visible, write_names
 from recur_tune.report.figures.pictures import empty_picture, legend_below, plot, save_picture
 from recur_tune.report.figures.style import GREY, STYLES, short
-from recur_tune.search.record.front import front
+from recur_tune.search.record.confirmation import confirmation
+from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.front import front, front_rows
 from recur_tune.search.record.objectives import OBJECTIVES, Objective
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import SearchState, TrialRecord, values_of
@@ -31,6 +36,19 @@ if TYPE_CHECKING:  # they take a while to import, and most commands draw nothing
     from matplotlib.figure import Figure
 
 _PAGE_HEIGHT = 800  # pixels, for which the legend is placed; a page fills its window
+
+
+def write_front(directory: SearchDirectory, spec: SearchSpec, state: SearchState) -> list[Path]:
+    """Write the front as a table, a picture and a page, and the confirmed front where there is one."""
+    table = directory.path / "front.json"
+    write_text(table, json.dumps(front_rows(state, spec.objectives), indent=2) + "\n")
+    files = [table, *draw_front(directory.name, spec, state, directory.path)]
+    if found := confirmation(state, spec):
+        table = directory.path / "confirmed.json"
+        write_text(table, json.dumps(finite(found.rows()), indent=2) + "\n")
+        title = f"{directory.name}: {corpus_of(spec)}, confirmed"
+        files += [table, draw_confirmation(title, spec, found, directory.path / "confirmed.png")]
+    return files
 
 
 def draw_front(name: str, spec: SearchSpec, state: SearchState, folder: Path) -> list[Path]:

@@ -1,1 +1,1 @@
-"""Where a search runs: a Ray cluster, on this machine, elsewhere, or inside SLURM allocations."""
+"""Sites that lend a search their machines: profiles, and SLURM allocations that become a Ray cluster."""

@@ -19,10 +19,10 @@ import psutil
 import pytest
 from playwright.sync_api import Page, expect
 
+from recur_tune.cluster.connection import ray_token
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.progress import seconds_left
 from recur_tune.search.record.state import SearchState
-from recur_tune.sites.ray.cluster import ray_token
 from recur_tune.tracking.prometheus.dashboards import DASHBOARDS, metric, queries
 from recur_tune.tracking.prometheus.servers import DashboardServers, Server
 from tests.command import CHECKOUT

@@ -43,7 +43,7 @@ def test_a_server_takes_the_same(results: Path, server: str, server_folder: Path
     Tracker(directory).deliver()
     assert seen.everything() == before
     (directory.trial(2) / MODEL).mkdir(parents=True)
-    Tracker(directory).log_files([])
+    assert Tracker(directory).finish([]) == ""
     [model] = seen.client.search_logged_models([seen.experiment])
     assert (model.name, model.status, model.params["window"]) == ("remote-T2", "READY", "42")
     assert {metric.key: metric.value for metric in model.metrics}["perplexity"] == 30.0
@@ -60,6 +60,8 @@ def test_what_an_unreachable_server_missed_arrives_later(results: Path, server: 
     assert not (directory.path / "mlflow.json").exists()
     with pytest.raises(DeliveryFailed):
         tracker.log_files([directory.path / "search.yaml"])
+    told = tracker.finish([])
+    assert "MLflow has not got everything" in told and told.endswith("`recur-tune track late` delivers it.")
 
     directory.change_spec(directory.spec.model_copy(update={"tracking": server}))
     assert Tracker(directory).deliver()

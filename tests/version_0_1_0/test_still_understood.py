@@ -156,6 +156,15 @@ def test_arguments_of_a_mechanism() -> None:
     assert found.bidirectional and found.state_independent_fields == {"rank"}
 
 
-def test_a_job_script_that_waited_in_the_queue(place: Path) -> None:
-    old, new = (python(place, "-m", name) for name in ("recur_tune.slurm.job", "recur_tune.sites.slurm.job"))
-    assert old.returncode == new.returncode != 0 and "No module named" not in old.stderr
+PROGRAMS = {
+    "recur_tune.slurm.job": "recur_tune.sites.slurm.job",  # in a script that waited in the queue
+    "recur_tune.sites.ray.command": "recur_tune.cluster.command",  # in a job that runs since before an update
+}
+
+
+@pytest.mark.parametrize(("old", "new"), PROGRAMS.items())
+def test_a_job_with_the_old_name_of_a_program(place: Path, old: str, new: str) -> None:
+    called, meant = (python(place, "-m", name) for name in (old, new))
+    last = [done.stderr.splitlines()[-1] for done in (called, meant)]
+    assert called.returncode == meant.returncode and last[0] == last[1] and "No module named" not in last[0]
+    assert f"{old}: it is called {new} now" in " ".join(sentences(called.stderr))

@@ -14,7 +14,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -25,6 +24,7 @@ from pydantic import (
 from recur_tune.common.deprecated import with_current_names
 from recur_tune.common.parsing import nearest
 from recur_tune.common.units import parse_duration
+from recur_tune.config.resources import Resources
 from recur_tune.config.trial import RENAMED, Count, TrialConfig
 from recur_tune.recurrences.registry import canonical
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES
@@ -66,22 +66,6 @@ class Budget(_Section):
     def rung_tokens(self) -> list[int]:
         """The rungs in tokens; the last is the full budget."""
         return [int(self.tokens / self.reduction**left) for left in reversed(range(self.rungs))]
-
-
-class Resources(_Section):
-    """The resources of one trial."""
-
-    workers: PositiveInt = Field(1, description="processes that train one trial together (DDP)")
-    cpus: PositiveFloat = Field(1, description="CPU cores for each of them")
-    gpus: NonNegativeFloat | Literal["auto"] = Field(
-        "auto", description="GPUs for each, fractions allowed; 'auto': as much of one as its predicted memory needs"
-    )
-
-    @model_validator(mode="after")
-    def _whole_gpus_are_whole(self) -> Resources:
-        if isinstance(self.gpus, float | int) and self.gpus > 1 and self.gpus != int(self.gpus):
-            raise ValueError(f"resources: gpus {self.gpus} is not possible; above one it has to be a whole number.")
-        return self
 
 
 class Sampler(_Section):

@@ -14,6 +14,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from recur_tune.cluster.capacity import TrialResources
+from recur_tune.cluster.connection import NODE_NAME
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import cache_folder, whole_folder
 from recur_tune.common.throttle import Every, Throttled
@@ -21,8 +23,6 @@ from recur_tune.common.units import format_count
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.run.driver_context import DriverContext, StageLog
-from recur_tune.sites.ray.capacity import TrialResources
-from recur_tune.sites.ray.cluster import NODE_NAME
 from recur_tune.training.pretraining import kept_base, pretrained_base, pretraining_of
 
 _MOST_DEATHS = 3  # of its worker or node, before the search is refused

@@ -8,16 +8,16 @@ from typing import Any
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
+from recur_tune.cluster.liveness import ClusterWatchdog
+from recur_tune.cluster.ray_tune_adaptations import DriverOnly, last_failure
 from recur_tune.common.throttle import Every
 from recur_tune.search.record.directory import STOP, SearchLog
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.requests import end_by_hand, take_ends
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED
+from recur_tune.search.run.outputs import Exporter
 from recur_tune.search.run.trial_files import TrialFiles
-from recur_tune.sites.ray.liveness import ClusterWatchdog
-from recur_tune.sites.ray.ray_tune_adaptations import DriverOnly, last_failure
-from recur_tune.tracking.prometheus.exporter import PrometheusExporter
 
 _SECONDS_BETWEEN_LOOKS = 0.5  # at requests, which lie on a file system
 
@@ -30,7 +30,7 @@ class DriverCallback(DriverOnly, Callback):
         spec: SearchSpec,
         log: SearchLog,
         wants_to_stop: Callable[[], bool],
-        exporter: PrometheusExporter,
+        exporter: Exporter,
         watchdog: ClusterWatchdog,
     ) -> None:
         self.log, self.wants_to_stop, self.exporter, self.watchdog = log, wants_to_stop, exporter, watchdog

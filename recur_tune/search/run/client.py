@@ -5,21 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recur_tune.cluster.connection import check_reachable
+from recur_tune.cluster.sigterm import own_sigterm
 from recur_tune.common.errors import Paused, UserError
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.state import SearchState
-from recur_tune.sites.ray.cluster import check_reachable
-from recur_tune.sites.ray.sigterm import own_sigterm
 from recur_tune.training.interrupt import stop_requests
 
 if TYPE_CHECKING:
     from recur_tune.search.record.confirmation import ConfirmationPlan
     from recur_tune.search.run.listener import ProgressListener
+    from recur_tune.search.run.outputs import Outputs
 
 
 def run_search_there(
-    directory: SearchDirectory, address: str, confirm: ConfirmationPlan | None, listener: ProgressListener
-) -> SearchState:
+    directory: SearchDirectory, outputs: Outputs, address: str, confirm: ConfirmationPlan | None,
+    listener: ProgressListener,
+) -> SearchState:  # fmt: skip
     """Run a search as a task of the cluster at ray://HOST:PORT; both sides have to see the search directory."""
     check_reachable(address)
     listener.stage(f"connecting to {address} …")
@@ -32,7 +34,7 @@ def run_search_there(
         reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
         raise UserError(f"address: {address} took no client ({reason[:200]}).") from error
     try:
-        task = ray.remote(num_cpus=0, max_retries=0)(_search_here).remote(str(directory.path), confirm)
+        task = ray.remote(num_cpus=0, max_retries=0)(_search_here).remote(str(directory.path), outputs, confirm)
         listener.searching()
         with stop_requests() as interrupted:
             while not ray.wait([task], timeout=0.5)[0]:
@@ -48,7 +50,7 @@ def run_search_there(
     return directory.state()
 
 
-def _search_here(path: str, confirm: ConfirmationPlan | None) -> tuple[str, int] | None:
+def _search_here(path: str, outputs: Outputs, confirm: ConfirmationPlan | None) -> tuple[str, int] | None:
     """Runs in a worker of the cluster; gives None, or why the search was refused or paused and its exit code."""
     from recur_tune.search.run.driver import run_search
 
@@ -57,7 +59,7 @@ def _search_here(path: str, confirm: ConfirmationPlan | None) -> tuple[str, int]
         sentence = f"results: the cluster does not see {path}; give --results on storage that both sides share."
         return sentence, UserError.exit_code
     try:
-        run_search(directory, address="auto", confirm=confirm)
+        run_search(directory, outputs, address="auto", confirm=confirm)
     except UserError as error:
         return str(error), error.exit_code
     return None

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recur_tune.common.errors import Paused, StorageFault, UserError
-from recur_tune.common.files import storage_fault, write_text
-from recur_tune.common.loading import load
-from recur_tune.common.parsing import finite
-from recur_tune.search.record.confirmation import ConfirmationPlan, confirmation, splits_needed
-from recur_tune.search.record.directory import SearchDirectory, SearchLog
-from recur_tune.search.record.front import front_rows
-from recur_tune.search.record.objectives import COSTS
-from recur_tune.search.record.requests import trials_wait
-from recur_tune.search.record.spec import SearchSpec
-from recur_tune.search.record.state import ENDED, SearchState
-from recur_tune.search.record.subject import corpus_of
-from recur_tune.search.run.base_task import make_base
-from recur_tune.search.run.driver_context import DriverContext, StageLog
-from recur_tune.search.run.jobs import job_client
-from recur_tune.search.run.listener import ProgressListener
-from recur_tune.search.run.preparation import Prices, check_shapes, missing_bases, tokenise, worst_costs
-from recur_tune.search.run.trial_files import remove_leftovers
-from recur_tune.sites.ray.capacity import (
+from recur_tune.cluster.capacity import (
     WAITING_CPU,
     Capacity,
     TrialResources,
@@ -38,10 +19,24 @@ from recur_tune.sites.ray.capacity import (
     shared_card,
     trial_resources,
 )
-from recur_tune.sites.ray.cluster import JOBS, Cluster, check_reachable, connected, runs_elsewhere
-from recur_tune.sites.ray.liveness import ClusterLost, ClusterWatchdog, outside_of_ray
-from recur_tune.tracking.mlflow.tracker import DeliveryFailed, Tracker
-from recur_tune.tracking.prometheus.exporter import SampleSource, exporting
+from recur_tune.cluster.connection import JOBS, Cluster, check_reachable, connected, runs_elsewhere
+from recur_tune.cluster.liveness import ClusterLost, ClusterWatchdog, outside_of_ray
+from recur_tune.common.errors import Paused, StorageFault, UserError
+from recur_tune.common.files import storage_fault
+from recur_tune.common.loading import load
+from recur_tune.search.record.confirmation import ConfirmationPlan, splits_needed
+from recur_tune.search.record.directory import SearchDirectory, SearchLog
+from recur_tune.search.record.objectives import COSTS
+from recur_tune.search.record.requests import trials_wait
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.state import ENDED, SearchState
+from recur_tune.search.run.base_task import make_base
+from recur_tune.search.run.driver_context import DriverContext, StageLog
+from recur_tune.search.run.jobs import job_client
+from recur_tune.search.run.listener import ProgressListener
+from recur_tune.search.run.outputs import Outputs, Tracker
+from recur_tune.search.run.preparation import Prices, check_shapes, missing_bases, tokenise, worst_costs
+from recur_tune.search.run.trial_files import remove_leftovers
 from recur_tune.training.interrupt import stop_requests
 
 if TYPE_CHECKING:
@@ -70,8 +65,8 @@ def check_runnable(spec: SearchSpec, address: str | None) -> None:
 
 
 def run_search(
-    directory: SearchDirectory, address: str | None = None, listener: ProgressListener | None = None,
-    asks: Iterable[SampleSource] = (), confirm: ConfirmationPlan | None = None, change: SearchSpec | None = None,
+    directory: SearchDirectory, outputs: Outputs, address: str | None = None, listener: ProgressListener | None = None,
+    confirm: ConfirmationPlan | None = None, change: SearchSpec | None = None,
 ) -> SearchState:  # fmt: skip
     """Run a new search or resume one: both begin with the state of the log.
 
@@ -79,7 +74,6 @@ def run_search(
     cases, and after a crash, a resume loses no finished trial.
 
     Args:
-        asks: Further questions whose answers are shown on the search's boards.
         confirm: Repeat the front with other seeds, and propose no new trial.
         change: The spec to resume with; it is saved once this process holds the lease.
     """
@@ -106,9 +100,9 @@ def run_search(
                 shutil.rmtree(directory.path / "ray", ignore_errors=True)  # Ray Tune's files of an earlier run
                 remove_leftovers(spec, log)
                 with (
-                    # To pretrain a base takes minutes, so that MLflow may start at once.
-                    _tracked(spec, log, listener, at_once=bool(bases)) as tracker,
-                    exporting(directory, spec, asks) as exporter,
+                    # To pretrain a base takes minutes, so that the tracker may start at once.
+                    _tracked(spec, log, outputs, listener, at_once=bool(bases)) as tracker,
+                    outputs.exporting(directory, spec) as exporter,
                     ClusterWatchdog(end) as watchdog,
                     outside_of_ray(watchdog),
                 ):
@@ -169,12 +163,14 @@ def _preparing(log: SearchLog) -> Iterator[None]:
 
 
 @contextmanager
-def _tracked(spec: SearchSpec, log: SearchLog, listener: ProgressListener, at_once: bool) -> Iterator[Tracker]:
-    """A tracker for MLflow; at the end the search's status is logged, the front written, and the rest delivered.
+def _tracked(
+    spec: SearchSpec, log: SearchLog, outputs: Outputs, listener: ProgressListener, at_once: bool
+) -> Iterator[Tracker]:
+    """A tracker; at the end the search's status is logged, the front written, and the rest delivered.
 
     The tracker starts now where `at_once`, otherwise when it is told to.
     """
-    tracker, refused = Tracker(log.directory), False
+    tracker, refused = outputs.tracker(log.directory), False
     if at_once:
         tracker.start()
     try:
@@ -188,20 +184,10 @@ def _tracked(spec: SearchSpec, log: SearchLog, listener: ProgressListener, at_on
             if not refused:
                 log.record("search", status="finished" if _is_done(spec, log) else "paused")
                 listener.stage("writing the front …")
-                files = _write_front(log.directory, spec, log.state)
+                files = outputs.write_front(log.directory, spec, log.state)
         finally:
-            if at_once or not refused:
-                _deliver_the_rest(tracker, log, files)
-
-
-def _deliver_the_rest(tracker: Tracker, log: SearchLog, files: list[Path]) -> None:
-    try:
-        if not tracker.close():
-            raise DeliveryFailed(tracker.problem or "it took too long")
-        tracker.log_files(files)
-    except DeliveryFailed as error:
-        text = f"MLflow has not got everything ({error}); `recur-tune track {log.directory.name}` delivers it."
-        log.record("notice", text=text)
+            if (at_once or not refused) and (undelivered := tracker.finish(files)):
+                log.record("notice", text=undelivered)
 
 
 def _about(directory: SearchDirectory) -> dict[str, str]:
@@ -249,10 +235,10 @@ def fit(
     """Run the search with Ray Tune until its end; `nested` says that `train` starts workers of its own."""
     from ray import tune
 
+    from recur_tune.cluster.placement_groups import NamedPlacementGroups
+    from recur_tune.cluster.process_names import named
+    from recur_tune.cluster.ray_tune_adaptations import MAX_CONCURRENT_TRIALS
     from recur_tune.search.run.scheduler import ParetoPruning
-    from recur_tune.sites.ray.placement_groups import NamedPlacementGroups
-    from recur_tune.sites.ray.process_names import named
-    from recur_tune.sites.ray.ray_tune_adaptations import MAX_CONCURRENT_TRIALS
 
     name = log.directory.name
 
@@ -314,20 +300,3 @@ def _is_done(spec: SearchSpec, log: SearchLog) -> bool:
     if any(trial.state not in ENDED for trial in (*state.trials.values(), *state.repeats.values())):
         return False
     return spec.budget.trials is None or state.trained >= spec.budget.trials or state.exhausted
-
-
-def _write_front(directory: SearchDirectory, spec: SearchSpec, state: SearchState) -> list[Path]:
-    """Write the front as a table, a picture and a page, and the confirmed front where there is one."""
-    from recur_tune.report.front_files import draw_front
-
-    table = directory.path / "front.json"
-    write_text(table, json.dumps(front_rows(state, spec.objectives), indent=2) + "\n")
-    files = [table, *draw_front(directory.name, spec, state, directory.path)]
-    if found := confirmation(state, spec):
-        from recur_tune.report.confirmed_front import draw_confirmation
-
-        table = directory.path / "confirmed.json"
-        write_text(table, json.dumps(finite(found.rows()), indent=2) + "\n")
-        title = f"{directory.name}: {corpus_of(spec)}, confirmed"
-        files += [table, draw_confirmation(title, spec, found, directory.path / "confirmed.png")]
-    return files

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from recur_tune.cluster.liveness import ClusterWatchdog
 from recur_tune.common.throttle import Every
 from recur_tune.common.units import format_count
 from recur_tune.search.record.directory import SearchLog
-from recur_tune.sites.ray.liveness import ClusterWatchdog
-from recur_tune.tracking.prometheus.exporter import PrometheusExporter
+from recur_tune.search.run.outputs import Exporter
 
 _SECONDS_BETWEEN_LINES = 5.0  # of the log, about work in progress
 
@@ -42,7 +42,7 @@ class DriverContext:
 
     log: SearchLog
     interrupted: Callable[[], bool]
-    exporter: PrometheusExporter
+    exporter: Exporter
     watchdog: ClusterWatchdog
 
     def look(self) -> None:

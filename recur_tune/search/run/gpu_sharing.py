@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from recur_tune.cluster.gpu_packing import PARTS, Card, takes_another
 from recur_tune.search.record.state import CROWDED, TrialRecord
-from recur_tune.sites.ray.gpu_packing import PARTS, Card, takes_another
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from recur_tune.cluster.connection import check_reachable
 from recur_tune.common.errors import UserError
 from recur_tune.search.record.directory import SearchDirectory
-from recur_tune.sites.ray.cluster import check_reachable
 
 if TYPE_CHECKING:
     from ray.job_submission import JobSubmissionClient

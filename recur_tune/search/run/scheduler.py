@@ -10,13 +10,13 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
+from recur_tune.cluster.ray_tune_adaptations import DriverOnly, allow_another_failure, allow_no_failure
 from recur_tune.search.propose.rungs import SMALL_CHANCE, Rungs
 from recur_tune.search.record.directory import STOP, SearchLog
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.objectives import COSTS
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, PAUSED_AT_RUNG, TrialRecord, Validation
-from recur_tune.sites.ray.ray_tune_adaptations import DriverOnly, allow_another_failure, allow_no_failure
 
 
 class ParetoPruning(DriverOnly, FIFOScheduler):

@@ -16,6 +16,7 @@ from optuna.trial import TrialState
 from ray.tune.search import Searcher
 from ray.tune.search.optuna import OptunaSearch
 
+from recur_tune.cluster.ray_tune_adaptations import StudyOnDisk
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose.candidates import NewTrial, ResumeCandidate
@@ -40,7 +41,6 @@ from recur_tune.search.record.state import CROWDED, ENDED, TrialRecord
 from recur_tune.search.record.warm_start import read_earlier_trials
 from recur_tune.search.run.gpu_sharing import SharedCards
 from recur_tune.search.run.trial_files import is_short_of_room, prune_paused
-from recur_tune.sites.ray.ray_tune_adaptations import StudyOnDisk
 
 _MOST_TRIES = 200  # proposals in a row that are infeasible or known, before the space counts as exhausted
 _TRIES_BEFORE_RANDOM = 10  # of these tries, before points are drawn at random

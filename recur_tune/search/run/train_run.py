@@ -19,12 +19,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from recur_tune.cluster.capacity import WAITING_CPU
 from recur_tune.common.collective_timeout import collective_timeout
 from recur_tune.common.files import storage_fault
 from recur_tune.common.loading import load
 from recur_tune.search.record.state import STORAGE
 from recur_tune.search.run.messages import Message, ending
-from recur_tune.sites.ray.capacity import WAITING_CPU
 
 _TRIAL = "recur_tune.search.run.trainable"
 _MOST_STARTS = 4  # of the workers for one trial
@@ -164,7 +164,7 @@ class TrainRun:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
-        from recur_tune.sites.ray.ray_train_adaptations import TRAIN_SETTINGS, TrialPlacementGroup
+        from recur_tune.cluster.ray_train_adaptations import TRAIN_SETTINGS, TrialPlacementGroup
 
         os.environ.update(TRAIN_SETTINGS)
         search = Path(job["folder"]).parent.parent

@@ -19,6 +19,8 @@ import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
 from recur_tune.bptt.collectives import collective
+from recur_tune.cluster.connection import NODE_NAME
+from recur_tune.cluster.process_names import call_this_process, trial_name
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import storage_fault, whole_folder, write_text
 from recur_tune.common.throttle import Every, Throttled
@@ -29,8 +31,6 @@ from recur_tune.search.record.directory import COMPILED, LEAVING, MODEL, STOP
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.state import CROWDED, STORAGE
 from recur_tune.search.run.messages import Message, ending
-from recur_tune.sites.ray.cluster import NODE_NAME
-from recur_tune.sites.ray.process_names import call_this_process, trial_name
 from recur_tune.training.checkpoint import DamagedCheckpoint, load_checkpoint, save_checkpoint
 from recur_tune.training.loop import Diverged, Report, Trainer
 from recur_tune.training.run_folder import RESUME

@@ -6,9 +6,9 @@ import subprocess
 import time
 from collections.abc import Callable, Collection
 
+from recur_tune.cluster.internals import drain_command
+from recur_tune.cluster.sigterm import own_sigterm
 from recur_tune.search.record.log_follower import LogFollower
-from recur_tune.sites.ray.internals import drain_command
-from recur_tune.sites.ray.sigterm import own_sigterm
 from recur_tune.sites.slurm.folder import Head, SlurmFolder
 
 _SECONDS_KEPT_BACK = 20.0  # of the warning time, for Ray to stop

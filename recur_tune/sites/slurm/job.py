@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
+from recur_tune.cluster.connection import check_reachable
 from recur_tune.common.errors import Paused, UserError
 from recur_tune.search.record import lease
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.tracking_place import is_server, tracking_uri
-from recur_tune.sites.ray.cluster import check_reachable
 from recur_tune.sites.slurm.allocation import Allocation
 from recur_tune.sites.slurm.drain import drain
 from recur_tune.sites.slurm.folder import Head, SlurmFolder

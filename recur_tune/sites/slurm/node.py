@@ -20,10 +20,10 @@ from pathlib import Path
 
 import psutil
 
+from recur_tune.cluster import command as ray_command
+from recur_tune.cluster.connection import NODE_NAME, START_UP, START_UPS, TOO_SLOW
 from recur_tune.common.errors import UserError
 from recur_tune.search.record.directory import SearchDirectory
-from recur_tune.sites.ray import command as ray_command
-from recur_tune.sites.ray.cluster import NODE_NAME, START_UP, START_UPS, TOO_SLOW
 from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.allocation import Grant, free_ports, interface_of, own_address
 from recur_tune.sites.slurm.folder import Head, SlurmFolder

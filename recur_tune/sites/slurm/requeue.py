@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
+from recur_tune.cluster.liveness import answers
 from recur_tune.common.errors import UserError
-from recur_tune.sites.ray.liveness import answers
 from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.folder import SlurmFolder
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
+from recur_tune.cluster.sigterm import own_sigterm
 from recur_tune.common.errors import UserError
-from recur_tune.sites.ray.sigterm import own_sigterm
 from recur_tune.sites.slurm.folder import Head, SlurmFolder, tail
 
 _SECONDS_TO_LEAVE = 30.0

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import psutil
 
+from recur_tune.cluster.capacity import trial_resources
+from recur_tune.cluster.connection import Cluster
 from recur_tune.common.errors import UserError
 from recur_tune.common.units import format_duration
+from recur_tune.config.resources import Resources
 from recur_tune.search.record.directory import SearchDirectory
-from recur_tune.search.record.spec import Resources, SearchSpec
-from recur_tune.sites.ray.capacity import trial_resources
-from recur_tune.sites.ray.cluster import Cluster
+from recur_tune.search.record.spec import SearchSpec
 from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.folder import SlurmFolder
 from recur_tune.sites.slurm.job_script import render

@@ -105,6 +105,16 @@ class Tracker:
         self._out_of_time.set()
         return not self._thread.is_alive() and self.problem is None
 
+    def finish(self, files: list[Path]) -> str:
+        """Deliver the rest and an ended search's files; a sentence where that fails, which `recur-tune track` mends."""
+        try:
+            if not self.close():
+                raise DeliveryFailed(self.problem or "it took too long")
+            self.log_files(files)
+        except DeliveryFailed as error:
+            return f"MLflow has not got everything ({error}); `recur-tune track {self.directory.name}` delivers it."
+        return ""
+
     def deliver(self) -> bool:
         """Send everything new in the log; False when `close` ran out of time before its end."""
         with self._turn, self._one_sentence_on_failure():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from recur_tune.sites.ray.cluster import DASHBOARD, Cluster, connected
+from recur_tune.cluster.connection import DASHBOARD, Cluster, connected
 from tests import forked
 from tests.command import own_server
 from tests.search.run.searches import make_world

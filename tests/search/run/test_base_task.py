@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from mlflow import MlflowClient
 
+from recur_tune.api.outputs import OUTPUTS
+from recur_tune.cluster.connection import Cluster
 from recur_tune.common.known_shapes import PRETRAINING
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.tracking_place import DELIVERED, tracking_uri
 from recur_tune.search.run import driver_context
 from recur_tune.search.run.driver import run_search
-from recur_tune.sites.ray.cluster import Cluster
 from recur_tune.tracking.prometheus.metrics import samples_of
 from tests.cli.run import run
 from tests.search.run.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, held, small_spec
@@ -55,7 +56,7 @@ def test_the_cluster_pretrains_a_base_and_everybody_is_told(
 
     thread = threading.Thread(target=kill_the_worker_and_then_stop, daemon=True)
     thread.start()
-    state = run_search(directory)
+    state = run_search(directory, OUTPUTS)
     thread.join()
     assert (state.status, state.trials) == ("paused", {})
     assert "died" in state.notices[0]
@@ -71,11 +72,11 @@ def test_the_cluster_pretrains_a_base_and_everybody_is_told(
     assert client.get_run(parent).info.status == "KILLED"
 
     before = len(progress(directory))
-    assert run_search(directory).status == "finished"
+    assert run_search(directory, OUTPUTS).status == "finished"
     assert progress(directory)[before]["tokens"] > progress(directory)[0]["tokens"], "it went on where it was"
     assert directory.own_base(spec.corners[0]).is_dir()
     assert_settled(directory)
 
     other = SearchDirectory.create(tmp_path, "other", spec)
-    assert run_search(other).status == "finished"
+    assert run_search(other, OUTPUTS).status == "finished"
     assert not progress(other), "once for all searches"

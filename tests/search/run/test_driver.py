@@ -18,6 +18,11 @@ from mlflow import MlflowClient
 from optuna.trial import TrialState
 
 import recur_tune
+from recur_tune.api.outputs import OUTPUTS
+from recur_tune.api.result import SearchResult
+from recur_tune.cluster.capacity import TrialResources
+from recur_tune.cluster.connection import Cluster
+from recur_tune.cluster.liveness import ClusterWatchdog
 from recur_tune.search.propose.optuna_study import study_storage
 from recur_tune.search.record.directory import MODEL, SearchDirectory
 from recur_tune.search.record.state import ENDED, SearchState
@@ -25,12 +30,8 @@ from recur_tune.search.record.tracking_place import tracking_uri
 from recur_tune.search.run.callback import DriverCallback
 from recur_tune.search.run.driver import fit, run_search
 from recur_tune.search.run.preparation import Prices
-from recur_tune.search.run.result import SearchResult
 from recur_tune.search.run.searcher import OptunaSearcher
 from recur_tune.search.run.trainable import run_trial
-from recur_tune.sites.ray.capacity import TrialResources
-from recur_tune.sites.ray.cluster import Cluster
-from recur_tune.sites.ray.liveness import ClusterWatchdog
 from recur_tune.tracking.prometheus.exporter import exporting
 from tests.cli.run import Outcome
 from tests.cli.run import run as command
@@ -189,7 +190,7 @@ def test_a_trial_of_ones_own_is_trained_beyond_the_budget(both: Searched) -> Non
     for _ in range(2):  # the second is the first over again
         assert command("add", "first", *fixed, "--results", directory.path.parent).code == 0
     before = directory.state().trained
-    state = run_search(directory)
+    state = run_search(directory, OUTPUTS)
     added = [trial for trial in state.trials.values() if trial.role == "added"]
     assert [(trial.params["window"], trial.params["learning_rate"]) for trial in added] == [(16, 0.0042)]
     assert state.trained == before + 1 and state.status == "finished"
@@ -255,7 +256,7 @@ def test_a_trial_is_ended_by_hand_and_a_killed_actor_costs_only_time(
     thread = threading.Thread(target=end_the_first, daemon=True)
     thread.start()
     killer = kill_when(directory, lambda event: event["trial"] > 0 and midway(event))
-    state = run_search(directory)
+    state = run_search(directory, OUTPUTS)
     thread.join()
     killer.join()
     assert state.trials[0].state == "pruned" and state.trials[0].tokens < 12_000
@@ -282,7 +283,7 @@ def test_two_workers_train_a_trial_and_survive_the_loss_of_one(cluster: Cluster,
     }  # fmt: skip
     directory = SearchDirectory.create(tmp_path, "two", small_spec(world, **changes))
     killer = kill_when(directory, midway)
-    state = run_search(directory)
+    state = run_search(directory, OUTPUTS)
     killer.join()
     assert state.trials[0].state == "complete" and state.trials[1].state in ENDED - {"failed"}
     assert (

@@ -13,8 +13,8 @@ from typing import Any
 import psutil
 import pytest
 
+from recur_tune.cluster.connection import DASHBOARD
 from recur_tune.search.record.directory import SearchDirectory
-from recur_tune.sites.ray.cluster import DASHBOARD
 from recur_tune.training.run_folder import RESUME
 from tests.cli.run import run
 from tests.command import Command

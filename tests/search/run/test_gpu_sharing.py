@@ -9,12 +9,12 @@ from unittest import mock
 import pytest
 import torch
 
+from recur_tune.cluster.gpu_packing import Card
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.state import CROWDED
 from recur_tune.search.run.gpu_sharing import SharedCards
 from recur_tune.search.run.trainable import run_trial
-from recur_tune.sites.ray.gpu_packing import Card
 from tests.search.run.driving import Driver, RayTrial, changed, price
 
 GIB = 2**30

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from recur_tune.sites.ray.cluster import DASHBOARD
+from recur_tune.cluster.connection import DASHBOARD
 from tests.extending import commands, install
 from tests.search.run.searches import ONE_AT_A_TIME, make_world
 

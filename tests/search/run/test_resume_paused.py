@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from recur_tune.api.outputs import OUTPUTS
+from recur_tune.cluster.connection import Cluster
 from recur_tune.search.propose import candidates, known_costs
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.run.driver import run_search
-from recur_tune.sites.ray.cluster import Cluster
 from recur_tune.training.run_folder import RESUME
 from tests.search.run.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, small_spec
 from tests.search.run.test_driver import reports_of, trained_here
@@ -44,14 +45,14 @@ def test_a_resumed_trial_has_the_numbers_of_one_that_never_paused(
 
     thread = threading.Thread(target=stop_once_one_is_paused, daemon=True)
     thread.start()
-    state = run_search(directory)
+    state = run_search(directory, OUTPUTS)
     thread.join()
     assert state.status == "paused"
     paused = paused_trials(directory)
     assert paused and all((directory.trial(number) / RESUME).is_dir() for number in paused)
 
     enough = spec.model_copy(update={"budget": spec.budget.model_copy(update={"trials": state.trained + 1})})
-    state = run_search(directory, change=enough)
+    state = run_search(directory, OUTPUTS, change=enough)
     assert state.status == "finished" and {one.state for one in state.trials.values()} == {"complete"}
     resumed = [event["trial"] for event in events_of(directory, "thaw")]
     assert set(paused) <= set(resumed)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from recur_tune.cluster.connection import DASHBOARD
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.state import ENDED
-from recur_tune.sites.ray.cluster import DASHBOARD
+from tests.cluster.pretended import pretend_cards
 from tests.command import Command
 from tests.search.run.searches import assert_settled, events_of, held, small_spec, write_space
-from tests.sites.ray.pretended import pretend_cards
 
 pytestmark = pytest.mark.ray
 

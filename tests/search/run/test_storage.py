@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from recur_tune.api.outputs import OUTPUTS
+from recur_tune.cluster.connection import Cluster
 from recur_tune.common.errors import Paused
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.run.driver import run_search
-from recur_tune.sites.ray.cluster import Cluster
 from tests.disks import mounted_disk
 from tests.search.run.searches import ALIKE, ONE_AT_A_TIME, assert_settled, small_spec
 
@@ -39,14 +40,14 @@ def test_a_full_disk_pauses_the_search_and_fails_no_trial(cluster: Cluster, worl
     for room in (4096, 128 * 1024):  # for no line of the log, and for no checkpoint
         ballast = fill(disk, room)
         with pytest.raises(Paused, match="the disk is full") as caught:
-            run_search(directory)
+            run_search(directory, OUTPUTS)
         assert caught.value.exit_code == 75
         assert "\n" not in str(caught.value)
         state = directory.state()
         assert not list(state.in_state("failed", "infeasible"))
         assert state.status != "finished"
         ballast.unlink()
-    state = run_search(directory)
+    state = run_search(directory, OUTPUTS)
     assert state.status == "finished"
     assert state.trained == 3 and not list(state.in_state("failed"))
     assert_settled(directory)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from recur_tune.api.outputs import OUTPUTS
+from recur_tune.cluster.connection import Cluster
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.run.driver import run_search
-from recur_tune.sites.ray.cluster import Cluster
 from recur_tune.training.run_folder import RESUME
 from tests.cli.run import Outcome
 from tests.cli.run import run as command
@@ -50,7 +51,7 @@ def test_workers_leave_a_trial_that_ends_train_the_next_and_save_it_for_a_stop(
         when_midway(directory, 0, lambda: said.append(command("end", "pair", "T0", "--results", tmp_path))),
         when_midway(directory, 1, directory.request_stop),
     ]
-    state = run_search(directory)
+    state = run_search(directory, OUTPUTS)
     for thread in watching:
         thread.join()
     assert said[0].code == 0
@@ -60,7 +61,7 @@ def test_workers_leave_a_trial_that_ends_train_the_next_and_save_it_for_a_stop(
     assert (directory.trial(1) / RESUME).is_dir()
     paused_at = state.trials[1].tokens
 
-    state = run_search(directory)
+    state = run_search(directory, OUTPUTS)
     assert state.status == "finished" and state.trials[1].state in ("complete", "pruned")
     assert state.trials[1].tokens > paused_at > 0
     assert_settled(directory)

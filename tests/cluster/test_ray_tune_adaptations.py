@@ -13,7 +13,7 @@ from ray.tune.constants import TUNE_ENV_VARS
 from ray.tune.experiment import Trial
 from ray.tune.search.optuna import OptunaSearch
 
-from recur_tune.sites.ray import ray_tune_adaptations as adaptations
+from recur_tune.cluster import ray_tune_adaptations as adaptations
 
 
 def test_ray_tune_knows_our_environment_variables() -> None:

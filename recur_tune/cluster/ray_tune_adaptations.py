@@ -10,7 +10,7 @@ max_failures     Ray counts every error of a trial, reads this limit at each and
                  another node is no failure, so the limit rises by one; an error that would recur sets it to 0.
 concurrency      The searcher knows how many trials fit. Without a number Ray starts actors one after the other.
 
-`tests/sites/ray/test_ray_tune_adaptations.py` fails where a new version of Ray changed a name that is used here.
+`tests/cluster/test_ray_tune_adaptations.py` fails where a new version of Ray changed a name that is used here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ray's private names that a search needs, which may change without notice.
 
 Those of Ray Tune stand in `ray_tune_adaptations.py`, those that its command line goes without in `command.py`.
-`tests/sites/ray/test_internals.py` says which of them has changed.
+`tests/cluster/test_internals.py` says which of them has changed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from functools import wraps
 
-from recur_tune.sites.ray import command as ray_command
+from recur_tune.cluster import command as ray_command
 
 
 def set_process_title(title: str) -> None:

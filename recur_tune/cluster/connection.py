@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from recur_tune.cluster.internals import print_no_messages
+from recur_tune.cluster.liveness import ClusterLost, while_connecting
+from recur_tune.cluster.ray_tune_adaptations import TUNE_SETTINGS
+from recur_tune.cluster.sigterm import own_sigterm
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import cache_folder
-from recur_tune.sites.ray.internals import print_no_messages
-from recur_tune.sites.ray.liveness import ClusterLost, while_connecting
-from recur_tune.sites.ray.ray_tune_adaptations import TUNE_SETTINGS
-from recur_tune.sites.ray.sigterm import own_sigterm
 
 NODE_NAME = "RECUR_TUNE_NODE"  # a variable: the node's name, set where Ray is started
 DASHBOARD = "RECUR_TUNE_DASHBOARD"  # a variable: `off` starts a local cluster without a dashboard

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recur_tune.sites.ray.gpu_packing import CONTEXT, MARGIN, PARTS, Card, bytes_of_cards, takes_another
-from tests.sites.ray.pretended import pretend_cards
+from recur_tune.cluster.gpu_packing import CONTEXT, MARGIN, PARTS, Card, bytes_of_cards, takes_another
+from tests.cluster.pretended import pretend_cards
 
 GIB = 2**30
 memories = st.integers(4 * GIB, 200 * GIB)

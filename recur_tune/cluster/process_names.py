@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from recur_tune.sites.ray.internals import set_process_title
+from recur_tune.cluster.internals import set_process_title
 
 
 def trial_name(folder: Path) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from recur_tune.api.outputs import OUTPUTS
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.common.shipped import find_space
@@ -75,5 +76,5 @@ def run(
         directory = SearchDirectory.open(folder, chosen)
     else:
         directory = SearchDirectory.create(folder, chosen, spec)
-    run_search(directory, address, change=spec)
+    run_search(directory, OUTPUTS, address, change=spec)
     return SearchResult(directory)

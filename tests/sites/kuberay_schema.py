@@ -1,6 +1,6 @@
-"""KubeRay's schema of a RayCluster, cut down to what cluster/kuberay.yaml says: a megabyte becomes a few kilobytes.
+"""KubeRay's schema of a RayCluster, cut down to what our kuberay.yaml says: a megabyte becomes a few kilobytes.
 
-    python -m tests.sites.ray.kuberay_schema VERSION < ray.io_rayclusters.yaml > tests/cluster/kuberay.json
+    python -m tests.sites.kuberay_schema VERSION < ray.io_rayclusters.yaml > tests/sites/kuberay.json
 
 The file comes from helm-chart/kuberay-operator/crds of KubeRay's repository. Of every object that we describe all
 fields are kept by name, and those that we do not use are forbidden: who uses one makes this file anew.

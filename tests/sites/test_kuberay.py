@@ -1,4 +1,4 @@
-"""cluster/kuberay.yaml against KubeRay's own schema."""
+"""sites/profiles/kuberay.yaml against KubeRay's own schema."""
 
 from __future__ import annotations
 

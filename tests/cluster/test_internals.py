@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from recur_tune.sites.ray import internals as ray_internals
+from recur_tune.cluster import internals as ray_internals
 
 
 def test_a_process_is_called_by_ray_raylet_setproctitle() -> None:

@@ -10,7 +10,7 @@ polling          Every half second, not every two: a killed worker is noticed th
 preemption       Ray Train's watcher is off. A node that will leave is known from SLURM (`search.record.directory`).
 working folder   Workers stay where they are; paths of a search are absolute.
 
-`tests/sites/ray/test_ray_train_adaptations.py` fails where a new version of Ray changed a name that is used here.
+`tests/cluster/test_ray_train_adaptations.py` fails where a new version of Ray changed a name that is used here.
 """
 
 from __future__ import annotations

@@ -7,11 +7,11 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 
+from recur_tune.cluster.connection import Cluster, living_nodes
+from recur_tune.cluster.gpu_packing import PARTS, Card, smallest_card
 from recur_tune.common.errors import UserError
 from recur_tune.common.throttle import Every
-from recur_tune.search.record.spec import Resources
-from recur_tune.sites.ray.cluster import Cluster, living_nodes
-from recur_tune.sites.ray.gpu_packing import PARTS, Card, smallest_card
+from recur_tune.config.resources import Resources
 
 # CPU of the actor that waits for a trial's workers. Each worker takes that much less of a core: otherwise the last
 # would never start on a machine whose cores are all in use.

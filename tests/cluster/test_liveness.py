@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from recur_tune.sites.ray import liveness
-from recur_tune.sites.ray.liveness import ClusterLost, while_connecting
+from recur_tune.cluster import liveness
+from recur_tune.cluster.liveness import ClusterLost, while_connecting
 from tests.waiting import until
 
 

@@ -8,9 +8,9 @@ from unittest import mock
 import pytest
 import ray
 
+from recur_tune.cluster import connection
+from recur_tune.cluster.connection import connected
 from recur_tune.common.errors import UserError
-from recur_tune.sites.ray import cluster as ray_cluster
-from recur_tune.sites.ray.cluster import connected
 from tests.ports import taken_port
 
 TOO_SLOW = Exception("The current node timed out during startup. This could happen because some of the raylet failed")
@@ -21,7 +21,7 @@ def init(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
     """Ray's start, which succeeds unless it is told otherwise."""
     init = mock.Mock(return_value=SimpleNamespace(dashboard_url="127.0.0.1:8265"))
     monkeypatch.setattr(ray, "init", init)
-    monkeypatch.setattr(ray_cluster, "living_nodes", lambda: [{"CPU": 2.0}])
+    monkeypatch.setattr(connection, "living_nodes", lambda: [{"CPU": 2.0}])
     return init
 
 

@@ -11,7 +11,7 @@ from ray.train.v2._internal.execution.controller.controller import TrainControll
 from ray.train.v2._internal.execution.worker_group.placement_group_handle import DefaultPlacementGroupHandle
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 
-from recur_tune.sites.ray import ray_train_adaptations as adaptations
+from recur_tune.cluster import ray_train_adaptations as adaptations
 
 
 def test_ray_train_knows_our_environment_variables() -> None:

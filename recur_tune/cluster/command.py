@@ -1,6 +1,6 @@
 """The `ray` command in a third of its time: without the subcommands of Ray Serve, jobs and states.
 
-    python -m recur_tune.sites.ray.command start --head
+    python -m recur_tune.cluster.command start --head
 
 They are not needed here, and their imports (FastAPI, pandas) take 1.5 s of a core whenever Ray starts on a node. `ray`
 skips a subcommand whose module cannot be imported.
