@@ -23,6 +23,7 @@ from recur_tune.common.shape import Shape
 
 State = tuple[torch.Tensor, ...]  # floating-point, batch rows first; their meaning is the recurrence's own
 Heads = Callable[[], tuple[torch.Tensor, ...]]  # makes q [B, H, T, D], k and v [B, G, T, D]
+Rotary = Callable[[torch.Tensor, int], torch.Tensor]  # of heads [B, H, T, D], the first of which has this position
 
 
 GATE_SPEED = 30.0
@@ -43,6 +44,7 @@ class WindowPass:
         moved_B: Offset of the window's learned positions in each batch row; None: 0. Rotary positions need none: they
             are counted from the window's first token, and rows before it have negative ones.
         fused: Whether it runs its Triton kernels, where it has any; else reference operations.
+        rotary: Applies the body's rotary position embeddings; None where positions are learned. The decoder sets it.
     """
 
     wants: Literal["outputs", "means"] = "outputs"
@@ -50,6 +52,7 @@ class WindowPass:
     seen_B: torch.Tensor | None = None
     moved_B: torch.Tensor | None = None
     fused: bool = False
+    rotary: Rotary | None = None
 
     def before(self) -> torch.Tensor | None:
         """Rows [B, M, K], or [1, M, K] for all batch rows, that stand before the window's embedded tokens and go

@@ -10,7 +10,7 @@ reading the rows' text again. A learned offset, zero at first, distinguishes row
 
 Which rows are kept: a document's first rows and the last of all. A pretrained body uses the first token as an attention
 sink: heads with nothing to attend to put their weight there. A window that follows rows has no such token of its own,
-so the document's first rows stay (StreamingLLM).
+so the document's first rows stay (StreamingLLM). With scores (`keep.py`) only half of the rows are the last ones.
 
 Apart from the window, with a gate, neither rows nor queries have rotary position embeddings. A row is found by its
 content alone, so there may be more rows than the body has positions.
@@ -29,6 +29,8 @@ from torch import nn
 
 from recur_tune.common.shape import Shape
 from recur_tune.ops.matmul import product_dtype
+from recur_tune.ops.reference import in_places
+from recur_tune.recurrences.cache.keep import attention_received, by_attention, chosen, key_difference, taken
 from recur_tune.recurrences.seam import (
     CLOSED_GATE,
     CalibrationPass,
@@ -61,9 +63,11 @@ class Cached(Recurrence):
         cache_rows: int = 128,
         cache_layer: int | Literal["all"] = "all",
         cache_join: str = "softmax",
+        cache_keep: str = "recent",
         cache_sinks: int = 4,
     ) -> None:
         super().__init__(shape)
+        self.keep = cache_keep
         self.rows, self.sinks, gated = cache_rows, min(cache_sinks, cache_rows), cache_join == "gate"
         self.sites = layers_at(cache_layer, shape)
         sites, self.columns = len(self.sites), 2 * shape.key_value_heads * shape.head_size
@@ -111,6 +115,8 @@ class CachedWindowPass(WindowPass):
         self.seen_B = None if filled_B is None else filled_B.long()
         # Keys and values by parts of the window: views, which are copied when the window is closed.
         self._new: dict[int, list[tuple[torch.Tensor, ...]]] = {layer: [] for layer in cached.sites}
+        self._queries: dict[int, torch.Tensor] = {}  # of the last part, where attention decides which rows stay
+        self._received: dict[int, torch.Tensor] = {}  # attention of the parts before it, [B, H, N]
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """The document's first rows and the last of all, as far as the next window does not read them again."""
@@ -120,6 +126,8 @@ class CachedWindowPass(WindowPass):
         if rows_BSMC is None or filled_B is None:
             rows_BSMC, filled_B = cached.empty(len(some))
         dtype, next_filled_B = product_dtype(some), (filled_B + count).clamp(max=cached.rows)
+        if cached.keep != "recent":
+            return self._best(rows_BSMC, filled_B, own, count, dtype), next_filled_B
         if self.fused:
             places = None if cached.places is None else (cached.places, self.moved_B)
             given = rows_BSMC, filled_B, own, count, cached.sinks, places, dtype
@@ -138,6 +146,58 @@ class CachedWindowPass(WindowPass):
             next_BSMC[:, site] = torch.where(is_own_BM1, self._rows(site, gathered, batch_B1, own_BM), earlier_BMC)
         return next_BSMC, next_filled_B
 
+    @torch.no_grad()
+    def _best(
+        self,
+        rows_BSMC: torch.Tensor,
+        filled_B: torch.Tensor,
+        own: list[tuple[torch.Tensor, ...]],
+        count: int,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        """The rows with the best scores, of the filled ones and the window's first `count`."""
+        cached, next_BSMC = self._cached, torch.empty_like(rows_BSMC, dtype=dtype)
+        batch_B1 = torch.arange(len(filled_B), device=filled_B.device)[:, None]
+        own_BT = torch.arange(count, device=filled_B.device).expand(len(filled_B), -1)
+        for site, (layer, gathered) in enumerate(zip(self._new, own, strict=True)):
+            candidate_BNC = torch.cat([rows_BSMC[:, site], self._rows(site, gathered, batch_B1, own_BT)], dim=1)
+            if cached.keep == "keydiff":
+                score_BGN = key_difference(_heads(candidate_BNC, cached.shape)[0], cached.rows - filled_B)
+            else:
+                score_BGN = self._by_attention(layer)[..., : cached.rows + count]
+            chosen_BGM = chosen(score_BGN, filled_B, cached.rows, cached.sinks)
+            next_BSMC[:, site] = taken(candidate_BNC, chosen_BGM)
+        return next_BSMC
+
+    def _by_attention(self, layer: int) -> torch.Tensor:
+        """Scores of rows and of the window's positions, [B, G, N]."""
+        received_BHN, groups, rows = self._attention(layer), self._cached.shape.key_value_heads, self._cached.rows
+        if self._cached.keep == "tova":
+            return by_attention(received_BHN.mean(1, keepdim=True)).expand(-1, groups, -1)
+        read = received_BHN.shape[-1] - rows
+        own_N = torch.arange(-rows, read, device=received_BHN.device).clamp(min=0)
+        return by_attention(received_BHN.unflatten(1, (groups, -1)).mean(2) / (read - own_N))
+
+    @torch.no_grad()
+    def _attention(self, layer: int) -> torch.Tensor:
+        """Attention so far to rows and the window's positions, summed over queries, [B, H, N]."""
+        cached, q_BHTD, k_BGTD = self._cached, self._queries[layer], _joined(self._new[layer])[0]
+        rows_BMC, seen_B = self._site(layer), self.seen_B
+        if rows_BMC is None or seen_B is None:
+            rows_BMC = k_BGTD.new_zeros(len(k_BGTD), cached.rows, cached.columns)
+            seen_B = torch.zeros(len(k_BGTD), dtype=torch.long, device=k_BGTD.device)
+        q_BHTD, key_BGND = self._looked(cached.sites.index(layer), q_BHTD, rows_BMC, k_BGTD)
+        received_BHN = attention_received(q_BHTD, key_BGND, cached.rows - seen_B)
+        if (earlier_BHN := self._received.get(layer)) is not None:
+            received_BHN[..., : earlier_BHN.shape[-1]] += earlier_BHN
+        return received_BHN
+
+    def _looked(
+        self, site: int, q_BHTD: torch.Tensor, rows_BMC: torch.Tensor, k_BGTD: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Queries, and keys of rows and positions, as attention takes them."""
+        raise NotImplementedError
+
     def _rows(
         self, site: int, gathered: tuple[torch.Tensor, ...], batch_B1: torch.Tensor, own_BM: torch.Tensor
     ) -> torch.Tensor:
@@ -152,10 +212,19 @@ class CachedWindowPass(WindowPass):
         self._new = {
             layer: [tuple(one[index_B] for one in part) for part in parts] for layer, parts in self._new.items()
         }
+        self._queries = {layer: one[index_B] for layer, one in self._queries.items()}
+        self._received = {layer: one[index_B] for layer, one in self._received.items()}
 
     def _gather(self, layer: int, heads: Heads) -> torch.Tensor:
         """Keep the window's keys and values, and return its queries."""
         q_BHTD, *keys_values = heads()
+        match self._cached.keep:
+            case "tova":
+                self._queries[layer] = q_BHTD[:, :, -1:].detach().clone()  # no view of all
+            case "h2o":
+                if layer in self._queries:
+                    self._received[layer] = self._attention(layer)
+                self._queries[layer] = q_BHTD.detach()
         self._new[layer].append(tuple(one.detach() for one in keys_values))
         return q_BHTD
 
@@ -179,6 +248,20 @@ class JoinedWindowPass(CachedWindowPass):
         rows_BMC = self._site(layer)
         return None if rows_BMC is None else rows_BMC + self._offsets[self._cached.sites.index(layer)]
 
+    def _looked(
+        self, site: int, q_BHTD: torch.Tensor, rows_BMC: torch.Tensor, k_BGTD: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """With rotary positions, where the body has them."""
+        k_BGMD, _ = _heads(self._standing(site, rows_BMC), self._cached.shape)
+        if self.rotary is not None:
+            q_BHTD = self.rotary(q_BHTD, k_BGTD.shape[2] - q_BHTD.shape[2])
+            k_BGMD, k_BGTD = self.rotary(k_BGMD, -k_BGMD.shape[2]), self.rotary(k_BGTD, 0)
+        return q_BHTD, torch.cat([k_BGMD.to(k_BGTD.dtype), k_BGTD], dim=2)
+
+    def _standing(self, site: int, rows_BMC: torch.Tensor) -> torch.Tensor:
+        """Rows where they stand now."""
+        return rows_BMC + self._offsets[site]
+
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Collect the window's rows."""
         if layer in self._new:
@@ -197,6 +280,14 @@ class GatedWindowPass(CachedWindowPass):
             self._gates = torch.where((self.seen_B > 0)[:, None, None], gate(cached.gates), 0.0).unbind(1)
         assert cached.scales is not None
         self._scales = cached.scales.unbind()  # of every site, [C]
+
+    def _looked(
+        self, site: int, q_BHTD: torch.Tensor, rows_BMC: torch.Tensor, k_BGTD: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As later windows look for them: the window's positions as if they were rows already."""
+        scale_G1D = self._scales[site].chunk(2)[0].unflatten(0, (k_BGTD.shape[1], 1, -1))
+        k_BGMD, _ = _heads(rows_BMC, self._cached.shape)
+        return q_BHTD, torch.cat([(one * scale_G1D).to(q_BHTD.dtype) for one in (k_BGMD, k_BGTD)], dim=2)
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Collect the window's rows, and mix in attention to the cached ones."""
@@ -240,6 +331,10 @@ class PlacedWindowPass(JoinedWindowPass):
     def places(self, layer: int) -> torch.Tensor | None:
         """What the first places add."""
         return self._added[self._cached.sites.index(layer)]
+
+    def _standing(self, site: int, rows_BMC: torch.Tensor) -> torch.Tensor:
+        """With what their places add."""
+        return in_places(rows_BMC, self._added[site], self.seen_B) if self._added else rows_BMC
 
     def _rows(
         self, site: int, gathered: tuple[torch.Tensor, ...], batch_B1: torch.Tensor, own_BM: torch.Tensor
@@ -288,9 +383,14 @@ def _visible(seen_B: torch.Tensor, rows: int) -> torch.Tensor:
 
 def _taken(rows_BMC: torch.Tensor, visible_BM: torch.Tensor, q_BHTD: torch.Tensor, shape: Shape) -> torch.Tensor:
     """Attention to the visible rows alone, [B, T, H, D]."""
-    groups = shape.key_value_heads
-    k_BGMD, v_BGMD = (one.unflatten(-1, (groups, -1)).transpose(1, 2) for one in rows_BMC.chunk(2, dim=-1))
+    k_BGMD, v_BGMD = _heads(rows_BMC, shape)
     # All queries see the same rows, so those of one group can stand one behind the other.
-    q_BGRD = q_BHTD.unflatten(1, (groups, -1)).flatten(2, 3)
+    q_BGRD = q_BHTD.unflatten(1, (shape.key_value_heads, -1)).flatten(2, 3)
     taken_BGRD = F.scaled_dot_product_attention(q_BGRD, k_BGMD, v_BGMD, attn_mask=visible_BM[:, None, None])
     return taken_BGRD.reshape(q_BHTD.shape).transpose(1, 2)
+
+
+def _heads(rows_BMC: torch.Tensor, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of rows, each [B, G, M, D]."""
+    k_BGMD, v_BGMD = rows_BMC.unflatten(-1, (2 * shape.key_value_heads, -1)).transpose(1, 2).chunk(2, dim=1)
+    return k_BGMD, v_BGMD
