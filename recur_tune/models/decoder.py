@@ -196,8 +196,9 @@ class WindowedDecoder(Windowed):
 
         def rotary(x_BHTD: torch.Tensor, begin: int) -> torch.Tensor:
             _, heads, positions, _ = x_BHTD.shape
-            x_BTC = x_BHTD.transpose(1, 2).flatten(2)
-            rotated_BTC = apply_rotary(x_BTC, *cos_sin(begin, positions), heads)
+            at_positions = cos_sin(begin, positions)
+            assert at_positions is not None, "the body has rotary positions"
+            rotated_BTC = apply_rotary(x_BHTD.transpose(1, 2).flatten(2), *at_positions, heads)
             return rotated_BTC.unflatten(-1, (heads, -1)).transpose(1, 2)
 
         return rotary

@@ -58,7 +58,7 @@ def _work(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Work:
     return Work(made=layers * chosen, used=layers * _looks(shape, pairs))
 
 
-def _choice(spec: CacheSpec, shape: Shape, windowing: Windowing, pairs: int) -> int:
+def _choice(spec: CacheSpec, shape: Shape, windowing: Windowing, pairs: float) -> float:
     """FLOPs of a layer's choice of rows; `pairs` are those of a query and a key for all of a window's queries."""
     match spec.cache_keep:
         case "keydiff":  # each key that can stay with the mean
