@@ -34,11 +34,11 @@ class Estimate:
         return {**self.costs, "recurrence_parameters": self.recurrence_parameters, "plan": asdict(self.plan)}
 
 
-def estimate(config: TrialConfig, base: PretrainedConfig, workers: int = 1) -> Estimate:
-    """Predict a trial's costs; `workers` share its batch."""
+def estimate(config: TrialConfig, base: PretrainedConfig, workers: int = 1, shard: bool = False) -> Estimate:
+    """Predict a trial's costs; `workers` share its batch, and with `shard` the optimizer's state."""
     shape = shape_of(base.to_dict())
     config.check_base(shape)
-    trial = PricedTrial(config, base, shape, workers)
+    trial = PricedTrial(config, base, shape, workers, shard)
     costs = {name: cost.predict(trial) for name, cost in COSTS.items()}
     return Estimate(costs, recurrence_parameters(config, shape), trial.plan)
 

@@ -11,7 +11,8 @@ from transformers import CONFIG_MAPPING, PretrainedConfig
 from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
 from recur_tune.bptt.plan import Execution, Plan
-from recur_tune.bptt.step import make_optimizer, train_step
+from recur_tune.bptt.optimizer import make_optimizer
+from recur_tune.bptt.step import train_step
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost import training_memory

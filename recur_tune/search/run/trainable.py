@@ -74,7 +74,7 @@ def run_trial(job: Message, report: Callable[[Message], None]) -> None:
     try:
         if share is not None:
             _bound_memory(share)
-        for message in _train(config, folder, job.get("split", "")):
+        for message in _train(config, folder, job.get("split", ""), job.get("shard", False)):
             report(message)
     except Moved:
         report({"moved": True})
@@ -97,7 +97,7 @@ def run_trial(job: Message, report: Callable[[Message], None]) -> None:
         _forget_the_trial()
 
 
-def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Message]:
+def _train(config: TrialConfig, folder: Path, split: str, shard: bool) -> Iterator[Message]:
     FlagFile(folder / STOP).create()
     stop = Throttled(lambda: FlagFile(folder.parent.parent / STOP).is_set(), _SECONDS_BETWEEN_LOOKS)
     over = Throttled(lambda: FlagFile(folder / STOP).is_set(), _SECONDS_BETWEEN_LOOKS)
@@ -106,7 +106,7 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
         return
     _start_clean()
     call_this_process(trial_name(folder))
-    trainer, tokenizer = _set_up_together(config)
+    trainer, tokenizer = _set_up_together(config, shard)
     if not (folder / RESUME).is_dir():
         yield from ({"notice": remark} for remark in trainer.stream.remarks)
     elif damage := _go_on(trainer, folder / RESUME):
@@ -125,12 +125,11 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
         if ended:  # pruned or paused, as the log has it already
             return
         stopping = stopping and not step.last
-        if trainer.rank == 0:
-            if step.last:
-                with whole_folder(folder / MODEL) as partial:
-                    save_model(trainer.model, tokenizer, partial)
-            elif step.validation is not None or stopping or moving:
-                save_checkpoint(trainer, folder / RESUME)
+        if step.last and trainer.rank == 0:
+            with whole_folder(folder / MODEL) as partial:
+                save_model(trainer.model, tokenizer, partial)
+        elif not step.last and (step.validation is not None or stopping or moving):
+            save_checkpoint(trainer, folder / RESUME)
         if telling or stopping or step.last or step.validation is not None:
             message = _message(step, trainer) | {"training_seconds": round(stopwatch.seconds, 3)}
             if step.last:
@@ -145,13 +144,13 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
             raise Moved(node)
 
 
-def _set_up_together(config: TrialConfig) -> tuple[Trainer, PreTrainedTokenizerBase]:
+def _set_up_together(config: TrialConfig, shard: bool) -> tuple[Trainer, PreTrainedTokenizerBase]:
     """Set a trial up. What one of several workers refuses, all of them refuse, so that none waits for another."""
     if not _several_workers():
         return set_up(config)
     made, refusal = None, ""
     try:
-        made = set_up(config)
+        made = set_up(config, shard=shard)
     except UserError as error:
         refusal = str(error)
     refusals: list[str] = [""] * dist.get_world_size()
