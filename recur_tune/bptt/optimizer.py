@@ -142,6 +142,7 @@ class ShardedAdamW(AdamW):
     def receive(
         self, found: StepGradients, trained: Sequence[nn.Parameter], divisor: float, max_norm: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same for this worker's part, by a reduce-scatter; the norm is that of all parts."""
         own = found.buffer[self.part]
         reduce_scatter(own, found.buffer)
         own.div_(divisor)
@@ -159,6 +160,7 @@ class ShardedAdamW(AdamW):
 
     @torch.no_grad()
     def update(self, found: StepGradients, trained: Sequence[nn.Parameter]) -> None:
+        """Change this worker's part of the parameters, and all-gather the others' parts in the gradients' buffer."""
         self.step()
         for piece in self.pieces:
             found.buffer[piece.at] = piece.values
@@ -178,7 +180,7 @@ class ShardedAdamW(AdamW):
             steps.fill_(self.state[self.pieces[0].values][_STEPS].item())
         collective(dist.broadcast, steps, src=0)
         for moments in state.values():
-            moments[_STEPS] = steps.cpu()[0]
+            moments[_STEPS] = steps[0].to("cpu", copy=True)  # a file takes no two names for one tensor
         return dict(state)
 
     def _gather(self, name: str) -> torch.Tensor:
@@ -196,6 +198,7 @@ class ShardedAdamW(AdamW):
         return whole
 
     def load_gathered_state(self, state: Mapping[nn.Parameter, AdamState]) -> None:
+        """Take this worker's part of them."""
         for piece in self.pieces:
             moments = state[piece.of]
             own = {name: moments[name].reshape(-1)[piece.elements] for name in _MOMENTS} | {_STEPS: moments[_STEPS]}

@@ -19,6 +19,7 @@ from recur_tune.bptt.optimizer import make_optimizer, set_learning_rate
 from recur_tune.bptt.plan import Plan, chosen_execution
 from recur_tune.bptt.step import train_step
 from recur_tune.common.errors import UserError
+from recur_tune.config.batch_share import check_share
 from recur_tune.config.trial import TrialConfig
 from recur_tune.data.batches import WindowBatch
 from recur_tune.models import Windowed
@@ -75,8 +76,7 @@ class Trainer:
         shard: bool = False,
     ) -> None:
         self.workers, self.rank = worker_count(), worker_rank()
-        if config.batch % self.workers:
-            raise UserError(f"batch: {config.batch} chains cannot be shared evenly by {self.workers} workers.")
+        check_share(config.batch, self.workers)
         self.config, self.device, self.validation = config, device, validation
         self.model = model.to(device).train()
         self.optimizer = make_optimizer(

@@ -11,8 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
-from recur_tune.bptt.plan import Plan
 from recur_tune.bptt.optimizer import make_optimizer
+from recur_tune.bptt.plan import Plan
 from recur_tune.bptt.step import train_step
 from recur_tune.common.shape import shape_of
 from recur_tune.config.trial import TrialConfig
