@@ -91,7 +91,7 @@ class ParetoPruning(DriverOnly, FIFOScheduler):
     def _let_go(self, trial: Trial) -> str:
         """End a trial's work. A single actor is stopped at once. Several workers leave by themselves once the flag file
         is set: workers that are stopped in the middle of a step could not train the next trial."""
-        if not trial.config.get("nested"):
+        if trial.config["workers"] == 1:
             return TrialScheduler.STOP
         record = self.log.state.record(trial.config["number"])
         if record.state == "pruned" or record.paused_at_rung:

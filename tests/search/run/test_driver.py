@@ -301,15 +301,15 @@ def train_with(directory: SearchDirectory, train: Callable[[dict[str, Any]], Non
     """A search whose trials are trained by a function of the test."""
     with directory.lock():
         log = directory.open_log()
-        searcher = OptunaSearcher(directory.spec, log, Prices(allotment.workers), room=lambda: allotment.at_once + 1)
+        searcher = OptunaSearcher(directory.spec, log, Prices(), room=lambda: allotment.at_once + 1)
         with exporting(directory, directory.spec) as exporter:
             callback = DriverCallback(directory.spec, log, lambda: False, exporter, ClusterWatchdog(lambda loss: None))
-            fit(directory.spec, log, allotment, searcher, train, False, callback)
+            fit(directory.spec, log, allotment, searcher, train, callback)
 
 
 def test_out_of_memory_ends_one_trial_and_replaces_its_actor(cluster: Cluster, world: Path, tmp_path: Path) -> None:
     directory = SearchDirectory.create(tmp_path, "memory", small_spec(world, budget__trials=3))
-    train_with(directory, short_of_memory, TrialResources(1, 2.0, 0.0, 1))
+    train_with(directory, short_of_memory, TrialResources(2.0, 0.0, 1))
     state = directory.state()
     assert [trial.state for trial in state.trials.values()][:3] == ["complete", "infeasible", "complete"]
     assert state.trials[1].reason == "out of memory on its device"
