@@ -169,7 +169,7 @@ def off_for_another_shape(device: torch.device) -> float:
         with autocast(device, "bfloat16"):
             for _ in range(4):
                 chain.differentiate(batch)
-            found.append([gradient.double() for gradient in chain.differentiate(half)[1]])
+            found.append([gradient.double() for gradient in chain.differentiate(half).gradients])
     return off(found[1], found[0])
 
 
@@ -196,8 +196,8 @@ def loss_and_gradients(
         current = batch if step == 1 else another(batch)
         torch.manual_seed(1)
         with autocast(batch.inputs_WBT.device, precision):  # type: ignore[arg-type]
-            loss, gradients = chain.differentiate(current)
-    return [loss, *(gradient.clone() for gradient in gradients)]
+            found = chain.differentiate(current)
+    return [found.loss.clone(), *(gradient.clone() for gradient in found.gradients)]
 
 
 def another(batch: WindowBatch) -> WindowBatch:

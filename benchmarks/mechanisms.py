@@ -17,8 +17,9 @@ from rich.table import Table
 from train_step import Line, forget, random_batch, rows_of
 
 from recur_tune.bptt.chain import Chain
+from recur_tune.bptt.optimizer import make_optimizer
 from recur_tune.bptt.plan import Execution
-from recur_tune.bptt.step import make_optimizer, train_step
+from recur_tune.bptt.step import train_step
 from recur_tune.common.parsing import parse
 from recur_tune.common.shape import shape_of
 from recur_tune.common.units import format_count, format_size

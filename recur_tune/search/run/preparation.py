@@ -56,7 +56,7 @@ class Prices:
         counts = check_share(config.batch, self.counts, "batch")
         base = _settings_of(config.base, config.tokenizer)
         for count in counts:
-            found = estimate(config, base, count)
+            found = estimate(config, base, count, self.shard and count > 1)
             peak = found.costs["peak_memory"]
             if peak <= min(self.memory, self.limit):
                 break

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
-from recur_tune.bptt.collectives import collective, worker_count
+from recur_tune.bptt.collectives import collective, worker_count, worker_rank
 from recur_tune.cluster.connection import NODE_NAME, node_name
 from recur_tune.cluster.process_names import call_this_process, trial_name
 from recur_tune.common.errors import UserError
@@ -76,10 +76,10 @@ def run_trial(job: Message, report: Callable[[Message], None]) -> None:
         if share is not None:
             _bound_memory(share)
         for message in _train(config, folder, job.get("split", ""), job.get("shard", False)):
-            if _rank() == 0:
+            if worker_rank() == 0:
                 report(message)
     except Moved:
-        if _rank() == 0:
+        if worker_rank() == 0:
             report({"moved": True})
         if not _several_workers():  # their actor raises once it hears of it, when the first of them has saved
             raise  # Ray starts the trial again where there is room
@@ -112,7 +112,7 @@ def _train(config: TrialConfig, folder: Path, split: str, shard: bool) -> Iterat
         return
     _start_clean()
     call_this_process(trial_name(folder))
-    trainer, tokenizer = _set_up_together(config)
+    trainer, tokenizer = _set_up_together(config, shard)
     if not (folder / RESUME).is_dir():
         yield from ({"notice": remark} for remark in trainer.stream.remarks)
     elif damage := _go_on(trainer, folder / RESUME):
@@ -132,12 +132,11 @@ def _train(config: TrialConfig, folder: Path, split: str, shard: bool) -> Iterat
         if ended:  # pruned or paused, as the log has it already
             return
         stopping = stopping and not step.last
-        if trainer.rank == 0:
-            if step.last:
-                with whole_folder(folder / MODEL) as partial:
-                    save_model(trainer.model, tokenizer, partial)
-            elif step.validation is not None or stopping or moving:
-                save_checkpoint(trainer, folder / RESUME)
+        if step.last and trainer.rank == 0:
+            with whole_folder(folder / MODEL) as partial:
+                save_model(trainer.model, tokenizer, partial)
+        elif not step.last and (step.validation is not None or stopping or moving):
+            save_checkpoint(trainer, folder / RESUME)
         if telling or stopping or step.last or step.validation is not None:
             message = _message(step, trainer) | {"training_seconds": round(stopwatch.seconds, 3)}
             if step.last:
@@ -152,13 +151,13 @@ def _train(config: TrialConfig, folder: Path, split: str, shard: bool) -> Iterat
             raise Moved(node)
 
 
-def _set_up_together(config: TrialConfig) -> tuple[Trainer, PreTrainedTokenizerBase]:
+def _set_up_together(config: TrialConfig, shard: bool) -> tuple[Trainer, PreTrainedTokenizerBase]:
     """Set a trial up. What one of several workers refuses, all of them refuse, so that none waits for another."""
     if not _several_workers():
         return set_up(config)
     made, refusal = None, ""
     try:
-        made = set_up(config)
+        made = set_up(config, shard=shard)
     except UserError as error:
         refusal = str(error)
     refusals: list[str] = [""] * dist.get_world_size()
@@ -275,7 +274,3 @@ def _forget_the_trial() -> None:
 
 def _several_workers() -> bool:
     return worker_count() > 1
-
-
-def _rank() -> int:
-    return dist.get_rank() if _several_workers() else 0
