@@ -13,7 +13,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +24,15 @@ from recur_tune.cluster.connection import node_name
 from recur_tune.common.collective_timeout import collective_timeout
 from recur_tune.common.files import storage_fault
 from recur_tune.common.loading import load
+from recur_tune.search.record.directory import STOP
+from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.state import STORAGE
 from recur_tune.search.run.messages import Message, ending
 
 _TRIAL = "recur_tune.search.run.trainable"
 _MOST_FAILURES = 3  # of the workers of one trial, as Ray Tune's own limit
 _SECONDS_BETWEEN_LOOKS = 2.0  # at whether the run is alive, and between workers' signs of life
+_SILENT = 5 * _SECONDS_BETWEEN_LOOKS  # so long without a sign of life, no worker has the trial
 _AFTER_OURS = 120.0  # seconds that others wait longer for a worker that hangs, since our sentence names it
 _LOST_PEER = ("peer", "NCCL", "Gloo")  # in an error that only says that another worker is gone
 
@@ -57,6 +60,7 @@ class Mailbox:
         self._takers: dict[int, str] = {}  # nodes of the workers that have taken the trial, by rank
         self._errors: dict[int, str] = {}  # what they failed with
         self._arrivals: dict[int, Arrivals] = {}
+        self._heard = time.monotonic()  # when a worker last gave a sign of life
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self._changed = asyncio.Condition()
 
@@ -80,7 +84,7 @@ class Mailbox:
                 if rank in self._takers:  # before this start of the workers
                     self._start_again()
                     continue
-                self._takers[rank] = node
+                self._takers[rank], self._heard = node, time.monotonic()
                 return self._number, self._job
 
     def _start_again(self) -> None:
@@ -113,6 +117,7 @@ class Mailbox:
 
     async def arrived(self, rank: int, number: int, count: int) -> None:
         """From a worker: a sign of life, every few seconds."""
+        self._heard = time.monotonic()
         before = self._arrivals.get(rank)
         if number == self._number and rank in self._takers and (before is None or before.count != count):
             self._arrivals[rank] = Arrivals(self._takers[rank], count)
@@ -124,6 +129,10 @@ class Mailbox:
     async def hang(self, seconds: float) -> str:
         """For the trial's actor: a sentence about a worker for which the others have waited so long; else empty."""
         return hang_of(self._arrivals, seconds)
+
+    async def silence(self) -> float:
+        """For the trial's actor: seconds without a sign of life, while Ray Train waits for a lost node, say."""
+        return time.monotonic() - self._heard
 
     def _end(self, message: Message) -> None:
         """Pass on the last message about the trial, which no worker takes again."""
@@ -212,21 +221,24 @@ class TrainRun:
         """Train a trial and yield its messages. Raises where its actor has to be replaced."""
         import ray
 
+        stopped = FlagFile(Path(job["folder"]).parent.parent / STOP).is_set
         ray.get(self._mailbox.put.remote(job))
-        while not (message := self._next_message()).get("left"):
+        while not (message := self._next_message(stopped)).get("left"):
             yield message
             if message.get("moved") or message.get("replace_actor"):
                 raise WorkersFailed(message.get("reason", "its workers move"))
             if "state" in message:
                 return
 
-    def _next_message(self) -> Message:
+    def _next_message(self, stopped: Callable[[], bool]) -> Message:
         import ray
 
         told = self._mailbox.next.remote()
         while not ray.wait([told], timeout=_SECONDS_BETWEEN_LOOKS)[0]:
             if not self._fitting.is_alive():
                 return _outcome_of(self._error)
+            if stopped() and ray.get(self._mailbox.silence.remote()) > _SILENT:
+                return ending("paused", "the search was asked to stop") | {"replace_actor": True}
             if sentence := ray.get(self._mailbox.hang.remote(self._timeout)):
                 return ending("failed", sentence, "hang") | {"replace_actor": True}
         return dict(ray.get(told))
