@@ -101,7 +101,7 @@ def instant_trials(count: int, sampler: str) -> list[float]:
             searcher = OptunaSearcher(spec, log, made_up_price, room=lambda: 2)
             with exporting(directory, spec) as exporter:
                 callback = DriverCallback(spec, log, lambda: False, exporter, ClusterWatchdog(lambda loss: None))
-                fit(spec, log, TrialResources(1, 1.0, 0.0, 1), searcher, instant, False, callback)
+                fit(spec, log, TrialResources(1.0, 0.0, 1), searcher, instant, callback)
         return [event["time"] for event, _ in directory.events() if event.get("state") == "complete"]
 
 

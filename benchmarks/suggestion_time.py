@@ -60,16 +60,16 @@ def made_up_quality(config: TrialConfig, rng: np.random.Generator) -> float:
 def suggestions(trials: int) -> list[tuple[float, float, int]]:
     """Of each suggestion: seconds, those of them that went into prices, and simulated steps."""
     spec = parse(SearchSpec, read_yaml(find_space("quickstart")))
-    price, rng = Timed(Prices(1)), np.random.default_rng(0)
+    price, rng = Timed(Prices()), np.random.default_rng(0)
     sampler = KnownCosts(spec, price, spec.trial_config)
-    reference = {"token_perplexity": 16.0, **worst_costs(spec, Prices(1), lambda config: config)}
+    reference = {"token_perplexity": 16.0, **worst_costs(spec, Prices(), lambda config: config)}
     fields: dict[str, Any] = spec.parsed_space.sample(rng)[1]
     told, found = [], []
     for number in range(trials):
         config = spec.trial_config(fields)
         end = made_up_quality(config, rng)
         curve = tuple((tokens, end * (spec.budget.tokens / tokens) ** 0.1) for tokens in spec.budget.rung_tokens)
-        told.append(ObservedTrial(number, fields, Prices(1)(config), curve, complete=True))
+        told.append(ObservedTrial(number, fields, Prices()(config), curve, complete=True))
         price.count, price.seconds, began = 0, 0.0, time.process_time()
         chosen = sampler.choose(told, reference)
         assert isinstance(chosen, NewTrial)

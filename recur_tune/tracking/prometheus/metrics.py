@@ -118,7 +118,7 @@ def _running(trial: TrialRecord, spec: SearchSpec) -> Iterator[Sample]:
         yield Sample("tokens_per_second", trial.tokens_per_second, (trial.name,))
         if trial.device_flops and "training_flops_per_token" in trial.costs:
             done = trial.tokens_per_second * trial.costs["training_flops_per_token"]
-            yield Sample("flops_utilisation", done / trial.device_flops, (trial.name,))
+            yield Sample("flops_utilisation", done / (trial.device_flops * trial.workers), (trial.name,))
     if trial.loss is not None:
         yield Sample("training_loss", trial.loss, (trial.name,))
     if "peak_memory" in trial.costs:
