@@ -1,7 +1,7 @@
 """Tokens per second of overlapped evaluation: Hugging Face's loop over strided windows, and ours.
 
     python benchmarks/evaluation.py                                            # small sizes, for a CPU
-    python benchmarks/evaluation.py --base gpt2 --window 300 --overlap 30 --documents 20 --length 40000 --lanes 20
+    python benchmarks/evaluation.py --base gpt2 --window 300 --overlap 30 --documents 20 --length 40000 --batch 20
 
 Both score every token of a document once, with the same context. Hugging Face's way, as its documentation has
 it, reads one window at a time and hides the context from the loss; it is given one document, which is enough of it.
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--overlap", type=int, default=16)
     parser.add_argument("--documents", type=int, default=8)
     parser.add_argument("--length", type=int, default=4000, help="tokens of the longest; the shortest has half")
-    parser.add_argument("--lanes", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=32)
     arguments = parser.parse_args()
     device, base = default_device(), base_config(arguments.base)
     windowing = Windowing(arguments.window, arguments.overlap)
@@ -53,10 +53,10 @@ def main() -> None:
     for title, recurrence in (("ours, plain", None), ("ours, pooled", PooledSpec())):
         model = fresh_model(recurrent_config(base, recurrence, None)).to(device)
         model.load_state_dict(stock.state_dict(), strict=False)
-        found = evaluate(model, part, windowing, arguments.lanes)
+        found = evaluate(model, part, windowing, arguments.batch)
         if recurrence is None:
             assert abs(found.nll / found.tokens / expected - 1) < 1e-3, (found.nll / found.tokens, expected)
-        whole = evaluate(model, split, windowing, arguments.lanes)
+        whole = evaluate(model, split, windowing, arguments.batch)
         ours = whole.tokens / whole.seconds
         table.add_row(title, format_count(ours), f"{ours / rate:.1f} x")
     console = Console(width=110)

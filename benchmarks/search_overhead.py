@@ -96,7 +96,7 @@ def instant_trials(count: int, sampler: str) -> list[float]:
     spec = parse(SearchSpec, with_overrides(read_yaml(find_space("quickstart")), changes))
     with tempfile.TemporaryDirectory() as folder:
         directory = SearchDirectory.create(Path(folder), "instant", spec)
-        with directory.lock():
+        with directory.hold_lease():
             log = directory.open_log()
             searcher = OptunaSearcher(spec, log, made_up_price, room=lambda: 2)
             with exporting(directory, spec) as exporter:

@@ -6,6 +6,7 @@ import json
 import math
 import shlex
 from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -13,7 +14,7 @@ import click
 import yaml
 from pydantic.fields import FieldInfo
 
-from recur_tune.common.deprecated import with_current_names
+from recur_tune.common.deprecated import warn_once, with_current_names
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import finite, read_yaml
 from recur_tune.common.units import format_count
@@ -94,6 +95,23 @@ def trial_options(leave_out: Iterable[str] = (), from_preset: Iterable[str] = ()
                 flag, name, metavar=_metavar(field), help=_help(name, field, name in set(from_preset))
             )(gather)
         return gather  # type: ignore[return-value]
+
+    return decorate
+
+
+def deprecated_option(old: str, new: str, removed_in: str, **how: Any) -> Callable[[AnyCommand], AnyCommand]:
+    """An option's old name, which the help does not show; `how` is what the option takes."""
+
+    def decorate(command: AnyCommand) -> AnyCommand:
+        @wraps(command)
+        def understanding(**arguments: Any) -> Any:
+            value = arguments.pop(old)
+            if value is not None:
+                warn_once(f"--{old}", f"--{new}", removed_in)
+                arguments[new] = value
+            return command(**arguments)
+
+        return click.option(f"--{old}", hidden=True, **how)(understanding)  # type: ignore[return-value]
 
     return decorate
 

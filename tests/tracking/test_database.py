@@ -62,7 +62,7 @@ def test_a_damaged_database_is_made_anew_from_the_logs(results: Path) -> None:
 def test_what_runs_is_not_rebuilt_under_its_feet(results: Path) -> None:
     directory = search(results)
     before = (results / "mlflow.db").read_bytes()
-    with directory.lock():
+    with directory.hold_lease():
         refused = run("track", "--rebuild", "--results", results)
     assert refused.code == 2 and "first is running" in refused.err
     for words in (["first", "--rebuild"], []):

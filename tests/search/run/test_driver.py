@@ -299,7 +299,7 @@ def test_two_workers_train_a_trial_and_survive_the_loss_of_one(cluster: Cluster,
 
 def train_with(directory: SearchDirectory, train: Callable[[dict[str, Any]], None], allotment: TrialResources) -> None:
     """A search whose trials are trained by a function of the test."""
-    with directory.lock():
+    with directory.hold_lease():
         log = directory.open_log()
         searcher = OptunaSearcher(directory.spec, log, Prices(allotment.workers), room=lambda: allotment.at_once + 1)
         with exporting(directory, directory.spec) as exporter:
