@@ -22,7 +22,7 @@ from recur_tune.common.units import format_count
 from recur_tune.common.windowing import NOT_SCORED, Windowing
 from recur_tune.data.tokens import TokenisedSplit
 from recur_tune.models.pretrained import base_config, fresh_model, recurrent_config
-from recur_tune.ops.device import autocast, default_device
+from recur_tune.ops.device import autocast, default_device, device_name
 from recur_tune.recurrences.pooled.spec import PooledSpec
 from recur_tune.tasks.language_modelling.evaluation import evaluate
 
@@ -42,7 +42,6 @@ def main() -> None:
     split = made_up(base.vocab_size, arguments.documents, arguments.length)
     torch.manual_seed(0)
     stock = AutoModelForCausalLM.from_config(base, dtype=torch.float32).to(device).eval()
-    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     table = Table(
         f"{arguments.base}, windows of {arguments.window}, {arguments.overlap} read again", "tokens/s", box=None
     )
@@ -60,7 +59,7 @@ def main() -> None:
         ours = whole.tokens / whole.seconds
         table.add_row(title, format_count(ours), f"{ours / rate:.1f} x")
     console = Console(width=110)
-    console.print(f"torch {torch.__version__}, {name}")
+    console.print(f"torch {torch.__version__}, {device_name(device)}")
     console.print(table)
 
 

@@ -48,7 +48,7 @@ from recur_tune.data.batches import TrainingStream, WindowBatch
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.data.tokens import prepare
 from recur_tune.models.pretrained import base_config, fresh_model, recurrent_config
-from recur_tune.ops.device import autocast, default_device
+from recur_tune.ops.device import autocast, default_device, device_name
 
 EXECUTIONS = {
     "eager": Execution(), "graph": Execution(cuda_graph=True), "fused": Execution(fused_kernels=True),
@@ -65,35 +65,23 @@ def main() -> None:
     for rate in (*DROPOUTS, "attention_dropout"):
         if hasattr(base, rate):
             setattr(base, rate, arguments.dropout)
-    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     ceiling = device_flops(device, "auto")
     console = Console(width=120)
-    console.print(f"torch {torch.__version__}, {name}, {format_count(ceiling)}FLOP/s in products of large matrices")
-    for lanes in arguments.batch:
-        trial = TrialConfig(
-            base=arguments.base,
-            batch=lanes,
-            window=arguments.window,
-            bptt_windows=arguments.bptt_windows,
-            width=arguments.width,
-        )
+    console.print(
+        f"torch {torch.__version__}, {device_name(device)}, {format_count(ceiling)}FLOP/s in products of large matrices"
+    )
+    for chains in arguments.batch:
+        shape = {name: getattr(arguments, name) for name in ("base", "window", "bptt_windows", "width")}
+        trial = TrialConfig(batch=chains, **shape)
         batch = (text_batch(trial, arguments) if arguments.corpus else random_batch(trial, base.vocab_size)).to(device)
         work = training_flops_per_token(trial, shape_of(base.to_dict()), Plan(trial.bptt_windows))
         stock = stock_lines(base, batch, device, arguments)
         ours = our_lines(trial, base, batch, device, execution, arguments.budget)
         rows = rows_of(chain(stock, ours), arguments, batch, device)
         best = max((row.rate for row in rows if row.title.startswith("stock")), default=math.nan)
-        title = f"{trial.base}, {lanes} chains of {trial.bptt_windows} windows of {trial.window}"
-        table = Table(
-            title,
-            "tokens/s",
-            "slowest, fastest",
-            "of the best stock",
-            "utilisation",
-            "peak memory",
-            "first step",
-            box=None,
-        )
+        title = f"{trial.base}, {chains} chains of {trial.bptt_windows} windows of {trial.window}"
+        heads = ("tokens/s", "slowest, fastest", "of the best stock", "utilisation", "peak memory", "first step")
+        table = Table(title, *heads, box=None)
         for row in rows:
             spread = f"{format_count(min(row.rates))}, {format_count(max(row.rates))}"
             share, used = f"{row.rate / best:.2f} x", f"{row.rate * work / ceiling:.0%}"
@@ -105,15 +93,11 @@ def main() -> None:
 
 def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", default="tiny", help="a preset or a published shape; weights are random")
     parser.add_argument("--batch", type=int, nargs="+", default=[8])
-    parser.add_argument("--window", type=int, default=64)
-    parser.add_argument("--bptt-windows", type=int, default=8)
+    add_shape(parser)
     parser.add_argument("--corpus", help="text to train on, as `recur-tune data list` names them")
     parser.add_argument("--tokenizer", default="gpt2", help="for that: a folder, a name on the Hub, or bytes")
     parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--steps", type=int, default=10, help="timed steps in a round, after four that are not timed")
-    parser.add_argument("--rounds", type=int, default=3, help="how often these are timed")
     parser.add_argument(
         "--micro-batch",
         type=int,
@@ -131,6 +115,17 @@ def parsed_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--width", type=int, default=TrialConfig().width, help="of the recurrence's network")
     return parser.parse_args()
+
+
+def add_shape(parser: argparse.ArgumentParser, steps: int = 10) -> None:
+    """The options that `mechanisms.py` has too."""
+    parser.add_argument("--base", default="tiny", help="a preset or a published shape; weights are random")
+    parser.add_argument("--window", type=int, default=64)
+    parser.add_argument("--bptt-windows", type=int, default=8)
+    parser.add_argument(
+        "--steps", type=int, default=steps, help="timed steps in a round, after four that are not timed"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="how often these are timed")
 
 
 @dataclass(frozen=True)
@@ -162,19 +157,19 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # summed over a mic
 def stock_lines(
     base: PretrainedConfig, batch: WindowBatch, device: torch.device, arguments: argparse.Namespace
 ) -> Iterator[Line]:
-    """Hugging Face's model in all the ways in which somebody without a recurrence would train it.
+    """Hugging Face's model, trained in every way that needs no recurrence.
 
     They are made one after the other, so that only one is in memory.
     """
-    lanes, windows = batch.inputs_WBT.shape[1], batch.inputs_WBT[..., 0].numel()
+    chains, windows = batch.inputs_WBT.shape[1], batch.inputs_WBT[..., 0].numel()
     wanted, sizes = arguments.stock, [size for size in arguments.micro_batch if size <= windows]
     ways: list[tuple[str, Callable[[PreTrainedModel], Loss], int]] = []
     if wanted in ("all", "eager"):
-        ways += [("eager", eager, lanes)]
+        ways += [("eager", eager, chains)]
     if wanted == "all":
-        ways += [("compiled", compiled, lanes), ("compiled with its loss", compiled_with_loss, lanes)]
+        ways += [("compiled", compiled, chains), ("compiled with its loss", compiled_with_loss, chains)]
     if wanted in ("all", "best"):
-        ways += [("compiled with its loss", compiled_with_loss, size) for size in sizes if size != lanes]
+        ways += [("compiled with its loss", compiled_with_loss, size) for size in sizes if size != chains]
     if wanted == "all" and find_spec("liger_kernel"):
         ways += [("compiled, Liger's fused head", compiled_with_liger, size) for size in sizes]
     for title, way, size in ways:
@@ -202,7 +197,7 @@ def compiled(model: PreTrainedModel) -> Loss:
 
 
 def compiled_with_loss(model: PreTrainedModel) -> Loss:
-    """The model and its loss are one program, in which nobody needs the logits in single precision as a whole."""
+    """The model and its loss are one program, which never holds all logits in single precision."""
     return torch.compile(eager(model), dynamic=False)
 
 
@@ -238,17 +233,25 @@ def our_lines(
     for way in ways:
         config = parse(TrialConfig, trial.model_dump() | way | execution._asdict())
         plan = resolve_plan(config, base)
-        ours = fresh_model(recurrent_config(base, config.recurrence_spec, None)).to(device).train()
-        windows = Chain(ours, plan, execution)
-        optimizer = make_optimizer(windows, 1e-4, 0.0)
         allowed = f" {way['memory_budget']}" if "memory_budget" in way else ""
-        yield Line(
-            f"ours, {execution}, {config.checkpointing}{allowed} ({plan.kept_windows}/{trial.bptt_windows} kept)",
-            lambda windows=windows, optimizer=optimizer: train_step(windows, optimizer, batch, 1.0, "auto"),
-            lambda tracker, ours=ours, optimizer=optimizer: tracker.hold_training(ours, optimizer, batch),
-        )
-        del ours, windows, optimizer
+        title = f"ours, {execution}, {config.checkpointing}{allowed} ({plan.kept_windows}/{trial.bptt_windows} kept)"
+        yield our_line(title, config, base, plan, batch, device)
         forget(device)
+
+
+def our_line(
+    title: str, config: TrialConfig, base: PretrainedConfig, plan: Plan, batch: WindowBatch, device: torch.device,
+    dropout: float | None = None,
+) -> Line:  # fmt: skip
+    """A training step of ours."""
+    model = fresh_model(recurrent_config(base, config.recurrence_spec, dropout)).to(device).train()
+    windows = Chain(model, plan, Execution(config.cuda_graph is True, config.fused_kernels is True))
+    optimizer = make_optimizer(model, 1e-4, 0.0)
+    return Line(
+        title,
+        lambda: train_step(windows, optimizer, batch, 1.0, "auto"),
+        lambda tracker: tracker.hold_training(model, optimizer, batch),
+    )
 
 
 def forget(device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Kernels of recurrences with their own block shapes, at sizes of real models. On a GPU alone, as `conftest.py` says."""
+"""Kernels of recurrences with their own block shapes, at sizes of real models. On a GPU alone: see `conftest.py`."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.files import whole_folder
+from recur_tune.common.files import write_bytes
 from recur_tune.recurrences.registry import MARKS
 from recur_tune.report.figures.style import GREY, GRID, Figure, Panel
 
@@ -41,8 +41,7 @@ def save_picture(picture: Canvas, path: Path) -> None:
 
     image = io.BytesIO()
     FigureCanvasAgg(picture).print_figure(image, format=path.suffix[1:])
-    with whole_folder(path.parent) as partial:
-        (partial / path.name).write_bytes(image.getvalue())
+    write_bytes(path, image.getvalue())
 
 
 def empty_picture(title: str) -> tuple[Canvas, Axes]:
