@@ -3,8 +3,8 @@
     python benchmarks/evaluation.py                                            # small sizes, for a CPU
     python benchmarks/evaluation.py --base gpt2 --window 300 --overlap 30 --documents 20 --length 40000 --batch 20
 
-Both score every token of a document once, with the same context. Hugging Face's way, as its documentation has
-it, reads one window at a time and hides the context from the loss; it is given one document, which is enough of it.
+Both score every token of a document once, with the same context. Hugging Face's loop, from its documentation, reads one
+window at a time and masks the context in the loss. It gets one document, because it is slow.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--overlap", type=int, default=16)
     parser.add_argument("--documents", type=int, default=8)
-    parser.add_argument("--length", type=int, default=4000, help="tokens of the longest; the shortest has half")
+    parser.add_argument(
+        "--length", type=int, default=4000, help="tokens of the longest document; the shortest has half"
+    )
     parser.add_argument("--batch", type=int, default=32)
     arguments = parser.parse_args()
     device, base = default_device(), base_config(arguments.base)

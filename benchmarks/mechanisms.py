@@ -1,10 +1,10 @@
-"""Every mechanism beside `pooled`: tokens per second against FLOPs' promise, peak memory against its prediction.
+"""Every mechanism beside `pooled`: tokens per second against what FLOPs predict, peak memory against its prediction.
 
     python benchmarks/mechanisms.py                                             # small sizes, for a CPU
     python benchmarks/mechanisms.py --base mini --batch 16 --window 300 --bptt-windows 10
 
-Every line trains the same base on the same random tokens. "Promised" is pooled's speed times the ratio of FLOPs that
-torch counts in their steps; "of the promise" is what was measured over that.
+Every line trains the same base on the same random tokens. "Promised" is pooled's speed times the ratio of the two
+steps' FLOPs, as torch counts them. "Of the promise" is the measured speed over that.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def parsed_arguments() -> argparse.Namespace:
     add_shape(parser, steps=5)
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--checkpointing", choices=["all", "none"], default="none")
-    parser.add_argument("--recurrences", nargs="+", help="these alone, beside pooled")
+    parser.add_argument("--recurrences", nargs="+", help="only these, beside pooled")
     return parser.parse_args()
 
 

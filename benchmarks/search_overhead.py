@@ -2,9 +2,9 @@
 
     python benchmarks/search_overhead.py [--trials 6]
 
-The first table: quickstart trials, one at a time, in each lane; what passes between the end of one trial and the end of
-the next, less the time that its training and validating took. The second: searches of trials that train nothing, to see
-whether the driver slows down as they become many.
+The first table: quickstart trials, one at a time, with one worker and with two; the time from the end of one trial to
+the end of the next, without its training and validations. The second: searches of trials that train nothing, which show
+whether the driver slows down with their number.
 """
 
 from __future__ import annotations

@@ -4,13 +4,12 @@
     python benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --bptt-windows 20 --budget 16GiB 80GiB
     python benchmarks/train_step.py --base HuggingFaceTB/SmolLM2-135M --batch 16 --window 300 --bptt-windows 20
 
-Every line trains on the same batch, of random tokens or, with --corpus and --tokenizer, of a text's. "stock" is Hugging
-Face's own model, no recurrence and no recomputation, its gradients added up over micro-batches: the chains' windows one
-after another or, since its windows do not depend on each other, as many at a time as is fastest. "Of the best stock" is
-over the fastest of all stock lines. Speeds are the median of several rounds, with the slowest and the fastest. On a
-CPU, which others may use too, lines take turns, a round of each at a time, and seconds are those of busy cores.
-Utilisation counts a model's own products, whatever a line recomputes, over what the device reaches in a product of
-large matrices.
+Every line trains on the same batch: random tokens or, with --corpus and --tokenizer, a text. "Stock" is Hugging Face's
+own model without recurrence and recomputation, with gradient accumulation over micro-batches. Its windows do not depend
+on each other, so any number of them can be a micro-batch. "Of the best stock" is relative to the fastest stock line.
+Speeds are the median of several rounds, with the slowest and the fastest. On a CPU the lines take turns, one round
+each, and seconds are CPU time, because other processes may use the CPU too. Utilisation is the model's own FLOPs per
+second, without recomputation, over those of a product of large matrices.
 """
 
 from __future__ import annotations
@@ -106,7 +105,7 @@ def parsed_arguments() -> argparse.Namespace:
         help="windows at a time of the compiled stock model, each a line",
     )
     parser.add_argument("--budget", nargs="+", default=["40MiB"], help="memory budgets, each a line under `auto`")
-    parser.add_argument("--execution", choices=EXECUTIONS, help="default: the fastest of the device")
+    parser.add_argument("--execution", choices=EXECUTIONS, help="default: the fastest on this device")
     parser.add_argument(
         "--stock",
         choices=["all", "best", "eager", "none"],
@@ -139,7 +138,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of it."""
+    """Its measurements."""
 
     title: str
     rates: list[float]  # tokens per second, of every round
@@ -159,7 +158,7 @@ def stock_lines(
 ) -> Iterator[Line]:
     """Hugging Face's model, trained in every way that needs no recurrence.
 
-    They are made one after the other, so that only one is in memory.
+    One at a time is in memory.
     """
     chains, windows = batch.inputs_WBT.shape[1], batch.inputs_WBT[..., 0].numel()
     wanted, sizes = arguments.stock, [size for size in arguments.micro_batch if size <= windows]
@@ -191,18 +190,18 @@ def eager(model: PreTrainedModel) -> Loss:
 
 
 def compiled(model: PreTrainedModel) -> Loss:
-    """The model is one program; its loss is none of it."""
+    """The model is compiled, and its loss is not."""
     run = torch.compile(model)
     return lambda inputs, targets: summed_loss(run(inputs, use_cache=False).logits, targets)
 
 
 def compiled_with_loss(model: PreTrainedModel) -> Loss:
-    """The model and its loss are one program, which never holds all logits in single precision."""
+    """Model and loss are compiled together, so that all logits are never held in single precision."""
     return torch.compile(eager(model), dynamic=False)
 
 
 def compiled_with_liger(model: PreTrainedModel) -> Loss:
-    """The blocks are one program; vocabulary projection and loss are Liger's, a chunk of rows at a time."""
+    """The blocks are compiled; vocabulary projection and loss are Liger's, a chunk of rows at a time."""
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
     run, head = torch.compile(model.base_model, dynamic=False), LigerFusedLinearCrossEntropyLoss(reduction="sum")
@@ -227,7 +226,7 @@ def our_lines(
     execution: Execution,
     budgets: list[str],
 ) -> Iterator[Line]:
-    """Ours: everything recomputed, and as much kept as each budget allows."""
+    """Ours: all windows recomputed, and as many kept as each budget allows."""
     ways: list[dict[str, Any]] = [{"checkpointing": "all"}]
     ways += [{"checkpointing": "auto", "memory_budget": budget} for budget in budgets]
     for way in ways:
@@ -255,7 +254,7 @@ def our_line(
 
 
 def forget(device: torch.device) -> None:
-    """A line's model is gone before the next one's is made."""
+    """Free a line's model before the next one is made."""
     gc.collect()
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
@@ -280,7 +279,7 @@ def text_batch(trial: TrialConfig, arguments: argparse.Namespace) -> WindowBatch
 
 
 def stock_step(loss: Loss, optimizer: torch.optim.Optimizer, batch: WindowBatch, size: int) -> None:
-    """Micro-batches of so many windows; those of a chain side by side are rows of the batch as it lies."""
+    """A step of micro-batches of so many windows."""
     rows = (batch.inputs_WBT.flatten(0, 1).split(size), batch.targets_WBT.flatten(0, 1).split(size))
     for inputs, targets in zip(*rows, strict=True):
         with autocast(inputs.device, "auto"):
@@ -294,7 +293,7 @@ def stock_step(loss: Loss, optimizer: torch.optim.Optimizer, batch: WindowBatch,
 def rows_of(
     lines: Iterable[Line], arguments: argparse.Namespace, batch: WindowBatch, device: torch.device
 ) -> list[Row]:
-    """On a GPU one line at a time, so that only one is in memory; on a CPU they take turns."""
+    """Measure the lines: on a GPU one after the other, so that one is in memory; on a CPU in turns."""
     rows, lines = list[Row](), iter(lines)
     while together := list(islice(lines, 1 if device.type == "cuda" else None)):
         firsts = [first_steps(line, device) for line in together]
@@ -307,7 +306,7 @@ def rows_of(
 
 
 def first_steps(line: Line, device: torch.device) -> tuple[float, int]:
-    """Seconds of the first, and the peak of the next three."""
+    """Seconds of the first step, and peak memory of the next three."""
     started = seconds(device)
     line.step()
     first = seconds(device) - started
@@ -335,7 +334,7 @@ def tracked_peak(line: Line) -> int:
 
 
 def seconds(device: torch.device) -> float:
-    """By the clock, when a GPU has done what it was given; a CPU's are of one of its threads."""
+    """Wall-clock time after a GPU's queued kernels have ended; on a CPU the CPU time of one thread."""
     if device.type != "cuda":
         return time.process_time() / torch.get_num_threads()
     torch.cuda.synchronize()

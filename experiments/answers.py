@@ -5,8 +5,8 @@
 
 Every question is in the test part of one fold; one in eight of the others is for validation. For every fold, form and
 rate a model is trained and scored, on test questions also with no state and with another question's, as controls. What
-a recurrence adds learns at --own-rate. Every run is a line of --out as soon as it has been scored, with all its
-answers; called again the experiment goes on. Then come the tables of experiments/answer_tables.py.
+a recurrence adds learns at --own-rate. Every run is scored and becomes a line of --out, with all its answers. The same
+command continues after a stop. At the end it prints the tables of experiments/answer_tables.py.
 """
 
 from __future__ import annotations

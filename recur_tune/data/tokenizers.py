@@ -39,7 +39,7 @@ def load_tokenizer(name: str, field: str = "tokenizer") -> PreTrainedTokenizerBa
         raise UserError(
             f"{field}: the tokenizer of {name} has no fast version, which offsets into the text need; convert it."
         )
-    # A folder may carry the truncation or padding of whoever saved it; a document is neither cut nor filled up.
+    # A saved tokenizer may truncate or pad; a document is read whole.
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     return tokenizer
@@ -129,7 +129,7 @@ def _byte_offsets(text: str) -> np.ndarray:
 
 
 def is_bytes(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether ids are byte values, which spares everything else."""
+    """Whether ids are byte values."""
     vocabulary = tokenizer.get_vocab()
     return len(vocabulary) == 256 and all(vocabulary.get(letter) == byte for byte, letter in enumerate(_byte_letters()))
 
