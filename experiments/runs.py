@@ -81,8 +81,9 @@ def trained(config: TrialConfig, folder: Path) -> Result:
     """Train one model, or resume it; its result, its costs and its speed."""
     from recur_tune.config.base_shape import base_settings, base_shape
     from recur_tune.cost.estimate import quick_costs
+    from recur_tune.training import RESUME
     from recur_tune.training.loop import Report
-    from recur_tune.training.run_folder import RESUME, run_in_folder
+    from recur_tune.training.run_folder import run_in_folder
 
     steps: list[Report] = []
     resume = (folder / RESUME).is_dir()
