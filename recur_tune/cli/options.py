@@ -47,7 +47,7 @@ class Amount(click.ParamType):
         self._adapter = TypeAdapter(kind)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number; what is none is refused in one sentence."""
+        """The number; anything else is refused in one sentence."""
         try:
             return self._adapter.validate_python(value)
         except ValidationError as error:

@@ -128,7 +128,7 @@ def comparison(results: Path, names: Sequence[str]) -> Comparison:
     if len(names) < 2:
         raise UserError("names: it takes two searches to compare; `recur-tune status` lists them.")
     if twice := [name for name in names if list(names).count(name) > 1]:
-        raise UserError(f"names: {twice[0]} stands twice; name each search once.")
+        raise UserError(f"names: {twice[0]} is given twice; name each search once.")
     searches = [read_search(SearchDirectory.open(results, name)) for name in names]
     for search in searches:
         if not search.complete:

@@ -80,7 +80,7 @@ def page(title: str, body: Iterable[str], panels: Iterable[Panel], trials: Mappi
 
 
 def write_page(text: str, path: Path) -> None:
-    """Write a page; a failure tells how to choose another file."""
+    """Write a page; a failure says how to choose another file."""
     if path.is_dir():
         raise UserError(f"out: {path} is a folder; name a file in it, as {path / 'report.html'}.")
     with elsewhere():

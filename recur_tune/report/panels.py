@@ -33,7 +33,7 @@ def front_panel(search: SearchView) -> Panel:
         f" {left_out} more {'lies' if left_out == 1 else 'lie'} outside; a double click shows all." if left_out else ""
     )
     caption = (
-        "Lower and further left is better. Every recurrence has a shape of its own. A black edge: on the front of "
+        "Lower and further left is better. Every recurrence has its own shape. A black edge: on the front of "
         f"{objectives}. Hollow: not at full budget. Lines join the best of a recurrence, "
         f"dashed for plain.{coloured}{more}"
     )

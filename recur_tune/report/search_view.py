@@ -112,7 +112,7 @@ def read_search(directory: SearchDirectory) -> SearchView:
     if not state.trials:
         raise UserError(
             f"name: {directory.name} has no trial yet, so there is nothing to show; "
-            f"`recur-tune status {directory.name}` tells its progress."
+            f"`recur-tune status {directory.name}` shows its progress."
         )
     growth = volumes(events, spec.objectives, state.reference)
     return SearchView(directory, spec, state, growth, spans(events), run_links(directory))

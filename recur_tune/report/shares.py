@@ -82,7 +82,7 @@ def _modelled(
     ridge = best_ridge(rows, values)
     told = 1 - float((left_out(rows, values, ridge) ** 2).mean() / values.var())
     if told < _LEAST:
-        return f"{objective.title}, of which a model of {len(trials)} trials{reached} tells next to nothing"
+        return f"{objective.title}, which a model of {len(trials)} trials{reached} does not explain"
 
     def shares(chosen: np.ndarray) -> dict[str, float]:
         return grid.effects(np.exp(fitted(rows[chosen], values[chosen], ridge)(everywhere)))

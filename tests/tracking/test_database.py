@@ -47,7 +47,7 @@ def test_a_damaged_database_is_made_anew_from_the_logs(results: Path) -> None:
         file.write(b"\xff" * 200_000)
     complete(one, 1, 19.0)
     refused = run("track", "second", "--results", results)
-    assert refused.code == 2 and "it is damaged, and `recur-tune track --rebuild` makes it anew" in refused.err
+    assert refused.code == 2 and "it is damaged, and `recur-tune track --rebuild` rebuilds it" in refused.err
 
     with Command("track", "--rebuild", "--results", results) as rebuilt:  # this process still has the old file open
         assert rebuilt.wait() == 0, rebuilt.err

@@ -116,7 +116,7 @@ def plot(axes: Axes, figure: Figure, names: bool = True) -> None:
 
 def _draw_trace(axes: Axes, trace: Figure, colours: Figure | None, names: bool) -> None:
     name = trace["name"] if trace.get("showlegend", True) and trace.get("name") else None
-    placed = trace["x"] != [None]  # else it stands in the legend alone
+    placed = trace["x"] != [None]  # else it is only in the legend
     x, y = (trace["x"], trace["y"]) if placed else ([], [])
     if "lines" in trace["mode"] and (placed or trace["mode"] == "lines"):
         line = trace["line"]
