@@ -53,7 +53,14 @@ class TokenisedSplit:
         """About the first `limit` tokens; the last document is cut where they end."""
         if limit >= len(self.tokens):
             return self
-        return self._stretches((begin, min(end, limit) - begin) for begin, end in self._spans() if begin < limit)
+        starts = self.document_starts[self.document_starts < limit]
+        return TokenisedSplit(
+            tokens=self.tokens[:limit],
+            word_starts=self.word_starts[:limit],
+            byte_lengths=self.byte_lengths[:limit],
+            document_starts=np.append(starts, limit),
+            answers=self.answers[self.answers < limit],
+        )
 
     def openings(self, limit: int) -> TokenisedSplit:
         """The first `limit` tokens of every document."""
