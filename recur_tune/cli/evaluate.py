@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from recur_tune.cli.display import TokenProgress, note, print_table, stderr
-from recur_tune.cli.options import as_json, print_json, trial_options
+from recur_tune.cli.options import as_json, deprecated_option, print_json, trial_options
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import RENAMED, TrialConfig
@@ -35,7 +35,8 @@ _NOT_OF_UNTRAINED = {*TrialConfig.model_fields, *(change.to for change in RENAME
     help="Read a base with this one, untrained. [default: the run's own, or none]",
 )
 @trial_options(leave_out=_NOT_OF_UNTRAINED)
-@click.option("--lanes", type=click.IntRange(min=1), default=16, show_default=True, help="Documents read side by side.")
+@click.option("--batch", type=click.IntRange(min=1), default=16, show_default=True, help="Documents read side by side.")
+@deprecated_option("lanes", "batch", "0.5.0", type=click.IntRange(min=1))
 @click.option("--precision", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True)
 @click.option(
     "--state",
@@ -53,7 +54,7 @@ def evaluate(
     overlap: int | None,
     recurrence: str | None,
     fields: dict[str, Any],
-    lanes: int,
+    batch: int,
     precision: str,
     state: str,
     as_json: bool,
@@ -97,7 +98,7 @@ def evaluate(
     prepared = task.prepare(reading.corpus, split, tokenizer)
     with TokenProgress(f"scoring {run} on {reading.corpus} {split}", task.size(prepared)) as progress:
         evaluation = task.evaluate(
-            model.to(default_device()), prepared, reading.windowing, lanes, precision, progress.update, state
+            model.to(default_device()), prepared, reading.windowing, batch, precision, progress.update, state
         )
     for remark in evaluation.remarks:
         note(remark)

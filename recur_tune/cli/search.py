@@ -309,7 +309,7 @@ def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
 
     _check_shapes(spec)
     with stderr.status("pricing the corners of the space …"):
-        worst = worst_costs(spec, Prices(spec.resources.workers), lambda config: config)
+        worst = worst_costs(spec, Prices(spec.resources), lambda config: config)
     first, corpus = first_points(spec), corpus_extents(spec)
     if as_json:
         seen = {"corpus": {split: asdict(extent) for split, extent in corpus.items()}, "steps": in_steps(spec)}

@@ -32,6 +32,8 @@ def describe_trial(trial: TrialRecord) -> str:
     parts = [f"{trial.role}:"] if trial.role else []
     for name in _fields([trial]):
         parts.append(_text(trial, name) if name == "recurrence" else f"{name} {_text(trial, name)}")
+    if trial.workers > 1:
+        parts.append(f"on {trial.workers} workers")
     return " ".join(parts)
 
 

@@ -12,8 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.optimizer import make_optimizer
 from recur_tune.bptt.plan import fixed_plan
-from recur_tune.bptt.step import make_optimizer, train_step
+from recur_tune.bptt.step import train_step
 from recur_tune.common.errors import UserError
 from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESETS
 from recur_tune.common.shape import shape_of

@@ -9,8 +9,9 @@ import torch
 
 from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.optimizer import make_optimizer
 from recur_tune.bptt.plan import Plan
-from recur_tune.bptt.step import make_optimizer, train_step
+from recur_tune.bptt.step import train_step
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost import training_memory
@@ -117,7 +118,7 @@ def test_auto_refuses_a_budget_in_which_nothing_fits():
 
 
 def test_auto_keeps_as_many_windows_as_fit(monkeypatch):
-    monkeypatch.setattr(training_memory, "plan_memory", lambda _c, _b, plan, _l: 100 * plan.kept_windows)
+    monkeypatch.setattr(training_memory, "plan_memory", lambda _c, _b, plan, *_: 100 * plan.kept_windows)
     for budget in range(100, 900, 10):
         config = config_of(bptt_windows=8, checkpointing="auto", memory_budget=budget)
         assert resolve_plan(config, small_config()) == Plan(min(budget // 100, 8))

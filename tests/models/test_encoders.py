@@ -119,7 +119,7 @@ def test_a_chains_gradients_are_autograds_under_every_plan(family: str, kind: st
     for kept, uniform in ((1, False), (2, False), (4, False), (2, True)):
         chain = Chain(model, Plan(kept))
         chain.uniform = uniform  # as for a CUDA graph
-        loss, gradients = chain.differentiate(batch)
+        loss, gradients, _ = chain.differentiate(batch)
         torch.testing.assert_close(loss, expected.detach(), **CLOSE)
         for ours, theirs in zip(gradients, grad_parameter, strict=True):
             torch.testing.assert_close(ours, theirs, **CLOSE)
@@ -129,10 +129,10 @@ def test_a_chains_gradients_are_autograds_under_every_plan(family: str, kind: st
 @families
 def test_a_frozen_body_leaves_the_recurrence_and_the_heads_to_learn(family: str, kind: str) -> None:
     model, batch = encoder(family, SPECS[kind]), mixed_batch()
-    _, all_gradients = Chain(model, Plan(2)).differentiate(batch)
+    all_gradients = Chain(model, Plan(2)).differentiate(batch).gradients
     expected = dict(zip((name for name, _ in model.named_parameters()), all_gradients, strict=True))
     model.freeze_body()
-    _, gradients = Chain(model, Plan(2)).differentiate(batch)
+    gradients = Chain(model, Plan(2)).differentiate(batch).gradients
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     assert {name.partition(".")[0] for name in trained} == {"recurrence", "qa_outputs", "answer_kind"}
     for name, gradient in zip(trained, gradients, strict=True):

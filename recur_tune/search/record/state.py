@@ -46,6 +46,7 @@ class TrialRecord:
     seed: int | None = None  # where it differs from the search's own
     split: str = ""  # of the corpus, on which its model is scored at the end
     gain: float | None = None  # expected hypervolume gain when it was chosen
+    workers: int = 1  # that train it together
     state: TrialState = "waiting"
     reason: str = ""  # why it failed, was pruned or paused, or is infeasible
     cause: str = ""  # the reason in a word; none where it was pruned
@@ -185,6 +186,9 @@ class SearchState:
         told = {name: event[name] for name in ("role", "repeats", "seed", "split", "gain") if name in event}
         made = TrialRecord(number, event["params"], event["costs"], **told)
         (self.trials if repeats is None else self.repeats)[number] = made
+
+    def _on_workers(self, event: Event) -> None:
+        self.record(event["trial"]).workers = event["workers"]
 
     def _on_running(self, event: Event) -> None:
         trial = self.record(event["trial"])

@@ -80,6 +80,18 @@ class ParetoPruning(DriverOnly, FIFOScheduler):
             self.log.record("end", trial=number, state="paused", reason=reason, cause=PAUSED_AT_RUNG)
         return self._let_go(trial)
 
+    def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
+        """The next trial, as Ray Tune would choose. At a stop, several workers that wait for room are not waited for:
+        with fewer nodes there may never be any."""
+        chosen: Trial | None = super().choose_trial_to_run(tune_controller)
+        if chosen is None or chosen.config["workers"] == 1 or not self.log.directory.stop_requested:
+            return chosen
+        record = self.log.state.record(chosen.config["number"])
+        if record.state == "running":  # it was, until it lost its place
+            self.log.record("end", trial=record.number, state="paused", reason="the search was asked to stop")
+        tune_controller.stop_trial(chosen)
+        return None
+
     def _decide(self, trial: TrialRecord) -> bool:
         validation = trial.validations[-1]
         report = trial.number, validation.tokens, self._values(trial, validation)
@@ -91,7 +103,7 @@ class ParetoPruning(DriverOnly, FIFOScheduler):
     def _let_go(self, trial: Trial) -> str:
         """End a trial's work. A single actor is stopped at once. Several workers leave by themselves once the flag file
         is set: workers that are stopped in the middle of a step could not train the next trial."""
-        if not trial.config.get("nested"):
+        if trial.config["workers"] == 1:
             return TrialScheduler.STOP
         record = self.log.state.record(trial.config["number"])
         if record.state == "pruned" or record.paused_at_rung:

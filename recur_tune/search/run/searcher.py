@@ -66,10 +66,12 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         room: Callable[[], int] | None = None,
         proposes: bool = True,
         shared: SharedCards | None = None,
+        workers: Callable[[TrialConfig], int] = lambda config: 1,
     ) -> None:
         self.spec, self.log, self.price, self.finished, self.room = spec, log, price, finished, room
         self.proposes = proposes  # False: only unfinished trials and repeats are trained
         self.shared = shared  # where trials share GPUs
+        self.workers = workers  # how many train a trial together
         self.numbers: dict[str, int] = {}  # trials' numbers by Ray's ids
         self.live: set[str] = set()  # Ray's ids of trials that it has not completed
         storage = study_storage(log.directory.path)
@@ -170,8 +172,9 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         self._tell_by_hand()
         while self.unfinished:
             number = self.unfinished.popleft()
-            if self.log.state.record(number).state not in ENDED:  # it may have been ended by hand meanwhile
-                return self._job(trial_id, number)
+            # It may have been ended by hand meanwhile.
+            if self.log.state.record(number).state not in ENDED and (job := self._job(trial_id, number)):
+                return job
             self._tell(self.log.state.record(number))
         for point in take_trials(self.log.directory) if self.proposes else ():
             self.study.enqueue_trial(point, user_attrs={"role": "added", "added": True})
@@ -259,15 +262,24 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         assert self.model is not None
         return self.pricing.submit(question, *self._known(self.model))
 
-    def _job(self, trial_id: str, number: int) -> dict[str, Any]:
+    def _job(self, trial_id: str, number: int) -> dict[str, Any] | None:
+        """The trial's job for Ray. None, and its end, where it fits no number of workers any more."""
+        record = self.log.state.record(number)
+        config = self._config(record.params, record.seed)
+        try:
+            workers = self.workers(config)
+        except UserError as error:  # the search is resumed with other resources
+            self.log.record("end", trial=number, state="infeasible", reason=str(error), cause="limit")
+            return None
+        if workers != record.workers:
+            self.log.record("workers", trial=number, workers=workers)
         self.numbers[trial_id] = number
         self.live.add(trial_id)
         folder = self.log.directory.trial(number)
         folder.mkdir(parents=True, exist_ok=True)
-        record = self.log.state.record(number)
-        config = self._config(record.params, record.seed)
         return {
             "number": number, "folder": str(folder), "trial": config.plain_values(), "split": record.split,
+            "workers": workers, "shard": workers > 1 and self.spec.resources.shard != "none",
             **(self.shared.job(record) if self.shared else {}),
         }  # fmt: skip
 

@@ -275,6 +275,7 @@ class Tracker:
             "state": trial.state,  # MLflow's status of a pruned trial is FINISHED
             "pareto": str(on_front).lower(),
             "recur_tune.role": trial.role,
+            "recur_tune.workers": str(trial.workers),
             "recur_tune.reason": trial.reason,
             "recur_tune.folder": str(self.directory.trial(trial.number)),
             NOTE: trial_note(self.directory, self._spec, trial, on_front, self.page),

@@ -62,7 +62,7 @@ def test_several_workers_are_asked_to_leave(directory: SearchDirectory) -> None:
     good, bad = driver.ask(), driver.ask()
     assert good and bad
     for trial in (good, bad):
-        trial.config["nested"] = True
+        trial.config["workers"] = 2
     driver.report(good, 50, 5.0)
     assert driver.report(bad, 50, 60.0) == TrialScheduler.CONTINUE
     assert FlagFile(directory.trial(bad.config["number"]) / STOP).is_set()
