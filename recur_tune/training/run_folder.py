@@ -22,6 +22,7 @@ from recur_tune.common.files import append_line, whole_folder, write_text
 from recur_tune.common.parsing import parse, read_yaml, write_yaml
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.estimate import estimate
+from recur_tune.models.checked_weights import unread_remark
 from recur_tune.models.pretrained import left_behind, save_model
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
 from recur_tune.training.interrupt import stop_requests
@@ -56,8 +57,9 @@ def run_in_folder(
         _forget_reports_after(folder / REPORTS, trainer.progress.tokens)
     if remark := left_behind(config.base, config.recurrence_spec):
         warn(remark)
-    for remark in trainer.stream.remarks:
-        warn(remark)
+    for remark in (unread_remark(config.base, trainer.model.unread), *trainer.stream.remarks):
+        if remark:
+            warn(remark)
     with whole_folder(folder) as partial:
         write_yaml(partial / TRIAL, config.plain_values())
     report: Report | None = None
