@@ -2,7 +2,7 @@
 
 trial.yaml           the configuration, every default written out
 reports.jsonl        one line per report
-result.json          the last validation, costs predicted and measured
+result.json          the saved model's validation, and the last one; costs predicted and measured
 model.safetensors …  the best model so far, with config.json and the tokenizer: a Hugging Face folder
 resume/              the checkpoint to resume from
 """
@@ -81,7 +81,8 @@ def run_in_folder(
         "steps": trainer.progress.step,
         "tokens": trainer.progress.tokens,
         "best_validation_loss": trainer.progress.best_loss,
-        "validation": report.validation,
+        "validation": _of_the_saved_model(folder / REPORTS),
+        "last_validation": report.validation,
         **cost.to_dict(),
         "measured_peak_memory": trainer.measured_peak_bytes,
     }
@@ -122,6 +123,12 @@ def stored_config(folder: Path, changes: dict[str, Any]) -> TrialConfig:
         if before != after and field not in _MAY_CHANGE:
             raise UserError(f"{field}: the run in {folder} has {before!r} and cannot be resumed with {after!r}.")
     return wanted
+
+
+def _of_the_saved_model(reports: Path) -> dict[str, float] | None:
+    """The validation of the best model, which is the one that is saved."""
+    best = [report for report in map(json.loads, reports.read_text().splitlines()) if report["best"]]
+    return best[-1]["validation"] if best else None
 
 
 def _forget_reports_after(path: Path, tokens: int) -> None:
