@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging as transformers_logging
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.hub import gguf_file, hub_message, use_cache_where_offline
+from recur_tune.common.hub import check_downloads, gguf_file, hub_message, use_cache_where_offline
 from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
 from recur_tune.common.shape import ENCODERS, FAMILIES, family_of
 from recur_tune.data.tokenizers import load_tokenizer
@@ -148,7 +148,9 @@ def _encoder(base: str, spec: BaseModel | None, dropout: float | None, needs_hea
     except UserError:
         raise
     except Exception as error:  # as above
+        check_downloads("base", base)
         raise UserError(hub_message("base", base, error, _suggestions())) from error
+    check_downloads("base", base)
     check_loaded(f"base: {base}", model, found, fresh)
     model.unread = frozenset(found["unexpected_keys"])
     if not has_it:
@@ -176,7 +178,9 @@ def _weights(base: str) -> tuple[Any, frozenset[str]]:
     except UserError:
         raise
     except Exception as error:  # as above, and a damaged file raises yet another type
+        check_downloads("base", base)
         raise UserError(hub_message("base", base, error, _suggestions())) from error
+    check_downloads("base", base)
     check_loaded(f"base: {base}", model, found)
     return model, frozenset(found["unexpected_keys"])
 
