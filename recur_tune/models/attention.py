@@ -116,19 +116,14 @@ def attend_part(
     """
     if block.query_norm is not None:
         qkv = _head_norms(ops.value(qkv), block)
-    own = q_BHTD, *new = ops.heads(qkv, block, None if as_given else cos_sin)
-    earlier = [()] * 2 if past is None else [(one,) for one in past]
-    # Copied even where it is the first part: a view would hold the queries too.
-    kept = k_BGSD, v_BGSD = tuple(
-        torch.cat([*(part.to(now.dtype) for part in one), now], dim=2) for one, now in zip(earlier, new, strict=True)
-    )
+    own = q_BHTD, k_BGTD, v_BGTD = ops.heads(qkv, block, None if as_given else cos_sin)
+    earlier_k, earlier_v = (None, None) if past is None else past
+    kept = k_BGSD, v_BGSD = _behind(earlier_k, k_BGTD), _behind(earlier_v, v_BGTD)
     if as_given and cos_sin is not None:
         q_BHTD = _rotated(q_BHTD, tuple(one[-q_BHTD.shape[2] :] for one in cos_sin), ops)
         k_BGSD = _rotated(k_BGSD, cos_sin, ops)
     if rows is not None:
-        k_BGSD, v_BGSD = (
-            torch.cat([one.to(now.dtype), now], dim=2) for one, now in zip(rows, (k_BGSD, v_BGSD), strict=True)
-        )
+        k_BGSD, v_BGSD = _behind(rows[0], k_BGSD), _behind(rows[1], v_BGSD)
     new, seen = q_BHTD.shape[2], k_BGSD.shape[2]
     mask = None if new == seen else _mask(new, seen, hidden_B, q_BHTD.device)
     out_BTC = _attention(q_BHTD, k_BGSD, v_BGSD, block, mask=mask, dropout=dropout, is_causal=new == seen)
@@ -136,6 +131,11 @@ def attend_part(
         unrotated = as_given or cos_sin is None
         out_BTC = adapt(out_BTC, lambda: (own[0], *kept) if as_given else own if unrotated else ops.heads(qkv, block))
     return out_BTC, kept
+
+
+def _behind(earlier: torch.Tensor | None, now: torch.Tensor) -> torch.Tensor:
+    """Keys or values behind earlier ones: a copy even where there are none, since a view would hold queries too."""
+    return torch.cat([now] if earlier is None else [earlier.to(now.dtype), now], dim=2)
 
 
 def _attention(
