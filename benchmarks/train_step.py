@@ -241,7 +241,7 @@ def our_lines(
         plan = resolve_plan(config, base)
         ours = fresh_model(recurrent_config(base, config.recurrence_spec, None)).to(device).train()
         windows = Chain(ours, plan, execution)
-        optimizer = make_optimizer(windows, 1e-4, 0.0)
+        optimizer = make_optimizer(ours, 1e-4, 0.0)
         allowed = f" {way['memory_budget']}" if "memory_budget" in way else ""
         yield Line(
             f"ours, {execution}, {config.checkpointing}{allowed} ({plan.kept_windows}/{trial.bptt_windows} kept)",
