@@ -1,9 +1,9 @@
-"""How long the sampler `known-costs` thinks about the next trial, in seconds of a core.
+"""Time that the sampler `known-costs` takes to propose a trial, in CPU seconds.
 
     python benchmarks/suggestion_time.py [--trials 300]
 
-The quickstart's space with its real prices, of which peak memory takes a simulated step; qualities are made up, since
-nothing is trained. Every trial ends at its full budget with three validations.
+The quickstart's space with its real costs; peak memory takes a simulated step. Qualities are synthetic, because nothing
+is trained. Every trial ends at its full budget with three validations.
 """
 
 from __future__ import annotations

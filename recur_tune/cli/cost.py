@@ -42,7 +42,7 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, shard: bool,
       recur-tune cost --base gpt2-xl --batch 4 --checkpointing auto --memory-budget 80GiB --precision bfloat16
     """
     trial = parse(TrialConfig, fields_from(config, fields))
-    check_share(trial.batch, workers)
+    check_share(trial.batch, (workers,))
     if shard and workers == 1:
         raise UserError("shard: one worker has nobody to share the optimizer's state with; add --workers 2 or more.")
     with stderr.status("pricing a step …"):

@@ -140,7 +140,7 @@ def follow_search(directory: SearchDirectory) -> None:
                 alive = directory.is_running or queued
                 time.sleep(0.3)
     except KeyboardInterrupt:
-        stderr.print(f"{directory.name} goes on.")
+        stderr.print(f"{directory.name} continues.")
 
 
 def _tell_submitted(directory: SearchDirectory, job: int, follow: bool) -> None:

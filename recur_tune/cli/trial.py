@@ -204,7 +204,7 @@ def end(name: str, trial: str, results: Path | None) -> None:
                 time.sleep(0.5)
                 record = directory.state().record(record.number)
     else:
-        with directory.lock():
+        with directory.hold_lease():
             end_by_hand(directory.open_log(), record.number)
         record = directory.state().record(record.number)
     stderr.print(f"{record.name} is {record.state}.")

@@ -5,11 +5,10 @@ from __future__ import annotations
 from recur_tune.common.errors import UserError
 
 
-def check_share(batch: int, workers: int) -> None:
-    """Refuse a batch of which the workers would get unequal shares."""
-    if batch < workers:
-        raise UserError(f"batch: {batch} chains are fewer than {workers} workers; choose a multiple of {workers}.")
-    if batch % workers:
-        raise UserError(
-            f"batch: {batch} chains cannot be shared evenly by {workers} workers; choose a multiple of {workers}."
-        )
+def check_share(batch: int, counts: tuple[int, ...], field: str = "batch") -> list[int]:
+    """The numbers of workers, of these, that share a batch evenly; refuses a batch that none of them can share."""
+    if even := [count for count in counts if batch % count == 0]:
+        return even
+    allowed = " or ".join(map(str, counts))
+    how = "are fewer than" if batch < counts[0] else "cannot be shared evenly by"
+    raise UserError(f"{field}: {batch} chains {how} {allowed} workers; choose a multiple of {counts[0]}.")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.hub import gguf_file, hub_message, use_cache_where_offline
@@ -38,7 +39,7 @@ def load_tokenizer(name: str, field: str = "tokenizer") -> PreTrainedTokenizerBa
         raise UserError(
             f"{field}: the tokenizer of {name} has no fast version, which offsets into the text need; convert it."
         )
-    # A folder may carry the truncation or padding of whoever saved it; a document is neither cut nor filled up.
+    # A saved tokenizer may truncate or pad; a document is read whole.
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     return tokenizer
@@ -128,14 +129,12 @@ def _byte_offsets(text: str) -> np.ndarray:
 
 
 def is_bytes(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether ids are byte values, which spares everything else."""
+    """Whether ids are byte values."""
     vocabulary = tokenizer.get_vocab()
     return len(vocabulary) == 256 and all(vocabulary.get(letter) == byte for byte, letter in enumerate(_byte_letters()))
 
 
 def _byte_letters() -> list[str]:
-    """The printable character that byte-level tokenizers write for each byte: itself where it is printable,
-    the next free one from U+0100 on where it is not."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    stand_ins = iter(range(0x100, 0x200))
-    return [chr(byte) if byte in printable else chr(next(stand_ins)) for byte in range(256)]
+    """The printable character that byte-level tokenizers write for each byte."""
+    letters = bytes_to_unicode()
+    return [letters[byte] for byte in range(256)]

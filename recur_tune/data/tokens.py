@@ -67,7 +67,7 @@ class TokenisedSplit:
         return self._stretches((begin, min(limit, end - begin)) for begin, end in self._spans())
 
     def pieces(self, length: int) -> TokenisedSplit:
-        """The same tokens, cut so that no document is longer: each piece begins anew."""
+        """The same tokens, cut so that no document is longer: each piece is a document."""
         starts = [at for begin, end in self._spans() for at in (range(begin, end, length) if end > begin else [begin])]
         return replace(self, document_starts=np.array([*starts, len(self.tokens)], dtype=np.int64))
 
@@ -87,7 +87,7 @@ class TokenisedSplit:
         )
 
     def _stretches(self, spans: Iterable[tuple[int, int]]) -> TokenisedSplit:
-        """Each from its first token on, so many of them, as a document of its own."""
+        """Stretches of tokens, each given by its first token and length, as documents."""
         begins, lengths = np.array(list(spans), dtype=np.int64).reshape(-1, 2).T
         kept = np.concatenate([np.arange(at, at + n) for at, n in zip(begins, lengths, strict=True)])
         return TokenisedSplit(

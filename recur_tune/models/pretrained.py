@@ -18,7 +18,7 @@ from transformers.utils import logging as transformers_logging
 from recur_tune.common.errors import UserError
 from recur_tune.common.hub import gguf_file, hub_message, use_cache_where_offline
 from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
-from recur_tune.common.shape import ENCODERS, FAMILIES, family_of
+from recur_tune.common.shape import FAMILIES, family_of
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models.bodies import BODIES
 from recur_tune.models.decoder import WindowedDecoder
@@ -93,7 +93,7 @@ def load_base(
     config = base_config(base, vocabulary)
     if base in PRESETS and not Path(base).is_dir():
         return fresh_model(recurrent_config(config, spec, dropout))
-    if family_of(config.to_dict()) in ENCODERS:
+    if FAMILIES[family_of(config.to_dict())].is_encoder:
         return _encoder(base, spec, dropout)
     weights = _weights(base)
     # The file's own configuration: a known shape has no rotary settings.
@@ -230,7 +230,7 @@ def _read_config(base: str) -> PretrainedConfig:
         )
     is_ours = settings["model_type"] != family
     config = (BODIES[family].config_class if is_ours else CONFIG_MAPPING[family]).from_dict(settings)
-    if family in ENCODERS and config.pad_token_id is None:
+    if FAMILIES[family].is_encoder and config.pad_token_id is None:
         raise UserError(f"base: {base} does not say which token is padding (pad_token_id in its config.json); add it.")
     rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rotary not in _ROTARY:

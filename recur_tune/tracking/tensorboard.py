@@ -18,7 +18,7 @@ from tensorboardX.record_writer import RecordWriter
 from tensorboardX.summary import hparams, scalar
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.files import whole_folder, writing
+from recur_tune.common.files import write_bytes, writing
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front, search_hypervolume
 from recur_tune.search.record.state import ENDED, Event, SearchState, TrialRecord
@@ -116,8 +116,7 @@ def _write(folder: Path, records: Iterable[Record]) -> Path:
             with path.open("ab") as file:
                 file.write(content.removeprefix(before))
             return path
-    with whole_folder(folder) as partial:
-        (partial / EVENT_FILE).write_bytes(content)
+    write_bytes(path, content)
     return path
 
 

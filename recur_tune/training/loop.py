@@ -76,7 +76,7 @@ class Trainer:
         shard: bool = False,
     ) -> None:
         self.workers, self.rank = worker_count(), worker_rank()
-        check_share(config.batch, self.workers)
+        check_share(config.batch, (self.workers,))
         self.config, self.device, self.validation = config, device, validation
         self.model = model.to(device).train()
         self.optimizer = make_optimizer(

@@ -23,12 +23,11 @@ from recur_tune.common.parsing import parse, read_yaml, write_yaml
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.estimate import estimate
 from recur_tune.models.pretrained import left_behind, save_model
+from recur_tune.training import REPORTS, RESULT, RESUME, TRIAL
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
 from recur_tune.training.interrupt import stop_requests
 from recur_tune.training.loop import Report
 from recur_tune.training.setup import set_up
-
-TRIAL, REPORTS, RESULT, RESUME = "trial.yaml", "reports.jsonl", "result.json", "resume"
 
 # Fields that may change when a run is resumed: its length, and when it is validated.
 _MAY_CHANGE = {"tokens", "patience", "validate_every", "validation_tokens"}

@@ -213,7 +213,7 @@ def test_a_search_is_removed_with_its_runs_when_that_is_meant(
 
 @pytest.mark.parametrize("command", [["remove", "books", "--yes"], ["rename", "books", "tales"], ["confirm", "books"]])
 def test_what_runs_is_left_alone(books: SearchDirectory, command: list[str]) -> None:
-    with books.lock():
+    with books.hold_lease():
         refused(run(*command), "books is running")
     assert len(books.state().trials) == 7
 

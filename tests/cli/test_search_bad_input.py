@@ -276,7 +276,7 @@ def test_a_search_cannot_go_on_as_another(books: SearchDirectory, flags: list[ob
 
 
 def test_a_search_that_runs_is_not_changed_or_run_twice(books: SearchDirectory) -> None:
-    with books.lock():
+    with books.hold_lease():
         before = snapshot(books)
         refused(run("resume", "books", "--trials", 9), "books is running already", "recur-tune stop books")
         refused(run("track", "books"), "books is running")
@@ -292,7 +292,7 @@ def test_a_search_that_another_begins_to_run_meanwhile_is_not_changed(
         before: list[dict[str, str]] = []
 
         def begun_by_another(*_: object) -> None:
-            other.enter_context(books.lock())
+            other.enter_context(books.hold_lease())
             before.append(snapshot(books))
 
         monkeypatch.setattr(recur_tune.cli.search, "_check_runnable", begun_by_another)
@@ -302,7 +302,7 @@ def test_a_search_that_another_begins_to_run_meanwhile_is_not_changed(
 
 def test_a_search_from_python_does_not_change_one_that_runs(books: SearchDirectory) -> None:
     fields = yaml.safe_load((books.path / SPEC).read_text())
-    with books.lock():
+    with books.hold_lease():
         before = snapshot(books)
         with pytest.raises(UserError, match="books is running already"):
             recur_tune.search(fields, name="books", settings={"budget.trials": 30})

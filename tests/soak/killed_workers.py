@@ -37,6 +37,7 @@ from tests.search.run.train_page import train_runs, workers_of_latest_start
 from tests.waiting import until
 
 _KILLS_OF_A_TRIAL = 2
+_SPARE_TRIALS = 3  # some are paused at a rung before the second kill
 _SECONDS_OF_A_TRIAL = 4.0  # a kill comes within so many seconds of the workers' start
 
 
@@ -111,7 +112,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1, help="which rank, and when")
     arguments = parser.parse_args()
-    trials = -(-arguments.kills // _KILLS_OF_A_TRIAL)
+    trials = -(-arguments.kills // _KILLS_OF_A_TRIAL) + _SPARE_TRIALS
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as variables:
         folder = Path(place)
         forked.start_from(own_server(), variables)
@@ -120,7 +121,7 @@ def main() -> int:
         variables.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 2}')
         make_world(folder)
         changes: dict[str, Any] = {
-            **ALIKE, "budget__trials": trials, "budget__tokens": 24_000, "budget__rungs": 5, "resources__workers": 2,
+            **ALIKE, "budget__trials": trials, "budget__tokens": 12_000, "budget__rungs": 5, "resources__workers": 2,
             "space__recurrence": "none",
         }  # fmt: skip
         spec = small_spec(folder, **changes)

@@ -19,9 +19,9 @@ from recur_tune.data.tokenizers import fingerprint
 from recur_tune.data.tokens import prepare
 from recur_tune.models.pretrained import check_model, load_decoder
 from recur_tune.tasks.language_modelling.evaluation import Evaluation, evaluate
+from recur_tune.training import RESULT
 from recur_tune.training.evaluation_settings import trial_of
 from recur_tune.training.loop import Report, Trainer
-from recur_tune.training.run_folder import RESULT
 
 _WITHOUT_END = 10**15  # tokens: no validation is due, and the budget never ends
 

@@ -144,7 +144,7 @@ class SearchDirectory:
 
     def change_spec(self, spec: SearchSpec) -> None:
         """Change the spec for the next resume; refused while the search runs."""
-        with self.lock():
+        with self.hold_lease():
             self.write_spec(spec)
 
     def write_spec(self, spec: SearchSpec) -> None:
@@ -155,14 +155,14 @@ class SearchDirectory:
     def rename(self, name: str) -> SearchDirectory:
         """Rename the search; a name that is taken is refused."""
         path = self.check_free(self.path.parent, name)
-        with self.lock(), writing(path):
+        with self.hold_lease(), writing(path):
             self.path.rename(path)
         return SearchDirectory(path)
 
     def remove(self) -> None:
         """Delete the search; it is hidden first, so that no partly deleted search is ever seen."""
         hidden = self.path.with_name(f".removed-{self.path.name}-{uuid.uuid4().hex[:8]}")
-        with self.lock(), writing(self.path):
+        with self.hold_lease(), writing(self.path):
             self.path.rename(hidden)
         shutil.rmtree(hidden, ignore_errors=True)
 
@@ -205,7 +205,7 @@ class SearchDirectory:
         return SearchLog(self, self.state())
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def hold_lease(self) -> Iterator[None]:
         """Hold the lease of the search; refused where another process runs it."""
         try:
             with lease.held(self.path / LEASE):

@@ -14,7 +14,7 @@ from recur_tune.search.record.state import SearchState, TrialRecord
 
 def front(trials: Iterable[TrialRecord], objectives: Sequence[str]) -> list[TrialRecord]:
     """The non-dominated complete trials, best quality first; of equal trials all are on it."""
-    complete = [t for t in trials if t.state == "complete" and _finite(t, objectives)]
+    complete = [t for t in trials if t.state == "complete" and has_values(t, objectives)]
     if not complete:
         return []
     values = np.array([t.values(objectives) for t in complete], dtype=float)
@@ -68,7 +68,8 @@ def reference_point(reference: Mapping[str, float], objectives: Sequence[str]) -
     return [reference[objective] for objective in objectives]
 
 
-def _finite(trial: TrialRecord, objectives: Sequence[str]) -> bool:
+def has_values(trial: TrialRecord, objectives: Sequence[str]) -> bool:
+    """Whether a trial has a finite number for every objective."""
     values = trial.values(objectives)
     return values is not None and bool(np.isfinite(values).all())
 

@@ -79,7 +79,7 @@ def run_search(
         change: The spec to resume with; it is saved once this process holds the lease.
     """
     listener = listener or ProgressListener()
-    with _pausing_for_storage(), directory.lock():
+    with _pausing_for_storage(), directory.hold_lease():
         if change is not None:
             directory.write_spec(change)
         spec, log = directory.spec, directory.open_log()

@@ -10,6 +10,7 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.loading import load
 from recur_tune.common.units import format_size
 from recur_tune.config.base_shape import base_settings, base_shape, is_preset
+from recur_tune.config.batch_share import check_share
 from recur_tune.config.resources import Resources
 from recur_tune.config.trial import TrialConfig
 from recur_tune.data.corpora.document import Extent, Split
@@ -53,7 +54,7 @@ class Prices:
     def _price(self, config: TrialConfig) -> tuple[int, dict[str, float]]:
         from recur_tune.cost.estimate import estimate
 
-        counts = check_share(config.batch, self.counts, "batch")
+        counts = check_share(config.batch, self.counts)
         base = _settings_of(config.base, config.tokenizer)
         for count in counts:
             found = estimate(config, base, count, self.shard and count > 1)
@@ -84,17 +85,7 @@ def check_shapes(spec: SearchSpec) -> None:
     check_rungs(spec)
     for config in spec.corners:
         config.check_base(_shape_of(config.base, config.tokenizer))
-        check_share(config.batch, spec.resources.worker_counts, "space: batch")
-
-
-def check_share(batch: int, counts: tuple[int, ...], field: str) -> list[int]:
-    """The numbers of workers that share a batch evenly; refuses one that none of them can."""
-    if even := [count for count in counts if batch % count == 0]:
-        return even
-    allowed = " or ".join(map(str, counts))
-    if batch < counts[0]:
-        raise UserError(f"{field} {batch} has fewer chains than {allowed} workers; choose a multiple of {counts[0]}.")
-    raise UserError(f"{field} {batch} cannot be shared evenly by {allowed} workers; choose a multiple of {counts[0]}.")
+        check_share(config.batch, spec.resources.worker_counts, "space.batch")
 
 
 def corpus_extents(spec: SearchSpec) -> dict[Split, Extent]:

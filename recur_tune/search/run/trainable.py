@@ -30,9 +30,9 @@ from recur_tune.search.record.directory import COMPILED, LEAVING, MODEL, STOP
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.state import CROWDED, STORAGE
 from recur_tune.search.run.messages import Message, ending
+from recur_tune.training import RESUME
 from recur_tune.training.checkpoint import DamagedCheckpoint, load_checkpoint, save_checkpoint
 from recur_tune.training.loop import Diverged, Report, Trainer
-from recur_tune.training.run_folder import RESUME
 from recur_tune.training.setup import set_up
 
 _SECONDS_BETWEEN_REPORTS = 5.0  # validations are always reported

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from recur_tune.search.record.tracking_place import without_password
@@ -36,14 +36,19 @@ def quiet_client(uri: str) -> MlflowClient:
 
 def children(client: MlflowClient, experiment: str, parent: str) -> dict[int, Run]:
     """The trials' runs on the server, by the trials' numbers."""
-    runs: dict[int, Run] = {}
+    condition = f"tags.mlflow.parentRunId = '{parent}'"
+    runs = all_pages(lambda token: client.search_runs([experiment], condition, page_token=token))
+    return {int(run.data.tags["recur_tune.trial"]): run for run in runs}
+
+
+def all_pages(search: Callable[[str | None], Any]) -> Iterator[Any]:
+    """Everything that a search of MLflow's finds; it is called with the token of each page."""
     token = None
     while True:
-        page = client.search_runs([experiment], f"tags.mlflow.parentRunId = '{parent}'", page_token=token)
-        runs |= {int(run.data.tags["recur_tune.trial"]): run for run in page}
-        if not page.token:
-            return runs
-        token = page.token
+        page = search(token)
+        yield from page
+        if not (token := page.token):
+            return
 
 
 def is_active(client: MlflowClient, run: str) -> bool:

@@ -45,7 +45,7 @@ METRICS: dict[str, Metric] = {
         Metric("tokens", "tokens that all trials together have trained on"),
         Metric("hypervolume", "share of the box below the reference that the front dominates, 0 to 1"),
         Metric("front_trials", "trials on the front"),
-        Metric("rung_decisions", "trials that a rung pruned, paused or let go on", ("rung", "decision")),
+        Metric("rung_decisions", "trials that were pruned, paused or continued at a rung", ("rung", "decision")),
         Metric("failures", "trials that failed or did not fit, by cause", ("cause",)),
         Metric("quality", "what the trial's latest validation said, in the objective's unit", ("trial", "objective")),
         Metric("training_loss", "nats per token in the trial's latest step", ("trial",)),

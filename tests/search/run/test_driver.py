@@ -316,7 +316,7 @@ def test_two_workers_train_a_trial_and_survive_the_loss_of_either(
 
 def train_with(directory: SearchDirectory, train: Callable[[dict[str, Any]], None], allotment: TrialResources) -> None:
     """A search whose trials are trained by a function of the test."""
-    with directory.lock():
+    with directory.hold_lease():
         log = directory.open_log()
         searcher = OptunaSearcher(directory.spec, log, Prices(), room=lambda: allotment.at_once + 1)
         with exporting(directory, directory.spec) as exporter:

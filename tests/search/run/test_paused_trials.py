@@ -15,7 +15,7 @@ from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.requests import end_by_hand
 from recur_tune.search.record.state import TrialRecord
 from recur_tune.search.record.warm_start import warm_start_from
-from recur_tune.training.run_folder import RESUME
+from recur_tune.training import RESUME
 from tests.search.run.driving import Driver, RayTrial, changed
 
 SEARCH = {

@@ -73,8 +73,12 @@ def test_a_limit_of_memory_is_kept_by_more_workers_or_else_by_the_searcher() -> 
     [
         (31, {"workers": [1, 2, 4]}, "peak_memory: each of 4 workers would need 32 GiB, and has 31 GiB."),
         (100, {}, "peak_memory: a worker would need 128 GiB, and has 100 GiB."),
-        (100, {"workers": [3, 5]}, "batch 8 cannot be shared evenly by 3 or 5 workers; choose a multiple of 3."),
-        (100, {"workers": 16}, "batch 8 has fewer chains than 16 workers; choose a multiple of 16."),
+        (
+            100,
+            {"workers": [3, 5]},
+            "batch: 8 chains cannot be shared evenly by 3 or 5 workers; choose a multiple of 3.",
+        ),
+        (100, {"workers": 16}, "batch: 8 chains are fewer than 16 workers; choose a multiple of 16."),
     ],
 )
 def test_a_trial_that_fits_nowhere_says_why(memory: float, fields: dict[str, Any], words: str) -> None:
