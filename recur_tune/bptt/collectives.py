@@ -43,6 +43,11 @@ def worker_rank() -> int:
     return dist.get_rank() if is_grouped() else 0
 
 
+def all_reduce(buffer: torch.Tensor) -> None:
+    """Sum the workers' buffers; each has the whole sum."""
+    collective(dist.all_reduce, buffer)
+
+
 def reduce_scatter(own: torch.Tensor, buffer: torch.Tensor) -> None:
     """Sum the workers' buffers; each keeps its own part of the sum. `own` may be a view of that part."""
     call = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # its name before torch 2.13

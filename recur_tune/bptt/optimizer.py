@@ -11,6 +11,7 @@ from torch import nn
 
 from recur_tune.bptt.collectives import (
     all_gather,
+    all_reduce,
     collective,
     is_grouped,
     reduce_scatter,
@@ -66,7 +67,7 @@ class AdamW(torch.optim.AdamW):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Sum loss and gradients over workers, divide them, and clip the gradients' norm; gives loss and norm."""
         if is_grouped():
-            collective(dist.all_reduce, found.buffer)
+            all_reduce(found.buffer)
         found.buffer.div_(divisor)
         for parameter, gradient in zip(trained, found.gradients, strict=True):
             parameter.grad = gradient
@@ -151,7 +152,7 @@ class ShardedAdamW(AdamW):
             loss = own[-1].clone()
             own[-1] = 0
         sums = torch.stack([loss, own.square().sum()])
-        collective(dist.all_reduce, sums)
+        all_reduce(sums)
         loss, norm = sums[0], sums[1].sqrt()
         own.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))  # as torch's clip_grad_norm_
         for piece in self.pieces:
