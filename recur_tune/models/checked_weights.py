@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.shape import ENCODERS, family_of
+from recur_tune.common.shape import FAMILIES, family_of
 
 _NAMED = 3  # tensors of a sentence; the others are counted
 _SLIDING = ("mistral", "qwen2", "qwen3")  # families whose windows stay within a sliding window
@@ -23,9 +23,9 @@ def check_kind(base: str, settings: Mapping[str, Any]) -> None:
             "config.json), and quantised weights cannot be trained; give the model before quantisation, or a GGUF file."
         )
     family = family_of(settings)
-    if family not in ENCODERS and settings.get("is_causal") is False:
+    if not FAMILIES[family].is_encoder and settings.get("is_causal") is False:
         raise UserError(f"base: {base} attends to later tokens (is_causal: false), and {family} is read causally here.")
-    if family in ENCODERS and settings.get("is_decoder"):
+    if FAMILIES[family].is_encoder and settings.get("is_decoder"):
         raise UserError(f"base: {base} is a decoder (is_decoder: true), and {family} is read in both directions here.")
     known = {"full_attention", *(("sliding_attention",) if family in _SLIDING else ())}
     if others := sorted(set(settings.get("layer_types") or ()) - known):
