@@ -7,6 +7,7 @@ placement group  Ray Train makes one for its workers. A trial has one already, i
                  for every worker (`placement_groups.py`): otherwise Ray Tune would start trials for whose workers there
                  is no room. So workers go there, behind the bundle of the trial's own actor.
                  `TrialTrainer` leaves out the actor that removes Ray Train's own group after a crash.
+autoscaler       It is asked for that group by Ray Tune. Ray Train would ask once more, by an actor of its own.
 polling          Every half second, not every two: a killed worker is noticed that much earlier.
 preemption       Ray Train's watcher is off. A node that will leave is known from SLURM (`search.record.directory`).
 process group    Its end is awaited for five seconds, not thirty: with a lost worker it may never come.
@@ -19,13 +20,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ray.train import ControllerError
+from ray.train import ControllerError, Result
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 from ray.train.v2._internal.execution.callback import ControllerCallback, RayTrainCallback
 from ray.train.v2._internal.execution.context import TrainRunContext
 from ray.train.v2._internal.execution.controller.controller import TrainController
+from ray.train.v2._internal.execution.scaling_policy import FixedScalingPolicy
 from ray.train.v2._internal.execution.worker_group.placement_group_handle import DefaultPlacementGroupHandle
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 from ray.util.placement_group import PlacementGroup
@@ -60,6 +62,17 @@ class TrialTrainer(TorchTrainer):
         callbacks = super()._create_default_callbacks()
         kept = [one for one in callbacks if not isinstance(one, PlacementGroupCleanerCallback)]
         return [*kept, _TrialPlacementGroup(self.group)]
+
+    def _initialize_and_run_controller(self, **options: Any) -> Result:
+        return super()._initialize_and_run_controller(**options | {"scaling_policy": _AsReserved(self.scaling_config)})
+
+
+class _AsReserved(FixedScalingPolicy):
+    def after_controller_start(self, train_run_context: TrainRunContext) -> None:
+        """Ask the autoscaler for nothing."""
+
+    def _maybe_send_resource_request(self) -> None:
+        """Nor later."""
 
 
 class _TrialPlacementGroup(ControllerCallback):

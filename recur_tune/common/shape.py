@@ -96,7 +96,8 @@ def _gpt2(settings: Mapping[str, Any]) -> Shape:
     return Shape(
         family="gpt2", hidden=k, layers=settings["n_layer"], heads=heads, key_value_heads=heads, head_size=k // heads,
         inner=inner, vocabulary=settings.get("vocab_size", 50257), context=settings.get("n_positions", 1024),
-        tied=True, biases=3 * k + k + inner + k, norms=4 * k, final_norm=2 * k, gated=False, learned_positions=True,
+        tied=settings.get("tie_word_embeddings", True), biases=3 * k + k + inner + k, norms=4 * k, final_norm=2 * k,
+        gated=False, learned_positions=True,
     )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Encoding, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -86,9 +86,23 @@ def encode(
         # of a group at once, because the backend has a core work on each.
         encodings = tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
         for document, text, encoding in zip(group, texts, encodings, strict=True):
-            end_character = np.maximum.accumulate(np.array([end for _, end in encoding.offsets], dtype=np.int64))
-            end_character[-1:] = len(text)
-            yield document, np.array(encoding.ids, dtype=np.int64), _byte_offsets(text)[end_character]
+            yield document, np.array(encoding.ids, dtype=np.int64), _ends(tokenizer, text, encoding)
+
+
+def _ends(tokenizer: PreTrainedTokenizerBase, text: str, encoding: Encoding) -> np.ndarray:
+    """The offset in UTF-8 where each token ends."""
+    offsets = _byte_offsets(text)
+    if isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel):
+        ends = np.cumsum([len(token) for token in encoding.tokens], dtype=np.int64)  # a letter stands for a byte
+        if len(ends) and ends[-1] == offsets[-1]:
+            return ends
+    end_character = np.maximum.accumulate(np.array([end for _, end in encoding.offsets], dtype=np.int64))
+    end_character[-1:] = len(text)
+    # Tokens that end in one character share its bytes.
+    _, run, tokens = np.unique(end_character, return_inverse=True, return_counts=True)
+    number = np.arange(len(run)) - np.searchsorted(run, run) + 1
+    last_bytes = offsets[end_character] - offsets[np.maximum(end_character - 1, 0)]
+    return offsets[end_character] - last_bytes + last_bytes * number // tokens[run]
 
 
 def _groups(documents: Iterable[Document]) -> Iterator[list[Document]]:

@@ -121,7 +121,7 @@ def snapshot(directory: SearchDirectory) -> dict[str, str]:
         (["resources.gpus=1.5"], ["gpus 1.5"]),
         (["resources.cpus=99"], ["resources", "99 CPUs", "this machine"]),
         (["resources.workers=99"], ["resources", "99 workers", "this machine"]),
-        (["resources.cpus=0.5", "resources.workers=2"], ["batch 3", "2 workers"]),
+        (["resources.cpus=0.5", "resources.workers=2"], ["space.batch: 3 chains", "2 workers"]),
         # what the base is not
         (["space.window=[16, 200]"], ["window: 200", "128 positions of tiny"]),
         (["space.l_ins=[1, 9]"], ["l_ins: 9", "1 to 3"]),

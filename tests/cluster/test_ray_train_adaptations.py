@@ -11,6 +11,7 @@ from ray.train.v2._internal import constants as of_version_2
 from ray.train.v2._internal.exceptions import WorkerGroupStartupTimeoutError
 from ray.train.v2._internal.execution.callback import ControllerCallback
 from ray.train.v2._internal.execution.controller.controller import TrainController
+from ray.train.v2._internal.execution.scaling_policy import ScalingPolicy
 from ray.train.v2._internal.execution.worker_group.placement_group_handle import DefaultPlacementGroupHandle
 from ray.train.v2._internal.execution.worker_group.worker_group import WorkerGroup
 
@@ -37,5 +38,7 @@ def test_a_worker_group_makes_its_placement_group_and_its_workers_where_ours_doe
 
 def test_a_trainers_callbacks_are_made_where_one_is_left_out() -> None:
     assert callable(TorchTrainer._create_default_callbacks)
+    assert "controller_init_kwargs" in inspect.signature(TorchTrainer._initialize_and_run_controller).parameters
+    assert {"after_controller_start", "_maybe_send_resource_request"} <= vars(ScalingPolicy).keys()
     error = ControllerError(WorkerGroupStartupTimeoutError(num_workers=2))
     assert adaptations.found_no_place(error) and not adaptations.found_no_place(ControllerError(ValueError()))

@@ -48,6 +48,11 @@ def test_parameters_are_those_of_the_model_that_would_be_built(name):
     assert shape.parameters == sum(p.numel() for p in {*model.transformer.parameters(), *model.lm_head.parameters()})
 
 
+def test_a_head_of_its_own_counts_too():
+    model = small_model(tie_word_embeddings=False)
+    assert shape_of(model.config.to_dict()).parameters == sum(p.numel() for p in model.parameters())
+
+
 def operations(run: Callable[[], object]) -> int:
     """What torch counts of a real run; it knows no fused kernel of the CPU."""
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:

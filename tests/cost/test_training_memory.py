@@ -124,6 +124,17 @@ def test_auto_keeps_as_many_windows_as_fit(monkeypatch):
         assert resolve_plan(config, small_config()) == Plan(min(budget // 100, 8))
 
 
+def test_a_recurrences_buffers_are_part_of_the_prediction():
+    rows = {"recurrence": "cache", "cache_rows": 4}
+    placed, apart = (config_of(**rows, cache_join=join) for join in ("softmax", "gate"))
+    softmax, gate = (plan_memory(config, small_config(**SHAPE), Plan(1), LANES) for config in (placed, apart))
+    assert softmax == pytest.approx(tracked(placed, Plan(1)), rel=0.02)
+    wider = plan_memory(placed, small_config(**SHAPE, n_positions=1032), Plan(1), LANES)
+    positions, places = 1000 * 24 * 4, 1000 * 2 * SHAPE["n_layer"] * 24 * 4
+    assert wider - softmax == 4 * positions + places, "weights, gradients, two moments, and what places add"
+    assert gate < wider
+
+
 def test_views_are_free():
     with MemoryTracker() as tracker:
         whole = torch.zeros(10, 10)

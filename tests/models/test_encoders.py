@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from pydantic import BaseModel
+from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModel, AutoModelForQuestionAnswering
 from transformers.dynamic_module_utils import get_imports
 
 from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.plan import Plan
+from recur_tune.common.errors import UserError
 from recur_tune.common.windowing import ENDS, NOT_SCORED, STARTS
 from recur_tune.data.batches import WindowBatch
 from recur_tune.models.encoder import WindowedEncoder
@@ -229,3 +231,17 @@ def test_a_run_as_base_keeps_its_heads_and_the_same_recurrence(before: str, afte
     assert model.config.recurrence == settings_of(SPECS[after])
     assert model.body.blocks[0].attention_dropout == 0.25
     model.read(some_tokens(1, 12))
+
+
+def test_an_encoder_that_lost_a_weight_is_refused_and_only_a_bases_heads_may_be_new(tmp_path: Path) -> None:
+    save_model(small_encoder("bert"), word_tokenizer(FACTS_WORDS), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["answer_kind.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert load_base(str(tmp_path), None).get_parameter("answer_kind.weight").std() > 0
+    with pytest.raises(UserError, match=rf"base: {tmp_path} lacks answer_kind\.weight"):
+        load_model(tmp_path)
+    del weights["bert.embeddings.LayerNorm.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=rf"base: {tmp_path} lacks bert\.embeddings\.LayerNorm\.weight"):
+        load_base(str(tmp_path), SPECS["all layers"])

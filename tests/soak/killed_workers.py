@@ -2,13 +2,15 @@
 
     python -m tests.soak.killed_workers [--kills 20] [--seed 1]
 
-A trial is killed twice. Then each has to be complete, and as good as the same trial without Ray and without a fault;
-Ray Tune must have started it once, so that Ray Train alone has handled what happened. The exit code is 1 otherwise.
+A trial is killed twice. Then each has to be complete, or pruned at a rung, and every validation is that of the same
+trial without Ray and without a fault. Ray Tune must have started it once, and once more where it was resumed after a
+rung: then Ray Train alone has handled what happened. The exit code is 1 otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import signal
@@ -35,6 +37,7 @@ from tests.search.run.train_page import train_runs, workers_of_latest_start
 from tests.waiting import until
 
 _KILLS_OF_A_TRIAL = 2
+_SPARE_TRIALS = 3  # some are paused at a rung before the second kill
 _SECONDS_OF_A_TRIAL = 4.0  # a kill comes within so many seconds of the workers' start
 
 
@@ -88,14 +91,19 @@ class Killer(threading.Thread):
         return events_of(self.directory, "report")
 
 
-def loss_without_ray(directory: SearchDirectory, number: int, folder: Path) -> float:
-    """The last loss of the same trial, trained in this process."""
+def losses(events: list[dict[str, Any]]) -> dict[int, float]:
+    """The validations' losses by tokens."""
+    return {event["tokens"]: event["validation"]["loss"] for event in events if event.get("validation")}
+
+
+def losses_without_ray(directory: SearchDirectory, number: int, folder: Path) -> dict[int, float]:
+    """Those of the same trial, trained in this process."""
     own = folder / "alone" / "trials" / str(number)
     own.mkdir(parents=True)
     said: list[dict[str, Any]] = []
     config = directory.spec.trial_config(directory.state().trials[number].params)
     run_trial({"folder": str(own), "trial": config.plain_values()}, said.append)
-    return float(said[-1]["validation"]["loss"])
+    return losses(said)
 
 
 def main() -> int:
@@ -104,7 +112,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1, help="which rank, and when")
     arguments = parser.parse_args()
-    trials = -(-arguments.kills // _KILLS_OF_A_TRIAL)
+    trials = -(-arguments.kills // _KILLS_OF_A_TRIAL) + _SPARE_TRIALS
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as variables:
         folder = Path(place)
         forked.start_from(own_server(), variables)
@@ -113,7 +121,7 @@ def main() -> int:
         variables.setenv("RAY_OVERRIDE_RESOURCES", '{"CPU": 2}')
         make_world(folder)
         changes: dict[str, Any] = {
-            **ALIKE, "budget__trials": trials, "budget__tokens": 48_000, "budget__rungs": 5, "resources__workers": 2,
+            **ALIKE, "budget__trials": trials, "budget__tokens": 12_000, "budget__rungs": 5, "resources__workers": 2,
             "space__recurrence": "none",
         }  # fmt: skip
         spec = small_spec(folder, **changes)
@@ -124,18 +132,18 @@ def main() -> int:
             killer.start()
             state = run_search(directory, OUTPUTS)
             runs = len(train_runs("killed"))
-        starts = [event["trial"] for event in events_of(directory, "running")]
-        print(
-            "| trial | state | started by Ray Tune | kills (rank, s until it went on) | loss beside that without Ray |"
-        )
+        starts, resumed = ([one["trial"] for one in events_of(directory, kind)] for kind in ("running", "thaw"))
+        print("| trial | state | starts by Ray Tune | kills (rank, s until it went on) | losses without Ray, apart |")
         print("|---|---|---|---|---|")
         well = len(killer.done) == arguments.kills and runs == 1
         for trial in state.trials.values():
             kills = ", ".join(f"{kill.rank} {kill.seconds:.1f}" for kill in killer.done if kill.trial == trial.number)
-            alone = loss_without_ray(directory, trial.number, folder)
-            apart = abs(trial.validations[-1].metrics["loss"] - alone) / alone if trial.validations else float("nan")
-            well &= trial.state == "complete" and starts.count(trial.number) == 1 and apart < 1e-4
-            print(f"| {trial.name} | {trial.state} | {starts.count(trial.number)} | {kills} | {apart:.1e} |")
+            told = losses([event for event in events_of(directory, "report") if event["trial"] == trial.number])
+            alone = losses_without_ray(directory, trial.number, folder)
+            apart = max((abs(loss / alone[tokens] - 1) for tokens, loss in told.items()), default=math.nan)
+            begun = starts.count(trial.number)
+            well &= trial.state in ("complete", "pruned") and begun == 1 + resumed.count(trial.number) and apart < 1e-4
+            print(f"| {trial.name} | {trial.state} | {begun} | {kills} | {apart:.1e} |", flush=True)
         assert_settled(directory)
         print(f"\n{len(killer.done)} kills, {runs} run of Ray Train; {'all is well' if well else 'BROKEN'}")
     return 0 if well else 1

@@ -33,7 +33,7 @@ def key_difference(key_BGND: torch.Tensor, hidden_B: torch.Tensor) -> torch.Tens
 
 
 def attention_received(q_BHTD: torch.Tensor, key_BGND: torch.Tensor, hidden_B: torch.Tensor) -> torch.Tensor:
-    """Attention to each row, and to each position so far, summed over queries, [B, H, N].
+    """Attention to each row and to each position so far: a sum over queries, a mean over a group's heads, [B, G, N].
 
     Args:
         q_BHTD: The last queries so far.
@@ -46,31 +46,42 @@ def attention_received(q_BHTD: torch.Tensor, key_BGND: torch.Tensor, hidden_B: t
     number_N = torch.arange(keys, device=q_BHTD.device)
     causal_TN = number_N <= number_N[keys - queries :, None]
     seen_BTN = causal_TN & (number_N >= hidden_B[:, None])[:, None]
-    return logit_BHTN.masked_fill(~seen_BTN[:, None], -torch.inf).softmax(-1).sum(2)
+    weight_BHTN = logit_BHTN.masked_fill(~seen_BTN[:, None], -torch.inf).softmax(-1)
+    return weight_BHTN.sum(2).unflatten(1, (groups, -1)).mean(2)
 
 
-def by_attention(received_BGN: torch.Tensor) -> torch.Tensor:
-    """Score of candidates, [B, G, N], from the mean attention to each."""
-    return received_BGN.clamp(min=_LEAST).log()
+def last_attention(received_BGN: torch.Tensor) -> torch.Tensor:
+    """Score of candidates, [B, G, N], from the attention of one query: the same for all heads."""
+    return _score(received_BGN.mean(1, keepdim=True)).expand_as(received_BGN)
 
 
-def chosen(score_BGN: torch.Tensor, filled_B: torch.Tensor, rows: int, sinks: int) -> torch.Tensor:
-    """The candidates that stay, in the text's order, [B, G, M].
+def mean_attention(received_BGN: torch.Tensor, rows: int) -> torch.Tensor:
+    """Score of candidates, [B, G, N], from the attention of all the window's queries. All see the first `rows`."""
+    queries = received_BGN.shape[-1] - rows
+    own_N = torch.arange(-rows, queries, device=received_BGN.device).clamp(min=0)
+    return _score(received_BGN / (queries - own_N))
 
-    The first `rows` candidates are the cache's, the last `filled_B` of which are filled.
+
+def _score(attention_BGN: torch.Tensor) -> torch.Tensor:
+    return attention_BGN.clamp(min=_LEAST).log()
+
+
+def best(
+    candidate_BNC: torch.Tensor, score_BGN: torch.Tensor, filled_B: torch.Tensor, rows: int, sinks: int
+) -> torch.Tensor:
+    """The candidates that stay, in the text's order, [B, M, C]: every key-value head's own.
+
+    The first `rows` candidates are the cache's, the last `filled_B` of which are filled. Of scores for further
+    positions nothing is used.
     """
-    recent, slot_N = min(rows // 2, rows - sinks), torch.arange(score_BGN.shape[-1], device=filled_B.device)
+    candidates, heads = candidate_BNC.shape[1], score_BGN.shape[1]
+    recent, slot_N = min(rows // 2, rows - sinks), torch.arange(candidates, device=filled_B.device)
     number_BN = slot_N - (rows - filled_B.long())[:, None]  # in the text's order; below 0 where a row is unfilled
-    stays_BN = (number_BN < sinks) | (slot_N >= len(slot_N) - recent)
-    score_BGN = score_BGN + _OLDER * number_BN[:, None]
+    stays_BN = (number_BN < sinks) | (slot_N >= candidates - recent)
+    score_BGN = score_BGN[..., :candidates] + _OLDER * number_BN[:, None]
     score_BGN = score_BGN.masked_fill(stays_BN[:, None], torch.inf)
     score_BGN = score_BGN.masked_fill((number_BN < 0)[:, None], -torch.inf)
-    return score_BGN.topk(rows, sorted=False).indices.sort().values
-
-
-def taken(candidate_BNC: torch.Tensor, chosen_BGM: torch.Tensor) -> torch.Tensor:
-    """The chosen candidates, [B, M, C]: every key-value head's own."""
-    heads = chosen_BGM.shape[1]
+    chosen_BGM = score_BGN.topk(rows, sorted=False).indices.sort().values
     candidate_BNxGD = candidate_BNC.unflatten(-1, (2, heads, -1))
     index_BMxGD = chosen_BGM.transpose(1, 2)[:, :, None, :, None].expand(-1, -1, 2, -1, candidate_BNxGD.shape[-1])
     return candidate_BNxGD.gather(1, index_BMxGD).flatten(2)

@@ -16,7 +16,7 @@ Apart from the window, with a gate, neither rows nor queries have rotary positio
 content alone, so there may be more rows than the body has positions.
 
 Shape suffixes: B batch rows, T positions, S sites (layers that keep rows), M rows, K hidden size, H query heads,
-G key-value heads, D head size, R queries of a group, C columns, P places.
+G key-value heads, D head size, R queries of a group, C columns, P places, N rows and the window's positions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch import nn
 from recur_tune.common.shape import Shape
 from recur_tune.ops.matmul import product_dtype
 from recur_tune.ops.reference import in_places
-from recur_tune.recurrences.cache.keep import attention_received, by_attention, chosen, key_difference, taken
+from recur_tune.recurrences.cache.keep import attention_received, best, key_difference, last_attention, mean_attention
 from recur_tune.recurrences.seam import (
     CLOSED_GATE,
     CalibrationPass,
@@ -110,17 +110,19 @@ class Cached(Recurrence):
 class CachedWindowPass(WindowPass):
     """A window with cached rows of those before; it collects rows of its own."""
 
+    whole_heads = True
+
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
         self._cached, self._rows_BSMC, self._filled_B = cached, rows_BSMC, filled_B
         self.seen_B = None if filled_B is None else filled_B.long()
-        # Keys and values by parts of the window: views, which are copied when the window is closed.
-        self._new: dict[int, list[tuple[torch.Tensor, ...]]] = {layer: [] for layer in cached.sites}
-        self._queries: dict[int, torch.Tensor] = {}  # of the last part, where attention decides which rows stay
-        self._received: dict[int, torch.Tensor] = {}  # attention of the parts before it, [B, H, N]
+        self._new: dict[int, tuple[torch.Tensor, ...]] = {}  # the window's keys and values, [B, G, T, D]
+        # Where attention decides which rows stay: queries that are not in a sum yet, and this sum, [B, G, N].
+        self._queries: dict[int, torch.Tensor] = {}
+        self._received: dict[int, torch.Tensor] = {}
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """The document's first rows and the last of all, as far as the next window does not read them again."""
-        own = [_joined(parts) for parts in self._new.values()]
+        own = list(self._new.values())
         some, cached = own[0][0], self._cached
         count, rows_BSMC, filled_B = max(0, some.shape[-2] - overlap), self._rows_BSMC, self._filled_B
         if rows_BSMC is None or filled_B is None:
@@ -161,41 +163,30 @@ class CachedWindowPass(WindowPass):
         own_BT = torch.arange(count, device=filled_B.device).expand(len(filled_B), -1)
         for site, (layer, gathered) in enumerate(zip(self._new, own, strict=True)):
             candidate_BNC = torch.cat([rows_BSMC[:, site], self._rows(site, gathered, batch_B1, own_BT)], dim=1)
-            if cached.keep == "keydiff":
-                score_BGN = key_difference(_heads(candidate_BNC, cached.shape)[0], cached.rows - filled_B)
-            else:
-                score_BGN = self._by_attention(layer)[..., : cached.rows + count]
-            chosen_BGM = chosen(score_BGN, filled_B, cached.rows, cached.sinks)
-            next_BSMC[:, site] = taken(candidate_BNC, chosen_BGM)
+            match cached.keep:
+                case "keydiff":
+                    score_BGN = key_difference(_heads(candidate_BNC, cached.shape)[0], cached.rows - filled_B)
+                case "tova":
+                    score_BGN = last_attention(self._attention(layer))
+                case _:
+                    score_BGN = mean_attention(self._attention(layer), cached.rows)
+            next_BSMC[:, site] = best(candidate_BNC, score_BGN, filled_B, cached.rows, cached.sinks)
         return next_BSMC
-
-    def _by_attention(self, layer: int) -> torch.Tensor:
-        """Scores of rows and of the window's positions, [B, G, N]."""
-        received_BHN, groups, rows = self._attention(layer), self._cached.shape.key_value_heads, self._cached.rows
-        if self._cached.keep == "tova":
-            return by_attention(received_BHN.mean(1, keepdim=True)).expand(-1, groups, -1)
-        read = received_BHN.shape[-1] - rows
-        own_N = torch.arange(-rows, read, device=received_BHN.device).clamp(min=0)
-        return by_attention(received_BHN.unflatten(1, (groups, -1)).mean(2) / (read - own_N))
 
     @torch.no_grad()
     def _attention(self, layer: int) -> torch.Tensor:
-        """Attention so far to rows and the window's positions, summed over queries, [B, H, N]."""
-        cached, q_BHTD, k_BGTD = self._cached, self._queries[layer], _joined(self._new[layer])[0]
-        rows_BMC, seen_B = self._site(layer), self.seen_B
-        if rows_BMC is None or seen_B is None:
-            rows_BMC = k_BGTD.new_zeros(len(k_BGTD), cached.rows, cached.columns)
-            seen_B = torch.zeros(len(k_BGTD), dtype=torch.long, device=k_BGTD.device)
-        q_BHTD, key_BGND = self._looked(cached.sites.index(layer), q_BHTD, rows_BMC, k_BGTD)
-        received_BHN = attention_received(q_BHTD, key_BGND, cached.rows - seen_B)
-        if (earlier_BHN := self._received.get(layer)) is not None:
-            received_BHN[..., : earlier_BHN.shape[-1]] += earlier_BHN
-        return received_BHN
+        """Attention to rows and to the window's positions, summed over the queries so far, [B, G, N]."""
+        if layer not in self._queries:
+            return self._received[layer]
+        q_BHTD, k_BGND = self._looked(layer, self._queries[layer], self._new[layer][0])
+        seen_B = torch.zeros(len(k_BGND), device=k_BGND.device) if self.seen_B is None else self.seen_B
+        received_BGN = attention_received(q_BHTD, k_BGND, self._cached.rows - seen_B)
+        if (earlier_BGN := self._received.get(layer)) is not None:
+            received_BGN[..., : earlier_BGN.shape[-1]] += earlier_BGN
+        return received_BGN
 
-    def _looked(
-        self, site: int, q_BHTD: torch.Tensor, rows_BMC: torch.Tensor, k_BGTD: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Queries, and keys of rows and positions, as attention takes them."""
+    def _looked(self, layer: int, q_BHTD: torch.Tensor, k_BGTD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Queries, and keys of rows and of the window's positions, as attention takes them."""
         raise NotImplementedError
 
     def _rows(
@@ -205,32 +196,35 @@ class CachedWindowPass(WindowPass):
         return torch.cat([one_BGTD.transpose(1, 2)[batch_B1, own_BM].flatten(2) for one_BGTD in gathered], dim=-1)
 
     def reorder(self, index_B: torch.Tensor) -> None:
-        """Reorders the cached rows and those that were collected."""
+        """Reorders the cached rows and what was collected."""
+        self.rest()
         for name in ("_rows_BSMC", "_filled_B", "seen_B", "moved_B"):
             if (value := getattr(self, name)) is not None:
                 setattr(self, name, value[index_B])
-        self._new = {
-            layer: [tuple(one[index_B] for one in part) for part in parts] for layer, parts in self._new.items()
-        }
+        self._new = {layer: tuple(one[index_B] for one in part) for layer, part in self._new.items()}
         self._queries = {layer: one[index_B] for layer, one in self._queries.items()}
         self._received = {layer: one[index_B] for layer, one in self._received.items()}
+
+    def rest(self) -> None:
+        """Sums up the attention of queries, where that of all counts."""
+        if self._cached.keep == "h2o":
+            self._received = {layer: self._attention(layer) for layer in self._new}
+            self._queries.clear()
 
     def _gather(self, layer: int, heads: Heads) -> torch.Tensor:
         """Keep the window's keys and values, and return its queries."""
         q_BHTD, *keys_values = heads()
         match self._cached.keep:
             case "tova":
-                self._queries[layer] = q_BHTD[:, :, -1:].detach().clone()  # no view of all
+                self._queries[layer] = q_BHTD[:, :, -1:].detach().clone()  # a view would hold them all
             case "h2o":
-                if layer in self._queries:
-                    self._received[layer] = self._attention(layer)
                 self._queries[layer] = q_BHTD.detach()
-        self._new[layer].append(tuple(one.detach() for one in keys_values))
+        self._new[layer] = tuple(one.detach() for one in keys_values)
         return q_BHTD
 
     def _site(self, layer: int) -> torch.Tensor | None:
         """The rows [B, M, C] of a layer."""
-        if self._rows_BSMC is None or layer not in self._new:
+        if self._rows_BSMC is None or layer not in self._cached.sites:
             return None
         return self._rows_BSMC[:, self._cached.sites.index(layer)]
 
@@ -248,23 +242,19 @@ class JoinedWindowPass(CachedWindowPass):
         rows_BMC = self._site(layer)
         return None if rows_BMC is None else rows_BMC + self._offsets[self._cached.sites.index(layer)]
 
-    def _looked(
-        self, site: int, q_BHTD: torch.Tensor, rows_BMC: torch.Tensor, k_BGTD: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """With rotary positions, where the body has them."""
-        k_BGMD, _ = _heads(self._standing(site, rows_BMC), self._cached.shape)
-        if self.rotary is not None:
-            q_BHTD = self.rotary(q_BHTD, k_BGTD.shape[2] - q_BHTD.shape[2])
-            k_BGMD, k_BGTD = self.rotary(k_BGMD, -k_BGMD.shape[2]), self.rotary(k_BGTD, 0)
-        return q_BHTD, torch.cat([k_BGMD.to(k_BGTD.dtype), k_BGTD], dim=2)
-
-    def _standing(self, site: int, rows_BMC: torch.Tensor) -> torch.Tensor:
-        """Rows where they stand now."""
-        return rows_BMC + self._offsets[site]
+    def _looked(self, layer: int, q_BHTD: torch.Tensor, k_BGTD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """With positions, as in the window's own attention."""
+        rows_BMC = self.keys_values(layer)
+        if rows_BMC is not None:
+            rows_BMC = in_places(rows_BMC, self.places(layer), self.seen_B)
+        k_BGND = _behind(rows_BMC, k_BGTD, self._cached)
+        if self.rotary is None:
+            return q_BHTD, k_BGND
+        return self.rotary(q_BHTD, k_BGTD.shape[2] - q_BHTD.shape[2]), self.rotary(k_BGND, -self._cached.rows)
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Collect the window's rows."""
-        if layer in self._new:
+        if layer in self._cached.sites:
             self._gather(layer, heads)
         return out_BTC
 
@@ -274,26 +264,24 @@ class GatedWindowPass(CachedWindowPass):
 
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
         super().__init__(cached, rows_BSMC, filled_B)
-        self._visible_BM = None if self.seen_B is None else _visible(self.seen_B, cached.rows)
+        self._visible_BM: torch.Tensor | None = None
         self._gates: tuple[torch.Tensor, ...] = ()  # of every site, [B, H]
-        if self.seen_B is not None and cached.gates is not None:
-            self._gates = torch.where((self.seen_B > 0)[:, None, None], gate(cached.gates), 0.0).unbind(1)
+        self._look()
         assert cached.scales is not None
         self._scales = cached.scales.unbind()  # of every site, [C]
 
-    def _looked(
-        self, site: int, q_BHTD: torch.Tensor, rows_BMC: torch.Tensor, k_BGTD: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _looked(self, layer: int, q_BHTD: torch.Tensor, k_BGTD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """As later windows look for them: the window's positions as if they were rows already."""
-        scale_G1D = self._scales[site].chunk(2)[0].unflatten(0, (k_BGTD.shape[1], 1, -1))
-        k_BGMD, _ = _heads(rows_BMC, self._cached.shape)
-        return q_BHTD, torch.cat([(one * scale_G1D).to(q_BHTD.dtype) for one in (k_BGMD, k_BGTD)], dim=2)
+        key_scale_G1D = self._scales[self._cached.sites.index(layer)].chunk(2)[0].unflatten(0, (k_BGTD.shape[1], 1, -1))
+        return q_BHTD, (_behind(self._site(layer), k_BGTD, self._cached) * key_scale_G1D).to(q_BHTD.dtype)
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Collect the window's rows, and mix in attention to the cached ones."""
-        if layer not in self._new:
+        if layer not in self._cached.sites:
             return out_BTC
         q_BHTD = self._gather(layer, heads)
+        if not self._gates:
+            self._look()
         own, rows_BMC, visible_BM = self._cached, self._site(layer), self._visible_BM
         if rows_BMC is None or visible_BM is None:
             return out_BTC
@@ -307,11 +295,16 @@ class GatedWindowPass(CachedWindowPass):
         mixed_BTHD = torch.lerp(single(out_BTC).view_as(taken_BTHD), taken_BTHD, gate_BH[:, None, :, None])
         return mixed_BTHD.flatten(2).to(out_BTC.dtype)
 
-    def reorder(self, index_B: torch.Tensor) -> None:
-        """Reorders masks and gates too."""
-        super().reorder(index_B)
-        self._visible_BM = None if self._visible_BM is None else self._visible_BM[index_B]
-        self._gates = tuple(gate_BH[index_B] for gate_BH in self._gates)
+    def _look(self) -> None:
+        """Make the mask of the rows that are seen, and the gates, which are closed where there are none."""
+        if self.seen_B is not None and self._cached.gates is not None:
+            self._visible_BM = _visible(self.seen_B, self._cached.rows)
+            self._gates = torch.where((self.seen_B > 0)[:, None, None], gate(self._cached.gates), 0.0).unbind(1)
+
+    def rest(self) -> None:
+        """Lets go of mask and gates."""
+        super().rest()
+        self._visible_BM, self._gates = None, ()
 
 
 class PlacedWindowPass(JoinedWindowPass):
@@ -321,8 +314,8 @@ class PlacedWindowPass(JoinedWindowPass):
         super().__init__(cached, rows_BSMC, filled_B)
         self.moved_B = self.seen_B
         self._added: tuple[torch.Tensor, ...] = ()  # by every site's first places, offset included, [M, C]
-        if self.seen_B is not None and cached.places is not None and cached.offsets is not None:
-            self._added = (cached.places[:, : cached.rows] + cached.offsets[:, None]).unbind()
+        if self.seen_B is not None:
+            self._add()
 
     def keys_values(self, layer: int) -> torch.Tensor | None:
         """The rows of this layer."""
@@ -330,11 +323,19 @@ class PlacedWindowPass(JoinedWindowPass):
 
     def places(self, layer: int) -> torch.Tensor | None:
         """What the first places add."""
+        if not self._added:
+            self._add()
         return self._added[self._cached.sites.index(layer)]
 
-    def _standing(self, site: int, rows_BMC: torch.Tensor) -> torch.Tensor:
-        """With what their places add."""
-        return in_places(rows_BMC, self._added[site], self.seen_B) if self._added else rows_BMC
+    def rest(self) -> None:
+        """Lets go of what places add."""
+        super().rest()
+        self._added = ()
+
+    def _add(self) -> None:
+        cached = self._cached
+        assert cached.places is not None and cached.offsets is not None
+        self._added = (cached.places[:, : cached.rows] + cached.offsets[:, None]).unbind()
 
     def _rows(
         self, site: int, gathered: tuple[torch.Tensor, ...], batch_B1: torch.Tensor, own_BM: torch.Tensor
@@ -370,11 +371,6 @@ class PlaceMeasure(CalibrationPass):
             places_SPC[:, length:] = places_SPC[:, length - 1 : length]
 
 
-def _joined(parts: list[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
-    """All that was read of a window."""
-    return parts[0] if len(parts) == 1 else tuple(torch.cat(part, dim=-2) for part in zip(*parts, strict=True))
-
-
 def _visible(seen_B: torch.Tensor, rows: int) -> torch.Tensor:
     """The last `seen_B` rows. Where that is none, all: a softmax over nothing is NaN, and the gate closes there."""
     hidden_B = (rows - seen_B) * (seen_B > 0)
@@ -394,3 +390,10 @@ def _heads(rows_BMC: torch.Tensor, shape: Shape) -> tuple[torch.Tensor, torch.Te
     """Keys and values of rows, each [B, G, M, D]."""
     k_BGMD, v_BGMD = rows_BMC.unflatten(-1, (2 * shape.key_value_heads, -1)).transpose(1, 2).chunk(2, dim=1)
     return k_BGMD, v_BGMD
+
+
+def _behind(rows_BMC: torch.Tensor | None, k_BGTD: torch.Tensor, cached: Cached) -> torch.Tensor:
+    """Keys behind those of rows, [B, G, N, D]; where there are no rows, behind as many zeros."""
+    if rows_BMC is None:
+        return F.pad(k_BGTD, (0, 0, cached.rows, 0))
+    return torch.cat([_heads(rows_BMC, cached.shape)[0].to(k_BGTD.dtype), k_BGTD], dim=2)

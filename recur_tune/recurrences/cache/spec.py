@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from recur_tune.common.shape import Shape
 from recur_tune.common.windowing import Windowing
 from recur_tune.recurrences.layers import Layer, layer_count, refused_layer
-from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
+from recur_tune.recurrences.mechanism import Held, Mark, Mechanism, Work
 
 
 class CacheSpec(BaseModel):
@@ -81,6 +81,19 @@ def _state_floats(spec: CacheSpec, shape: Shape) -> int:
     return layer_count(spec.cache_layer, shape) * spec.cache_rows * columns + 1
 
 
+def _held(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Held:
+    """The rows, and how many are filled: as it is carried, and as an index of eight bytes. Where attention decides, the
+    last query ('tova'), or what every row and every position received ('h2o')."""
+    layers, single = layer_count(spec.cache_layer, shape), 1 + 2
+    as_read = _state_floats(spec, shape) - 1
+    match spec.cache_keep:
+        case "tova":
+            as_read += layers * shape.heads * shape.head_size
+        case "h2o":
+            single += layers * shape.key_value_heads * (spec.cache_rows + windowing.size)
+    return Held(as_read, single)
+
+
 CACHE = Mechanism(
     name="cache",
     spec=CacheSpec,
@@ -94,9 +107,10 @@ CACHE = Mechanism(
     flops=_flops,
     work=_work,
     state_floats=_state_floats,
+    held=_held,
     stops_gradients=True,
     flops_independent_fields=frozenset({"cache_sinks"}),  # it only selects rows
-    state_independent_fields=frozenset({"cache_join", "cache_keep", "cache_sinks"}),
+    state_independent_fields=frozenset({"cache_join", "cache_sinks"}),
     kept_as_read=True,
     positions=lambda spec, shape: spec.cache_rows if spec.cache_join == "softmax" else 0,
     check=lambda spec, shape, base: refused_layer("cache_layer", spec.cache_layer, shape, base),

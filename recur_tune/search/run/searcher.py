@@ -7,7 +7,7 @@ finite FAIL. A trial whose predicted cost breaks a limit is infeasible; it never
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -167,7 +167,8 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
             return Searcher.FINISHED
         if self.room is not None and len(self.live) >= self.room():
             return None
-        if self.shared and not self.shared.have_room_beside(map(self.log.state.record, self._live_numbers)):
+        live = [self.log.state.record(number) for number in self._live_numbers]
+        if not (self.shared.have_room_beside(live) if self.shared else self._starves_nobody(live)):
             return None
         self._tell_by_hand()
         while self.unfinished:
@@ -194,6 +195,12 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
             return None
         proposal, self.proposal = self.proposal, None
         return self._job(trial_id, proposal.trial.number) if self._accept(proposal) else None
+
+    def _starves_nobody(self, live: Iterable[TrialRecord]) -> bool:
+        """Whether no trial waits for more workers than others may have: smaller ones would overtake it again and
+        again."""
+        fewest = self.spec.resources.worker_counts[0]
+        return not any(trial.workers > fewest and trial.state != "running" for trial in live)
 
     @property
     def _is_spent(self) -> bool:

@@ -85,6 +85,7 @@ class Mailbox:
                     self._start_again()
                     continue
                 self._takers[rank], self._heard = node, time.monotonic()
+                self._arrivals[rank] = Arrivals(node, 0)  # it may hang before its first sign of life
                 return self._number, self._job
 
     def _start_again(self) -> None:

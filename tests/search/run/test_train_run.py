@@ -102,3 +102,15 @@ def test_a_worker_for_which_the_others_wait_is_named() -> None:
     level = {rank: Arrivals("n1", 12, long_ago) for rank in range(3)}
     assert hang_of(level, 60) == "", "all of them work, on a long validation"
     assert hang_of({}, 60) == ""
+
+
+def test_a_worker_that_hangs_before_its_first_sign_of_life_is_named_too() -> None:
+    async def story() -> str:
+        mailbox = Mailbox()
+        await mailbox.put(FIRST)
+        for rank in (0, 1):
+            await mailbox.take(rank, f"n{rank + 1}", 0)
+        await mailbox.arrived(0, 1, 12)
+        return await mailbox.hang(0)
+
+    assert soon(story()).startswith("worker 1 on n2 has not arrived")

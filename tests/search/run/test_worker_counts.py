@@ -149,3 +149,13 @@ def test_trials_with_several_workers_get_cards_to_themselves_beside_those_that_s
     jobs = {job["trial"]["batch"]: job for job in (start(search) for _ in range(3))}
     assert (jobs[8]["workers"], jobs[8]["gpus"]) == (2, 1.0) and "tensors_share" not in jobs[8]
     assert (jobs[1]["gpus"], jobs[2]["gpus"]) == (2 / 8, 3 / 8), "on the third card, both of them"
+
+
+def test_nobody_is_asked_for_behind_a_trial_that_waits_for_more_workers_than_others(tmp_path: Path) -> None:
+    search = driver(with_batches(tmp_path, 8, 1, 2, resources={"workers": [1, 2]}), memory=64)
+    while (waiting := asked(search)) is not None and waiting.config["workers"] == 1:
+        search.log.record("running", trial=waiting.config["number"])
+    assert waiting is not None and waiting.config["workers"] == 2
+    assert asked(search) is None
+    search.log.record("running", trial=waiting.config["number"])
+    assert asked(search) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import psutil
 import ray
 from ray.train.v2._internal.state.state_actor import get_state_actor
 
@@ -19,6 +20,6 @@ def workers_of_latest_start(search: str) -> dict[int, int]:
     """Process ids by rank; none while Ray Train starts them."""
     actor = get_state_actor()
     attempts = ray.get(actor.get_train_run_attempts.remote()) if actor else {}
-    latest = [list(attempts[run].values())[-1] for run in train_runs(search) if attempts.get(run)]
-    running = [one for one in latest if one.status.value == "RUNNING"]
-    return {worker.world_rank: worker.pid for one in running[-1:] for worker in one.workers}
+    latest = [list(attempts[run].values())[-1].workers for run in train_runs(search) if attempts.get(run)]
+    workers = {worker.world_rank: worker.pid for worker in latest[-1]} if latest else {}
+    return workers if all(psutil.pid_exists(pid) for pid in workers.values()) else {}

@@ -13,6 +13,7 @@ import pytest
 from recur_tune.search.record.directory import LEAVING
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.front import front_rows
+from tests import forked
 from tests.search.run.searches import assert_settled
 from tests.sites.slurm.mini_slurm import NODES, MiniSlurm
 from tests.sites.slurm.site import Site, Submitted
@@ -139,6 +140,7 @@ def test_an_allocation_held_already_trains_with_two_workers_on_each_of_its_nodes
         "RECUR_TUNE_RESULTS": str(site.results),
         "RECUR_TUNE_CACHE": str(site.shared / "cache"),
         "OMP_NUM_THREADS": "1",
+        **forked.settings(site.forkserver),
     }
     slurm.run("salloc", "--nodes=2", "--cpus-per-task=2", "recur-tune", *words, env=env, timeout=PATIENCE)
     search = Submitted(site, "held", 0)
