@@ -34,12 +34,15 @@ def quiet_client(uri: str) -> MlflowClient:
     return MlflowClient(uri)
 
 
-def children(client: MlflowClient, experiment: str, parent: str) -> dict[int, Run]:
-    """The trials' runs on the server, by the trials' numbers."""
+def children(client: MlflowClient, experiment: str, parent: str, trial: int | None = None) -> dict[int, Run]:
+    """The trials' runs on the server by the trials' numbers, or that of one trial; of two runs of a trial the earlier
+    one."""
     runs: dict[int, Run] = {}
-    token = None
-    while True:
-        page = client.search_runs([experiment], f"tags.mlflow.parentRunId = '{parent}'", page_token=token)
+    token, condition = None, f"tags.mlflow.parentRunId = '{parent}'"
+    if trial is not None:
+        condition += f" and tags.`recur_tune.trial` = '{trial}'"
+    while True:  # the latest first
+        page = client.search_runs([experiment], condition, page_token=token)
         runs |= {int(run.data.tags["recur_tune.trial"]): run for run in page}
         if not page.token:
             return runs
