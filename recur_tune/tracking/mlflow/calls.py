@@ -35,18 +35,25 @@ def quiet_client(uri: str) -> MlflowClient:
 
 
 def children(client: MlflowClient, experiment: str, parent: str, trial: int | None = None) -> dict[int, Run]:
-    """The trials' runs on the server by the trials' numbers, or that of one trial; of two runs of a trial the earlier
-    one."""
+    """The trials' runs on the server by the trials' numbers, or that of one trial."""
     runs: dict[int, Run] = {}
-    token, condition = None, f"tags.mlflow.parentRunId = '{parent}'"
-    if trial is not None:
-        condition += f" and tags.`recur_tune.trial` = '{trial}'"
-    while True:  # the latest first
+    token, condition = None, f"tags.mlflow.parentRunId = '{parent}'{_of_trial(trial)}"
+    while True:
         page = client.search_runs([experiment], condition, page_token=token)
         runs |= {int(run.data.tags["recur_tune.trial"]): run for run in page}
         if not page.token:
             return runs
         token = page.token
+
+
+def has_another_run(client: MlflowClient, experiment: str, parent: str, trial: int, run: str) -> bool:
+    """Whether a trial has another run beside this one."""
+    found = client.search_runs([experiment], f"tags.mlflow.parentRunId = '{parent}'{_of_trial(trial)}")
+    return any(one.info.run_id != run for one in found)
+
+
+def _of_trial(trial: int | None) -> str:
+    return "" if trial is None else f" and tags.`recur_tune.trial` = '{trial}'"
 
 
 def is_active(client: MlflowClient, run: str) -> bool:

@@ -36,7 +36,15 @@ from recur_tune.search.record.tracking_place import (
     tracking_uri,
     without_password,
 )
-from recur_tune.tracking.mlflow.calls import children, is_active, log_run, quiet_client, reason, set_status
+from recur_tune.tracking.mlflow.calls import (
+    children,
+    has_another_run,
+    is_active,
+    log_run,
+    quiet_client,
+    reason,
+    set_status,
+)
 from recur_tune.tracking.mlflow.database import REBUILD, is_damaged, one_writer
 from recur_tune.tracking.mlflow.datasets import dataset_inputs
 from recur_tune.tracking.mlflow.description import search_note, trial_note
@@ -263,8 +271,10 @@ class Tracker:
         for number in set(best) ^ set(self._delivered.front):
             updates.trials.setdefault(number, RunUpdate())
         for number, update in updates.trials.items():
+            self.directory.check_lease()
             self._deliver_trial(client, updates.state.record(number), update, number in best)
         note = self._note(updates.state)
+        self.directory.check_lease()
         log_run(client, self._delivered.parent, updates.search.points, tags=note if note != self._note_there else {})
         self._note_there = note
         set_status(client, self._delivered.parent, updates.search)
@@ -319,7 +329,7 @@ class Tracker:
             try:
                 self.directory.check_lease()
             except (Lost, FolderGone):  # while the call was under way: its successor may have made one too
-                if children(client, *parent, trial.number)[trial.number].info.run_id != made:
+                if has_another_run(client, *parent, trial.number, made):
                     client.delete_run(made)
                 raise
             runs[trial.number] = made

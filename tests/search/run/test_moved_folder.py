@@ -15,7 +15,7 @@ from tests.search.run.searches import ALIKE, ONE_AT_A_TIME, small_spec, write_sp
 pytestmark = pytest.mark.ray
 
 
-def test_a_search_whose_folder_is_moved_ends_in_one_sentence_and_goes_on_elsewhere(world: Path, tmp_path: Path) -> None:
+def test_a_search_whose_folder_is_moved_ends_in_one_sentence(world: Path, tmp_path: Path) -> None:
     budget = {"budget__tokens": 16_000, "budget__trials": 2, "budget__rungs": 3}
     spec = small_spec(world, **budget, **ALIKE, space__learning_rate=0.004, resources__cpus=ONE_AT_A_TIME)
     results, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
@@ -33,8 +33,5 @@ def test_a_search_whose_folder_is_moved_ends_in_one_sentence_and_goes_on_elsewhe
     ]
     assert "Traceback" not in search.err + search.out and "another process" not in search.err
     assert not here.path.exists(), [*here.path.rglob("*")]
-    with Command(
-        "resume", "t", "--results", elsewhere, env=os.environ | {"OMP_NUM_THREADS": "1", DASHBOARD: "off"}
-    ) as go:
-        assert go.wait() == 0, go.err
-    assert there.state().status == "finished" and not list(there.state().in_state("failed"))
+    assert there.state().trials and not list(there.state().in_state("failed"))
+    assert not there.is_running, "its lease is free for the resume"
