@@ -168,9 +168,10 @@ def _read(line: bytes) -> tuple[dict[str, Any] | None, str]:
         event = json.loads(line)
     except ValueError:  # also of bytes that are no UTF-8
         return None, "it is no JSON"
-    why = _misses(event)
-    if has_checksum and not why:
+    if has_checksum:  # it is as it was written
         del event["crc"]
+        return event, ""
+    why = _misses(event)
     return (None, why) if why else (event, "")
 
 
