@@ -234,6 +234,7 @@ def test_a_folder_that_goes_away_is_not_made_again_and_ends_in_one_sentence(tmp_
             directory.path.rename(there)
         if how == "replaced":
             SearchDirectory.create(tmp_path, "s", search())
+            (directory.path / LEASE).mkdir()  # as a driver of its own has made it
         directory.record("notice", text="nowhere")
     assert gone.value.exit_code == 75
     if how == "deleted":
