@@ -32,7 +32,7 @@ def repair(name: str, yes: bool, dry_run: bool, results: Path | None) -> None:
     """
     directory = SearchDirectory.open(results_folder(results), name)
     directory.check_idle()
-    with directory.lock():
+    with directory.hold_lease():
         with stderr.status("comparing the log with the other books …"):
             from recur_tune.search.run.preparation import Prices
             from recur_tune.search.run.repair import ASIDE, plan_repair

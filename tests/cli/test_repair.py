@@ -29,7 +29,7 @@ def delivered(tmp_path_factory: pytest.TempPathFactory) -> SearchDirectory:
     results = tmp_path_factory.mktemp("results")
     empty_database(results / "mlflow.db")
     directory = changed(results, tracking=f"sqlite:///{results}/mlflow.db")
-    with directory.lock():
+    with directory.hold_lease():
         directory.record("search", status="started")
         directory.record("reference", values={"flops_per_token": 65.0})
         driver = Driver(directory)

@@ -103,7 +103,7 @@ def taken_over(directory: SearchDirectory) -> None:
 
 def test_a_driver_that_lost_its_lease_delivers_nothing_more(results: Path) -> None:
     directory = search(results)
-    with directory.lock():
+    with directory.hold_lease():
         tracker = Tracker(directory)
         tracker.deliver()
         before, note = Seen(directory).everything(), (directory.path / "mlflow.json").read_text()
@@ -139,7 +139,7 @@ def test_a_driver_that_is_frozen_in_a_call_leaves_one_run_of_a_trial(
         return create(client, *arguments)
 
     monkeypatch.setattr(tracking, "one_writer", lambda uri: nullcontext())  # as on a server, which takes calls of both
-    with directory.lock():
+    with directory.hold_lease():
         tracker = Tracker(directory)
         tracker.deliver()
         successor = Tracker(directory)

@@ -226,7 +226,7 @@ def test_who_was_taken_for_gone_writes_no_line_more(tmp_path: Path) -> None:
 def test_a_folder_that_goes_away_is_not_made_again_and_ends_in_one_sentence(tmp_path: Path, how: str) -> None:
     directory, there = SearchDirectory.create(tmp_path, "s", search()), tmp_path / "other" / "t"
     there.parent.mkdir()
-    with pytest.raises(FolderGone) as gone, directory.lock():
+    with pytest.raises(FolderGone) as gone, directory.hold_lease():
         directory.record("notice", text="mine")
         if how == "deleted":
             shutil.rmtree(directory.path)
@@ -243,7 +243,7 @@ def test_a_folder_that_goes_away_is_not_made_again_and_ends_in_one_sentence(tmp_
         assert f"{directory.path} was moved to {there} while its search ran" in str(gone.value)
         assert f"`recur-tune resume t --results {there.parent}` continues it there" in str(gone.value)
         assert SearchDirectory(there).state().notices == ["mine"]
-        with SearchDirectory(there).lock():  # its lease was ended
+        with SearchDirectory(there).hold_lease():  # its lease was ended
             pass
     assert directory.path.exists() == (how == "replaced")
     assert how != "replaced" or directory.state().notices == []
@@ -251,7 +251,7 @@ def test_a_folder_that_goes_away_is_not_made_again_and_ends_in_one_sentence(tmp_
 
 def test_a_write_that_fails_since_the_folder_has_gone_is_told_as_that(tmp_path: Path) -> None:
     directory = SearchDirectory.create(tmp_path, "s", search())
-    with pytest.raises(FolderGone, match="was deleted"), directory.lock():
+    with pytest.raises(FolderGone, match="was deleted"), directory.hold_lease():
         shutil.rmtree(directory.path)
         directory.request_stop()
     assert not directory.path.exists()

@@ -35,7 +35,7 @@ class Reached(Exception):
 def whole(tmp_path_factory: pytest.TempPathFactory) -> SearchDirectory:
     """A search that has finished, with a pruned trial, a snapshot, requests and a trial's own books."""
     directory = changed(tmp_path_factory.mktemp("books"), budget={"tokens": 100, "trials": TRIALS, "rungs": 2})
-    with directory.lock():
+    with directory.hold_lease():
         directory.record("search", status="preparing")
         directory.record("search", status="started")
         directory.record("reference", values={"flops_per_token": 65.0})
@@ -147,7 +147,7 @@ def test_no_damage_of_a_file_is_a_traceback_or_trains_a_trial_twice(
                 continue
             assert f"recur-tune repair {directory.name}" in words, how
             plan = plan_repair(directory, price)
-            with directory.lock():
+            with directory.hold_lease():
                 plan.do()
             resume(directory)
         told_once(directory, before)
