@@ -37,7 +37,7 @@ def repair(name: str, yes: bool, dry_run: bool, results: Path | None) -> None:
             from recur_tune.search.run.preparation import Prices
             from recur_tune.search.run.repair import ASIDE, plan_repair
 
-            price = Prices(directory.spec.resources.workers)
+            price = Prices(directory.spec.resources)
             found = plan_repair(directory, price, lambda settled: _mlflow(directory, settled))
         if not found.is_needed:
             stderr.print(f"{name} is whole: nothing is damaged, and all books agree.")

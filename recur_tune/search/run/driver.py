@@ -138,7 +138,7 @@ def _agreement(log: SearchLog) -> Agreement | None:
     load("recur_tune.search.run.agreement")  # Optuna
     from recur_tune.search.run.agreement import Agreement
 
-    agreement = Agreement(log, Prices(directory.spec.resources.workers))
+    agreement = Agreement(log, Prices(directory.spec.resources))
     agreement.check()
     return agreement
 
