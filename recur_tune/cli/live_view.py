@@ -18,6 +18,7 @@ from rich.text import Text
 
 from recur_tune.cli.display import sparkline, stderr
 from recur_tune.cli.trial_tables import describe_trial, objective_columns, roles, trial_table
+from recur_tune.common.errors import UserError
 from recur_tune.common.units import format_count, format_duration
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.objectives import OBJECTIVES
@@ -99,9 +100,14 @@ class LiveView(ProgressListener):
     def news(self) -> Iterator[Event]:
         """New events, one by one, each when the state includes it and none after it."""
         with self._lock:
-            for event in self._log.news():
-                self._outdated |= "state" in event or event["kind"] == "reference"
-                yield event
+            try:
+                for event in self._log.news():
+                    self._outdated |= "state" in event or event["kind"] == "reference"
+                    yield event
+            except UserError:
+                if self.directory.path.is_dir():
+                    raise
+                # It was moved or deleted; the driver ends with a sentence about that.
 
     def _judge(self) -> None:
         """Compute the front again, if a trial has ended since."""

@@ -28,6 +28,7 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.common.shipped import find_space
 from recur_tune.common.units import format_count, format_duration
+from recur_tune.search.record.damage import refuse_damaged_log
 from recur_tune.search.record.directory import SPEC, SearchDirectory, default_name, dump_spec, results_folder
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.progress import ended_trials
@@ -151,6 +152,7 @@ def resume(
     _check_detached(detach, slurm, as_json)
     directory = SearchDirectory.open(results_folder(results), name)
     directory.check_idle()
+    refuse_damaged_log(directory, directory.state())
     length = None if is_submitted(slurm) else time
     fields = read_yaml(directory.path / SPEC)
     spec = parse(SearchSpec, with_overrides(fields, _overrides(trials, length, settings)))

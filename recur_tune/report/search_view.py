@@ -19,7 +19,7 @@ from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front, has_values, search_hypervolume
 from recur_tune.search.record.objectives import OBJECTIVES, Objective
 from recur_tune.search.record.spec import SearchSpec
-from recur_tune.search.record.state import SearchState, TrialRecord, replay
+from recur_tune.search.record.state import SearchState, TrialRecord
 from recur_tune.search.record.tracking_place import DELIVERED, Delivered, is_server, tracking_uri, without_password
 
 _MOST_OF_A_REASON = 240  # characters; the log has the rest
@@ -107,8 +107,7 @@ class SearchView:
 
 def read_search(directory: SearchDirectory) -> SearchView:
     """Read a search; one without a trial has nothing to show."""
-    spec, events = directory.spec, [event for event, _ in directory.events()]
-    state = replay(events)
+    spec, (events, state) = directory.spec, directory.history()
     if not state.trials:
         raise UserError(
             f"name: {directory.name} has no trial yet, so there is nothing to show; "

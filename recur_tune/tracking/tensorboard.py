@@ -62,7 +62,7 @@ def write_event_files(directory: SearchDirectory, folder: Path) -> Path:
 def _read(directory: SearchDirectory) -> tuple[SearchState, dict[str, list[Value]]]:
     """A search's state and its values by run, in the order of the log."""
     state, values = SearchState(), defaultdict[str, list[Value]](list)
-    for event, _ in directory.events():
+    for event in directory.history()[0]:
         state.apply(event)
         if event["kind"] == "report":
             trial = state.record(event["trial"])

@@ -11,6 +11,8 @@ import numpy as np
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.state import SearchState, TrialRecord
 
+BEYOND_THE_FIRST = 1.05  # the reference quality over the baseline's first, which useful trials are better than
+
 
 def front(trials: Iterable[TrialRecord], objectives: Sequence[str]) -> list[TrialRecord]:
     """The non-dominated complete trials, best quality first; of equal trials all are on it."""

@@ -40,8 +40,10 @@ class DriverCallback(DriverOnly, Callback):
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Take requests, and ask the trials to stop by a file in the search directory, which every node sees."""
         self.watchdog.check()
-        for number in take_ends(self.log.directory) if self.due() else ():
-            self._end(number)
+        if self.due():
+            self.log.directory.check_lease()
+            for number in take_ends(self.log):
+                self._end(number)
         if self.wants_to_stop() and not self.log.directory.stop_requested:
             self.log.directory.request_stop()
         self.exporter.export(self.log.state)

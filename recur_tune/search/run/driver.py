@@ -26,8 +26,10 @@ from recur_tune.common.errors import Paused, StorageFault, UserError
 from recur_tune.common.files import storage_fault
 from recur_tune.common.loading import load
 from recur_tune.search.record.confirmation import ConfirmationPlan, splits_needed
-from recur_tune.search.record.directory import SearchDirectory, SearchLog
+from recur_tune.search.record.damage import refuse_damaged_log
+from recur_tune.search.record.directory import STUDY, SearchDirectory, SearchLog
 from recur_tune.search.record.objectives import COSTS
+from recur_tune.search.record.recovery import folders
 from recur_tune.search.record.requests import trials_wait
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, SearchState
@@ -43,6 +45,7 @@ from recur_tune.training.interrupt import stop_requests
 if TYPE_CHECKING:
     from ray.tune.experiment import Trial
 
+    from recur_tune.search.run.agreement import Agreement
     from recur_tune.search.run.callback import DriverCallback
     from recur_tune.search.run.searcher import OptunaSearcher
 
@@ -80,13 +83,17 @@ def run_search(
     """
     listener = listener or ProgressListener()
     with _pausing_for_storage(), directory.hold_lease():
+        log = directory.open_log()
+        agreement = _agreement(log)
         if change is not None:
             directory.write_spec(change)
-        spec, log = directory.spec, directory.open_log()
+        spec = directory.spec
         with _preparing(log):
             stages = StageLog(log)
             stages.tell("loading torch …")
             check_shapes(spec)
+            if agreement:
+                agreement.bring_in_line()
             bases = missing_bases(directory, spec)
             stages.tell("starting Ray …" if address is None else f"connecting to {address} …")
 
@@ -122,6 +129,20 @@ def run_search(
     return log.state
 
 
+def _agreement(log: SearchLog) -> Agreement | None:
+    """The check of what lies on disk before anything is changed; a new search has nothing to compare."""
+    directory = log.directory
+    if not log.state.trials and not (directory.path / STUDY).exists() and not folders(directory):
+        refuse_damaged_log(directory, log.state)
+        return None
+    load("recur_tune.search.run.agreement")  # Optuna
+    from recur_tune.search.run.agreement import Agreement
+
+    agreement = Agreement(log, Prices(directory.spec.resources))
+    agreement.check()
+    return agreement
+
+
 def _begin(log: SearchLog, spec: SearchSpec, cluster: Cluster, confirm: ConfirmationPlan | None) -> None:
     """Log that trials begin, and fix the reference costs of the hypervolume."""
     links = {"dashboard": cluster.dashboard} if cluster.dashboard else {}
@@ -142,6 +163,8 @@ def _pausing_for_storage() -> Iterator[None]:
     """Pause the search where storage fails, also where Ray, Optuna or MLflow writes."""
     try:
         yield
+    except Paused:
+        raise
     except Exception as error:
         fault = storage_fault(error)
         if fault is None or isinstance(fault.__cause__, PermissionError):  # waiting does not help

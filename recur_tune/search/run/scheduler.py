@@ -14,6 +14,7 @@ from recur_tune.cluster.ray_tune_adaptations import DriverOnly, allow_another_fa
 from recur_tune.search.propose.rungs import SMALL_CHANCE, Rungs
 from recur_tune.search.record.directory import STOP, SearchLog
 from recur_tune.search.record.flag_file import FlagFile
+from recur_tune.search.record.front import BEYOND_THE_FIRST
 from recur_tune.search.record.objectives import COSTS
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, PAUSED_AT_RUNG, TrialRecord, Validation
@@ -121,9 +122,6 @@ class ParetoPruning(DriverOnly, FIFOScheduler):
         if missing and (trial is baseline or baseline is None or baseline.state in ENDED):
             values = dict(zip(self.spec.objectives, self._values(trial, validation), strict=True))
             self.log.record("reference", values={name: values[name] * BEYOND_THE_FIRST for name in missing})
-
-
-BEYOND_THE_FIRST = 1.05
 
 
 def validations_in_order(log: SearchLog) -> list[tuple[TrialRecord, Validation]]:

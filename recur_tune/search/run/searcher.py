@@ -30,15 +30,16 @@ from recur_tune.search.propose.optuna_study import (
     study_name,
     study_storage,
 )
-from recur_tune.search.record.directory import STOP, STUDY, WARM_START, SearchLog
+from recur_tune.search.propose.study_agreement import earlier_trials, tell, tell_earlier_trials
+from recur_tune.search.record.directory import STOP, SearchLog
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.front import search_hypervolume
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.progress import expected_gains
+from recur_tune.search.record.recovery import note_trial
 from recur_tune.search.record.requests import take_trials
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import CROWDED, ENDED, TrialRecord
-from recur_tune.search.record.warm_start import read_earlier_trials
 from recur_tune.search.run.gpu_sharing import SharedCards
 from recur_tune.search.run.trial_files import is_short_of_room, prune_paused
 
@@ -46,11 +47,6 @@ _MOST_TRIES = 200  # proposals in a row that are infeasible or known, before the
 _TRIES_BEFORE_RANDOM = 10  # of these tries, before points are drawn at random
 _PLATEAU = 3  # trials in a row whose expected gain is too small
 KNOWN_COSTS = "known-costs"
-_STUDY_STATES = {
-    "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED,
-    "infeasible": TrialState.PRUNED, "failed": TrialState.FAIL,
-}  # fmt: skip
-
 _Choice = NewTrial | ResumeCandidate | None
 
 
@@ -86,13 +82,7 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         if self.study.metric_names is None:  # Optuna's other tools show them
             self.study.set_metric_names(list(spec.objectives))
         if not self.study.get_trials(deepcopy=False):
-            if log.state.trials:
-                name = log.directory.name
-                raise UserError(
-                    f"name: {log.directory.path / STUDY} has lost the trials of {name}, which would be numbered anew; "
-                    f"`recur-tune search … --from {name}` begins another with what is known."
-                )
-            self._tell_earlier_trials()
+            tell_earlier_trials(self.study, spec, earlier_trials(log.directory))
             for role, point in first_points(spec).items():
                 self.study.enqueue_trial(point, user_attrs={"role": role})
         self.earlier = self._observed_earlier()
@@ -111,16 +101,6 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         self.choice: Future[_Choice] | None = None  # being computed in the pricing thread
         self.no_new_trials = False  # the space is exhausted, or the gain has reached a plateau
         self.all_hopeless: list[int] = []  # the standing of trials in which no paused one may reach the front
-
-    def _tell_earlier_trials(self) -> None:
-        """Tell the sampler an earlier search's trials. They take numbers in the study, but are no trials of this
-        search."""
-        file = self.log.directory.path / WARM_START
-        for earlier in read_earlier_trials(file.read_text()) if file.exists() else ():
-            self.study.enqueue_trial(earlier.point, user_attrs={"earlier": earlier.name})
-            trial = self.study.ask()
-            self.spec.parsed_space.draw(trial)
-            self.study.tell(trial, earlier.values, state=_STUDY_STATES[earlier.state])
 
     def _observed_earlier(self) -> list[ObservedTrial]:
         """An earlier search's trials for the model: their quality at full budget."""
@@ -177,7 +157,7 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
             if self.log.state.record(number).state not in ENDED and (job := self._job(trial_id, number)):
                 return job
             self._tell(self.log.state.record(number))
-        for point in take_trials(self.log.directory) if self.proposes else ():
+        for point in take_trials(self.log) if self.proposes else ():
             self.study.enqueue_trial(point, user_attrs={"role": "added", "added": True})
             self.added += 1
         if self._is_spent and not (self.proposal or self.added):
@@ -283,7 +263,9 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         self.numbers[trial_id] = number
         self.live.add(trial_id)
         folder = self.log.directory.trial(number)
+        self.log.directory.check_lease()
         folder.mkdir(parents=True, exist_ok=True)
+        note_trial(folder, record)
         return {
             "number": number, "folder": str(folder), "trial": config.plain_values(), "split": record.split,
             "workers": workers, "shard": workers > 1 and self.spec.resources.shard != "none",
@@ -407,8 +389,4 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
     def _tell(self, record: TrialRecord) -> None:
         if record.repeats is not None:
             return
-        trial, state = self.open.pop(record.number), _STUDY_STATES[record.state]
-        if record.state == "infeasible" and all(value <= 0 for value in trial.constraints.values()):
-            trial.set_constraint("trainable", 1.0)  # it broke no limit of the search, but cannot be trained
-        values = record.values(self.spec.objectives) if state == TrialState.COMPLETE else None
-        self.study.tell(trial, values, state=state)
+        tell(self.study, self.open.pop(record.number), record, self.spec)

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 from recur_tune.bptt.collectives import collective, worker_count, worker_rank
 from recur_tune.cluster.connection import NODE_NAME, node_name
 from recur_tune.cluster.process_names import call_this_process, trial_name
-from recur_tune.common.errors import UserError
+from recur_tune.common.errors import StorageFault, UserError
 from recur_tune.common.files import storage_fault, whole_folder, write_text
 from recur_tune.common.throttle import Every, Throttled
 from recur_tune.config.trial import TrialConfig
@@ -28,6 +28,7 @@ from recur_tune.cost.device_flops import device_flops
 from recur_tune.models.pretrained import save_model
 from recur_tune.search.record.directory import COMPILED, LEAVING, MODEL, STOP
 from recur_tune.search.record.flag_file import FlagFile
+from recur_tune.search.record.recovery import note_report
 from recur_tune.search.record.state import CROWDED, STORAGE
 from recur_tune.search.run.messages import Message, ending
 from recur_tune.training import RESUME
@@ -77,6 +78,7 @@ def run_trial(job: Message, report: Callable[[Message], None]) -> None:
             _bound_memory(share)
         for message in _train(config, folder, job.get("split", ""), job.get("shard", False)):
             if worker_rank() == 0:
+                note_report(folder, message)
                 report(message)
     except Moved:
         if worker_rank() == 0:
@@ -94,7 +96,8 @@ def run_trial(job: Message, report: Callable[[Message], None]) -> None:
             if _several_workers() and not isinstance(error, Diverged | RefusedByAll):
                 raise  # the others wait for this one
             return
-        write_text(folder / "error.txt", traceback.format_exc())
+        if folder.is_dir():
+            write_text(folder / "error.txt", traceback.format_exc())
         outcome = outcome_of(error, folder, shares_card=share is not None)
         if outcome["state"] == "infeasible" or not _several_workers():
             report(outcome | {"replace_actor": True})
@@ -132,6 +135,8 @@ def _train(config: TrialConfig, folder: Path, split: str, shard: bool) -> Iterat
         if ended:  # pruned or paused, as the log has it already
             return
         stopping = stopping and not step.last
+        if trainer.rank == 0 and not folder.is_dir():
+            raise StorageFault(f"{folder} is gone: it was moved or deleted while its trial ran.")
         if step.last and trainer.rank == 0:
             with whole_folder(folder / MODEL) as partial:
                 save_model(trainer.model, tokenizer, partial)

@@ -60,8 +60,11 @@ class LogUpdates:
         self.trials: dict[int, RunUpdate] = {}
 
     def take(self, event: Event) -> None:
-        """Take one event into account."""
+        """Take one event into account, if its trial is known."""
+        known = self.state.knows(event)
         self.state.apply(event)
+        if not known:
+            return
         if event["kind"] == "search":
             self.search.change(SEARCH_STATUS.get(event["status"]), event)
         elif event["kind"] == "stage":

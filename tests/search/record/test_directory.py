@@ -135,7 +135,8 @@ def test_events_go_on_exactly_where_the_last_reader_stopped(made: SearchDirector
 
 
 def test_an_offset_counts_bytes(made: SearchDirectory) -> None:
-    (made.path / EVENTS).write_text('{"text": "東京"}\n{"text": "b"}\n', encoding="utf-8")
+    lines = [f'{{"time": 1, "kind": "notice", "text": "{text}"}}\n' for text in ("東京", "b")]
+    (made.path / EVENTS).write_text("".join(lines), encoding="utf-8")
     first, second = made.events()
     assert [event for event, _ in made.events(first[1])] == [second[0]]
 

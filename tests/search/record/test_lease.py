@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import signal
 import time
 import traceback
@@ -17,7 +18,7 @@ import pytest
 
 from recur_tune.common.errors import UserError
 from recur_tune.search.record import lease
-from recur_tune.search.record.directory import EVENTS, LEASE, SearchDirectory
+from recur_tune.search.record.directory import EVENTS, LEASE, FolderGone, SearchDirectory
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.process_identity import ProcessIdentity
 from tests.search.record import search
@@ -219,6 +220,41 @@ def test_who_was_taken_for_gone_writes_no_line_more(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="another process has taken over this search"):
             directory.record("notice", text="no longer mine")
     assert [event["text"] for event, _ in directory.events()] == ["mine"]
+
+
+@pytest.mark.parametrize("how", ["moved", "deleted", "replaced"])
+def test_a_folder_that_goes_away_is_not_made_again_and_ends_in_one_sentence(tmp_path: Path, how: str) -> None:
+    directory, there = SearchDirectory.create(tmp_path, "s", search()), tmp_path / "other" / "t"
+    there.parent.mkdir()
+    with pytest.raises(FolderGone) as gone, directory.hold_lease():
+        directory.record("notice", text="mine")
+        if how == "deleted":
+            shutil.rmtree(directory.path)
+        else:
+            directory.path.rename(there)
+        if how == "replaced":
+            SearchDirectory.create(tmp_path, "s", search())
+            (directory.path / LEASE).mkdir()  # as a driver of its own has made it
+        directory.record("notice", text="nowhere")
+    assert gone.value.exit_code == 75
+    if how == "deleted":
+        assert str(gone.value).startswith(f"name: {directory.path} was deleted")
+    else:
+        assert f"{directory.path} was moved to {there} while its search ran" in str(gone.value)
+        assert f"`recur-tune resume t --results {there.parent}` continues it there" in str(gone.value)
+        assert SearchDirectory(there).state().notices == ["mine"]
+        with SearchDirectory(there).hold_lease():  # its lease was ended
+            pass
+    assert directory.path.exists() == (how == "replaced")
+    assert how != "replaced" or directory.state().notices == []
+
+
+def test_a_write_that_fails_since_the_folder_has_gone_is_told_as_that(tmp_path: Path) -> None:
+    directory = SearchDirectory.create(tmp_path, "s", search())
+    with pytest.raises(FolderGone, match="was deleted"), directory.hold_lease():
+        shutil.rmtree(directory.path)
+        directory.request_stop()
+    assert not directory.path.exists()
 
 
 def test_who_knows_a_holder_to_be_dead_frees_its_search_for_all(

@@ -34,8 +34,10 @@ class Site:
         (self.world / "base" / "model.safetensors").chmod(0o644)  # safetensors makes files private
         self.results.mkdir(mode=0o777)
         self.results.chmod(0o1777)
-        self.forkserver = self.shared / "forkserver"
-        self.forkserver.hardlink_to(own_server())  # a socket at a place that every node sees
+        self.forkserver = own_server()
+        if forked_workers:  # from a socket at a place that every node sees; a disk of its own takes no such link
+            self.forkserver = self.shared / "forkserver"
+            self.forkserver.hardlink_to(own_server())
 
     def profile(self, **fields: Any) -> Path:
         """A profile in a file; every node shares the storage, and nobody takes longer than it must."""
