@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -59,6 +60,35 @@ def test_every_mechanism_is_tried_at_every_rate_and_goes_on_with_the_best(
     assert "1 of 1: tokens 10 16/4" in capsys.readouterr().out
     said = command("eval", runs / f"tokens-10-16-4-{best:g}-1", "--split", "test", "--json")
     assert json.loads(said.out)["perplexity"] == pytest.approx(results[2]["scores"]["test"]["own"]["perplexity"])
+
+
+def test_states_without_training_are_scored_as_eval_scores_them(
+    experiment: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_world(tmp_path, sentences=2)
+    out, base, corpus = tmp_path / "a.csv", tmp_path / "base", f"text:{tmp_path / 'text'}"
+    experiment(
+        "untrained_states", "--base", base, "--corpus", corpus, "--out", out, "--windows", 16, "--rows", 14,
+        "--keep", "recent", "h2o", "--train-tokens", 200, "--train-rows", 14, "--rates", 1e-3, "--seeds", 0,
+        "--set", "bptt_windows=2", "batch=2", "validation_tokens=200",
+    )  # fmt: skip
+    rows = list(csv.DictReader(out.read_text().splitlines()))
+    caches = ["cache, recent", "cache, h2o"]
+    forms = ["plain", "plain, overlap", "plain, longer", "plain, longer, overlap", *caches]
+    assert [row["form"] for row in rows] == [*forms, "plain", *caches]
+    assert [row["trained"] != "0" for row in rows] == [False] * 6 + [True] * 3
+    assert [(row["window"], row["overlap"]) for row in rows[:4]] == [
+        ("16", "0"),
+        ("16", "8"),
+        ("30", "0"),
+        ("30", "14"),
+    ]
+    assert capsys.readouterr().out.count("| plain") == 5
+    reading = ["--corpus", corpus, "--window", 16, "--json", "--recurrence"]
+    for row, words in ((rows[0], ["none"]), (rows[5], ["cache", "--cache-rows", 14, "--cache-keep", "h2o"])):
+        said = command("eval", base, *reading, *words)
+        assert json.loads(said.out)["perplexity"] == pytest.approx(float(row["perplexity"]), rel=1e-5)
+    assert rows[4]["perplexity"] != rows[5]["perplexity"]
 
 
 def result(recurrence: str, losses: Sequence[float]) -> dict[str, Any]:

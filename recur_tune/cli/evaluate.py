@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from recur_tune.cli.display import TokenProgress, note, print_table, stderr
-from recur_tune.cli.options import as_json, deprecated_option, print_json
+from recur_tune.cli.options import as_json, deprecated_option, print_json, trial_options
+from recur_tune.common.errors import UserError
+from recur_tune.common.parsing import parse
+from recur_tune.config.trial import RENAMED, TrialConfig
 from recur_tune.data.corpora.document import SPLITS
+from recur_tune.recurrences import registry as recurrences
+
+_OF_UNTRAINED = {"tokenizer", "seed", *recurrences.FIELDS}
+_NOT_OF_UNTRAINED = {*TrialConfig.model_fields, *(change.to for change in RENAMED.values())} - _OF_UNTRAINED
 
 
 @click.command("eval")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", metavar="RUN|BASE")
 @click.option("--split", type=click.Choice(SPLITS), default="test", show_default=True, help="Which part of the corpus.")
-@click.option("--corpus", help="Another corpus than the run's own.")
-@click.option("--window", type=click.IntRange(min=1), help="Tokens read at a time; default: as trained.")
+@click.option("--corpus", help="Another corpus than the run's own; of a base default: stdlib.")
 @click.option(
-    "--overlap", type=click.IntRange(min=0), help="Tokens read again in the next window; default: as trained."
+    "--window", type=click.IntRange(min=1), help="Tokens read at a time; default: as trained, of a base as in training."
 )
+@click.option(
+    "--overlap", type=click.IntRange(min=0), help="Tokens read again in the next window; default: as trained, else 0."
+)
+@click.option(
+    "--recurrence",
+    type=click.Choice([recurrences.NONE, *recurrences.MECHANISMS]),
+    help="Read a base with this one, untrained. [default: the run's own, or none]",
+)
+@trial_options(leave_out=_NOT_OF_UNTRAINED)
 @click.option("--batch", type=click.IntRange(min=1), default=16, show_default=True, help="Documents read side by side.")
 @deprecated_option("lanes", "batch", "0.5.0", type=click.IntRange(min=1))
 @click.option("--precision", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True)
@@ -31,35 +47,51 @@ from recur_tune.data.corpora.document import SPLITS
 )
 @as_json
 def evaluate(
-    run: Path,
+    run: str,
     split: str,
     corpus: str | None,
     window: int | None,
     overlap: int | None,
+    recurrence: str | None,
+    fields: dict[str, Any],
     batch: int,
     precision: str,
     state: str,
     as_json: bool,
 ) -> None:
-    """Score a trained model: perplexity per word and per token, bits per byte, accuracy; or F1 and exact match of
-    answers, where the corpus has questions.
+    """Score a model: perplexity per word and per token, bits per byte, accuracy; or F1 and exact match of answers,
+    where the corpus has questions.
 
     RUN is a folder that `train` or `pretrain` wrote, or any Hugging Face folder of a supported family. Every
     document is read from its beginning to its end with the state carried along, and every token after a document's
     first is scored once. More overlap costs more compute (see `recur-tune cost`); a plain model can be scored at any.
 
+    BASE is what `train --base` takes. With --recurrence it is read with a state that nothing was trained for: what a
+    training would start from.
+
     \b
       recur-tune eval runs/a --split test
       recur-tune eval runs/plain --overlap 30 --json
       recur-tune eval runs/a --state other
+      recur-tune eval runs/base --corpus tales --recurrence cache --cache-rows 32 --window 24
     """
+    config = None
+    if recurrence is not None or fields or not Path(run).is_dir():
+        given = {"corpus": corpus, "window": window, "overlap": overlap, "recurrence": recurrence, **fields}
+        config = _untrained(run, {name: value for name, value in given.items() if value is not None})
     with stderr.status("loading torch …"):
-        from recur_tune.models.pretrained import load_model
+        from recur_tune.models.pretrained import left_behind, load_model
         from recur_tune.ops.device import default_device
-        from recur_tune.training.evaluation_settings import evaluation_settings
+        from recur_tune.training.evaluation_settings import EvaluationSettings, evaluation_settings
+        from recur_tune.training.setup import untrained
 
-        model, tokenizer = load_model(run)
-    reading = evaluation_settings(run, model, corpus, window, overlap)
+        if config is None:
+            model, tokenizer = load_model(Path(run))
+            reading = evaluation_settings(Path(run), model, corpus, window, overlap)
+        else:
+            model, tokenizer = untrained(config)
+            warning = left_behind(run, config.recurrence_spec) if Path(run).is_dir() else None
+            reading = EvaluationSettings(config.corpus, config.windowing, config.task, config.task_spec, warning)
     if reading.warning:
         note(reading.warning)
     task = reading.task.build(reading.task_spec)
@@ -71,14 +103,25 @@ def evaluate(
     for remark in evaluation.remarks:
         note(remark)
     report = {
-        "run": str(run), "corpus": reading.corpus, "split": split, "state": state,
+        "run": run, "recurrence": model.config.recurrence, "corpus": reading.corpus, "split": split, "state": state,
         "window": reading.windowing.size, "overlap": reading.windowing.overlap, **evaluation.report(),
     }  # fmt: skip
     if as_json:
         print_json(report)
         return
     rows = {name: f"{value:.5g}" for name, value in evaluation.metrics().items()}
+    read = run if config is None or config.mechanism is None else f"{run} with {config.recurrence}"
+    windows = f"window {reading.windowing.size}, overlap {reading.windowing.overlap}"
     print_table(
-        f"{run} on {reading.corpus} {split}, window {reading.windowing.size}, overlap {reading.windowing.overlap}",
+        f"{read} on {reading.corpus} {split}, {windows}",
         rows | evaluation.counts(),
     )
+
+
+def _untrained(base: str, fields: dict[str, Any]) -> TrialConfig:
+    """The trial that would begin with this base; without --recurrence it has none."""
+    if "recurrence" not in fields:
+        for name in fields.keys() & recurrences.FIELDS.keys():
+            owners = " or ".join(recurrences.names_of(name))
+            raise UserError(f"{name}: it is a field of {owners}; say which with --recurrence.")
+    return parse(TrialConfig, {"recurrence": recurrences.NONE, **fields, "base": base})

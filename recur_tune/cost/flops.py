@@ -47,8 +47,10 @@ def training_flops_per_token(config: TrialConfig, shape: Shape, plan: Plan, coun
         work = mechanism.work(config.recurrence_spec, shape, config.windowing) if mechanism.work else _needed(counted)
         # The last window makes no state, and the first reads none unless the initial state is learned.
         without = 0 if mechanism.from_the_start else 1
-        total += 3 * ((windows - 1) * work.made + (windows - without) * work.used)
-        total += 3 * (windows - 1 - without) * work.carried
+        total += 3 * (windows - without) * work.used
+        # A state without a gradient is made in the forward pass alone.
+        making = (windows - 1) * work.made + (windows - 1 - without) * work.carried
+        total += making if mechanism.stops_gradients else 3 * making
         total += recomputed * work.made + max(recomputed - without, 0) * (work.used + work.carried)
     return total / config.windowing.span(windows)
 

@@ -25,7 +25,8 @@ from recur_tune.models.kv_cache import Cache, TextCache
 from recur_tune.models.windowed import Windowed, WindowOutput
 from recur_tune.ops.autograd import BlockOps, Product
 from recur_tune.ops.body import CosSin
-from recur_tune.recurrences.seam import State, WindowPass
+from recur_tune.ops.reference import apply_rotary
+from recur_tune.recurrences.seam import Rotary, State, WindowPass
 
 _BY_AUTOGRAD = BlockOps()
 _CALIBRATED_TOGETHER = 16  # texts
@@ -66,7 +67,7 @@ class WindowedDecoder(Windowed):
         window_pass = cache.window_pass if cache else None
         if window_pass is None and self.recurrence is not None:
             window_pass = self.recurrence.open(state, fresh_B, in_parts=cache is not None)
-            window_pass.fused = ops.fused
+            window_pass.fused, window_pass.rotary = ops.fused, self._rotary()
         position_BT = torch.arange(begin, begin + positions, device=tokens_BT.device)[None]
         if window_pass is not None and window_pass.moved_B is not None:
             position_BT = position_BT + window_pass.moved_B[:, None]
@@ -91,6 +92,7 @@ class WindowedDecoder(Windowed):
             left = self.leave(cache, overlap) if cache is not None else window_pass.close(overlap, behind_BMK)
         if window_pass is not None and cache is not None:
             window_pass.rest()
+            window_pass.rotary = self._rotary()  # the last one holds the angles of this part
         return WindowOutput(top_BTK, left)
 
     @torch.no_grad()
@@ -197,6 +199,22 @@ class WindowedDecoder(Windowed):
             return None
         seen_B = seen_before(rows_BMC.shape[1]) if window_pass.seen_B is None else window_pass.seen_B
         return Extra(rows_BMC, seen_B, window_pass.places(layer))
+
+    def _rotary(self) -> Rotary | None:
+        """Rotary position embeddings for a window pass; None where positions are learned."""
+        if self.body.rotary is None:
+            return None
+        like = torch.empty(0, dtype=self.dtype, device=self.device)
+        cos_sin = cache_calls(partial(self.body.cos_sin, x_BTK=like))  # the same in all layers
+
+        def rotary(x_BHTD: torch.Tensor, begin: int) -> torch.Tensor:
+            _, heads, positions, _ = x_BHTD.shape
+            at_positions = cos_sin(begin, positions)
+            assert at_positions is not None, "the body has rotary positions"
+            rotated_BTC = apply_rotary(x_BHTD.transpose(1, 2).flatten(2), *at_positions, heads)
+            return rotated_BTC.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+        return rotary
 
     def logits(self, top_BTK: torch.Tensor) -> torch.Tensor:
         """Logits over the vocabulary."""

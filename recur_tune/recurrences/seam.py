@@ -23,6 +23,7 @@ from recur_tune.common.shape import Shape
 
 State = tuple[torch.Tensor, ...]  # floating-point, batch rows first; their meaning is the recurrence's own
 Heads = Callable[[], tuple[torch.Tensor, ...]]  # makes q [B, H, T, D], k and v [B, G, T, D]
+Rotary = Callable[[torch.Tensor, int], torch.Tensor]  # of heads [B, H, T, D], the first of which has this position
 
 
 GATE_SPEED = 30.0
@@ -43,6 +44,7 @@ class WindowPass:
         moved_B: Offset of the window's learned positions in each batch row; None: 0. Rotary positions need none: they
             are counted from the window's first token, and rows before it have negative ones.
         fused: Whether it runs its Triton kernels, where it has any; else reference operations.
+        rotary: Applies the body's rotary position embeddings; None where positions are learned. The decoder sets it.
         whole_heads: Whether, of a window that is read in parts, `heads` gives the keys and values of all parts so far.
             These are the key-value cache's own, so a pass that needs them at the window's end holds no second copy.
             Then rows are asked for with each part, and there may be none `behind` the window.
@@ -54,6 +56,7 @@ class WindowPass:
     seen_B: torch.Tensor | None = None
     moved_B: torch.Tensor | None = None
     fused: bool = False
+    rotary: Rotary | None = None
 
     def before(self) -> torch.Tensor | None:
         """Rows [B, M, K], or [1, M, K] for all batch rows, that stand before the window's embedded tokens and go
@@ -92,8 +95,8 @@ class WindowPass:
         """A layer's outputs [B, T, K], or means [B, M, K], in the order of layers; the last one's are normalised."""
 
     def rest(self) -> None:
-        """Between two parts of a window: let go of what can be made again, since inference memory is what is held
-        here."""
+        """Between two parts of a window: let go of what can be made again or summed up, since inference memory is what
+        is held here."""
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """The state that the window leaves, as far as it was read.

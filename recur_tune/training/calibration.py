@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -24,16 +25,21 @@ class Calibration:
         self._config, self._model, self._train = config, model, train
         shape = model.config.shape
         rows = config.mechanism.positions(config.recurrence_spec, shape) if config.mechanism else 0
-        self._context, self._places = shape.context, min(config.window + rows, shape.context)
+        self._places = min(config.window + rows, shape.context)
 
     def before(self, step: int) -> None:
         """Calibrate before the first step, and every few steps while the body learns."""
         if step == 0:
-            self._model.calibrate(partial(stretches, self._train, self._context, _FIRST))
+            calibrate_first(self._model, lambda: self._train)
         elif step % _EVERY == 0 and self._config.trainable != "recurrence":
             generator = np.random.default_rng([self._config.seed, step])  # a resumed run draws the same
             with autocast(self._model.device, self._config.precision):
                 self._model.calibrate(partial(stretches, self._train, self._places, _LATER, generator), _WEIGHT)
+
+
+def calibrate_first(model: Windowed, train: Callable[[], TokenisedSplit]) -> None:
+    """Calibrate before any training; `train` makes the training texts, and is called only if something is measured."""
+    model.calibrate(lambda: stretches(train(), model.config.shape.context, _FIRST))
 
 
 def stretches(

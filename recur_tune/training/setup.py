@@ -12,9 +12,11 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.training_memory import resolve_plan
 from recur_tune.data.corpora.registry import check_corpus
 from recur_tune.data.tokenizers import load_tokenizer
+from recur_tune.models import Windowed
 from recur_tune.models.pretrained import base_config, base_tokenizer, load_base
 from recur_tune.ops.device import default_device
 from recur_tune.tasks.seam import TaskCode
+from recur_tune.training.calibration import calibrate_first
 from recur_tune.training.loop import Trainer
 
 
@@ -25,21 +27,42 @@ def set_up(
 
     With `shard` each of several workers keeps a part of Adam's moments.
     """
+    tokenizer = _fitting_tokenizer(config)
+    task: TaskCode = config.task.build(config.task_spec)
+    train = task.prepare(config.corpus, "train", tokenizer)
+    validation = task.sample(task.prepare(config.corpus, "validation", tokenizer), config.validation_size)
+    model = _seeded_model(config, tokenizer)
+    task.check(model, train)
+    if config.trainable == "recurrence":
+        model.freeze_body()
+    workers = worker_count()
+    plan = resolve_plan(config, model.config, max(1, config.batch // workers), shards=workers if shard else 1)
+    return Trainer(config, model, plan, train, validation, device or default_device(), shard), tokenizer
+
+
+def untrained(config: TrialConfig, device: torch.device | None = None) -> tuple[Windowed, PreTrainedTokenizerBase]:
+    """The model with which a trial's training would begin; the training texts are read only if they are measured."""
+    tokenizer = _fitting_tokenizer(config)
+    task: TaskCode = config.task.build(config.task_spec)
+    model = _seeded_model(config, tokenizer).to(device or default_device())
+    calibrate_first(model, lambda: task.prepare(config.corpus, "train", tokenizer))
+    return model, tokenizer
+
+
+def _fitting_tokenizer(config: TrialConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer, where base, corpus and tokenizer fit together."""
     named = "base" if config.tokenizer is None else "tokenizer"
     tokenizer = load_tokenizer(base_tokenizer(config.base, config.tokenizer), field=named)
     shape = shape_of(base_config(config.base, vocabulary=len(tokenizer)).to_dict())
     config.check_base(shape)
     check_vocabulary(config.base, shape, len(tokenizer))
     check_corpus(config.corpus)
-    task: TaskCode = config.task.build(config.task_spec)
-    train = task.prepare(config.corpus, "train", tokenizer)
-    validation = task.sample(task.prepare(config.corpus, "validation", tokenizer), config.validation_size)
+    return tokenizer
+
+
+def _seeded_model(config: TrialConfig, tokenizer: PreTrainedTokenizerBase) -> Windowed:
+    """The base with the trial's recurrence; random weights are those of the trial's seed."""
     torch.manual_seed(config.seed)
     model = load_base(config.base, config.recurrence_spec, config.dropout, vocabulary=len(tokenizer))
-    task.check(model, train)
-    if config.trainable == "recurrence":
-        model.freeze_body()
     model.config.window, model.config.overlap = config.window, config.overlap
-    workers = worker_count()
-    plan = resolve_plan(config, model.config, max(1, config.batch // workers), shards=workers if shard else 1)
-    return Trainer(config, model, plan, train, validation, device or default_device(), shard), tokenizer
+    return model

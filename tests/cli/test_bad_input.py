@@ -148,6 +148,9 @@ def test_reading_a_model_in_impossible_windows_is_refused(base: Path) -> None:
     refused(run("eval", base, "--window", 8, "--overlap", 8), "overlap: 8", "0 to 7")
     refused(run("eval", base, "--window", 999), "window: 999", "128 positions")
     refused(run("eval", base, "--split", "exam"), "exam", "test")
+    refused(run("eval", base, "--cache-rows", 8), "cache_rows", "--recurrence")
+    refused(run("eval", base, "--recurrence", "cache"), "window: 300", "128 positions")
+    refused(run("eval", base, "--recurrence", "cache", "--window", 16, "--cache-rows", 0), "cache_rows")
     refused(run("generate", base, "--prompt", ""), "prompt", "no token")
 
 

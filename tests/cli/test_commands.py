@@ -49,6 +49,25 @@ def test_eval_prints_the_same_numbers_as_json_and_as_a_table(tour: Path) -> None
     assert f"{told['perplexity']:.5g}" in table and f"{told['bits_per_byte']:.5g}" in table
 
 
+def test_a_base_is_read_with_a_state_that_nothing_was_trained_for(tour: Path) -> None:
+    reading = ["--corpus", "recall", "--window", 16, "--overlap", 4, "--json"]
+    cache = ["--recurrence", "cache", "--cache-rows", 8, "--cache-keep", "keydiff"]
+    said = {
+        "plain": run("eval", tour / "base", *reading),
+        "as a base": run("eval", tour / "base", *reading, "--recurrence", "none"),
+        "cache": run("eval", tour / "base", *reading, *cache),
+        "no state": run("eval", tour / "base", *reading, *cache, "--state", "none"),
+        "left behind": run("eval", tour / "pooled", *reading, "--recurrence", "none"),
+    }
+    told = {name: json.loads(outcome.out) for name, outcome in said.items()}
+    losses = {name: one["loss"] for name, one in told.items()}
+    assert losses["as a base"] == losses["plain"]
+    assert losses["no state"] == pytest.approx(losses["plain"], rel=1e-6)
+    assert abs(losses["cache"] / losses["plain"] - 1) > 1e-4
+    assert told["plain"]["recurrence"] is None and told["cache"]["recurrence"]["cache_keep"] == "keydiff"
+    assert "is left behind" in " ".join(said["left behind"].err.split())
+
+
 def test_only_a_recurrent_model_warns_about_another_overlap(tour: Path) -> None:
     assert "was trained with window 16 and overlap 4" in " ".join(
         run("eval", tour / "pooled", "--overlap", 0).err.split()

@@ -21,7 +21,7 @@ FIRST = {"window": 8, "bptt_windows": 3, "batch": 2, "width": 20, "depth": 2, "p
 # Another value for every field of a mechanism, and for every trial's but those that only stand for a base's shape.
 OF_MECHANISMS: dict[str, dict[str, Any]] = {
     "pooled": {"l_ins": "all", "width": 30, "depth": 1, "pooling": "attention", "embeddings": 2, "skip": True},
-    "cache": {"cache_rows": 9, "cache_layer": 1, "cache_join": "gate", "cache_sinks": 1},
+    "cache": {"cache_rows": 9, "cache_layer": 1, "cache_join": "gate", "cache_keep": "h2o", "cache_sinks": 1},
     "tokens": {"state_tokens": 3, "ring": 2},
     "fast_weights": {"write_rule": "gated", "fast_layers": 1},
     "scores": {"score_heads": 2, "dilation": 2},
@@ -38,9 +38,12 @@ SHAPE = {"base", "corpus", "tokenizer"}
 # Change the work only by what 'auto' keeps:
 BY_PLAN = {"batch", "dropout", "precision", "memory_budget", "cuda_graph", "fused_kernels", "tokens"}
 BY_PLAN |= {field for one in MECHANISMS.values() for field in one.flops_independent_fields}
-# A mechanism's fields that enter products, and yet not all costs that products enter: neither a row nor a lag has
-# weights, and rows are looked at as often in one softmax as apart.
-NOT_IN = {"cache_rows": {"parameters"}, "dilation": {"parameters"}, "cache_join": {"flops_per_token"}}
+# A mechanism's fields that enter products, and yet not all costs that products enter: neither a row, its
+# choice nor a lag has weights, and rows are looked at as often in one softmax as apart.
+NOT_IN = {
+    "cache_rows": {"parameters"}, "cache_keep": {"parameters"}, "dilation": {"parameters"},
+    "cache_join": {"flops_per_token"},
+}  # fmt: skip
 
 
 def closed_costs(config: TrialConfig) -> dict[str, float]:

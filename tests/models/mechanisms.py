@@ -42,6 +42,10 @@ SPECS: dict[str, BaseModel] = {
     "cache, in one softmax": CacheSpec(cache_rows=7),
     "cache, behind a gate": CacheSpec(cache_rows=14, cache_join="gate"),
     "cache, one layer": CacheSpec(cache_rows=3, cache_layer=2),
+    "cache, keydiff": CacheSpec(cache_rows=7, cache_keep="keydiff", cache_sinks=1),
+    "cache, tova": CacheSpec(cache_rows=8, cache_keep="tova", cache_sinks=1),
+    "cache, h2o": CacheSpec(cache_rows=7, cache_keep="h2o", cache_sinks=1),
+    "cache, h2o, behind a gate": CacheSpec(cache_rows=7, cache_join="gate", cache_keep="h2o", cache_sinks=0),
     "tokens": TokensSpec(state_tokens=3),
     "tokens, a ring": TokensSpec(state_tokens=2, ring=3),
 }

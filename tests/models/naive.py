@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -103,7 +103,12 @@ class _ExactTurns:
         return angle_1TD.cos(), angle_1TD.sin()
 
 
-def look(query: torch.Tensor, keys: list[torch.Tensor], values: list[torch.Tensor]) -> torch.Tensor:
+def look(query: torch.Tensor, keys: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> torch.Tensor:
     """One query's attention over some keys."""
-    weight_S = (torch.stack(keys) @ query / len(query) ** 0.5).exp()
-    return weight_S @ torch.stack(values) / weight_S.sum()
+    return weights(query, keys) @ torch.stack([*values])
+
+
+def weights(query: torch.Tensor, keys: Sequence[torch.Tensor]) -> torch.Tensor:
+    """How much of it each key gets."""
+    weight_S = (torch.stack([*keys]) @ query / len(query) ** 0.5).exp()
+    return weight_S / weight_S.sum()

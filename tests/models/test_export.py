@@ -108,7 +108,7 @@ COMMON = {
 def test_its_files_are_ours_and_need_torch_and_transformers_alone(tmp_path: Path, mechanism: Mechanism) -> None:
     saved(tmp_path, mechanism.spec(), n_head=4)
     files = {file.stem: file for file in tmp_path.glob("*.py")}
-    more = {"ops_matmul"} if mechanism.name == "cache" else set()
+    more = {"ops_matmul", "recurrences_cache_keep"} if mechanism.name == "cache" else set()
     assert files.keys() == COMMON | {f"recurrences_{mechanism.name}_module"} | more
     assert mechanism.load().__name__ in files.pop("recurrences_modules").read_text()
     for name, file in files.items():

@@ -10,13 +10,13 @@ reading the rows' text again. A learned offset, zero at first, distinguishes row
 
 Which rows are kept: a document's first rows and the last of all. A pretrained body uses the first token as an attention
 sink: heads with nothing to attend to put their weight there. A window that follows rows has no such token of its own,
-so the document's first rows stay (StreamingLLM).
+so the document's first rows stay (StreamingLLM). With scores (`keep.py`) only half of the rows are the last ones.
 
 Apart from the window, with a gate, neither rows nor queries have rotary position embeddings. A row is found by its
 content alone, so there may be more rows than the body has positions.
 
 Shape suffixes: B batch rows, T positions, S sites (layers that keep rows), M rows, K hidden size, H query heads,
-G key-value heads, D head size, R queries of a group, C columns, P places.
+G key-value heads, D head size, R queries of a group, C columns, P places, N rows and the window's positions.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from torch import nn
 
 from recur_tune.common.shape import Shape
 from recur_tune.ops.matmul import product_dtype
+from recur_tune.ops.reference import in_places
+from recur_tune.recurrences.cache.keep import attention_received, best, key_difference, last_attention, mean_attention
 from recur_tune.recurrences.seam import (
     CLOSED_GATE,
     CalibrationPass,
@@ -61,9 +63,11 @@ class Cached(Recurrence):
         cache_rows: int = 128,
         cache_layer: int | Literal["all"] = "all",
         cache_join: str = "softmax",
+        cache_keep: str = "recent",
         cache_sinks: int = 4,
     ) -> None:
         super().__init__(shape)
+        self.keep = cache_keep
         self.rows, self.sinks, gated = cache_rows, min(cache_sinks, cache_rows), cache_join == "gate"
         self.sites = layers_at(cache_layer, shape)
         sites, self.columns = len(self.sites), 2 * shape.key_value_heads * shape.head_size
@@ -112,15 +116,20 @@ class CachedWindowPass(WindowPass):
         self._cached, self._rows_BSMC, self._filled_B = cached, rows_BSMC, filled_B
         self.seen_B = None if filled_B is None else filled_B.long()
         self._new: dict[int, tuple[torch.Tensor, ...]] = {}  # the window's keys and values, [B, G, T, D]
+        # Where attention decides which rows stay: queries that are not in a sum yet, and this sum, [B, G, N].
+        self._queries: dict[int, torch.Tensor] = {}
+        self._received: dict[int, torch.Tensor] = {}
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
-        """The document's first rows and the last of all, as far as the next window does not read them again."""
+        """The document's first rows and the last of all, or the best, as far as the next window does not read them again."""
         own = list(self._new.values())
         some, cached = own[0][0], self._cached
         count, rows_BSMC, filled_B = max(0, some.shape[-2] - overlap), self._rows_BSMC, self._filled_B
         if rows_BSMC is None or filled_B is None:
             rows_BSMC, filled_B = cached.empty(len(some))
         dtype, next_filled_B = product_dtype(some), (filled_B + count).clamp(max=cached.rows)
+        if cached.keep != "recent":
+            return self._best(rows_BSMC, filled_B, own, count, dtype), next_filled_B
         if self.fused:
             places = None if cached.places is None else (cached.places, self.moved_B)
             given = rows_BSMC, filled_B, own, count, cached.sinks, places, dtype
@@ -139,6 +148,47 @@ class CachedWindowPass(WindowPass):
             next_BSMC[:, site] = torch.where(is_own_BM1, self._rows(site, gathered, batch_B1, own_BM), earlier_BMC)
         return next_BSMC, next_filled_B
 
+    @torch.no_grad()
+    def _best(
+        self,
+        rows_BSMC: torch.Tensor,
+        filled_B: torch.Tensor,
+        own: list[tuple[torch.Tensor, ...]],
+        count: int,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
+        """The rows with the best scores, of the filled ones and the window's first `count`."""
+        cached, next_BSMC = self._cached, torch.empty_like(rows_BSMC, dtype=dtype)
+        batch_B1 = torch.arange(len(filled_B), device=filled_B.device)[:, None]
+        own_BT = torch.arange(count, device=filled_B.device).expand(len(filled_B), -1)
+        for site, (layer, gathered) in enumerate(zip(self._new, own, strict=True)):
+            candidate_BNC = torch.cat([rows_BSMC[:, site], self._rows(site, gathered, batch_B1, own_BT)], dim=1)
+            match cached.keep:
+                case "keydiff":
+                    score_BGN = key_difference(_heads(candidate_BNC, cached.shape)[0], cached.rows - filled_B)
+                case "tova":
+                    score_BGN = last_attention(self._attention(layer))
+                case _:
+                    score_BGN = mean_attention(self._attention(layer), cached.rows)
+            next_BSMC[:, site] = best(candidate_BNC, score_BGN, filled_B, cached.rows, cached.sinks)
+        return next_BSMC
+
+    @torch.no_grad()
+    def _attention(self, layer: int) -> torch.Tensor:
+        """Attention to rows and to the window's positions, summed over the queries so far, [B, G, N]."""
+        if layer not in self._queries:
+            return self._received[layer]
+        q_BHTD, k_BGND = self._looked(layer, self._queries[layer], self._new[layer][0])
+        seen_B = torch.zeros(len(k_BGND), device=k_BGND.device) if self.seen_B is None else self.seen_B
+        received_BGN = attention_received(q_BHTD, k_BGND, self._cached.rows - seen_B)
+        if (earlier_BGN := self._received.get(layer)) is not None:
+            received_BGN[..., : earlier_BGN.shape[-1]] += earlier_BGN
+        return received_BGN
+
+    def _looked(self, layer: int, q_BHTD: torch.Tensor, k_BGTD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Queries, and keys of rows and of the window's positions, as attention takes them."""
+        raise NotImplementedError
+
     def _rows(
         self, site: int, gathered: tuple[torch.Tensor, ...], batch_B1: torch.Tensor, own_BM: torch.Tensor
     ) -> torch.Tensor:
@@ -146,16 +196,29 @@ class CachedWindowPass(WindowPass):
         return torch.cat([one_BGTD.transpose(1, 2)[batch_B1, own_BM].flatten(2) for one_BGTD in gathered], dim=-1)
 
     def reorder(self, index_B: torch.Tensor) -> None:
-        """Reorders the cached rows and those that were collected."""
+        """Reorders the cached rows and what was collected."""
+        self.rest()
         for name in ("_rows_BSMC", "_filled_B", "seen_B", "moved_B"):
             if (value := getattr(self, name)) is not None:
                 setattr(self, name, value[index_B])
         self._new = {layer: tuple(one[index_B] for one in part) for layer, part in self._new.items()}
-        self.rest()
+        self._queries = {layer: one[index_B] for layer, one in self._queries.items()}
+        self._received = {layer: one[index_B] for layer, one in self._received.items()}
+
+    def rest(self) -> None:
+        """Sums up the attention of queries, where that of all counts."""
+        if self._cached.keep == "h2o":
+            self._received = {layer: self._attention(layer) for layer in self._new}
+            self._queries.clear()
 
     def _gather(self, layer: int, heads: Heads) -> torch.Tensor:
         """Keep the window's keys and values, and return its queries."""
         q_BHTD, *keys_values = heads()
+        match self._cached.keep:
+            case "tova":
+                self._queries[layer] = q_BHTD[:, :, -1:].detach().clone()  # a view would hold them all
+            case "h2o":
+                self._queries[layer] = q_BHTD.detach()
         self._new[layer] = tuple(one.detach() for one in keys_values)
         return q_BHTD
 
@@ -179,6 +242,16 @@ class JoinedWindowPass(CachedWindowPass):
         rows_BMC = self._site(layer)
         return None if rows_BMC is None else rows_BMC + self._offsets[self._cached.sites.index(layer)]
 
+    def _looked(self, layer: int, q_BHTD: torch.Tensor, k_BGTD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """With positions, as in the window's own attention."""
+        rows_BMC = self.keys_values(layer)
+        if rows_BMC is not None:
+            rows_BMC = in_places(rows_BMC, self.places(layer), self.seen_B)
+        k_BGND = _behind(rows_BMC, k_BGTD, self._cached)
+        if self.rotary is None:
+            return q_BHTD, k_BGND
+        return self.rotary(q_BHTD, k_BGTD.shape[2] - q_BHTD.shape[2]), self.rotary(k_BGND, -self._cached.rows)
+
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Collect the window's rows."""
         if layer in self._cached.sites:
@@ -196,6 +269,11 @@ class GatedWindowPass(CachedWindowPass):
         self._look()
         assert cached.scales is not None
         self._scales = cached.scales.unbind()  # of every site, [C]
+
+    def _looked(self, layer: int, q_BHTD: torch.Tensor, k_BGTD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """As later windows look for them: the window's positions as if they were rows already."""
+        key_scale_G1D = self._scales[self._cached.sites.index(layer)].chunk(2)[0].unflatten(0, (k_BGTD.shape[1], 1, -1))
+        return q_BHTD, (_behind(self._site(layer), k_BGTD, self._cached) * key_scale_G1D).to(q_BHTD.dtype)
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Collect the window's rows, and mix in attention to the cached ones."""
@@ -225,6 +303,7 @@ class GatedWindowPass(CachedWindowPass):
 
     def rest(self) -> None:
         """Lets go of mask and gates."""
+        super().rest()
         self._visible_BM, self._gates = None, ()
 
 
@@ -250,6 +329,7 @@ class PlacedWindowPass(JoinedWindowPass):
 
     def rest(self) -> None:
         """Lets go of what places add."""
+        super().rest()
         self._added = ()
 
     def _add(self) -> None:
@@ -299,9 +379,21 @@ def _visible(seen_B: torch.Tensor, rows: int) -> torch.Tensor:
 
 def _taken(rows_BMC: torch.Tensor, visible_BM: torch.Tensor, q_BHTD: torch.Tensor, shape: Shape) -> torch.Tensor:
     """Attention to the visible rows alone, [B, T, H, D]."""
-    groups = shape.key_value_heads
-    k_BGMD, v_BGMD = (one.unflatten(-1, (groups, -1)).transpose(1, 2) for one in rows_BMC.chunk(2, dim=-1))
+    k_BGMD, v_BGMD = _heads(rows_BMC, shape)
     # All queries see the same rows, so those of one group can stand one behind the other.
-    q_BGRD = q_BHTD.unflatten(1, (groups, -1)).flatten(2, 3)
+    q_BGRD = q_BHTD.unflatten(1, (shape.key_value_heads, -1)).flatten(2, 3)
     taken_BGRD = F.scaled_dot_product_attention(q_BGRD, k_BGMD, v_BGMD, attn_mask=visible_BM[:, None, None])
     return taken_BGRD.reshape(q_BHTD.shape).transpose(1, 2)
+
+
+def _heads(rows_BMC: torch.Tensor, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of rows, each [B, G, M, D]."""
+    k_BGMD, v_BGMD = rows_BMC.unflatten(-1, (2 * shape.key_value_heads, -1)).transpose(1, 2).chunk(2, dim=1)
+    return k_BGMD, v_BGMD
+
+
+def _behind(rows_BMC: torch.Tensor | None, k_BGTD: torch.Tensor, cached: Cached) -> torch.Tensor:
+    """Keys behind those of rows, [B, G, N, D]; where there are no rows, behind as many zeros."""
+    if rows_BMC is None:
+        return F.pad(k_BGTD, (0, 0, cached.rows, 0))
+    return torch.cat([_heads(rows_BMC, cached.shape)[0].to(k_BGTD.dtype), k_BGTD], dim=2)

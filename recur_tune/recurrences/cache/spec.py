@@ -31,22 +31,43 @@ class CacheSpec(BaseModel):
         description="how they are attended to: in one 'softmax' with the window's own, as if windows were longer, or "
         "apart, with a 'gate' for each head that is closed at first and mixes the two",
     )
+    cache_keep: Literal["recent", "keydiff", "tova", "h2o"] = Field(
+        "recent",
+        description="which rows stay between a document's first and the last half: the last too ('recent'), those "
+        "whose keys differ most from their mean ('keydiff'), or those to which the window's last query ('tova') or all "
+        "its queries ('h2o') attend most",
+    )
     cache_sinks: NonNegativeInt = Field(
         4, description="of these rows, how many are a document's first: heads that look for nothing look there"
     )
 
 
 def _flops(spec: CacheSpec, shape: Shape, windowing: Windowing) -> float:
-    """Attention of every position to all rows."""
-    return layer_count(spec.cache_layer, shape) * _looks(shape, windowing.size * spec.cache_rows)
+    """Attention of every position to all rows, and the choice of rows."""
+    pairs = windowing.size * spec.cache_rows
+    chosen = _choice(spec, shape, windowing, pairs + shape.pairs(windowing.size))
+    return layer_count(spec.cache_layer, shape) * (_looks(shape, pairs) + chosen)
 
 
 def _work(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Work:
     """In one softmax the attention's square grows from T to T + M on both sides."""
-    pairs = windowing.size * spec.cache_rows
+    pairs, layers = windowing.size * spec.cache_rows, layer_count(spec.cache_layer, shape)
+    chosen = _choice(spec, shape, windowing, windowing.size * (windowing.size + spec.cache_rows))
     if spec.cache_join == "softmax":
         pairs = (windowing.size + spec.cache_rows) ** 2 - windowing.size**2
-    return Work(made=0, used=layer_count(spec.cache_layer, shape) * _looks(shape, pairs))
+    return Work(made=layers * chosen, used=layers * _looks(shape, pairs))
+
+
+def _choice(spec: CacheSpec, shape: Shape, windowing: Windowing, pairs: float) -> float:
+    """FLOPs of a layer's choice of rows; `pairs` are those of a query and a key for all of a window's queries."""
+    match spec.cache_keep:
+        case "keydiff":  # each key that can stay with the mean
+            return 2 * shape.key_value_heads * shape.head_size * (spec.cache_rows + windowing.size - windowing.overlap)
+        case "tova":  # the last query with each key
+            return 2 * shape.heads * shape.head_size * (spec.cache_rows + windowing.size)
+        case "h2o":
+            return 2 * shape.heads * shape.head_size * pairs
+    return 0
 
 
 def _looks(shape: Shape, pairs: int) -> int:
@@ -61,8 +82,16 @@ def _state_floats(spec: CacheSpec, shape: Shape) -> int:
 
 
 def _held(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Held:
-    """The rows, and how many are filled: as it is carried, and as an index of eight bytes."""
-    return Held(as_read=_state_floats(spec, shape) - 1, single=1 + 2)
+    """The rows, and how many are filled: as it is carried, and as an index of eight bytes. Where attention decides, the
+    last query ('tova'), or what every row and every position received ('h2o')."""
+    layers, single = layer_count(spec.cache_layer, shape), 1 + 2
+    as_read = _state_floats(spec, shape) - 1
+    match spec.cache_keep:
+        case "tova":
+            as_read += layers * shape.heads * shape.head_size
+        case "h2o":
+            single += layers * shape.key_value_heads * (spec.cache_rows + windowing.size)
+    return Held(as_read, single)
 
 
 CACHE = Mechanism(
