@@ -15,6 +15,7 @@ from recur_tune.cli.running import address_option, run_watched
 from recur_tune.cli.submitting import check_place, is_submitted, slurm_options, submit_again
 from recur_tune.cli.trial_tables import in_two_lines
 from recur_tune.common.errors import UserError
+from recur_tune.common.units import counted
 from recur_tune.data.corpora.document import SPLITS
 from recur_tune.recurrences.registry import MARKS
 from recur_tune.search.record.directory import SearchDirectory, results_folder
@@ -67,8 +68,8 @@ def confirm(
         raise UserError(f"name: {name} has no trial at its full budget yet, so there is no front to confirm.")
     missing = order.missing(state, spec)
     stderr.print(
-        f"{len(points)} points ({', '.join(trial.name for trial in points)}), {seeds} seeds each: "
-        f"{len(missing)} trainings to do."
+        f"{counted(len(points), 'point')} ({', '.join(trial.name for trial in points)}), "
+        f"{counted(seeds, 'seed')} each: {counted(len(missing), 'training')} to do."
     )
     if is_submitted(slurm):
         profile = chosen_profile(slurm, directory, nodes=nodes, gpus_per_node=gpus_per_node)
@@ -82,7 +83,8 @@ def confirm(
         state = run_watched(directory, address, order)
     found = confirmation(state, spec, split)
     if as_json:
-        told = {"seeds": seeds, "split": split, "spread": found.spread} if found else {}
+        unconfirmed = [trial.name for trial in found.unconfirmed] if found else []
+        told = {"seeds": seeds, "split": split, "spread": found.spread, "unconfirmed": unconfirmed} if found else {}
         print_json({"search": name, **told, "points": found.rows() if found else []})
     elif found is None:
         note("no training has reached its end yet.")
@@ -116,10 +118,15 @@ def print_confirmation(spec: SearchSpec, found: Confirmation) -> None:
         if point.no_better_than:
             stdout.print(f"{point.trial.name}: {point.verdict}.", soft_wrap=True)
     if math.isnan(found.spread):
-        note("one seed each has no standard error; `--seeds 3` has one.")
+        note("one seed each has no standard error, so noise is not known; `--seeds 3` has one.")
     else:
         stdout.print(
             f"± is the standard error of a mean; seeds differ by {found.spread:.2g} (standard deviation, pooled over "
-            f"{len(found.points)} points, {found.freedom} degrees of freedom).",
+            f"{counted(len(found.points), 'point')}, {counted(found.freedom, 'degree')} of freedom).",
             soft_wrap=True,
+        )
+    if not found.is_whole:
+        note(
+            f"not confirmed yet: {found.unconfirmed_names}; until then `front --under` and `export --best` choose by "
+            "the search's own validations."
         )

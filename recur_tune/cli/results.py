@@ -21,7 +21,7 @@ from recur_tune.cli.submitting import follow_search
 from recur_tune.cli.trial_tables import print_trials, roles
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import nearest
-from recur_tune.common.units import format_duration
+from recur_tune.common.units import counted, format_duration
 from recur_tune.search.record.directory import SearchDirectory, results_folder, searches_in
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES
 from recur_tune.search.record.progress import next_hour
@@ -192,7 +192,8 @@ def front_command(
     rows = front_rows(state, chosen)
     confirmed = confirmation(state, directory.spec)
     if as_json:
-        told = {"confirmed": confirmed.rows()} if confirmed else {}
+        unconfirmed = [trial.name for trial in confirmed.unconfirmed] if confirmed else []
+        told = {"confirmed": confirmed.rows(), "unconfirmed": unconfirmed} if confirmed else {}
         print_json({"search": name, "objectives": list(chosen), "front": rows, **told})
     elif as_csv:
         fields = directory.spec.parsed_space.names
@@ -211,7 +212,14 @@ def _print_decision(
     directory: SearchDirectory, state: SearchState, objectives: tuple[str, ...], under: str, as_json: bool
 ) -> None:
     from recur_tune.search.record.confirmation import confirmation
-    from recur_tune.search.record.decision import decide, limits_in_words, qualities, read_limits, refuse_limits
+    from recur_tune.search.record.decision import (
+        chooses_by_means,
+        decide,
+        limits_in_words,
+        qualities,
+        read_limits,
+        refuse_limits,
+    )
     from recur_tune.search.record.front import trial_row
 
     limits = read_limits(under)
@@ -226,7 +234,8 @@ def _print_decision(
         print_json({
             "search": directory.name, "under": limits, "best": trial_row(found.best, objectives),
             "steps": [{"more": step.cost, **trial_row(step.trial, objectives)} for step in found.upgrades],
-            "chosen_by": chosen, "confirmed": confirmed is not None,
+            "chosen_by": chosen, "confirmed": chooses_by_means(quality.name, confirmed),
+            "unconfirmed": [trial.name for trial in confirmed.unconfirmed] if confirmed else [],
         })  # fmt: skip
         return
     shown = list(dict.fromkeys([*objectives, *limits]))
@@ -244,14 +253,21 @@ def _print_decision(
             f"{quality.format(better)} instead of {quality.format(was)} ({better / was - 1:+.1%}).",
             soft_wrap=True,
         )
-    if confirmed:
+    if chooses_by_means(quality.name, confirmed):
         stdout.print(
             f"chosen among the confirmed points, by means of the {confirmed.split} split: "
             f"{found.best.name} has {quality.format(known[found.best.number])}.",
             soft_wrap=True,
         )
-    if confirmed and (point := confirmed.of(found.best)) and point.no_better_than:
-        note(f"{point.no_better_than} costs no more and does as well, as far as {len(point.values)} seeds can tell.")
+        if (point := confirmed.of(found.best)) and point.no_better_than:
+            seeds = counted(len(point.values), "seed")
+            note(f"{point.no_better_than} costs no more and does as well, as far as {seeds} can tell.")
+    elif confirmed and not confirmed.is_whole:
+        note(
+            f"chosen by the search's own validations, since {confirmed.unconfirmed_names} "
+            f"{'is' if len(confirmed.unconfirmed) == 1 else 'are'} not confirmed yet; "
+            f"`{command_line('confirm', directory)}` goes on."
+        )
     words = shlex.quote(under.replace(" ", ""))
     where = f"{command_line('export', directory)} --best --under {words} --to models/{directory.name}"
     stderr.print(f"take it:  {where}", soft_wrap=True)

@@ -78,6 +78,11 @@ def _format(number: float, step: int, suffixes: tuple[str, ...]) -> str:
     return f"{number:.0f}{suffixes[power]}" if abs(number) >= 99.95 else f"{number:.3g}{suffixes[power]}"
 
 
+def counted(number: float, noun: str) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{number:g} {noun}{'' if number == 1 else 's'}"
+
+
 def rounded(value: float) -> float:
     """A number rounded to the digits on screens."""
     return float(f"{value:.{_DIGITS}g}")

@@ -15,6 +15,7 @@ from recur_tune.analysis.budget.timing import alternate
 from recur_tune.analysis.budget.training_probe import TrainingProbe, probe_training
 from recur_tune.analysis.budget.verdict import Cost
 from recur_tune.common.errors import UserError
+from recur_tune.common.units import counted
 from recur_tune.ops.device import default_device
 
 # Fields that both should share, so that the difference is the state's.
@@ -109,7 +110,7 @@ def _name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
-    return f"CPU, {threads} thread{'s' if threads > 1 else ''}"
+    return f"CPU, {counted(threads, 'thread')}"
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from types import FrameType
 
 from recur_tune.cluster.connection import check_reachable
 from recur_tune.common.errors import Paused, UserError
+from recur_tune.common.units import counted
 from recur_tune.search.record import lease
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.tracking_place import is_server, tracking_uri
@@ -90,7 +91,7 @@ def run_host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_
             for node in allocation.nodes[1:]:
                 steps.start(node, head.address)
             steps.wait_for_all(head)
-            say(f"Ray is up on {len(allocation.nodes)} nodes at {head.address}")
+            say(f"Ray is up on {counted(len(allocation.nodes), 'node')} at {head.address}")
             with _mlflow(folder, head):
                 code = _run_search(folder, head, signals)
             folder.withdraw()  # before the nodes stop, so that no guest joins a cluster that ends
