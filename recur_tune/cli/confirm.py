@@ -14,13 +14,14 @@ from recur_tune.cli.options import as_json, command_line, print_json, results_op
 from recur_tune.cli.running import address_option, run_watched
 from recur_tune.cli.submitting import check_place, is_submitted, slurm_options, submit_again
 from recur_tune.cli.trial_tables import in_two_lines
-from recur_tune.common.errors import UserError
+from recur_tune.common.errors import Paused, UserError
 from recur_tune.common.units import counted
 from recur_tune.data.corpora.document import SPLITS
 from recur_tune.recurrences.registry import MARKS
 from recur_tune.search.record.directory import SearchDirectory, results_folder
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES
 from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.state import ENDED, SearchState, TrialRecord
 from recur_tune.sites.slurm.search_jobs import chosen_profile
 
 if TYPE_CHECKING:  # the front's own arithmetic takes a second to import
@@ -49,7 +50,8 @@ def confirm(
     Each point of the front, and the best plain trial at the cost of each recurrent one, is trained to its full budget
     with further seeds and scored on documents that the search has never seen. You get means with standard errors, and
     which points are within noise of a cheaper one. A point's own number is not in its mean, because of selection bias:
-    it was chosen for being good. No seed is trained twice; Ctrl-C pauses, and the same command continues.
+    it was chosen for being good. No seed is trained twice; Ctrl-C pauses (exit code 75), and the same command
+    continues.
 
     \b
       recur-tune confirm books --seeds 3
@@ -90,10 +92,18 @@ def confirm(
         note("no training has reached its end yet.")
     else:
         print_confirmation(spec, found)
-    if order.missing(state, spec) or any(one.state == "paused" for one in state.repeats.values()):
-        stderr.print(f"paused; continue with:  {command_line('confirm', directory)} --seeds {seeds}", soft_wrap=True)
-    elif not as_json:
+    if _is_cut_short(state, missing):
+        raise Paused(f"paused; continue with:  {command_line('confirm', directory)} --seeds {seeds}")
+    if not as_json:
         stderr.print(f"picture:  {directory.path / 'confirmed.png'}", soft_wrap=True)
+
+
+def _is_cut_short(state: SearchState, wanted: list[tuple[TrialRecord, int]]) -> bool:
+    """Whether a training that was wanted has not ended; one that failed has."""
+    begun = {(one.repeats, one.seed) for one in state.repeats.values()}
+    return any(one.state not in ENDED for one in state.repeats.values()) or any(
+        (trial.number, seed) not in begun for trial, seed in wanted
+    )
 
 
 def print_confirmation(spec: SearchSpec, found: Confirmation) -> None:

@@ -24,7 +24,7 @@ from recur_tune.common.parsing import nearest
 from recur_tune.common.units import counted, format_duration
 from recur_tune.search.record.directory import SearchDirectory, results_folder, searches_in
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES
-from recur_tune.search.record.progress import next_hour
+from recur_tune.search.record.progress import next_hour, status_of
 from recur_tune.search.record.requests import trials_wait
 from recur_tune.search.record.state import ENDED, SearchState
 from recur_tune.sites.slurm.search_jobs import queue_lines
@@ -138,12 +138,9 @@ def _summary(directory: SearchDirectory, state: SearchState) -> dict[str, Any]:
     for trial in state.trials.values():
         counts[trial.state] = counts.get(trial.state, 0) + 1
     running = directory.is_running
-    at_work = {"preparing": "preparing", "started": "running"}
-    word = at_work.get(state.status, "running") if running else state.status
-    if not running and state.status in at_work:
-        word = "interrupted"
     return {
-        "search": directory.name, "folder": str(directory.path), "status": word, "trials": counts,
+        "search": directory.name, "folder": str(directory.path), "status": status_of(directory, state),
+        "trials": counts,
         "stage": state.stage if running else "",
         "on_front": len(front(state.trials.values(), spec.objectives)),
         "hypervolume": search_hypervolume(state, spec.objectives),
@@ -234,7 +231,7 @@ def _print_decision(
         print_json({
             "search": directory.name, "under": limits, "best": trial_row(found.best, objectives),
             "steps": [{"more": step.cost, **trial_row(step.trial, objectives)} for step in found.upgrades],
-            "chosen_by": chosen, "confirmed": chooses_by_means(quality.name, confirmed),
+            "chosen_by": chosen, "confirmed": chooses_by_means(confirmed, quality.name),
             "unconfirmed": [trial.name for trial in confirmed.unconfirmed] if confirmed else [],
         })  # fmt: skip
         return
@@ -253,7 +250,7 @@ def _print_decision(
             f"{quality.format(better)} instead of {quality.format(was)} ({better / was - 1:+.1%}).",
             soft_wrap=True,
         )
-    if chooses_by_means(quality.name, confirmed):
+    if chooses_by_means(confirmed, quality.name):
         stdout.print(
             f"chosen among the confirmed points, by means of the {confirmed.split} split: "
             f"{found.best.name} has {quality.format(known[found.best.number])}.",

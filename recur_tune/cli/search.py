@@ -24,7 +24,7 @@ from recur_tune.cli.submitting import (
     submit_again,
     submit_new,
 )
-from recur_tune.common.errors import UserError
+from recur_tune.common.errors import Paused, UserError
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.common.shipped import find_space
 from recur_tune.common.units import format_count, format_duration
@@ -78,7 +78,8 @@ def search(
     downloaded), wikitext-103, pg19, enwik8-bytes, enwik8-bpe, enwik8-short, texts (your own text files),
     recurrences (the same with every recurrence), smollm2, hotpotqa (answers to questions). Trials run on all of this
     machine, on the cluster at --address, or with --slurm in an allocation that the search waits for in the queue.
-    Ctrl-C once saves the trials and pauses the search, twice ends it at once; `recur-tune resume` continues it.
+    Ctrl-C once saves the trials and pauses the search (exit code 75), twice ends it at once (130); `recur-tune resume`
+    continues it.
 
     \b
       recur-tune search
@@ -245,14 +246,14 @@ def _run(
         _print_result(directory, state)
     elif not runs_as_job(address):  # a job has printed it
         print_end(directory, state)
-    if state.status == "finished" or runs_as_job(address):
+    if state.status != "paused":  # finished; or a job still runs, and only the watching was ended
         return
     limit = directory.spec.budget.wall_clock
     if limit is not None and state.active_seconds >= limit:
         longer = f"--time {format_duration(2 * limit)}"
         stderr.print(f"its time is up; continue with:  {command_line('resume', directory)} {longer}", soft_wrap=True)
         return
-    stderr.print(f"paused, and every trial saved; continue with:  {command_line('resume', directory)}", soft_wrap=True)
+    raise Paused(f"paused, and every trial saved; continue with:  {command_line('resume', directory)}")
 
 
 def _print_result(directory: SearchDirectory, state: SearchState) -> None:

@@ -12,7 +12,7 @@ import click
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.live_view import LiveView
 from recur_tune.cli.options import command_line
-from recur_tune.common.errors import UserError
+from recur_tune.common.errors import Paused, UserError
 from recur_tune.common.parsing import parse
 from recur_tune.common.throttle import Every
 from recur_tune.search.record.directory import SearchDirectory
@@ -98,7 +98,9 @@ def run_here(directory: SearchDirectory) -> None:
     folder.create(parse(Profile, {"requeue": False, "allocations": 1}))
     with LiveView(directory) as watch:
         watch.stage("starting Ray in the allocation …")
-        run_in(folder, Allocation.current(), watch.searching)
+        run_in(folder, Allocation.current(), watch.searching, watch.pausing)
+    if directory.state().status == "paused":
+        raise Paused(f"paused, and every trial saved; continue with:  {command_line('resume', directory)} --slurm here")
 
 
 def check_here(spec: SearchSpec, results: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +24,7 @@ from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
 from recur_tune.report.history import Volume, volumes
 from recur_tune.search.record.directory import EVENTS, IDENTITY, MODEL, SearchDirectory
+from recur_tune.training.interrupt import stop_requests
 from tests.cli.books import lines_of, record_report, refused
 from tests.cli.run import run
 from tests.search.record import search
@@ -252,6 +254,25 @@ def test_on_a_terminal_there_is_a_table_with_states_and_front(results: Path, scr
     assert ["●", "T1", "complete"] in [row[:3] for row in rows]
     assert ["T4", "running", "20k", "60"] in [row[:4] for row in rows]
     assert ["T5", "infeasible", "0", "-"] in [row[:4] for row in rows], "nothing is known of its quality"
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_ctrl_c_says_at_once_that_the_search_pauses_and_what_a_second_one_costs(
+    results: Path, screen: Callable[..., Console], terminal: bool
+) -> None:
+    console = screen(force_terminal=terminal, width=300, height=40, color_system=None)
+    with LiveView(SearchDirectory.open(results, "books")) as shown, stop_requests(shown.pausing) as asked:
+        shown.searching()
+        assert not asked()
+        signal.raise_signal(signal.SIGINT)
+        assert asked()
+        if terminal:
+            console.print(shown)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "pausing: each trial saves a checkpoint" in text
+    assert "Ctrl-C again ends the search at once" in text and "since its last validation" in text
 
 
 def hypervolumes(directory: SearchDirectory) -> list[Volume]:

@@ -92,7 +92,7 @@ def run_search(
             def end(loss: ClusterLost) -> None:
                 _log_cluster_loss(log, loss, listener)
 
-            with stop_requests() as interrupted, connected(address, _about(directory), end) as cluster:
+            with stop_requests(listener.pausing) as interrupted, connected(address, _about(directory), end) as cluster:
                 card, why = shared_card(spec.resources, cluster)
                 allotment = trial_resources(spec.resources, cluster, card)
                 if why and why not in log.state.notices:
@@ -186,8 +186,10 @@ def _tracked(
                 listener.stage("writing the front …")
                 files = outputs.write_front(log.directory, spec, log.state)
         finally:
-            if (at_once or not refused) and (undelivered := tracker.finish(files)):
-                log.record("notice", text=undelivered)
+            if at_once or not refused:
+                listener.stage("delivering the rest to MLflow …")
+                if undelivered := tracker.finish(files):
+                    log.record("notice", text=undelivered)
 
 
 def _about(directory: SearchDirectory) -> dict[str, str]:

@@ -135,9 +135,20 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
         say(f"Ray has ended; what it said last is in {folder.ray_logs(head.job, head.node)}")
         return _FAILED  # another allocation may succeed
     if process.returncode == Paused.exit_code and _is_up(head):
+        if not _cannot_write(search):
+            return _ENDED  # it was asked to pause
         say("the cluster is up, but the search cannot write its results: another allocation would not help.")
         return UserError.exit_code
     return process.returncode
+
+
+def _cannot_write(search: SearchDirectory) -> bool:
+    """Whether a search ended because of its storage, and not on request: then its log says so, or has no end."""
+    try:
+        state = search.state()
+    except UserError:
+        return True
+    return bool(state.fault) or state.status != "paused"
 
 
 def _await_lease_expiry(search: SearchDirectory, signals: Signals) -> None:

@@ -84,7 +84,9 @@ def _subject(spec: SearchSpec) -> str:
 def _progress(spec: SearchSpec, state: SearchState) -> str:
     counts = Counter(trial.state for trial in state.trials.values())
     of = f" of {spec.budget.trials}" if spec.budget.trials is not None else ""
-    status = f"Being prepared ({_code(state.stage)})" if state.stage else _STATUS.get(state.status, state.status)
+    status = _STATUS.get(state.status, state.status)
+    if state.status == "preparing" and state.stage:
+        status = f"Being prepared ({_code(state.stage)})"
     words = [f"{status}: {state.trained}{of} trials"]
     if counts:
         words[0] += f" ({', '.join(f'{count} {name}' for name, count in counts.most_common())})"
