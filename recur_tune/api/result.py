@@ -17,7 +17,7 @@ from recur_tune.common.shipped import find_space
 from recur_tune.search.record.directory import SearchDirectory, default_name, results_folder
 from recur_tune.search.record.front import front_rows, search_hypervolume
 from recur_tune.search.record.progress import status_of
-from recur_tune.search.record.spec import SearchSpec, with_overrides
+from recur_tune.search.record.spec import SearchSpec, check_units, with_overrides
 from recur_tune.search.record.state import SearchState
 from recur_tune.search.run.driver import check_runnable, run_search
 from recur_tune.search.run.progress_lines import ProgressLines
@@ -77,6 +77,8 @@ def run(
     if address is not None and "://" in address:
         raise UserError(f"address: {address!r} is for the command line; from Python give 'auto' or HOST:PORT.")
     fields = space if isinstance(space, dict) else read_yaml(find_space(str(space)))
+    if not isinstance(space, dict):
+        check_units(fields)
     spec = parse(SearchSpec, with_overrides(fields, list(settings.items())))
     folder = results_folder(Path(results) if results else None)
     stem = "search" if isinstance(space, dict) else Path(space).stem

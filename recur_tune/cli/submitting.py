@@ -64,13 +64,14 @@ def is_submitted(slurm: str | None) -> TypeGuard[str]:
 
 def submit_new(results: Path, name: str, spec: SearchSpec, profile: Profile, follow: bool, knowledge: str = "") -> None:
     """Create and submit a new search."""
-    from recur_tune.search.run.preparation import check_shapes
+    from recur_tune.search.run.preparation import Prices, check_limits, check_shapes
     from recur_tune.sites.slurm import submit
 
     with stderr.status("checking the space and the site …"):
         submit.check_site(profile, results)
         submit.check_trials_fit(spec.resources, profile)
         check_shapes(spec)
+        check_limits(spec, Prices(spec.resources.workers))
     directory, job = submit.submit_new(results, name, spec, profile, knowledge)
     _tell_submitted(directory, job, follow)
 

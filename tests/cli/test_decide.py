@@ -157,8 +157,11 @@ def test_a_trial_of_ones_own_waits_for_whoever_runs_the_search(books: SearchDire
     words = ["--set", "window=32", "--set", "overlap=8", "--set", "recurrence=none"]
     outcome = run("add", "books", *words)
     assert outcome.code == 0 and "recur-tune resume books" in outcome.err
-    assert list(take_trials(books)) == [{"window": 32, "overlap_of_window": 0.25, "recurrence": "none"}]
+    point = {"window": 32, "overlap_of_window": 0.25, "recurrence": "none"}
+    assert list(take_trials(books)) == [(point, "added")]
     assert list(take_trials(books)) == [], "what is taken is gone"
+    assert run("add", "books", *words, "--may-stop").code == 0
+    assert list(take_trials(books)) == [(point, "added (may stop)")]
 
 
 @pytest.mark.parametrize(

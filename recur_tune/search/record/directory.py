@@ -44,7 +44,7 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record import event_log, lease
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.log_follower import LogFollower, save_snapshot
-from recur_tune.search.record.spec import SearchSpec, changes_between
+from recur_tune.search.record.spec import SearchSpec, changes_between, with_units
 from recur_tune.search.record.state import Event, SearchState, in_current_terms
 
 SNAPSHOT = "state.json"
@@ -312,7 +312,7 @@ def _created(directory: SearchDirectory) -> float:
 def dump_spec(spec: SearchSpec) -> str:
     """A spec as YAML, with the space's own spelling."""
     fields = spec.model_dump(mode="json", exclude_none=True) | {"space": _plain(spec.space)}
-    return yaml.safe_dump(fields, sort_keys=False)
+    return yaml.safe_dump(with_units(fields), sort_keys=False)
 
 
 def _plain(value: Any) -> Any:

@@ -35,7 +35,7 @@ from recur_tune.search.run.driver_context import DriverContext, StageLog
 from recur_tune.search.run.jobs import job_client
 from recur_tune.search.run.listener import ProgressListener
 from recur_tune.search.run.outputs import Outputs, Tracker
-from recur_tune.search.run.preparation import Prices, check_shapes, missing_bases, tokenise, worst_costs
+from recur_tune.search.run.preparation import Prices, check_limits, check_shapes, missing_bases, tokenise, worst_costs
 from recur_tune.search.run.trial_files import remove_leftovers
 from recur_tune.training.interrupt import stop_requests
 
@@ -59,6 +59,7 @@ def check_runnable(spec: SearchSpec, address: str | None) -> None:
     else:
         check_reachable(address)
     check_shapes(spec)
+    check_limits(spec, Prices(spec.resources.workers))
     if address is not None and not runs_elsewhere(address):  # there the driver on the cluster checks it
         with connected(address) as cluster:
             trial_resources(spec.resources, cluster)

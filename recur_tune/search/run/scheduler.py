@@ -15,8 +15,11 @@ from recur_tune.search.propose.rungs import SMALL_CHANCE, Rungs
 from recur_tune.search.record.directory import STOP, SearchLog
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.objectives import COSTS
+from recur_tune.search.record.requests import ADDED, MAY_STOP
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, PAUSED_AT_RUNG, TrialRecord, Validation
+
+_TO_THE_END = ("baseline", ADDED)  # roles of trials that are neither pruned nor paused
 
 
 class ParetoPruning(DriverOnly, FIFOScheduler):
@@ -40,6 +43,14 @@ class ParetoPruning(DriverOnly, FIFOScheduler):
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Accept any: there is no single metric."""
         return True
+
+    def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
+        """The next of the waiting trials: one that a person requested goes before all others."""
+        waiting = [trial for trial in tune_controller.get_trials() if trial.status == Trial.PENDING]
+        for trial in waiting:
+            if self.log.state.record(trial.config["number"]).role in (ADDED, MAY_STOP):
+                return trial
+        return super().choose_trial_to_run(tune_controller)
 
     def on_trial_result(self, controller: TuneController, trial: Trial, result: dict[str, Any]) -> str:
         """Log a report and decide whether the trial continues."""
@@ -84,9 +95,9 @@ class ParetoPruning(DriverOnly, FIFOScheduler):
         validation = trial.validations[-1]
         report = trial.number, validation.tokens, self._values(trial, validation)
         if self.should_continue is None:
-            return self.rungs.reach(*report)
+            return self.rungs.reach(*report) or trial.role == ADDED
         # All trials are compared with the baseline, so that it is always trained to its end.
-        return self.rungs.note(*report) is None or trial.role == "baseline" or self.should_continue(trial.number)
+        return self.rungs.note(*report) is None or trial.role in _TO_THE_END or self.should_continue(trial.number)
 
     def _let_go(self, trial: Trial) -> str:
         """End a trial's work. A single actor is stopped at once. Several workers leave by themselves once the flag file
