@@ -119,8 +119,12 @@ def _besides(summary: dict[str, Any]) -> Iterator[str]:
         took = format_duration(summary["confirmation_seconds"])
         yield f"confirmation: {ended} of {sum(repeats.values())} trainings ended, {took}"
     if (hour := summary["next_hour"]) and summary["hypervolume"] and summary["status"] != "finished":
-        share = hour["hypervolume"] / summary["hypervolume"]
-        yield f"the next hour, {hour['trials']:.3g} trials, is expected to add {share:.2g} of the hypervolume at most"
+        volume = summary["hypervolume"]
+        more = min(hour["hypervolume"], 1 - volume)  # the whole box has 1
+        yield (
+            f"the next hour, {hour['trials']:.3g} trials, is expected to add {more:.2g} at most to the hypervolume of "
+            f"{volume:.2g}"
+        )
     if summary["asked_for"] and summary["status"] != "running":
         yield "a trial that was added waits for `recur-tune resume`"
 

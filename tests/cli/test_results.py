@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -88,6 +89,10 @@ def test_status_tells_what_the_next_hour_is_expected_to_buy(results: Path) -> No
     one = json.loads(run("status", "books", "--json").out)
     assert one["next_hour"]["hypervolume"] == pytest.approx(0.001 * one["next_hour"]["trials"])
     assert "the next hour, " in run("status", "books").out
+    log.write_text(log.read_text() + json.dumps({**event, "time": time.time(), "trial": 8, "gain": 0.9}) + "\n")
+    [line] = [line for line in lines_of(run("status", "books").out) if "next hour" in line]
+    more, volume = map(float, re.findall(r"add ([0-9.]+) at most to the hypervolume of ([0-9.]+)", line)[0])
+    assert more + volume == pytest.approx(1, abs=0.01), "there is no more than the whole box"
 
 
 def test_a_search_of_a_later_version_hides_no_other(results: Path) -> None:

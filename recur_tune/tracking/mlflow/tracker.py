@@ -274,8 +274,8 @@ class Tracker:
         tags = {
             "state": trial.state,  # MLflow's status of a pruned trial is FINISHED
             "pareto": str(on_front).lower(),
-            "recur_tune.role": trial.role,
-            "recur_tune.reason": trial.reason,
+            "recur_tune.role": trial.role or None,
+            "recur_tune.reason": trial.reason or (None if update.begins else ""),  # of an earlier pause, say
             "recur_tune.folder": str(self.directory.trial(trial.number)),
             NOTE: trial_note(self.directory, self._spec, trial, on_front, self.page),
         }
