@@ -10,7 +10,7 @@ import click
 from rich.table import Table
 
 from recur_tune.cli.display import note, stderr, stdout
-from recur_tune.cli.options import as_json, command_line, print_json, results_option
+from recur_tune.cli.options import as_json, command_line, open_search, print_json, results_option
 from recur_tune.cli.running import address_option, run_watched
 from recur_tune.cli.submitting import check_place, is_submitted, slurm_options, submit_again
 from recur_tune.cli.trial_tables import in_two_lines
@@ -18,7 +18,6 @@ from recur_tune.common.errors import Paused, UserError
 from recur_tune.common.units import counted
 from recur_tune.data.corpora.document import SPLITS
 from recur_tune.recurrences.registry import MARKS
-from recur_tune.search.record.directory import SearchDirectory, results_folder
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, SearchState, TrialRecord
@@ -32,7 +31,7 @@ _PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"  # a mean and its error s
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option(
     "--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Further seeds for each point."
 )
@@ -42,10 +41,11 @@ _PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"  # a mean and its error s
 @as_json
 @slurm_options
 def confirm(
-    name: str, seeds: int, split: str, address: str | None, results: Path | None, as_json: bool,
+    name: str | None, seeds: int, split: str, address: str | None, results: Path | None, as_json: bool,
     slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool,
 ) -> None:  # fmt: skip
-    """Train the front again with other seeds, and tell which of its points are within noise.
+    """Train the front again with other seeds, and tell which of its points are within noise. Without a name: that of
+    the latest search.
 
     Each point of the front, and the best plain trial at the cost of each recurrent one, is trained to its full budget
     with further seeds and scored on documents that the search has never seen. You get means with standard errors, and
@@ -62,12 +62,12 @@ def confirm(
     check_place(address, slurm, nodes, gpus_per_node, follow)
     if slurm is not None and not is_submitted(slurm):
         raise UserError("slurm: 'here' is for a search; give a profile, or none in an allocation that you hold.")
-    directory = SearchDirectory.open(results_folder(results), name)
+    directory = open_search(results, name)
     directory.check_idle()
     state, spec, order = directory.state(), directory.spec, ConfirmationPlan(seeds, split)
     points = points_to_confirm(state, spec)
     if not points:
-        raise UserError(f"name: {name} has no trial at its full budget yet, so there is no front to confirm.")
+        raise UserError(f"name: {directory.name} has no trial at its full budget yet, so there is no front to confirm.")
     missing = order.missing(state, spec)
     stderr.print(
         f"{counted(len(points), 'point')} ({', '.join(trial.name for trial in points)}), "
@@ -87,7 +87,7 @@ def confirm(
     if as_json:
         unconfirmed = [trial.name for trial in found.unconfirmed] if found else []
         told = {"seeds": seeds, "split": split, "spread": found.spread, "unconfirmed": unconfirmed} if found else {}
-        print_json({"search": name, **told, "points": found.rows() if found else []})
+        print_json({"search": directory.name, **told, "points": found.rows() if found else []})
     elif found is None:
         note("no training has reached its end yet.")
     else:

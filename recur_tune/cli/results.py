@@ -16,7 +16,7 @@ import click
 from recur_tune.cli.confirm import print_confirmation
 from recur_tune.cli.display import note, stderr, stdout, table_by_name
 from recur_tune.cli.live_view import LiveView
-from recur_tune.cli.options import as_json, command_line, print_json, results_option, under_option
+from recur_tune.cli.options import as_json, command_line, open_search, print_json, results_option, under_option
 from recur_tune.cli.submitting import follow_search
 from recur_tune.cli.trial_tables import print_trials, roles
 from recur_tune.common.errors import UserError
@@ -159,16 +159,17 @@ def _summary(directory: SearchDirectory, state: SearchState) -> dict[str, Any]:
 
 
 @click.command("front")
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("--objectives", help=f"Others than the search's own, with commas between: {', '.join(OBJECTIVES)}.")
 @under_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values on stdout.")
 @results_option
 @as_json
 def front_command(
-    name: str, objectives: str | None, under: str | None, as_csv: bool, results: Path | None, as_json: bool
+    name: str | None, objectives: str | None, under: str | None, as_csv: bool, results: Path | None, as_json: bool
 ) -> None:
-    """Print a search's front: the non-dominated trials at full budget, best quality first.
+    """Print a search's front: the non-dominated trials at full budget, best quality first. Without a name: of the
+    latest search.
 
     With --under: the best trial within limits, and what a little more of each cost would improve. The table leaves out
     columns that do not fit the screen; --csv and --json have all.
@@ -181,7 +182,7 @@ def front_command(
     from recur_tune.search.record.confirmation import confirmation
     from recur_tune.search.record.front import front_rows
 
-    directory = SearchDirectory.open(results_folder(results), name)
+    directory = open_search(results, name)
     state, chosen = directory.state(), _objectives(directory, objectives)
     if as_json and as_csv:
         raise UserError("csv: --json is given too; choose one of them.")
@@ -195,7 +196,7 @@ def front_command(
     if as_json:
         unconfirmed = [trial.name for trial in confirmed.unconfirmed] if confirmed else []
         told = {"confirmed": confirmed.rows(), "unconfirmed": unconfirmed} if confirmed else {}
-        print_json({"search": name, "objectives": list(chosen), "front": rows, **told})
+        print_json({"search": directory.name, "objectives": list(chosen), "front": rows, **told})
     elif as_csv:
         fields = directory.spec.parsed_space.names
         writer = csv.writer(sys.stdout)
@@ -286,7 +287,7 @@ def _objectives(directory: SearchDirectory, chosen: str | None) -> tuple[str, ..
 
 def print_front(state: SearchState, objectives: tuple[str, ...]) -> None:
     """The front as a table."""
-    from recur_tune.search.record.front import front
+    from recur_tune.search.record.front import equals, front
 
     best = front(state.trials.values(), objectives)
     if not best:
@@ -295,6 +296,8 @@ def print_front(state: SearchState, objectives: tuple[str, ...]) -> None:
     print_trials(best, objectives)
     if words := roles(best):
         stdout.print(words)
+    for name, others in equals(state.trials.values(), best, objectives).items():
+        stdout.print(f"equal to {name}: {others}")
 
 
 def print_end(directory: SearchDirectory, state: SearchState) -> None:

@@ -349,3 +349,27 @@ def test_the_help_needs_nothing_heavy() -> None:
     code = f"import sys, recur_tune.cli.main; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_without_a_name_the_latest_search_is_taken(results: Path) -> None:
+    told = run("front", "--json")
+    assert told.code == 0 and json.loads(told.out)["search"] == "books"
+    assert "the latest search: books" in told.err
+    assert "results/books/report.html" in run("report").out
+    SearchDirectory.create(results, "later", search())
+    newest = run("confirm")
+    assert newest.code == 2 and "later has no trial at its full budget yet" in newest.err
+
+
+def test_without_any_search_a_missing_name_is_one_sentence(tmp_path: Path) -> None:
+    refused(run("front", "--results", tmp_path), "name: there are no searches in")
+
+
+def test_of_trials_with_equal_objectives_one_is_on_the_front_and_names_the_others(results: Path) -> None:
+    books = SearchDirectory(results / "books")
+    best = books.state().trials[1]
+    books.record("trial", trial=9, params={**best.params, "learning_rate": 0.5}, costs=best.costs)
+    record_report(books, 9, 80_000, 40.0, "complete")
+    outcome = run("front", "books")
+    assert "equal to T1: T9" in outcome.out
+    assert [row["trial"] for row in json.loads(run("front", "books", "--json").out)["front"]] == ["T1", "T0"]

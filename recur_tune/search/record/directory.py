@@ -114,6 +114,16 @@ class SearchDirectory:
             )
         return directory
 
+    @classmethod
+    def open_named(cls, results: Path, name: str | None) -> SearchDirectory:
+        """Open the search of that name; without a name the latest one."""
+        if name is not None:
+            return cls.open(results, name)
+        found = searches_in(results)
+        if not found:
+            raise UserError(f"name: there are no searches in {results}; `recur-tune search` makes one.")
+        return cls.open(results, found[-1].name)
+
     @property
     def name(self) -> str:
         """The search's name."""

@@ -87,7 +87,7 @@ class SearchSpec(_Section):
     reference: dict[str, float] = Field(
         default_factory=dict, description="by objective, the worst value that counts in the hypervolume"
     )
-    first: tuple[dict[str, Any], ...] = Field((), description="trials to begin with, each by fields that it shall have")
+    first: tuple[dict[str, Any], ...] = Field((), description="trials to begin with, each as the fields that it fixes")
     budget: Budget
     resources: Resources = Resources.model_validate({})
     sampler: Sampler = Sampler.model_validate({})
