@@ -85,7 +85,7 @@ bench-gpu:  ## the same for a GPU, after checking that every fast way is right
 	$(PYTHON) benchmarks/mechanisms.py --base mini --batch 16 --window 300 --bptt-windows 10
 	$(PYTHON) benchmarks/first_step.py --base mini --window 300 --bptt-windows 10 --batch 16
 	$(PYTHON) benchmarks/shared_gpu.py --trials 64 --alone 4 --shares 1 auto
-	$(PYTHON) benchmarks/evaluation.py --base gpt2 --window 300 --overlap 30 --documents 20 --length 40000 --lanes 20
+	$(PYTHON) benchmarks/evaluation.py --base gpt2 --window 300 --overlap 30 --documents 20 --length 40000 --batch 20
 
 clean:  ## remove the environment, single runs and caches; searches in results/ stay
 	rm -rf $(VENV) runs .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,14 +1,14 @@
-"""On a GPU: every fast way through a step agrees with the plain one, in loss and in gradients, for every family.
+"""On a GPU: a step with CUDA graph, fused kernels or both has the plain step's loss and gradients, for every family.
 
     python benchmarks/check_gpu.py
-    python benchmarks/check_gpu.py --steps tokens cache     # of these recurrences alone, and nothing else
+    python benchmarks/check_gpu.py --steps tokens cache     # only the steps of these recurrences
 
-The yardstick is the plain way in float64. Each way's error is the distance from it over its size; that of bfloat16
-itself, run plainly, stands in the first line. Every kernel must do what the operations do that it stands for. A window
-that is run again with dropout must be what it was. Memory under `all` must not grow with the windows, a chain with a
-CUDA graph must serve a batch of another shape as well, and leave nothing behind for those after it in the same process.
-What does not hold is said in a sentence at the end, and the exit code is 1. Checks run side by side, each in a process
-of its own: most of their time is kernels that are compiled.
+The reference is the plain step in float64. An error is relative: the norm of the difference over the norm of the
+reference. The first line of each model has the error of the plain step in bfloat16. Five more checks: kernels agree
+with their reference operations; a window that is recomputed with dropout has the same gradients; peak memory with
+checkpointing `all` does not grow with the number of windows; a chain with a CUDA graph accepts a batch of another
+shape; and a released CUDA graph leaves no memory allocated. Each failure is one sentence at the end, and the exit code
+is 1. Each check has its own process, because most of the time is spent on compiling kernels.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from multiprocessing import get_context
 from typing import Any
 
 import torch
-from recurrence_passes import window_passes
 from rich.console import Console
 from rich.table import Table
 from train_step import random_batch
@@ -44,7 +43,7 @@ from recur_tune.ops import reference as passes
 from recur_tune.ops.device import autocast
 from recur_tune.recurrences.registry import DEFAULT, MECHANISMS, NONE
 
-Check = Callable[..., Iterator[str]]  # prints on a `console` what it finds on a `device`, and yields faults
+Check = Callable[..., Iterator[str]]  # prints its results for a `device` on a `console`, and yields failures
 
 VOCABULARY = 50257
 _GROUPED = {"num_hidden_layers": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024}
@@ -69,11 +68,11 @@ RECURRENCES: dict[str, dict[str, Any]] = {
     "blocks": {"recurrence": "blocks"},
 }
 _WITH_ALL = ("gpt2", "qwen3")  # families that every mechanism is tried on; qwen3 has all that the others have
-_AS_GOOD_AS_PLAIN = 1.5  # times the error of bfloat16 run plainly
+_AS_GOOD_AS_PLAIN = 1.5  # times the error of the plain step in bfloat16
 _SAME = 1e-2  # of the gradients' size; the order of bfloat16's sums may differ
 _ORDER_OF_SUMS = 1e-5  # the same where sums are in single precision
 _FLAT = 1.01
-_NOTHING_LEFT = 2**20  # bytes; cuBLAS keeps 32 MiB on a Hopper card, 8 on others, for every stream it ever worked on
+_NOTHING_LEFT = 2**20  # bytes; cuBLAS keeps 32 MiB for each stream on a Hopper GPU, 8 on others
 EAGER, GRAPH, FUSED = Execution(), Execution(cuda_graph=True), Execution(fused_kernels=True)
 BOTH = Execution(cuda_graph=True, fused_kernels=True)
 ALL_WAYS: list[tuple[Execution, int]] = [
@@ -84,9 +83,11 @@ WAYS: list[tuple[Execution, int]] = [(EAGER, 1), (BOTH, 1), (BOTH, 6)]
 
 
 def main() -> None:
-    """Print the table; exit with 1 if anything disagrees."""
+    """Print the tables; exit with 1 if a check fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", nargs="+", choices=[*MECHANISMS, NONE], metavar="NAME", help="of recurrences alone")
+    parser.add_argument(
+        "--steps", nargs="+", choices=[*MECHANISMS, NONE], metavar="NAME", help="check only their steps"
+    )
     chosen = parser.parse_args().steps
     if not torch.cuda.is_available():
         parser.error("a CUDA device is needed, and torch sees none.")
@@ -105,15 +106,15 @@ def main() -> None:
 
 
 def checked(check: Check) -> tuple[str, list[str]]:
-    """What a check prints, and its faults."""
+    """What a check prints, and its failures."""
     printed = StringIO()
     faults = list(check(console=Console(width=110, file=printed), device=torch.device("cuda")))
     return printed.getvalue(), faults
 
 
 def step_faults(console: Console, family: str, chosen: list[str] | None, device: torch.device) -> Iterator[str]:
-    """Print a family's table, and say which ways are further off than bfloat16 run plainly."""
-    table = Table(family, "way", "kept", "loss off by", "gradients off by", box=None)
+    """Print a family's table; a step whose error is larger than that of plain bfloat16 is a failure."""
+    table = Table(family, "way", "kept", "error of the loss", "of the gradients", box=None)
     tried = chosen or ([NONE, *MECHANISMS] if family in _WITH_ALL else [NONE, DEFAULT])
     for name, fields in RECURRENCES.items():
         trial = TrialConfig(window=96, bptt_windows=6, batch=8, **fields)
@@ -131,31 +132,31 @@ def step_faults(console: Console, family: str, chosen: list[str] | None, device:
             loss, gradients = (off(one, other) for one, other in ((found[:1], exact[:1]), (found[1:], exact[1:])))
             allowed = allowed or _AS_GOOD_AS_PLAIN * gradients
             if not gradients <= allowed:  # so that NaN is a fault too
-                yield f"{family}, {name}, {execution}, {kept} windows kept: gradients are off by {gradients:.1e}."
+                yield f"{family}, {name}, {execution}, {kept} windows kept: the gradients' error is {gradients:.1e}."
             table.add_row(name, str(execution), str(kept), f"{loss:.1e}", f"{gradients:.1e}")
     console.print(table)
 
 
 def memory_faults(console: Console, device: torch.device) -> Iterator[str]:
-    """Print what memory does, and say what it should not."""
+    """Print how much memory is used, and what is wrong with it."""
     other = off_for_another_shape(device)
-    console.print(f"a batch of another shape than the recorded one: gradients off by {other:.1e} from the plain way's")
+    console.print(f"a batch of another shape than the captured one: the gradients' error is {other:.1e}")
     if not other <= _SAME:
-        yield "A batch of another shape than the recorded one has other gradients than the plain way."
+        yield "A batch of another shape than the captured one has wrong gradients."
     flat = [peak(windows, device) for windows in (2, 20, 100)]
     console.print(
         f"peak memory under 'all' with 2, 20 and 100 windows: {', '.join(f'{one / 2**20:.0f} MiB' for one in flat)}"
     )
     if max(flat) > _FLAT * min(flat):
         yield "Peak memory under 'all' grows with the number of windows."
-    left = left_by_recordings(4, device)
-    console.print(f"left behind by each of four further recordings: {left / 2**20:.1f} MiB")
+    left = left_by_graphs(4, device)
+    console.print(f"memory that each of four further CUDA graphs leaves allocated: {left / 2**20:.1f} MiB")
     if left > _NOTHING_LEFT:
-        yield "A recording leaves memory behind: does each have a stream, and so a workspace of cuBLAS, of its own?"
+        yield "A released CUDA graph leaves memory allocated: perhaps each has a cuBLAS workspace of its own."
 
 
 def off_for_another_shape(device: torch.device) -> float:
-    """A chain that has recorded batches of eight lanes is given one of four, as the end of an epoch may be."""
+    """A chain that captured a batch of eight rows gets one of four, as at the end of an epoch."""
     trial = TrialConfig(window=96, bptt_windows=6, batch=8)
     batch = random_batch(trial, VOCABULARY).to(device)
     half = replace(
@@ -169,7 +170,7 @@ def off_for_another_shape(device: torch.device) -> float:
         with autocast(device, "bfloat16"):
             for _ in range(4):
                 chain.differentiate(batch)
-            found.append([gradient.double() for gradient in chain.differentiate(half)[1]])
+            found.append([gradient.double() for gradient in chain.differentiate(half).gradients])
     return off(found[1], found[0])
 
 
@@ -180,7 +181,7 @@ def model_of(trial: TrialConfig, family: str = "gpt2", dropout: float = 0.0) -> 
 
 
 def some_fresh(batch: WindowBatch) -> WindowBatch:
-    """Some lanes begin a document in the middle."""
+    """Some rows begin a document in the middle."""
     fresh = batch.fresh_WB.clone()
     fresh[3, ::3] = True
     starts = tuple("all" if row.all() else "some" if row.any() else "none" for row in fresh)
@@ -190,14 +191,14 @@ def some_fresh(batch: WindowBatch) -> WindowBatch:
 def loss_and_gradients(
     model: WindowedDecoder, execution: Execution, kept: int, batch: WindowBatch, precision: str, steps: int = 4
 ) -> list[torch.Tensor]:
-    """The last of some steps without an update: by then a recording of another batch has been made, and is replayed."""
+    """Of the last of several steps without an update: a CUDA graph was captured on another batch, and is replayed."""
     chain = Chain(model, Plan(kept), execution)
     for step in range(steps if execution.cuda_graph else 1, 0, -1):
         current = batch if step == 1 else another(batch)
         torch.manual_seed(1)
         with autocast(batch.inputs_WBT.device, precision):  # type: ignore[arg-type]
-            loss, gradients = chain.differentiate(current)
-    return [loss, *(gradient.clone() for gradient in gradients)]
+            found = chain.differentiate(current)
+    return [found.loss.clone(), *(gradient.clone() for gradient in found.gradients)]
 
 
 def another(batch: WindowBatch) -> WindowBatch:
@@ -215,7 +216,7 @@ def off(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
 
 
 def dropout_faults(console: Console, device: torch.device) -> Iterator[str]:
-    """With dropout a window that is run again must be disturbed as before: keeping everything is the yardstick."""
+    """With dropout a recomputed window has the gradients of one that was kept."""
     trial = TrialConfig(window=96, bptt_windows=6, batch=8)
     batch = random_batch(trial, VOCABULARY).to(device)
     ways: tuple[Execution, ...] = (EAGER, FUSED, BOTH)
@@ -223,13 +224,15 @@ def dropout_faults(console: Console, device: torch.device) -> Iterator[str]:
         model = model_of(trial, family, dropout=0.1).to(device).train()
         kept, again = (loss_and_gradients(model, execution, windows, batch, "bfloat16") for windows in (6, 1))
         error = off(again[1:], [value.double() for value in kept[1:]])
-        console.print(f"{family}, dropout 0.1, {execution}: run again against kept, gradients off by {error:.1e}")
+        console.print(
+            f"{family}, dropout 0.1, {execution}: recomputed against kept, the gradients' error is {error:.1e}"
+        )
         if not error <= _ORDER_OF_SUMS:
-            yield f"A {execution} window of {family} that is run again with dropout is not what it was."
+            yield f"With dropout, a recomputed {execution} window of {family} has other gradients than a kept one."
 
 
 def kernel_faults(console: Console, device: torch.device) -> Iterator[str]:
-    """Each kernel beside the operations that it stands for, at hidden sizes that fill its blocks and do not."""
+    """Each kernel against its reference operations, at hidden sizes that fill its blocks and at others."""
     from recur_tune.ops.triton import pointwise as kernels  # needs Triton
 
     for hidden in (256, 576, 768, 1600):
@@ -237,28 +240,19 @@ def kernel_faults(console: Console, device: torch.device) -> Iterator[str]:
         errors = {name: off(one, [value.double() for value in theirs[name]]) for name, one in ours.items()}
         console.print(f"kernels at {hidden}: " + ", ".join(f"{name} {error:.0e}" for name, error in errors.items()))
         yield from (
-            f"The kernel {name} differs from its operations at a hidden size of {hidden}."
+            f"The kernel {name} differs from its reference operations at a hidden size of {hidden}."
             for name, error in errors.items()
             if not error <= _SAME
         )
-    exact, by_operations = dict(window_passes(False, device, exactly=True)), dict(window_passes(False, device))
-    for name, made in window_passes(True, device):
-        ours, theirs = (
-            [off([one], [other]) for one, other in zip(found, exact[name], strict=True)]
-            for found in (made, by_operations[name])
-        )
-        console.print(f"kernels of {name}: off by {max(ours):.0e}, single operations by {max(theirs):.0e}")
-        if not all(own <= max(_SAME, 2 * other) for own, other in zip(ours, theirs, strict=True)):
-            yield f"The kernels of {name} are further from exact numbers than their operations."
 
 
 def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str, list[torch.Tensor]]]:
-    """What each pass makes of the same random numbers, the totals that it adds to among them."""
+    """The results of each operation on the same random numbers, with the sums that it adds to."""
     torch.manual_seed(0)
-    lanes, positions, low = 5, 77, torch.bfloat16
+    batch, positions, low = 5, 77, torch.bfloat16
 
     def some(columns: int, kind: torch.dtype = low, rows: int = positions) -> torch.Tensor:
-        return torch.randn(lanes, rows, columns, device=device).to(kind)
+        return torch.randn(batch, rows, columns, device=device).to(kind)
 
     def ones(columns: int) -> torch.Tensor:
         return torch.ones(columns, device=device)
@@ -301,7 +295,7 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
     down = torch.tensor([0, 2, 0, 1, 2], device=device)
     yield "move", [module.move(x, down, positions + 2), module.move(x, -down, positions - 2)]
     extra, given, places = some(2 * hidden, rows=3), some(3 * hidden), some(2 * hidden, torch.float32, rows=3)[0]
-    for title, seen in (("packed", None), ("packed, by lane", torch.tensor([0, 3, 1, 2, 3], device=device))):
+    for title, seen in (("packed", None), ("packed, by row", torch.tensor([0, 3, 1, 2, 3], device=device))):
         packed, total = module.pack(extra, given, seen, places), ones(3 * hidden)
         yield f"{title}, unplaced", [module.pack(extra, given, seen, None)]
         parts = packed.chunk(3, dim=-1)
@@ -317,7 +311,7 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
 
 
 def peak(windows: int, device: torch.device) -> int:
-    gc.collect()  # a chain holds itself: an earlier one's weights would count
+    gc.collect()  # a chain is in a reference cycle: an earlier one's weights would count
     trial = TrialConfig(window=96, bptt_windows=windows, batch=8)
     batch = random_batch(trial, VOCABULARY).to(device)
     model = model_of(trial).to(device).train()
@@ -329,13 +323,13 @@ def peak(windows: int, device: torch.device) -> int:
     return torch.cuda.max_memory_allocated()
 
 
-def left_by_recordings(times: int, device: torch.device) -> float:
-    """Bytes that a recording leaves to those after it in the same process, when nothing refers to it any more."""
+def left_by_graphs(times: int, device: torch.device) -> float:
+    """Bytes that a CUDA graph leaves allocated in this process when nothing refers to it any more."""
     trial = TrialConfig(window=96, bptt_windows=6, batch=8)
     batch = random_batch(trial, VOCABULARY).to(device)
     model = model_of(trial).to(device).train()
     held = []
-    for _ in range(1 + times):  # the first sets up what all of them use
+    for _ in range(1 + times):  # the first allocates what all of them use
         loss_and_gradients(model, GRAPH, trial.bptt_windows, batch, "bfloat16")
         gc.collect()
         held.append(torch.cuda.memory_allocated())

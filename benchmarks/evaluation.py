@@ -1,10 +1,10 @@
 """Tokens per second of overlapped evaluation: Hugging Face's loop over strided windows, and ours.
 
     python benchmarks/evaluation.py                                            # small sizes, for a CPU
-    python benchmarks/evaluation.py --base gpt2 --window 300 --overlap 30 --documents 20 --length 40000 --lanes 20
+    python benchmarks/evaluation.py --base gpt2 --window 300 --overlap 30 --documents 20 --length 40000 --batch 20
 
-Both score every token of a document once, with the same context. Hugging Face's way, as its documentation has
-it, reads one window at a time and hides the context from the loss; it is given one document, which is enough of it.
+Both score every token of a document once, with the same context. Hugging Face's loop, from its documentation, reads one
+window at a time and masks the context in the loss. It gets one document, because it is slow.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from recur_tune.common.units import format_count
 from recur_tune.common.windowing import NOT_SCORED, Windowing
 from recur_tune.data.tokens import TokenisedSplit
 from recur_tune.models.pretrained import base_config, fresh_model, recurrent_config
-from recur_tune.ops.device import autocast, default_device
+from recur_tune.ops.device import autocast, default_device, device_name
 from recur_tune.recurrences.pooled.spec import PooledSpec
 from recur_tune.tasks.language_modelling.evaluation import evaluate
 
@@ -34,15 +34,16 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--overlap", type=int, default=16)
     parser.add_argument("--documents", type=int, default=8)
-    parser.add_argument("--length", type=int, default=4000, help="tokens of the longest; the shortest has half")
-    parser.add_argument("--lanes", type=int, default=32)
+    parser.add_argument(
+        "--length", type=int, default=4000, help="tokens of the longest document; the shortest has half"
+    )
+    parser.add_argument("--batch", type=int, default=32)
     arguments = parser.parse_args()
     device, base = default_device(), base_config(arguments.base)
     windowing = Windowing(arguments.window, arguments.overlap)
     split = made_up(base.vocab_size, arguments.documents, arguments.length)
     torch.manual_seed(0)
     stock = AutoModelForCausalLM.from_config(base, dtype=torch.float32).to(device).eval()
-    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     table = Table(
         f"{arguments.base}, windows of {arguments.window}, {arguments.overlap} read again", "tokens/s", box=None
     )
@@ -53,14 +54,14 @@ def main() -> None:
     for title, recurrence in (("ours, plain", None), ("ours, pooled", PooledSpec())):
         model = fresh_model(recurrent_config(base, recurrence, None)).to(device)
         model.load_state_dict(stock.state_dict(), strict=False)
-        found = evaluate(model, part, windowing, arguments.lanes)
+        found = evaluate(model, part, windowing, arguments.batch)
         if recurrence is None:
             assert abs(found.nll / found.tokens / expected - 1) < 1e-3, (found.nll / found.tokens, expected)
-        whole = evaluate(model, split, windowing, arguments.lanes)
+        whole = evaluate(model, split, windowing, arguments.batch)
         ours = whole.tokens / whole.seconds
         table.add_row(title, format_count(ours), f"{ours / rate:.1f} x")
     console = Console(width=110)
-    console.print(f"torch {torch.__version__}, {name}")
+    console.print(f"torch {torch.__version__}, {device_name(device)}")
     console.print(table)
 
 

@@ -1,11 +1,11 @@
-"""How long a trial takes to its first steps: the first of its shape, later ones, and one of another shape.
+"""Time to a trial's first steps: the first trial of a shape, later ones, and one of another shape.
 
     python benchmarks/first_step.py
     python benchmarks/first_step.py --base mini --window 300 --bptt-windows 10 --batch 16
 
-Every trial is a process of its own, as on a cluster. They are loaded side by side and take their steps one after the
-other. They share one folder of compiled kernels, as the trials of a node do. By the fifth step everything is compiled
-and recorded. Kernels and recordings are a GPU's: elsewhere all lines are the plain way.
+Every trial has its own process, as on a cluster. All load at the same time, and their steps run one trial after the
+other. They share one folder of compiled kernels, as the trials of a node do. By the fifth step every kernel is compiled
+and the CUDA graph is captured. Without a GPU all lines are plain steps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STEPS = 5
 GO = "go\n"  # what a loaded trial waits for
 TRIALS: list[tuple[str, dict[str, Any]]] = [
     ("no fused kernels", {"fused_kernels": False}),
-    ("recorded, the first of its shape", {}),
+    ("CUDA graph, the first of its shape", {}),
     ("the same shape again", {"seed": 1, "learning_rate": 1e-4}),
     ("another width", {"width": 96}),
     ("another layer", {"l_ins": 1}),
@@ -33,7 +33,7 @@ TRIALS: list[tuple[str, dict[str, Any]]] = [
 
 
 def main() -> None:
-    """Print the table; called with a trial, be that trial."""
+    """Print the table; with `--trial`, run that trial."""
     if len(sys.argv) == 3 and sys.argv[1] == "--trial":
         print(json.dumps(seconds_of(json.loads(sys.argv[2]))))
         return
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--bptt-windows", type=int, default=4)
     parser.add_argument("--batch", type=int, default=4)
     arguments = parser.parse_args()
-    # Tokens are bytes, which every vocabulary has room for.
+    # Tokens are bytes: every vocabulary has 256 tokens.
     shape = vars(arguments) | {
         "corpus": "stdlib",
         "tokenizer": "bytes",
@@ -71,7 +71,7 @@ def main() -> None:
 
 
 def folder_of(base: str, folder: Path) -> str:
-    """A published shape with random weights, in a folder as they are published; a preset is drawn by every trial."""
+    """A folder with a published shape and random weights; a preset needs none."""
     from transformers import AutoModelForCausalLM
 
     from recur_tune.common.known_shapes import PRESETS
@@ -84,7 +84,7 @@ def folder_of(base: str, folder: Path) -> str:
 
 
 def seconds_of(fields: dict[str, Any]) -> tuple[float, float, float]:
-    """Of the first step, of the first few, and of one of those that follow."""
+    """Seconds of the first step, of the first five, and of each later one."""
     from recur_tune.config.trial import TrialConfig
     from recur_tune.training.setup import set_up
 

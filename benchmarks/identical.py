@@ -8,9 +8,9 @@ A record has the losses and the weights of 50 steps with every recurrence on two
 confirmation of a small search, and the costs at corners of every shipped space. It is made by commands alone, so that
 modules may move between the two. Both records have to come from one machine with one version of torch.
 
-Nothing has a tolerance. What is left out says when, where or how fast something ran (`PASSING`), or is told now and
-then as time goes by (stages, and reports without a validation). Lines of a search's log are compared trial by trial:
-how those of two trials interleave is a matter of time.
+Nothing has a tolerance. What is left out says when, where or how fast something ran (`PASSING`), or comes at
+intervals of time (stages, and reports without a validation). Lines of a search's log are compared trial by trial, since
+their order among trials depends on time.
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def at_ends(space: dict[str, Any], branch: str, high: set[str] | None) -> dict[s
 
 
 class Refused(Exception):
-    """A command did not want to."""
+    """A command ended with an error."""
 
 
 def command(*words: object) -> str:
@@ -263,6 +263,7 @@ def make_bodies() -> None:
         LlamaForCausalLM,
         PreTrainedTokenizerFast,
     )
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     shape: dict[str, Any] = {"vocab_size": 256, "initializer_range": 0.2, "bos_token_id": None, "eos_token_id": None}
     gpt2 = GPT2Config(n_positions=64, n_layer=2, n_embd=24, n_head=4, **shape)
@@ -270,10 +271,8 @@ def make_bodies() -> None:
         max_position_embeddings=64, num_hidden_layers=2, hidden_size=24, num_attention_heads=4, num_key_value_heads=2,
         intermediate_size=48, **shape,
     )  # fmt: skip
-    # A tokenizer of bytes, each its own value: byte-level BPE writes those that are not printable with other letters.
-    printable, others = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}, iter(range(0x100, 0x200))
-    letters = [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
-    tokenizer = Tokenizer(models.BPE(vocab={letter: byte for byte, letter in enumerate(letters)}, merges=[]))
+    # A tokenizer of bytes: a token's id is the byte's value.
+    tokenizer = Tokenizer(models.BPE(vocab={letter: byte for byte, letter in bytes_to_unicode().items()}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
     torch.manual_seed(0)
@@ -293,7 +292,7 @@ def digest(file: Path) -> str:
 
 
 def lasting(value: Any) -> Any:
-    """A value without what is another one the next time."""
+    """A value without what differs between two runs of one version."""
     if isinstance(value, dict):
         return {key: lasting(inner) for key, inner in value.items() if key not in PASSING}
     return [lasting(inner) for inner in value] if isinstance(value, list) else value
@@ -342,7 +341,7 @@ def flat(value: Any, path: str = "") -> dict[str, str]:
 
 
 def say(text: str) -> None:
-    """Progress, for who waits."""
+    """Print progress."""
     print(text, file=sys.__stderr__, flush=True)
 
 

@@ -1,10 +1,10 @@
-"""What a long search costs those who write and read its log: per report, and per command.
+"""Cost of writing and reading the log of a long search: per report, and per command.
 
     python benchmarks/log_scale.py [--trials 5000] [--reports 120]
 
-The search was never run: its reports are made up, and go through the scheduler and into the log as Ray Tune's do, eight
-trials at a time. Then the commands read it, each in a process of its own, with and without the snapshot that the writer
-has kept. Times are seconds of the clock, and in brackets of a core, which a busy machine does not change.
+The reports are synthetic. They go through the scheduler and into the log as Ray Tune's do, eight trials at a time. Then
+the commands read the log, each in its own process, with the writer's snapshot and without it. Times are wall-clock
+seconds and, in brackets, CPU seconds.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from recur_tune.search.record.spec import SearchSpec, with_overrides
 from recur_tune.search.run.scheduler import ParetoPruning
 
 _AT_ONCE = 8
-_SHARES = 5  # of the search, told apart
+_SHARES = 5  # parts of the search
 _DRAW = random.Random(0)
 
 
 def write(log: SearchLog, spec: SearchSpec, trials: int, reports: int) -> list[tuple[float, float]]:
-    """Let made-up trials report to the scheduler; by share of the search, the seconds of a report, and of one with a
-    validation. Nobody is pruned, so that all of them report."""
+    """Let synthetic trials report to the scheduler. For each fifth of the search: seconds of a report, and of one
+    with a validation. No trial is pruned, so that all of them report."""
     scheduler = ParetoPruning(spec, log)
     plain: list[list[float]] = [[] for _ in range(_SHARES)]
     validated: list[list[float]] = [[] for _ in range(_SHARES)]
@@ -73,7 +73,7 @@ def _message(spec: SearchSpec, trial: Any, number: int, reports: int, every: int
 
 
 def decision(trials: int) -> float:
-    """Seconds to decide whether a trial goes on at a rung that so many have reached."""
+    """Seconds to decide whether a trial continues at a rung that so many have reached."""
     rungs = Rungs([1000, 2000], 3.0, [False, True, True])
     rungs.tables[1000] = {number: [_DRAW.random() for _ in range(3)] for number in range(trials)}
     begun = time.process_time()
@@ -83,7 +83,7 @@ def decision(trials: int) -> float:
 
 
 def command(*words: str) -> tuple[float, float]:
-    """Seconds until a command has ended, of the clock and of a core."""
+    """Wall-clock and CPU seconds of a command."""
     begun, used = time.perf_counter(), os.times()
     line = [sys.executable, "-m", "recur_tune.cli.main", *words]
     subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
@@ -130,7 +130,7 @@ def _print_readers(directory: SearchDirectory) -> None:
     for title, words in commands.items():
         (clock, core), (clock_alone, core_alone) = with_snapshot[title], command(*words, *where)
         print(f"| `{title}` | {clock:.1f} ({core:.1f}) | {clock_alone:.1f} ({core_alone:.1f}) |")
-    print(f"\na live table that looks for news where there are none: {1e6 * idle:.0f} µs")
+    print(f"\na live table that finds no new event: {1e6 * idle:.0f} µs")
 
 
 if __name__ == "__main__":

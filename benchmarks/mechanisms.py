@@ -1,10 +1,10 @@
-"""Every mechanism beside `pooled`: tokens per second against FLOPs' promise, peak memory against its prediction.
+"""Every mechanism beside `pooled`: tokens per second against what FLOPs predict, peak memory against its prediction.
 
     python benchmarks/mechanisms.py                                             # small sizes, for a CPU
     python benchmarks/mechanisms.py --base mini --batch 16 --window 300 --bptt-windows 10
 
-Every line trains the same base on the same random tokens. "Promised" is pooled's speed times the ratio of FLOPs that
-torch counts in their steps; "of the promise" is what was measured over that.
+Every line trains the same base on the same random tokens. "Promised" is pooled's speed times the ratio of the two
+steps' FLOPs, as torch counts them. "Of the promise" is the measured speed over that.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from train_step import Line, forget, random_batch, rows_of
+from train_step import add_shape, forget, our_line, random_batch, rows_of
 
-from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.plan import Execution
-from recur_tune.bptt.step import make_optimizer, train_step
 from recur_tune.common.parsing import parse
 from recur_tune.common.shape import shape_of
 from recur_tune.common.units import format_count, format_size
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.counted_flops import training_flops
 from recur_tune.cost.training_memory import plan_memory, resolve_plan
-from recur_tune.models.pretrained import base_config, fresh_model, recurrent_config
+from recur_tune.models.pretrained import base_config
 from recur_tune.ops.device import default_device
 
 FORMS: dict[str, dict[str, Any]] = {
@@ -65,17 +63,8 @@ def main() -> None:
         }
         trial = parse(TrialConfig, given | fields | execution._asdict())
         batch, plan = random_batch(trial, base.vocab_size).to(device), resolve_plan(trial, base)
-        model = fresh_model(recurrent_config(base, trial.recurrence_spec, 0.0)).to(device).train()
-        chain = Chain(model, plan, execution)
-        optimizer = make_optimizer(model, 1e-4, 0.0)
-        line = Line(
-            name,
-            lambda chain=chain, optimizer=optimizer, batch=batch: train_step(chain, optimizer, batch, 1.0, "auto"),
-            lambda tracker, model=model, optimizer=optimizer, batch=batch: tracker.hold_training(
-                model, optimizer, batch
-            ),
-        )
-        [row] = rows_of([line], arguments, batch, device)
+        lines = [our_line(name, trial, base, plan, batch, device, dropout=0.0)]
+        [row] = rows_of(lines, arguments, batch, device)
         work = training_flops(trial, shape_of(base.to_dict()), base, plan)
         yardstick = yardstick or (row.rate, work)
         promised = yardstick[0] * yardstick[1] / work
@@ -83,21 +72,17 @@ def main() -> None:
             name, format_count(work), format_count(row.rate), format_count(promised), f"{row.rate / promised:.2f} x",
             format_size(row.peak), format_size(plan_memory(trial, base, plan, trial.batch)),
         )  # fmt: skip
-        del model, chain, optimizer, line
+        lines.clear()
         forget(device)
     Console(width=120).print(table)
 
 
 def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", default="tiny", help="a preset or a published shape; weights are random")
+    add_shape(parser, steps=5)
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--window", type=int, default=64)
-    parser.add_argument("--bptt-windows", type=int, default=8)
     parser.add_argument("--checkpointing", choices=["all", "none"], default="none")
-    parser.add_argument("--recurrences", nargs="+", help="these alone, beside pooled")
-    parser.add_argument("--steps", type=int, default=5, help="timed steps in a round, after four that are not timed")
-    parser.add_argument("--rounds", type=int, default=3, help="how often these are timed")
+    parser.add_argument("--recurrences", nargs="+", help="only these, beside pooled")
     return parser.parse_args()
 
 

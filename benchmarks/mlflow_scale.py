@@ -1,9 +1,8 @@
-"""MLflow's pages over a search of hundreds of trials: seconds until somebody sees what they asked for.
+"""MLflow's pages of a search of hundreds of trials: seconds until each is shown.
 
     python benchmarks/mlflow_scale.py [--trials 500]
 
-The trials are made up, their delivery, MLflow's server and the browser are real. Needs Chromium
-(`make packages`).
+The trials are synthetic; their delivery, MLflow's server and the browser are real. Needs Chromium (`make packages`).
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ def made_up(folder: Path, trials: int) -> SearchDirectory:
 
 
 def delivered(directory: SearchDirectory) -> tuple[Tracker, float, float]:
-    """The tracker, and the seconds that it took for the log and for the figures."""
+    """The tracker, and the seconds to deliver the log and the figures."""
     tracker = Tracker(directory)
-    tracker._connect()  # which makes the database, and is the same for every search
+    tracker._connect()  # makes the database, which takes as long for every search
     begun = time.perf_counter()
     tracker.deliver()
     middle = time.perf_counter()
@@ -57,7 +56,7 @@ def served(uri: str, folder: Path) -> Iterator[str]:
 
 
 def looks(browser: Browser, address: str, known: Delivered, trials: int) -> Iterator[tuple[str, float]]:
-    """What somebody does, and the seconds until the page shows it; each in a browser that has nothing kept."""
+    """What a user does, and the seconds until the page shows it; each in a browser with an empty cache."""
     best = len(known.front)
 
     def opened(place: str) -> Page:

@@ -1,9 +1,9 @@
-"""Train every point of a space of small trials and write what each validation said: a table for `search_quality.py`.
+"""Train every point of a space of small trials and write all validations: a table for `search_quality.py`.
 
     python benchmarks/record_trials.py benchmarks/recorded_spread.csv [--processes 16] [--device cuda]
 
-The YAML file of the table's name holds the space. Bodies that it describes are made and pretrained first, once. It can
-be stopped and started again: trials that are in the table are not trained twice.
+The YAML file of the table's name has the space. Bodies that it describes are pretrained first, once. The program can be
+stopped and started again: trials in the table are not trained again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a report costs as trials become many: seconds to make it, its size, and seconds until a reader sees it.
+"""Cost of a report by the number of trials: seconds to make it, its size, and seconds until a browser shows it.
 
     python benchmarks/report_scale.py [--trials 50 500 5000]
 
-The searches were never run; their logs are made up, and the same every time. Where Chromium is there it opens each
-report as a file, in a window of 1280 by 900 pixels: from the navigation until every figure in view is drawn, and then
-from figure to figure down to the last. Of several times the shortest counts.
+The logs are synthetic, and the same every time. If Chromium is installed, it opens each report as a file in a window of
+1280 by 900 pixels. Times are from the navigation until every figure in view is drawn, and then from figure to figure
+down to the last; the shortest of several runs counts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from recur_tune.search.record.directory import SearchDirectory
 from tests.browser import FLAGS, MISSING, find_chromium
 from tests.report import few, make, many
 
-_LONG_ENOUGH = 10.0  # seconds; nobody looks before, for looking slows it down
+_LONG_ENOUGH = 10.0  # seconds without a query, which would slow the page down
 _PATIENCE = 120_000  # milliseconds
 # Milliseconds from the navigation until the last of the figures at the top of the page was on the screen.
 _IN_VIEW_AT = """() => {

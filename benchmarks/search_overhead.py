@@ -2,9 +2,9 @@
 
     python benchmarks/search_overhead.py [--trials 6]
 
-The first table: quickstart trials, one at a time, in each lane; what passes between the end of one trial and the end of
-the next, less the time that its training and validating took. The second: searches of trials that train nothing, to see
-whether the driver slows down as they become many.
+The first table: quickstart trials, one at a time, with one worker and with two; the time from the end of one trial to
+the end of the next, without its training and validations. The second: searches of trials that train nothing, which show
+whether the driver slows down with their number.
 """
 
 from __future__ import annotations
@@ -96,12 +96,12 @@ def instant_trials(count: int, sampler: str) -> list[float]:
     spec = parse(SearchSpec, with_overrides(read_yaml(find_space("quickstart")), changes))
     with tempfile.TemporaryDirectory() as folder:
         directory = SearchDirectory.create(Path(folder), "instant", spec)
-        with directory.lock():
+        with directory.hold_lease():
             log = directory.open_log()
             searcher = OptunaSearcher(spec, log, made_up_price, room=lambda: 2)
             with exporting(directory, spec) as exporter:
                 callback = DriverCallback(spec, log, lambda: False, exporter, ClusterWatchdog(lambda loss: None))
-                fit(spec, log, TrialResources(1, 1.0, 0.0, 1), searcher, instant, False, callback)
+                fit(spec, log, TrialResources(1.0, 0.0, 1), searcher, instant, callback)
         return [event["time"] for event, _ in directory.events() if event.get("state") == "complete"]
 
 

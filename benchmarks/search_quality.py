@@ -1,12 +1,12 @@
-"""Does the search work? Replay searches on tasks whose every trial is known, and print what each was worth.
+"""Does the search work? Replay searches on tasks whose trials are all known, and print their hypervolume.
 
     python benchmarks/search_quality.py [--lcbench DIR] [--seeds 20] [--workers 1 8]
 
-Every trial of `recorded_trials.csv` was really trained, to the full budget and with its validations on the way, so a
-replay knows what any scheduler would have seen. Nothing runs on Ray, but the samplers and schedulers are the real ones.
-All methods draw from the space's prior, begin with the same points and train no configuration twice.
+Every trial of `recorded_trials.csv` was trained to the full budget, with validations on the way, so a replay knows what
+any scheduler would have seen. Samplers and schedulers are the real ones, without Ray. All methods draw from the space's
+prior, begin with the same points and train no configuration twice.
 
-Replays that are in the results file are not made again: it can be stopped and started, and asked for more seeds. Delete
+Replays in the results file are not repeated: the program can be stopped and started again, with more seeds too. Delete
 the file when a method has changed. Ten minutes on two free cores: `--seeds 8 --skip-slow`, without LCBench.
 """
 

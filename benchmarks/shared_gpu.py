@@ -1,12 +1,12 @@
-"""Small trials that share a GPU: how much sooner a search of them ends.
+"""Small trials that share a GPU: the speed-up of a search.
 
     python benchmarks/shared_gpu.py [--trials 64] [--alone 16] [--shares 1 0.25 auto]
     python benchmarks/shared_gpu.py --of cpus --shares 2 1        # without a GPU
 
 The same trials of the quickstart's space (random sampling, one seed, no early stops) in every row, from a GPT-2 of 4
-layers of 256 units with fresh weights: nobody looks at what it learns. Counted from the first trial's start to the last
-one's end, so that Ray's own start is left out, but not that of the trials' processes. The first row may have fewer
-trials than the others: what is compared is seconds for a trial.
+layers of 256 units with random weights. Time is from the first trial's start to the last one's end: without Ray's own
+start, with that of the trials' processes. The first row may have fewer trials than the others, because seconds per
+trial are compared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From `sbatch` to the first trial's first report: seconds, stage by stage, on one, two and three nodes.
+"""Seconds from `sbatch` to the first trial's first report, stage by stage, on one, two and three nodes.
 
-The nodes are those of the tests: a real SLURM, each node in namespaces of its own, all on this machine's cores. Needs
-root and SLURM's packages (`make packages`).
+The nodes are those of the tests: a real SLURM, with each node in its own namespaces on this machine. Needs root and
+SLURM's packages (`make packages`).
 """
 
 from __future__ import annotations

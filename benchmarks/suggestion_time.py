@@ -1,9 +1,9 @@
-"""How long the sampler `known-costs` thinks about the next trial, in seconds of a core.
+"""Time that the sampler `known-costs` takes to propose a trial, in CPU seconds.
 
     python benchmarks/suggestion_time.py [--trials 300]
 
-The quickstart's space with its real prices, of which peak memory takes a simulated step; qualities are made up, since
-nothing is trained. Every trial ends at its full budget with three validations.
+The quickstart's space with its real costs; peak memory takes a simulated step. Qualities are synthetic, because nothing
+is trained. Every trial ends at its full budget with three validations.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ def made_up_quality(config: TrialConfig, rng: np.random.Generator) -> float:
 def suggestions(trials: int) -> list[tuple[float, float, int]]:
     """Of each suggestion: seconds, those of them that went into prices, and simulated steps."""
     spec = parse(SearchSpec, read_yaml(find_space("quickstart")))
-    price, rng = Timed(Prices(1)), np.random.default_rng(0)
+    price, rng = Timed(Prices()), np.random.default_rng(0)
     sampler = KnownCosts(spec, price, spec.trial_config)
-    reference = {"token_perplexity": 16.0, **worst_costs(spec, Prices(1), lambda config: config)}
+    reference = {"token_perplexity": 16.0, **worst_costs(spec, Prices(), lambda config: config)}
     fields: dict[str, Any] = spec.parsed_space.sample(rng)[1]
     told, found = [], []
     for number in range(trials):
         config = spec.trial_config(fields)
         end = made_up_quality(config, rng)
         curve = tuple((tokens, end * (spec.budget.tokens / tokens) ** 0.1) for tokens in spec.budget.rung_tokens)
-        told.append(ObservedTrial(number, fields, Prices(1)(config), curve, complete=True))
+        told.append(ObservedTrial(number, fields, Prices()(config), curve, complete=True))
         price.count, price.seconds, began = 0, 0.0, time.process_time()
         chosen = sampler.choose(told, reference)
         assert isinstance(chosen, NewTrial)

@@ -4,13 +4,12 @@
     python benchmarks/train_step.py --base gpt2 --batch 16 64 --window 300 --bptt-windows 20 --budget 16GiB 80GiB
     python benchmarks/train_step.py --base HuggingFaceTB/SmolLM2-135M --batch 16 --window 300 --bptt-windows 20
 
-Every line trains on the same batch, of random tokens or, with --corpus and --tokenizer, of a text's. "stock" is Hugging
-Face's own model, no recurrence and no recomputation, its gradients added up over micro-batches: the chains' windows one
-after another or, since its windows do not depend on each other, as many at a time as is fastest. "Of the best stock" is
-over the fastest of all stock lines. Speeds are the median of several rounds, with the slowest and the fastest. On a
-CPU, which others may use too, lines take turns, a round of each at a time, and seconds are those of busy cores.
-Utilisation counts a model's own products, whatever a line recomputes, over what the device reaches in a product of
-large matrices.
+Every line trains on the same batch: random tokens or, with --corpus and --tokenizer, a text. "Stock" is Hugging Face's
+own model without recurrence and recomputation, with gradient accumulation over micro-batches. Its windows do not depend
+on each other, so any number of them can be a micro-batch. "Of the best stock" is relative to the fastest stock line.
+Speeds are the median of several rounds, with the slowest and the fastest. On a CPU the lines take turns, one round
+each, and seconds are CPU time, because other processes may use the CPU too. Utilisation is the model's own FLOPs per
+second, without recomputation, over those of a product of large matrices.
 """
 
 from __future__ import annotations
@@ -34,8 +33,9 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.optimizer import make_optimizer
 from recur_tune.bptt.plan import Execution, Plan
-from recur_tune.bptt.step import make_optimizer, train_step
+from recur_tune.bptt.step import train_step
 from recur_tune.common.known_shapes import DROPOUTS
 from recur_tune.common.parsing import parse
 from recur_tune.common.shape import shape_of
@@ -48,7 +48,7 @@ from recur_tune.data.batches import TrainingStream, WindowBatch
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.data.tokens import prepare
 from recur_tune.models.pretrained import base_config, fresh_model, recurrent_config
-from recur_tune.ops.device import autocast, default_device
+from recur_tune.ops.device import autocast, default_device, device_name
 
 EXECUTIONS = {
     "eager": Execution(), "graph": Execution(cuda_graph=True), "fused": Execution(fused_kernels=True),
@@ -65,35 +65,23 @@ def main() -> None:
     for rate in (*DROPOUTS, "attention_dropout"):
         if hasattr(base, rate):
             setattr(base, rate, arguments.dropout)
-    name = torch.cuda.get_device_name() if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     ceiling = device_flops(device, "auto")
     console = Console(width=120)
-    console.print(f"torch {torch.__version__}, {name}, {format_count(ceiling)}FLOP/s in products of large matrices")
-    for lanes in arguments.batch:
-        trial = TrialConfig(
-            base=arguments.base,
-            batch=lanes,
-            window=arguments.window,
-            bptt_windows=arguments.bptt_windows,
-            width=arguments.width,
-        )
+    console.print(
+        f"torch {torch.__version__}, {device_name(device)}, {format_count(ceiling)}FLOP/s in products of large matrices"
+    )
+    for chains in arguments.batch:
+        shape = {name: getattr(arguments, name) for name in ("base", "window", "bptt_windows", "width")}
+        trial = TrialConfig(batch=chains, **shape)
         batch = (text_batch(trial, arguments) if arguments.corpus else random_batch(trial, base.vocab_size)).to(device)
         work = training_flops_per_token(trial, shape_of(base.to_dict()), Plan(trial.bptt_windows))
         stock = stock_lines(base, batch, device, arguments)
         ours = our_lines(trial, base, batch, device, execution, arguments.budget)
         rows = rows_of(chain(stock, ours), arguments, batch, device)
         best = max((row.rate for row in rows if row.title.startswith("stock")), default=math.nan)
-        title = f"{trial.base}, {lanes} chains of {trial.bptt_windows} windows of {trial.window}"
-        table = Table(
-            title,
-            "tokens/s",
-            "slowest, fastest",
-            "of the best stock",
-            "utilisation",
-            "peak memory",
-            "first step",
-            box=None,
-        )
+        title = f"{trial.base}, {chains} chains of {trial.bptt_windows} windows of {trial.window}"
+        heads = ("tokens/s", "slowest, fastest", "of the best stock", "utilisation", "peak memory", "first step")
+        table = Table(title, *heads, box=None)
         for row in rows:
             spread = f"{format_count(min(row.rates))}, {format_count(max(row.rates))}"
             share, used = f"{row.rate / best:.2f} x", f"{row.rate * work / ceiling:.0%}"
@@ -105,15 +93,11 @@ def main() -> None:
 
 def parsed_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--base", default="tiny", help="a preset or a published shape; weights are random")
     parser.add_argument("--batch", type=int, nargs="+", default=[8])
-    parser.add_argument("--window", type=int, default=64)
-    parser.add_argument("--bptt-windows", type=int, default=8)
+    add_shape(parser)
     parser.add_argument("--corpus", help="text to train on, as `recur-tune data list` names them")
     parser.add_argument("--tokenizer", default="gpt2", help="for that: a folder, a name on the Hub, or bytes")
     parser.add_argument("--dropout", type=float, default=0.0)
-    parser.add_argument("--steps", type=int, default=10, help="timed steps in a round, after four that are not timed")
-    parser.add_argument("--rounds", type=int, default=3, help="how often these are timed")
     parser.add_argument(
         "--micro-batch",
         type=int,
@@ -122,7 +106,7 @@ def parsed_arguments() -> argparse.Namespace:
         help="windows at a time of the compiled stock model, each a line",
     )
     parser.add_argument("--budget", nargs="+", default=["40MiB"], help="memory budgets, each a line under `auto`")
-    parser.add_argument("--execution", choices=EXECUTIONS, help="default: the fastest of the device")
+    parser.add_argument("--execution", choices=EXECUTIONS, help="default: the fastest on this device")
     parser.add_argument(
         "--stock",
         choices=["all", "best", "eager", "none"],
@@ -131,6 +115,17 @@ def parsed_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--width", type=int, default=TrialConfig().width, help="of the recurrence's network")
     return parser.parse_args()
+
+
+def add_shape(parser: argparse.ArgumentParser, steps: int = 10) -> None:
+    """The options that `mechanisms.py` has too."""
+    parser.add_argument("--base", default="tiny", help="a preset or a published shape; weights are random")
+    parser.add_argument("--window", type=int, default=64)
+    parser.add_argument("--bptt-windows", type=int, default=8)
+    parser.add_argument(
+        "--steps", type=int, default=steps, help="timed steps in a round, after four that are not timed"
+    )
+    parser.add_argument("--rounds", type=int, default=3, help="how often these are timed")
 
 
 @dataclass(frozen=True)
@@ -144,7 +139,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Row:
-    """What was measured of it."""
+    """Its measurements."""
 
     title: str
     rates: list[float]  # tokens per second, of every round
@@ -162,19 +157,19 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # summed over a mic
 def stock_lines(
     base: PretrainedConfig, batch: WindowBatch, device: torch.device, arguments: argparse.Namespace
 ) -> Iterator[Line]:
-    """Hugging Face's model in all the ways in which somebody without a recurrence would train it.
+    """Hugging Face's model, trained in every way that needs no recurrence.
 
-    They are made one after the other, so that only one is in memory.
+    One at a time is in memory.
     """
-    lanes, windows = batch.inputs_WBT.shape[1], batch.inputs_WBT[..., 0].numel()
+    chains, windows = batch.inputs_WBT.shape[1], batch.inputs_WBT[..., 0].numel()
     wanted, sizes = arguments.stock, [size for size in arguments.micro_batch if size <= windows]
     ways: list[tuple[str, Callable[[PreTrainedModel], Loss], int]] = []
     if wanted in ("all", "eager"):
-        ways += [("eager", eager, lanes)]
+        ways += [("eager", eager, chains)]
     if wanted == "all":
-        ways += [("compiled", compiled, lanes), ("compiled with its loss", compiled_with_loss, lanes)]
+        ways += [("compiled", compiled, chains), ("compiled with its loss", compiled_with_loss, chains)]
     if wanted in ("all", "best"):
-        ways += [("compiled with its loss", compiled_with_loss, size) for size in sizes if size != lanes]
+        ways += [("compiled with its loss", compiled_with_loss, size) for size in sizes if size != chains]
     if wanted == "all" and find_spec("liger_kernel"):
         ways += [("compiled, Liger's fused head", compiled_with_liger, size) for size in sizes]
     for title, way, size in ways:
@@ -196,18 +191,18 @@ def eager(model: PreTrainedModel) -> Loss:
 
 
 def compiled(model: PreTrainedModel) -> Loss:
-    """The model is one program; its loss is none of it."""
+    """The model is compiled, and its loss is not."""
     run = torch.compile(model)
     return lambda inputs, targets: summed_loss(run(inputs, use_cache=False).logits, targets)
 
 
 def compiled_with_loss(model: PreTrainedModel) -> Loss:
-    """The model and its loss are one program, in which nobody needs the logits in single precision as a whole."""
+    """Model and loss are compiled together, so that all logits are never held in single precision."""
     return torch.compile(eager(model), dynamic=False)
 
 
 def compiled_with_liger(model: PreTrainedModel) -> Loss:
-    """The blocks are one program; vocabulary projection and loss are Liger's, a chunk of rows at a time."""
+    """The blocks are compiled; vocabulary projection and loss are Liger's, a chunk of rows at a time."""
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
     run, head = torch.compile(model.base_model, dynamic=False), LigerFusedLinearCrossEntropyLoss(reduction="sum")
@@ -232,27 +227,35 @@ def our_lines(
     execution: Execution,
     budgets: list[str],
 ) -> Iterator[Line]:
-    """Ours: everything recomputed, and as much kept as each budget allows."""
+    """Ours: all windows recomputed, and as many kept as each budget allows."""
     ways: list[dict[str, Any]] = [{"checkpointing": "all"}]
     ways += [{"checkpointing": "auto", "memory_budget": budget} for budget in budgets]
     for way in ways:
         config = parse(TrialConfig, trial.model_dump() | way | execution._asdict())
         plan = resolve_plan(config, base)
-        ours = fresh_model(recurrent_config(base, config.recurrence_spec, None)).to(device).train()
-        windows = Chain(ours, plan, execution)
-        optimizer = make_optimizer(windows, 1e-4, 0.0)
         allowed = f" {way['memory_budget']}" if "memory_budget" in way else ""
-        yield Line(
-            f"ours, {execution}, {config.checkpointing}{allowed} ({plan.kept_windows}/{trial.bptt_windows} kept)",
-            lambda windows=windows, optimizer=optimizer: train_step(windows, optimizer, batch, 1.0, "auto"),
-            lambda tracker, ours=ours, optimizer=optimizer: tracker.hold_training(ours, optimizer, batch),
-        )
-        del ours, windows, optimizer
+        title = f"ours, {execution}, {config.checkpointing}{allowed} ({plan.kept_windows}/{trial.bptt_windows} kept)"
+        yield our_line(title, config, base, plan, batch, device)
         forget(device)
 
 
+def our_line(
+    title: str, config: TrialConfig, base: PretrainedConfig, plan: Plan, batch: WindowBatch, device: torch.device,
+    dropout: float | None = None,
+) -> Line:  # fmt: skip
+    """A training step of ours."""
+    model = fresh_model(recurrent_config(base, config.recurrence_spec, dropout)).to(device).train()
+    windows = Chain(model, plan, Execution(config.cuda_graph is True, config.fused_kernels is True))
+    optimizer = make_optimizer(model, 1e-4, 0.0)
+    return Line(
+        title,
+        lambda: train_step(windows, optimizer, batch, 1.0, "auto"),
+        lambda tracker: tracker.hold_training(model, optimizer, batch),
+    )
+
+
 def forget(device: torch.device) -> None:
-    """A line's model is gone before the next one's is made."""
+    """Free a line's model before the next one is made."""
     gc.collect()
     if "torch._dynamo" in sys.modules:
         torch._dynamo.reset()
@@ -277,7 +280,7 @@ def text_batch(trial: TrialConfig, arguments: argparse.Namespace) -> WindowBatch
 
 
 def stock_step(loss: Loss, optimizer: torch.optim.Optimizer, batch: WindowBatch, size: int) -> None:
-    """Micro-batches of so many windows; those of a chain side by side are rows of the batch as it lies."""
+    """A step of micro-batches of so many windows."""
     rows = (batch.inputs_WBT.flatten(0, 1).split(size), batch.targets_WBT.flatten(0, 1).split(size))
     for inputs, targets in zip(*rows, strict=True):
         with autocast(inputs.device, "auto"):
@@ -291,7 +294,7 @@ def stock_step(loss: Loss, optimizer: torch.optim.Optimizer, batch: WindowBatch,
 def rows_of(
     lines: Iterable[Line], arguments: argparse.Namespace, batch: WindowBatch, device: torch.device
 ) -> list[Row]:
-    """On a GPU one line at a time, so that only one is in memory; on a CPU they take turns."""
+    """Measure the lines: on a GPU one after the other, so that one is in memory; on a CPU in turns."""
     rows, lines = list[Row](), iter(lines)
     while together := list(islice(lines, 1 if device.type == "cuda" else None)):
         firsts = [first_steps(line, device) for line in together]
@@ -304,7 +307,7 @@ def rows_of(
 
 
 def first_steps(line: Line, device: torch.device) -> tuple[float, int]:
-    """Seconds of the first, and the peak of the next three."""
+    """Seconds of the first step, and peak memory of the next three."""
     started = seconds(device)
     line.step()
     first = seconds(device) - started
@@ -332,7 +335,7 @@ def tracked_peak(line: Line) -> int:
 
 
 def seconds(device: torch.device) -> float:
-    """By the clock, when a GPU has done what it was given; a CPU's are of one of its threads."""
+    """Wall-clock time after a GPU's queued kernels have ended; on a CPU the CPU time of one thread."""
     if device.type != "cuda":
         return time.process_time() / torch.get_num_threads()
     torch.cuda.synchronize()

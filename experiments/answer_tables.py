@@ -1,9 +1,9 @@
-"""What a cross-validation of question answering found: tables, and files for HotpotQA's own evaluation script.
+"""Results of a cross-validation of question answering: tables, and files for HotpotQA's own evaluation script.
 
     python experiments/answer_tables.py answers.jsonl --questions hotpot_dev.json --predictions predictions
 
-In each fold a form stands with the rate that did best on that fold's own validation questions, so that no test question
-has a say in it. Scores are over all questions of the file, and over those that can be answered: by yes or no, or by
+In each fold a form is shown at the rate that was best on that fold's validation questions, so that no test question
+affects the choice. Scores are over all questions of the file, and over those that can be answered: by yes or no, or by
 words that stand in a paragraph. A question without a text is not asked, and counts as wrong. Errors are standard errors
 over questions, differences paired over them. A fold in which runs are missing is left out, with its questions.
 """
@@ -88,7 +88,7 @@ def groups(results: Sequence[Result], rows: Sequence[Any]) -> list[Group]:
 
 
 def print_tables(results: Sequence[Result], rows: Sequence[Any]) -> None:
-    """What can be answered at all, and for each reading every form at its best rates and at every rate."""
+    """How many questions can be answered, and for each reading every form at its best rates and at every rate."""
     answerable, console = answerable_of(rows), Console(width=170)
     console.print(f"{len(rows)} questions, of which {len(answerable)} can be answered from what there is to read")
     for group in groups(results, rows):
@@ -123,7 +123,7 @@ def best_table(group: Group, answerable: set[str]) -> Table:
 
 
 def against(group: Group, runs: Sequence[Result]) -> list[str]:
-    """How far test questions are from the plain model's, and F1 with other states."""
+    """Differences from the plain model on test questions, and F1 with other states."""
     if runs[0]["recurrence"] == NONE:
         return [""] * 4
     plain = group.best(NONE)

@@ -5,8 +5,8 @@
 
 Every question is in the test part of one fold; one in eight of the others is for validation. For every fold, form and
 rate a model is trained and scored, on test questions also with no state and with another question's, as controls. What
-a recurrence adds learns at --own-rate. Every run is a line of --out as soon as it has been scored, with all its
-answers; called again the experiment goes on. Then come the tables of experiments/answer_tables.py.
+a recurrence adds learns at --own-rate. Every run is scored and becomes a line of --out, with all its answers. The same
+command continues after a stop. At the end it prints the tables of experiments/answer_tables.py.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--questions", type=Path, required=True, help="an official file, or the same in JSON lines")
     parser.add_argument("--folds", type=int, default=5)
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=list(FORMS))
-    parser.add_argument("--lanes", type=int, default=64, help="questions scored side by side")
+    parser.add_argument("--batch", type=int, default=64, help="questions scored side by side")
     arguments = parser.parse_args()
     if arguments.folds < 2:
         parser.error(f"--folds: {arguments.folds} leaves nothing to train on; give 2 or more.")
@@ -88,7 +88,7 @@ def run(given: tuple[argparse.Namespace, Job]) -> Result:
     config = parse(TrialConfig, fields | dict(pair.split("=", 1) for pair in arguments.set) | FORMS[form])
     folder = arguments.runs / folder_name(form, reading, f"{rate:g}", arguments.folds, fold)
     states = ["own"] if config.mechanism is None else list(STATES)
-    scoring = Scoring(opening=None, pieces=None, lanes=arguments.lanes)
+    scoring = Scoring(opening=None, pieces=None, batch=arguments.batch)
     return {
         **dict(zip(NAMES, job, strict=True)), **trained(config, folder),
         "scores": scoring.scores(folder, config.corpus, config.windowing, states, controlled=["test"]),

@@ -1,9 +1,9 @@
-"""What a comparison found: tables, a picture, and one file of several.
+"""Results of a comparison: tables, a picture, and several files merged into one.
 
     python experiments/comparison_results.py a.json b.json --merged docs/results/books.json --picture books.png
 
 Differences are paired over documents, with the standard error of their mean. Where a model was trained at several
-learning rates, each side stands with the one that did best on validation documents over all its seeds.
+learning rates, each model is shown at the rate that was best on validation documents over all its seeds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Metric:
-    """How text is measured: a number for all of it, and for each document a loss over what it has of a unit."""
+    """A metric of texts: one number for all of them, and for each document a loss per unit."""
 
     name: str
     title: str
@@ -44,7 +44,7 @@ class Metric:
         return result["scores"][split]["own"][self.name]
 
     def differences(self, plain: Result, recurrent: Result, split: str, state: str) -> list[float]:
-        """By document, recurrent less plain."""
+        """By document: recurrent minus plain."""
         one, other = plain["scores"][split]["own"], recurrent["scores"][split][state]
         return [
             (ours - theirs) / count * self.scale
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def print_tables(results: Sequence[Result], metric: Metric) -> None:
-    """The runs, and what recurrence changed."""
+    """The runs, and their differences from the plain model."""
     console = Console(width=150)
     table = Table(
         "window/overlap", "seed", "model", "rate", "validation", "test", "FLOPs/token", "peak memory", "training",
@@ -125,7 +125,7 @@ def print_tables(results: Sequence[Result], metric: Metric) -> None:
 
 
 def rate(result: Result) -> float:
-    """That the base's weights learned at."""
+    """The learning rate of the base's weights."""
     return result["config"]["learning_rate"]
 
 
@@ -205,7 +205,7 @@ def by_block(results: Sequence[Result], reading: str, state: str) -> np.ndarray:
 
 
 def rounded(value: Any) -> Any:
-    """Six digits are more than anything here is known to."""
+    """Numbers rounded to six digits."""
     if isinstance(value, dict):
         return {key: rounded(one) for key, one in value.items()}
     if isinstance(value, list):

@@ -2,8 +2,8 @@
 
     python experiments/front_on_test.py results/books --opening 50k --out books-front.json
 
-A search chooses by a sample of the validation split, so the best of many is a little worse than it looks there. The
-test split had no part in it.
+A search chooses by a sample of the validation split, so the numbers on its front have a selection bias. Those of the
+test split have none.
 """
 
 from __future__ import annotations

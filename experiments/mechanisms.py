@@ -3,11 +3,11 @@
     python experiments/mechanisms.py --base runs/mini --corpus text:books --out mechanisms.jsonl --processes 6 \\
         --readings 300/0 100/0 --rates 1e-5 3e-5 1e-4 3e-4 --seeds 0 1 --set tokens=9M bptt_windows=10
 
-What a recurrence adds learns at --own-rate whatever the base does. The first seed tries every rate; the others train
-each form at the one that did best on validation documents. Every run is a line of --out as soon as it has been scored,
-on test documents also with no state and with another document's, as controls; called again the experiment goes on.
-Then it prints a table: of every form its best rate, and how far its test documents are from the plain model's at its
-own best, paired over documents.
+The recurrence learns at --own-rate, the base at --rates. The first seed tries every rate; the others train each form at
+the rate that was best on validation documents. A run is scored and becomes a line of --out; on test documents it is
+scored with no state and with another document's too, as controls. The same command continues after a stop. At the end
+it prints a table: each form's best rate, and the difference of its test documents from those of the plain model at its
+best rate, paired over documents.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python experiments/paper_comparison.py --base runs/mini --corpus text:books --out results.json \\
         --readings 300/0 300/10 300/30 300/50 100/0 --seeds 0 1 --set tokens=40M batch=32 learning_rate=1e-3
 
-For every window/overlap and seed it trains both, scores validation and test documents, and gives the recurrent model
-no state and another document's as controls. Results are written after every run, so that a run that is cut short
-leaves what it has; called again it goes on. experiments/comparison_results.py reads them.
+For every window/overlap and seed it trains both and scores validation and test documents. As controls the recurrent
+model is scored with no state and with another document's. Results are written after every run, and the same command
+continues after a stop. experiments/comparison_results.py reads them.
 """
 
 from __future__ import annotations

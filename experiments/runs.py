@@ -45,7 +45,7 @@ def processes(count: int) -> Iterator[Map]:
 
 
 class Record:
-    """Results in a file of JSON lines, to which an experiment that was cut short comes back.
+    """Results in a file of JSON lines; an experiment that was stopped continues from it.
 
     Attributes:
         results: All of them, those of earlier calls too.
@@ -66,7 +66,7 @@ class Record:
         jobs: Iterable[Job],
         told: Callable[[Result], float],
     ) -> None:
-        """Those jobs that have no result yet, each kept as it ends; of each one number is `told`."""
+        """Run the jobs that have no result yet and keep each result; `told` is the number that is printed."""
         known = {tuple(one[name] for name in self._names) for one in self.results}
         waiting = [(arguments, job) for job in jobs if job not in known]
         for number, result in enumerate(mapping(work, waiting), start=1):
@@ -78,11 +78,12 @@ class Record:
 
 
 def trained(config: TrialConfig, folder: Path) -> Result:
-    """Train one model, or go on with it; what it came to, what it costs, and how fast it was."""
+    """Train one model, or resume it; its result, its costs and its speed."""
     from recur_tune.config.base_shape import base_settings, base_shape
     from recur_tune.cost.estimate import quick_costs
+    from recur_tune.training import RESUME
     from recur_tune.training.loop import Report
-    from recur_tune.training.run_folder import RESUME, run_in_folder
+    from recur_tune.training.run_folder import run_in_folder
 
     steps: list[Report] = []
     resume = (folder / RESUME).is_dir()
@@ -98,5 +99,5 @@ def trained(config: TrialConfig, folder: Path) -> Result:
 
 
 def folder_name(*parts: object) -> str:
-    """Of a run, without what a shell would take apart."""
+    """A run's folder name, without spaces and slashes."""
     return "-".join(map(str, parts)).replace(" ", "-").replace(",", "").replace("/", "-")

@@ -23,7 +23,7 @@ class Scoring:
 
     opening: int | None
     pieces: int | None
-    lanes: int
+    batch: int
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,12 +34,12 @@ class Scoring:
         parser.add_argument(
             "--pieces", type=parse_count, metavar="TOKENS", help="and cut that into pieces to score alone"
         )
-        parser.add_argument("--lanes", type=int, default=64, help="documents scored side by side")
+        parser.add_argument("--batch", type=int, default=64, help="documents scored side by side")
 
     @classmethod
     def of(cls, arguments: argparse.Namespace) -> Scoring:
         """As the command line says."""
-        return cls(arguments.opening, arguments.pieces, arguments.lanes)
+        return cls(arguments.opening, arguments.pieces, arguments.batch)
 
     def scores(
         self,
@@ -65,7 +65,7 @@ class Scoring:
             if self.pieces:
                 prepared = prepared.pieces(self.pieces)
             found[split] = {
-                state: task.evaluate(model, prepared, reading.windowing, self.lanes, given=state).report()
+                state: task.evaluate(model, prepared, reading.windowing, self.batch, given=state).report()
                 for state in (states if split in controlled else ("own",))
             }
         return found

@@ -131,7 +131,7 @@ def test_the_experiment_answers_as_eval_does_and_goes_on_where_it_was(
     assert [(one["form"], one["fold"]) for one in results] == [("none", 0), ("none", 1), ("pooled", 0), ("pooled", 1)]
     assert list(results[0]["scores"]["test"]) == ["own"]
     for state in ("own", "none", "other"):
-        said = command("eval", runs / "pooled-14-0-0.001-2-1", "--state", state, "--lanes", 64, "--json")
+        said = command("eval", runs / "pooled-14-0-0.001-2-1", "--state", state, "--batch", 64, "--json")
         assert json.loads(said.out)["answers"] == results[3]["scores"]["test"][state]["answers"]
     experiment("answer_tables", out, "--questions", file, "--predictions", tmp_path / "given")
     given_answers = json.loads((tmp_path / "given" / "14-0-2-folds-pooled.json").read_text())["answer"]

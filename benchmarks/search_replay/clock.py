@@ -1,7 +1,7 @@
-"""Replays a search with several workers: an event is a validation, and whoever is free begins the next trial.
+"""Replay of a search with several workers: an event is a validation, and a free worker begins the next trial.
 
-A trial takes as long as its tokens times its FLOPs per token, so workers do not finish in step. The budget is tokens
-over all workers, those of stretches that are still being trained counted by their share.
+A trial takes as long as its tokens times its FLOPs per token, so workers do not finish together. The budget is tokens
+over all workers; a trial between two validations counts by its share.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .task import Task, Verdict
 
 @dataclass
 class Job:
-    """A trial on its way."""
+    """A trial that runs."""
 
     config: TrialConfig
-    own: Any = None  # whatever its method needs to know it by
+    own: Any = None  # what the method knows it by
     said: int = 0  # validations
 
 
 class Method(Protocol):
-    """Who proposes trials and decides at validations."""
+    """Proposes trials and decides at validations."""
 
     def begin(self) -> Job | None:
         """The next trial for a free worker, new or paused before; None where there is none for now."""

@@ -1,6 +1,6 @@
 """MO-ASHA: asynchronous successive halving over several objectives, as published and with its ranks mended.
 
-A trial goes on at a rung when its rank among those who were there is in the best 1/reduction. Ranks come from
+A trial continues at a rung when its rank among the trials there is in the best 1/reduction. Ranks come from
 non-dominated sorting and, within a front, from an order in which each is farthest from those before it. Syne Tune 0.16
 takes the sorted indices for ranks, and within a front the ranks for indices: that is the rule as published.
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 
 class MOASHA:
-    """The rule by itself: who proposes is somebody else's business."""
+    """The rule for stopping; it proposes nothing."""
 
     def __init__(self, rungs: Sequence[int], reduction: float, mended: bool) -> None:
         self.reduction, self.mended = reduction, mended
@@ -32,7 +32,7 @@ class MOASHA:
 
 
 def best_first(values: np.ndarray, mended: bool = True) -> list[int]:
-    """The rows' indices: front by front, in each the best quality first, then whoever is farthest from all so far."""
+    """The rows' indices: front by front; in each the best quality, then always the row farthest from all before it."""
     ranks = np.asarray(moocore.pareto_rank(values))
     order: list[int] = []
     for rank in np.unique(ranks):

@@ -19,7 +19,7 @@ NEEDS = {"SMAC3, ParEGO": ("smac",), "Syne Tune, EHVI": ("syne_tune", "botorch")
 
 
 def left_out() -> dict[str, str]:
-    """Who cannot run here, and for want of which package."""
+    """The methods that cannot run here, and the packages that they lack."""
     missing = {name: [one for one in needs if not importlib.util.find_spec(one)] for name, needs in NEEDS.items()}
     return {name: ", ".join(packages) for name, packages in missing.items() if packages}
 

@@ -16,31 +16,31 @@ from recur_tune.search.propose.optuna_study import first_points
 from .clock import Job
 from .task import Task, Verdict
 
-PATIENCE, MOST_TRIES = 10, 200  # proposals in a row that are known, before chance takes over, and before it is the end
+PATIENCE, MOST_TRIES = 10, 200  # known proposals in a row before random ones are taken, and before the search ends
 
 
 class Proposer(Protocol):
-    """Who says what to train next."""
+    """Proposes what to train next."""
 
     def ask(self, by_chance: bool) -> tuple[Any, dict[str, Any]]:
         """A handle, and a point by the sampler's names."""
 
     def tell(self, handle: Any, values: list[float] | None) -> None:
-        """How it ended: with all objectives, or None where it was stopped."""
+        """The result: all objectives, or None where the trial was stopped."""
 
     def refuse(self, handle: Any) -> None:
         """The point is known already."""
 
 
 class Stopping(Protocol):
-    """Who decides at a validation."""
+    """Decides at a validation."""
 
     def should_continue(self, trial: int, tokens: int, values: list[float]) -> bool:
         """Whether a trial shall be trained further."""
 
 
 class Peer:
-    """A proposer, and somebody who stops trials or nobody."""
+    """A proposer, with a rule for stopping or without."""
 
     def __init__(self, task: Task, proposer: Proposer, stopping: Stopping | None = None) -> None:
         self.task, self.spec, self.proposer, self.stopping = task, task.spec(), proposer, stopping

@@ -53,7 +53,7 @@ def tokens_of(task: Task, trials: int) -> int:
 
 
 def run(search: Search, place: Place) -> dict[str, Any]:
-    """A line of the results: the search, what finished when, and the seconds that it took."""
+    """A line of the results: the search, its finished trials with the tokens spent by then, and its CPU seconds."""
     task, began = place.task, time.process_time()
     method = METHODS[search.method](task, search.seed, search.trials)
     finished = replay(task, method, search.workers, tokens_of(task, search.trials))
@@ -62,7 +62,7 @@ def run(search: Search, place: Place) -> dict[str, Any]:
 
 
 def run_all(searches: Sequence[tuple[Search, Place]], file: Path, processes: int) -> dict[Search, list[Finished]]:
-    """Replay what the file does not have yet, in the order given; says how far it is."""
+    """Replay what the file does not have yet, in the order given; prints its progress."""
     done = dict(read(file))
     todo = [(search, place) for search, place in searches if search not in done]
     print(f"{len(searches) - len(todo)} replays are in {file}, {len(todo)} to go", flush=True)

@@ -1,4 +1,4 @@
-"""What a replayed search was worth: hypervolume against tokens, and how much of the true front it found."""
+"""Scores of a replayed search: hypervolume against tokens, and the share of the true front that it found."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ QUARTER = f"{SHARES[1]:.0%}"
 
 
 def score_all(task: Task, replays: Replays) -> Scores:
-    """The measures of every replay of a task; the goal is where random search, one trial at a time, ends."""
+    """The measures of every replay of a task; the goal is random search's final hypervolume, one trial at a time."""
     own = {search: finished for search, finished in replays.items() if search.task == task.name}
     fewest = min((search.workers for search in own), default=1)
     by_chance = [

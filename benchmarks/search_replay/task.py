@@ -1,4 +1,4 @@
-"""A task: a space whose every trial is known, what it would have said at each validation and what it costs."""
+"""A task: a space whose trials are all known, with their validations and costs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Task(ABC):
     name: str
     quality: str
     search: dict[str, Any]  # `space` and `budget` as a search has them
-    longest: int  # tokens of a trial that nothing stops
+    longest: int  # tokens of a trial that is not stopped
     reference: list[float]  # the worst that counts
     front: np.ndarray  # the true one, or the best that is known of it
     tolerance: float  # by which a finished trial may be worse than a point of the front, and it counts as found
 
     @abstractmethod
     def history(self, config: TrialConfig) -> History:
-        """What a trial says on its way."""
+        """A trial's validations."""
 
     @abstractmethod
     def costs(self, config: TrialConfig) -> tuple[float, float]:
@@ -61,5 +61,5 @@ def cheap_third(front: np.ndarray) -> np.ndarray:
 
 
 def best_of(values: np.ndarray) -> np.ndarray:
-    """The distinct rows that no other beats."""
+    """The distinct rows that no other dominates."""
     return np.unique(values[non_dominated(values)], axis=0)

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd.function import once_differentiable
 
 from recur_tune.bptt.cuda_graph import CudaGraphStep
 from recur_tune.bptt.plan import Execution, Plan
 from recur_tune.bptt.rng import RngStates
+from recur_tune.bptt.step_gradients import StepGradients
 from recur_tune.data.batches import WindowBatch
 from recur_tune.models import State, Windowed
 from recur_tune.models.windowed import Scorer
+from recur_tune.ops.flat_layout import trained_parameters
 from recur_tune.ops.fused_backward import FusedBackward, GradAccumulators
 
 Read = tuple[torch.Tensor, State | None]  # a window's last layer, [N, K], and the state that it leaves
@@ -29,8 +29,8 @@ Read = tuple[torch.Tensor, State | None]  # a window's last layer, [N, K], and t
 Gradients = list[torch.Tensor | None]
 
 
-class Chain(nn.Module):
-    """A chain of windows as one forward pass, so that DDP synchronises gradients once a step.
+class Chain:
+    """A chain of windows, and the gradients of its loss.
 
     With a CUDA graph or fused kernels every window runs the same operations, whether documents begin there or not: a
     graph is captured from one batch and replayed for all, so nothing may depend on a batch's values on the host.
@@ -39,6 +39,7 @@ class Chain(nn.Module):
         model: A body and its recurrence.
         plan: Which windows keep their activations.
         execution: How operations are launched.
+        shards: Workers that share the optimizer's state; the gradients' buffer has an equal part for each.
         capture: Whether a CUDA graph is captured; an estimate of a step's cost does without.
         around_read: A context for every reading of a window, for measurements.
     """
@@ -48,36 +49,31 @@ class Chain(nn.Module):
         model: Windowed,
         plan: Plan,
         execution: Execution = Execution(),  # noqa: B008 - a constant
+        shards: int = 1,
         capture: bool = True,
         around_read: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
-        super().__init__()
-        self.model, self.plan = model, plan
+        self.model, self.plan, self.shards = model, plan, shards
         self.uniform, self.fused = any(execution), execution.fused_kernels
         self._graph = CudaGraphStep(model, self.differentiate_now) if execution.cuda_graph and capture else None
         self._around_read = around_read
 
-    def forward(self, batch: WindowBatch) -> torch.Tensor:
-        """The task's loss, summed over the batch: for next tokens, the cross-entropy of every scored token."""
-        return _Differentiated.apply(self, batch, *self.trained)
-
     @property
     def trained(self) -> list[nn.Parameter]:
         """The parameters that require gradients."""
-        return [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        return trained_parameters(self.model)
 
-    def differentiate(self, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """The summed loss and its gradient with respect to every trained parameter; the next call overwrites them."""
+    def differentiate(self, batch: WindowBatch) -> StepGradients:
+        """The task's loss, summed over the batch, and its gradients; the next call overwrites them. For next tokens the
+        loss is the cross-entropy of every scored token."""
         return self._graph.differentiate(batch) if self._graph else self.differentiate_now(batch)
 
     @torch.enable_grad()
-    def differentiate_now(
-        self, batch: WindowBatch, rng: RngStates | None = None
-    ) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def differentiate_now(self, batch: WindowBatch, rng: RngStates | None = None) -> StepGradients:
         """The same without a CUDA graph; dropout draws from `rng`."""
         rng = rng or RngStates(self.model)
         trained = self.trained
-        totals = GradAccumulators(trained, self.model.body)
+        totals = GradAccumulators(trained, self.model.body, self.shards)
         scorer = self.model.scorer(batch.targets_WBT, batch.fresh_WB, self.fused)
         step = FusedBackward(totals, self.fused)
         losses: list[torch.Tensor] = []
@@ -97,7 +93,8 @@ class Chain(nn.Module):
         for weight, gradient in scorer.gradients():
             at_head = next(at for at, parameter in enumerate(trained) if parameter is weight)
             totals.gradients[at_head] += gradient
-        return torch.stack(losses).sum(), totals.gradients
+        totals.loss.copy_(torch.stack(losses).sum())
+        return StepGradients(totals.loss, totals.gradients, totals.buffer)
 
     def _readings(
         self, batch: WindowBatch, step: FusedBackward, rng: RngStates, scorer: Scorer
@@ -168,22 +165,6 @@ class Chain(nn.Module):
         leave_state = self.uniform or window < len(batch.starts) - 1
         reading = self.model.read(batch.inputs_WBT[window], entry, fresh_B, leave_state=leave_state, ops=step)
         return reading.top_BTK.flatten(0, 1), reading.state
-
-
-class _Differentiated(torch.autograd.Function):
-    """A chain's loss for autograd; its gradients are computed in the forward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, chain: Chain, batch: WindowBatch, *trained: torch.Tensor) -> torch.Tensor:
-        loss, ctx.gradients = chain.differentiate(batch)
-        return loss
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_loss: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        gradients, ctx.gradients = ctx.gradients, None  # with no other reference, autograd takes them without a copy
-        torch._foreach_mul_(gradients, grad_loss)
-        return None, None, *gradients
 
 
 def _differentiate(

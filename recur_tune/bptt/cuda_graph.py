@@ -14,11 +14,12 @@ from functools import cache
 import torch
 
 from recur_tune.bptt.rng import GraphRngStates, RngStates
+from recur_tune.bptt.step_gradients import StepGradients
 from recur_tune.data.batches import WindowBatch
 from recur_tune.models import Windowed
 
 # The loss and the gradients of a batch, with these RNG states or new ones.
-Differentiate = Callable[[WindowBatch, RngStates | None], tuple[torch.Tensor, list[torch.Tensor]]]
+Differentiate = Callable[[WindowBatch, RngStates | None], StepGradients]
 
 _EAGER = 2  # warm-up steps before the capture, in which kernels are compiled and libraries initialised
 
@@ -32,8 +33,8 @@ class CudaGraphStep:
         self.steps = 0
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def differentiate(self, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """The loss and the gradients; the next call overwrites the gradients."""
+    def differentiate(self, batch: WindowBatch) -> StepGradients:
+        """The loss and the gradients; the next call overwrites them."""
         self.steps += 1
         if self.steps <= _EAGER:
             return self._eager(batch)
@@ -46,16 +47,16 @@ class CudaGraphStep:
                            (self.batch.fresh_WB, batch.fresh_WB)):  # fmt: skip
             own.copy_(given)
         self.graph.replay()
-        return self.loss.clone(), self.gradients
+        return self.found
 
-    def _eager(self, batch: WindowBatch) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def _eager(self, batch: WindowBatch) -> StepGradients:
         """Without a graph, on a side stream, as CUDA requires before a capture."""
         stream, current = side_stream(torch.cuda.current_device()), torch.cuda.current_stream()
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
-            result = self._differentiate(batch, None)
+            found = self._differentiate(batch, None)
         current.wait_stream(stream)
-        return result
+        return found
 
     def _capture(self, batch: WindowBatch) -> None:
         self.batch = replace(
@@ -71,7 +72,7 @@ class CudaGraphStep:
         rng = GraphRngStates(self.model, len(batch.starts), self.graph)
         # Other threads of this process may use the device during the capture.
         with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-            self.loss, self.gradients = self._differentiate(self.batch, rng)
+            self.found = self._differentiate(self.batch, rng)
 
 
 @cache

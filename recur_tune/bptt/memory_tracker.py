@@ -33,8 +33,9 @@ class MemoryTracker(TorchDispatchMode):
             self._count(tensor)
 
     def hold_training(self, model: nn.Module, optimizer: torch.optim.Optimizer, batch: WindowBatch) -> None:
-        """Count what exists before a training step: weights, optimiser state, the batch."""
+        """Count what exists before a training step: weights, buffers, optimiser state, the batch."""
         self.hold(model.parameters())
+        self.hold(model.buffers())
         self.hold(value for state in optimizer.state.values() for value in state.values())
         self.hold([batch.inputs_WBT, batch.targets_WBT, batch.fresh_WB])
 

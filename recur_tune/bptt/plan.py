@@ -47,10 +47,9 @@ class Execution(NamedTuple):
         return " and ".join(parts) or "operation by operation"
 
 
-def chosen_execution(config: TrialConfig, device: torch.device, workers: int) -> Execution:
+def chosen_execution(config: TrialConfig, device: torch.device) -> Execution:
     """The fastest way that a trial and its device allow."""
     if device.type != "cuda":  # both need a GPU
         return Execution()
     fused = config.tokens >= _WORTH_COMPILING if config.fused_kernels == "auto" else config.fused_kernels
-    # CUDA refuses a graph under DDP, whose gradients belong to the default stream.
-    return Execution(cuda_graph=bool(config.cuda_graph) and workers == 1, fused_kernels=fused)
+    return Execution(cuda_graph=bool(config.cuda_graph), fused_kernels=fused)

@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import click
-from pydantic import BaseModel
 
 from recur_tune.cli.display import note, stderr, stdout, table_by_name
-from recur_tune.cli.options import as_json, print_json
+from recur_tune.cli.options import SIZE, as_json, finite_or, print_json
 from recur_tune.common.errors import UserError
-from recur_tune.common.parsing import parse
 from recur_tune.common.units import format_count, format_size
-from recur_tune.config.trial import Size
 
 if TYPE_CHECKING:
-    from recur_tune.analysis.budget.measurement import Measurement
-    from recur_tune.analysis.budget.verdict import Verdict
+    from recur_tune.analysis.budget.measurement import Measurement, Verdict
 
 BROKEN = 1  # exit code where a limit is broken
-
-
-class _Limits(BaseModel):
-    """Sizes with units, as 2GB."""
-
-    more_memory: Size
-
-
-def _percent(context: click.Context, parameter: click.Parameter, value: float) -> float:
-    if not math.isfinite(value):
-        raise UserError(f"more_time: {value} is no number of percent; choose one such as 25.")
-    return value
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--against", required=True, type=click.Path(path_type=Path), help="The plain run to compare with.")
-@click.option("--more-memory", default="2GB", show_default=True, help="Peak memory that the state may cost.")
+@click.option("--more-memory", type=SIZE, default="2GB", show_default=True, help="Peak memory that the state may cost.")
 @click.option(
     "--more-time",
     type=click.FloatRange(min=0),
     default=25,
     show_default=True,
-    callback=_percent,
+    callback=finite_or("choose one such as 25."),
     metavar="PERCENT",
     help="Time per token that the state may cost, in percent.",
 )
@@ -54,7 +37,7 @@ def _percent(context: click.Context, parameter: click.Parameter, value: float) -
 )
 @as_json
 def budget(
-    run: Path, against: Path, more_memory: str, more_time: float, corpus: str | None, steps: int, as_json: bool
+    run: Path, against: Path, more_memory: int, more_time: float, corpus: str | None, steps: int, as_json: bool
 ) -> int:
     """Measure what a recurrent state costs in memory and time, and what it improves.
 
@@ -70,11 +53,9 @@ def budget(
       recur-tune budget runs/recurrent --against runs/plain
       recur-tune budget runs/recurrent --against runs/plain --more-memory 500MB --more-time 10 --json
     """
-    allowed = parse(_Limits, {"more_memory": more_memory}).more_memory
     with stderr.status("loading torch …"):
-        from recur_tune.analysis.budget.measurement import measure
+        from recur_tune.analysis.budget.measurement import measure, verdicts
         from recur_tune.analysis.budget.training_probe import trial_to_measure
-        from recur_tune.analysis.budget.verdict import verdicts
         from recur_tune.data.corpora.registry import check_corpus
 
     trials = [trial_to_measure(each) for each in (run, against)]
@@ -89,7 +70,7 @@ def budget(
             score=lambda each, tokens: phases.show(f"scoring {each}", f"{format_count(tokens)} tokens"),
             progress=lambda rounds: phases.show("timing steps of both in turns", f"{rounds} of {steps}"),
         )  # fmt: skip
-    judged = verdicts(found.one.cost, found.other.cost, allowed, more_time / 100)
+    judged = verdicts(found.one.cost, found.other.cost, more_memory, more_time / 100)
     for remark in found.remarks:
         note(remark)
     if as_json:

@@ -6,14 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from pydantic import BaseModel
 
 from recur_tune.cli.display import TokenProgress, note, stderr, stdout, table_by_name
-from recur_tune.cli.options import as_json, print_json, sampling_options
+from recur_tune.cli.options import COUNT, as_json, print_json, sampling_options
 from recur_tune.common.errors import UserError
-from recur_tune.common.parsing import parse
 from recur_tune.common.units import format_count
-from recur_tune.config.trial import Count
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -22,14 +19,6 @@ if TYPE_CHECKING:
     from recur_tune.analysis.topics.prompts import Prompts
     from recur_tune.analysis.topics.topic_model import TopicModel
     from recur_tune.data.corpora.document import Split
-
-
-class _Amounts(BaseModel):
-    """Counts with units, as 8k."""
-
-    prompts: Count
-    prompt_tokens: Count
-    tokens: Count
 
 
 @click.command("continue")
@@ -42,9 +31,11 @@ class _Amounts(BaseModel):
     show_default=True,
     help="Which part has the prompts.",
 )
-@click.option("--prompts", default="100", show_default=True, help="How many, as 100 or 8k.")
-@click.option("--prompt-tokens", default="300", show_default=True, help="Length of each, in the first run's tokens.")
-@click.option("--tokens", default="500", show_default=True, help="How many to write after each.")
+@click.option("--prompts", type=COUNT, default="100", show_default=True, help="How many, as 100 or 8k.")
+@click.option(
+    "--prompt-tokens", type=COUNT, default="300", show_default=True, help="Length of each, in the first run's tokens."
+)
+@click.option("--tokens", type=COUNT, default="500", show_default=True, help="How many to write after each.")
 @click.option("--topics", type=click.IntRange(min=2), default=50, show_default=True, help="Topics of the LDA.")
 @sampling_options
 @click.option("--batch", type=click.IntRange(min=1), default=64, show_default=True, help="Prompts read side by side.")
@@ -54,9 +45,9 @@ def continue_command(
     runs: tuple[Path, ...],
     corpus: str | None,
     split: Split,
-    prompts: str,
-    prompt_tokens: str,
-    tokens: str,
+    prompts: int,
+    prompt_tokens: int,
+    tokens: int,
     topics: int,
     temperature: float,
     top_k: int | None,
@@ -82,7 +73,6 @@ def continue_command(
       recur-tune continue runs/recurrent runs/plain --prompts 8k --tokens 30 --topics 20 --temperature 0
     The second is the paper's setting (section 5.3.1): 300 tokens of context, the 30 likeliest ones, 20 topics.
     """
-    amounts = parse(_Amounts, {"prompts": prompts, "prompt_tokens": prompt_tokens, "tokens": tokens})
     with stderr.status("loading torch …"):
         from recur_tune.analysis.topics.comparison import compare
         from recur_tune.analysis.topics.continuations import Sampling
@@ -96,17 +86,17 @@ def continue_command(
     corpus = corpus or _corpus_of(runs)
     check_corpus(corpus, ("train", split))
     tokenizers = [load_tokenizer(str(run), field="run") for run in runs]
-    taken = _take(corpus, split, tokenizers[0], amounts, seed)
+    taken = _take(corpus, split, tokenizers[0], prompts, prompt_tokens, tokens, seed)
     model = _topic_model(corpus, topics)
-    _note_remarks(taken, amounts, tokenizers)
-    sampling = Sampling(amounts.tokens, temperature, top_k, seed)
+    _note_remarks(taken, prompts, prompt_tokens + tokens, tokenizers)
+    sampling = Sampling(tokens, temperature, top_k, seed)
     written = {
         str(run): _written(run, tokenizer, tokenizers[0], taken, sampling, batch)
         for run, tokenizer in zip(runs, tokenizers, strict=True)
     }
     found = compare(taken, written, model)
     settings = {
-        "runs": list(map(str, runs)), "corpus": corpus, "split": split, "prompt_tokens": amounts.prompt_tokens,
+        "runs": list(map(str, runs)), "corpus": corpus, "split": split, "prompt_tokens": prompt_tokens,
         "topics": topics, **vars(sampling),
     }  # fmt: skip
     told = summary(settings, taken, found, model)
@@ -140,7 +130,7 @@ def _corpus_of(runs: tuple[Path, ...]) -> str:
 
 
 def _take(
-    corpus: str, split: Split, tokenizer: PreTrainedTokenizerBase, amounts: _Amounts, seed: int
+    corpus: str, split: Split, tokenizer: PreTrainedTokenizerBase, prompts: int, length: int, tokens: int, seed: int
 ) -> Prompts:  # fmt: skip
     from recur_tune.analysis.topics.prompts import take_prompts
     from recur_tune.data.tokens import prepare
@@ -148,18 +138,17 @@ def _take(
     with stderr.status(f"preparing {corpus} {split} …"):
         prepared = prepare(corpus, split, tokenizer)
     what = f"the {split} split of {corpus}"
-    return take_prompts(prepared, tokenizer, amounts.prompts, amounts.prompt_tokens, amounts.tokens, seed, what)
+    return take_prompts(prepared, tokenizer, prompts, length, tokens, seed, what)
 
 
-def _note_remarks(taken: Prompts, amounts: _Amounts, tokenizers: list[PreTrainedTokenizerBase]) -> None:
+def _note_remarks(taken: Prompts, wanted: int, need: int, tokenizers: list[PreTrainedTokenizerBase]) -> None:
     """Print remarks: documents that are too short, prompts without room, different tokenizers."""
     from recur_tune.data.tokenizers import fingerprint
 
     if taken.too_short:
-        need = amounts.prompt_tokens + amounts.tokens
         note(f"documents skipped, with fewer than {need} tokens: {taken.too_short}.")
-    if len(taken.chosen) < amounts.prompts:
-        note(f"there is room for {len(taken.chosen)} of {amounts.prompts} prompts that share no text.")
+    if len(taken.chosen) < wanted:
+        note(f"there is room for {len(taken.chosen)} of {wanted} prompts that share no text.")
     if len(set(map(fingerprint, tokenizers))) > 1:
         note(
             "the runs have several tokenizers: all continue the same texts, but as many tokens are not as many words, "

@@ -9,8 +9,12 @@ import click
 
 from recur_tune.cli.display import print_table, stderr
 from recur_tune.cli.options import as_json, fields_from, print_json, trial_options
+from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
+from recur_tune.common.units import format_seconds, format_size
+from recur_tune.config.batch_share import check_share
 from recur_tune.config.trial import TrialConfig
+from recur_tune.cost.communication import LINKS, exchange_seconds
 from recur_tune.cost.descriptors import COSTS
 
 
@@ -20,27 +24,33 @@ from recur_tune.cost.descriptors import COSTS
 @click.option(
     "--workers", type=click.IntRange(min=1), default=1, show_default=True, help="Workers that share the batch."
 )
+@click.option("--shard", is_flag=True, help="They share the optimizer's state too (ZeRO stage 1).")
 @as_json
-def cost(config: Path | None, fields: dict[str, Any], workers: int, as_json: bool) -> None:
+def cost(config: Path | None, fields: dict[str, Any], workers: int, shard: bool, as_json: bool) -> None:
     """Tell what a configuration costs before anything runs.
 
     FLOPs per token are counted as in the paper's tables: one forward pass of the blocks and the recurrence for every
     token that is scored, so overlap makes them dearer. Training FLOPs count everything, recomputation included. Peak
     memory comes from a step on fake tensors: no weights are loaded, nothing is downloaded for the models we know (the
     GPT-2s, SmolLM2, Llama 3.2, Mistral 7B, Qwen2.5, Qwen3).
+    With several workers it is that of each, and what they exchange in a step is told beside it.
     Inference memory is the key-value cache of one window and the state, which is all that a text of any length takes.
 
     \b
       recur-tune cost --base gpt2 --window 300 --overlap 30
+      recur-tune cost --base Qwen/Qwen2.5-1.5B --window 300 --batch 16 --workers 4 --shard
       recur-tune cost --base gpt2-xl --batch 4 --checkpointing auto --memory-budget 80GiB --precision bfloat16
     """
     trial = parse(TrialConfig, fields_from(config, fields))
+    check_share(trial.batch, (workers,))
+    if shard and workers == 1:
+        raise UserError("shard: one worker has nobody to share the optimizer's state with; add --workers 2 or more.")
     with stderr.status("pricing a step …"):
         from recur_tune.config.base_shape import base_settings
         from recur_tune.cost.estimate import estimate
         from recur_tune.cost.flops import recomputed_windows
 
-        price = estimate(trial, base_settings(trial.base, trial.tokenizer), workers)
+        price = estimate(trial, base_settings(trial.base, trial.tokenizer), workers, shard)
     if as_json:
         print_json(price.to_dict())
         return
@@ -50,5 +60,14 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, as_json: boo
             **{cost.explained: cost.unit.format(price.costs[name]) for name, cost in COSTS.items()},
             "parameters": f"{price.costs['parameters']:,} ({price.recurrence_parameters:,} of them the recurrence's)",
             "windows kept / recomputed": f"{price.plan.kept_windows} / {recomputed_windows(trial, price.plan)}",
+            **_exchange(price.exchanged_bytes, workers),
         },
     )
+
+
+def _exchange(sent: int, workers: int) -> dict[str, str]:
+    """What several workers exchange, and how long that takes; nothing for one."""
+    if workers == 1:
+        return {}
+    seconds = ", ".join(f"{format_seconds(exchange_seconds(sent, speed))} over {link}" for link, speed in LINKS.items())
+    return {f"sent by each of {workers} workers in a step": f"{format_size(sent)} ({seconds})"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from recur_tune.cli.display import TokenProgress, note, print_table, stderr
-from recur_tune.cli.options import as_json, print_json
+from recur_tune.cli.options import as_json, deprecated_option, print_json
 from recur_tune.data.corpora.document import SPLITS
 
 
@@ -19,7 +19,8 @@ from recur_tune.data.corpora.document import SPLITS
 @click.option(
     "--overlap", type=click.IntRange(min=0), help="Tokens read again in the next window; default: as trained."
 )
-@click.option("--lanes", type=click.IntRange(min=1), default=16, show_default=True, help="Documents read side by side.")
+@click.option("--batch", type=click.IntRange(min=1), default=16, show_default=True, help="Documents read side by side.")
+@deprecated_option("lanes", "batch", "0.5.0", type=click.IntRange(min=1))
 @click.option("--precision", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True)
 @click.option(
     "--state",
@@ -35,7 +36,7 @@ def evaluate(
     corpus: str | None,
     window: int | None,
     overlap: int | None,
-    lanes: int,
+    batch: int,
     precision: str,
     state: str,
     as_json: bool,
@@ -65,7 +66,7 @@ def evaluate(
     prepared = task.prepare(reading.corpus, split, tokenizer)
     with TokenProgress(f"scoring {run} on {reading.corpus} {split}", task.size(prepared)) as progress:
         evaluation = task.evaluate(
-            model.to(default_device()), prepared, reading.windowing, lanes, precision, progress.update, state
+            model.to(default_device()), prepared, reading.windowing, batch, precision, progress.update, state
         )
     for remark in evaluation.remarks:
         note(remark)

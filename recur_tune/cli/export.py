@@ -17,6 +17,7 @@ from recur_tune.common.parsing import write_yaml
 from recur_tune.search.record.directory import MODEL, SearchDirectory, results_folder
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import SearchState, TrialRecord
+from recur_tune.training import TRIAL
 
 
 @click.command()
@@ -51,7 +52,7 @@ def export(
             shutil.copy(file, partial)
         _add_code(partial)
         config = directory.with_own_base(directory.spec.trial_config(record.params))
-        write_yaml(partial / "trial.yaml", config.plain_values())
+        write_yaml(partial / TRIAL, config.plain_values())
     click.echo(record.name)
     stderr.print(f"next:  recur-tune eval {target} --split test", soft_wrap=True)
 

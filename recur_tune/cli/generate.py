@@ -8,29 +8,22 @@ from itertools import islice
 from pathlib import Path
 
 import click
-from pydantic import BaseModel
 
 from recur_tune.cli.display import stderr
-from recur_tune.cli.options import as_json, print_json, sampling_options
+from recur_tune.cli.options import COUNT, as_json, print_json, sampling_options
 from recur_tune.common.errors import UserError
-from recur_tune.common.parsing import parse
-from recur_tune.config.trial import Count
-
-
-class _Length(BaseModel):
-    """A count with a unit, as 5k."""
-
-    tokens: Count
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--prompt", default="The ", show_default=True, help="Text to continue.")
-@click.option("--tokens", default="200", show_default=True, help="How many to write, as 200 or 5k; no limit.")
+@click.option(
+    "--tokens", type=COUNT, default="200", show_default=True, help="How many to write, as 200 or 5k; no limit."
+)
 @sampling_options
 @as_json
 def generate(
-    run: Path, prompt: str, tokens: str, temperature: float, top_k: int | None, seed: int, as_json: bool
+    run: Path, prompt: str, tokens: int, temperature: float, top_k: int | None, seed: int, as_json: bool
 ) -> None:  # fmt: skip
     """Continue a prompt, streaming, at any length.
 
@@ -39,7 +32,6 @@ def generate(
     \b
       recur-tune generate runs/a --prompt "The file" --tokens 2000
     """
-    count = parse(_Length, {"tokens": tokens}).tokens
     # A byte that is not UTF-8 arrives as a surrogate.
     prompt = prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     with stderr.status("loading torch …"):
@@ -58,7 +50,7 @@ def generate(
     device = default_device()
     random = torch.Generator(device).manual_seed(seed)
     windowing = evaluation_settings(run, model).windowing
-    written = islice(write(model.to(device).eval(), prompt_tokens, windowing, temperature, top_k, random), count)
+    written = islice(write(model.to(device).eval(), prompt_tokens, windowing, temperature, top_k, random), tokens)
     if as_json:
         ids, log_probabilities = zip(*written, strict=True)
         text = "".join(decode_stream(tokenizer, iter(ids)))

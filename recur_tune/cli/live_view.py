@@ -94,6 +94,8 @@ class LiveView(ProgressLines):
             f"tokens\nof {format_count(self.spec.budget.tokens)}": [format_count(trial.tokens) for trial in shown],
             **objective_columns(shown, self.spec.objectives),
         }
+        if any(trial.workers > 1 for trial in shown):
+            columns["work-\ners"] = [str(trial.workers) for trial in shown]
         table, left_out = trial_table(shown, columns, width)
         marks = ["● on the front" if self._on_front else "", roles(shown)]
         if len(trials) > rows:

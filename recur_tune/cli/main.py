@@ -20,6 +20,7 @@ from recur_tune.cli.evaluate import evaluate
 from recur_tune.cli.export import export
 from recur_tune.cli.generate import generate
 from recur_tune.cli.manage import remove, rename
+from recur_tune.cli.repair import repair
 from recur_tune.cli.report import compare, report
 from recur_tune.cli.results import front_command, status
 from recur_tune.cli.search import resume, search, stop
@@ -68,7 +69,7 @@ def cli() -> None:
 
 for command in (
     search, resume, stop, status, front_command, confirm, trial, add, end, report, compare, ui, dashboards, export,
-    track, rename, remove,
+    track, rename, remove, repair,
     grow, logs, tunnel, cluster, pretrain, train, evaluate, generate, continue_command, budget,
     cost, data,
 ):  # fmt: skip

@@ -26,7 +26,7 @@ def remove(name: str, yes: bool, results: Path | None) -> None:
     """
     directory = _idle(name, results)
     trials, size = len(directory.state().trials), _size(directory.path)
-    if not yes and not _agreed(f"remove {name} with {counted(trials, 'trial')} and {format_size(size)} for good?"):
+    if not yes and not agreed(f"remove {name} with {counted(trials, 'trial')} and {format_size(size)} for good?"):
         stderr.print("nothing was removed.")
         return
     from recur_tune.tracking.mlflow.housekeeping import remove_runs
@@ -64,11 +64,12 @@ def rename(name: str, new_name: str, results: Path | None) -> None:
     stderr.print(f"{name} is {new_name} now.")
 
 
-def _agreed(question: str) -> bool:
+def agreed(question: str) -> bool:
+    """Whether the person at the terminal agrees."""
     try:
         return click.confirm(question, err=True)
     except click.Abort:
-        raise UserError("yes: there is no terminal to answer on; --yes removes without a question.") from None
+        raise UserError("yes: there is no terminal to answer on; --yes answers beforehand.") from None
 
 
 def _idle(name: str, results: Path | None) -> SearchDirectory:

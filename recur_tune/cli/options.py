@@ -6,19 +6,21 @@ import json
 import math
 import shlex
 from collections.abc import Callable, Iterable
+from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import click
 import yaml
+from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from recur_tune.cli.display import stderr
-from recur_tune.common.deprecated import with_current_names
+from recur_tune.common.deprecated import warn_once, with_current_names
 from recur_tune.common.errors import UserError
-from recur_tune.common.parsing import finite, read_yaml
+from recur_tune.common.parsing import describe, finite, read_yaml
 from recur_tune.common.units import format_count
-from recur_tune.config.trial import RENAMED, TrialConfig
+from recur_tune.config.trial import RENAMED, Count, Size, TrialConfig
 from recur_tune.recurrences.registry import names_of
 from recur_tune.search.record.directory import SearchDirectory, results_folder
 
@@ -37,10 +39,34 @@ as_json = click.option(
 )
 
 
-def _finite_temperature(context: click.Context, parameter: click.Parameter, value: float) -> float:
-    if not math.isfinite(value):
-        raise UserError(f"temperature: {value} is not finite; choose one from 0 (the likeliest) to about 1.")
-    return value
+class Amount(click.ParamType):
+    """A number with a unit, as 8k or 2GB: what a field of that type takes."""
+
+    name = "amount"
+
+    def __init__(self, kind: Any) -> None:
+        self._adapter = TypeAdapter(kind)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; anything else is refused in one sentence."""
+        try:
+            return self._adapter.validate_python(value)
+        except ValidationError as error:
+            raise UserError(f"{param.name if param else self.name}: {describe(error.errors()[0])}") from None
+
+
+COUNT, SIZE = Amount(Count), Amount(Size)
+
+
+def finite_or(advice: str) -> Callable[[click.Context, click.Parameter, float], float]:
+    """An option's callback that refuses infinity and NaN."""
+
+    def check(context: click.Context, parameter: click.Parameter, value: float) -> float:
+        if not math.isfinite(value):
+            raise UserError(f"{parameter.name}: {value} is not finite; {advice}")
+        return value
+
+    return check
 
 
 _temperature = click.option(
@@ -48,7 +74,7 @@ _temperature = click.option(
     type=click.FloatRange(min=0),
     default=0.8,
     show_default=True,
-    callback=_finite_temperature,
+    callback=finite_or("choose one from 0 (the likeliest) to about 1."),
     help="Sampling temperature; 0 takes the likeliest token.",
 )
 _top_k = click.option("--top-k", type=click.IntRange(min=1), help="Sample among the k likeliest tokens only.")
@@ -95,6 +121,23 @@ def trial_options(leave_out: Iterable[str] = (), from_preset: Iterable[str] = ()
                 flag, name, metavar=_metavar(field), help=_help(name, field, name in set(from_preset))
             )(gather)
         return gather  # type: ignore[return-value]
+
+    return decorate
+
+
+def deprecated_option(old: str, new: str, removed_in: str, **how: Any) -> Callable[[AnyCommand], AnyCommand]:
+    """An option's old name, which the help does not show; `how` is what the option takes."""
+
+    def decorate(command: AnyCommand) -> AnyCommand:
+        @wraps(command)
+        def understanding(**arguments: Any) -> Any:
+            value = arguments.pop(old)
+            if value is not None:
+                warn_once(f"--{old}", f"--{new}", removed_in)
+                arguments[new] = value
+            return command(**arguments)
+
+        return click.option(f"--{old}", hidden=True, **how)(understanding)  # type: ignore[return-value]
 
     return decorate
 

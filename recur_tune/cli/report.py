@@ -8,6 +8,7 @@ import click
 
 from recur_tune.cli.display import note, stderr, stdout, table_by_name
 from recur_tune.cli.options import open_search, results_option
+from recur_tune.search.record.damage import damage_notice
 from recur_tune.search.record.directory import results_folder
 
 _out = click.option("--out", type=click.Path(path_type=Path), help="The file to write; pictures lie beside it.")
@@ -48,6 +49,8 @@ def report(name: str | None, out: Path | None, png: bool, pdf: bool, results: Pa
             write_picture([panel for panel in panels if panel.key in _DRAWN], directory.name, picture)
     for written in (path, *pictures):
         click.echo(written)
+    if words := damage_notice(directory, search.state):
+        note(words)
 
 
 @click.command()

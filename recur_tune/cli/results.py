@@ -22,6 +22,7 @@ from recur_tune.cli.trial_tables import print_trials, roles
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import nearest
 from recur_tune.common.units import counted, format_duration
+from recur_tune.search.record.damage import damage_notice
 from recur_tune.search.record.directory import SearchDirectory, results_folder, searches_in
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES
 from recur_tune.search.record.progress import next_hour, status_of
@@ -69,16 +70,25 @@ def status(name: str | None, follow: bool, results: Path | None, as_json: bool) 
         stdout.print(line, soft_wrap=True)
     for notice in summary["notices"]:
         note(notice)
+    note_damage(directory, watch.state)
     if watch.state.trials:
         stdout.print(watch.table(rows=_MOST_ROWS, width=stdout.width))
 
 
+def note_damage(directory: SearchDirectory, state: SearchState) -> None:
+    """Say on stderr which lines of the log are damaged, if any are."""
+    if words := damage_notice(directory, state):
+        note(words)
+
+
 def _tell_all(folder: Path, as_json: bool) -> None:
-    summaries, unreadable = [], []
+    summaries, unreadable, damage = [], [], []
     for found in searches_in(folder):
         try:
             directory = SearchDirectory.open(folder, found.name)
-            summaries.append(_summary(directory, directory.state()))
+            state = directory.state()
+            summaries.append(_summary(directory, state))
+            damage += [words] if (words := damage_notice(directory, state)) else []
         except UserError as error:  # one bad search hides no other
             unreadable.append({"search": found.name, "error": str(error)})
     if as_json:
@@ -90,6 +100,8 @@ def _tell_all(folder: Path, as_json: bool) -> None:
         stdout.print(f"no searches in {folder}; `recur-tune search` makes one.", soft_wrap=True)
     for one in unreadable:
         note(f"{one['search']}: {one['error']}")
+    for words in damage:
+        note(words)
 
 
 def _print_summaries(summaries: list[dict[str, Any]]) -> None:
@@ -184,6 +196,7 @@ def front_command(
 
     directory = open_search(results, name)
     state, chosen = directory.state(), _objectives(directory, objectives)
+    note_damage(directory, state)
     if as_json and as_csv:
         raise UserError("csv: --json is given too; choose one of them.")
     if under is not None:

@@ -16,7 +16,7 @@ from recur_tune.cli.options import command_line
 from recur_tune.cluster.connection import CLIENT, JOBS, runs_elsewhere
 from recur_tune.cluster.liveness import ClusterLost
 from recur_tune.common.errors import Paused, UserError
-from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.directory import FolderGone, SearchDirectory
 from recur_tune.search.record.state import SearchState
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ def run_watched(
             from recur_tune.search.run.driver import run_search
 
             return run_search(directory, OUTPUTS, address, watch, confirm, change)
+        except FolderGone:  # there is nothing to read, and nothing to continue at this place
+            raise
         except Paused as found:
             fault = found
     if isinstance(fault, ClusterLost):

@@ -29,6 +29,7 @@ from recur_tune.common.errors import Paused, UserError
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.common.shipped import find_space
 from recur_tune.common.units import format_count, format_duration
+from recur_tune.search.record.damage import refuse_damaged_log
 from recur_tune.search.record.directory import SPEC, SearchDirectory, default_name, dump_spec, results_folder
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.progress import ended_trials
@@ -158,6 +159,7 @@ def resume(
     _check_detached(detach, slurm, as_json)
     directory = SearchDirectory.open(results_folder(results), name)
     directory.check_idle()
+    refuse_damaged_log(directory, directory.state())
     length = None if is_submitted(slurm) else time
     overrides = _overrides(trials, length, settings)
     check_units(with_overrides({}, overrides))
@@ -288,10 +290,10 @@ def _check_runnable(spec: SearchSpec, address: str | None) -> None:
 
 def _check_shapes(spec: SearchSpec) -> None:
     with stderr.status("checking the space …"):
-        from recur_tune.search.run.preparation import Prices, check_limits, check_shapes
+        from recur_tune.search.run.preparation import check_limits, check_shapes
 
         check_shapes(spec)
-        check_limits(spec, Prices(spec.resources.workers))
+        check_limits(spec)
     _note_misfit(spec)
 
 
@@ -336,7 +338,7 @@ def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
     _check_shapes(spec)
     first, corpus = first_points(spec), corpus_extents(spec)
     with stderr.status("pricing the largest trial, and timing a step …"):
-        worst = worst_costs(spec, Prices(spec.resources.workers), lambda config: config, simulated=1)
+        worst = worst_costs(spec, Prices(spec.resources), lambda config: config, simulated=1)
         expected = list(forecast(spec, corpus))
     if as_json:
         seen = {"corpus": {split: asdict(extent) for split, extent in corpus.items()}, "steps": in_steps(spec)}

@@ -147,7 +147,7 @@ def check(slurm: str, nodes: int | None, results: Path | None) -> None:
     for finding in findings:
         click.echo(finding)
     if any(not finding.good for finding in findings):
-        raise UserError("slurm: this site is not ready for a search yet; what failed stands above.")
+        raise UserError("slurm: this site is not ready for a search; the failed checks are listed above.")
     note("all checks passed; a search can run here.")
 
 

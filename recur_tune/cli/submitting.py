@@ -64,14 +64,14 @@ def is_submitted(slurm: str | None) -> TypeGuard[str]:
 
 def submit_new(results: Path, name: str, spec: SearchSpec, profile: Profile, follow: bool, knowledge: str = "") -> None:
     """Create and submit a new search."""
-    from recur_tune.search.run.preparation import Prices, check_limits, check_shapes
+    from recur_tune.search.run.preparation import check_limits, check_shapes
     from recur_tune.sites.slurm import submit
 
     with stderr.status("checking the space and the site …"):
         submit.check_site(profile, results)
         submit.check_trials_fit(spec.resources, profile)
         check_shapes(spec)
-        check_limits(spec, Prices(spec.resources.workers))
+        check_limits(spec)
     directory, job = submit.submit_new(results, name, spec, profile, knowledge)
     _tell_submitted(directory, job, follow)
 
@@ -143,7 +143,7 @@ def follow_search(directory: SearchDirectory) -> None:
                 alive = directory.is_running or queued
                 time.sleep(0.3)
     except KeyboardInterrupt:
-        stderr.print(f"{directory.name} goes on.")
+        stderr.print(f"{directory.name} continues.")
 
 
 def _tell_submitted(directory: SearchDirectory, job: int, follow: bool) -> None:

@@ -49,7 +49,7 @@ def track(name: str | None, tensorboard: Path | None, rebuild: bool, results: Pa
         stderr.print(f"next:  tensorboard --logdir {shlex.quote(str(tensorboard))}", soft_wrap=True)
         return
     _check_idle(directory)
-    with directory.lock():  # two deliveries at once would create runs twice
+    with directory.hold_lease():  # two deliveries at once would create runs twice
         stderr.print(f"all delivered to {_deliver(directory)}")
 
 
@@ -58,13 +58,13 @@ def _rebuild(results: Path) -> None:
 
     inside = [directory for directory in searches_in(results) if directory.spec.tracking is None]
     if not inside:
-        raise UserError(f"results: no search in {results} keeps its runs there; there is nothing to make anew.")
+        raise UserError(f"results: no search in {results} has its runs there; there is nothing to rebuild.")
     with ExitStack() as idle:
         for directory in inside:
             _check_idle(directory)
-            idle.enter_context(directory.lock())
+            idle.enter_context(directory.hold_lease())
         if aside := set_aside(results):
-            note(f"what was there lies in {aside} now; delete it when you miss nothing.")
+            note(f"the former files are in {aside}; delete them when no run is missing.")
         for directory in inside:
             _deliver(directory)
             stderr.print(f"{directory.name} is delivered.")

@@ -112,12 +112,14 @@ def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: boo
 def _print_result(out: Path, config: TrialConfig, result: dict[str, Any]) -> None:
     if result["validation"] is None:
         raise UserError(f"out: {out} holds a result without a validation.")
-    measured = result["measured_peak_memory"]
+    measured, last = result["measured_peak_memory"], result.get("last_validation") or result["validation"]
+    best = last == result["validation"]
     print_table(
         f"{out}: {config.base} with {config.recurrence}, window {config.window}, overlap {config.overlap}",
         {
             "tokens trained on": format_count(result["tokens"]),
             **{f"validation {name}": f"{value:.5g}" for name, value in result["validation"].items()},
+            **({} if best else {"validation loss at the end, not saved": f"{last['loss']:.5g}"}),
             **{
                 COSTS[name].explained: COSTS[name].unit.format(result[name])
                 for name in ("flops_per_token", "training_flops_per_token")

@@ -67,6 +67,8 @@ def _print_heading(state: SearchState, spec: SearchSpec, record: TrialRecord) ->
         reached["tokens a second"] = format_count(record.tokens_per_second)
     if record.measured_peak_memory:
         reached["peak memory, measured"] = OBJECTIVES["peak_memory"].format(record.measured_peak_memory)
+    if record.workers > 1:
+        reached["workers"] = str(record.workers)
     if record.worker:
         reached["last worker"] = record.worker
     for split, metrics in record.scores.items():
@@ -109,6 +111,8 @@ def _in_words(event: Event) -> str:
     match event["kind"]:
         case "trial":
             return "proposed" if "repeats" not in event else "asked for, to confirm the front"
+        case "workers":
+            return f"trained by {event['workers']} workers" if event["workers"] > 1 else "trained by one worker"
         case "running":
             return f"started again, after: {event['after']}" if "after" in event else "started"
         case "thaw":
@@ -138,7 +142,8 @@ def _command(directory: SearchDirectory, spec: SearchSpec, record: TrialRecord) 
 def _as_values(directory: SearchDirectory, spec: SearchSpec, record: TrialRecord) -> dict[str, Any]:
     return {
         "search": directory.name, "trial": record.name, "state": record.state, "reason": record.reason,
-        "role": record.role, "params": record.params, "fixed": dict(spec.parsed_space.fixed), "costs": record.costs,
+        "role": record.role, "workers": record.workers,
+        "params": record.params, "fixed": dict(spec.parsed_space.fixed), "costs": record.costs,
         "tokens": record.tokens, "validations": [{"tokens": one.tokens, **one.metrics} for one in record.validations],
         "scores": record.scores, "history": _history(directory, record),
         "traceback": _traceback(directory, record), "command": _command(directory, spec, record),
@@ -200,7 +205,7 @@ def end(name: str, trial: str, results: Path | None) -> None:
                 time.sleep(0.5)
                 record = directory.state().record(record.number)
     else:
-        with directory.lock():
+        with directory.hold_lease():
             end_by_hand(directory.open_log(), record.number)
         record = directory.state().record(record.number)
     stderr.print(f"{record.name} is {record.state}.")

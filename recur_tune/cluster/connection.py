@@ -35,6 +35,11 @@ TOO_SLOW = "timed out during startup"
 START_UPS = 3
 
 
+def node_name() -> str:
+    """The name of this process's node, in SLURM or as the system has it."""
+    return os.environ.get(NODE_NAME) or socket.gethostname()
+
+
 _HOST_PORT = r"([A-Za-z0-9._-]+):(\d+)"
 
 

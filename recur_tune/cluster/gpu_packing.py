@@ -19,6 +19,7 @@ PARTS = 8  # of a GPU, and so the most trials on it; eight short ones nearly fil
 # cache, which torch frees at its limit.
 MARGIN = 1.25
 CONTEXT = 2**30  # bytes of CUDA's context in a process
+_ERROR = 1.05  # of the predicted memory of a step
 
 _SECONDS_TO_TELL = 60.0
 
@@ -34,6 +35,10 @@ class Card:
         if predicted is None:
             return PARTS
         return min(PARTS, max(1, math.ceil((predicted * MARGIN + CONTEXT) * PARTS / self.memory)))
+
+    def worker_memory(self, gpus: float) -> int:
+        """The largest predicted memory that fits a worker with so much of a GPU."""
+        return int((self.memory * min(gpus, 1.0) - CONTEXT) / _ERROR)
 
     def tensors_share(self, parts: int) -> float | None:
         """Share of the GPU's memory that torch may use in a process with so many parts; None where it has the GPU
@@ -52,14 +57,24 @@ class Card:
 
 
 def takes_another(cards: int, running: Iterable[int], waiting: Iterable[int]) -> bool:
-    """Whether every waiting trial is sure to fit on one of the cards, given what all trials take.
+    """Whether every waiting trial is sure to fit on the cards, given the parts that all trials take. One with several
+    workers takes all parts of as many cards.
 
-    Proposing another trial only then prevents starvation: a large one that does not fit yet is not overtaken. A trial
-    of p parts does not fit only where every card has fewer than p left.
+    Proposing another trial only then prevents starvation: a large one that does not fit yet is not overtaken.
     """
     waiting = list(waiting)
-    load = sum(running) + sum(waiting)
-    return all(load - parts < cards * (PARTS - parts + 1) for parts in waiting)
+    taken = [*running, *waiting]
+    return all(_is_sure_to_fit(parts, cards, taken) for parts in waiting)
+
+
+def _is_sure_to_fit(parts: int, cards: int, taken: list[int]) -> bool:
+    others = list(taken)
+    others.remove(parts)
+    if parts > PARTS:  # every other trial may touch cards of its own
+        return cards - sum(math.ceil(one / PARTS) for one in others) >= parts // PARTS
+    # It does not fit only where each card without several workers has fewer parts left.
+    shared = cards - sum(one // PARTS for one in others if one > PARTS)
+    return sum(one for one in others if one <= PARTS) < shared * (PARTS - parts + 1)
 
 
 def smallest_card(nodes: Iterable[dict[str, Any]]) -> Card | None:

@@ -1,4 +1,5 @@
-"""Placement groups with names for Ray's dashboard."""
+"""A trial's resources as a placement group: a bundle for its actor, and one for each of several workers. It has a name
+for Ray's dashboard."""
 
 from __future__ import annotations
 

@@ -51,8 +51,13 @@ def whole_folder(target: Path) -> Iterator[Path]:
 
 def write_text(path: Path, text: str) -> None:
     """Replace a file atomically."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace a file atomically."""
     with whole_folder(path.parent) as partial:
-        (partial / path.name).write_text(text)
+        (partial / path.name).write_bytes(data)
 
 
 def append_line(path: Path, line: str) -> None:

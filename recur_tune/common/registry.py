@@ -103,14 +103,14 @@ def refused_fields(spec: type[BaseModel], others: Mapping[str, type[BaseModel]])
 
 
 def check_fields(noun: str, specs: Mapping[str, type[BaseModel]], reserved: Collection[str]) -> None:
-    """Refuse to go on where the fields of an entry have names that are reserved for those of every trial."""
+    """Refuse an entry with a field whose name is reserved for a field of every trial."""
     for owner, spec in specs.items():
         for name in spec.model_fields.keys() & set(reserved):
             raise UserError(f"{noun}: {owner!r} has a field {name!r}, which every trial has; rename it.")
 
 
 def check_problems(problems: Iterable[str]) -> None:
-    """Refuse to go on beside an installed package that cannot be used."""
+    """Refuse to continue with an installed package that cannot be used."""
     for problem in problems:
         raise UserError(problem)
 

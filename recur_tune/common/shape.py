@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-ENCODERS = ("roberta", "bert", "mpnet")  # families by transformers' `model_type`
 ANSWER_KINDS = ("span", "yes", "no")  # the classes of an encoder's answer-type head
 _RECURRENT = "recurrent_"  # prefix of our own configurations' `model_type`
 _ALIGNED = 128  # tensor cores are fastest at multiples of it, and slow with an odd vocabulary
@@ -88,7 +87,7 @@ def family_of(settings: Mapping[str, Any]) -> str:
 
 def shape_of(settings: Mapping[str, Any]) -> Shape:
     """The shape that a configuration (transformers' `config.json`) describes; its family must be one of FAMILIES."""
-    return FAMILIES[family_of(settings)](settings)
+    return FAMILIES[family_of(settings)].shape(settings)
 
 
 def _gpt2(settings: Mapping[str, Any]) -> Shape:
@@ -97,7 +96,8 @@ def _gpt2(settings: Mapping[str, Any]) -> Shape:
     return Shape(
         family="gpt2", hidden=k, layers=settings["n_layer"], heads=heads, key_value_heads=heads, head_size=k // heads,
         inner=inner, vocabulary=settings.get("vocab_size", 50257), context=settings.get("n_positions", 1024),
-        tied=True, biases=3 * k + k + inner + k, norms=4 * k, final_norm=2 * k, gated=False, learned_positions=True,
+        tied=settings.get("tie_word_embeddings", True), biases=3 * k + k + inner + k, norms=4 * k, final_norm=2 * k,
+        gated=False, learned_positions=True,
     )  # fmt: skip
 
 
@@ -145,14 +145,28 @@ def first_place(settings: Mapping[str, Any]) -> int:
     return 0 if family_of(settings) == "bert" else settings["pad_token_id"] + 1
 
 
-# How each family, by transformers' `model_type`, says what it is made of; recur_tune.models.bodies has their models.
-FAMILIES: dict[str, Callable[[Mapping[str, Any]], Shape]] = {
-    "gpt2": _gpt2,
-    "llama": _llama,
-    "mistral": _llama,
-    "qwen2": _llama,
-    "qwen3": _llama,
-    "roberta": _encoder,
-    "bert": _encoder,
-    "mpnet": _encoder,
+class Family(NamedTuple):
+    """A family of bodies.
+
+    Attributes:
+        shape: Reads the shape from a configuration.
+        model: The module in `models/bodies/` and its class, as `module.Class`; a name, so that torch is not imported.
+        is_encoder: Whether it reads a window in both directions.
+    """
+
+    shape: Callable[[Mapping[str, Any]], Shape]
+    model: str
+    is_encoder: bool = False
+
+
+# The registry of bodies, by transformers' `model_type`.
+FAMILIES: dict[str, Family] = {
+    "gpt2": Family(_gpt2, "gpt2.RecurrentGPT2"),
+    "llama": Family(_llama, "llama.RecurrentLlama"),
+    "mistral": Family(_llama, "llama.RecurrentMistral"),
+    "qwen2": Family(_llama, "llama.RecurrentQwen2"),
+    "qwen3": Family(_llama, "llama.RecurrentQwen3"),
+    "roberta": Family(_encoder, "bert.RecurrentRoberta", is_encoder=True),
+    "bert": Family(_encoder, "bert.RecurrentBert", is_encoder=True),
+    "mpnet": Family(_encoder, "mpnet.RecurrentMPNet", is_encoder=True),
 }

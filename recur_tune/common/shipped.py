@@ -1,4 +1,4 @@
-"""Files shipped with the package, which a name stands for: search spaces, site profiles."""
+"""Files shipped with the package and found by name: search spaces, site profiles."""
 
 from __future__ import annotations
 

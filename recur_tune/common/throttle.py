@@ -15,7 +15,7 @@ class Every:
         self._last = -math.inf if at_once else time.monotonic()
 
     def __call__(self) -> bool:
-        """Whether it is time again; a yes starts the interval anew."""
+        """Whether it is time again; a yes starts the next interval."""
         now = time.monotonic()
         if now - self._last < self.seconds:
             return False

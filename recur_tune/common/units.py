@@ -92,6 +92,12 @@ def format_duration(seconds: float) -> str:
     return "".join(f"{number}{unit}" for number, unit in shown if number or (unit == "s" and first == 3))
 
 
+def format_seconds(seconds: float) -> str:
+    """0.0123 -> `12.3 ms`."""
+    unit, factor = next(((unit, f) for unit, f in (("s", 1.0), ("ms", 1e3)) if seconds * f >= 1), ("µs", 1e6))
+    return f"{seconds * factor:.3g} {unit}"
+
+
 def _format(number: float, step: int, suffixes: tuple[str, ...]) -> str:
     """Three digits in the largest unit of which there is at least one."""
     power = 0

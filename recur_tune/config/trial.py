@@ -133,7 +133,7 @@ class TrialConfig(_Recurrent):
     checkpointing: Policy = Field("all", description="recompute 'all' windows, 'none', or 'auto' within memory_budget")
     memory_budget: Size | None = Field(None, description="bytes that 'auto' may use, as 16GiB")
     precision: Precision = Field("auto", description="'auto' is bfloat16 on a GPU")
-    cuda_graph: Switch = Field("auto", description="run a step as one CUDA graph; 'auto': on a GPU, with one worker")
+    cuda_graph: Switch = Field("auto", description="run a step as one CUDA graph; 'auto': on a GPU")
     fused_kernels: Switch = Field(
         "auto",
         description="run Triton kernels between two matrix products, which take some seconds before the first step; "

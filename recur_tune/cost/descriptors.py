@@ -70,7 +70,7 @@ def _closed_training_flops(config: TrialConfig, shape: Shape) -> float | None:
 def _peak_memory(trial: PricedTrial) -> int:
     from recur_tune.cost.training_memory import plan_memory
 
-    return plan_memory(trial.config, trial.base, trial.plan, trial.chains)
+    return plan_memory(trial.config, trial.base, trial.plan, trial.chains, trial.shards)
 
 
 def _inference_memory(trial: PricedTrial) -> int:

@@ -13,8 +13,9 @@ from transformers import PretrainedConfig
 
 from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.optimizer import AdamW, make_optimizer
 from recur_tune.bptt.plan import Execution, Plan, chosen_execution, fixed_plan
-from recur_tune.bptt.step import make_optimizer, train_step
+from recur_tune.bptt.step import train_step
 from recur_tune.common.errors import UserError
 from recur_tune.common.precision import Precision
 from recur_tune.common.shape import shape_of
@@ -43,7 +44,7 @@ def predict_peak_memory(config: TrialConfig, base: PretrainedConfig, chains: int
     return plan_memory(config, base, resolve_plan(config, base, chains), chains or config.batch)
 
 
-def resolve_plan(config: TrialConfig, base: PretrainedConfig, chains: int | None = None) -> Plan:
+def resolve_plan(config: TrialConfig, base: PretrainedConfig, chains: int | None = None, shards: int = 1) -> Plan:
     """Which windows keep their activations; `auto` keeps as many as fit the budget, each of which saves a
     recomputation."""
     chains = chains or config.batch
@@ -53,12 +54,12 @@ def resolve_plan(config: TrialConfig, base: PretrainedConfig, chains: int | None
     low, high = 0, config.bptt_windows
     while low < high:  # the largest number of kept windows that fits; 0 when not even one does
         kept = (low + high + 1) // 2
-        if plan_memory(config, base, Plan(kept), chains) <= config.memory_budget:
+        if plan_memory(config, base, Plan(kept), chains, shards) <= config.memory_budget:
             low = kept
         else:
             high = kept - 1
     if not low:
-        least = plan_memory(config, base, fixed_plan("all", config.bptt_windows), chains)
+        least = plan_memory(config, base, fixed_plan("all", config.bptt_windows), chains, shards)
         raise UserError(
             f"memory_budget: {config.memory_budget} bytes are less than the {least} that a step needs with all windows "
             "recomputed; allow more, or choose a smaller batch or window."
@@ -66,8 +67,14 @@ def resolve_plan(config: TrialConfig, base: PretrainedConfig, chains: int | None
     return Plan(low)
 
 
-def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, chains: int) -> int:
-    """The predicted peak under a plan."""
+def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, chains: int, shards: int = 1) -> int:
+    """The predicted peak under a plan, where so many workers share the optimizer's state."""
+    peak, moments = _peak_and_moments(config, base, plan, chains)
+    return peak - (moments - -(-moments // shards))
+
+
+def _peak_and_moments(config: TrialConfig, base: PretrainedConfig, plan: Plan, chains: int) -> tuple[int, int]:
+    """The predicted peak, and the bytes of Adam's moments in it, which are there all the time."""
     device = default_device()
     described = recurrent_config(base, config.recurrence_spec, config.dropout)
     described.overlap = config.overlap if config.mechanism and config.mechanism.leaves_overlap_out else 0
@@ -75,7 +82,7 @@ def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, chains:
         _without_attention_dropout(described)
     shape = described.to_json_string(use_diff=False)
     precision: Precision = "bfloat16" if uses_bfloat16(device, config.precision) else "float32"
-    execution = chosen_execution(config, device, workers=-(-config.batch // chains))
+    execution = chosen_execution(config, device)
 
     def simulated(windows: int, kept: int) -> _Simulation:
         return _simulate(
@@ -94,28 +101,32 @@ def plan_memory(config: TrialConfig, base: PretrainedConfig, plan: Plan, chains:
     stops_gradients = config.mechanism is not None and config.mechanism.stops_gradients
     keeps_all = kept == windows > _SIMULATED_KEPT and not stops_gradients
     if windows <= _SIMULATED_WINDOWS and not keeps_all:
-        return simulated(windows, kept).peak
+        whole = simulated(windows, kept)
+        return whole.peak, whole.moments
     # Each further window adds the same bytes: its tokens, and its activations if it is kept, else its state, which
     # waits for the backward pass. The first kept window adds none, since recomputing takes as much.
     tokens = chains * (2 * 8 * config.window + 1)
     if stops_gradients:  # nothing is kept, and no state waits
-        return simulated(_SIMULATED_WINDOWS, 1).peak + (windows - _SIMULATED_WINDOWS) * tokens
+        short = simulated(_SIMULATED_WINDOWS, 1)
+        return short.peak + (windows - _SIMULATED_WINDOWS) * tokens, short.moments
     if keeps_all:
         short = simulated(_SIMULATED_KEPT, _SIMULATED_KEPT)
-        return short.peak + (windows - _SIMULATED_KEPT) * (tokens + short.activations)
+        return short.peak + (windows - _SIMULATED_KEPT) * (tokens + short.activations), short.moments
     short_kept = 1 if kept == 1 else _SIMULATED_KEPT
     short = simulated(_SIMULATED_WINDOWS, short_kept)
     further, further_kept = windows - _SIMULATED_WINDOWS, kept - short_kept
     waiting = chains * state_bytes(config, state_floats(config, shape_of(base.to_dict()), base))
-    return short.peak + further * tokens + further_kept * short.activations + (further - further_kept) * waiting
+    added = further * tokens + further_kept * short.activations + (further - further_kept) * waiting
+    return short.peak + added, short.moments
 
 
 @dataclass(frozen=True)
 class _Simulation:
-    """Bytes of a simulated step: its peak, and the activations of a kept window in its middle."""
+    """Bytes of a simulated step: its peak, the activations of a kept window in its middle, and Adam's moments."""
 
     peak: int
     activations: int
+    moments: int
 
 
 @cache
@@ -149,12 +160,11 @@ def _simulate(
         chain = Chain(model, plan, execution, capture=False, around_read=noted)
         peak = track_step(tracker, chain, optimizer, batch, precision)
         activations = added[windows - 2] if plan.kept_windows > 2 else 0
-        return _Simulation(peak + (_WORKSPACES if on_gpu else 0), activations)
+        moments = sum(2 * one.numel() * one.element_size() for one in chain.trained)
+        return _Simulation(peak + (_WORKSPACES if on_gpu else 0), activations, moments)
 
 
-def track_step(
-    tracker: MemoryTracker, chain: Chain, optimizer: torch.optim.Optimizer, batch: WindowBatch, precision: Precision
-) -> int:
+def track_step(tracker: MemoryTracker, chain: Chain, optimizer: AdamW, batch: WindowBatch, precision: Precision) -> int:
     """Peak of one step, real or fake, of an optimiser that has stepped before."""
     with tracker:
         tracker.hold_training(chain.model, optimizer, batch)

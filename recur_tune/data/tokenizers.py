@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import Encoding, Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.hub import gguf_file, hub_message, use_cache_where_offline
@@ -38,7 +39,7 @@ def load_tokenizer(name: str, field: str = "tokenizer") -> PreTrainedTokenizerBa
         raise UserError(
             f"{field}: the tokenizer of {name} has no fast version, which offsets into the text need; convert it."
         )
-    # A folder may carry the truncation or padding of whoever saved it; a document is neither cut nor filled up.
+    # A saved tokenizer may truncate or pad; a document is read whole.
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     return tokenizer
@@ -85,9 +86,23 @@ def encode(
         # of a group at once, because the backend has a core work on each.
         encodings = tokenizer.backend_tokenizer.encode_batch(texts, add_special_tokens=False)
         for document, text, encoding in zip(group, texts, encodings, strict=True):
-            end_character = np.maximum.accumulate(np.array([end for _, end in encoding.offsets], dtype=np.int64))
-            end_character[-1:] = len(text)
-            yield document, np.array(encoding.ids, dtype=np.int64), _byte_offsets(text)[end_character]
+            yield document, np.array(encoding.ids, dtype=np.int64), _ends(tokenizer, text, encoding)
+
+
+def _ends(tokenizer: PreTrainedTokenizerBase, text: str, encoding: Encoding) -> np.ndarray:
+    """The offset in UTF-8 where each token ends."""
+    offsets = _byte_offsets(text)
+    if isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel):
+        ends = np.cumsum([len(token) for token in encoding.tokens], dtype=np.int64)  # a letter stands for a byte
+        if len(ends) and ends[-1] == offsets[-1]:
+            return ends
+    end_character = np.maximum.accumulate(np.array([end for _, end in encoding.offsets], dtype=np.int64))
+    end_character[-1:] = len(text)
+    # Tokens that end in one character share its bytes.
+    _, run, tokens = np.unique(end_character, return_inverse=True, return_counts=True)
+    number = np.arange(len(run)) - np.searchsorted(run, run) + 1
+    last_bytes = offsets[end_character] - offsets[np.maximum(end_character - 1, 0)]
+    return offsets[end_character] - last_bytes + last_bytes * number // tokens[run]
 
 
 def _groups(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -128,14 +143,12 @@ def _byte_offsets(text: str) -> np.ndarray:
 
 
 def is_bytes(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether ids are byte values, which spares everything else."""
+    """Whether ids are byte values."""
     vocabulary = tokenizer.get_vocab()
     return len(vocabulary) == 256 and all(vocabulary.get(letter) == byte for byte, letter in enumerate(_byte_letters()))
 
 
 def _byte_letters() -> list[str]:
-    """The printable character that byte-level tokenizers write for each byte: itself where it is printable,
-    the next free one from U+0100 on where it is not."""
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    stand_ins = iter(range(0x100, 0x200))
-    return [chr(byte) if byte in printable else chr(next(stand_ins)) for byte in range(256)]
+    """The printable character that byte-level tokenizers write for each byte."""
+    letters = bytes_to_unicode()
+    return [letters[byte] for byte in range(256)]

@@ -1,9 +1,9 @@
 """Text to tokens, once: memory-mapped arrays in a cache that is named by content.
 
 A split is a folder of flat arrays: `tokens`, the words that begin in each token, the bytes that each token
-covers, the documents' first tokens, and the tokens marked as answers; a word is what ASCII white space
-separates. The folder's name is a digest of the documents, the tokenizer and this format, so a stale entry cannot
-be mistaken for a fresh one.
+covers, the documents' first tokens, and the tokens marked as answers; a word is what white space separates, as
+in Python's `str.split`. The folder's name is a digest of the documents, the tokenizer and this format, so a stale
+entry cannot be mistaken for a fresh one.
 """
 
 from __future__ import annotations
@@ -27,10 +27,13 @@ from recur_tune.data import tokenizers
 from recur_tune.data.corpora.document import Corpus, Document, Split
 from recur_tune.data.corpora.registry import open_corpus
 
-_FORMAT = 3  # 2 had files in it that are no text
+_FORMAT = 4  # 3 had all bytes of a character in the first of its tokens, and words that no-break spaces join
 _INTO_A_DOCUMENT = 5_000  # tokens; a state has been passed on a few times by then
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
-_SPACE = np.frombuffer(b" \t\n\r\x0b\x0c", dtype=np.uint8)
+_SPACE = np.frombuffer(b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f ", dtype=np.uint8)
+_WIDE_SPACE = re.compile(  # in UTF-8: no-break, ideographic and typographic spaces
+    rb"\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80"
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class TokenisedSplit:
         return self._stretches((begin, min(limit, end - begin)) for begin, end in self._spans())
 
     def pieces(self, length: int) -> TokenisedSplit:
-        """The same tokens, cut so that no document is longer: each piece begins anew."""
+        """The same tokens, cut so that no document is longer: each piece is a document."""
         starts = [at for begin, end in self._spans() for at in (range(begin, end, length) if end > begin else [begin])]
         return replace(self, document_starts=np.array([*starts, len(self.tokens)], dtype=np.int64))
 
@@ -87,7 +90,7 @@ class TokenisedSplit:
         )
 
     def _stretches(self, spans: Iterable[tuple[int, int]]) -> TokenisedSplit:
-        """Each from its first token on, so many of them, as a document of its own."""
+        """Stretches of tokens, each given by its first token and length, as documents."""
         begins, lengths = np.array(list(spans), dtype=np.int64).reshape(-1, 2).T
         kept = np.concatenate([np.arange(at, at + n) for at, n in zip(begins, lengths, strict=True)])
         return TokenisedSplit(
@@ -205,6 +208,8 @@ def _measure(document: Document, ends: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def word_starts(data: bytes) -> np.ndarray:
     """For each byte whether a word begins there."""
     space = np.isin(np.frombuffer(data, dtype=np.uint8), _SPACE)
+    for wide in _WIDE_SPACE.finditer(data):
+        space[wide.start() : wide.end()] = True
     return ~space & np.concatenate([[True], space[:-1]])[: len(data)]
 
 

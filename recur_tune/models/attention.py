@@ -59,12 +59,10 @@ def attend(
     qkv: Product,
     cos_sin: CosSin | None = None,
     extra: Extra | None = None,
-    past: KeysValues | None = None,
-    hidden_B: torch.Tensor | None = None,
     dropout: float = 0.0,
     adapt: Adapt | None = None,
-) -> tuple[torch.Tensor, KeysValues]:
-    """Causal attention: the heads' output, and all keys and values for a key-value cache.
+) -> torch.Tensor:
+    """Causal attention over a window: the heads' output, side by side.
 
     Args:
         ops: The block's operations.
@@ -72,8 +70,6 @@ def attend(
         qkv: The window's queries, keys and values side by side.
         cos_sin: The window's rotary position embeddings; None where positions are learned.
         extra: Inserted keys and values.
-        past: Keys and values of the window's earlier part, inserted ones included.
-        hidden_B: How many of these each batch row must not see, counted from the first; None: none.
         dropout: Rate.
         adapt: Changes the heads' output; it is given that, and queries, keys and values before rotary positions.
     """
@@ -84,25 +80,83 @@ def attend(
     own = q_BHSD, k_BGSD, v_BGSD = (
         ops.heads(qkv, block, cos_sin) if extra is None else _packed_heads(ops, block, qkv, cos_sin, extra)
     )
-    if past is not None:
-        k_BGSD, v_BGSD = (
-            torch.cat([earlier.to(now.dtype), now], dim=2) for earlier, now in zip(past, (k_BGSD, v_BGSD), strict=True)
-        )
-    mask = None if past is None else _mask(q_BHSD.shape[2], k_BGSD.shape[2], hidden_B, q_BHSD.device)
-    out_BHSD = F.scaled_dot_product_attention(
-        q_BHSD, k_BGSD, v_BGSD,
-        attn_mask=mask,
-        dropout_p=dropout,
-        is_causal=past is None,
-        scale=block.scaling,
-        enable_gqa=block.heads != block.key_value_heads,
-    )  # fmt: skip
-    out_BSC = out_BHSD.transpose(1, 2).flatten(2)
+    out_BSC = _attention(q_BHSD, k_BGSD, v_BGSD, block, dropout=dropout, is_causal=True)
     if extra is not None:
         out_BSC = _Unpacked.apply(out_BSC, extra.rows_BMC.shape[1], extra.seen_B, ops.pointwise.move)
     if adapt is not None:
         out_BSC = adapt(out_BSC, lambda: own if as_they_are else ops.heads(qkv, block))
-    return out_BSC, (k_BGSD, v_BGSD)
+    return out_BSC
+
+
+def attend_part(
+    ops: BlockOps,
+    block: Block,
+    qkv: Product,
+    cos_sin: CosSin | None,
+    rows: KeysValues | None,
+    past: KeysValues | None,
+    hidden_B: torch.Tensor | None,
+    dropout: float,
+    adapt: Adapt | None,
+    as_given: bool,
+) -> tuple[torch.Tensor, KeysValues]:
+    """The same for the next part of a window: the heads' output, and the keys and values to keep of all parts.
+
+    Args:
+        ops: The block's operations.
+        block: The block's modules.
+        qkv: The part's queries, keys and values side by side.
+        cos_sin: Rotary position embeddings of the part, or with `as_given` of all parts.
+        rows: Keys and values before the window that are made anew for each part.
+        past: What was kept of the window's earlier parts.
+        hidden_B: How many of the first keys each batch row must not see; None: none.
+        dropout: Rate.
+        adapt: As above; with `as_given`, its keys and values are those of all parts.
+        as_given: Whether keys are kept before rotary position embeddings.
+    """
+    if block.query_norm is not None:
+        qkv = _head_norms(ops.value(qkv), block)
+    own = q_BHTD, k_BGTD, v_BGTD = ops.heads(qkv, block, None if as_given else cos_sin)
+    earlier_k, earlier_v = (None, None) if past is None else past
+    kept = k_BGSD, v_BGSD = _behind(earlier_k, k_BGTD), _behind(earlier_v, v_BGTD)
+    if as_given and cos_sin is not None:
+        q_BHTD = _rotated(q_BHTD, tuple(one[-q_BHTD.shape[2] :] for one in cos_sin), ops)
+        k_BGSD = _rotated(k_BGSD, cos_sin, ops)
+    if rows is not None:
+        k_BGSD, v_BGSD = _behind(rows[0], k_BGSD), _behind(rows[1], v_BGSD)
+    new, seen = q_BHTD.shape[2], k_BGSD.shape[2]
+    mask = None if new == seen else _mask(new, seen, hidden_B, q_BHTD.device)
+    out_BTC = _attention(q_BHTD, k_BGSD, v_BGSD, block, mask=mask, dropout=dropout, is_causal=new == seen)
+    if adapt is not None:
+        unrotated = as_given or cos_sin is None
+        out_BTC = adapt(out_BTC, lambda: (own[0], *kept) if as_given else own if unrotated else ops.heads(qkv, block))
+    return out_BTC, kept
+
+
+def _behind(earlier: torch.Tensor | None, now: torch.Tensor) -> torch.Tensor:
+    """Keys or values behind earlier ones: a copy even where there are none, since a view would hold queries too."""
+    return torch.cat([now] if earlier is None else [earlier.to(now.dtype), now], dim=2)
+
+
+def _attention(
+    q_BHSD: torch.Tensor,
+    k_BGSD: torch.Tensor,
+    v_BGSD: torch.Tensor,
+    block: Block,
+    mask: torch.Tensor | None = None,
+    dropout: float = 0.0,
+    is_causal: bool = False,
+) -> torch.Tensor:
+    """The heads' output, side by side."""
+    out_BHSD = F.scaled_dot_product_attention(
+        q_BHSD, k_BGSD, v_BGSD,
+        attn_mask=mask,
+        dropout_p=dropout,
+        is_causal=is_causal,
+        scale=block.scaling,
+        enable_gqa=block.heads != block.key_value_heads,
+    )  # fmt: skip
+    return out_BHSD.transpose(1, 2).flatten(2)
 
 
 def inserted_keys_values(ops: BlockOps, block: Block, inserted_BMK: torch.Tensor) -> torch.Tensor:
@@ -126,6 +180,12 @@ def rotary_keys_values(ops: BlockOps, block: Block, rows_BMC: torch.Tensor, cos_
         if cos_sin is None
         else _Rotated.apply(rows_BMC, *cos_sin, block.key_value_heads, ops.pointwise.apply_rotary)
     )
+
+
+def _rotated(x_BHSD: torch.Tensor, cos_sin: tuple[torch.Tensor, ...], ops: BlockOps) -> torch.Tensor:
+    """Heads with rotary position embeddings."""
+    turned_BSC = ops.pointwise.apply_rotary(x_BHSD.transpose(1, 2).flatten(2), *cos_sin, x_BHSD.shape[1])
+    return turned_BSC.unflatten(-1, (x_BHSD.shape[1], -1)).transpose(1, 2)
 
 
 def _packed_heads(

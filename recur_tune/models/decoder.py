@@ -20,7 +20,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
 from recur_tune.common.windowing import NOT_SCORED
-from recur_tune.models.attention import Extra, attend, inserted_keys_values, rotary_keys_values
+from recur_tune.models.attention import Extra, attend, attend_part, inserted_keys_values, rotary_keys_values
 from recur_tune.models.kv_cache import Cache, TextCache
 from recur_tune.models.windowed import Windowed, WindowOutput
 from recur_tune.ops.autograd import BlockOps, Product
@@ -89,6 +89,8 @@ class WindowedDecoder(Windowed):
         if window_pass is not None and leave_state:
             overlap = (self.config.overlap or 0) if overlap is None else overlap
             left = self.leave(cache, overlap) if cache is not None else window_pass.close(overlap, behind_BMK)
+        if window_pass is not None and cache is not None:
+            window_pass.rest()
         return WindowOutput(top_BTK, left)
 
     @torch.no_grad()
@@ -132,7 +134,10 @@ class WindowedDecoder(Windowed):
         """Run rows from position `begin` on through all blocks; the last one's output, normalised."""
         body, watcher = self.body, window_pass if observed else None
         means = watcher.stretches if watcher is not None and watcher.wants == "means" else 0
-        cos_sin = body.cos_sin(begin, x_BTK.shape[1], x_BTK)
+        # A pass that gets the heads of all parts has keys kept before rotary positions, which are made for all.
+        whole = cache is not None and window_pass is not None and window_pass.whole_heads
+        earlier = cache.kept if cache is not None and whole else 0
+        cos_sin = body.cos_sin(begin - earlier, earlier + x_BTK.shape[1], x_BTK)
         # The same in all layers. Only dtype and device of its argument count, so an empty tensor spares memory.
         cos_sin_before = cache_calls(partial(body.cos_sin_before, x_BTK=x_BTK.new_empty(0)))
         seen_before = cache_calls(lambda rows: None if fresh_B is None else rows * ~fresh_B)
@@ -143,18 +148,25 @@ class WindowedDecoder(Windowed):
             )
             if watcher is not None and layer:  # the sum is the output of the block before
                 watcher.observe(layer - 1, x_BTK if means_BMK is None else means_BMK)
-            past, hidden_B = (cache.keys_values.get(layer), cache.hidden.get(layer)) if cache else (None, None)
-            extra = self._extra(layer, window_pass, cos_sin_before, seen_before, ops) if past is None else None
-            if cache is not None and extra is not None:
-                past, hidden_B = extra.keys_values(block), extra.hidden_B
-                if hidden_B is not None:
-                    cache.hidden[layer] = hidden_B
-                extra = None
             rate = block.attention_dropout if self.training else 0.0
             adapt = None if window_pass is None else partial(window_pass.attended, layer)
-            attended_BTC, keys_values = attend(ops, block, qkv, cos_sin, extra, past, hidden_B, rate, adapt)
-            if cache is not None:
-                cache.keys_values[layer] = keys_values
+            past = None if cache is None else cache.keys_values.get(layer)
+            extra = None
+            if past is None or whole:
+                extra = self._extra(layer, window_pass, cos_sin_before, seen_before, ops)
+            if cache is None:
+                attended_BTC = attend(ops, block, qkv, cos_sin, extra, rate, adapt)
+            else:
+                rows, hidden_B = None, cache.hidden.get(layer)
+                if extra is not None:
+                    rows, hidden_B = extra.keys_values(block), extra.hidden_B
+                if not whole and extra is not None:  # they are kept with the window's own
+                    past, rows = rows, None
+                    if hidden_B is not None:
+                        cache.hidden[layer] = hidden_B
+                attended_BTC, cache.keys_values[layer] = attend_part(
+                    ops, block, qkv, cos_sin, rows, past, hidden_B, rate, adapt, whole
+                )
             behind_attention, behind_mlp = block.dropouts or (None, None)
             added = ops.dropout(ops.project(attended_BTC, block.out), behind_attention)
             added = ops.plus(added, None if window_pass is None else window_pass.branch(layer, x_BTK))

@@ -23,6 +23,7 @@ from recur_tune.ops.autograd import BlockOps
 from recur_tune.ops.body import Block, Body, Module, Projection
 from recur_tune.recurrences.seam import State, WindowPass
 
+HEADS = ("qa_outputs.", "answer_kind.")  # how the names of their weights begin
 _BY_AUTOGRAD = BlockOps()
 
 

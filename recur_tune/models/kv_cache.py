@@ -18,7 +18,8 @@ class Cache:
     """Key-value cache of one window, for reading it token by token.
 
     Attributes:
-        keys_values: By layer; what was inserted before the window is among them.
+        keys_values: By layer, for nothing else a copy: what was inserted before the window is among them, unless the
+            window pass gets them whole; then keys are before rotary position embeddings.
         hidden: By layer, how many of them each batch row must not see, from the first on; without an entry, none.
         window_pass: The window's.
         length: Tokens of the window that were read.
@@ -28,6 +29,11 @@ class Cache:
     hidden: dict[int, torch.Tensor] = field(default_factory=dict)
     window_pass: WindowPass | None = None
     length: int = 0
+
+    @property
+    def kept(self) -> int:
+        """Rows of which a layer's keys and values are kept."""
+        return self.keys_values[0][0].shape[2] if self.keys_values else 0
 
     def reorder(self, index_B: torch.Tensor) -> None:
         """Take the batch rows at these indices."""
@@ -66,7 +72,7 @@ class TextCache:
     def note(self, tokens_BT: torch.Tensor) -> None:
         """Remember what was read of the text."""
         text_BT = tokens_BT if self.recent_BT is None else torch.cat([self.recent_BT, tokens_BT], dim=1)
-        self.recent_BT = text_BT[:, max(0, text_BT.shape[1] - self.windowing.overlap) :]
+        self.recent_BT = text_BT[:, max(0, text_BT.shape[1] - self.windowing.overlap) :].clone()
         self.length += tokens_BT.shape[1]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

@@ -16,12 +16,14 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging as transformers_logging
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.hub import gguf_file, hub_message, use_cache_where_offline
+from recur_tune.common.hub import check_downloads, gguf_file, hub_message, use_cache_where_offline
 from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
-from recur_tune.common.shape import ENCODERS, FAMILIES, family_of
+from recur_tune.common.shape import FAMILIES, family_of
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models.bodies import BODIES
+from recur_tune.models.checked_weights import check_kind, check_loaded
 from recur_tune.models.decoder import WindowedDecoder
+from recur_tune.models.encoder import HEADS
 from recur_tune.models.export import write_code
 from recur_tune.models.windowed import Windowed
 from recur_tune.recurrences.registry import of_settings, settings_of
@@ -37,6 +39,11 @@ _ARCHITECTURES = {
     "AutoModelForQuestionAnswering": MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
 }
 _OURS = {"recurrence", "window", "overlap", "auto_map"}
+# Safetensors alone: a pickled checkpoint could run code. Always single precision: Adam's small updates would vanish in
+# half-precision weights. What does not fit is told rather than raised, and refused by `check_loaded`.
+_AS_TENSORS: dict[str, Any] = {
+    "use_safetensors": True, "dtype": torch.float32, "ignore_mismatched_sizes": True, "output_loading_info": True,
+}  # fmt: skip
 
 
 def base_config(base: str, vocabulary: int | None = None) -> PretrainedConfig:
@@ -83,19 +90,23 @@ def described_model(described: str) -> Windowed:
 
 
 def load_base(
-    base: str, spec: BaseModel | None, dropout: float | None = None, vocabulary: int | None = None
+    base: str,
+    spec: BaseModel | None,
+    dropout: float | None = None,
+    vocabulary: int | None = None,
+    needs_heads: bool = False,
 ) -> Windowed:
     """A base with a recurrence (or none); a preset's weights are random.
 
     The recurrence is the base's own where that has the same fields, and a fresh one otherwise. `dropout` replaces the
-    base's own rates where it is given.
+    base's own rates where it is given. An encoder without heads for answers gets random ones, unless it `needs_heads`.
     """
     config = base_config(base, vocabulary)
     if base in PRESETS and not Path(base).is_dir():
         return fresh_model(recurrent_config(config, spec, dropout))
-    if family_of(config.to_dict()) in ENCODERS:
-        return _encoder(base, spec, dropout)
-    weights = _weights(base)
+    if FAMILIES[family_of(config.to_dict())].is_encoder:
+        return _encoder(base, spec, dropout, needs_heads)
+    weights, unread = _weights(base)
     # The file's own configuration: a known shape has no rotary settings.
     ours = recurrent_config(weights.config, spec, dropout)
     with torch.device("meta"):
@@ -107,6 +118,7 @@ def load_base(
     model.load_state_dict(found, strict=False, assign=True)
     model.take_buffers(weights)
     model.tie_weights()
+    model.unread = unread
     return model
 
 
@@ -121,19 +133,26 @@ def left_behind(base: str, spec: BaseModel | None) -> str | None:
     return f"base: the recurrence of {base} is left behind, since {other}; its other weights are kept."
 
 
-def _encoder(base: str, spec: BaseModel | None, dropout: float | None) -> Windowed:
+def _encoder(base: str, spec: BaseModel | None, dropout: float | None, needs_heads: bool) -> Windowed:
     """An encoder with its heads and its recurrence; those that the base does not have are random."""
     use_cache_where_offline()
     try:
         config = _read_config(base)  # the file's own: a known shape has fewer settings
         ours, has_it = recurrent_config(config, spec, dropout), _has_recurrence(config, spec)
-        if getattr(config, "recurrence", None) is not None:
+        fresh = () if needs_heads else HEADS
+        if getattr(config, "recurrence", None) is None:
+            fresh = (*fresh, "recurrence.")
+        else:
             ours.recurrence = config.recurrence  # loaded as it was saved: another's weights might not fit
-        model = BODIES[ours.shape.family].from_pretrained(base, config=ours, use_safetensors=True, dtype=torch.float32)
+        model, found = BODIES[ours.shape.family].from_pretrained(base, config=ours, **_AS_TENSORS)
     except UserError:
         raise
     except Exception as error:  # as above
+        check_downloads("base", base)
         raise UserError(hub_message("base", base, error, _suggestions())) from error
+    check_downloads("base", base)
+    check_loaded(f"base: {base}", model, found, fresh)
+    model.unread = frozenset(found["unexpected_keys"])
     if not has_it:
         model.config.recurrence = settings_of(spec)
         model.add_recurrence()
@@ -146,17 +165,24 @@ def _has_recurrence(base: PretrainedConfig, spec: BaseModel | None) -> bool:
     return spec is not None and settings is not None and of_settings(settings)[1] == spec
 
 
-def _weights(base: str) -> Any:
-    """transformers' own model of a base."""
+def _weights(base: str) -> tuple[Any, frozenset[str]]:
+    """transformers' own model of a base, and the names of tensors in its files that no such model has."""
     use_cache_where_offline()
     try:
+        _read_config(base)  # refuses what a known name may have become
         if file := gguf_file(base):
-            return AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
-        # Safetensors alone: a pickled checkpoint could run code. Always single precision: Adam's small updates would
-        # vanish in half-precision weights.
-        return AutoModelForCausalLM.from_pretrained(base, use_safetensors=True, dtype=torch.float32)
+            given = {"gguf_file": file.name, "dtype": torch.float32, "output_loading_info": True}
+            model, found = AutoModelForCausalLM.from_pretrained(file.parent, **given)
+        else:
+            model, found = AutoModelForCausalLM.from_pretrained(base, **_AS_TENSORS)
+    except UserError:
+        raise
     except Exception as error:  # as above, and a damaged file raises yet another type
+        check_downloads("base", base)
         raise UserError(hub_message("base", base, error, _suggestions())) from error
+    check_downloads("base", base)
+    check_loaded(f"base: {base}", model, found)
+    return model, frozenset(found["unexpected_keys"])
 
 
 def save_model(model: Windowed, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -194,12 +220,12 @@ def load_model(folder: Path) -> tuple[Windowed, PreTrainedTokenizerBase]:
     check_model(folder)
     config = base_config(str(folder))
     if getattr(config, "recurrence", None) is None:
-        return load_base(str(folder), None), load_tokenizer(str(folder))
+        return load_base(str(folder), None, needs_heads=True), load_tokenizer(str(folder))
     try:
-        model_class = BODIES[config.shape.family]
-        model = model_class.from_pretrained(folder, use_safetensors=True, dtype=torch.float32)
+        model, found = BODIES[config.shape.family].from_pretrained(folder, **_AS_TENSORS)
     except Exception as error:  # a damaged file raises safetensors' own type, a missing one OSError
         raise UserError(hub_message("model", str(folder), error, "another run")) from error
+    check_loaded(f"model: {folder}", model, found)
     return model, load_tokenizer(str(folder))
 
 
@@ -228,9 +254,10 @@ def _read_config(base: str) -> PretrainedConfig:
         raise UserError(
             f"base: {base} is of type {family!r}, which is not supported; these are: {', '.join(FAMILIES)}."
         )
+    check_kind(base, settings)
     is_ours = settings["model_type"] != family
     config = (BODIES[family].config_class if is_ours else CONFIG_MAPPING[family]).from_dict(settings)
-    if family in ENCODERS and config.pad_token_id is None:
+    if FAMILIES[family].is_encoder and config.pad_token_id is None:
         raise UserError(f"base: {base} does not say which token is padding (pad_token_id in its config.json); add it.")
     rotary = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rotary not in _ROTARY:

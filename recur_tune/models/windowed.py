@@ -86,6 +86,7 @@ class Windowed(PreTrainedModel):
         dropout_fields: Its configuration's dropout rates.
         scored_by: Where its `Scorer` is, as `package.module:Class`; by name, since a saved model's code has none.
         read: Runs one window.
+        unread: Names of tensors in its base's files that it does not have.
     """
 
     opened_by: str
@@ -93,6 +94,7 @@ class Windowed(PreTrainedModel):
     scored_by: str
     recurrence: Recurrence | None
     read: Callable[..., WindowOutput]
+    unread: frozenset[str] = frozenset()
 
     def scorer(self, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> Scorer:
         """The scorer of one step; `fresh_WB` marks windows that begin a document, `fused` takes Triton kernels."""

@@ -23,34 +23,41 @@ from transformers.activations import SiLUActivation
 from recur_tune.ops.autograd import BlockOps, activated, is_tanh_gelu, split_heads
 from recur_tune.ops.body import Block, Body, CosSin, Module, Projection
 from recur_tune.ops.dispatch import pointwise_for
+from recur_tune.ops.flat_layout import flat_layout
 from recur_tune.ops.matmul import add_product, product_dtype
 
 Activation = Callable[..., Any]
 
 
 class GradAccumulators:
-    """Gradient accumulation: a sum, zero at first, for each parameter that is trained.
+    """Gradient accumulation: a sum, zero at first, for each parameter that is trained; all of them in one flat buffer.
 
-    Parameters of one projection lie one behind the other in memory, so that one product adds to all of them.
+    Attributes:
+        buffer: All of them, and the loss.
+        gradients: Those of the parameters, in their order: views of the buffer.
+        loss: The buffer's last element.
+        of_the_body: Whether any parameter of the body is trained.
     """
 
-    def __init__(self, trained: Sequence[nn.Parameter], body: Body) -> None:
-        self._stacks: dict[tuple[nn.Parameter, ...], torch.Tensor] = {}
-        wanted = set(trained)
-        for stack in (stack for one in body.projections for stack in (one.weights, one.biases)):
-            if wanted.issuperset(stack) and stack:
-                total = stack[0].new_zeros(sum(map(len, stack)), *stack[0].shape[1:])
-                self._stacks[stack] = total
-                parts = total.split([len(parameter) for parameter in stack])
-                self._stacks |= {(parameter,): part for parameter, part in zip(stack, parts, strict=True)}
-        for parameter in trained:
-            self._stacks.setdefault((parameter,), torch.zeros_like(parameter))
+    def __init__(self, trained: Sequence[nn.Parameter], body: Body, shards: int = 1) -> None:
+        layout = flat_layout(trained, body, shards)
+        self.buffer = layout.new_buffer()
+        self._stacks = {stack: _view(self.buffer, span, stack) for stack, span in layout.stacks.items()}
+        single = {(parameter,): _view(self.buffer, span, (parameter,)) for parameter, span in layout.spans.items()}
+        self._stacks = single | self._stacks
         self.gradients = [self._stacks[parameter,] for parameter in trained]
-        self.of_the_body = not wanted.isdisjoint(body.parameters)
+        self.loss = self.buffer[-1]
+        self.of_the_body = not set(trained).isdisjoint(body.parameters)
 
     def of(self, stack: tuple[nn.Parameter, ...]) -> torch.Tensor | None:
         """The accumulator of these parameters, one behind the other; None where they are not trained, or are none."""
         return self._stacks.get(stack)
+
+
+def _view(buffer: torch.Tensor, span: slice, stack: tuple[nn.Parameter, ...]) -> torch.Tensor:
+    """Elements of the buffer in the shape of the parameters, one behind the other along the first dimension."""
+    shape = stack[0].shape if len(stack) == 1 else (-1, *stack[0].shape[1:])
+    return buffer[span].view(shape)
 
 
 def _of_norm(norm: Module) -> tuple[tuple[nn.Parameter, ...], tuple[nn.Parameter, ...]]:

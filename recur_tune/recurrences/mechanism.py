@@ -47,6 +47,18 @@ class Work(NamedTuple):
     carried: float = 0.0
 
 
+class Held(NamedTuple):
+    """Numbers that a stream holds between two tokens, at the end of a window that had a state.
+
+    Attributes:
+        as_read: In the precision of reading, such as keys and values.
+        single: In single precision.
+    """
+
+    as_read: int
+    single: int
+
+
 @accepts_old_arguments(
     "0.4.0",
     both_ways="bidirectional",
@@ -69,6 +81,7 @@ class Mechanism:
         flops: Forward FLOPs that it adds to a window, attention counted over visible positions; None: torch counts.
         work: The same as kernels compute it, for training; None: torch counts.
         state_floats: Numbers in the state of one batch row; None: they are counted.
+        held: What a stream holds beside the key-value cache of a window's own tokens; None: the state alone.
         from_the_start: Whether a document's first window has a state too, a learned one.
         stops_gradients: Whether no gradient goes from a window to the one before; its module says the same.
         bidirectional: Whether it also connects an encoder's windows, which end in padding.
@@ -77,7 +90,7 @@ class Mechanism:
         kept_as_read: Whether a state has the dtype of a window's products; else it has single precision.
         positions: Given a spec and a body's shape, how many of the base's positions its rows take.
         flops_independent_fields: Fields that enter no matrix product.
-        state_independent_fields: Fields that the size of the state does not depend on.
+        state_independent_fields: Fields that the sizes of the state and of what is held do not depend on.
         check: Given a spec, a body's shape and its name, a sentence on what the body does not support, or None.
     """
 
@@ -91,6 +104,7 @@ class Mechanism:
     flops: Callable[[Any, Shape, Windowing], float] | None = None
     work: Callable[[Any, Shape, Windowing], Work] | None = None
     state_floats: Callable[[Any, Shape], int] | None = None
+    held: Callable[[Any, Shape, Windowing], Held] | None = None
     from_the_start: bool = False
     stops_gradients: bool = False
     bidirectional: bool = False

@@ -43,9 +43,13 @@ class WindowPass:
         moved_B: Offset of the window's learned positions in each batch row; None: 0. Rotary positions need none: they
             are counted from the window's first token, and rows before it have negative ones.
         fused: Whether it runs its Triton kernels, where it has any; else reference operations.
+        whole_heads: Whether, of a window that is read in parts, `heads` gives the keys and values of all parts so far.
+            These are the key-value cache's own, so a pass that needs them at the window's end holds no second copy.
+            Then rows are asked for with each part, and there may be none `behind` the window.
     """
 
     wants: Literal["outputs", "means"] = "outputs"
+    whole_heads: bool = False
     stretches: int = 1
     seen_B: torch.Tensor | None = None
     moved_B: torch.Tensor | None = None
@@ -86,6 +90,10 @@ class WindowPass:
 
     def observe(self, layer: int, output: torch.Tensor) -> None:
         """A layer's outputs [B, T, K], or means [B, M, K], in the order of layers; the last one's are normalised."""
+
+    def rest(self) -> None:
+        """Between two parts of a window: let go of what can be made again, since inference memory is what is held
+        here."""
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """The state that the window leaves, as far as it was read.

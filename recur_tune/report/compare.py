@@ -15,11 +15,11 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.units import format_count, format_duration
 from recur_tune.config.trial import TrialConfig
 from recur_tune.report.figures.front import Front, Group, thin_names
-from recur_tune.report.figures.style import COLOURS, SYMBOLS, Figure, MarkerStyle, Panel, layout
+from recur_tune.report.figures.style import COLOURS, SYMBOLS, Figure, MarkerStyle, Panel, layout, listed
 from recur_tune.report.page import cell, page, section, table
 from recur_tune.report.search_view import SearchView, read_search
 from recur_tune.search.record.directory import SearchDirectory
-from recur_tune.search.record.front import front, hypervolume
+from recur_tune.search.record.front import front, has_values, hypervolume
 from recur_tune.search.record.objectives import OBJECTIVES, Objective
 from recur_tune.search.record.state import TrialRecord, values_of
 
@@ -40,8 +40,7 @@ class Comparison:
     @property
     def title(self) -> str:
         """The names of all searches."""
-        *names, last = (search.name for search in self.searches)
-        return f"{', '.join(names)} and {last}"
+        return listed([search.name for search in self.searches])
 
     @property
     def objectives(self) -> list[str]:
@@ -129,7 +128,7 @@ def comparison(results: Path, names: Sequence[str]) -> Comparison:
     if len(names) < 2:
         raise UserError("names: it takes two searches to compare; `recur-tune status` lists them.")
     if twice := [name for name in names if list(names).count(name) > 1]:
-        raise UserError(f"names: {twice[0]} stands twice; name each search once.")
+        raise UserError(f"names: {twice[0]} is given twice; name each search once.")
     searches = [read_search(SearchDirectory.open(results, name)) for name in names]
     for search in searches:
         if not search.complete:
@@ -203,8 +202,8 @@ def _cautions(searches: Sequence[SearchView]) -> list[str]:
 
 
 def _complete(search: SearchView, objectives: Sequence[str]) -> list[TrialRecord]:
-    trials = (trial for trial in search.state.trials.values() if trial.state == "complete")
-    return [trial for trial in trials if np.isfinite(trial.values(objectives) or [math.nan]).all()]
+    trials = search.state.trials.values()
+    return [trial for trial in trials if trial.state == "complete" and has_values(trial, objectives)]
 
 
 def _all_minimise(searches: Sequence[SearchView], objective: str) -> bool:

@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from recur_tune.common.files import write_text
 from recur_tune.common.parsing import finite
 from recur_tune.common.units import format_count
@@ -20,13 +18,13 @@ from recur_tune.report.confirmed_front import draw_confirmation
 from recur_tune.report.figures.front import Front, by_kind
 from recur_tune.report.figures.labels import Place, visible, write_names
 from recur_tune.report.figures.pictures import empty_picture, legend_below, plot, save_picture
-from recur_tune.report.figures.style import GREY, STYLES, short
+from recur_tune.report.figures.style import GREY, STYLES, hover_lines
 from recur_tune.search.record.confirmation import confirmation
 from recur_tune.search.record.directory import SearchDirectory
-from recur_tune.search.record.front import front, front_rows
-from recur_tune.search.record.objectives import OBJECTIVES, Objective
+from recur_tune.search.record.front import front, front_rows, has_values
+from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.spec import SearchSpec
-from recur_tune.search.record.state import SearchState, TrialRecord, values_of
+from recur_tune.search.record.state import SearchState, TrialRecord
 from recur_tune.search.record.subject import corpus_of
 from recur_tune.search.record.tracking_place import FIGURE, PICTURE, SMALL_PICTURE
 
@@ -133,7 +131,7 @@ def _read(state: SearchState, objectives: Sequence[str]) -> Front:
     y = next((objective for objective in chosen if objective.kind == "quality"), chosen[0])
     others = [objective for objective in chosen if objective != y]
     costs = [objective for objective in others if objective.kind == "cost"] or others
-    known = [trial for trial in state.trials.values() if np.isfinite(trial.values(objectives) or [math.nan]).all()]
+    known = [trial for trial in state.trials.values() if has_values(trial, objectives)]
     complete = [trial for trial in known if trial.state == "complete"]
     stopped = [trial for trial in known if trial.state in ("pruned", "paused")]
     groups = by_kind(complete, front(known, objectives), stopped, _kind)
@@ -157,16 +155,8 @@ def _hover(trial: TrialRecord, objectives: Sequence[str]) -> str:
     """A trial's hover text."""
     stopped = trial.state != "complete" and trial.validations
     stood = f", here after {format_count(trial.validations[-1].tokens)} tokens" if stopped else ""
-    lines = [f"<b>{trial.name}</b> {trial.state}{f' ({trial.role})' if trial.role else ''}{stood}"]
-    for objective in (OBJECTIVES[name] for name in objectives):
-        lines.append(f"{objective.title}: {_formatted(trial, objective)}")
     params = own_values(trial.params.get("recurrence"), trial.params)
-    lines += [f"{html.escape(name)} = {html.escape(short(value))}" for name, value in params.items()]
-    return "<br>".join(lines)
-
-
-def _formatted(trial: TrialRecord, objective: Objective) -> str:
-    return objective.format(values_of([trial], objective)[0])
+    return "<br>".join(hover_lines(trial, stood, objectives, params))
 
 
 def _kind(trial: TrialRecord) -> str | None:

@@ -67,11 +67,8 @@ def spans(events: Iterable[Event]) -> list[Span]:
         if kind == "search":  # spans that are open when a process starts or ends the search were interrupted
             for trial in list(open_):
                 close(trial, "interrupted")
-        elif kind == "running":
-            close(number, "interrupted")
-            open_[number] = Span(number, "", clock, clock, "running")
-        elif kind == "moved":
-            close(number, "moved")
+        elif kind in ("running", "moved"):
+            close(number, "moved" if kind == "moved" else "interrupted")
             open_[number] = Span(number, "", clock, clock, "running")
         elif kind == "report" and number in open_ and (worker := event.get("worker", "")):
             if open_[number].worker not in ("", worker):

@@ -26,7 +26,7 @@ def importance_panel(search: SearchView) -> Panel:
     space = search.spec.parsed_space
     labels = [space.label(name, one) for name, one in space.all_parameters.items() if not isinstance(one, Fixed)]
     labels.sort(key=lambda label: sum(one.mean.get(label, 0.0) for one in shares.values()))
-    caption = f"Each column shares out 100 %. {_in_words(shares)}{f' Not here: {missing}.' if missing else ''}"
+    caption = f"Each column adds up to 100 %. {_in_words(shares)}{f' Not here: {missing}.' if missing else ''}"
     height = 100 + 30 * len(labels)
     return Panel(key, title, caption, _figure(shares, labels, height), height, min_width=130 + 130 * len(shares))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +17,7 @@ from recur_tune.common.parsing import finite
 from recur_tune.common.units import format_count, format_duration
 from recur_tune.recurrences.registry import NONE
 from recur_tune.report.confirmed_front import confirmed_panel
-from recur_tune.report.figures.style import Panel
+from recur_tune.report.figures.style import Panel, listed
 from recur_tune.report.importance import importance_panel
 from recur_tune.report.panels import front_panel, windows_panel
 from recur_tune.report.parallel import parallel_panel
@@ -79,7 +80,7 @@ def page(title: str, body: Iterable[str], panels: Iterable[Panel], trials: Mappi
 
 
 def write_page(text: str, path: Path) -> None:
-    """Write a page; a failure tells how to choose another file."""
+    """Write a page; a failure says how to choose another file."""
     if path.is_dir():
         raise UserError(f"out: {path} is a folder; name a file in it, as {path / 'report.html'}.")
     with elsewhere():
@@ -172,17 +173,15 @@ def _about(search: SearchView) -> str:
         f", begun {time.strftime('%-d %B %Y', time.localtime(search.state.started))}" if search.state.started else ""
     )
     return html.escape(
-        f"A search for {', '.join(objectives[:-1])} and {objectives[-1]} with {bases} on {corpus}, "
+        f"A search for {listed(objectives)} with {bases} on {corpus}, "
         f"{format_count(search.spec.budget.tokens)} tokens a trial{begun}."
     )
 
 
 def _summary(search: SearchView) -> dict[str, str]:
     """The search in numbers."""
-    counts: dict[str, int] = {}
-    for trial in search.state.trials.values():
-        counts[trial.state] = counts.get(trial.state, 0) + 1
-    states = ", ".join(f"{count} {state}" for state, count in sorted(counts.items(), key=lambda item: -item[1]))
+    counts = Counter(trial.state for trial in search.state.trials.values())
+    states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
     summary = {f"trials: {states}": str(len(search.state.trials)), "on the front": str(len(search.best))}
     for title, is_plain in (("plain", True), ("recurrent", False)):
         own = values_of([one for one in search.complete if (search.kind(one) == NONE) == is_plain], search.quality)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from recur_tune.report.figures.front import EDGE, Front, by_kind, points
-from recur_tune.report.figures.style import STYLES, Figure, Panel, axis, layout, plain_axis, usual_top
+from recur_tune.report.figures.style import STYLES, Figure, Panel, axis, layout, listed, plain_axis, usual_top
 from recur_tune.report.search_view import SearchView
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.state import TrialRecord, values_of
@@ -27,13 +27,14 @@ def front_panel(search: SearchView) -> Panel:
     drawn = Front(cost, quality, colour, groups, "not at full budget")
     figure = drawn.figure(_FRONT_HEIGHT, top=60 if colour else 32, edge=EDGE)
     coloured = f" Colour is {colour.title}, dark for little." if colour else ""
+    objectives = listed([OBJECTIVES[name].title for name in search.spec.objectives])
     left_out = len(search.known) - len(drawn.in_view)
     more = (
         f" {left_out} more {'lies' if left_out == 1 else 'lie'} outside; a double click shows all." if left_out else ""
     )
     caption = (
-        "Lower and further left is better. Every recurrence has a shape of its own. A black edge: on the front of "
-        f"{_listed(search.spec.objectives)}. Hollow: not at full budget. Lines join the best of a recurrence, "
+        "Lower and further left is better. Every recurrence has its own shape. A black edge: on the front of "
+        f"{objectives}. Hollow: not at full budget. Lines join the best of a recurrence, "
         f"dashed for plain.{coloured}{more}"
     )
     return Panel(key, title, caption, figure, _FRONT_HEIGHT)
@@ -99,8 +100,3 @@ def _thinned(sizes: Sequence[int], log: bool) -> list[int]:
         if places[at] - places[shown[-1]] >= room:
             shown.append(at)
     return [sizes[at] for at in shown]
-
-
-def _listed(objectives: Sequence[str]) -> str:
-    titles = [OBJECTIVES[name].title for name in objectives]
-    return f"{', '.join(titles[:-1])} and {titles[-1]}"

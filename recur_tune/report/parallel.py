@@ -49,8 +49,8 @@ def parallel_panel(search: SearchView) -> Panel:
     others = len(trials) - len(ranks)
     grey = f" The {others} in grey have no value at full budget: see their state." if others else ""
     caption = (
-        f"Drag along an axis to keep only the trials that pass there, and click it to let go; dark lines have the "
-        f"better {search.quality.title}.{grey} A dash ({_MISSING}) means that the trial has no such value."
+        f"Drag along an axis to keep only the trials that pass there, and click it to show all again; dark lines have "
+        f"the better {search.quality.title}.{grey} A dash ({_MISSING}) means that the trial has no such value."
     )
     figure = {"data": [trace], "layout": layout(_HEIGHT, margin={"l": 60, "r": 60, "t": 56, "b": 24})}
     return Panel(

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import html
-import math
 import textwrap
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from recur_tune.common.errors import UserError
 from recur_tune.common.units import format_count
 from recur_tune.config.fields import own_values, train_command
 from recur_tune.config.trial import TrialConfig
-from recur_tune.report.figures.style import short
+from recur_tune.report.figures.style import hover_lines
 from recur_tune.report.history import Span, Volume, spans, volumes
 from recur_tune.search.record.directory import SearchDirectory
-from recur_tune.search.record.front import front, search_hypervolume
+from recur_tune.search.record.front import front, has_values, search_hypervolume
 from recur_tune.search.record.objectives import OBJECTIVES, Objective
 from recur_tune.search.record.spec import SearchSpec
-from recur_tune.search.record.state import SearchState, TrialRecord, replay
+from recur_tune.search.record.state import SearchState, TrialRecord
 from recur_tune.search.record.tracking_place import DELIVERED, Delivered, is_server, tracking_uri, without_password
 
 _MOST_OF_A_REASON = 240  # characters; the log has the rest
@@ -75,8 +72,7 @@ class SearchView:
     @cached_property
     def known(self) -> list[TrialRecord]:
         """Every trial whose objectives are finite, at any budget."""
-        objectives = self.spec.objectives
-        return [t for t in self.state.trials.values() if np.isfinite(t.values(objectives) or [math.nan]).all()]
+        return [trial for trial in self.state.trials.values() if has_values(trial, self.spec.objectives)]
 
     @property
     def hypervolume(self) -> float | None:
@@ -103,24 +99,19 @@ class SearchView:
 
     def about(self, trial: TrialRecord) -> str:
         """A trial's hover text."""
-        role = f" ({trial.role})" if trial.role else ""
-        lines = [f"<b>{trial.name}</b> {trial.state}{role}, {format_count(trial.tokens)} tokens"]
-        for objective in (OBJECTIVES[name] for name in self.spec.objectives):
-            if (value := trial.value(objective.name)) is not None:
-                lines.append(f"{objective.title}: {objective.format(value)}")
-        lines += [f"{name} = {html.escape(short(value))}" for name, value in self.params(trial).items()]
+        stood = f", {format_count(trial.tokens)} tokens"
+        lines = hover_lines(trial, stood, self.spec.objectives, self.params(trial))
         reason = trial.reason[:_MOST_OF_A_REASON]
         return "<br>".join(lines + [f"<i>{html.escape(line)}</i>" for line in textwrap.wrap(reason, 60)])
 
 
 def read_search(directory: SearchDirectory) -> SearchView:
     """Read a search; one without a trial has nothing to show."""
-    spec, events = directory.spec, [event for event, _ in directory.events()]
-    state = replay(events)
+    spec, (events, state) = directory.spec, directory.history()
     if not state.trials:
         raise UserError(
             f"name: {directory.name} has no trial yet, so there is nothing to show; "
-            f"`recur-tune status {directory.name}` tells its progress."
+            f"`recur-tune status {directory.name}` shows its progress."
         )
     growth = volumes(events, spec.objectives, state.reference)
     return SearchView(directory, spec, state, growth, spans(events), run_links(directory))

@@ -6,13 +6,19 @@ predicted by a model fitted to the trials. A field that a cost does not depend o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESETS
+from recur_tune.common.shape import FAMILIES, Shape, family_of, shape_of
+from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.descriptors import COSTS
-from recur_tune.report.closed_costs import closed_form
+from recur_tune.cost.flops import is_closed
 from recur_tune.report.figures.style import usual_top
 from recur_tune.report.grid import Grid
 from recur_tune.report.ridge import Columns, best_ridge, fitted, left_out
@@ -45,7 +51,7 @@ def shares_of(search: SearchView, objective: Objective) -> Shares | str:
     if objective.kind == "cost":
         fields = COSTS[objective.name].fields
         grid = Grid.over(search.spec, fields, _MOST_POINTS)
-        if price := closed_form(search, objective.name, grid.configs):
+        if price := _closed_form(search, objective.name, grid.configs):
             shares = grid.effects(np.array([price(config) for config in grid.configs]))
             exactly = "exactly, by its own function" if grid.is_whole else "by its own function at many points"
             return Shares(shares, dict.fromkeys(shares, 0.0), f"{objective.title} {exactly}")
@@ -76,7 +82,7 @@ def _modelled(
     ridge = best_ridge(rows, values)
     told = 1 - float((left_out(rows, values, ridge) ** 2).mean() / values.var())
     if told < _LEAST:
-        return f"{objective.title}, of which a model of {len(trials)} trials{reached} tells next to nothing"
+        return f"{objective.title}, which a model of {len(trials)} trials{reached} does not explain"
 
     def shares(chosen: np.ndarray) -> dict[str, float]:
         return grid.effects(np.exp(fitted(rows[chosen], values[chosen], ridge)(everywhere)))
@@ -87,3 +93,31 @@ def _modelled(
     error = {label: float(np.std([one[label] for one in resamples])) for label in mean}
     explains = f"which explains {100 * told:.0f} % of trials left out of it"
     return Shares(mean, error, f"{objective.title} by a model of {count} trials{reached}, {explains}")
+
+
+def _closed_form(
+    search: SearchView, cost: str, configs: Sequence[TrialConfig]
+) -> Callable[[TrialConfig], float] | None:
+    """A cost as a function of these trials; None where it has to be simulated, where a base's shape is not known, or
+    where a recurrence has no closed form."""
+    # A preset with another tokenizer is another model.
+    bases = {(config.base, config.tokenizer): config for config in configs}
+    shapes = {key: shape for key, config in bases.items() if (shape := _shape(search, config))}
+    if len(shapes) < len(bases) or not all(map(is_closed, configs)):
+        return None
+
+    def price(config: TrialConfig) -> float | None:
+        return COSTS[cost].closed_form(config, shapes[config.base, config.tokenizer])
+
+    return None if any(price(config) is None for config in configs) else price  # type: ignore[return-value]
+
+
+def _shape(search: SearchView, config: TrialConfig) -> Shape | None:
+    """The base's shape, from its folder or its name; None where neither tells."""
+    place = search.directory.with_own_base(config).base
+    found = {"model_type": "gpt2", **named} if (named := PRESETS.get(place) or KNOWN_SHAPES.get(place)) else {}
+    with suppress(OSError, ValueError):
+        found = json.loads((Path(place) / "config.json").read_text())
+    with suppress(KeyError):  # an incomplete configuration
+        return shape_of(found) if family_of(found) in FAMILIES else None
+    return None

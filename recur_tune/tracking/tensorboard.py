@@ -18,7 +18,7 @@ from tensorboardX.record_writer import RecordWriter
 from tensorboardX.summary import hparams, scalar
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.files import whole_folder, writing
+from recur_tune.common.files import write_bytes, writing
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front, search_hypervolume
 from recur_tune.search.record.state import ENDED, Event, SearchState, TrialRecord
@@ -62,7 +62,7 @@ def write_event_files(directory: SearchDirectory, folder: Path) -> Path:
 def _read(directory: SearchDirectory) -> tuple[SearchState, dict[str, list[Value]]]:
     """A search's state and its values by run, in the order of the log."""
     state, values = SearchState(), defaultdict[str, list[Value]](list)
-    for event, _ in directory.events():
+    for event in directory.history()[0]:
         state.apply(event)
         if event["kind"] == "report":
             trial = state.record(event["trial"])
@@ -116,8 +116,7 @@ def _write(folder: Path, records: Iterable[Record]) -> Path:
             with path.open("ab") as file:
                 file.write(content.removeprefix(before))
             return path
-    with whole_folder(folder) as partial:
-        (partial / EVENT_FILE).write_bytes(content)
+    write_bytes(path, content)
     return path
 
 

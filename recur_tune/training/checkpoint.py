@@ -21,7 +21,8 @@ from recur_tune.training.loop import Progress, Trainer
 
 FILE = "training_state.safetensors"
 BEFORE = "training_state.before.safetensors"
-_MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # what Adam has of a parameter
+_ADAM_STATE = ("step", "exp_avg", "exp_avg_sq")  # of a parameter
+_SEEDS = 2**62
 
 
 class DamagedCheckpoint(UserError):
@@ -30,11 +31,17 @@ class DamagedCheckpoint(UserError):
 
 def save_checkpoint(trainer: Trainer, folder: Path) -> None:
     """Save weights, Adam's moments, calibration, RNG states and progress; the folder's latest checkpoint becomes the
-    one before."""
+    one before.
+
+    All workers call this, since each may have a part of the moments; the first one writes.
+    """
+    state = trainer.optimizer.gathered_state()
+    if trainer.rank:
+        return
     trained = trainer.trained  # frozen weights are the base's
     tensors = {f"weight.{name}": parameter.detach() for name, parameter in trained.items()}
     for name, parameter in trained.items():
-        for part, value in trainer.optimizer.state[parameter].items():
+        for part, value in state[parameter].items():
             tensors[f"optimizer.{part}.{name}"] = value
     tensors |= {f"measured.{name}": buffer for name, buffer in trainer.measured.items()}
     tensors["random.cpu"] = torch.get_rng_state()
@@ -106,13 +113,19 @@ def _restore(trainer: Trainer, progress: Progress, tensors: Mapping[str, torch.T
     with torch.no_grad():
         for name, parameter in trainer.trained.items():
             parameter.copy_(tensors[f"weight.{name}"])
-            # The fused kernel counts steps on its device.
-            moments = {part: tensors[f"optimizer.{part}.{name}"].to(trainer.device) for part in _MOMENTS}
-            trainer.optimizer.state[parameter].update(moments)
         for name, buffer in trainer.measured.items():
             buffer.copy_(tensors[f"measured.{name}"])
+    trainer.optimizer.load_gathered_state(
+        {
+            parameter: {part: tensors[f"optimizer.{part}.{name}"] for part in _ADAM_STATE}
+            for name, parameter in trainer.trained.items()
+        }
+    )
     trainer.progress = progress
     trainer.stream.seek(progress.epoch, progress.row)
+    if trainer.rank:  # the states are the first worker's; dropout of the others is to differ from it
+        torch.manual_seed(hash((trainer.config.seed, trainer.rank, progress.step)) % _SEEDS)
+        return
     torch.set_rng_state(tensors["random.cpu"])
     if trainer.device.type == "cuda":
         torch.cuda.set_rng_state(tensors["random.cuda"], trainer.device)

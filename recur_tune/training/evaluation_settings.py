@@ -15,7 +15,7 @@ from recur_tune.models import Windowed
 from recur_tune.models.windowed import WindowedConfig
 from recur_tune.recurrences.registry import of_settings
 from recur_tune.tasks.registry import Task, task_of
-from recur_tune.training.run_folder import TRIAL
+from recur_tune.training import TRIAL
 
 
 @dataclass(frozen=True)

@@ -10,25 +10,21 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from recur_tune.bptt.chain import Chain
+from recur_tune.bptt.collectives import broadcast, worker_count, worker_rank
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.optimizer import make_optimizer, set_learning_rate
 from recur_tune.bptt.plan import Plan, chosen_execution
-from recur_tune.bptt.step import make_optimizer, set_learning_rate, train_step
+from recur_tune.bptt.step import train_step
 from recur_tune.common.errors import UserError
+from recur_tune.config.batch_share import check_share
 from recur_tune.config.trial import TrialConfig
 from recur_tune.data.batches import WindowBatch
 from recur_tune.models import Windowed
 from recur_tune.tasks.seam import TaskCode
 from recur_tune.training.calibration import Calibration
-
-
-def worker_count() -> int:
-    """Processes that train together; one where no process group was made."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 class Diverged(UserError):
@@ -77,17 +73,16 @@ class Trainer:
         train: Any,
         validation: Any,
         device: torch.device,
+        shard: bool = False,
     ) -> None:
-        self.workers = worker_count()
-        self.rank = dist.get_rank() if self.workers > 1 else 0
-        if config.batch % self.workers:
-            raise UserError(f"batch: {config.batch} chains cannot be shared evenly by {self.workers} workers.")
+        self.workers, self.rank = worker_count(), worker_rank()
+        check_share(config.batch, (self.workers,))
         self.config, self.device, self.validation = config, device, validation
         self.model = model.to(device).train()
-        self.chain: nn.Module = Chain(self.model, plan, chosen_execution(config, device, self.workers))
-        if self.workers > 1:
-            self.chain = DistributedDataParallel(self.chain)
-        self.optimizer = make_optimizer(self.model, config.learning_rate, config.weight_decay, config.recurrence_rate)
+        self.optimizer = make_optimizer(
+            self.model, config.learning_rate, config.weight_decay, config.recurrence_rate, shard
+        )
+        self.chain = Chain(self.model, plan, chosen_execution(config, device), self.optimizer.shards)
         self.task: TaskCode = config.task.build(config.task_spec)
         self.stream = self.task.stream(
             train, config.windowing, config.bptt_windows, config.batch, config.seed, self.rank, self.workers
@@ -112,6 +107,7 @@ class Trainer:
     def run(self) -> Iterator[Report]:
         """Train until the budget is spent or validation stops improving."""
         config, progress = self.config, self.progress
+        broadcast([*self.model.parameters(), *self.model.buffers()])
         while progress.tokens < config.tokens and not self._out_of_patience():
             started = time.perf_counter()
             self.calibration.before(progress.step)
@@ -121,7 +117,7 @@ class Trainer:
 
             with self._measured_memory(batch):
                 loss, norm = train_step(
-                    self.chain, self.optimizer, batch, config.clip_norm, config.precision, self.workers,
+                    self.chain, self.optimizer, batch, config.clip_norm, config.precision,
                     proceed=self._check_finite,
                 )  # fmt: skip
 
@@ -138,7 +134,7 @@ class Trainer:
                 progress.validations_since_best = 0 if best else progress.validations_since_best + 1
             last = progress.tokens >= config.tokens or self._out_of_patience()
             yield Report(
-                progress.step, progress.tokens, self._over_workers(loss), rate, float(norm), speed,
+                progress.step, progress.tokens, float(loss), rate, float(norm), speed,
                 validation, best, last,
             )  # fmt: skip
 
@@ -191,8 +187,3 @@ class Trainer:
                 f"({self.progress.tokens} tokens): the loss or its gradient is no longer finite; "
                 "try a smaller rate or more warmup_steps."
             )
-
-    def _over_workers(self, loss: torch.Tensor) -> float:
-        if self.workers > 1:
-            dist.all_reduce(loss)
-        return float(loss)

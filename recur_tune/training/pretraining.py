@@ -17,11 +17,10 @@ from recur_tune.common.known_shapes import PRESETS, PRETRAINING
 from recur_tune.common.parsing import parse
 from recur_tune.config.fields import own_fields
 from recur_tune.config.trial import TrialConfig
+from recur_tune.training import RESULT
 
 if TYPE_CHECKING:
     from recur_tune.training.loop import Report
-
-RESULT = "result.json"  # written when a run has ended
 
 
 def pretraining_fields(preset: str) -> dict[str, Any]:
@@ -94,8 +93,9 @@ def _alone(file: Path, stop: Callable[[], bool], wait: Callable[[], None]) -> It
 
 def _pretrain(config: TrialConfig, folder: Path, listen: Callable[[Report], None], stop: Callable[[], bool]) -> None:
     """Resume from an undamaged checkpoint, or start."""
+    from recur_tune.training import RESUME
     from recur_tune.training.checkpoint import DamagedCheckpoint  # torch takes seconds
-    from recur_tune.training.run_folder import RESUME, run_in_folder
+    from recur_tune.training.run_folder import run_in_folder
 
     if (folder / RESUME).is_dir():
         try:

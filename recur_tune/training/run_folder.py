@@ -2,7 +2,7 @@
 
 trial.yaml           the configuration, every default written out
 reports.jsonl        one line per report
-result.json          the last validation, costs predicted and measured
+result.json          the saved model's validation, and the last one; costs predicted and measured
 model.safetensors …  the best model so far, with config.json and the tokenizer: a Hugging Face folder
 resume/              the checkpoint to resume from
 """
@@ -22,13 +22,13 @@ from recur_tune.common.files import append_line, whole_folder, write_text
 from recur_tune.common.parsing import parse, read_yaml, write_yaml
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.estimate import estimate
+from recur_tune.models.checked_weights import unread_remark
 from recur_tune.models.pretrained import left_behind, save_model
+from recur_tune.training import REPORTS, RESULT, RESUME, TRIAL
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
 from recur_tune.training.interrupt import stop_requests
 from recur_tune.training.loop import Report
 from recur_tune.training.setup import set_up
-
-TRIAL, REPORTS, RESULT, RESUME = "trial.yaml", "reports.jsonl", "result.json", "resume"
 
 # Fields that may change when a run is resumed: its length, and when it is validated.
 _MAY_CHANGE = {"tokens", "patience", "validate_every", "validation_tokens"}
@@ -56,8 +56,9 @@ def run_in_folder(
         _forget_reports_after(folder / REPORTS, trainer.progress.tokens)
     if remark := left_behind(config.base, config.recurrence_spec):
         warn(remark)
-    for remark in trainer.stream.remarks:
-        warn(remark)
+    for remark in (unread_remark(config.base, trainer.model.unread), *trainer.stream.remarks):
+        if remark:
+            warn(remark)
     with whole_folder(folder) as partial:
         write_yaml(partial / TRIAL, config.plain_values())
     report: Report | None = None
@@ -79,7 +80,8 @@ def run_in_folder(
         "steps": trainer.progress.step,
         "tokens": trainer.progress.tokens,
         "best_validation_loss": trainer.progress.best_loss,
-        "validation": report.validation,
+        "validation": _of_the_saved_model(folder / REPORTS),
+        "last_validation": report.validation,
         **cost.to_dict(),
         "measured_peak_memory": trainer.measured_peak_bytes,
     }
@@ -120,6 +122,12 @@ def stored_config(folder: Path, changes: dict[str, Any]) -> TrialConfig:
         if before != after and field not in _MAY_CHANGE:
             raise UserError(f"{field}: the run in {folder} has {before!r} and cannot be resumed with {after!r}.")
     return wanted
+
+
+def _of_the_saved_model(reports: Path) -> dict[str, float] | None:
+    """The validation of the best model, which is the one that is saved."""
+    best = [report for report in map(json.loads, reports.read_text().splitlines()) if report["best"]]
+    return best[-1]["validation"] if best else None
 
 
 def _forget_reports_after(path: Path, tokens: int) -> None:

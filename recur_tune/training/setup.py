@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from recur_tune.bptt.collectives import worker_count
 from recur_tune.common.shape import shape_of
 from recur_tune.config.base_shape import check_vocabulary
 from recur_tune.config.trial import TrialConfig
@@ -14,11 +15,16 @@ from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models.pretrained import base_config, base_tokenizer, load_base
 from recur_tune.ops.device import default_device
 from recur_tune.tasks.seam import TaskCode
-from recur_tune.training.loop import Trainer, worker_count
+from recur_tune.training.loop import Trainer
 
 
-def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Trainer, PreTrainedTokenizerBase]:
-    """Load everything a trial needs; what does not fit together is refused before anything large is loaded."""
+def set_up(
+    config: TrialConfig, device: torch.device | None = None, shard: bool = False
+) -> tuple[Trainer, PreTrainedTokenizerBase]:
+    """Load everything a trial needs; what does not fit together is refused before anything large is loaded.
+
+    With `shard` each of several workers keeps a part of Adam's moments.
+    """
     named = "base" if config.tokenizer is None else "tokenizer"
     tokenizer = load_tokenizer(base_tokenizer(config.base, config.tokenizer), field=named)
     shape = shape_of(base_config(config.base, vocabulary=len(tokenizer)).to_dict())
@@ -34,5 +40,6 @@ def set_up(config: TrialConfig, device: torch.device | None = None) -> tuple[Tra
     if config.trainable == "recurrence":
         model.freeze_body()
     model.config.window, model.config.overlap = config.window, config.overlap
-    plan = resolve_plan(config, model.config, chains=max(1, config.batch // worker_count()))
-    return Trainer(config, model, plan, train, validation, device or default_device()), tokenizer
+    workers = worker_count()
+    plan = resolve_plan(config, model.config, max(1, config.batch // workers), shards=workers if shard else 1)
+    return Trainer(config, model, plan, train, validation, device or default_device(), shard), tokenizer

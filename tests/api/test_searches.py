@@ -27,7 +27,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any
 
     def run(driver: Driver, **options: Any) -> Any:
         def run_search(directory: SearchDirectory, outputs: Any, address: Any, listener: Any, change: Any) -> None:
-            with directory.lock():
+            with directory.hold_lease():
                 driver(directory, listener)
 
         monkeypatch.setattr(result, "run_search", run_search)

@@ -66,6 +66,18 @@ def test_a_hub_name_without_a_network_is_one_sentence(tmp_path: Path) -> None:
     refused(run("cost", "--base", "someone/gpt2-tuned"), "base: 'someone/gpt2-tuned'", "Hub")
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--batch", 3, "--workers", 4), ("batch: 3 chains are fewer than 4 workers", "multiple of 4")),
+        (("--batch", 6, "--workers", 4), ("batch: 6 chains cannot be shared evenly by 4 workers", "multiple of 4")),
+        (("--batch", 4, "--shard"), ("shard: one worker", "--workers 2")),
+    ],
+)
+def test_workers_that_cannot_share_are_refused(flags: tuple[object, ...], words: tuple[str, ...]) -> None:
+    refused(run("cost", "--base", "tiny", *flags), *words)
+
+
 def test_an_empty_split_is_named(base: Path, tmp_path: Path) -> None:
     for split, text in (("train", "words enough to train on"), ("validation", ""), ("test", "x")):
         (tmp_path / f"{split}.txt").write_text(text)

@@ -88,6 +88,20 @@ def test_cost_answers_offline_for_a_published_shape() -> None:
     assert told["peak_memory"] > 16 * told["parameters"]  # weights, gradients, two moments
 
 
+def test_cost_tells_the_memory_of_each_worker_and_what_they_exchange() -> None:
+    shape = ("cost", "--base", "distilgpt2", "--window", 64, "--bptt-windows", 2, "--batch", 2, "--json")
+    one, alone, replicated, sharded = (
+        json.loads(run(*shape, *more).out)
+        for more in (("--batch", 1), (), ("--workers", 2), ("--workers", 2, "--shard"))
+    )
+    assert replicated["peak_memory"] == one["peak_memory"] < alone["peak_memory"], "its share of the batch decides"
+    weights = alone["parameters"]
+    assert replicated["peak_memory"] - sharded["peak_memory"] == 8 * weights // 2, "half of two moments"
+    # A ring of n sends 2 (n - 1) / n times its numbers, of four bytes.
+    assert replicated["exchanged_bytes"] == sharded["exchanged_bytes"] == 4 * weights
+    assert (alone["exchanged_bytes"], replicated["flops_per_token"]) == (0, alone["flops_per_token"])
+
+
 def test_data_list_and_prepare(tmp_path: Path) -> None:
     assert {"stdlib", "recall", "wikitext-103", "pg19", "enwik8", "text8", "text"} <= json.loads(
         run("data", "list", "--json").out

@@ -158,10 +158,10 @@ def test_a_trial_of_ones_own_waits_for_whoever_runs_the_search(books: SearchDire
     outcome = run("add", "books", *words)
     assert outcome.code == 0 and "recur-tune resume books" in outcome.err
     point = {"window": 32, "overlap_of_window": 0.25, "recurrence": "none"}
-    assert list(take_trials(books)) == [(point, "added")]
-    assert list(take_trials(books)) == [], "what is taken is gone"
+    assert list(take_trials(books.open_log())) == [(point, "added")]
+    assert list(take_trials(books.open_log())) == [], "what is taken is gone"
     assert run("add", "books", *words, "--may-stop").code == 0
-    assert list(take_trials(books)) == [(point, "added (may stop)")]
+    assert list(take_trials(books.open_log())) == [(point, "added (may stop)")]
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_trial_of_ones_own_waits_for_whoever_runs_the_search(books: SearchDire
 )
 def test_a_trial_that_the_space_does_not_have_is_refused(books: SearchDirectory, setting: str, said: str) -> None:
     refused(run("add", "books", "--set", setting), said)
-    assert list(take_trials(books)) == []
+    assert list(take_trials(books.open_log())) == []
 
 
 def test_a_trial_of_a_search_that_rests_ends_at_once(books: SearchDirectory) -> None:
@@ -185,7 +185,7 @@ def test_a_trial_of_a_search_that_rests_ends_at_once(books: SearchDirectory) -> 
     assert (record.state, record.reason) == ("pruned", "ended by hand after 20000 tokens")
     refused(run("end", "books", "T4"), "trial: T4 has ended already: it is pruned")
     ask_to_end(books, 4)
-    assert list(take_ends(books)) == [4]
+    assert list(take_ends(books.open_log())) == [4]
 
 
 def test_a_search_is_renamed_with_its_runs(books: SearchDirectory) -> None:
@@ -231,7 +231,7 @@ def test_a_search_is_removed_with_its_runs_when_that_is_meant(
 
 @pytest.mark.parametrize("command", [["remove", "books", "--yes"], ["rename", "books", "tales"], ["confirm", "books"]])
 def test_what_runs_is_left_alone(books: SearchDirectory, command: list[str]) -> None:
-    with books.lock():
+    with books.hold_lease():
         refused(run(*command), "books is running")
     assert len(books.state().trials) == 7
 

@@ -128,7 +128,7 @@ def snapshot(directory: SearchDirectory) -> dict[str, str]:
         (["resources.gpus=1.5"], ["gpus 1.5"]),
         (["resources.cpus=99"], ["resources", "99 CPUs", "this machine"]),
         (["resources.workers=99"], ["resources", "99 workers", "this machine"]),
-        (["resources.cpus=0.5", "resources.workers=2"], ["batch 3", "2 workers"]),
+        (["resources.cpus=0.5", "resources.workers=2"], ["space.batch: 3 chains", "2 workers"]),
         # what the base is not
         (["space.window=[16, 200]"], ["window: 200", "128 positions of tiny"]),
         (["space.l_ins=[1, 9]"], ["l_ins: 9", "1 to 3"]),
@@ -285,7 +285,7 @@ def test_a_search_cannot_go_on_as_another(books: SearchDirectory, flags: list[ob
 
 
 def test_a_search_that_runs_is_not_changed_or_run_twice(books: SearchDirectory) -> None:
-    with books.lock():
+    with books.hold_lease():
         before = snapshot(books)
         refused(run("resume", "books", "--trials", 9), "books is running already", "recur-tune stop books")
         refused(run("track", "books"), "books is running")
@@ -301,7 +301,7 @@ def test_a_search_that_another_begins_to_run_meanwhile_is_not_changed(
         before: list[dict[str, str]] = []
 
         def begun_by_another(*_: object) -> None:
-            other.enter_context(books.lock())
+            other.enter_context(books.hold_lease())
             before.append(snapshot(books))
 
         monkeypatch.setattr(recur_tune.cli.search, "_check_runnable", begun_by_another)
@@ -311,7 +311,7 @@ def test_a_search_that_another_begins_to_run_meanwhile_is_not_changed(
 
 def test_a_search_from_python_does_not_change_one_that_runs(books: SearchDirectory) -> None:
     fields = yaml.safe_load((books.path / SPEC).read_text())
-    with books.lock():
+    with books.hold_lease():
         before = snapshot(books)
         with pytest.raises(UserError, match="books is running already"):
             recur_tune.search(fields, name="books", settings={"budget.trials": 30})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -52,38 +53,44 @@ def test_bounds_of_trials_that_fill_a_card_leave_each_its_context(memory: int, p
 
 @dataclass
 class Cards:
-    """Ray, as far as it matters here: it gives whoever waits any card that has room."""
+    """Ray, as far as it matters here: it gives whoever waits any cards that have room. Who takes more than the parts of
+    a card has several workers, with a card each."""
 
     cards: int
     draw: st.DrawFn
-    running: list[tuple[int, int]] = field(default_factory=list)  # the card and the parts of each
+    running: list[dict[int, int]] = field(default_factory=list)  # the parts of each by their card
     waiting: list[int] = field(default_factory=list)
 
     def left(self, card: int) -> int:
-        return PARTS - sum(parts for there, parts in self.running if there == card)
+        return PARTS - sum(places.get(card, 0) for places in self.running)
+
+    def places(self, parts: int) -> list[dict[int, int]]:
+        """Where it may go."""
+        if parts <= PARTS:
+            return [{card: parts} for card in range(self.cards) if self.left(card) >= parts]
+        empty = [card for card in range(self.cards) if self.left(card) == PARTS]
+        return [dict.fromkeys(chosen, PARTS) for chosen in itertools.combinations(empty, parts // PARTS)]
 
     def start_all(self) -> None:
-        while fitting := [
-            (place, card)
-            for place, parts in enumerate(self.waiting)
-            for card in range(self.cards)
-            if self.left(card) >= parts
-        ]:
-            place, card = self.draw(st.sampled_from(fitting))
-            self.running.append((card, self.waiting.pop(place)))
+        while fitting := [(at, place) for at, parts in enumerate(self.waiting) for place in self.places(parts)]:
+            at, place = self.draw(st.sampled_from(fitting))
+            self.waiting.pop(at)
+            self.running.append(place)
 
     def end_one(self) -> None:
         self.running.pop(self.draw(st.integers(0, len(self.running) - 1)))
 
     def takes_another(self) -> bool:
-        return takes_another(self.cards, [parts for _, parts in self.running], self.waiting)
+        return takes_another(self.cards, [sum(places.values()) for places in self.running], self.waiting)
 
 
 @st.composite
 def searches(draw: st.DrawFn) -> None:
     """A search on such cards, in any order of starts and ends; asserts on its way."""
     cluster, is_fast = Cards(draw(st.integers(1, 4)), draw), draw(st.booleans())
-    for parts in draw(st.lists(st.integers(1, PARTS), min_size=1, max_size=30)):
+    several = [PARTS * workers for workers in range(2, cluster.cards + 1)]
+    sizes = st.sampled_from([*range(1, PARTS + 1), *several])
+    for parts in draw(st.lists(sizes, min_size=1, max_size=30)):
         while not cluster.takes_another():
             cluster.start_all()
             if cluster.waiting and not cluster.takes_another():

@@ -10,7 +10,8 @@ import yaml
 from recur_tune.common.parsing import parse, write_yaml
 from recur_tune.config.schedule import misfit
 from recur_tune.config.trial import TrialConfig
-from recur_tune.training.run_folder import RESUME, TRIAL, stored_config
+from recur_tune.training import RESUME, TRIAL
+from recur_tune.training.run_folder import stored_config
 
 STEP = {"window": 8, "overlap": 2, "bptt_windows": 3, "batch": 5}  # 8 + 6 + 6 tokens in each of 5 chains
 

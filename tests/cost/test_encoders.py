@@ -11,8 +11,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.optimizer import make_optimizer
 from recur_tune.bptt.plan import Plan
-from recur_tune.bptt.step import make_optimizer, train_step
+from recur_tune.bptt.step import train_step
 from recur_tune.common.shape import shape_of
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.counted_flops import simulated_batch
@@ -60,7 +61,7 @@ def test_training_flops_are_what_torch_counts(family: str, variant: dict[str, An
     config = config_of(**variant)
     model = small_encoder(family, config.recurrence_spec)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        Chain(model, plan)(full_batch()).backward()
+        Chain(model, plan).differentiate(full_batch())
     text = SIZE - ASKED - 3  # of every window, which is all that is scored
     counted = counter.get_total_flops() / (LANES * WINDOWS * text)
     assert training_flops_per_token(config, model.config.shape, plan) == pytest.approx(counted, rel=1e-12)

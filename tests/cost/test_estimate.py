@@ -12,8 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.optimizer import make_optimizer
 from recur_tune.bptt.plan import fixed_plan
-from recur_tune.bptt.step import make_optimizer, train_step
+from recur_tune.bptt.step import train_step
 from recur_tune.common.errors import UserError
 from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESETS
 from recur_tune.common.shape import shape_of
@@ -45,6 +46,11 @@ def test_parameters_are_those_of_the_model_that_would_be_built(name):
     shape = shape_of(base.to_dict())
     assert shape.parameters + recurrence_parameters(TrialConfig(), shape) == model.num_parameters()
     assert shape.parameters == sum(p.numel() for p in {*model.transformer.parameters(), *model.lm_head.parameters()})
+
+
+def test_a_head_of_its_own_counts_too():
+    model = small_model(tie_word_embeddings=False)
+    assert shape_of(model.config.to_dict()).parameters == sum(p.numel() for p in model.parameters())
 
 
 def operations(run: Callable[[], object]) -> int:

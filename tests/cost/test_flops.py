@@ -42,7 +42,7 @@ def counted(config: TrialConfig, plan: Plan) -> float:
     """A step's operations per scored token as torch counts them; it knows no fused kernel of the CPU."""
     model = small_model(config.recurrence_spec, n_layer=2)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        Chain(model, plan)(full_batch(WINDOWS, LANES, SIZE)).backward()
+        Chain(model, plan).differentiate(full_batch(WINDOWS, LANES, SIZE))
     return counter.get_total_flops() / (LANES * WINDOWS * SIZE)
 
 

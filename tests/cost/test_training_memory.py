@@ -9,8 +9,9 @@ import torch
 
 from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.optimizer import make_optimizer
 from recur_tune.bptt.plan import Plan
-from recur_tune.bptt.step import make_optimizer, train_step
+from recur_tune.bptt.step import train_step
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost import training_memory
@@ -117,10 +118,21 @@ def test_auto_refuses_a_budget_in_which_nothing_fits():
 
 
 def test_auto_keeps_as_many_windows_as_fit(monkeypatch):
-    monkeypatch.setattr(training_memory, "plan_memory", lambda _c, _b, plan, _l: 100 * plan.kept_windows)
+    monkeypatch.setattr(training_memory, "plan_memory", lambda _c, _b, plan, *_: 100 * plan.kept_windows)
     for budget in range(100, 900, 10):
         config = config_of(bptt_windows=8, checkpointing="auto", memory_budget=budget)
         assert resolve_plan(config, small_config()) == Plan(min(budget // 100, 8))
+
+
+def test_a_recurrences_buffers_are_part_of_the_prediction():
+    rows = {"recurrence": "cache", "cache_rows": 4}
+    placed, apart = (config_of(**rows, cache_join=join) for join in ("softmax", "gate"))
+    softmax, gate = (plan_memory(config, small_config(**SHAPE), Plan(1), LANES) for config in (placed, apart))
+    assert softmax == pytest.approx(tracked(placed, Plan(1)), rel=0.02)
+    wider = plan_memory(placed, small_config(**SHAPE, n_positions=1032), Plan(1), LANES)
+    positions, places = 1000 * 24 * 4, 1000 * 2 * SHAPE["n_layer"] * 24 * 4
+    assert wider - softmax == 4 * positions + places, "weights, gradients, two moments, and what places add"
+    assert gate < wider
 
 
 def test_views_are_free():

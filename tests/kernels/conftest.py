@@ -11,6 +11,9 @@ import torch
 
 from recur_tune.ops.triton.jit import kernel
 
+# Triton's interpreter takes minutes for these.
+collect_ignore = ["test_real_sizes.py"] if os.environ.get("TRITON_INTERPRET") == "1" else []
+
 
 @pytest.fixture(autouse=True)
 def device() -> torch.device:

@@ -101,7 +101,7 @@ def _batch() -> WindowBatch:
 def _loss_and_gradients(model: Windowed, batch: WindowBatch, execution: Execution) -> dict[str, torch.Tensor]:
     """By the names of parameters."""
     torch.manual_seed(1)
-    loss, gradients = Chain(model, Plan(_WINDOWS), execution).differentiate(batch)
+    loss, gradients, _ = Chain(model, Plan(_WINDOWS), execution).differentiate(batch)
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     return {"loss": loss, **dict(zip(names, gradients, strict=True))}
 

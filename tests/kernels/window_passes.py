@@ -11,7 +11,7 @@ from recur_tune.recurrences.modules import module_of
 from recur_tune.recurrences.seam import GATE_SPEED
 from tests.kernels import CLOSE, Numbers, assert_close
 
-LANES, GROUPS, HEAD = 2, 2, 6
+LANES = 2
 
 
 def assert_as_operations(
@@ -31,12 +31,13 @@ def assert_as_operations(
 
 def _results(
     name: str, fields: dict[str, Any], fused: bool, numbers: Numbers, positions: int, overlap: int,
-    group: int = 1, layers: int = 1, placed: bool = False, begins: bool = False,
+    group: int = 1, groups: int = 2, size: int = 6, layers: int = 1, placed: bool = False, begins: bool = False,
 ) -> dict[str, torch.Tensor]:  # fmt: skip
-    """One window's. The second of the lanes begins a document; with `begins` there is no state yet in any."""
-    heads, body = group * GROUPS, _learned if placed else _rotary
+    """One window's, of `groups` of heads that share keys and values. The second row begins a document; with `begins`
+    no row has a state yet."""
+    heads, body = group * groups, _learned if placed else _rotary
     torch.manual_seed(0)
-    recurrence = module_of(name)(shape_of(body(heads, layers)), **fields)
+    recurrence = module_of(name)(shape_of(body(heads, groups, size, layers)), **fields)
     recurrence.to(numbers.device, numbers.single)
     with torch.no_grad():
         for name, value in (*recurrence.named_parameters(), *recurrence.named_buffers()):
@@ -50,11 +51,11 @@ def _results(
     made: dict[str, torch.Tensor] = {}
     for layer in range(layers):
         qkv, out = (
-            numbers.rounded(LANES, positions, columns * HEAD).requires_grad_()
-            for columns in (heads + 2 * GROUPS, heads)
+            numbers.rounded(LANES, positions, columns * size).requires_grad_()
+            for columns in (heads + 2 * groups, heads)
         )
-        by_head = qkv.unflatten(-1, (-1, HEAD)).transpose(1, 2)
-        parts = by_head.split([heads, GROUPS, GROUPS], dim=1)
+        by_head = qkv.unflatten(-1, (-1, size)).transpose(1, 2)
+        parts = by_head.split([heads, groups, groups], dim=1)
         made[f"layer {layer}"] = window_pass.attended(layer, out, lambda parts=parts: parts)
         given |= {f"heads {layer}": qkv, f"taken {layer}": out}
     made |= {f"next state {number}": one for number, one in enumerate(window_pass.close(overlap, None))}
@@ -72,16 +73,16 @@ def _some(zeros: torch.Tensor, numbers: Numbers) -> torch.Tensor:
     return numbers.summed(*zeros.shape).abs().to(zeros.dtype).requires_grad_()
 
 
-def _rotary(heads: int, layers: int) -> dict[str, Any]:
+def _rotary(heads: int, groups: int, size: int, layers: int) -> dict[str, Any]:
     return {
-        "model_type": "qwen3", "num_hidden_layers": layers, "num_attention_heads": heads, "head_dim": HEAD,
-        "num_key_value_heads": GROUPS, "hidden_size": heads * HEAD, "intermediate_size": 8, "vocab_size": 10,
+        "model_type": "qwen3", "num_hidden_layers": layers, "num_attention_heads": heads, "head_dim": size,
+        "num_key_value_heads": groups, "hidden_size": heads * size, "intermediate_size": 8, "vocab_size": 10,
         "max_position_embeddings": 256,
     }  # fmt: skip
 
 
-def _learned(heads: int, layers: int) -> dict[str, Any]:
+def _learned(heads: int, groups: int, size: int, layers: int) -> dict[str, Any]:
     return {
-        "model_type": "gpt2", "n_layer": layers, "n_head": heads, "n_embd": heads * HEAD, "vocab_size": 10,
+        "model_type": "gpt2", "n_layer": layers, "n_head": heads, "n_embd": heads * size, "vocab_size": 10,
         "n_positions": 256,
     }  # fmt: skip

@@ -69,7 +69,7 @@ def test_a_chains_gradients_are_autograds_under_every_plan(name, spec, kept):
     model, batch = body(name, spec), mixed_batch()
     expected = by_hand(model, batch)
     grad_parameter = torch.autograd.grad(expected, list(model.parameters()))
-    loss, gradients = Chain(model, Plan(kept)).differentiate(batch)
+    loss, gradients, _ = Chain(model, Plan(kept)).differentiate(batch)
     torch.testing.assert_close(loss, expected.detach(), **CLOSE)
     for ours, theirs in zip(gradients, grad_parameter, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9 * float(1 + theirs.abs().max()))
@@ -79,11 +79,11 @@ def test_a_chains_gradients_are_autograds_under_every_plan(name, spec, kept):
 @names
 def test_with_a_frozen_body_the_recurrences_gradients_are_the_same(name, spec):
     model, batch = body(name, spec), mixed_batch()
-    _, all_gradients = Chain(model, Plan(2)).differentiate(batch)
+    all_gradients = Chain(model, Plan(2)).differentiate(batch).gradients
     expected = dict(zip((n for n, _ in model.named_parameters()), all_gradients, strict=True))
     model.freeze_body()
     chain = Chain(model, Plan(2))
-    _, gradients = chain.differentiate(batch)
+    gradients = chain.differentiate(batch).gradients
     trained = [n for n, parameter in model.named_parameters() if parameter.requires_grad]
     assert trained and all(n.startswith("recurrence.") for n in trained)
     for parameter_name, gradient in zip(trained, gradients, strict=True):

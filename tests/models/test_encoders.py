@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from pydantic import BaseModel
+from safetensors.torch import load_file, save_file
 from transformers import CONFIG_MAPPING, AutoModel, AutoModelForQuestionAnswering
 from transformers.dynamic_module_utils import get_imports
 
 from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.plan import Plan
+from recur_tune.common.errors import UserError
 from recur_tune.common.windowing import ENDS, NOT_SCORED, STARTS
 from recur_tune.data.batches import WindowBatch
 from recur_tune.models.encoder import WindowedEncoder
@@ -119,7 +121,7 @@ def test_a_chains_gradients_are_autograds_under_every_plan(family: str, kind: st
     for kept, uniform in ((1, False), (2, False), (4, False), (2, True)):
         chain = Chain(model, Plan(kept))
         chain.uniform = uniform  # as for a CUDA graph
-        loss, gradients = chain.differentiate(batch)
+        loss, gradients, _ = chain.differentiate(batch)
         torch.testing.assert_close(loss, expected.detach(), **CLOSE)
         for ours, theirs in zip(gradients, grad_parameter, strict=True):
             torch.testing.assert_close(ours, theirs, **CLOSE)
@@ -129,10 +131,10 @@ def test_a_chains_gradients_are_autograds_under_every_plan(family: str, kind: st
 @families
 def test_a_frozen_body_leaves_the_recurrence_and_the_heads_to_learn(family: str, kind: str) -> None:
     model, batch = encoder(family, SPECS[kind]), mixed_batch()
-    _, all_gradients = Chain(model, Plan(2)).differentiate(batch)
+    all_gradients = Chain(model, Plan(2)).differentiate(batch).gradients
     expected = dict(zip((name for name, _ in model.named_parameters()), all_gradients, strict=True))
     model.freeze_body()
-    _, gradients = Chain(model, Plan(2)).differentiate(batch)
+    gradients = Chain(model, Plan(2)).differentiate(batch).gradients
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     assert {name.partition(".")[0] for name in trained} == {"recurrence", "qa_outputs", "answer_kind"}
     for name, gradient in zip(trained, gradients, strict=True):
@@ -229,3 +231,17 @@ def test_a_run_as_base_keeps_its_heads_and_the_same_recurrence(before: str, afte
     assert model.config.recurrence == settings_of(SPECS[after])
     assert model.body.blocks[0].attention_dropout == 0.25
     model.read(some_tokens(1, 12))
+
+
+def test_an_encoder_that_lost_a_weight_is_refused_and_only_a_bases_heads_may_be_new(tmp_path: Path) -> None:
+    save_model(small_encoder("bert"), word_tokenizer(FACTS_WORDS), tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["answer_kind.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert load_base(str(tmp_path), None).get_parameter("answer_kind.weight").std() > 0
+    with pytest.raises(UserError, match=rf"base: {tmp_path} lacks answer_kind\.weight"):
+        load_model(tmp_path)
+    del weights["bert.embeddings.LayerNorm.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=rf"base: {tmp_path} lacks bert\.embeddings\.LayerNorm\.weight"):
+        load_base(str(tmp_path), SPECS["all layers"])

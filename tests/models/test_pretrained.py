@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, GPT2LMHeadModel
 
 from recur_tune.common.errors import UserError
+from recur_tune.common.shape import shape_of
 from recur_tune.data.tokenizers import byte_tokenizer
 from recur_tune.models import RecurrentGPT2
+from recur_tune.models.checked_weights import unread_remark
 from recur_tune.models.pretrained import base_config, left_behind, load_base, load_model, save_model
 from recur_tune.recurrences.pooled.spec import PooledSpec
 from recur_tune.recurrences.registry import settings_of
@@ -175,3 +179,99 @@ def test_a_half_precision_base_is_trained_in_single_precision(tmp_path: Path) ->
         model = load_base(str(tmp_path), recurrence)
         assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
         model.read(torch.zeros(1, 4, dtype=torch.long))
+
+
+def edited(folder: Path, change: Callable[[dict[str, torch.Tensor]], object], **settings: object) -> str:
+    """Change the tensors of a model's folder, and its configuration."""
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | settings))
+    return str(folder)
+
+
+C_ATTN = "transformer.h.0.attn.c_attn.weight"
+
+
+@pytest.mark.parametrize("recurrence", [None, POOLED], ids=["none", "pooled"])
+def test_a_weight_that_is_not_there_is_named_and_never_made_up(tmp_path, recurrence):
+    saved(tmp_path, recurrence)
+    edited(tmp_path, lambda weights: weights.pop(C_ATTN))
+    for field, load in (("model", load_model), ("base", lambda folder: load_base(str(folder), recurrence))):
+        with pytest.raises(UserError, match=rf"{field if recurrence else 'base'}: {tmp_path} lacks {C_ATTN}, which"):
+            load(tmp_path)
+
+
+def test_a_recurrence_that_lost_a_weight_is_not_made_anew(tmp_path):
+    saved(tmp_path, POOLED)
+    edited(tmp_path, lambda weights: weights.pop("recurrence.pooling_key"))
+    with pytest.raises(UserError, match=rf"model: {tmp_path} lacks recurrence\.pooling_key"):
+        load_model(tmp_path)
+    with pytest.raises(UserError, match=rf"base: {tmp_path} lacks recurrence\.pooling_key"):
+        load_base(str(tmp_path), POOLED)
+
+
+def test_a_weight_of_another_shape_is_named(tmp_path):
+    saved(tmp_path)
+    edited(tmp_path, lambda weights: weights.update({C_ATTN: torch.zeros(24, 60)}))
+    with pytest.raises(UserError, match=rf"base: {tmp_path} has {C_ATTN} in another shape than its config\.json"):
+        load_base(str(tmp_path), None)
+
+
+def test_a_scale_beside_a_weight_is_no_part_that_can_be_left_out(tmp_path):
+    saved(tmp_path)
+    edited(tmp_path, lambda weights: weights.update({f"{C_ATTN}_scale_inv": torch.ones(1)}))
+    with pytest.raises(UserError, match=rf"has {C_ATTN}_scale_inv beside weights that are read"):
+        load_base(str(tmp_path), None)
+
+
+def test_tensors_that_no_such_model_has_are_named(tmp_path):
+    saved(tmp_path)
+    more = {f"score.{number}.weight": torch.ones(1) for number in range(5)}
+    edited(tmp_path, lambda weights: weights.update({**more, "transformer.h.0.attn.masked_bias": torch.ones(1)}))
+    unread = load_base(str(tmp_path), None).unread
+    assert unread == {*more, "transformer.h.0.attn.masked_bias"}
+    assert unread_remark("gpt2", unread) == (
+        "base: gpt2 has score.0.weight, score.1.weight, score.2.weight and 3 more, which the model does not use."
+    )
+    assert unread_remark("gpt2", load_base("tiny", None).unread) is None
+
+
+QUANTISED = ["gptq", "awq", "bitsandbytes", "hqq", "quanto", "torchao", "compressed-tensors", "bitnet", "exl2", "fp8"]
+
+
+@pytest.mark.parametrize("method", [*QUANTISED, None])
+def test_a_quantised_base_is_refused_whatever_is_installed(tmp_path, method):
+    saved(tmp_path)
+    base = edited(tmp_path, lambda weights: None, quantization_config={"quant_method": method, "bits": 4})
+    said = rf"base: {tmp_path} is quantised \({method or 'by a method'}.*GGUF file\.$"
+    for load in (base_config, lambda name: load_base(name, None)):
+        with pytest.raises(UserError, match=said):
+            load(base)
+
+
+LLAMA = {"model_type": "llama", "hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (LLAMA | {"is_causal": False}, r"attends to later tokens \(is_causal: false\), and llama is read causally"),
+        (LLAMA | {"layer_types": ["full_attention", "chunked_attention"]}, "layers of type 'chunked_attention'"),
+        (LLAMA | {"layer_types": ["sliding_attention"] * 2}, "layers of type 'sliding_attention'"),
+        (LLAMA | {"model_type": "qwen3", "layer_types": ["linear_attention"] * 2}, "of type 'linear_attention'"),
+        ({"model_type": "bert", "is_decoder": True}, r"is a decoder \(is_decoder: true\), and bert is read in both"),
+    ],
+)
+def test_a_base_that_is_read_in_another_way_elsewhere_is_refused(tmp_path, settings, said):
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(UserError, match=f"base: {tmp_path} .*{said}"):
+        base_config(str(tmp_path))
+
+
+def test_layers_with_a_sliding_window_are_read_within_it(tmp_path):
+    settings = {"model_type": "qwen3", "sliding_window": 16, "use_sliding_window": True}
+    types = {"num_hidden_layers": 2, "layer_types": ["full_attention", "sliding_attention"]}
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | settings | types))
+    assert shape_of(base_config(str(tmp_path)).to_dict()).context == 16

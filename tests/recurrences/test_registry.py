@@ -83,9 +83,13 @@ def test_a_body_with_grouped_heads_in_closed_form() -> None:
 def test_inference_memory_is_a_windows_cache_and_the_state(
     shape: Shape, a_position: int, precision: Any, number: int
 ) -> None:
-    config = TrialConfig(window=200, embeddings=3, precision=precision)
-    state = 3 * shape.hidden
+    config, state = TrialConfig(window=200, recurrence="scores", precision=precision), 3 * shape.hidden
     assert inference_memory(config, shape, state) == 200 * a_position * number + 4 * state
+    embeddings = TrialConfig(
+        window=200, embeddings=3, precision=precision
+    )  # as keys and values; and a sum of positions
+    rows = 3 * a_position // shape.layers
+    assert inference_memory(embeddings, shape, state) == (200 * a_position + rows) * number + 4 * shape.hidden
 
 
 @pytest.mark.parametrize("fields", [{}, {"l_ins": "all", "embeddings": 3, "pooling": "recent"}], ids=str)

@@ -183,7 +183,7 @@ def test_a_quality_s_importances_are_its_true_ones_with_errors(big: SearchView) 
     assert f"perplexity per word by a model of {len(big.complete)} trials at full budget" in panel.caption
     assert "± are a standard deviation over bootstrap resamples" in panel.caption
     assert "For perplexity per word " in panel.caption
-    assert "Not here: peak memory, of which a model of 150 trials tells next to nothing." in panel.caption
+    assert "Not here: peak memory, which a model of 150 trials does not explain." in panel.caption
 
 
 def test_from_few_trials_stands_how_many_it_takes(tmp_path: Path) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
 import psutil
 
+from recur_tune.search.record.directory import EVENTS
 from tests.sites.slurm.mini_slurm import NODES
 from tests.sites.slurm.site import Submitted
 from tests.soak.ground import Ground
 from tests.soak.plan import Draw
+from tests.waiting import until
 
 _DRIVER, _RAYLET, _STORE = "recur_tune.cli.main", "raylet", "gcs_server"
 
@@ -154,6 +156,52 @@ def _without_mlflow(target: Target) -> Iterator[str]:
         target.ground.start_mlflow()
 
 
+@contextmanager
+def _damage_line(target: Target) -> Iterator[str]:
+    """A byte of a line is flipped, or the line's second half is nought; then the driver dies, so that a resume meets
+    it."""
+    file = target.search.directory.path / EVENTS
+    lines = file.read_bytes().splitlines(keepends=True)[:-1]
+    number = round(target.draw.strength * (len(lines) - 1))
+    offset, line = sum(map(len, lines[:number])), lines[number]
+    flips = target.draw.strength < 0.5
+    middle = len(line) // 2
+    with file.open("rb+") as log:
+        log.seek(offset + middle)
+        log.write(bytes([line[middle] ^ 1]) if flips else bytes(len(line) - middle - 1))
+    for process in target.find(target.head, _DRIVER):
+        process.kill()
+    yield f"{'a byte' if flips else 'half'} of line {number + 1} of the log spoiled, and the driver killed"
+
+
+@contextmanager
+def _freeze_driver(target: Target) -> Iterator[str]:
+    found = target.find(target.head, _DRIVER)
+    for process in found:
+        process.suspend()
+    try:
+        yield f"driver on {target.head} frozen for {target.draw.hold:.0f} s"
+    finally:
+        for process in found:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+@contextmanager
+def _move_folder(target: Target) -> Iterator[str]:
+    here = target.search.directory.path
+    there, remains = here.with_name(f"moved-{here.name}"), here.with_name(f".remains-{here.name}")
+    here.rename(there)
+    yield "the search's folder moved, and back when its job had ended"
+    until(lambda: not target.search.jobs_in_queue(), "the end of its job", pause=0.5)
+    made = here.exists()
+    if made:
+        here.rename(remains)
+    there.rename(here)
+    if made:
+        raise AssertionError(f"{here.name} was made again: {sorted(map(str, remains.rglob('*')))[:5]}")
+
+
 FAULTS = {
     "driver": Fault(_killing(_DRIVER, "driver", on_head=True), ends="always"),
     "trial": Fault(_kill_trial),
@@ -167,6 +215,9 @@ FAULTS = {
     "slow disk": Fault(_slow_disk, lasts=True),
     "clock": Fault(_wrong_clock, lasts=True),
     "mlflow": Fault(_without_mlflow, lasts=True),
+    "damaged line": Fault(_damage_line, ends="always"),
+    "frozen driver": Fault(_freeze_driver, lasts=True),
+    "moved folder": Fault(_move_folder, ends="always"),
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from recur_tune.common.files import PARTIAL
 from recur_tune.search.record.front import front
-from recur_tune.training.run_folder import RESUME
+from recur_tune.training import RESUME
 from tests.sites.slurm.mini_slurm import NODES
 from tests.sites.slurm.site import Submitted
 from tests.soak.ground import Ground

@@ -167,6 +167,7 @@ class _Count:
     allocations: int
     resumes: int
     refusals: int
+    repairs: int
     retries: int
     moves: int
 
@@ -177,7 +178,8 @@ class _Count:
         retries = sum(event["kind"] == "running" and "after" in event for event in events)
         moves = sum(event["kind"] == "moved" for event in events)
         begun = len(vigil.search.notes("begun"))
-        return cls(begun, vigil.resumes, len(vigil.refusals), retries, moves)
+        repairs = sum("recur-tune repair" in words for words in vigil.refusals)
+        return cls(begun, vigil.resumes, len(vigil.refusals), repairs, retries, moves)
 
     def told(self, vigil: Vigil) -> str:
         """What has been added since, in words."""
@@ -190,6 +192,8 @@ class _Count:
             words.append("trials went on elsewhere")
         if now.refusals > self.refusals:
             words.append(f"{now.refusals - self.refusals} resumes refused")
+        if now.repairs > self.repairs:
+            words.append("was repaired")
         if vigil.is_finished:
             words.append("finished")
         return ", ".join(words or ["went on"])

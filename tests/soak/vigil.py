@@ -76,7 +76,8 @@ class Vigil:
             time.sleep(0.3)
 
     def tend(self) -> None:
-        """Resume the search where it has no job any more and is not finished: what its last words ask for."""
+        """Resume the search where it has no job any more and is not finished, or repair it: what its last words ask
+        for."""
         if not self.asks() or self.search.jobs_in_queue() or self.is_finished:
             return
         typed = self.ground.site.type("resume", self.search.name, "--slurm", code=None)
@@ -84,6 +85,8 @@ class Vigil:
             self.resumes += 1
         else:
             self.refusals.append(typed.err.strip().splitlines()[-1])
+            if f"recur-tune repair {self.search.name}" in self.refusals[-1]:
+                self.ground.site.type("repair", self.search.name, "--yes")
 
     def is_back(self, place: int, anew: bool = False, victims: Iterable[int] = ()) -> bool:
         """Whether a trial has reported behind a place of the log, or the search is finished.

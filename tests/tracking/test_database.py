@@ -47,7 +47,7 @@ def test_a_damaged_database_is_made_anew_from_the_logs(results: Path) -> None:
         file.write(b"\xff" * 200_000)
     complete(one, 1, 19.0)
     refused = run("track", "second", "--results", results)
-    assert refused.code == 2 and "it is damaged, and `recur-tune track --rebuild` makes it anew" in refused.err
+    assert refused.code == 2 and "it is damaged, and `recur-tune track --rebuild` rebuilds it" in refused.err
 
     with Command("track", "--rebuild", "--results", results) as rebuilt:  # this process still has the old file open
         assert rebuilt.wait() == 0, rebuilt.err
@@ -62,7 +62,7 @@ def test_a_damaged_database_is_made_anew_from_the_logs(results: Path) -> None:
 def test_what_runs_is_not_rebuilt_under_its_feet(results: Path) -> None:
     directory = search(results)
     before = (results / "mlflow.db").read_bytes()
-    with directory.lock():
+    with directory.hold_lease():
         refused = run("track", "--rebuild", "--results", results)
     assert refused.code == 2 and "first is running" in refused.err
     for words in (["first", "--rebuild"], []):

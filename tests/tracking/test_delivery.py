@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run
 
+from recur_tune.search.record import lease
+from recur_tune.search.record.directory import EVENTS, LEASE, SearchDirectory
+from recur_tune.search.record.event_log import append
 from recur_tune.tracking.mlflow import tracker as tracking
 from recur_tune.tracking.mlflow.tracker import DeliveryFailed, Tracker
 from tests.database import empty_database
-from tests.tracking.tracked import Seen, complete, rich_search, search
+from tests.tracking.tracked import Seen, complete, report, rich_search, search
 from tests.tracking.unheard import Unheard
 
 pytestmark = pytest.mark.slow
@@ -86,6 +93,74 @@ def test_a_call_that_arrived_unnoted_duplicates_nothing(
     (directory.path / "mlflow.json").unlink()
     Tracker(directory).deliver()
     assert Seen(directory).everything() == survived
+
+
+def taken_over(directory: SearchDirectory) -> None:
+    """As the server lets another process do it."""
+    numbers = [int(file.name) for file in (directory.path / LEASE).iterdir() if file.name.isdigit()]
+    (directory.path / LEASE / str(max(numbers) + 1)).touch()
+
+
+def test_a_driver_that_lost_its_lease_delivers_nothing_more(results: Path) -> None:
+    directory = search(results)
+    with directory.hold_lease():
+        tracker = Tracker(directory)
+        tracker.deliver()
+        before, note = Seen(directory).everything(), (directory.path / "mlflow.json").read_text()
+        taken_over(directory)
+        trial = {"time": 1e9, "trial": 1, "params": {"window": 40}, "costs": {}}
+        for kind in ("trial", "running"):
+            append(directory.path / EVENTS, trial | {"kind": kind})
+        with pytest.raises(DeliveryFailed, match="another process has taken over"):
+            tracker.deliver()
+        with pytest.raises(DeliveryFailed, match="another process has taken over"):
+            tracker.log_files([])
+        assert "another process has taken over" in tracker.finish([])
+    assert Seen(directory).everything() == before
+    assert (directory.path / "mlflow.json").read_text() == note
+
+
+@pytest.mark.parametrize("other_first", [True, False])
+def test_a_driver_that_is_frozen_in_a_call_leaves_one_run_of_a_trial(
+    results: Path, monkeypatch: pytest.MonkeyPatch, other_first: bool
+) -> None:
+    """It asks for a run and is frozen; another driver takes over and delivers, before the call arrives or after."""
+    directory = search(results)
+    successor = Tracker(directory)
+    create = MlflowClient.create_run
+
+    def frozen(client: MlflowClient, *arguments: Any) -> Run:
+        monkeypatch.setattr(MlflowClient, "create_run", create)
+        taken_over(directory)
+        if other_first:
+            with monkeypatch.context() as elsewhere:  # another process, which knows nothing of this one's lease
+                elsewhere.setattr(lease, "_leases", {})
+                successor.deliver()
+        return create(client, *arguments)
+
+    monkeypatch.setattr(tracking, "one_writer", lambda uri: nullcontext())  # as on a server, which takes calls of both
+    with directory.hold_lease():
+        tracker = Tracker(directory)
+        tracker.deliver()
+        successor = Tracker(directory)
+        complete(directory, 1, perplexity=50.0)
+        monkeypatch.setattr(MlflowClient, "create_run", frozen)
+        with pytest.raises(DeliveryFailed, match="another process has taken over"):
+            tracker.deliver()
+    successor.deliver()
+    assert {name: run.info.status for name, run in Seen(directory).children().items()} == {"T1": "FINISHED"}
+
+
+def test_a_log_that_was_shortened_is_delivered_from_its_beginning(results: Path) -> None:
+    directory = search(results)
+    complete(directory, 1, perplexity=50.0)
+    Tracker(directory).deliver()
+    file = directory.path / EVENTS
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))  # its end, which MLflow has
+    report(directory, 1, 1000, 60.0, state="complete")
+    complete(directory, 2, perplexity=40.0)
+    Tracker(directory).deliver()
+    assert Seen(directory).on_front == {"T2"} and set(Seen(directory).children()) == {"T1", "T2"}
 
 
 def test_a_resumed_search_may_have_a_larger_budget(results: Path) -> None:

@@ -171,7 +171,7 @@ def test_another_search_of_the_same_name_takes_the_place_of_the_first(tmp_path: 
 
 def test_the_command_writes_them_of_a_search_that_runs(tmp_path: Path) -> None:
     directory = rich_search(tmp_path / "results")
-    with directory.lock():
+    with directory.hold_lease():
         told = run("track", "first", "--tensorboard", tmp_path / "tb", "--results", tmp_path / "results")
     assert (told.code, told.out) == (0, f"{tmp_path}/tb/first\n")
     assert told.err == f"next:  tensorboard --logdir {tmp_path}/tb\n"

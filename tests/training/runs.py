@@ -42,15 +42,15 @@ def trial(**fields: Any) -> TrialConfig:
 
 
 def trainer_of(config: TrialConfig, **model: Any) -> Trainer:
-    """A trainer on random text, in single or, with `double=True`, double precision."""
-    double = model.pop("double", False)
+    """A trainer on random text, in single or, with `double=True`, double precision; workers may `shard` moments."""
+    double, shard = model.pop("double", False), model.pop("shard", False)
     torch.manual_seed(config.seed)
     network = small_model(config.recurrence_spec, **{"n_layer": 2} | model)
     if double:
         network = network.double()
     plan = fixed_plan("all" if config.checkpointing == "auto" else config.checkpointing, config.bptt_windows)
     train, validation = split_of([150, 7, 90, 33, 200]), split_of([60, 20], seed=1)
-    return Trainer(config, network, plan, train, validation, torch.device("cpu"))
+    return Trainer(config, network, plan, train, validation, torch.device("cpu"), shard)
 
 
 def flip(file: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
+from recur_tune.models.pretrained import load_model
 from recur_tune.training.loop import Report
 from recur_tune.training.run_folder import run_in_folder, stored_config
 
@@ -64,6 +65,17 @@ def test_resuming_a_finished_run_returns_its_result_and_trains_no_further(tmp_pa
     heard: list[Report] = []
     assert run_in_folder(tiny_trial(), tmp_path / "run", resume=True, listen=heard.append) == first
     assert heard == []
+
+
+def test_the_numbers_told_are_those_of_the_model_that_is_saved(tmp_path: Path) -> None:
+    config = tiny_trial().model_copy(update={"learning_rate": 0.3})
+    result = run_in_folder(config, tmp_path / "run", resume=False, listen=lambda report: None)
+    model, tokenizer = load_model(tmp_path / "run")
+    task = config.task.build(config.task_spec)
+    validation = task.sample(task.prepare("recall", "validation", tokenizer), config.validation_size)
+    saved = task.evaluate(model, validation, config.windowing, batch_size=2).metrics()
+    assert result["validation"] == pytest.approx(saved)
+    assert result["last_validation"]["loss"] > result["validation"]["loss"] == result["best_validation_loss"]
 
 
 def test_running_out_of_memory_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import torch
+from click.testing import CliRunner
 from pydantic import BaseModel
 from transformers import AutoModelForCausalLM
 
+from recur_tune.cli.options import deprecated_option
 from recur_tune.common import deprecated
 from recur_tune.common.deprecated import DeprecatedName
 from recur_tune.common.parsing import parse, read_yaml
@@ -80,6 +83,24 @@ def test_flags_win_over_a_file_whatever_their_names(place: Path) -> None:
     assert len(sentences(old.err)) == 3
     refused = run("cost", "--speed", "fast")
     assert refused.code == 2 and "speed: 'fast' is not auto" in refused.err
+
+
+def test_an_option_of_one_command(tmp_path: Path) -> None:
+    said = run("eval", tmp_path, "--lanes", 4)
+    assert sentences(said.err) == ["recur-tune: --lanes: it is called --batch now; the old name goes in version 0.5.0."]
+    assert "holds no model" in said.err and "--lanes" not in run("eval", "--help").out
+
+
+def test_the_value_of_an_old_option_is_that_of_the_new_one() -> None:
+    @click.command()
+    @click.option("--batch", type=int, default=16)
+    @deprecated_option("lanes", "batch", "0.5.0", type=int)
+    def show(batch: int) -> None:
+        click.echo(batch)
+
+    with pytest.warns(DeprecatedName):
+        assert CliRunner().invoke(show, ["--lanes", "4"]).output == "4\n"
+    assert CliRunner().invoke(show, []).output == "16\n"
 
 
 def test_a_space_and_its_study_s_names(place: Path) -> None:

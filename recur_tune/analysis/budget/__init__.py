@@ -1,1 +1,1 @@
-"""Two runs -> a training probe each -> timing -> measurement -> a verdict per limit of memory and time."""
+"""Two runs -> a training probe each -> measurement -> a verdict per limit of memory and time."""

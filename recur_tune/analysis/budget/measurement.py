@@ -1,28 +1,35 @@
-"""Measurement of two runs on this device: memory, time per token and quality."""
+"""Measurement of two runs on this device: memory, time per token and quality, and a verdict for each limit."""
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from recur_tune.analysis.budget.timing import alternate
 from recur_tune.analysis.budget.training_probe import TrainingProbe, probe_training
-from recur_tune.analysis.budget.verdict import Cost
 from recur_tune.common.errors import UserError
-from recur_tune.common.units import counted
-from recur_tune.ops.device import default_device
+from recur_tune.ops.device import default_device, device_name
+from recur_tune.training.loop import Report
 
 # Fields that both should share, so that the difference is the state's.
 _ALIKE = (
     "window", "overlap", "bptt_windows", "batch", "trainable", "dropout", "checkpointing", "memory_budget",
     "precision", "cuda_graph", "fused_kernels",
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost of a training step."""
+
+    peak_memory: int  # bytes
+    seconds_per_token: float
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,20 @@ class Measurement:
     remarks: list[str]
 
 
+@dataclass(frozen=True)
+class Verdict:
+    """One limit, and what is spent of it."""
+
+    limit: Literal["memory", "time"]
+    more: float  # memory in bytes, time as a share
+    allowed: float
+
+    @property
+    def kept(self) -> bool:
+        """Whether the limit holds."""
+        return self.more <= self.allowed
+
+
 def measure(
     runs: tuple[Path, Path],
     corpora: tuple[str, str],
@@ -78,8 +99,50 @@ def measure(
         )
         times = alternate(one.steps, other.steps, rounds, device, progress)
     return Measurement(
-        _name(device), _measured(one, times[0]), _measured(other, times[1]), _remarks(one, other, corpora)
+        device_name(device), _measured(one, times[0]), _measured(other, times[1]), _remarks(one, other, corpora)
     )
+
+
+def alternate(
+    one: Iterator[Report],
+    other: Iterator[Report],
+    rounds: int,
+    device: torch.device,
+    progress: Callable[[int], None] = lambda rounds: None,
+) -> tuple[list[float], list[float]]:
+    """Seconds per token of every step. The order changes each round, so that a device that warms up favours neither."""
+    times: tuple[list[float], list[float]] = ([], [])
+    trainings = [_seconds_per_token(steps, device) for steps in (one, other)]
+    for number in range(rounds):
+        for which in (0, 1) if number % 2 == 0 else (1, 0):
+            times[which].append(next(trainings[which]))
+        progress(number + 1)
+    return times
+
+
+def _seconds_per_token(steps: Iterator[Report], device: torch.device) -> Iterator[float]:
+    before = next(steps).tokens  # not timed: the start of the count
+    while True:
+        _wait(device)
+        started = time.perf_counter()
+        report = next(steps)
+        _wait(device)
+        yield (time.perf_counter() - started) / (report.tokens - before)
+        before = report.tokens
+
+
+def _wait(device: torch.device) -> None:
+    """Wait for queued kernels, which must not count for the other training."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def verdicts(cost: Cost, against: Cost, more_memory: int, more_time: float) -> list[Verdict]:
+    """Memory is compared by its difference, time per token by its ratio."""
+    return [
+        Verdict("memory", cost.peak_memory - against.peak_memory, more_memory),
+        Verdict("time", cost.seconds_per_token / against.seconds_per_token - 1, more_time),
+    ]
 
 
 def _measured(probe: TrainingProbe, times: list[float]) -> Measured:
@@ -104,13 +167,6 @@ def _remarks(one: TrainingProbe, other: TrainingProbe, corpora: tuple[str, str])
             f"the runs were scored on several corpora ({' and '.join(corpora)}); --corpus gives one to both."
         )
     return remarks
-
-
-def _name(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"CPU, {counted(threads, 'thread')}"
 
 
 @contextmanager

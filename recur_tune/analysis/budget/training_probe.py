@@ -19,9 +19,9 @@ from recur_tune.data.tokenizers import fingerprint
 from recur_tune.data.tokens import prepare
 from recur_tune.models.pretrained import check_model, load_decoder
 from recur_tune.tasks.language_modelling.evaluation import Evaluation, evaluate
+from recur_tune.training import RESULT
 from recur_tune.training.evaluation_settings import trial_of
 from recur_tune.training.loop import Report, Trainer
-from recur_tune.training.run_folder import RESULT
 
 _WITHOUT_END = 10**15  # tokens: no validation is due, and the budget never ends
 
@@ -82,7 +82,7 @@ def probe_training(
         model.freeze_body()
     # The run's own execution: with another budget `auto` might choose another one.
     endless = {"tokens": _WITHOUT_END, "validate_every": _WITHOUT_END}
-    endless |= chosen_execution(trial, device, 1)._asdict()
+    endless |= chosen_execution(trial, device)._asdict()
     plan = resolve_plan(trial, model.config, chains=trial.batch)
     trainer = Trainer(trial.model_copy(update=endless), model, plan, train, validation, device)
     steps = trainer.run()

@@ -18,10 +18,10 @@ import numpy as np
 from scipy.special import psi
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.files import cache_folder, reading, whole_folder, writing
+from recur_tune.common.files import cache_folder, reading, whole_folder
 from recur_tune.data.corpora.document import Corpus
 from recur_tune.data.corpora.registry import open_corpus
-from recur_tune.data.tokens import one_at_a_time, word_starts
+from recur_tune.data.tokens import made_once, word_starts
 
 PIECE_WORDS = 300  # about the length of a continuation; a whole book has every topic
 MOST_PIECES = 20_000  # evenly spread over the split
@@ -80,12 +80,8 @@ def topic_model(
     key = json.dumps([_FORMAT, corpus.fingerprint("train"), topics, *how])
     digest = hashlib.sha256(key.encode()).hexdigest()[:20]
     folder = cache_folder() / f"{re.sub(r'[^a-z0-9-]', '-', corpus.name)}-topics-{digest}"
-    if not folder.is_dir():
-        with writing(folder):
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            with one_at_a_time(f"{folder}.lock"):
-                if not folder.is_dir():
-                    _keep(fit(_pieces(corpus), topics, f"the train split of {corpus_name}", progress), folder)
+    what = f"the train split of {corpus_name}"
+    made_once(folder, lambda: _keep(fit(_pieces(corpus), topics, what, progress), folder))
     with reading(folder):
         return TopicModel(json.loads((folder / "words.json").read_text()), np.load(folder / "weights.npy"))
 

@@ -32,14 +32,14 @@ class Extent:
 
 
 class Corpus(Protocol):
-    """Documents in splits."""
+    """Documents in splits; a subclass needs no more than documents and their fingerprint."""
 
     name: str
 
     def look(self, split: Split) -> Extent | None:
         """Refuse a split that is not there or has no text, by a glance at its files: nothing is fetched and no text
         is read. None where there are no files to glance at."""
-        ...
+        return None
 
     def documents(self, split: Split) -> Iterator[Document]:
         """The documents of a split, in an order that never changes."""
@@ -51,4 +51,4 @@ class Corpus(Protocol):
 
     def token_limit(self, split: Split) -> int | None:
         """How many tokens of each document are kept; None keeps all."""
-        ...
+        return None

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import cache_folder, reading, whole_folder
-from recur_tune.data.corpora.document import Document, Extent, Split
+from recur_tune.data.corpora.document import Corpus, Document, Extent, Split
 from recur_tune.data.corpora.fetching import unreachable
 from recur_tune.data.corpora.kind import CorpusKind
 from recur_tune.data.corpora.text_files import digest_of, read_bytes
@@ -25,7 +25,7 @@ _ARCHIVES = {  # SHA-256 of what their author publishes
 }
 
 
-class WikipediaBytes:
+class WikipediaBytes(Corpus):
     """One stream of bytes, the usual 90/5/5 million of them to a split."""
 
     _EDGES: dict[Split, tuple[int, int]] = {
@@ -67,10 +67,6 @@ class WikipediaBytes:
     def fingerprint(self, split: Split) -> str:
         """A digest of the file as it lies on disk."""
         return digest_of([read_bytes(self._path())])
-
-    def token_limit(self, split: Split) -> int | None:
-        """All of the stream."""
-        return None
 
     def _path(self) -> Path:
         return self.file or _from_home_page(self.name)

@@ -17,7 +17,7 @@ import numpy as np
 from recur_tune.data.corpora.document import SPLITS, Split
 from recur_tune.data.corpora.kind import CorpusKind
 from recur_tune.data.corpora.numbers import check_number, read_numbers
-from recur_tune.data.corpora.questions import NoDocuments, Question
+from recur_tune.data.corpora.questions import Question, QuestionCorpus
 
 NAMES = ("Ada", "Ben", "Cleo", "Dora", "Emil", "Finn", "Gwen", "Hugo", "Iris", "Jack", "Kate", "Liam")
 NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -27,7 +27,7 @@ _SIZE = {"train": 4096, "validation": 128, "test": 256}
 
 
 @dataclass(frozen=True)
-class FactsCorpus(NoDocuments):
+class FactsCorpus(QuestionCorpus):
     """`facts:lag=1,values=4,words=8`: any of the fields below, each with a default."""
 
     lag: int = 1
@@ -47,9 +47,6 @@ class FactsCorpus(NoDocuments):
     def parse(cls, options: str) -> FactsCorpus:
         """From the text after `facts:`."""
         return cls(**read_numbers(options, [field.name for field in fields(cls)], cls.name, "facts:lag=2,values=8"))
-
-    def look(self, split: Split) -> None:
-        """Made on the spot."""
 
     def questions(self, split: Split) -> Iterator[Question]:
         """Questions drawn from a seed of the split's own."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.hub import use_cache_where_offline
+from recur_tune.common.hub import check_downloads, refused_by_hub, use_cache_where_offline
 from recur_tune.data.corpora.document import Split
 
 
@@ -15,9 +17,19 @@ def from_hub(name: str, path: str, config: str | None, split: Split, commit: str
     import datasets
 
     try:
-        return datasets.load_dataset(path, config, split=split, revision=commit)
+        rows = datasets.load_dataset(path, config, split=split, revision=commit)
     except Exception as error:  # datasets and the Hub raise a dozen unrelated types for "cannot be had"
+        check_downloads("corpus", name, "dataset", path)
+        if refusal := refused_by_hub(error):
+            raise UserError(f"corpus: {name} ({path}) {refusal}, or give local files as {name}:DIR.") from error
         raise unreachable(name, f"the Hub ({path})", "DIR", error) from error
+    try:
+        check_downloads("corpus", name, "dataset", path)
+    except UserError:
+        for made in rows.cache_files:  # of files that were not kept
+            shutil.rmtree(Path(made["filename"]).parent, ignore_errors=True)
+        raise
+    return rows
 
 
 def unreachable(name: str, where: str, local: str, error: Exception) -> UserError:

@@ -13,7 +13,7 @@ from typing import Any
 from recur_tune.data.corpora.document import Corpus, Split
 from recur_tune.data.corpora.fetching import from_hub
 from recur_tune.data.corpora.kind import CorpusKind
-from recur_tune.data.corpora.questions import NoDocuments, Question, QuestionFiles, places_of
+from recur_tune.data.corpora.questions import Question, QuestionCorpus, QuestionFiles, places_of
 
 CLOSED = frozenset({"yes", "no", "noanswer"})  # the official F1 gives nothing for a part of these
 _COMMIT = "1908d6afbbead072334abe2965f91bd2709910ab"
@@ -25,16 +25,13 @@ def hotpotqa_files(where: str) -> QuestionFiles:
     return QuestionFiles(where, "hotpotqa", CLOSED, parse_hotpotqa)
 
 
-class HotpotQAHub(NoDocuments):
+class HotpotQAHub(QuestionCorpus):
     """HotpotQA from the Hub, whose test set has no answers."""
 
     name, closed = "hotpotqa", CLOSED
 
     def __init__(self, rows: Callable[[Split], Any]) -> None:
         self._rows = rows
-
-    def look(self, split: Split) -> None:
-        """It lies on the Hub."""
 
     def questions(self, split: Split) -> Iterator[Question]:
         """Of the training set all but one in twenty, these, or the development set."""

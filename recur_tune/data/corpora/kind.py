@@ -17,7 +17,7 @@ class CorpusKind:
         name: What users write; what they write behind a colon (`text:books`) is for `open`.
         summary: One line for `recur-tune data list`.
         needs: What has to be there: `nothing`, `files`, `the Hub or files`.
-        open: Given what stands behind the colon, or an empty text, the corpus. What is wrong with it is a `UserError`.
+        open: Given the text behind the colon, or an empty one, the corpus. What is wrong with it is a `UserError`.
         task: The name of the task that it is for.
     """
 
@@ -34,7 +34,7 @@ def without_options(corpus: Corpus) -> Callable[[str], Corpus]:
     def opened(where: str) -> Corpus:
         if where:
             raise UserError(
-                f"corpus: {corpus.name} takes nothing after its name, and {where!r} stands there; "
+                f"corpus: {corpus.name} takes nothing after its name, and has {where!r} there; "
                 f"write just {corpus.name}."
             )
         return corpus

@@ -28,7 +28,7 @@ class Pg19Folder(TextFolder):
         return files[:TRAINING_BOOKS] if split == "train" else files
 
 
-class Pg19Hub:
+class Pg19Hub(Corpus):
     """PG-19 from the Hub, cut to the paper's subset: the first 1250 training books by file name, 15,000 tokens
     of each validation book, the whole test set."""
 
@@ -37,9 +37,6 @@ class Pg19Hub:
     def __init__(self, rows: Callable[[Split], Any] | None = None) -> None:
         # A Parquet mirror: the original is a loading script, which `datasets` no longer runs.
         self._rows = rows or (lambda split: from_hub("pg19", "emozilla/pg19", None, split, _COMMIT))
-
-    def look(self, split: Split) -> None:
-        """It lies on the Hub."""
 
     def documents(self, split: Split) -> Iterator[Document]:
         """Books in the order of their file names, `10.txt` before `9.txt`, as the paper's listing was."""

@@ -53,23 +53,14 @@ class QuestionCorpus(Corpus, Protocol):
 
     def questions(self, split: Split) -> Iterator[Question]:
         """The questions of a split, in an order that never changes."""
-
-
-class NoDocuments:
-    """What a corpus of questions says where texts are asked for."""
-
-    name: str
+        ...
 
     def documents(self, split: Split) -> Iterator[Document]:
         """There are none."""
         raise UserError(f"corpus: {self.name} holds questions, and this needs texts; give one such as text:DIR.")
 
-    def token_limit(self, split: Split) -> int | None:
-        """All of every paragraph."""
-        return None
 
-
-class QuestionFiles(NoDocuments):
+class QuestionFiles(QuestionCorpus):
     """Questions in JSON files: one for each split in a folder, or a single one, of whose questions every ninth in ten
     is for validation and every tenth for testing."""
 

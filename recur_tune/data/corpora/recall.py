@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from recur_tune.data.corpora.document import SPLITS, Document, Split
+from recur_tune.data.corpora.document import SPLITS, Corpus, Document, Split
 from recur_tune.data.corpora.kind import CorpusKind
 from recur_tune.data.corpora.numbers import check_number, read_numbers
 
@@ -25,7 +25,7 @@ _SIZE = {"train": 4096, "validation": 128, "test": 128}
 
 
 @dataclass(frozen=True)
-class RecallCorpus:
+class RecallCorpus(Corpus):
     """`recall:lag=3,line=16,values=8,facts=2`: any of the fields below, each with a default."""
 
     lag: int = 2
@@ -47,9 +47,6 @@ class RecallCorpus:
         """From the text after `recall:`."""
         return cls(**read_numbers(options, [field.name for field in fields(cls)], cls.name, "recall:lag=3,values=16"))
 
-    def look(self, split: Split) -> None:
-        """Made on the spot."""
-
     def documents(self, split: Split) -> Iterator[Document]:
         """Documents drawn from a seed of the split's own, with every answer's place marked."""
         random = np.random.default_rng([SPLITS.index(split), self.lag, self.line, self.values, self.facts])
@@ -59,10 +56,6 @@ class RecallCorpus:
     def fingerprint(self, split: Split) -> str:
         """The documents are a function of the fields alone."""
         return hashlib.sha256(f"{self!r} {_FILLER!r} {_SIZE[split]} 3".encode()).hexdigest()
-
-    def token_limit(self, split: Split) -> int | None:
-        """All of every document."""
-        return None
 
     def _document(self, random: np.random.Generator, nearest: int) -> Document:
         data, answers = bytearray(), []

@@ -35,7 +35,7 @@ _OURS = (STDLIB, TALES, RECALL, WIKITEXT, PG19, ENWIK8, TEXT8, TEXT, HOTPOTQA, S
 
 
 def _refusal(kind: CorpusKind, known: object) -> str | None:
-    """Behind a colon stands what is to be opened."""
+    """What follows a colon is given to `open`."""
     return f"has a colon in its name {kind.name!r}" if ":" in kind.name else None
 
 
@@ -44,7 +44,7 @@ CORPORA, _PROBLEMS = REGISTRY.load()
 
 
 def check() -> None:
-    """Refuse to go on beside an installed corpus that cannot be used."""
+    """Refuse to continue with an installed corpus that cannot be used."""
     check_problems(_PROBLEMS)
 
 

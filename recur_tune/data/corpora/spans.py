@@ -20,7 +20,7 @@ import numpy as np
 
 from recur_tune.data.corpora.document import SPLITS, Corpus, Extent, Split
 from recur_tune.data.corpora.kind import CorpusKind
-from recur_tune.data.corpora.questions import BLANK, NoDocuments, Question, places_of
+from recur_tune.data.corpora.questions import BLANK, Question, QuestionCorpus, places_of
 from recur_tune.data.corpora.text_folder import TextFolder
 
 PIECE_WORDS = 400  # of a text: two or three windows of 300 tokens, so that the answer is in reach
@@ -89,7 +89,7 @@ class Sentence:
 Piece = Sequence[Sentence]
 
 
-class SpansCorpus(NoDocuments):
+class SpansCorpus(QuestionCorpus):
     """Questions of the words that recur in texts."""
 
     name, closed = "spans", frozenset[str]()

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from pydoc_data import topics
 
-from recur_tune.data.corpora.document import Document, Split
+from recur_tune.data.corpora.document import Corpus, Document, Split
 from recur_tune.data.corpora.kind import CorpusKind, without_options
 
 # Not written to be read: tests, generated tables, vendored wheels and other people's packages.
@@ -26,13 +26,10 @@ _LEFT_OUT = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__
 _SHORTEST_BYTES = 400
 
 
-class StdlibCorpus:
+class StdlibCorpus(Corpus):
     """The documents described above; the same for every install of the same Python version."""
 
     name = "stdlib"
-
-    def look(self, split: Split) -> None:
-        """Made on the spot."""
 
     def documents(self, split: Split) -> Iterator[Document]:
         """The documents of a split, by name."""
@@ -44,10 +41,6 @@ class StdlibCorpus:
         """Which files the text would be read from, without reading them."""
         listing = [f"{path} {path.stat().st_size}" for path in source_files()]
         return hashlib.sha256("\n".join([f"{sys.version} without repeats", *listing]).encode()).hexdigest()
-
-    def token_limit(self, split: Split) -> int | None:
-        """All of every document."""
-        return None
 
 
 def _split_of(name: str) -> Split:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from recur_tune.data.corpora.document import SPLITS, Document, Split
+from recur_tune.data.corpora.document import SPLITS, Corpus, Document, Split
 from recur_tune.data.corpora.kind import CorpusKind, without_options
 
 HEROES = "Ada Ben Cleo Dora Emil Finn Gwen Hugo"
@@ -31,13 +31,10 @@ _TALES = {"train": 400, "validation": 24, "test": 24}
 _BYTES = 2000  # a tale ends with the sentence that reaches so many
 
 
-class TalesCorpus:
+class TalesCorpus(Corpus):
     """The documents described above; the same everywhere."""
 
     name = "tales"
-
-    def look(self, split: Split) -> None:
-        """Made on the spot."""
 
     def documents(self, split: Split) -> Iterator[Document]:
         """Tales drawn from a seed of the split's own."""
@@ -48,10 +45,6 @@ class TalesCorpus:
     def fingerprint(self, split: Split) -> str:
         """The tales are a function of the words and the split alone."""
         return hashlib.sha256(f"{split} {HEROES} {SCENES} {_TALES[split]} {_BYTES} 1".encode()).hexdigest()
-
-    def token_limit(self, split: Split) -> int | None:
-        """All of every document."""
-        return None
 
 
 def _tale(random: np.random.Generator) -> str:

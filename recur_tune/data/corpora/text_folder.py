@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from recur_tune.common.errors import UserError
-from recur_tune.data.corpora.document import Document, Extent, Split
+from recur_tune.data.corpora.document import Corpus, Document, Extent, Split
 from recur_tune.data.corpora.kind import CorpusKind
 from recur_tune.data.corpora.text_files import digest_of, look_at, read_bytes, read_texts
 
@@ -17,7 +17,7 @@ _FOLDER_NAMES: dict[Split, tuple[str, ...]] = {
 }
 
 
-class TextFolder:
+class TextFolder(Corpus):
     """One document per file of `DIR/train/`, `DIR/validation/` and `DIR/test/`, or one file per split."""
 
     def __init__(self, where: str, name: str = "text", limits: dict[Split, int] | None = None) -> None:

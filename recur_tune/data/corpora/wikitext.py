@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recur_tune.common.errors import UserError
-from recur_tune.data.corpora.document import Document, Extent, Split
+from recur_tune.data.corpora.document import Corpus, Document, Extent, Split
 from recur_tune.data.corpora.fetching import from_hub
 from recur_tune.data.corpora.kind import CorpusKind
 from recur_tune.data.corpora.text_files import digest_of, look_at, read_bytes, read_texts
@@ -16,7 +16,7 @@ from recur_tune.data.corpora.text_files import digest_of, look_at, read_bytes, r
 _COMMIT = "b08601e04326c79dfdd32d625aee71d232d685c3"
 
 
-class WikiText:
+class WikiText(Corpus):
     """WikiText-103 raw, one document per article, from the Hub or from `wiki.SPLIT.raw` files in a folder."""
 
     name = "wikitext-103"
@@ -44,10 +44,6 @@ class WikiText:
         if self.root is None:
             return self._from_hub(split)._fingerprint
         return digest_of([read_bytes(self._file(split))])
-
-    def token_limit(self, split: Split) -> int | None:
-        """All of every article."""
-        return None
 
     def _lines(self, split: Split) -> Iterator[str]:
         if self.root is None:

@@ -114,7 +114,7 @@ class BlocksWindowPass(WindowPass):
 
     def __init__(self, blocks: Blocks, state_BSK: torch.Tensor | None, fresh_B: torch.Tensor | None) -> None:
         self._blocks, self._given = blocks, (state_BSK, fresh_B)
-        self._states: tuple[torch.Tensor, ...] = ()  # states, the same for attention, and their keys and values
+        self._states: tuple[torch.Tensor, ...] = ()  # states, their keys and values, and the same for attention
         self._parts: list[torch.Tensor] = []  # normalised positions, by parts of the window
 
     def branch(self, layer: int, x_BTK: torch.Tensor) -> torch.Tensor | None:
@@ -125,14 +125,15 @@ class BlocksWindowPass(WindowPass):
         if not self._states:
             state_BSK = blocks.begin(*self._given, batch_size=len(x_BTK))
             seen_BSK = blocks.told_apart(state_BSK)
-            self._states = state_BSK, seen_BSK, blocks.state_keys_values(seen_BSK)
+            self._states = state_BSK, blocks.state_keys_values(seen_BSK), seen_BSK
         normed_BTK = blocks.norm_of_tokens(x_BTK)
         self._parts.append(normed_BTK)
-        return blocks.token_output(blocks.look(blocks.token_query(normed_BTK), self._states[2]))
+        return blocks.token_output(blocks.look(blocks.token_query(normed_BTK), self._states[1]))
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """The states attend to each other and to the positions that are not read again, and pass the gate."""
-        blocks, (state_BSK, seen_BSK, keys_values_BSC) = self._blocks, self._states
+        blocks, (state_BSK, keys_values_BSC, *seen) = self._blocks, self._states
+        seen_BSK = seen[0] if seen else blocks.told_apart(state_BSK)
         self._parts = [torch.cat(self._parts, dim=1)]
         [normed_BTK] = self._parts
         new_BTK = normed_BTK[:, : normed_BTK.shape[1] - overlap]
@@ -142,6 +143,10 @@ class BlocksWindowPass(WindowPass):
             blocks.look(at_tokens_BSC, blocks.token_keys_values(new_BTK)),
         )
         return (blocks.gated(state_BSK, torch.cat(looks, dim=-1)),)
+
+    def rest(self) -> None:
+        """Lets go of the states as attention sees them; their keys and values take many operations, and stay."""
+        self._given, self._states = (None, None), self._states[:2]
 
     def reorder(self, index_B: torch.Tensor) -> None:
         """Reorders the states and the positions that were read."""

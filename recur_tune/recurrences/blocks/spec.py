@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from recur_tune.common.shape import Shape
 from recur_tune.common.windowing import Windowing
 from recur_tune.recurrences.layers import NUMBER, refused_layer
-from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
+from recur_tune.recurrences.mechanism import Held, Mark, Mechanism, Work
 
 
 class BlocksSpec(BaseModel):
@@ -55,6 +55,12 @@ def _state_floats(spec: BlocksSpec, shape: Shape) -> int:
     return spec.state_vectors * shape.hidden
 
 
+def _held(spec: BlocksSpec, shape: Shape, windowing: Windowing) -> Held:
+    """The vectors, their keys and values, and the window's positions, which the vectors attend to at its end."""
+    keys_values = spec.state_vectors * 2 * shape.heads * shape.head_size
+    return Held(as_read=keys_values, single=_state_floats(spec, shape) + windowing.size * shape.hidden)
+
+
 BLOCKS = Mechanism(
     name="blocks",
     spec=BlocksSpec,
@@ -65,6 +71,7 @@ BLOCKS = Mechanism(
     flops=_flops,
     work=_work,
     state_floats=_state_floats,
+    held=_held,
     from_the_start=True,
     flops_independent_fields=frozenset({"block_layer"}),
     state_independent_fields=frozenset({"block_layer", "block_gate"}),

@@ -106,15 +106,16 @@ class Cached(Recurrence):
 class CachedWindowPass(WindowPass):
     """A window with cached rows of those before; it collects rows of its own."""
 
+    whole_heads = True
+
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
         self._cached, self._rows_BSMC, self._filled_B = cached, rows_BSMC, filled_B
         self.seen_B = None if filled_B is None else filled_B.long()
-        # Keys and values by parts of the window: views, which are copied when the window is closed.
-        self._new: dict[int, list[tuple[torch.Tensor, ...]]] = {layer: [] for layer in cached.sites}
+        self._new: dict[int, tuple[torch.Tensor, ...]] = {}  # the window's keys and values, [B, G, T, D]
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """The document's first rows and the last of all, as far as the next window does not read them again."""
-        own = [_joined(parts) for parts in self._new.values()]
+        own = list(self._new.values())
         some, cached = own[0][0], self._cached
         count, rows_BSMC, filled_B = max(0, some.shape[-2] - overlap), self._rows_BSMC, self._filled_B
         if rows_BSMC is None or filled_B is None:
@@ -149,19 +150,18 @@ class CachedWindowPass(WindowPass):
         for name in ("_rows_BSMC", "_filled_B", "seen_B", "moved_B"):
             if (value := getattr(self, name)) is not None:
                 setattr(self, name, value[index_B])
-        self._new = {
-            layer: [tuple(one[index_B] for one in part) for part in parts] for layer, parts in self._new.items()
-        }
+        self._new = {layer: tuple(one[index_B] for one in part) for layer, part in self._new.items()}
+        self.rest()
 
     def _gather(self, layer: int, heads: Heads) -> torch.Tensor:
         """Keep the window's keys and values, and return its queries."""
         q_BHTD, *keys_values = heads()
-        self._new[layer].append(tuple(one.detach() for one in keys_values))
+        self._new[layer] = tuple(one.detach() for one in keys_values)
         return q_BHTD
 
     def _site(self, layer: int) -> torch.Tensor | None:
         """The rows [B, M, C] of a layer."""
-        if self._rows_BSMC is None or layer not in self._new:
+        if self._rows_BSMC is None or layer not in self._cached.sites:
             return None
         return self._rows_BSMC[:, self._cached.sites.index(layer)]
 
@@ -181,7 +181,7 @@ class JoinedWindowPass(CachedWindowPass):
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Collect the window's rows."""
-        if layer in self._new:
+        if layer in self._cached.sites:
             self._gather(layer, heads)
         return out_BTC
 
@@ -191,18 +191,19 @@ class GatedWindowPass(CachedWindowPass):
 
     def __init__(self, cached: Cached, rows_BSMC: torch.Tensor | None, filled_B: torch.Tensor | None) -> None:
         super().__init__(cached, rows_BSMC, filled_B)
-        self._visible_BM = None if self.seen_B is None else _visible(self.seen_B, cached.rows)
+        self._visible_BM: torch.Tensor | None = None
         self._gates: tuple[torch.Tensor, ...] = ()  # of every site, [B, H]
-        if self.seen_B is not None and cached.gates is not None:
-            self._gates = torch.where((self.seen_B > 0)[:, None, None], gate(cached.gates), 0.0).unbind(1)
+        self._look()
         assert cached.scales is not None
         self._scales = cached.scales.unbind()  # of every site, [C]
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Collect the window's rows, and mix in attention to the cached ones."""
-        if layer not in self._new:
+        if layer not in self._cached.sites:
             return out_BTC
         q_BHTD = self._gather(layer, heads)
+        if not self._gates:
+            self._look()
         own, rows_BMC, visible_BM = self._cached, self._site(layer), self._visible_BM
         if rows_BMC is None or visible_BM is None:
             return out_BTC
@@ -216,11 +217,15 @@ class GatedWindowPass(CachedWindowPass):
         mixed_BTHD = torch.lerp(single(out_BTC).view_as(taken_BTHD), taken_BTHD, gate_BH[:, None, :, None])
         return mixed_BTHD.flatten(2).to(out_BTC.dtype)
 
-    def reorder(self, index_B: torch.Tensor) -> None:
-        """Reorders masks and gates too."""
-        super().reorder(index_B)
-        self._visible_BM = None if self._visible_BM is None else self._visible_BM[index_B]
-        self._gates = tuple(gate_BH[index_B] for gate_BH in self._gates)
+    def _look(self) -> None:
+        """Make the mask of the rows that are seen, and the gates, which are closed where there are none."""
+        if self.seen_B is not None and self._cached.gates is not None:
+            self._visible_BM = _visible(self.seen_B, self._cached.rows)
+            self._gates = torch.where((self.seen_B > 0)[:, None, None], gate(self._cached.gates), 0.0).unbind(1)
+
+    def rest(self) -> None:
+        """Lets go of mask and gates."""
+        self._visible_BM, self._gates = None, ()
 
 
 class PlacedWindowPass(JoinedWindowPass):
@@ -230,8 +235,8 @@ class PlacedWindowPass(JoinedWindowPass):
         super().__init__(cached, rows_BSMC, filled_B)
         self.moved_B = self.seen_B
         self._added: tuple[torch.Tensor, ...] = ()  # by every site's first places, offset included, [M, C]
-        if self.seen_B is not None and cached.places is not None and cached.offsets is not None:
-            self._added = (cached.places[:, : cached.rows] + cached.offsets[:, None]).unbind()
+        if self.seen_B is not None:
+            self._add()
 
     def keys_values(self, layer: int) -> torch.Tensor | None:
         """The rows of this layer."""
@@ -239,7 +244,18 @@ class PlacedWindowPass(JoinedWindowPass):
 
     def places(self, layer: int) -> torch.Tensor | None:
         """What the first places add."""
+        if not self._added:
+            self._add()
         return self._added[self._cached.sites.index(layer)]
+
+    def rest(self) -> None:
+        """Lets go of what places add."""
+        self._added = ()
+
+    def _add(self) -> None:
+        cached = self._cached
+        assert cached.places is not None and cached.offsets is not None
+        self._added = (cached.places[:, : cached.rows] + cached.offsets[:, None]).unbind()
 
     def _rows(
         self, site: int, gathered: tuple[torch.Tensor, ...], batch_B1: torch.Tensor, own_BM: torch.Tensor
@@ -273,11 +289,6 @@ class PlaceMeasure(CalibrationPass):
         places_SPC[:, :length].lerp_(mean_STC.to(places_SPC.dtype), weight)
         if weight == 1:
             places_SPC[:, length:] = places_SPC[:, length - 1 : length]
-
-
-def _joined(parts: list[tuple[torch.Tensor, ...]]) -> tuple[torch.Tensor, ...]:
-    """All that was read of a window."""
-    return parts[0] if len(parts) == 1 else tuple(torch.cat(part, dim=-2) for part in zip(*parts, strict=True))
 
 
 def _visible(seen_B: torch.Tensor, rows: int) -> torch.Tensor:

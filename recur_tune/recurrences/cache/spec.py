@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from recur_tune.common.shape import Shape
 from recur_tune.common.windowing import Windowing
 from recur_tune.recurrences.layers import Layer, layer_count, refused_layer
-from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
+from recur_tune.recurrences.mechanism import Held, Mark, Mechanism, Work
 
 
 class CacheSpec(BaseModel):
@@ -60,6 +60,11 @@ def _state_floats(spec: CacheSpec, shape: Shape) -> int:
     return layer_count(spec.cache_layer, shape) * spec.cache_rows * columns + 1
 
 
+def _held(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Held:
+    """The rows, and how many are filled: as it is carried, and as an index of eight bytes."""
+    return Held(as_read=_state_floats(spec, shape) - 1, single=1 + 2)
+
+
 CACHE = Mechanism(
     name="cache",
     spec=CacheSpec,
@@ -73,6 +78,7 @@ CACHE = Mechanism(
     flops=_flops,
     work=_work,
     state_floats=_state_floats,
+    held=_held,
     stops_gradients=True,
     flops_independent_fields=frozenset({"cache_sinks"}),  # it only selects rows
     state_independent_fields=frozenset({"cache_join", "cache_sinks"}),

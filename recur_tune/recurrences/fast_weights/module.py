@@ -125,6 +125,8 @@ class FastWeights(Recurrence):
 class FastWeightsWindowPass(WindowPass):
     """Reads the memory that the window began with, and collects the window's keys and values."""
 
+    whole_heads = True
+
     def __init__(self, fast: FastWeights, state: State | None, fresh_B: torch.Tensor | None) -> None:
         self._fast, self._memory = fast, state
         self._keys_values: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -135,8 +137,7 @@ class FastWeightsWindowPass(WindowPass):
             if fresh_B is not None:
                 seen_B = seen_B & ~fresh_B
             self._memory = tuple(torch.where(_over(seen_B, one), one, 0.0) for one in state)
-            gate_SH = gate(fast.gate_logits)
-            self._sites = _sites((torch.where(_over(seen_B, gate_SH[None]), gate_SH, 0.0), *self._memory))
+            self._sites = self._seen(seen_B, self._memory)
 
     @property
     def _fused(self) -> bool:
@@ -150,12 +151,11 @@ class FastWeightsWindowPass(WindowPass):
             return out_BTC
         site = self._fast.sites.index(layer)
         q_BHTD, k_BGTD, v_BGTD = heads()
-        past = self._keys_values.get(site)
-        self._keys_values[site] = (k_BGTD, v_BGTD) if past is None else (
-            torch.cat([past[0], k_BGTD], dim=2), torch.cat([past[1], v_BGTD], dim=2)
-        )  # fmt: skip
-        if not self._sites:
+        self._keys_values[site] = k_BGTD, v_BGTD
+        if self._memory is None:
             return out_BTC
+        if not self._sites:
+            self._sites = self._seen(self._memory[-1].flatten(1).any(1), self._memory)
         gate_BH, *memory = self._sites[site]
         if self._fused:
             return load_kernels(_KERNELS).read_memory(q_BHTD, out_BTC, gate_BH, *_and_sums(memory), _LEAST)
@@ -177,10 +177,19 @@ class FastWeightsWindowPass(WindowPass):
         with as_given(keys[0]):
             return self._fast.write(self._memory, keys, values, self._fused)
 
+    def _seen(self, seen_B: torch.Tensor, memory: State) -> list[State]:
+        """By sites, the gates, open where a memory is not empty, and the memory."""
+        gate_SH = gate(self._fast.gate_logits)
+        return _sites((torch.where(_over(seen_B, gate_SH[None]), gate_SH, 0.0), *memory))
+
+    def rest(self) -> None:
+        """Lets go of the gates."""
+        self._sites = []
+
     def reorder(self, index_B: torch.Tensor) -> None:
         """Reorders the memory and what is to be written."""
+        self.rest()
         self._keys_values = {site: (k[index_B], v[index_B]) for site, (k, v) in self._keys_values.items()}
-        self._sites = [tuple(one[index_B] for one in site) for site in self._sites]
         self._memory = None if self._memory is None else tuple(one[index_B] for one in self._memory)
 
 

@@ -14,7 +14,9 @@ from torch import nn
 
 from recur_tune.common.shape import Shape
 from recur_tune.ops.reference import stretch_means
-from recur_tune.recurrences.seam import Recurrence, State, WindowPass, layers_at
+from recur_tune.recurrences.seam import Recurrence, State, WindowPass, layers_at, single
+
+Folded = tuple[torch.Tensor, ...]  # positions pooled so far, [B, 1, K], and with attention their weight [B, 1]
 
 
 class Pooled(Recurrence):
@@ -98,24 +100,45 @@ class Pooled(Recurrence):
         """How many means are taken, where pooling is by means."""
         return 1 if self.stretch_offsets is None else self.embeddings
 
+    def fold(self, before: Folded | None, seen_BTK: torch.Tensor) -> Folded:
+        """Further positions in what is pooled to one vector: a maximum, a sum, or a mean and its logarithmic weight."""
+        if self.pooling == "max":
+            most_B1K = seen_BTK.amax(1, keepdim=True)
+            return (most_B1K if before is None else torch.maximum(before[0], most_B1K),)
+        if self.pooling_key is None:
+            sum_B1K = seen_BTK.sum(1, keepdim=True)
+            return (sum_B1K if before is None else before[0] + sum_B1K,)
+        score_BT = single(seen_BTK @ self.pooling_key / seen_BTK.shape[-1] ** 0.5)
+        log_B1 = score_BT.logsumexp(1, keepdim=True)
+        mean_B1K = ((score_BT - log_B1).exp()[..., None] * seen_BTK).sum(1, keepdim=True)
+        if before is None:
+            return mean_B1K, log_B1
+        mean_before_B1K, log_before_B1 = before
+        both_B1 = torch.logaddexp(log_before_B1, log_B1)
+        share_B11, share_before_B11 = ((one - both_B1).exp()[..., None] for one in (log_B1, log_before_B1))
+        return share_B11 * mean_B1K + share_before_B11 * mean_before_B1K, both_B1
+
 
 class PooledWindowPass(WindowPass):
     """Mixes a window's layers, by softmax weights over layers.
 
     The mixture's mean over positions is the mixture of the layers' means. So where pooling is by means, and the window
-    is read at once, only means are mixed.
+    is read at once, only means are mixed. Where it is read in parts, positions are pooled as they come. Only the last
+    ones stay, where they have stretches of their own.
     """
 
     def __init__(self, pooled: Pooled, state_BSMK: torch.Tensor | None, in_parts: bool) -> None:
-        self._pooled = pooled
+        self._pooled, self._in_parts = pooled, in_parts
         # By site, [B, M, K]: each is contiguous, and one operation stacks their gradients.
         self._inserted = () if state_BSMK is None else state_BSMK.transpose(0, 1).contiguous().unbind()
         self.wants = "means" if pooled.pooling in ("mean", "recent") and not in_parts else "outputs"
         self.stretches = pooled.stretches
-        self._weights = pooled.layer_logits.softmax(0)
+        self._weights: torch.Tensor | None = pooled.layer_logits.softmax(0)
         self._means: list[torch.Tensor] = []
         self._sum_BTK: torch.Tensor | None = None
         self._parts: list[torch.Tensor] = []
+        self._folded: Folded | None = None
+        self._count = 0  # positions in it
 
     def inserted(self, layer: int) -> torch.Tensor | None:
         """The state's embeddings for this layer."""
@@ -127,6 +150,8 @@ class PooledWindowPass(WindowPass):
         if self.wants == "means":
             self._means.append(output)
             return
+        if self._weights is None:
+            self._weights = self._pooled.layer_logits.softmax(0)
         weight = self._weights[layer]
         before_BTK = self._sum_BTK
         self._sum_BTK = output * weight if before_BTK is None else torch.addcmul(before_BTK, output, weight)
@@ -137,12 +162,41 @@ class PooledWindowPass(WindowPass):
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """The state from all parts of the window together, or from the means."""
         if self.wants == "means":
+            assert self._weights is not None
             pooled_BMK = (self._weights[:, None, None, None] * torch.stack(self._means)).sum(0)
+        elif self._in_parts:
+            pooled_BMK = self._pooled_so_far()
         else:
-            self._parts = [torch.cat(self._parts, dim=1)]
-            pooled_BMK = self._pooled.pool(self._parts[0])
+            [seen_BTK] = self._parts
+            pooled_BMK = self._pooled.pool(seen_BTK)
         return (self._pooled.make(pooled_BMK),)
+
+    def rest(self) -> None:
+        """Pools what was read. Inserted rows are in the key-value cache by now."""
+        self._fold()
+        self._inserted, self._weights = (), None
+
+    def _fold(self) -> None:
+        """Pool all positions but the last, of which stretches are short."""
+        seen_BTK = torch.cat(self._parts, dim=1)
+        split = max(0, seen_BTK.shape[1] - (2 ** (self.stretches - 1) - 1))
+        if split:
+            self._folded = self._pooled.fold(self._folded, seen_BTK[:, :split])
+            self._count += split
+        self._parts = [seen_BTK[:, split:].clone()]
+
+    def _pooled_so_far(self) -> torch.Tensor:
+        self._fold()
+        if self._folded is None:
+            return stretch_means(self._parts[0], self.stretches)
+        pooled_B1K = self._folded[0]
+        if self._pooled.pooling in ("mean", "recent"):
+            pooled_B1K = pooled_B1K / self._count
+        if self.stretches == 1:
+            return pooled_B1K
+        return torch.cat([stretch_means(self._parts[0], self.stretches)[:, :-1], pooled_B1K], dim=1)
 
     def reorder(self, index_B: torch.Tensor) -> None:
         """Reorders what was observed; inserted rows are already in the key-value cache."""
+        self._folded = None if self._folded is None else tuple(one[index_B] for one in self._folded)
         self._parts = [part[index_B] for part in self._parts]

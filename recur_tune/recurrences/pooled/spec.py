@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 from recur_tune.common.shape import Shape
 from recur_tune.common.windowing import Windowing
 from recur_tune.recurrences.layers import Layer, layer_count, refused_layer
-from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
+from recur_tune.recurrences.mechanism import Held, Mark, Mechanism, Work
 
 Pooling = Literal["mean", "max", "attention", "recent"]
 
@@ -71,6 +71,16 @@ def _state_floats(spec: PooledSpec, shape: Shape) -> int:
     return layer_count(spec.l_ins, shape) * spec.embeddings * shape.hidden
 
 
+def _held(spec: PooledSpec, shape: Shape, windowing: Windowing) -> Held:
+    """The inserted embeddings as keys and values, and the window's positions pooled so far; with 'recent' the last ones
+    as they are, since they will have stretches of their own."""
+    rows = layer_count(spec.l_ins, shape) * spec.embeddings
+    short = min(windowing.size, 2 ** (spec.embeddings - 1) - 1) if spec.pooling == "recent" else 0
+    vectors = short + (windowing.size > short)
+    weight = 1 if spec.pooling == "attention" else 0
+    return Held(rows * 2 * shape.key_value_heads * shape.head_size, single=vectors * shape.hidden + weight)
+
+
 # The baseline of every search over recurrences: section 5 of the paper, as far as it gives settings.
 PAPER = {
     "l_ins": 2, "width": 200, "depth": 3, "pooling": "mean", "embeddings": 1, "skip": False, "recurrence_rate": 1.0,
@@ -95,9 +105,10 @@ POOLED = Mechanism(
     flops=_flops,
     work=_work,
     state_floats=_state_floats,
+    held=_held,
     leaves_overlap_out=False,
     flops_independent_fields=frozenset({"skip"}),  # an addition
     bidirectional=True,
-    state_independent_fields=frozenset({"width", "depth", "pooling", "skip"}),
+    state_independent_fields=frozenset({"width", "depth", "skip"}),
     check=_check,
 )

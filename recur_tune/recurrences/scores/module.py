@@ -83,7 +83,7 @@ class Scores(Recurrence):
         [past_BLNYD] = (None,) if state is None else state
         if past_BLNYD is not None and fresh_B is not None:
             past_BLNYD = torch.where(fresh_B[:, None, None, None, None], 0.0, past_BLNYD)
-        return ScoresWindowPass(self, past_BLNYD)
+        return ScoresWindowPass(self, past_BLNYD, in_parts)
 
     def weights(
         self, first: int, rows: int, seen: int, dtype: torch.dtype, with_imaginary: bool = False
@@ -131,31 +131,39 @@ class Scores(Recurrence):
 class ScoresWindowPass(WindowPass):
     """Mixes weighted sums of the window's values and of the state into some heads' output."""
 
-    def __init__(self, scores: Scores, past_BLNYD: torch.Tensor | None) -> None:
-        self._scores, self._past_BLNYD = scores, past_BLNYD
+    whole_heads = True
+
+    def __init__(self, scores: Scores, past_BLNYD: torch.Tensor | None, in_parts: bool) -> None:
+        self._scores, self._past_BLNYD, self._in_parts = scores, past_BLNYD, in_parts
         self._values: dict[int, torch.Tensor] = {}  # of every layer, [N, S, B, D]
+        self._whole: dict[int, torch.Tensor] = {}  # where it is read in parts: of all heads, [B, G, S, D]
         self._weights: tuple[torch.Tensor, ...] = ()  # of every layer, for the part that is read
         self._pasts: tuple[torch.Tensor, ...] = ()  # of every layer, [B, N, Y, D]
         self._numbers: tuple[torch.Tensor, torch.Tensor] | None = None  # of all heads, for kernels
-        self._gates = gate(scores.gate_logits).unbind()  # of every layer, [N]
+        self._gates: tuple[torch.Tensor, ...] = gate(scores.gate_logits).unbind()  # of every layer, [N]
 
     @property
     def _fused(self) -> bool:
-        return self.fused and self._past_BLNYD is not None
+        return self.fused and self._past_BLNYD is not None and not self._in_parts
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Mix the recurrence's weighted sums into the output of some heads."""
         scores, new = self._scores, out_BTC.shape[1]
         v_BGTD, rows_NXBD = heads()[2], None
-        if self.fused and self._past_BLNYD is not None and layer not in self._values:
+        if self._fused and self._past_BLNYD is not None:
             kernels = load_kernels(_KERNELS)
             if not layer:
                 self._pasts = self._past_BLNYD.unbind(1)
             rows_NXBD, v_NSBD = kernels.rows_of_heads(v_BGTD, self._pasts[layer], scores.shape.heads)
         else:
-            v_NSBD = self._with_earlier(layer, v_BGTD)
-        self._values[layer], seen = v_NSBD, v_NSBD.shape[1]
+            v_NSBD = self._of_heads(v_BGTD)
+        seen = v_NSBD.shape[1]
+        if self._in_parts:
+            self._whole[layer] = v_BGTD
+        else:
+            self._values[layer] = v_NSBD
         if not layer:
+            self._gates = self._gates or gate(scores.gate_logits).unbind()
             self._weights = self._made(rows_NXBD is not None, seen - new, new, seen, v_NSBD.dtype, False).unbind()
         if rows_NXBD is not None:
             taken_NTBD = _product(self._weights[layer], rows_NXBD)
@@ -169,9 +177,10 @@ class ScoresWindowPass(WindowPass):
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """The contribution of the text so far to the next window's first positions."""
-        some_NSBD = self._values[0]
+        values = self._values or {layer: self._of_heads(v_BGSD) for layer, v_BGSD in self._whole.items()}
+        some_NSBD = values[0]
         stride = max(0, some_NSBD.shape[1] - overlap)
-        in_order = [self._values[layer][:, :stride] for layer in range(len(self._values))]
+        in_order = [values[layer][:, :stride] for layer in range(len(values))]
         with as_given(some_NSBD):
             v_LNSBD = single(torch.stack(in_order))
             rows_LNXBD = torch.cat([self._past(v_LNSBD[0]), v_LNSBD], dim=2)
@@ -191,17 +200,20 @@ class ScoresWindowPass(WindowPass):
         of_heads = *self._numbers, scores.head_counts[2], scores.dilation
         return load_kernels(_KERNELS).score_weights(*of_heads, first, rows, seen, dtype, with_imaginary)
 
+    def rest(self) -> None:
+        """Lets go of weights and gates."""
+        self._weights, self._gates = (), ()
+
     def reorder(self, index_B: torch.Tensor) -> None:
         """Reorders the values and the state."""
-        self._values = {layer: v_NSBD[:, :, index_B] for layer, v_NSBD in self._values.items()}
+        self._whole = {layer: v_BGSD[index_B] for layer, v_BGSD in self._whole.items()}
         self._past_BLNYD = None if self._past_BLNYD is None else self._past_BLNYD[index_B]
 
-    def _with_earlier(self, layer: int, v_BGTD: torch.Tensor) -> torch.Tensor:
-        """Values of heads with such weights, behind those of the window's earlier parts."""
-        v_GTBD = v_BGTD.permute(1, 2, 0, 3)
-        group = self._scores.shape.heads // len(v_GTBD)
-        v_NTBD = torch.stack([v_GTBD[head // group] for head in self._scores.heads])
-        return torch.cat([self._values[layer], v_NTBD], dim=1) if layer in self._values else v_NTBD
+    def _of_heads(self, v_BGSD: torch.Tensor) -> torch.Tensor:
+        """Values of the heads with such weights, [N, S, B, D]."""
+        v_GSBD = v_BGSD.permute(1, 2, 0, 3)
+        group = self._scores.shape.heads // len(v_GSBD)
+        return torch.stack([v_GSBD[head // group] for head in self._scores.heads])
 
     def _past(self, v_NSBD: torch.Tensor) -> torch.Tensor:
         """The state's rows, [L, N, Y, B, D]; without a state, zeros."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from recur_tune.common.shape import Shape
 from recur_tune.common.windowing import Windowing
-from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
+from recur_tune.recurrences.mechanism import Held, Mark, Mechanism, Work
 
 
 class TokensSpec(BaseModel):
@@ -46,6 +46,12 @@ def _look(shape: Shape) -> int:
     return 2 * 2 * shape.heads * shape.head_size
 
 
+def _held(spec: TokensSpec, shape: Shape, windowing: Windowing) -> Held:
+    """The summaries, and the keys and values that every layer has of the rows made of them."""
+    keys_values = spec.state_tokens * spec.ring * 2 * shape.layers * shape.key_value_heads * shape.head_size
+    return Held(as_read=keys_values, single=spec.ring * spec.state_tokens * shape.hidden)
+
+
 TOKENS = Mechanism(
     name="tokens",
     spec=TokensSpec,
@@ -56,6 +62,7 @@ TOKENS = Mechanism(
     flops=_flops,
     work=_work,
     state_floats=lambda spec, shape: spec.ring * spec.state_tokens * shape.hidden,
+    held=_held,
     from_the_start=True,
     bidirectional=True,
     leaves_overlap_out=False,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.files import whole_folder
+from recur_tune.common.files import write_bytes
 from recur_tune.recurrences.registry import MARKS
 from recur_tune.report.figures.style import GREY, GRID, Figure, Panel
 
@@ -41,8 +41,7 @@ def save_picture(picture: Canvas, path: Path) -> None:
 
     image = io.BytesIO()
     FigureCanvasAgg(picture).print_figure(image, format=path.suffix[1:])
-    with whole_folder(path.parent) as partial:
-        (partial / path.name).write_bytes(image.getvalue())
+    write_bytes(path, image.getvalue())
 
 
 def empty_picture(title: str) -> tuple[Canvas, Axes]:
@@ -117,7 +116,7 @@ def plot(axes: Axes, figure: Figure, names: bool = True) -> None:
 
 def _draw_trace(axes: Axes, trace: Figure, colours: Figure | None, names: bool) -> None:
     name = trace["name"] if trace.get("showlegend", True) and trace.get("name") else None
-    placed = trace["x"] != [None]  # else it stands in the legend alone
+    placed = trace["x"] != [None]  # else it is only in the legend
     x, y = (trace["x"], trace["y"]) if placed else ([], [])
     if "lines" in trace["mode"] and (placed or trace["mode"] == "lines"):
         line = trace["line"]

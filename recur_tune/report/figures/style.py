@@ -6,15 +6,17 @@ pattern or a word always says the same as a colour.
 
 from __future__ import annotations
 
+import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from recur_tune.recurrences.registry import MARKS, NONE
-from recur_tune.search.record.objectives import Objective
+from recur_tune.search.record.objectives import OBJECTIVES, Objective
+from recur_tune.search.record.state import TrialRecord
 
 Figure = dict[str, Any]
 
@@ -176,6 +178,21 @@ def names_with_room(names: Sequence[str], x: Sequence[float], y: Sequence[float]
         if not any(near):
             shown.append(place)
     return [name if place in shown else "" for place, name in enumerate(names)]
+
+
+def listed(words: Sequence[str]) -> str:
+    """`a, b and c`."""
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def hover_lines(trial: TrialRecord, stood: str, objectives: Sequence[str], params: Mapping[str, Any]) -> list[str]:
+    """A trial's hover text: its name and state, how far it `stood`, what it reached, and its parameters."""
+    lines = [f"<b>{trial.name}</b> {trial.state}{f' ({trial.role})' if trial.role else ''}{stood}"]
+    for objective in (OBJECTIVES[name] for name in objectives):
+        if (value := trial.value(objective.name)) is not None:
+            lines.append(f"{objective.title}: {objective.format(value)}")
+    return lines + [f"{html.escape(name)} = {html.escape(short(value))}" for name, value in params.items()]
 
 
 def short(value: Any) -> str:

@@ -19,7 +19,8 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose.candidates import Candidate, NewTrial, ResumeCandidate
 from recur_tune.search.propose.expected_gains import ExpectedGains
 from recur_tune.search.propose.features import Features, rows_at
-from recur_tune.search.propose.observations import Fields, Key, ObservedTrial, cost_key, fields_key, quality_of
+from recur_tune.search.propose.observations import Fields, Key, ObservedTrial, cost_key, fields_key
+from recur_tune.search.record.confirmation import quality_of
 from recur_tune.search.record.front import non_dominated
 from recur_tune.search.record.objectives import COSTS
 from recur_tune.search.record.spec import SearchSpec

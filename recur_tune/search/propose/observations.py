@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from recur_tune.cost import descriptors
-from recur_tune.search.record.objectives import COSTS
-from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, SearchState, TrialRecord
 
 Fields = Mapping[str, Any]
@@ -59,9 +57,3 @@ def fields_key(fields: Fields) -> Key:
 def cost_key(fields: Fields) -> Key:
     """The fields that costs depend on, as a key: trials with the same key cost the same."""
     return fields_key({name: value for name, value in fields.items() if name in _COST_FIELDS})
-
-
-def quality_of(spec: SearchSpec) -> str:
-    """The one objective that has to be measured."""
-    [quality] = [name for name in spec.objectives if name not in COSTS]
-    return quality

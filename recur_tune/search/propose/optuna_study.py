@@ -11,6 +11,7 @@ from typing import Any
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
 
 from recur_tune.recurrences.pooled.spec import PAPER
 from recur_tune.recurrences.registry import DEFAULT, MECHANISMS, NONE, canonical
@@ -19,6 +20,12 @@ from recur_tune.search.record.spec import SearchSpec
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # grouped TPE, by choice
+
+
+STUDY_STATES = {
+    "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED,
+    "infeasible": TrialState.PRUNED, "failed": TrialState.FAIL,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,8 +49,9 @@ def make_sampler(spec: SearchSpec, already: int) -> optuna.samplers.BaseSampler:
             return optuna.samplers.NSGAIIISampler(seed=seed)
         case "gp":
             return optuna.samplers.GPSampler(seed=seed, deterministic_objective=False)
-        case _:
+        case "random" | "known-costs":  # ours only registers its points with the study
             return optuna.samplers.RandomSampler(seed=seed)
+    raise AssertionError(f"{spec.sampler.name} has no case here")
 
 
 def first_points(spec: SearchSpec) -> dict[str, dict[str, Any]]:

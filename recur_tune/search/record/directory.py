@@ -4,9 +4,10 @@ search.yaml      the spec, with all defaults
 search.json      the directory's format, the search's id, the code's version
 events.jsonl     the log: one event a line, append-only
 state.json       a snapshot of the state, to save readers most of the log
+events.damaged   damaged lines that a repair has put aside
 study.journal    Optuna's study
 knowledge.json   trials of an earlier search, after a warm start
-trials/7/        a trial's checkpoint while it runs, its model while it is on the front
+trials/7/        a trial's reports.jsonl, its checkpoint while it runs, its model while it is on the front
 base/            pretrained copies of preset bases
 compiled/        compiled GPU kernels, for all trials
 front.*          the front as a table and a picture
@@ -23,9 +24,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import time
 import uuid
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -36,14 +39,14 @@ from urllib.parse import quote
 
 import yaml
 
-from recur_tune.common.errors import StorageFault, UserError
+from recur_tune.common.errors import Paused, StorageFault, UserError
 from recur_tune.common.files import reading, whole_folder, write_text, writing
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.config.base_shape import is_preset
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record import event_log, lease
 from recur_tune.search.record.flag_file import FlagFile
-from recur_tune.search.record.log_follower import LogFollower, save_snapshot
+from recur_tune.search.record.log_follower import LogFollower, fingerprint, save_snapshot, whole_log
 from recur_tune.search.record.spec import SearchSpec, changes_between, with_units
 from recur_tune.search.record.state import Event, SearchState, in_current_terms
 
@@ -53,6 +56,10 @@ SPEC, IDENTITY, EVENTS, STUDY, WARM_START, STOP, LEAVING, LEASE, MODEL, COMPILED
     "search.yaml", "search.json", "events.jsonl", "study.journal", "knowledge.json", "stop", "leaving", "lease",
     "model", "compiled",
 )  # fmt: skip
+
+
+class FolderGone(Paused):
+    """The folder of a search was moved or deleted while the search ran."""
 
 
 def results_folder(chosen: Path | None = None) -> Path:
@@ -80,7 +87,7 @@ class SearchDirectory:
         path = cls.check_free(results, name)
         identity = {"format": FORMAT, "id": uuid.uuid4().hex, "created": time.time(), "version": code_version()}
         with whole_folder(path) as partial:
-            (partial / SPEC).write_text(dump_spec(spec))
+            (partial / SPEC).write_text(_with_checksum(dump_spec(spec)))
             (partial / IDENTITY).write_text(json.dumps(identity, indent=2) + "\n")
             (partial / EVENTS).touch()
             (partial / "trials").mkdir()
@@ -154,25 +161,25 @@ class SearchDirectory:
 
     def change_spec(self, spec: SearchSpec) -> None:
         """Change the spec for the next resume; refused while the search runs."""
-        with self.lock():
+        with self.hold_lease():
             self.write_spec(spec)
 
     def write_spec(self, spec: SearchSpec) -> None:
         """The same for the holder of the lease. The space keeps its spelling, by which Optuna recognises it."""
         self.check_change(spec)
-        write_text(self.path / SPEC, dump_spec(spec.model_copy(update={"space": self.spec.space})))
+        write_text(self.path / SPEC, _with_checksum(dump_spec(spec.model_copy(update={"space": self.spec.space}))))
 
     def rename(self, name: str) -> SearchDirectory:
         """Rename the search; a name that is taken is refused."""
         path = self.check_free(self.path.parent, name)
-        with self.lock(), writing(path):
+        with self.hold_lease(), writing(path):
             self.path.rename(path)
         return SearchDirectory(path)
 
     def remove(self) -> None:
         """Delete the search; it is hidden first, so that no partly deleted search is ever seen."""
         hidden = self.path.with_name(f".removed-{self.path.name}-{uuid.uuid4().hex[:8]}")
-        with self.lock(), writing(self.path):
+        with self.hold_lease(), writing(self.path):
             self.path.rename(hidden)
         shutil.rmtree(hidden, ignore_errors=True)
 
@@ -191,9 +198,18 @@ class SearchDirectory:
         return config.model_copy(update={"base": str(own)}) if own and own.is_dir() else config
 
     def events(self, offset: int = 0) -> Iterator[tuple[Event, int]]:
-        """The events from a byte offset of the log on, each with the offset after it."""
+        """The events from a byte offset of the log on, each with the offset after it; damaged lines are left out."""
         for event, after in event_log.read_from(self.path / EVENTS, offset):
             yield in_current_terms(event), after
+
+    def history(self) -> tuple[list[Event], SearchState]:
+        """Every event of the log that can be applied, and the state that they lead to."""
+        return whole_log(self.path / EVENTS)
+
+    def fingerprint(self, offset: int) -> str:
+        """A digest of the log's bytes before an offset, by which the log is recognised."""
+        with reading(self.path / EVENTS):
+            return fingerprint(self.path / EVENTS, offset)
 
     def follow(self, until: int | None = None) -> LogFollower:
         """A follower of the log, with the state at its end or at the offset `until`."""
@@ -203,9 +219,13 @@ class SearchDirectory:
         """The state at the end of the log."""
         return self.follow().state
 
+    def check_lease(self) -> None:
+        """Raise where this process ran the search and another has taken it over, or its folder has gone."""
+        lease.check(self.path / LEASE)
+
     def record(self, kind: str, **fields: Any) -> Event:
         """Append an event to the log; only the holder of the lease does."""
-        lease.check(self.path / LEASE)
+        self.check_lease()
         event: Event = {"time": round(time.time(), 3), "kind": kind, **fields}
         event_log.append(self.path / EVENTS, event)
         return event
@@ -215,8 +235,9 @@ class SearchDirectory:
         return SearchLog(self, self.state())
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Hold the lease of the search; refused where another process runs it."""
+    def hold_lease(self) -> Iterator[None]:
+        """Hold the lease of the search; refused where another process runs it. Whatever goes wrong because its folder
+        is moved or deleted meanwhile becomes one sentence."""
         try:
             with lease.held(self.path / LEASE):
                 for file in (EVENTS, STUDY):
@@ -225,6 +246,8 @@ class SearchDirectory:
                 yield
         except lease.AlreadyHeld:
             raise self._running_already() from None
+        except lease.FolderGone as gone:
+            raise self._gone(gone.where) from None
 
     @property
     def is_running(self) -> bool:
@@ -245,6 +268,15 @@ class SearchDirectory:
         return UserError(
             f"name: {self.name} is running already{elsewhere}; `recur-tune status {self.name}` shows it, "
             f"`recur-tune stop {self.name}` ends it."
+        )
+
+    def _gone(self, where: Path | None) -> FolderGone:
+        if where is None:
+            return FolderGone(f"name: {self.path} was deleted, or moved to another disk, while its search ran.")
+        resume = shlex.join(["recur-tune", "resume", where.name, "--results", str(where.parent)])
+        return FolderGone(
+            f"name: {self.path} was moved to {where} while its search ran; nothing finished is lost, and `{resume}` "
+            "continues it there."
         )
 
     def request_stop(self) -> None:
@@ -303,7 +335,25 @@ _LEAST_UNREAD = 1 << 20  # bytes, which are read at once
 @lru_cache(maxsize=8)
 def _parsed_spec(file: Path, text: bytes) -> SearchSpec:
     """The spec of a text, cached: it is checked at thousands of corners of its space."""
-    return parse(SearchSpec, read_yaml(file))
+    head, _, rest = text.partition(b"\n")
+    if head.startswith(_CHECKED) and head != f"{_CHECKED.decode()}{zlib.crc32(rest):08x}".encode():
+        raise UserError(
+            f"{file} is damaged, or was changed by hand: its checksum does not match; put it right, and remove its "
+            "first line."
+        )
+    try:
+        return parse(SearchSpec, read_yaml(file))
+    except StorageFault:
+        raise
+    except UserError as error:
+        raise UserError(f"{file} could not be read: {error}") from error
+
+
+_CHECKED = b"# crc32 of the following lines: "
+
+
+def _with_checksum(text: str) -> str:
+    return f"{_CHECKED.decode()}{zlib.crc32(text.encode()):08x}\n{text}"
 
 
 def searches_in(results: Path) -> list[SearchDirectory]:

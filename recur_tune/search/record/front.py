@@ -11,10 +11,12 @@ import numpy as np
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.state import SearchState, TrialRecord
 
+BEYOND_THE_FIRST = 1.05  # the reference quality over the baseline's first, which useful trials are better than
+
 
 def front(trials: Iterable[TrialRecord], objectives: Sequence[str]) -> list[TrialRecord]:
     """The non-dominated complete trials, best quality first; of trials with equal objectives the first."""
-    complete = [t for t in trials if t.state == "complete" and _finite(t, objectives)]
+    complete = [t for t in trials if t.state == "complete" and has_values(t, objectives)]
     if not complete:
         return []
     values = np.array([t.values(objectives) for t in complete], dtype=float)
@@ -83,7 +85,8 @@ def reference_point(reference: Mapping[str, float], objectives: Sequence[str]) -
     return [reference[objective] for objective in objectives]
 
 
-def _finite(trial: TrialRecord, objectives: Sequence[str]) -> bool:
+def has_values(trial: TrialRecord, objectives: Sequence[str]) -> bool:
+    """Whether a trial has a finite number for every objective."""
     values = trial.values(objectives)
     return values is not None and bool(np.isfinite(values).all())
 

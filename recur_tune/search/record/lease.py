@@ -44,9 +44,25 @@ class Lost(UserError):
     """This process held the lease, and another has taken it over."""
 
 
+class FolderGone(BaseException):
+    """The folder of a held lease was moved or deleted. No `Exception`: Ray Tune handles each of them with further
+    writes to that folder, which would make it again.
+
+    Attributes:
+        where: The folder that the lease's folder lies in now; None where it was deleted.
+    """
+
+    def __init__(self, where: Path | None) -> None:
+        super().__init__(where)
+        self.where = where
+
+
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Hold the lease; raises AlreadyHeld where another process does."""
+    """Hold the lease; raises AlreadyHeld where another process does.
+
+    Where its folder is moved or deleted meanwhile, whatever comes of that is raised as FolderGone.
+    """
     with writing(folder):
         folder.mkdir(exist_ok=True)
         lease = _acquire(folder)
@@ -54,6 +70,9 @@ def held(folder: Path) -> Iterator[None]:
     _leases[key] = lease
     try:
         yield
+    except Exception as error:
+        lease.check_folder(error)
+        raise
     finally:
         del _leases[key]
         lease.release()
@@ -76,7 +95,8 @@ def describe_holder(folder: Path) -> str | None:
 
 
 def check(folder: Path) -> None:
-    """Raise Lost where this process held the lease and lost it; a process that never held it may continue."""
+    """Raise Lost where this process held the lease and lost it, FolderGone where its folder has gone; a process that
+    never held it may continue."""
     lease = _leases.get(folder.absolute())
     if lease is not None:
         lease.check()
@@ -116,7 +136,10 @@ class Lease:
 
     def __init__(self, folder: Path, number: int) -> None:
         self.number = number
+        self._path = folder.absolute()
         self._folder = os.open(folder, os.O_RDONLY)  # stays valid when the folder is renamed
+        opened = os.fstat(self._folder)
+        self._identity = opened.st_dev, opened.st_ino
         self._renewed = _clock()
         self._lost, self._over = False, threading.Event()
         self._turn = threading.Lock()
@@ -150,12 +173,24 @@ class Lease:
     def check(self) -> None:
         """Raise Lost where there is a successor. Checked before each write: SLURM may requeue a search that lost its
         network."""
+        self.check_folder()
         with suppress(OSError):  # storage that fails here fails at the write too, which reports it
             if _clock() - self._renewed > TERM / 2:
                 self.renew()
             self._lost |= self._has_successor()
         if self._lost:
             raise Lost("name: another process has taken over this search; this one ends.")
+
+    def check_folder(self, cause: BaseException | None = None) -> None:
+        """Raise FolderGone where the folder no longer lies where it lay when the lease was taken."""
+        try:
+            there = os.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            raise FolderGone(_place_of(self._folder)) from cause
+        except OSError:  # storage that fails here fails at the write too, which reports it
+            return
+        if (there.st_dev, there.st_ino) != self._identity:
+            raise FolderGone(_place_of(self._folder)) from cause
 
     def _has_successor(self) -> bool:
         """Look for the next lease by opening it, which asks the server."""
@@ -275,6 +310,15 @@ def _end(lease: str, how: bytes, folder: int | None = None) -> None:
         os.pwrite(file, how, _END)
     finally:
         os.close(file)
+
+
+def _place_of(folder: int) -> Path | None:
+    """The folder that an open folder lies in now; None where it was deleted, or the system cannot tell."""
+    try:
+        now = Path(os.readlink(f"/proc/self/fd/{folder}"))
+        return now.parent if os.path.samestat(os.stat(now), os.fstat(folder)) else None
+    except OSError:
+        return None
 
 
 def _clock() -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +32,31 @@ def ask_to_end(directory: SearchDirectory, trial: int) -> None:
     _ask(directory, "end", trial)
 
 
-def take_trials(directory: SearchDirectory) -> Iterator[tuple[dict[str, Any], str]]:
-    """The requested trials and their roles; each request is removed after it was acted on."""
+def take_trials(log: SearchLog) -> Iterator[tuple[dict[str, Any], str]]:
+    """The requested trials and their roles; each request is removed after it was acted on. One that cannot be read is
+    put aside, with a notice."""
+    space = log.directory.spec.parsed_space
+    known = {space.label(name, parameter) for name, parameter in space.all_parameters.items()}
+
+    def check(what: Any) -> None:
+        if not isinstance(what, dict):
+            raise ValueError("it is no JSON object")
+        if strange := what.keys() - known:
+            raise ValueError(f"the space has no {min(strange)!r}")
+
     for kind, role in _KINDS.items():
-        for point in _take(directory, kind):
+        for point in _take(log, kind, check):
             yield point, role
 
 
-def take_ends(directory: SearchDirectory) -> Iterator[int]:
+def take_ends(log: SearchLog) -> Iterator[int]:
     """The trials that are requested to end, likewise."""
-    return _take(directory, "end")
+
+    def check(what: Any) -> None:
+        if not isinstance(what, int):
+            raise ValueError("it is no trial's number")
+
+    return _take(log, "end", check)
 
 
 def trials_wait(directory: SearchDirectory) -> bool:
@@ -62,9 +77,18 @@ def _ask(directory: SearchDirectory, kind: str, what: Any) -> None:
     write_text(folder / f"{kind}-{time.time_ns()}-{os.getpid()}.json", json.dumps(what))
 
 
-def _take(directory: SearchDirectory, kind: str) -> Iterator[Any]:
-    for file in _files(directory, kind):
-        what = json.loads(file.read_text())
+def _take(log: SearchLog, kind: str, check: Callable[[Any], None]) -> Iterator[Any]:
+    for file in _files(log.directory, kind):
+        try:
+            what = json.loads(file.read_bytes())
+            check(what)
+        except (ValueError, TypeError) as error:
+            aside = file.with_name(f"damaged-{file.name}")
+            with writing(file):
+                file.rename(aside)
+            reason = " ".join(str(error).split())
+            log.record("notice", text=f"the request in {file} cannot be read ({reason}); it lies in {aside.name} now.")
+            continue
         yield what
         file.unlink()  # after its taker has acted on it
 

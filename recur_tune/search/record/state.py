@@ -25,6 +25,8 @@ CROWDED = "crowded"  # a trial needed more of a shared GPU than its predicted me
 
 Event = dict[str, Any]
 
+_ABOUT_A_TRIAL = frozenset({"trial", "running", "moved", "thaw", "report", "scores", "end"})
+
 
 @dataclass
 class Validation:
@@ -46,6 +48,7 @@ class TrialRecord:
     seed: int | None = None  # where it differs from the search's own
     split: str = ""  # of the corpus, on which its model is scored at the end
     gain: float | None = None  # expected hypervolume gain when it was chosen
+    workers: int = 1  # that train it together
     state: TrialState = "waiting"
     reason: str = ""  # why it failed, was pruned or paused, or is infeasible
     cause: str = ""  # the reason in a word; none where it was pruned
@@ -115,9 +118,15 @@ class SearchState:
     fault: str = ""  # of storage, for which the latest run pauses
     notices: list[str] = field(default_factory=list)  # for people who watch
     links: dict[str, str] = field(default_factory=dict)  # dashboard, MLflow
+    damaged: list[tuple[int, str]] = field(default_factory=list)  # lines of the log: their offsets, and why
+    unknown: list[int] = field(default_factory=list)  # trials whose first line the log has lost
 
     def apply(self, event: Event) -> None:
-        """Apply one event; kinds that a later version added are ignored."""
+        """Apply one event. Kinds that a later version added are ignored, and so is what happened to a trial whose first
+        line is lost."""
+        if not self.knows(event):
+            self.unknown += [] if event["trial"] in self.unknown else [event["trial"]]
+            return
         passed = event["time"] - (event["time"] if self.updated is None else self.updated)
         begins = event["kind"] == "search" and event["status"] in ("preparing", "started")
         if self.status == "preparing" and not (begins and event["status"] == "preparing"):
@@ -130,6 +139,14 @@ class SearchState:
         handler = getattr(self, f"_on_{event['kind']}", None)
         if handler is not None:
             handler(event)
+
+    def knows(self, event: Event) -> bool:
+        """Whether the trial of an event is known, if it is about one; a damaged log may have lost its first line."""
+        if event["kind"] not in _ABOUT_A_TRIAL:
+            return True
+        if event["kind"] == "trial":
+            return event.get("repeats") is None or event["repeats"] in self.trials
+        return event["trial"] in self.trials or event["trial"] in self.repeats
 
     def record(self, number: int) -> TrialRecord:
         """The trial or repeat with that number."""
@@ -186,7 +203,11 @@ class SearchState:
         number, repeats = event["trial"], event.get("repeats")
         told = {name: event[name] for name in ("role", "repeats", "seed", "split", "gain") if name in event}
         made = TrialRecord(number, event["params"], event["costs"], **told)
+        self.unknown = [one for one in self.unknown if one != number]
         (self.trials if repeats is None else self.repeats)[number] = made
+
+    def _on_workers(self, event: Event) -> None:
+        self.record(event["trial"]).workers = event["workers"]
 
     def _on_running(self, event: Event) -> None:
         trial = self.record(event["trial"])

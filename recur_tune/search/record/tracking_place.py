@@ -41,6 +41,7 @@ class Delivered:
     experiment: str = ""
     parent: str = ""
     offset: int = 0  # in the log: everything before it is delivered
+    before: str = ""  # a digest of what stands in the log before the offset
     runs: dict[int, str] = field(default_factory=dict)  # run ids by the trials' numbers
     front: list[int] = field(default_factory=list)  # trials tagged as on the front
     table: list[int] = field(default_factory=list)  # the front whose table the server has

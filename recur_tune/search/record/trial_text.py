@@ -20,6 +20,8 @@ def describe_trial(trial: TrialRecord) -> str:
     parts = [f"{trial.role}:"] if trial.role else []
     for name in chosen_fields([trial]):
         parts.append(field_text(trial, name) if name == "recurrence" else f"{name} {field_text(trial, name)}")
+    if trial.workers > 1:
+        parts.append(f"on {trial.workers} workers")
     return " ".join(parts)
 
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from recur_tune.cluster.capacity import TrialResources
-from recur_tune.cluster.connection import NODE_NAME
+from recur_tune.cluster.connection import node_name
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import cache_folder, whole_folder
 from recur_tune.common.throttle import Every, Throttled
@@ -116,7 +115,7 @@ def _pretrain(job: dict[str, Any]) -> Iterator[Message]:
     from recur_tune.training.run_folder import Interrupted
 
     os.environ["RECUR_TUNE_CACHE"] = job["cache"]
-    config, worker = TrialConfig(**job["trial"]), f"{os.environ.get(NODE_NAME) or socket.gethostname()}:{os.getpid()}"
+    config, worker = TrialConfig(**job["trial"]), f"{node_name()}:{os.getpid()}"
     stop = Throttled(lambda: SearchDirectory(Path(job["search"])).stop_requested, _SECONDS_BETWEEN_LOOKS)
     due = Every(_SECONDS_BETWEEN_REPORTS)
 

@@ -42,7 +42,8 @@ class DriverCallback(DriverOnly, Callback):
         """Take requests, and ask the trials to stop by a file in the search directory, which every node sees."""
         self.watchdog.check()
         if self.due():
-            for number in take_ends(self.log.directory):
+            self.log.directory.check_lease()
+            for number in take_ends(self.log):
                 self._end(number)
             self._tell_pause()
         if self.wants_to_stop() and not self.log.directory.stop_requested:

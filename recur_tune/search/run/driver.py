@@ -16,7 +16,8 @@ from recur_tune.cluster.capacity import (
     Capacity,
     TrialResources,
     check_this_machine,
-    shared_card,
+    known_card,
+    sharing_notice,
     trial_resources,
 )
 from recur_tune.cluster.connection import JOBS, Cluster, check_reachable, connected, runs_elsewhere
@@ -25,8 +26,10 @@ from recur_tune.common.errors import Paused, StorageFault, UserError
 from recur_tune.common.files import storage_fault
 from recur_tune.common.loading import load
 from recur_tune.search.record.confirmation import ConfirmationPlan, splits_needed
-from recur_tune.search.record.directory import SearchDirectory, SearchLog
+from recur_tune.search.record.damage import refuse_damaged_log
+from recur_tune.search.record.directory import STUDY, SearchDirectory, SearchLog
 from recur_tune.search.record.objectives import COSTS
+from recur_tune.search.record.recovery import folders
 from recur_tune.search.record.requests import trials_wait
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, SearchState
@@ -42,6 +45,7 @@ from recur_tune.training.interrupt import stop_requests
 if TYPE_CHECKING:
     from ray.tune.experiment import Trial
 
+    from recur_tune.search.run.agreement import Agreement
     from recur_tune.search.run.callback import DriverCallback
     from recur_tune.search.run.searcher import OptunaSearcher
 
@@ -59,7 +63,7 @@ def check_runnable(spec: SearchSpec, address: str | None) -> None:
     else:
         check_reachable(address)
     check_shapes(spec)
-    check_limits(spec, Prices(spec.resources.workers))
+    check_limits(spec)
     if address is not None and not runs_elsewhere(address):  # there the driver on the cluster checks it
         with connected(address) as cluster:
             trial_resources(spec.resources, cluster)
@@ -79,14 +83,18 @@ def run_search(
         change: The spec to resume with; it is saved once this process holds the lease.
     """
     listener = listener or ProgressListener()
-    with _pausing_for_storage(), directory.lock():
+    with _pausing_for_storage(), directory.hold_lease():
+        log = directory.open_log()
+        agreement = _agreement(log)
         if change is not None:
             directory.write_spec(change)
-        spec, log = directory.spec, directory.open_log()
+        spec = directory.spec
         with _preparing(log):
             stages = StageLog(log)
             stages.tell("loading torch …")
             check_shapes(spec)
+            if agreement:
+                agreement.bring_in_line()
             bases = missing_bases(directory, spec)
             stages.tell("starting Ray …" if address is None else f"connecting to {address} …")
 
@@ -94,8 +102,8 @@ def run_search(
                 _log_cluster_loss(log, loss, listener)
 
             with stop_requests(listener.pausing) as interrupted, connected(address, _about(directory), end) as cluster:
-                card, why = shared_card(spec.resources, cluster)
-                allotment = trial_resources(spec.resources, cluster, card)
+                allotment = trial_resources(spec.resources, cluster, known_card(spec.resources, cluster))
+                why = sharing_notice(spec.resources, cluster, allotment)
                 if why and why not in log.state.notices:
                     log.record("notice", text=why)
                 shutil.rmtree(directory.path / "ray", ignore_errors=True)  # Ray Tune's files of an earlier run
@@ -122,6 +130,20 @@ def run_search(
     return log.state
 
 
+def _agreement(log: SearchLog) -> Agreement | None:
+    """The check of what lies on disk before anything is changed; a new search has nothing to compare."""
+    directory = log.directory
+    if not log.state.trials and not (directory.path / STUDY).exists() and not folders(directory):
+        refuse_damaged_log(directory, log.state)
+        return None
+    load("recur_tune.search.run.agreement")  # Optuna
+    from recur_tune.search.run.agreement import Agreement
+
+    agreement = Agreement(log, Prices(directory.spec.resources))
+    agreement.check()
+    return agreement
+
+
 def _begin(log: SearchLog, spec: SearchSpec, cluster: Cluster, confirm: ConfirmationPlan | None) -> None:
     """Log that trials begin, and fix the reference costs of the hypervolume."""
     links = {"dashboard": cluster.dashboard} if cluster.dashboard else {}
@@ -142,6 +164,8 @@ def _pausing_for_storage() -> Iterator[None]:
     """Pause the search where storage fails, also where Ray, Optuna or MLflow writes."""
     try:
         yield
+    except Paused:
+        raise
     except Exception as error:
         fault = storage_fault(error)
         if fault is None or isinstance(fault.__cause__, PermissionError):  # waiting does not help
@@ -204,7 +228,7 @@ def _tune(
 ) -> None:  # fmt: skip
     load("recur_tune.search.run.searcher")  # Ray Tune and Optuna
     from recur_tune.search.run.callback import DriverCallback
-    from recur_tune.search.run.execution import train_in_actor, train_on_workers
+    from recur_tune.search.run.execution import train
     from recur_tune.search.run.gpu_sharing import SharedCards
     from recur_tune.search.run.searcher import OptunaSearcher
 
@@ -213,17 +237,15 @@ def _tune(
     def is_over() -> bool:
         return time.time() > deadline or bool(log.state.fault)
 
-    nested = allotment.workers > 1
     room = Capacity(spec.resources, allotment.card)
     shared = SharedCards(allotment.card, lambda: room.gpus) if allotment.card else None
-    prices = Prices(allotment.workers)
-    searcher = OptunaSearcher(spec, log, prices, is_over, room, proposes=confirm is None, shared=shared)
+    prices = Prices(spec.resources, allotment.memory, spec.limits.get("peak_memory"))
+    searcher = OptunaSearcher(spec, log, prices, is_over, room, confirm is None, shared, prices.workers)
     if confirm is not None:
         for trial, seed in confirm.missing(log.state, spec):
             searcher.repeat(trial, seed, confirm.split)
-    train = train_on_workers if nested else train_in_actor
     callback = DriverCallback(spec, log, lambda: context.interrupted() or is_over(), context.exporter, context.watchdog)
-    fit(spec, log, allotment, searcher, train, nested, callback)
+    fit(spec, log, allotment, searcher, train, callback)
 
 
 def fit(
@@ -232,10 +254,9 @@ def fit(
     allotment: TrialResources,
     searcher: OptunaSearcher,
     train: Callable[[dict[str, Any]], None],
-    nested: bool,
     callback: DriverCallback,
 ) -> None:
-    """Run the search with Ray Tune until its end; `nested` says that `train` starts workers of its own."""
+    """Run the search with Ray Tune until its end."""
     from ray import tune
 
     from recur_tune.cluster.placement_groups import NamedPlacementGroups
@@ -246,7 +267,7 @@ def fit(
     name = log.directory.name
 
     def place(job: dict[str, Any]) -> NamedPlacementGroups:
-        if not nested:
+        if job["workers"] == 1:
             return NamedPlacementGroups(name, {"CPU": job["cpus"], "GPU": job["gpus"]})
         # The trial's own actor only waits for its workers.
         worker = {"CPU": job["cpus"] - WAITING_CPU, "GPU": job["gpus"]}
@@ -254,7 +275,7 @@ def fit(
 
     tune.Tuner(
         tune.with_resources(named(train, f"{name}-trial"), place),
-        param_space={"workers": allotment.workers, "cpus": allotment.cpus, "gpus": allotment.gpus, "nested": nested},
+        param_space={"cpus": allotment.cpus, "gpus": allotment.gpus},
         tune_config=tune.TuneConfig(
             search_alg=searcher,
             scheduler=ParetoPruning(spec, log, searcher.should_continue),
@@ -294,7 +315,7 @@ def _fix_worst_costs(directory: SearchDirectory, spec: SearchSpec, log: SearchLo
     """Log the reference costs once, before the first trial, so that all hypervolumes of a search are comparable."""
     known = [*spec.reference, *(name for name in spec.objectives if name in COSTS)]
     if any(name not in log.state.reference for name in known):
-        log.record("reference", values=worst_costs(spec, Prices(spec.resources.workers), directory.with_own_base))
+        log.record("reference", values=worst_costs(spec, Prices(spec.resources), directory.with_own_base))
 
 
 def _is_done(spec: SearchSpec, log: SearchLog) -> bool:

@@ -18,16 +18,21 @@ from recur_tune.search.run.training_thread import messages_of
 _TRIAL = "recur_tune.search.run.trainable"
 
 
+def train(job: Message) -> None:
+    """Train a trial with as many workers as it has."""
+    (train_in_actor if job["workers"] == 1 else train_on_workers)(job)
+
+
 def train_in_actor(job: Message) -> None:
     """Train with one worker, in Ray Tune's own actor, which is used for the next trial too."""
     trial = load(_TRIAL)
     from ray import tune
 
-    def train(report: Callable[[Message], None]) -> None:
+    def work(report: Callable[[Message], None]) -> None:
         trial.use_cores(job["cpus"])
         trial.run_trial(job, report)
 
-    with closing(messages_of(train)) as messages:
+    with closing(messages_of(work)) as messages:
         for message in messages:
             tune.report({"report": json.dumps(message)})  # raises where the scheduler stops the trial
 

@@ -18,12 +18,16 @@ class SharedCards:
     count: Callable[[], int]  # GPUs in the cluster as it is now
 
     def parts(self, trial: TrialRecord) -> int:
-        """The parts of a GPU for a trial, by its predicted memory; a whole one where it needed more than its part
-        before."""
+        """The parts of GPUs for a trial: with one worker by its predicted memory, or a whole one where it needed more
+        than its part before; with several workers a whole one for each."""
+        if trial.workers > 1:
+            return PARTS * trial.workers
         return PARTS if trial.cause == CROWDED else self.card.parts(trial.costs.get("peak_memory"))
 
     def job(self, trial: TrialRecord) -> dict[str, Any]:
         """The trial's share for Ray, and the memory share for its worker."""
+        if trial.workers > 1:
+            return {"gpus": 1.0}
         parts = self.parts(trial)
         return {"gpus": parts / PARTS, "tensors_share": self.card.tensors_share(parts)}
 

@@ -1,4 +1,4 @@
-"""Outputs of a search beside its log, as far as the driver knows them; whoever runs a search chooses them."""
+"""Outputs of a search beside its log, as the driver knows them; its caller chooses them."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 
@@ -9,7 +10,10 @@ import numpy as np
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.loading import load
+from recur_tune.common.units import format_size
 from recur_tune.config.base_shape import base_settings, base_shape, is_preset
+from recur_tune.config.batch_share import check_share
+from recur_tune.config.resources import Resources
 from recur_tune.config.trial import TrialConfig
 from recur_tune.data.corpora.document import Extent, Split
 from recur_tune.search.record.decision import limits_in_words
@@ -20,17 +24,50 @@ from recur_tune.search.record.steps import check_rungs
 
 
 class Prices:
-    """Computes trials' costs, by the names of the cost objectives; workers share a trial's batch."""
+    """Computes trials' costs, by the names of the cost objectives, and how many workers share a trial's batch.
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    Args:
+        resources: What a trial may have; one worker by default.
+        memory: Bytes for a worker's tensors; None where that is not known.
+        limit: The search's limit of `peak_memory`, which further workers may help to keep.
+    """
+
+    def __init__(
+        self, resources: Resources | None = None, memory: float | None = None, limit: float | None = None
+    ) -> None:
+        self.counts = resources.worker_counts if resources else (1,)
+        self.shard = resources is not None and resources.shard != "none"
+        self.memory, self.limit = memory or math.inf, limit or math.inf
+        self._priced: dict[TrialConfig, tuple[int, dict[str, float]]] = {}
 
     def __call__(self, config: TrialConfig) -> dict[str, float]:
         """All costs of a trial, without training; its memory is simulated, which takes a second or more."""
+        return self._choose(config)[1]
+
+    def workers(self, config: TrialConfig) -> int:
+        """The fewest workers in whose memory the trial fits, of those that it may have."""
+        return self.counts[0] if len(self.counts) == 1 else self._choose(config)[0]
+
+    def _choose(self, config: TrialConfig) -> tuple[int, dict[str, float]]:
+        config = config.model_copy(update={"seed": 0})  # repeats cost the same
+        if config not in self._priced:
+            self._priced[config] = self._price(config)
+        return self._priced[config]
+
+    def _price(self, config: TrialConfig) -> tuple[int, dict[str, float]]:
         from recur_tune.cost.estimate import estimate
 
-        found = estimate(config, _settings_of(config.base, config.tokenizer), self.workers)
-        return {name: float(value) for name, value in found.costs.items()}
+        counts = check_share(config.batch, self.counts)
+        base = _settings_of(config.base, config.tokenizer)
+        for count in counts:
+            found = estimate(config, base, count, self.shard and count > 1)
+            peak = found.costs["peak_memory"]
+            if peak <= min(self.memory, self.limit):
+                break
+        if peak > self.memory:
+            who = f"each of {count} workers" if count > 1 else "a worker"
+            raise UserError(f"peak_memory: {who} would need {format_size(peak)}, and has {format_size(self.memory)}.")
+        return count, {name: float(value) for name, value in found.costs.items()}
 
     def at_once(self, config: TrialConfig) -> dict[str, float]:
         """The costs of a trial that need no simulated step."""
@@ -51,17 +88,14 @@ def check_shapes(spec: SearchSpec) -> None:
     check_rungs(spec)
     for config in spec.corners:
         config.check_base(_shape_of(config.base, config.tokenizer))
-        if config.batch % spec.resources.workers:
-            raise UserError(
-                f"space: batch {config.batch} cannot be shared evenly by {spec.resources.workers} workers; "
-                "choose a multiple."
-            )
+        check_share(config.batch, spec.resources.worker_counts, "space.batch")
 
 
-def check_limits(spec: SearchSpec, prices: Prices) -> None:
+def check_limits(spec: SearchSpec) -> None:
     """Refuse limits that nothing in the space is within, as far as its corners and random points tell."""
     if not spec.limits:
         return
+    prices = Prices(spec.resources, limit=spec.limits.get("peak_memory"))
     points = [*spec.corners, *_random_configs(spec)]
     costs = {config: quick for config in points if (quick := _or_none(prices.at_once, config)) is not None}
     if not costs:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
+from recur_tune.common.errors import UserError
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.progress import ended_trials
@@ -76,9 +77,14 @@ class ProgressLines(ProgressListener):
     def news(self) -> Iterator[Event]:
         """New events, one by one, each when the state includes it and none after it."""
         with self._lock:
-            for event in self._log.news():
-                self._outdated |= "state" in event or event["kind"] == "reference"
-                yield event
+            try:
+                for event in self._log.news():
+                    self._outdated |= "state" in event or event["kind"] == "reference"
+                    yield event
+            except UserError:
+                if self.directory.path.is_dir():
+                    raise
+                # It was moved or deleted; the driver ends with a sentence about that.
 
     def headline(self) -> str:
         """The search in one line."""

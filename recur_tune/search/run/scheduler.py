@@ -14,6 +14,7 @@ from recur_tune.cluster.ray_tune_adaptations import DriverOnly, allow_another_fa
 from recur_tune.search.propose.rungs import SMALL_CHANCE, Rungs
 from recur_tune.search.record.directory import STOP, SearchLog
 from recur_tune.search.record.flag_file import FlagFile
+from recur_tune.search.record.front import BEYOND_THE_FIRST
 from recur_tune.search.record.objectives import COSTS
 from recur_tune.search.record.requests import ADDED, MAY_STOP
 from recur_tune.search.record.spec import SearchSpec
@@ -43,14 +44,6 @@ class ParetoPruning(DriverOnly, FIFOScheduler):
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Accept any: there is no single metric."""
         return True
-
-    def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
-        """The next of the waiting trials: one that a person requested goes before all others."""
-        waiting = [trial for trial in tune_controller.get_trials() if trial.status == Trial.PENDING]
-        for trial in waiting:
-            if self.log.state.record(trial.config["number"]).role in (ADDED, MAY_STOP):
-                return trial
-        return super().choose_trial_to_run(tune_controller)
 
     def on_trial_result(self, controller: TuneController, trial: Trial, result: dict[str, Any]) -> str:
         """Log a report and decide whether the trial continues."""
@@ -91,6 +84,20 @@ class ParetoPruning(DriverOnly, FIFOScheduler):
             self.log.record("end", trial=number, state="paused", reason=reason, cause=PAUSED_AT_RUNG)
         return self._let_go(trial)
 
+    def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
+        """The next trial: one that a person requested, else as Ray Tune would choose. At a stop, several workers that
+        wait for room are not waited for: with fewer nodes there may never be any."""
+        waiting = (trial for trial in tune_controller.get_trials() if trial.status == Trial.PENDING)
+        requested = (one for one in waiting if self.log.state.record(one.config["number"]).role in (ADDED, MAY_STOP))
+        chosen: Trial | None = next(requested, None) or super().choose_trial_to_run(tune_controller)
+        if chosen is None or chosen.config["workers"] == 1 or not self.log.directory.stop_requested:
+            return chosen
+        record = self.log.state.record(chosen.config["number"])
+        if record.state == "running":  # it was, until it lost its place
+            self.log.record("end", trial=record.number, state="paused", reason="the search was asked to stop")
+        tune_controller.stop_trial(chosen)
+        return None
+
     def _decide(self, trial: TrialRecord) -> bool:
         validation = trial.validations[-1]
         report = trial.number, validation.tokens, self._values(trial, validation)
@@ -102,7 +109,7 @@ class ParetoPruning(DriverOnly, FIFOScheduler):
     def _let_go(self, trial: Trial) -> str:
         """End a trial's work. A single actor is stopped at once. Several workers leave by themselves once the flag file
         is set: workers that are stopped in the middle of a step could not train the next trial."""
-        if not trial.config.get("nested"):
+        if trial.config["workers"] == 1:
             return TrialScheduler.STOP
         record = self.log.state.record(trial.config["number"])
         if record.state == "pruned" or record.paused_at_rung:
@@ -120,9 +127,6 @@ class ParetoPruning(DriverOnly, FIFOScheduler):
         if missing and (trial is baseline or baseline is None or baseline.state in ENDED):
             values = dict(zip(self.spec.objectives, self._values(trial, validation), strict=True))
             self.log.record("reference", values={name: values[name] * BEYOND_THE_FIRST for name in missing})
-
-
-BEYOND_THE_FIRST = 1.05
 
 
 def validations_in_order(log: SearchLog) -> list[tuple[TrialRecord, Validation]]:

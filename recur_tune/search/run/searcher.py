@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -32,15 +32,16 @@ from recur_tune.search.propose.optuna_study import (
     study_name,
     study_storage,
 )
-from recur_tune.search.record.directory import STOP, STUDY, WARM_START, SearchLog
+from recur_tune.search.propose.study_agreement import earlier_trials, tell, tell_earlier_trials
+from recur_tune.search.record.directory import STOP, SearchLog
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.front import search_hypervolume
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.progress import expected_gains
+from recur_tune.search.record.recovery import note_trial
 from recur_tune.search.record.requests import take_trials
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import CROWDED, ENDED, TrialRecord
-from recur_tune.search.record.warm_start import read_earlier_trials
 from recur_tune.search.run.gpu_sharing import SharedCards
 from recur_tune.search.run.trial_files import is_short_of_room, prune_paused
 
@@ -49,11 +50,6 @@ _TRIES_BEFORE_RANDOM = 10  # of these tries, before points are drawn at random
 _SECONDS_BETWEEN_LOOKS = 0.5
 _PLATEAU = 3  # trials in a row whose expected gain is too small
 KNOWN_COSTS = "known-costs"
-_STUDY_STATES = {
-    "complete": TrialState.COMPLETE, "pruned": TrialState.PRUNED,
-    "infeasible": TrialState.PRUNED, "failed": TrialState.FAIL,
-}  # fmt: skip
-
 _Choice = NewTrial | ResumeCandidate | None
 
 
@@ -69,10 +65,12 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         room: Callable[[], int] | None = None,
         proposes: bool = True,
         shared: SharedCards | None = None,
+        workers: Callable[[TrialConfig], int] = lambda config: 1,
     ) -> None:
         self.spec, self.log, self.price, self.finished, self.room = spec, log, price, finished, room
         self.proposes = proposes  # False: only unfinished trials and repeats are trained
         self.shared = shared  # where trials share GPUs
+        self.workers = workers  # how many train a trial together
         self.numbers: dict[str, int] = {}  # trials' numbers by Ray's ids
         self.live: set[str] = set()  # Ray's ids of trials that it has not completed
         storage = study_storage(log.directory.path)
@@ -87,13 +85,7 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         if self.study.metric_names is None:  # Optuna's other tools show them
             self.study.set_metric_names(list(spec.objectives))
         if not self.study.get_trials(deepcopy=False):
-            if log.state.trials:
-                name = log.directory.name
-                raise UserError(
-                    f"name: {log.directory.path / STUDY} has lost the trials of {name}, which would be numbered anew; "
-                    f"`recur-tune search … --from {name}` begins another with what is known."
-                )
-            self._tell_earlier_trials()
+            tell_earlier_trials(self.study, spec, earlier_trials(log.directory))
             for role, point in first_points(spec).items():
                 self.study.enqueue_trial(point, user_attrs={"role": role})
         self.earlier = self._observed_earlier()
@@ -114,16 +106,6 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         self.choice: Future[_Choice] | None = None  # being computed in the pricing thread
         self.no_new_trials = False  # the space is exhausted, or the gain has reached a plateau
         self.all_hopeless: list[int] = []  # the standing of trials in which no paused one may reach the front
-
-    def _tell_earlier_trials(self) -> None:
-        """Tell the sampler an earlier search's trials. They take numbers in the study, but are no trials of this
-        search."""
-        file = self.log.directory.path / WARM_START
-        for earlier in read_earlier_trials(file.read_text()) if file.exists() else ():
-            self.study.enqueue_trial(earlier.point, user_attrs={"earlier": earlier.name})
-            trial = self.study.ask()
-            self.spec.parsed_space.draw(trial)
-            self.study.tell(trial, earlier.values, state=_STUDY_STATES[earlier.state])
 
     def _observed_earlier(self) -> list[ObservedTrial]:
         """An earlier search's trials for the model: their quality at full budget."""
@@ -174,13 +156,15 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         # A requested trial need not wait for room: the scheduler starts it before all that wait for a worker.
         if len(self.live) >= room + bool(self.added or self._is_added(self.proposal)):
             return None
-        if self.shared and not self.shared.have_room_beside(map(self.log.state.record, self._live_numbers)):
+        live = [self.log.state.record(number) for number in self._live_numbers]
+        if not (self.shared.have_room_beside(live) if self.shared else self._starves_nobody(live)):
             return None
         self._tell_by_hand()
         while self.unfinished and not (self.added or self._is_added(self.proposal)):
             number = self.unfinished.popleft()
-            if self.log.state.record(number).state not in ENDED:  # it may have been ended by hand meanwhile
-                return self._job(trial_id, number)
+            # It may have been ended by hand meanwhile.
+            if self.log.state.record(number).state not in ENDED and (job := self._job(trial_id, number)):
+                return job
             self._tell(self.log.state.record(number))
         if self._is_spent and not (self.proposal or self.aside or self.added):
             return self._resume_or_finish()
@@ -203,7 +187,7 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         return self._job(trial_id, proposal.trial.number) if self._accept(proposal) else None
 
     def _take_requests(self) -> None:
-        for point, role in take_trials(self.log.directory):
+        for point, role in take_trials(self.log):
             self.study.enqueue_trial(point, user_attrs={"role": role, "added": True})
             self.added += 1
 
@@ -211,6 +195,12 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
     def _is_added(proposal: Proposal | None) -> bool:
         """Whether it is a trial that a person requested."""
         return proposal is not None and "added" in proposal.trial.user_attrs
+
+    def _starves_nobody(self, live: Iterable[TrialRecord]) -> bool:
+        """Whether no trial waits for more workers than others may have: smaller ones would overtake it again and
+        again."""
+        fewest = self.spec.resources.worker_counts[0]
+        return not any(trial.workers > fewest and trial.state != "running" for trial in live)
 
     @property
     def _is_spent(self) -> bool:
@@ -279,15 +269,26 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         assert self.model is not None
         return self.pricing.submit(question, *self._known(self.model))
 
-    def _job(self, trial_id: str, number: int) -> dict[str, Any]:
+    def _job(self, trial_id: str, number: int) -> dict[str, Any] | None:
+        """The trial's job for Ray. None, and its end, where it fits no number of workers any more."""
+        record = self.log.state.record(number)
+        config = self._config(record.params, record.seed)
+        try:
+            workers = self.workers(config)
+        except UserError as error:  # the search is resumed with other resources
+            self.log.record("end", trial=number, state="infeasible", reason=str(error), cause="limit")
+            return None
+        if workers != record.workers:
+            self.log.record("workers", trial=number, workers=workers)
         self.numbers[trial_id] = number
         self.live.add(trial_id)
         folder = self.log.directory.trial(number)
+        self.log.directory.check_lease()
         folder.mkdir(parents=True, exist_ok=True)
-        record = self.log.state.record(number)
-        config = self._config(record.params, record.seed)
+        note_trial(folder, record)
         return {
             "number": number, "folder": str(folder), "trial": config.plain_values(), "split": record.split,
+            "workers": workers, "shard": workers > 1 and self.spec.resources.shard != "none",
             **(self.shared.job(record) if self.shared else {}),
         }  # fmt: skip
 
@@ -408,8 +409,4 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
     def _tell(self, record: TrialRecord) -> None:
         if record.repeats is not None:
             return
-        trial, state = self.open.pop(record.number), _STUDY_STATES[record.state]
-        if record.state == "infeasible" and all(value <= 0 for value in trial.constraints.values()):
-            trial.set_constraint("trainable", 1.0)  # it broke no limit of the search, but cannot be trained
-        values = record.values(self.spec.objectives) if state == TrialState.COMPLETE else None
-        self.study.tell(trial, values, state=state)
+        tell(self.study, self.open.pop(record.number), record, self.spec)

@@ -13,22 +13,27 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from recur_tune.cluster.capacity import WAITING_CPU
+from recur_tune.cluster.connection import node_name
 from recur_tune.common.collective_timeout import collective_timeout
 from recur_tune.common.files import storage_fault
 from recur_tune.common.loading import load
+from recur_tune.search.record.directory import STOP
+from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.state import STORAGE
 from recur_tune.search.run.messages import Message, ending
 
 _TRIAL = "recur_tune.search.run.trainable"
-_MOST_STARTS = 4  # of the workers for one trial
+_MOST_FAILURES = 3  # of the workers of one trial, as Ray Tune's own limit
 _SECONDS_BETWEEN_LOOKS = 2.0  # at whether the run is alive, and between workers' signs of life
+_SILENT = 5 * _SECONDS_BETWEEN_LOOKS  # so long without a sign of life, no worker has the trial
+_AFTER_OURS = 120.0  # seconds that others wait longer for a worker that hangs, since our sentence names it
 _LOST_PEER = ("peer", "NCCL", "Gloo")  # in an error that only says that another worker is gone
 
 
@@ -51,34 +56,51 @@ class Mailbox:
     def __init__(self) -> None:
         self._job: Message | None = None
         self._number = 0  # of the trial, counted from 1 in this run
-        self._starts = 0
-        self._errors: list[str] = []
+        self._failures = 0
+        self._takers: dict[int, str] = {}  # nodes of the workers that have taken the trial, by rank
+        self._errors: dict[int, str] = {}  # what they failed with
         self._arrivals: dict[int, Arrivals] = {}
+        self._heard = time.monotonic()  # when a worker last gave a sign of life
         self._messages: asyncio.Queue[Message] = asyncio.Queue()
         self._changed = asyncio.Condition()
 
     async def put(self, job: Message) -> None:
         """Give the workers another trial."""
         async with self._changed:
-            self._job, self._number = job, self._number + 1
-            self._starts, self._errors = 0, []
+            self._job, self._number, self._failures = job, self._number + 1, 0
+            self._begin_start()
             self._messages = asyncio.Queue()
             self._changed.notify_all()
 
-    async def take(self, rank: int, after: int) -> tuple[int, Message]:
+    async def take(self, rank: int, node: str, after: int) -> tuple[int, Message]:
         """For a worker: the trial behind the one that it has trained, as soon as there is one.
 
-        After too many starts of the workers the trial is not given to them again.
+        After too many failures the trial is not given to them again.
         """
         async with self._changed:
             while True:
                 await self._changed.wait_for(lambda: self._job is not None and self._number > after)
                 assert self._job is not None
-                if rank == 0:
-                    self._starts, self._arrivals = self._starts + 1, {}
-                if self._starts <= _MOST_STARTS:
-                    return self._number, self._job
-                self._end(ending("failed", _most_informative(self._errors), "error") | {"replace_actor": True})
+                if rank in self._takers:  # before this start of the workers
+                    self._start_again()
+                    continue
+                self._takers[rank], self._heard = node, time.monotonic()
+                self._arrivals[rank] = Arrivals(node, 0)  # it may hang before its first sign of life
+                return self._number, self._job
+
+    def _start_again(self) -> None:
+        assert self._job is not None
+        why = why_started_again(self._takers, self._errors)
+        self._failures += 1
+        if self._failures > _MOST_FAILURES:
+            where = f" (see {self._job['folder']}/error.txt)" if self._errors else ""
+            self._end(ending("failed", why + where, "error") | {"replace_actor": True})
+        else:
+            self._messages.put_nowait({"notice": f"its workers were started again: {why}."})
+        self._begin_start()
+
+    def _begin_start(self) -> None:
+        self._takers, self._errors, self._arrivals = {}, {}, {}
 
     async def tell(self, number: int, message: Message) -> None:
         """From a worker: a message about the trial with this number; one about an earlier trial is dropped."""
@@ -89,16 +111,17 @@ class Mailbox:
         else:
             self._messages.put_nowait(message)
 
-    async def error(self, number: int, text: str) -> None:
+    async def error(self, number: int, rank: int, text: str) -> None:
         """From a worker: why it fails, before Ray Train restarts it."""
         if number == self._number:
-            self._errors.append(text)
+            self._errors[rank] = text
 
-    async def arrived(self, rank: int, number: int, node: str, count: int) -> None:
+    async def arrived(self, rank: int, number: int, count: int) -> None:
         """From a worker: a sign of life, every few seconds."""
+        self._heard = time.monotonic()
         before = self._arrivals.get(rank)
-        if number == self._number and (before is None or before.count != count):
-            self._arrivals[rank] = Arrivals(node, count)
+        if number == self._number and rank in self._takers and (before is None or before.count != count):
+            self._arrivals[rank] = Arrivals(self._takers[rank], count)
 
     async def next(self) -> Message:
         """For the trial's actor: the next message."""
@@ -107,6 +130,10 @@ class Mailbox:
     async def hang(self, seconds: float) -> str:
         """For the trial's actor: a sentence about a worker for which the others have waited so long; else empty."""
         return hang_of(self._arrivals, seconds)
+
+    async def silence(self) -> float:
+        """For the trial's actor: seconds without a sign of life, while Ray Train waits for a lost node, say."""
+        return time.monotonic() - self._heard
 
     def _end(self, message: Message) -> None:
         """Pass on the last message about the trial, which no worker takes again."""
@@ -131,10 +158,13 @@ def hang_of(arrivals: dict[int, Arrivals], seconds: float) -> str:
     )
 
 
-def _most_informative(errors: list[str]) -> str:
-    """Workers' own errors before those that only say that another one is gone."""
-    ordered = sorted(errors, key=lambda text: any(word in text for word in _LOST_PEER))
-    return ordered[0] if ordered else "a worker's process died again and again"
+def why_started_again(takers: dict[int, str], errors: dict[int, str]) -> str:
+    """Why workers were started again: an error of their own, or the one that died without a word."""
+    for text in errors.values():
+        if not any(word in text for word in _LOST_PEER):
+            return text
+    silent = [rank for rank in takers if rank not in errors]
+    return f"worker {silent[0]} on {takers[silent[0]]} died" if len(silent) == 1 else "one of them died"
 
 
 class TrainRun:
@@ -162,17 +192,17 @@ class TrainRun:
     def _trainer(self, job: Message) -> Any:
         import ray
         from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchConfig, TorchTrainer
+        from ray.train.torch import TorchConfig
 
-        from recur_tune.cluster.ray_train_adaptations import TRAIN_SETTINGS, TrialPlacementGroup
+        from recur_tune.cluster.ray_train_adaptations import TrialTrainer, train_settings
 
-        os.environ.update(TRAIN_SETTINGS)
+        patience = self._timeout + _AFTER_OURS
+        os.environ.update(train_settings(patience))
         search = Path(job["folder"]).parent.parent
-        return TorchTrainer(
+        return TrialTrainer(
             serve_trials,
             train_loop_config={"mailbox": self._mailbox},
-            # Longer than ours, whose sentence names the worker.
-            torch_config=TorchConfig(timeout_s=int(self._timeout) + 120),
+            torch_config=TorchConfig(timeout_s=int(patience)),
             scaling_config=ScalingConfig(
                 num_workers=job["workers"],
                 use_gpu=job["gpus"] > 0,
@@ -181,40 +211,49 @@ class TrainRun:
             run_config=RunConfig(
                 name=f"{search.name}-{secrets.token_hex(3)}",
                 storage_path=str(search / "ray"),
-                failure_config=FailureConfig(max_failures=-1),  # the mailbox counts them by trial
-                callbacks=[TrialPlacementGroup(ray.util.get_current_placement_group())],
+                # The mailbox counts workers' failures by trial. Where they cannot start, Ray Tune looks for another
+                # place.
+                failure_config=FailureConfig(max_failures=-1, controller_failure_limit=1),
             ),
+            group=ray.util.get_current_placement_group(),
         )
 
     def train(self, job: Message) -> Iterator[Message]:
         """Train a trial and yield its messages. Raises where its actor has to be replaced."""
         import ray
 
+        stopped = FlagFile(Path(job["folder"]).parent.parent / STOP).is_set
         ray.get(self._mailbox.put.remote(job))
-        while not (message := self._next_message()).get("left"):
+        while not (message := self._next_message(stopped)).get("left"):
             yield message
             if message.get("moved") or message.get("replace_actor"):
-                raise WorkersFailed(message.get("reason", "its node will leave"))
+                raise WorkersFailed(message.get("reason", "its workers move"))
             if "state" in message:
                 return
 
-    def _next_message(self) -> Message:
+    def _next_message(self, stopped: Callable[[], bool]) -> Message:
         import ray
 
         told = self._mailbox.next.remote()
         while not ray.wait([told], timeout=_SECONDS_BETWEEN_LOOKS)[0]:
             if not self._fitting.is_alive():
                 return _outcome_of(self._error)
+            if stopped() and ray.get(self._mailbox.silence.remote()) > _SILENT:
+                return ending("paused", "the search was asked to stop") | {"replace_actor": True}
             if sentence := ray.get(self._mailbox.hang.remote(self._timeout)):
                 return ending("failed", sentence, "hang") | {"replace_actor": True}
         return dict(ray.get(told))
 
 
 def _outcome_of(error: BaseException | None) -> Message:
-    """What becomes of a trial where Ray Train itself has ended."""
-    fault = storage_fault(error) if isinstance(error, Exception) else None
-    outcome = ending("paused", str(fault), STORAGE) if fault else ending("failed", f"Ray Train: {error}", "error")
-    return outcome | {"replace_actor": True}
+    """The trial's message where Ray Train itself has ended, which is no fault of the trial."""
+    from recur_tune.cluster.ray_train_adaptations import found_no_place
+
+    if isinstance(error, Exception) and (fault := storage_fault(error)):
+        return ending("paused", str(fault), STORAGE) | {"replace_actor": True}
+    if found_no_place(error):  # a node was lost; Ray Tune starts the trial where there is room
+        return {"moved": True}
+    raise WorkersFailed(f"Ray Train has ended: {error}") from error
 
 
 def serve_trials(config: Message) -> None:
@@ -223,26 +262,27 @@ def serve_trials(config: Message) -> None:
     from ray.train import get_context
 
     mailbox, rank, number = config["mailbox"], get_context().get_world_rank(), 0
-    trial = load(_TRIAL)
     while True:
-        number, job = ray.get(mailbox.take.remote(rank, number))
+        number, job = ray.get(mailbox.take.remote(rank, node_name(), number))
 
         def report(message: Message, number: int = number) -> None:
-            if rank == 0 or "state" in message:  # any worker may end the trial
-                ray.get(mailbox.tell.remote(number, message))
+            ray.get(mailbox.tell.remote(number, message))
 
-        with _signs_of_life(mailbox, rank, number, trial):
-            try:
+        try:
+            trial = load(_TRIAL)
+            with _signs_of_life(mailbox, rank, number):
                 trial.use_cores(job["cpus"])
                 trial.run_trial(job, report)
-            except Exception as error:
-                ray.get(mailbox.error.remote(number, f"{type(error).__name__}: {error}"))
-                raise RuntimeError(f"{type(error).__name__}: {error}") from None  # Ray Train needs no class of ours
-        report({"left": True})
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            ray.get(mailbox.error.remote(number, rank, text))
+            raise RuntimeError(text) from None  # Ray Train needs no class of ours
+        if rank == 0:  # the others may be done before it has saved what they trained
+            report({"left": True})
 
 
 @contextmanager
-def _signs_of_life(mailbox: Any, rank: int, number: int, trial: Any) -> Iterator[None]:
+def _signs_of_life(mailbox: Any, rank: int, number: int) -> Iterator[None]:
     """Tell the mailbox from a thread, every few seconds, how many collectives this worker has arrived at."""
     from recur_tune.bptt.collectives import arrivals  # with torch, which only workers import
 
@@ -250,7 +290,7 @@ def _signs_of_life(mailbox: Any, rank: int, number: int, trial: Any) -> Iterator
 
     def tell() -> None:
         while not ended.wait(_SECONDS_BETWEEN_LOOKS):
-            mailbox.arrived.remote(rank, number, trial.node_name(), arrivals())
+            mailbox.arrived.remote(rank, number, arrivals())
 
     thread = threading.Thread(target=tell, name="signs-of-life", daemon=True)
     thread.start()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import os
-import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -18,10 +17,10 @@ import torch
 import torch.distributed as dist
 from transformers import PreTrainedTokenizerBase
 
-from recur_tune.bptt.collectives import collective
-from recur_tune.cluster.connection import NODE_NAME
+from recur_tune.bptt.collectives import collective, worker_count, worker_rank
+from recur_tune.cluster.connection import NODE_NAME, node_name
 from recur_tune.cluster.process_names import call_this_process, trial_name
-from recur_tune.common.errors import UserError
+from recur_tune.common.errors import StorageFault, UserError
 from recur_tune.common.files import storage_fault, whole_folder, write_text
 from recur_tune.common.throttle import Every, Throttled
 from recur_tune.config.trial import TrialConfig
@@ -29,11 +28,12 @@ from recur_tune.cost.device_flops import device_flops
 from recur_tune.models.pretrained import save_model
 from recur_tune.search.record.directory import COMPILED, LEAVING, MODEL, STOP
 from recur_tune.search.record.flag_file import FlagFile
+from recur_tune.search.record.recovery import note_report
 from recur_tune.search.record.state import CROWDED, STORAGE
 from recur_tune.search.run.messages import Message, ending
+from recur_tune.training import RESUME
 from recur_tune.training.checkpoint import DamagedCheckpoint, load_checkpoint, save_checkpoint
 from recur_tune.training.loop import Diverged, Report, Trainer
-from recur_tune.training.run_folder import RESUME
 from recur_tune.training.setup import set_up
 
 _SECONDS_BETWEEN_REPORTS = 5.0  # validations are always reported
@@ -48,9 +48,8 @@ class Moved(Exception):
     """The trial has saved a checkpoint and continues on another node, since its own will leave."""
 
 
-def node_name() -> str:
-    """The name of this process's node, in SLURM or as the system has it."""
-    return os.environ.get(NODE_NAME) or socket.gethostname()
+class RefusedByAll(UserError):
+    """What one of several workers refuses before training; all of them know it."""
 
 
 def use_cores(cpus: float) -> None:
@@ -63,8 +62,11 @@ def run_trial(job: Message, report: Callable[[Message], None]) -> None:
 
     An error ends this trial alone. A storage fault pauses the trial and with it the search, since all trials write
     there. A diverged loss or a refused configuration is reported. Any other error is reported and raised, so that the
-    process is replaced. One of several workers only raises it: it may come of another's death, and Ray Train starts all
-    of them again. It reports what would happen again: that storage failed, or that memory did not suffice.
+    process is replaced.
+
+    Of several workers the first reports how training goes, once it has saved its files. An error is raised by whichever
+    worker has it, and Ray Train starts all of them again, since the others wait for it. It is reported only where it
+    would happen again: the storage failed, the memory did not suffice, or what was read is refused.
     """
     folder = Path(job["folder"])
     config = TrialConfig(**job["trial"])
@@ -74,11 +76,15 @@ def run_trial(job: Message, report: Callable[[Message], None]) -> None:
     try:
         if share is not None:
             _bound_memory(share)
-        for message in _train(config, folder, job.get("split", "")):
-            report(message)
+        for message in _train(config, folder, job.get("split", ""), job.get("shard", False)):
+            if worker_rank() == 0:
+                note_report(folder, message)
+                report(message)
     except Moved:
-        report({"moved": True})
-        raise  # Ray starts the trial again where there is room
+        if worker_rank() == 0:
+            report({"moved": True})
+        if not _several_workers():  # their actor raises once it hears of it, when the first of them has saved
+            raise  # Ray starts the trial again where there is room
     except Exception as error:
         if fault := storage_fault(error):
             report(ending("paused", str(fault), STORAGE))
@@ -87,8 +93,11 @@ def run_trial(job: Message, report: Callable[[Message], None]) -> None:
             return
         if isinstance(error, UserError):
             report(ending("failed", str(error), "diverged" if isinstance(error, Diverged) else "refused"))
+            if _several_workers() and not isinstance(error, Diverged | RefusedByAll):
+                raise  # the others wait for this one
             return
-        write_text(folder / "error.txt", traceback.format_exc())
+        if folder.is_dir():
+            write_text(folder / "error.txt", traceback.format_exc())
         outcome = outcome_of(error, folder, shares_card=share is not None)
         if outcome["state"] == "infeasible" or not _several_workers():
             report(outcome | {"replace_actor": True})
@@ -97,7 +106,7 @@ def run_trial(job: Message, report: Callable[[Message], None]) -> None:
         _forget_the_trial()
 
 
-def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Message]:
+def _train(config: TrialConfig, folder: Path, split: str, shard: bool) -> Iterator[Message]:
     FlagFile(folder / STOP).create()
     stop = Throttled(lambda: FlagFile(folder.parent.parent / STOP).is_set(), _SECONDS_BETWEEN_LOOKS)
     over = Throttled(lambda: FlagFile(folder / STOP).is_set(), _SECONDS_BETWEEN_LOOKS)
@@ -106,11 +115,12 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
         return
     _start_clean()
     call_this_process(trial_name(folder))
-    trainer, tokenizer = _set_up_together(config)
+    trainer, tokenizer = _set_up_together(config, shard)
     if not (folder / RESUME).is_dir():
         yield from ({"notice": remark} for remark in trainer.stream.remarks)
     elif damage := _go_on(trainer, folder / RESUME):
         yield {"notice": damage}
+    _check_same_checkpoint(trainer)
     node = os.environ.get(NODE_NAME)
     leaving = Throttled(
         lambda: bool(node) and FlagFile(folder.parent.parent / LEAVING / str(node)).is_set(), _SECONDS_BETWEEN_LOOKS
@@ -125,12 +135,13 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
         if ended:  # pruned or paused, as the log has it already
             return
         stopping = stopping and not step.last
-        if trainer.rank == 0:
-            if step.last:
-                with whole_folder(folder / MODEL) as partial:
-                    save_model(trainer.model, tokenizer, partial)
-            elif step.validation is not None or stopping or moving:
-                save_checkpoint(trainer, folder / RESUME)
+        if trainer.rank == 0 and not folder.is_dir():
+            raise StorageFault(f"{folder} is gone: it was moved or deleted while its trial ran.")
+        if step.last and trainer.rank == 0:
+            with whole_folder(folder / MODEL) as partial:
+                save_model(trainer.model, tokenizer, partial)
+        elif not step.last and (step.validation is not None or stopping or moving):
+            save_checkpoint(trainer, folder / RESUME)
         if telling or stopping or step.last or step.validation is not None:
             message = _message(step, trainer) | {"training_seconds": round(stopwatch.seconds, 3)}
             if step.last:
@@ -145,19 +156,19 @@ def _train(config: TrialConfig, folder: Path, split: str = "") -> Iterator[Messa
             raise Moved(node)
 
 
-def _set_up_together(config: TrialConfig) -> tuple[Trainer, PreTrainedTokenizerBase]:
+def _set_up_together(config: TrialConfig, shard: bool) -> tuple[Trainer, PreTrainedTokenizerBase]:
     """Set a trial up. What one of several workers refuses, all of them refuse, so that none waits for another."""
     if not _several_workers():
         return set_up(config)
     made, refusal = None, ""
     try:
-        made = set_up(config)
+        made = set_up(config, shard=shard)
     except UserError as error:
         refusal = str(error)
     refusals: list[str] = [""] * dist.get_world_size()
     collective(dist.all_gather_object, refusals, refusal)
     if made is None or any(refusals):
-        raise UserError(next(filter(None, refusals)))
+        raise RefusedByAll(next(filter(None, refusals)))
     return made
 
 
@@ -168,6 +179,16 @@ def _go_on(trainer: Trainer, folder: Path) -> str:
         return load_checkpoint(trainer, folder)
     except DamagedCheckpoint as damage:
         return f"{damage} There is none before it, and the trial begins anew."
+
+
+def _check_same_checkpoint(trainer: Trainer) -> None:
+    """Raise where a worker has read another checkpoint: a network file system shows files late."""
+    if not _several_workers():
+        return
+    tokens: list[int] = [0] * dist.get_world_size()
+    collective(dist.all_gather_object, tokens, trainer.progress.tokens)
+    if len(set(tokens)) > 1:
+        raise RuntimeError(f"the workers have read different checkpoints, of {', '.join(map(str, tokens))} tokens")
 
 
 def _score(trainer: Trainer, tokenizer: PreTrainedTokenizerBase, split: str) -> dict[str, float]:
@@ -257,4 +278,4 @@ def _forget_the_trial() -> None:
 
 
 def _several_workers() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    return worker_count() > 1

@@ -12,7 +12,7 @@ from recur_tune.search.record.directory import MODEL, SearchDirectory, SearchLog
 from recur_tune.search.record.front import front
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, TrialRecord
-from recur_tune.training.run_folder import RESUME
+from recur_tune.training import RESUME
 
 _SPARE = 10  # checkpoints for which the disk should have room
 

@@ -1,13 +1,13 @@
-"""Check of a site: a short job in which every node probes network, storage, locks, scratch and GPUs.
+"""Check of a site: a short job in which every node probes network, storage, locks, scratch and GPUs, and all of them
+sum a buffer as the workers of a trial would.
 
 On the login node `look_at` submits it and reads its findings. In the allocation `main` runs on the first node and
-starts itself on every node, where it calls `probe_node`.
+starts itself on every node, where it calls `probe_node`; then `all_reduce` on every node.
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import socket
@@ -15,9 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from recur_tune.common.errors import UserError
@@ -26,6 +25,7 @@ from recur_tune.common.parsing import parse, read_yaml, write_yaml
 from recur_tune.search.record import lease
 from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.allocation import Allocation, Grant, free_ports, own_address
+from recur_tune.sites.slurm.finding import Finding, as_json, from_json
 from recur_tune.sites.slurm.folder import tail
 from recur_tune.sites.slurm.job_script import render
 from recur_tune.sites.slurm.profile import Profile
@@ -33,21 +33,9 @@ from recur_tune.sites.slurm.steps import step_on
 from recur_tune.sites.slurm.submit import file_system
 
 _SECONDS_TO_PROBE = 40.0
-_LENGTH = 60.0  # of the job
+_SECONDS_TO_SUM = 120.0  # with loading torch from a network file system
+_LENGTH = 240.0  # of the job
 _LEASE, _FLOCK = "lease", "flock"  # locks that the first node holds while the nodes probe
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The result of one probe on one node."""
-
-    node: str
-    what: str
-    good: bool
-    seen: str
-
-    def __str__(self) -> str:
-        return f"{'ok    ' if self.good else 'FAILED'}  {self.node:<12} {self.what:<8} {self.seen}"
 
 
 def look_at(profile: Profile, results: Path, say: Callable[[str], None]) -> list[Finding]:
@@ -83,7 +71,7 @@ def _await_findings(profile: Profile, folder: Path, job: int, say: Callable[[str
             say(str(found))
             told = found.state
         time.sleep(0.5)
-    findings = [Finding(**one) for one in json.loads((folder / "findings.json").read_text())]
+    findings = from_json((folder / "findings.json").read_text())
     # The findings were read here, so the login node shares the storage.
     return [*findings, Finding("login", "storage", True, f"sees what the nodes write in {folder.parent}")]
 
@@ -96,28 +84,47 @@ def main() -> None:
         return
     allocation = Allocation.current()
     profile = parse(Profile, read_yaml(folder / "profile.yaml"))
-    [port] = free_ports(1, allocation.job)
+    port, port_of_sums = free_ports(2, allocation.job)
+    host = own_address(profile.interface, queue.controller())
     with (
         socket.create_server(("", port), backlog=len(allocation.nodes)), lease.held(folder / _LEASE),
         (folder / _FLOCK).open("w") as kernels,
     ):  # fmt: skip
         with suppress(OSError):
             fcntl.flock(kernels, fcntl.LOCK_EX)
-        address = f"{own_address(profile.interface, queue.controller())}:{port}"
         program = [sys.executable, "-m", "recur_tune.sites.slurm.check", str(folder)]
-        steps = [subprocess.Popen([*step_on(node), *program, node, address]) for node in allocation.nodes]
-        deadline = time.monotonic() + _SECONDS_TO_PROBE
-        while time.monotonic() < deadline and any(step.poll() is None for step in steps):
-            time.sleep(0.2)
+        _run_on_all({node: [*program, node, f"{host}:{port}"] for node in allocation.nodes}, _SECONDS_TO_PROBE)
     findings = [finding for node in allocation.nodes for finding in _findings_of(folder, node)]
-    write_text(folder / "findings.json", json.dumps(findings))
+    if len(allocation.nodes) > 1 and all(finding.good for finding in findings):
+        findings += _sums(folder, allocation.nodes, f"{host}:{port_of_sums}")
+    write_text(folder / "findings.json", as_json(findings))
 
 
-def _findings_of(folder: Path, node: str) -> list[dict[str, object]]:
+def _run_on_all(programs: Mapping[str, list[str]], seconds: float) -> None:
+    """Run a program on each node, and wait so long at most."""
+    steps = [subprocess.Popen([*step_on(node), *program]) for node, program in programs.items()]
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(step.poll() is None for step in steps):
+        time.sleep(0.2)
+
+
+def _findings_of(folder: Path, node: str) -> list[Finding]:
     try:
-        return list(json.loads((folder / f"{node}.json").read_text()))
+        return from_json((folder / f"{node}.json").read_text())
     except (OSError, ValueError):
-        return [vars(Finding(node, "storage", False, f"wrote nothing into {folder}: does it share that folder?"))]
+        return [Finding(node, "storage", False, f"wrote nothing into {folder}: does it share that folder?")]
+
+
+def _sums(folder: Path, nodes: Sequence[str], first: str) -> list[Finding]:
+    program = [sys.executable, "-m", "recur_tune.sites.slurm.all_reduce", str(folder)]
+    words = {node: [*program, node, str(rank), str(len(nodes)), first] for rank, node in enumerate(nodes)}
+    _run_on_all(words, _SECONDS_TO_SUM)
+    late = f"an all-reduce with {len(nodes) - 1} other nodes took longer than {_SECONDS_TO_SUM:.0f} s"
+    findings = []
+    for node in nodes:
+        written = folder / f"{node}-sums.json"
+        findings += from_json(written.read_text()) if written.exists() else [Finding(node, "sums", False, late)]
+    return findings
 
 
 def probe_node(folder: Path, node: str, first: str) -> None:
@@ -127,7 +134,7 @@ def probe_node(folder: Path, node: str, first: str) -> None:
         _network(node, profile, first), _locks(node, folder), _granted(node, profile), _scratch(node, profile),
         _gpus(node, profile),
     ]  # fmt: skip
-    write_text(folder / f"{node}.json", json.dumps([vars(finding) for finding in findings if finding]))
+    write_text(folder / f"{node}.json", as_json(finding for finding in findings if finding))
 
 
 def _network(node: str, profile: Profile, first: str) -> Finding:

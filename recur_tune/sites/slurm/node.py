@@ -22,10 +22,12 @@ import psutil
 
 from recur_tune.cluster import command as ray_command
 from recur_tune.cluster.connection import NODE_NAME, START_UP, START_UPS, TOO_SLOW
+from recur_tune.common.collective_timeout import COLLECTIVE_TIMEOUT
 from recur_tune.common.errors import UserError
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.sites.slurm import queue
-from recur_tune.sites.slurm.allocation import Grant, free_ports, interface_of, own_address
+from recur_tune.sites.slurm.allocation import Grant, free_ports, own_address
+from recur_tune.sites.slurm.fabric import network_between_workers
 from recur_tune.sites.slurm.folder import Head, SlurmFolder
 from recur_tune.sites.slurm.profile import Profile
 from recur_tune.sites.slurm.requeue import requeue_if_first_node_died
@@ -85,7 +87,8 @@ def run_ray(folder: SlurmFolder, job: int, node: str, place: str) -> int:
         towards = queue.controller() if place == "head" else place.rpartition(":")[0]
         address = own_address(profile.interface, towards)
         environment = {
-            **_network_between_workers(address), **os.environ, **_SETTINGS, **folder.environment(),
+            COLLECTIVE_TIMEOUT: str(profile.patience), **network_between_workers(profile, address),
+            **os.environ, **_SETTINGS, **folder.environment(),
             _MARK: mark, NODE_NAME: node, "TMPDIR": str(scratch),
             "RAY_enable_metrics_collection": str(int(profile.metrics)),
         }  # fmt: skip
@@ -137,12 +140,6 @@ def _told_to_leave(seconds: float) -> bool:
     """Whether the process that started this step closes its input, or dies, within these seconds."""
     readable, _, _ = select.select([sys.stdin], [], [], seconds)
     return bool(readable) and not os.read(sys.stdin.fileno(), 1024)
-
-
-def _network_between_workers(address: str) -> dict[str, str]:
-    """Variables that put a trial's workers on the same network; Gloo's default is the address of the host name."""
-    interface = interface_of(address)
-    return {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface} if interface else {}
 
 
 def _ray_start(

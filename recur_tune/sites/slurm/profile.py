@@ -86,6 +86,10 @@ class Profile(BaseModel):
     python: Line | None = Field(None, description="how to start Python there; default: this very interpreter")
     environment: dict[str, Line] = Field(default_factory=dict, description="variables for every process")
     interface: Word | None = Field(None, description="network between the nodes, as ib0; default: SLURM's own")
+    fabric: Word | None = Field(
+        None, description="InfiniBand adapters for NCCL, as mlx5_0; none: it uses the interface; default: all it finds"
+    )
+    patience: Time = Field(1800, description="how long the workers of a trial wait for one that hangs")
     storage: Line | None = Field(None, description="a folder that every node sees; searches must lie in it")
     scratch: Line | None = Field(None, description="a folder of each node's own, short; default: $TMPDIR or /tmp")
 

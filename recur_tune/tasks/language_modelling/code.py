@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from transformers import PreTrainedTokenizerBase
-
-from recur_tune.common.precision import Precision
 from recur_tune.common.windowing import Windowing
 from recur_tune.data.batches import TrainingStream
-from recur_tune.data.corpora.document import Split
 from recur_tune.data.tokens import TokenisedSplit, nonempty, prepare
 from recur_tune.models import WindowedDecoder
-from recur_tune.tasks.language_modelling.evaluation import Evaluation, evaluate
-from recur_tune.tasks.seam import GivenState
+from recur_tune.tasks.language_modelling.evaluation import evaluate
 
 
 class LanguageModelling:
     """Its splits are documents one after another; every token of a document but the first is predicted."""
 
-    def prepare(
-        self,
-        corpus: str,
-        split: Split,
-        tokenizer: PreTrainedTokenizerBase,
-        progress: Callable[[int], None] = lambda tokens: None,
-    ) -> TokenisedSplit:
-        """The documents as tokens."""
-        return prepare(corpus, split, tokenizer, progress)
+    prepare, evaluate = staticmethod(prepare), staticmethod(evaluate)
 
     def check(self, model: WindowedDecoder, split: TokenisedSplit) -> None:
         """A token is a token."""
@@ -45,16 +30,3 @@ class LanguageModelling:
     ) -> TrainingStream:
         """Shuffled chains of windows."""
         return TrainingStream(split, windowing, windows, batch, seed, rank, workers)
-
-    def evaluate(
-        self,
-        model: WindowedDecoder,
-        split: TokenisedSplit,
-        windowing: Windowing,
-        batch_size: int = 16,
-        precision: Precision = "auto",
-        progress: Callable[[int], None] = lambda tokens: None,
-        given: GivenState = "own",
-    ) -> Evaluation:
-        """Perplexity, bits per byte and accuracy."""
-        return evaluate(model, split, windowing, batch_size, precision, progress, given)

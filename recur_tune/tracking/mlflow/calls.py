@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from recur_tune.search.record.tracking_place import without_password
@@ -34,16 +34,31 @@ def quiet_client(uri: str) -> MlflowClient:
     return MlflowClient(uri)
 
 
-def children(client: MlflowClient, experiment: str, parent: str) -> dict[int, Run]:
-    """The trials' runs on the server, by the trials' numbers."""
-    runs: dict[int, Run] = {}
+def children(client: MlflowClient, experiment: str, parent: str, trial: int | None = None) -> dict[int, Run]:
+    """The trials' runs on the server by the trials' numbers, or that of one trial."""
+    condition = f"tags.mlflow.parentRunId = '{parent}'{_of_trial(trial)}"
+    runs = all_pages(lambda token: client.search_runs([experiment], condition, page_token=token))
+    return {int(run.data.tags["recur_tune.trial"]): run for run in runs}
+
+
+def all_pages(search: Callable[[str | None], Any]) -> Iterator[Any]:
+    """Everything that a search of MLflow's finds; it is called with the token of each page."""
     token = None
     while True:
-        page = client.search_runs([experiment], f"tags.mlflow.parentRunId = '{parent}'", page_token=token)
-        runs |= {int(run.data.tags["recur_tune.trial"]): run for run in page}
-        if not page.token:
-            return runs
-        token = page.token
+        page = search(token)
+        yield from page
+        if not (token := page.token):
+            return
+
+
+def has_another_run(client: MlflowClient, experiment: str, parent: str, trial: int, run: str) -> bool:
+    """Whether a trial has another run beside this one."""
+    found = client.search_runs([experiment], f"tags.mlflow.parentRunId = '{parent}'{_of_trial(trial)}")
+    return any(one.info.run_id != run for one in found)
+
+
+def _of_trial(trial: int | None) -> str:
+    return "" if trial is None else f" and tags.`recur_tune.trial` = '{trial}'"
 
 
 def is_active(client: MlflowClient, run: str) -> bool:

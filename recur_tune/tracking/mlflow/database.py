@@ -23,7 +23,7 @@ _PATIENCE = 10.0  # seconds for another search to end its delivery
 _WAL = b"\2\2"  # in the file's header, at 18
 _DAMAGED = ("malformed", "not a database")  # in SQLite's messages
 
-REBUILD = "`recur-tune track --rebuild` makes it anew from the searches' logs"
+REBUILD = "`recur-tune track --rebuild` rebuilds it from the searches' logs"
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import SearchState, TrialRecord
 from recur_tune.search.record.subject import trial_params
 from recur_tune.search.record.tracking_place import NOTE, Delivered
-from recur_tune.tracking.mlflow.calls import is_active, log_run
+from recur_tune.tracking.mlflow.calls import all_pages, is_active, log_run
 from recur_tune.tracking.mlflow.description import trial_note
 from recur_tune.tracking.mlflow.run_updates import RunUpdate
 
@@ -53,15 +53,9 @@ class FrontModels:
 
     def _there(self) -> dict[int, LoggedModel]:
         """The search's models at the server, by the trials' numbers."""
-        found: dict[int, LoggedModel] = {}
         experiments, condition = [self.delivered.experiment], f"tags.`{_SEARCH}` = '{self.directory.identity['id']}'"
-        token = None
-        while True:
-            page = self.client.search_logged_models(experiments, condition, page_token=token)
-            found |= {int(model.tags[_TRIAL]): model for model in page}
-            if not page.token:
-                return found
-            token = page.token
+        models = all_pages(lambda token: self.client.search_logged_models(experiments, condition, page_token=token))
+        return {int(model.tags[_TRIAL]): model for model in models}
 
     def _log(self, trial: TrialRecord, model: LoggedModel | None) -> None:
         run = self.delivered.runs.get(trial.number)

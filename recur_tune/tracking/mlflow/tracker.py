@@ -24,6 +24,7 @@ from recur_tune.common.files import write_text
 from recur_tune.report.front_files import draw_front, smaller
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front_rows
+from recur_tune.search.record.lease import FolderGone, Lost
 from recur_tune.search.record.state import Event, SearchState, TrialRecord
 from recur_tune.search.record.subject import corpus_of, trial_params
 from recur_tune.search.record.tracking_place import (
@@ -35,7 +36,15 @@ from recur_tune.search.record.tracking_place import (
     tracking_uri,
     without_password,
 )
-from recur_tune.tracking.mlflow.calls import children, is_active, log_run, quiet_client, reason, set_status
+from recur_tune.tracking.mlflow.calls import (
+    children,
+    has_another_run,
+    is_active,
+    log_run,
+    quiet_client,
+    reason,
+    set_status,
+)
 from recur_tune.tracking.mlflow.database import REBUILD, is_damaged, one_writer
 from recur_tune.tracking.mlflow.datasets import dataset_inputs
 from recur_tune.tracking.mlflow.description import search_note, trial_note
@@ -118,6 +127,7 @@ class Tracker:
     def deliver(self) -> bool:
         """Send everything new in the log; False when `close` ran out of time before its end."""
         with self._turn, self._one_sentence_on_failure():
+            self.directory.check_lease()
             if self._client is not None and self._is_up_to_date:
                 return True
             return self._deliver_all()
@@ -128,6 +138,7 @@ class Tracker:
             while events := list(islice(self.directory.events(self._delivered.offset), EVENTS_PER_PASS)):
                 if self._out_of_time.is_set():
                     return False
+                self.directory.check_lease()
                 self._deliver_events(client, events)
             if self._delivered.table != self._delivered.front:
                 self._deliver_table(client)
@@ -142,6 +153,7 @@ class Tracker:
     def log_files(self, paths: list[Path]) -> None:
         """Log an ended search's files as artifacts, and the models of its front."""
         with self._turn, self._one_sentence_on_failure(), one_writer(self.uri):
+            self.directory.check_lease()
             client = self._connect()
             self._log_files(client, paths)
             self._log_models(client)
@@ -211,8 +223,12 @@ class Tracker:
         files."""
         try:
             yield
-        except Exception as error:
+        except (Exception, FolderGone) as error:
+            if isinstance(error, FolderGone | Lost):
+                self._machine.end()  # it sends by itself
             self._forget()
+            if isinstance(error, FolderGone):
+                raise DeliveryFailed(f"{self.directory.path} is gone") from error
             if isinstance(error, UserError):  # already a sentence, as about a folder that cannot be written
                 raise DeliveryFailed(str(error)) from error
             raise DeliveryFailed(
@@ -223,6 +239,8 @@ class Tracker:
     def _forget(self) -> None:
         """Drop the state in memory: a failed call may have arrived, and the files and the server know."""
         self._delivered = Delivered.read(self.directory.path / DELIVERED, self.uri)
+        if self._delivered.before and self._delivered.before != self.directory.fingerprint(self._delivered.offset):
+            self._delivered.offset = 0  # the log was shortened or mended: all of it is delivered again
         self._client: MlflowClient | None = None
         self._state: SearchState | None = None
         self._note_there: dict[str, str] = {}
@@ -230,6 +248,7 @@ class Tracker:
         self._params_there: dict[str, set[str]] = {}  # by run, where another tracker had made it
 
     def _save(self) -> None:
+        self.directory.check_lease()  # another driver's record of what it delivered is not overwritten
         write_text(self.directory.path / DELIVERED, json.dumps(asdict(self._delivered)) + "\n")
 
     def _connect(self) -> MlflowClient:
@@ -252,12 +271,15 @@ class Tracker:
         for number in set(best) ^ set(self._delivered.front):
             updates.trials.setdefault(number, RunUpdate())
         for number, update in updates.trials.items():
+            self.directory.check_lease()
             self._deliver_trial(client, updates.state.record(number), update, number in best)
         note = self._note(updates.state)
+        self.directory.check_lease()
         log_run(client, self._delivered.parent, updates.search.points, tags=note if note != self._note_there else {})
         self._note_there = note
         set_status(client, self._delivered.parent, updates.search)
         self._delivered.front, self._delivered.offset = best, events[-1][1]
+        self._delivered.before = self.directory.fingerprint(self._delivered.offset)
         self._save()
         self._state = updates.state
 
@@ -275,6 +297,7 @@ class Tracker:
             "state": trial.state,  # MLflow's status of a pruned trial is FINISHED
             "pareto": str(on_front).lower(),
             "recur_tune.role": trial.role or None,
+            "recur_tune.workers": str(trial.workers),
             "recur_tune.reason": trial.reason or (None if update.begins else ""),  # of an earlier pause, say
             "recur_tune.folder": str(self.directory.trial(trial.number)),
             NOTE: trial_note(self.directory, self._spec, trial, on_front, self.page),
@@ -293,16 +316,24 @@ class Tracker:
             # A user deleted this run in MLflow; the others are delivered all the same.
 
     def _find_or_create_child(self, client: MlflowClient, trial: TrialRecord, update: RunUpdate) -> str:
-        """A trial's run. One that is not recorded may exist only where another tracker has created runs."""
-        runs = self._delivered.runs
-        if trial.number not in runs and not self._children_known:
-            found = children(client, self._delivered.experiment, self._delivered.parent)
-            runs |= {number: run.info.run_id for number, run in found.items()}
-            self._params_there = {run.info.run_id: set(run.data.params) for run in found.values()}
+        """A trial's run. One that is not recorded may exist where another tracker has created runs."""
+        runs, parent = self._delivered.runs, (self._delivered.experiment, self._delivered.parent)
+        if trial.number not in runs:  # at first all are looked up at once
+            found = children(client, *parent, trial.number if self._children_known else None)
+            runs |= {number: run.info.run_id for number, run in found.items() if number not in runs}
+            self._params_there |= {run.info.run_id: set(run.data.params) for run in found.values()}
             self._children_known = True
         if trial.number not in runs:
+            self.directory.check_lease()
             start = trial.started or update.changed  # an infeasible trial ends without a start
-            runs[trial.number] = create_trial(client, self.directory, self._delivered, trial, start)
+            made = create_trial(client, self.directory, self._delivered, trial, start)
+            try:
+                self.directory.check_lease()
+            except (Lost, FolderGone):  # while the call was under way: its successor may have made one too
+                if has_another_run(client, *parent, trial.number, made):
+                    client.delete_run(made)
+                raise
+            runs[trial.number] = made
         return runs[trial.number]
 
     def _deliver_table(self, client: MlflowClient) -> None:

@@ -20,3 +20,8 @@ def metric_name(name: str) -> str:
 def metric_value(name: str, value: float) -> float:
     """A metric's value in MLflow's unit, rounded."""
     return rounded(value / _IN_UNITS[name][1] if name in _IN_UNITS else value)
+
+
+def unit_of(name: str) -> float:
+    """How much one of a metric's units is."""
+    return _IN_UNITS[name][1] if name in _IN_UNITS else 1.0

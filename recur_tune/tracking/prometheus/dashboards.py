@@ -121,7 +121,7 @@ def _one_search() -> Dashboard:
             share,
             _number("Time left", "What the trials so far took on average.", "s", Query(metric("seconds_left"))),
             _number("Hypervolume", "The larger the better.", "percentunit", Query(metric("hypervolume"))),
-            _number("On the front", "Trials that no other beats.", "short", Query(metric("front_trials"))),
+            _number("On the front", "Trials that no other dominates.", "short", Query(metric("front_trials"))),
             _number(
                 "Allocation left", "Until the search's earliest SLURM allocation ends.", "s",
                 Query(_over("min", "search", "allocation_seconds_left")),
@@ -151,7 +151,7 @@ def _one_search() -> Dashboard:
             ),
             _lines("Training loss", "Nats per token.", "short", Query(metric("training_loss"), "{{trial}}")),
             _stacked(
-                "Rungs", "Trials pruned, paused and let go on, by the tokens of the rung.",
+                "Rungs", "Trials pruned, paused and continued, by the tokens of the rung.",
                 Query(metric("rung_decisions"), "{{rung}} {{decision}}"),
             ),
         ),

@@ -45,7 +45,7 @@ METRICS: dict[str, Metric] = {
         Metric("tokens", "tokens that all trials together have trained on"),
         Metric("hypervolume", "share of the box below the reference that the front dominates, 0 to 1"),
         Metric("front_trials", "trials on the front"),
-        Metric("rung_decisions", "trials that a rung pruned, paused or let go on", ("rung", "decision")),
+        Metric("rung_decisions", "trials that were pruned, paused or continued at a rung", ("rung", "decision")),
         Metric("failures", "trials that failed or did not fit, by cause", ("cause",)),
         Metric("quality", "what the trial's latest validation said, in the objective's unit", ("trial", "objective")),
         Metric("training_loss", "nats per token in the trial's latest step", ("trial",)),
@@ -118,7 +118,7 @@ def _running(trial: TrialRecord, spec: SearchSpec) -> Iterator[Sample]:
         yield Sample("tokens_per_second", trial.tokens_per_second, (trial.name,))
         if trial.device_flops and "training_flops_per_token" in trial.costs:
             done = trial.tokens_per_second * trial.costs["training_flops_per_token"]
-            yield Sample("flops_utilisation", done / trial.device_flops, (trial.name,))
+            yield Sample("flops_utilisation", done / (trial.device_flops * trial.workers), (trial.name,))
     if trial.loss is not None:
         yield Sample("training_loss", trial.loss, (trial.name,))
     if "peak_memory" in trial.costs:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from recur_tune.analysis.budget import timing
-from recur_tune.analysis.budget.timing import alternate
+from recur_tune.analysis.budget import measurement
+from recur_tune.analysis.budget.measurement import alternate
 from recur_tune.training.loop import Report
 
 
@@ -30,7 +30,7 @@ class Clock:
 
 def test_rounds_alternate_and_every_step_counts_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr(timing, "time", clock)
+    monkeypatch.setattr(measurement, "time", clock)
     one = clock.training("a", [50, 2, 3, 4], [10, 10, 10, 20])  # the first step is not timed
     other = clock.training("b", [70, 1, 1, 6], [10, 10, 20, 10])
     rounds: list[int] = []

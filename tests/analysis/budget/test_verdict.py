@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recur_tune.analysis.budget.verdict import Cost, verdicts
+from recur_tune.analysis.budget.measurement import Cost, verdicts
 
 
 @pytest.mark.parametrize(

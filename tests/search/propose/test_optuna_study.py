@@ -11,10 +11,10 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from ray.tune.schedulers import TrialScheduler
 
-from recur_tune.common.errors import UserError
 from recur_tune.search.propose.optuna_study import NoLock, reopen, study_storage
 from recur_tune.search.record.directory import STUDY, SearchDirectory
-from tests.search.run.driving import Driver, changed
+from recur_tune.search.run.agreement import Agreement
+from tests.search.run.driving import Driver, changed, price
 
 
 @pytest.fixture
@@ -140,12 +140,29 @@ def test_objectives_get_their_names_when_an_older_search_goes_on(directory: Sear
     assert (directory.path / STUDY).read_text().count("metric_names") == before == 1
 
 
-def test_a_study_that_has_lost_its_trials_is_not_gone_on_with(directory: SearchDirectory) -> None:
+@pytest.mark.parametrize("lost", ["all of it", "its half", "a line in the middle"])
+def test_a_study_that_was_lost_or_damaged_is_made_anew_from_the_log(directory: SearchDirectory, lost: str) -> None:
     driver = Driver(directory)
-    assert driver.ask()
-    (directory.path / STUDY).unlink()
-    with pytest.raises(UserError, match=r"has lost the trials of .*--from"):
-        Driver(directory)
+    driver.finish_two()
+    running = driver.ask()
+    assert running
+    before, file = driver.told(), directory.path / STUDY
+    lines = file.read_text().splitlines(keepends=True)
+    if lost == "all of it":
+        file.unlink()
+    else:
+        half = len(lines) // 2
+        file.write_text("".join(lines[:half] + ([] if lost == "its half" else ["{", *lines[half + 1 :]])))
+    log = directory.open_log()
+    agreement = Agreement(log, price)
+    agreement.check()
+    agreement.bring_in_line()
+    again = Driver(directory)
+    assert [(one.state, one.values) for one in again.told()] == [(one.state, one.values) for one in before]
+    fields = again.searcher.spec.parsed_space.fields_of  # several points have the same overlap in tokens
+    assert [fields(one.params) for one in again.told()] == [fields(one.params) for one in before]
+    assert list(again.searcher.unfinished) == [running.config["number"]]
+    assert "made anew" in again.log.state.notices[-1]
 
 
 # Names that Optuna does not promise: a failure below says which of them a new version has changed.

@@ -1,4 +1,4 @@
-"""Searches on disk: made, found, locked, resumed, and what a killed process leaves behind."""
+"""Searches on disk: made, found, leased, resumed, and what a killed process leaves behind."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ HOLDER = """
 import sys
 from pathlib import Path
 from recur_tune.search.record.directory import SearchDirectory
-with SearchDirectory(Path(sys.argv[1])).lock():
-    print("locked", flush=True)
+with SearchDirectory(Path(sys.argv[1])).hold_lease():
+    print("held", flush=True)
     sys.stdin.read()
 """
 
@@ -52,7 +52,7 @@ def holder(made: SearchDirectory) -> Iterator[subprocess.Popen[str]]:
     """Another process that runs the search, until its standard input ends."""
     command = [sys.executable, "-c", HOLDER, str(made.path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "locked\n"
+        assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
 
@@ -136,7 +136,8 @@ def test_events_go_on_exactly_where_the_last_reader_stopped(made: SearchDirector
 
 
 def test_an_offset_counts_bytes(made: SearchDirectory) -> None:
-    (made.path / EVENTS).write_text('{"text": "東京"}\n{"text": "b"}\n', encoding="utf-8")
+    lines = [f'{{"time": 1, "kind": "notice", "text": "{text}"}}\n' for text in ("東京", "b")]
+    (made.path / EVENTS).write_text("".join(lines), encoding="utf-8")
     first, second = made.events()
     assert [event for event, _ in made.events(first[1])] == [second[0]]
 
@@ -162,46 +163,46 @@ def test_a_log_and_the_state_it_leads_to_are_never_apart(made: SearchDirectory) 
 
 @pytest.mark.parametrize("log", [EVENTS, STUDY])
 @pytest.mark.parametrize(("left", "kept"), [("a\nb\nhal", "a\nb\n"), ("hal", ""), ("a\n", "a\n"), ("", "")])
-def test_half_a_line_is_dropped_by_whoever_locks(made: SearchDirectory, log: str, left: str, kept: str) -> None:
+def test_half_a_line_is_dropped_when_the_lease_is_taken(made: SearchDirectory, log: str, left: str, kept: str) -> None:
     (made.path / log).write_text(left)
-    with made.lock():
+    with made.hold_lease():
         assert (made.path / log).read_text() == kept
 
 
 def test_one_process_at_a_time_runs_a_search(made: SearchDirectory, holder: subprocess.Popen[str]) -> None:
     (made.path / EVENTS).write_text("being writ")
     assert made.is_running
-    assert refused(made.lock().__enter__) == (
+    assert refused(made.hold_lease().__enter__) == (
         "name: first is running already; `recur-tune status first` shows it, `recur-tune stop first` ends it."
     )
-    assert (made.path / EVENTS).read_text() == "being writ", "whoever does not get the lock touches nothing"
+    assert (made.path / EVENTS).read_text() == "being writ", "a process without the lease touches nothing"
     holder.communicate()
     assert not made.is_running
-    with made.lock():
+    with made.hold_lease():
         assert made.is_running
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_whoever_can_read_a_search_can_ask_whether_it_runs() -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_user_who_can_read_a_search_can_ask_whether_it_runs() -> None:
     with tempfile.TemporaryDirectory() as folder:  # pytest's own folders are closed to others
         Path(folder).chmod(0o755)
         directory = SearchDirectory.create(Path(folder), "first", search())
-        with directory.lock():
+        with directory.hold_lease():
             assert as_user(NOBODY, lambda: directory.is_running) == "True"
             assert "could not be written" in as_user(NOBODY, directory.request_stop)
         assert as_user(NOBODY, lambda: directory.is_running) == "False"
 
 
-def test_a_killed_process_leaves_no_lock(made: SearchDirectory, holder: subprocess.Popen[str]) -> None:
+def test_a_killed_process_leaves_no_lease(made: SearchDirectory, holder: subprocess.Popen[str]) -> None:
     holder.kill()
     holder.wait()
     assert not made.is_running
-    with made.lock():
+    with made.hold_lease():
         pass
 
 
-def test_a_lock_ends_with_its_block_however_that_ends(made: SearchDirectory) -> None:
-    with pytest.raises(RuntimeError), made.lock():
+def test_a_lease_ends_with_its_block_however_that_ends(made: SearchDirectory) -> None:
+    with pytest.raises(RuntimeError), made.hold_lease():
         raise RuntimeError
     assert not made.is_running
 
@@ -211,7 +212,7 @@ def test_a_request_to_stop_holds_until_the_search_is_run_again(made: SearchDirec
     made.request_stop()
     made.request_stop()
     assert made.stop_requested
-    with made.lock():
+    with made.hold_lease():
         assert not made.stop_requested
         made.request_stop()
         assert made.stop_requested

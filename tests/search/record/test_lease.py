@@ -1,10 +1,11 @@
-"""The lock of a search between processes and machines: who gets it, who keeps it, and when it may be taken over."""
+"""The lease of a search between processes and machines: who gets it, who keeps it, and when it may be taken over."""
 
 from __future__ import annotations
 
 import json
 import os
 import resource
+import shutil
 import signal
 import time
 import traceback
@@ -17,7 +18,7 @@ import pytest
 
 from recur_tune.common.errors import UserError
 from recur_tune.search.record import lease
-from recur_tune.search.record.directory import EVENTS, LEASE, SearchDirectory
+from recur_tune.search.record.directory import EVENTS, LEASE, FolderGone, SearchDirectory
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.process_identity import ProcessIdentity
 from tests.search.record import search
@@ -69,7 +70,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def hold_until_lost(directory: SearchDirectory) -> None:
-    with directory.lock():
+    with directory.hold_lease():
         directory.record("notice", text="mine")
         while True:
             time.sleep(0.02)
@@ -134,10 +135,10 @@ def test_another_machines_lease_is_respected_until_it_has_run_out(
         elsewhere(monkeypatch)
         assert directory.is_running
         with pytest.raises(UserError, match=rf"running already on .*, process {holder}, last heard of [0-2] s ago; "):
-            directory.lock().__enter__()
+            directory.hold_lease().__enter__()
         os.kill(holder, signal.SIGSTOP)  # a machine that sleeps, or cannot reach its storage
         until(lambda: not directory.is_running, "it runs out")
-        with directory.lock():
+        with directory.hold_lease():
             directory.record("notice", text="yours")
             os.kill(holder, signal.SIGCONT)
             assert ended_well(holder), "who comes back too late is told so, and writes no more"
@@ -156,32 +157,32 @@ def test_a_lease_that_is_renewed_is_kept_however_wrong_the_clocks_are(
         monkeypatch.setattr(lease, "TERM", 0.0)  # by its clock every lease has run out
         assert not directory.is_running
         with pytest.raises(UserError, match="running already"):
-            directory.lock().__enter__()
+            directory.hold_lease().__enter__()
 
 
 def test_a_holder_that_died_over_its_first_word_holds_nothing_up_for_long(tmp_path: Path, hurried: None) -> None:
     directory = SearchDirectory.create(tmp_path, "first", search())
-    with directory.lock():
+    with directory.hold_lease():
         pass
     (directory.path / "lease" / "2").touch()
     assert directory.is_running
     until(lambda: not directory.is_running, "it runs out")
-    with directory.lock():
+    with directory.hold_lease():
         assert directory.is_running
 
 
-def test_a_full_disk_leaves_no_lock_behind(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_lease_behind(tmp_path: Path) -> None:
     directory = SearchDirectory.create(tmp_path, "first", search())
 
     def try_it() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # files can be made, and nothing written into them
         with pytest.raises(UserError, match="could not be written"):
-            directory.lock().__enter__()
+            directory.hold_lease().__enter__()
 
     with child(try_it) as process:
         assert ended_well(process)
     assert not directory.is_running
-    with directory.lock():
+    with directory.hold_lease():
         assert directory.is_running
 
 
@@ -212,13 +213,48 @@ def test_who_slept_through_many_leases_does_not_wake_up_as_a_second_holder(
 def test_who_was_taken_for_gone_writes_no_line_more(tmp_path: Path) -> None:
     """SLURM starts a job again that its cut-off node still runs: the second driver has read the log by then."""
     directory = SearchDirectory.create(tmp_path, "s", search())
-    with directory.lock():
+    with directory.hold_lease():
         directory.record("notice", text="mine")
         [number] = (int(file.name) for file in (directory.path / LEASE).iterdir() if file.name.isdigit())
         (directory.path / LEASE / str(number + 1)).touch()  # as the server lets one make it
         with pytest.raises(UserError, match="another process has taken over this search"):
             directory.record("notice", text="no longer mine")
     assert [event["text"] for event, _ in directory.events()] == ["mine"]
+
+
+@pytest.mark.parametrize("how", ["moved", "deleted", "replaced"])
+def test_a_folder_that_goes_away_is_not_made_again_and_ends_in_one_sentence(tmp_path: Path, how: str) -> None:
+    directory, there = SearchDirectory.create(tmp_path, "s", search()), tmp_path / "other" / "t"
+    there.parent.mkdir()
+    with pytest.raises(FolderGone) as gone, directory.hold_lease():
+        directory.record("notice", text="mine")
+        if how == "deleted":
+            shutil.rmtree(directory.path)
+        else:
+            directory.path.rename(there)
+        if how == "replaced":
+            SearchDirectory.create(tmp_path, "s", search())
+            (directory.path / LEASE).mkdir()  # as a driver of its own has made it
+        directory.record("notice", text="nowhere")
+    assert gone.value.exit_code == 75
+    if how == "deleted":
+        assert str(gone.value).startswith(f"name: {directory.path} was deleted")
+    else:
+        assert f"{directory.path} was moved to {there} while its search ran" in str(gone.value)
+        assert f"`recur-tune resume t --results {there.parent}` continues it there" in str(gone.value)
+        assert SearchDirectory(there).state().notices == ["mine"]
+        with SearchDirectory(there).hold_lease():  # its lease was ended
+            pass
+    assert directory.path.exists() == (how == "replaced")
+    assert how != "replaced" or directory.state().notices == []
+
+
+def test_a_write_that_fails_since_the_folder_has_gone_is_told_as_that(tmp_path: Path) -> None:
+    directory = SearchDirectory.create(tmp_path, "s", search())
+    with pytest.raises(FolderGone, match="was deleted"), directory.hold_lease():
+        shutil.rmtree(directory.path)
+        directory.request_stop()
+    assert not directory.path.exists()
 
 
 def test_who_knows_a_holder_to_be_dead_frees_its_search_for_all(
@@ -238,11 +274,11 @@ def test_who_knows_a_holder_to_be_dead_frees_its_search_for_all(
     assert not directory.is_running
 
 
-def test_a_search_that_is_renamed_under_its_lock_is_released(tmp_path: Path) -> None:
+def test_a_search_that_is_renamed_under_its_lease_is_released(tmp_path: Path) -> None:
     directory = SearchDirectory.create(tmp_path, "first", search())
     renamed = directory.rename("second")
     assert not renamed.is_running
-    with renamed.lock():
+    with renamed.hold_lease():
         assert renamed.is_running
 
 

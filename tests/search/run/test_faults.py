@@ -15,7 +15,7 @@ import pytest
 
 from recur_tune.cluster.connection import DASHBOARD
 from recur_tune.search.record.directory import SearchDirectory
-from recur_tune.training.run_folder import RESUME
+from recur_tune.training import RESUME
 from tests.cli.run import run
 from tests.command import Command
 from tests.search.run.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, held, small_spec, write_space

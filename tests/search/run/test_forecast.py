@@ -64,11 +64,11 @@ def test_disk_and_time_are_told_before_a_search() -> None:
 )
 def test_limits_that_nothing_can_meet_are_refused_with_the_least(limits: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(UserError, match="limits: nothing in the space is within") as refusal:
-        check_limits(tiny(limits=limits), Prices(1))
+        check_limits(tiny(limits=limits))
     assert all(word in str(refusal.value) for word in words), refusal.value
 
 
 def test_limits_that_a_trial_keeps_are_accepted(tmp_path: Path) -> None:
-    least = min(Prices(1).at_once(config)["flops_per_token"] for config in tiny().corners)
-    check_limits(tiny(limits={"flops_per_token": least, "peak_memory": "64MiB"}), Prices(1))
-    check_limits(tiny(), Prices(1))
+    least = min(Prices().at_once(config)["flops_per_token"] for config in tiny().corners)
+    check_limits(tiny(limits={"flops_per_token": least, "peak_memory": "64MiB"}))
+    check_limits(tiny())

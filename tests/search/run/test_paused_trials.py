@@ -15,7 +15,7 @@ from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.requests import end_by_hand
 from recur_tune.search.record.state import TrialRecord
 from recur_tune.search.record.warm_start import warm_start_from
-from recur_tune.training.run_folder import RESUME
+from recur_tune.training import RESUME
 from tests.search.run.driving import Driver, RayTrial, changed
 
 SEARCH = {
@@ -31,10 +31,10 @@ def directory(tmp_path: Path) -> SearchDirectory:
     return changed(tmp_path, **SEARCH)
 
 
-def pause_one(driver: Driver, nested: bool = False) -> TrialRecord:
+def pause_one(driver: Driver, workers: int = 1) -> TrialRecord:
     """Bring trials to their end until the first of which the rung thinks little; its checkpoint is 1,000 bytes."""
     while trial := driver.ask():
-        number, trial.config["nested"] = trial.config["number"], nested
+        number, trial.config["workers"] = trial.config["number"], workers
         checkpoint = driver.log.directory.trial(number) / RESUME
         checkpoint.mkdir(parents=True)
         (checkpoint / "training_state.safetensors").write_bytes(bytes(1000))
@@ -100,7 +100,7 @@ def test_the_baseline_is_trained_to_its_end_whatever_is_thought_of_it(
 def test_workers_that_have_not_noticed_the_pause_are_not_listened_to(directory: SearchDirectory) -> None:
     driver = Driver(directory)
     paused = pause_one(driver)
-    late = RayTrial("late", {"number": paused.number, "nested": True})
+    late = RayTrial("late", {"number": paused.number, "workers": 2})
     driver.report(late, 60)
     driver.report(late, 100, 4.0, state="complete")
     assert paused.paused_at_rung and paused.tokens == 50 and len(paused.validations) == 1
@@ -108,7 +108,7 @@ def test_workers_that_have_not_noticed_the_pause_are_not_listened_to(directory: 
 
 def test_several_workers_are_asked_to_leave_and_not_taken_away(directory: SearchDirectory) -> None:
     driver = Driver(directory)
-    paused = pause_one(driver, nested=True)
+    paused = pause_one(driver, workers=2)
     assert paused.paused_at_rung and FlagFile(directory.trial(paused.number) / STOP).is_set()
     assert paused.number in {driver.searcher.numbers[one] for one in driver.searcher.live}, "until they have left"
 

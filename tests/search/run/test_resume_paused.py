@@ -13,7 +13,7 @@ from recur_tune.cluster.connection import Cluster
 from recur_tune.search.propose import candidates, known_costs
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.run.driver import run_search
-from recur_tune.training.run_folder import RESUME
+from recur_tune.training import RESUME
 from tests.search.run.searches import ALIKE, ONE_AT_A_TIME, assert_settled, events_of, small_spec
 from tests.search.run.test_driver import reports_of, trained_here
 from tests.waiting import until

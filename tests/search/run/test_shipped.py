@@ -167,13 +167,13 @@ def test_the_limit_of_a_shipped_space_holds_its_largest_trial() -> None:
         "window": 1000, "overlap": 0, "bptt_windows": 5, "batch": 16, "learning_rate": 1e-3,
     }  # fmt: skip
     config = spec.trial_config(largest)
-    costs = Prices(1)(config.model_copy(update={"precision": "bfloat16"}))
+    costs = Prices()(config.model_copy(update={"precision": "bfloat16"}))
     assert parse_size("2GiB") < costs["peak_memory"] < spec.limits["peak_memory"]
 
 
 def test_a_preset_is_priced_for_the_tokenizer_that_it_gets() -> None:
     config = shipped("enwik8-bytes").trial_config({"window": 20, "batch": 2, "bptt_windows": 2})
-    bytes_, bpe = Prices(1)(config), Prices(1)(config.model_copy(update={"tokenizer": None}))
+    bytes_, bpe = Prices()(config), Prices()(config.model_copy(update={"tokenizer": None}))
     assert bpe["parameters"] - bytes_["parameters"] == (50257 - 256) * 512
     assert bytes_["peak_memory"] < bpe["peak_memory"]
 
@@ -219,7 +219,7 @@ def test_a_step_of_a_short_trial_reads_about_as_much_whatever_the_window(name: s
 
 def test_the_worst_flops_that_count_are_those_of_the_dearest_corner() -> None:
     spec = shipped("wikitext-103")
-    worst = worst_costs(spec, Prices(1), lambda config: config)
+    worst = worst_costs(spec, Prices(), lambda config: config)
     assert worst["peak_memory"] == spec.limits["peak_memory"]
     assert 2.2e8 < worst["flops_per_token"] < 2.4e8
 

@@ -17,9 +17,9 @@ from recur_tune.models.pretrained import save_model
 from recur_tune.search.run import trainable
 from recur_tune.search.run.execution import train_in_actor
 from recur_tune.search.run.trainable import Message, run_trial
+from recur_tune.training import RESUME
 from recur_tune.training.checkpoint import BEFORE, FILE
 from recur_tune.training.loop import Diverged, Trainer
-from recur_tune.training.run_folder import RESUME
 from tests.search.run.searches import make_world
 from tests.tasks import FACTS_WORDS, small_encoder, word_tokenizer
 from tests.training.runs import flip

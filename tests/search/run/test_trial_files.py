@@ -8,7 +8,7 @@ import pytest
 
 from recur_tune.search.record.directory import MODEL, SearchDirectory
 from recur_tune.search.run.trial_files import remove_leftovers
-from recur_tune.training.run_folder import RESUME
+from recur_tune.training import RESUME
 from tests.cli.books import make_books
 
 

@@ -13,7 +13,7 @@ from recur_tune.api.outputs import OUTPUTS
 from recur_tune.cluster.connection import Cluster
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.run.driver import run_search
-from recur_tune.training.run_folder import RESUME
+from recur_tune.training import RESUME
 from tests.cli.run import Outcome
 from tests.cli.run import run as command
 from tests.search.run.searches import ALIKE, assert_settled, events_of, held, small_spec

@@ -34,8 +34,10 @@ class Site:
         (self.world / "base" / "model.safetensors").chmod(0o644)  # safetensors makes files private
         self.results.mkdir(mode=0o777)
         self.results.chmod(0o1777)
-        self._forkserver = self.shared / "forkserver"
-        self._forkserver.hardlink_to(own_server())  # a socket at a place that every node sees
+        self.forkserver = own_server()
+        if forked_workers:  # from a socket at a place that every node sees; a disk of its own takes no such link
+            self.forkserver = self.shared / "forkserver"
+            self.forkserver.hardlink_to(own_server())
 
     def profile(self, **fields: Any) -> Path:
         """A profile in a file; every node shares the storage, and nobody takes longer than it must."""
@@ -44,7 +46,7 @@ class Site:
             "PYTHONPATH": str(CHECKOUT),  # this code, wherever the environment was made
         }  # fmt: skip
         if self._forked_workers:
-            settings |= forked.settings(self._forkserver)
+            settings |= forked.settings(self.forkserver)
         defaults = {
             "time": "1:00:00",  # and nobody is told to hurry, however slow the machine is
             "join": "0:30:00",
@@ -71,7 +73,7 @@ class Site:
             "HF_HUB_OFFLINE": "1",
         }
         environment = self.slurm.environment(user, env)
-        where = {"server": self._forkserver, "cwd": self.shared, "beside": self.slurm.pid("ctl")}
+        where = {"server": self.forkserver, "cwd": self.shared, "beside": self.slurm.pid("ctl")}
         with Command(*words, env=environment, user=user, **where) as ran:
             assert ran.wait() == code or code is None, f"{words}: {ran.out}{ran.err}"
         assert "Traceback" not in ran.err

@@ -50,7 +50,7 @@ def test_a_search_that_slurm_kills_is_free_on_every_machine(
     program = (
         "import pathlib, signal, sys, time; from recur_tune.search.record.directory import SearchDirectory\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        f"with SearchDirectory(pathlib.Path({str(folder.search.path)!r})).lock():\n"
+        f"with SearchDirectory(pathlib.Path({str(folder.search.path)!r})).hold_lease():\n"
         f"    pathlib.Path({str(held)!r}).touch(); time.sleep(900)"
     )
     start = subprocess.Popen

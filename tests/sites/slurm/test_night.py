@@ -103,3 +103,25 @@ def test_a_job_that_loses_its_first_node_is_not_kept_for_nothing(site: Site, slu
     assert search.folder.jobs("begun") == [search.job], "the job itself came back"
     assert_settled(search.directory)
     slurm.ready()
+
+
+def test_workers_on_three_nodes_lose_one_and_two_of_them_go_on(site: Site, slurm: MiniSlurm) -> None:
+    """Where a lost node leaves no room for a trial's workers, a stop is still heard, and a resume may have fewer."""
+    space = site.space(budget__trials=1, budget__rungs=3, resources__workers=3, space__batch=6)
+    search = site.submit("spread", site.profile(nodes=3), space)
+    search.until(lambda: bool(search.events("report")), "at work")
+    with search.held(*search.nodes_at_work().values()):
+        slurm.kill_node("n3")
+    site.type("stop", "spread")
+    search.until(lambda: not search.jobs_in_queue(), "its end")
+    [trial] = search.state.trials.values()
+    assert (trial.state, trial.workers) == ("paused", 3) and trial.tokens > 0
+    slurm.revive_node("n3")
+    before = len(search.events("report"))
+    site.type("resume", "spread", "--slurm", site.profile(nodes=2), "--set", "resources.workers=2")
+    search.until_finished()
+    [trial] = search.state.trials.values()
+    assert (trial.state, trial.workers) == ("complete", 2)
+    assert search.events("report")[before]["tokens"] > 0
+    assert_settled(search.directory)
+    slurm.ready()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from recur_tune.search.record.directory import LEAVING
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.front import front_rows
+from tests import forked
 from tests.search.run.searches import assert_settled
 from tests.sites.slurm.mini_slurm import NODES, MiniSlurm
 from tests.sites.slurm.site import Site, Submitted
@@ -131,21 +133,22 @@ def leaves_no_trace(search: Submitted, slurm: MiniSlurm) -> None:
             assert (search.folder.ray_logs(begun["job"], node) / "raylet.out").exists()
 
 
-def test_an_allocation_held_already_trains_with_ddp_across_its_nodes(site: Site, slurm: MiniSlurm) -> None:
-    space = site.space(budget__trials=1, budget__tokens=6_000, resources__workers=2)
+def test_an_allocation_held_already_trains_with_two_workers_on_each_of_its_nodes(site: Site, slurm: MiniSlurm) -> None:
+    space = site.space(budget__trials=1, budget__tokens=6_000, resources__workers=4)
     words = ["search", space, "--name", "held", "--slurm", "here"]
     env = {
         "RECUR_TUNE_RESULTS": str(site.results),
         "RECUR_TUNE_CACHE": str(site.shared / "cache"),
         "OMP_NUM_THREADS": "1",
+        **forked.settings(site.forkserver),
     }
-    slurm.run("salloc", "--nodes=2", "--cpus-per-task=1", "recur-tune", *words, env=env, timeout=PATIENCE)
+    slurm.run("salloc", "--nodes=2", "--cpus-per-task=2", "recur-tune", *words, env=env, timeout=PATIENCE)
     search = Submitted(site, "held", 0)
     assert search.state.status == "finished"
     assert [trial.state for trial in search.state.trials.values()] == ["complete"]
     assert_settled(search.directory)
     [begun] = search.notes("begun")
-    assert len(begun["nodes"]) == 2, "with a core of each, two workers can only be on two nodes"
+    assert len(begun["nodes"]) == 2, "with two cores of each, four workers can only be on two nodes"
 
 
 @pytest.mark.parametrize(
@@ -190,6 +193,7 @@ def test_a_site_is_checked_in_a_job(site: Site, slurm: MiniSlurm) -> None:
     said = site.type("cluster", "check", "--slurm", site.profile(nodes=3, cpus_per_node=2)).out
     for node in NODES:
         assert f"ok      {node}" in said
+        assert re.search(rf"ok      {node} +sums +gloo over eth0: 64 MiB in \d+ ms", said)
     assert "FAILED" not in said
     private = site.profile(nodes=2, storage="/tmp")
     unshared = site.type("cluster", "check", "--slurm", private, "--results", "/tmp/private", code=2).err

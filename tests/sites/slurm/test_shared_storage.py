@@ -31,7 +31,7 @@ directory = SearchDirectory(Path(sys.argv[1]))
 _RUN_UNTIL_STOPPED = (
     _HURRIED
     + """
-with directory.lock():
+with directory.hold_lease():
     while not directory.stop_requested:
         print("running", flush=True)
         time.sleep(0.05)
@@ -42,7 +42,7 @@ _ASK = (
     + """
 running = directory.is_running
 try:
-    with directory.lock():
+    with directory.hold_lease():
         print(running, "locked")
 except UserError as error:
     print(running, error)

@@ -1,0 +1,29 @@
+"""What the workers of a trial exchange in a step, and how long that takes at a bandwidth."""
+
+from __future__ import annotations
+
+from recur_tune.common.shape import Shape
+from recur_tune.config.trial import TrialConfig
+
+_BYTES = 4  # of a gradient
+
+# Bytes a second that a worker sends and receives at the same time. The first is the H100's and H200's own, of which a
+# ring of NCCL reaches some 80 %; the second is a common network of a cluster.
+LINKS = {"NVLink": 450e9, "100 Gb/s": 12.5e9}
+
+
+def exchanged_bytes(config: TrialConfig, shape: Shape, workers: int) -> int:
+    """Bytes that each worker sends in a step, and receives: a ring's all-reduce of the gradients.
+
+    A reduce-scatter of gradients and an all-gather of weights, as with a sharded optimizer, are as many.
+    """
+    from recur_tune.cost.counted_flops import recurrence_parameters  # torch takes seconds to import
+
+    body = 0 if config.trainable == "recurrence" else shape.parameters
+    gradients = body + recurrence_parameters(config, shape)
+    return 2 * (workers - 1) * _BYTES * gradients // workers
+
+
+def exchange_seconds(sent: int, bandwidth: float) -> float:
+    """Seconds of the exchange on a link of so many bytes a second; a collective's start, some 20 µs, is left out."""
+    return sent / bandwidth
