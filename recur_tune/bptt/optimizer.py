@@ -71,8 +71,11 @@ class AdamW(torch.optim.AdamW):
         found.buffer.div_(divisor)
         for parameter, gradient in zip(trained, found.gradients, strict=True):
             parameter.grad = gradient
-        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
-        return found.loss.clone(), nn.utils.clip_grad_norm_(parameters, max_norm)
+        return found.loss.clone(), nn.utils.clip_grad_norm_(self._parameters, max_norm)
+
+    @property
+    def _parameters(self) -> list[nn.Parameter]:
+        return [parameter for group in self.param_groups for parameter in group["params"]]
 
     def update(self, found: StepGradients, trained: Sequence[nn.Parameter]) -> None:
         """Change the parameters by the gradients that were received."""
@@ -81,7 +84,7 @@ class AdamW(torch.optim.AdamW):
 
     def gathered_state(self) -> dict[nn.Parameter, AdamState]:
         """Moments and steps of every parameter; all workers have to ask for them together."""
-        return dict(self.state)
+        return {parameter: self.state[parameter] for parameter in self._parameters}
 
     def load_gathered_state(self, state: Mapping[nn.Parameter, AdamState]) -> None:
         """Continue from these moments and steps, whatever the number of workers that made them."""

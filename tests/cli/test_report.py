@@ -139,7 +139,7 @@ def test_other_tokenizers_measures_and_budgets_are_noticed(results: Path) -> Non
 def test_what_cannot_be_compared_is_a_sentence(results: Path) -> None:
     refused(run("compare"), "two searches")
     refused(run("compare", "books"), "two searches")
-    refused(run("compare", "books", "books"), "books stands twice")
+    refused(run("compare", "books", "books"), "books is given twice")
     refused(run("compare", "books", "missing"), "there are: books")
     make(results, "unfinished", few()[:8])
     refused(run("compare", "books", "unfinished"), "unfinished has no trial at full budget")

@@ -97,7 +97,7 @@ def test_wikitext_that_is_not_utf8_is_a_users_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["stdlib", "tales"])
 def test_a_corpus_without_choices_refuses_a_where_that_it_would_ignore(name: str) -> None:
-    with pytest.raises(UserError, match=f"{name} takes nothing after its name, and 'some/folder'"):
+    with pytest.raises(UserError, match=f"{name} takes nothing after its name, and has 'some/folder'"):
         open_corpus(f"{name}:some/folder")
 
 
