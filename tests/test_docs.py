@@ -114,7 +114,7 @@ def test_what_a_page_says_to_type_can_be_typed(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["serch", "search --nams books", "search --trials many", "status a b", "dashboards sideways", "report"]
+    "wrong", ["serch", "search --nams books", "search --trials many", "status a b", "dashboards sideways", "remove"]
 )
 def test_a_command_that_is_none_would_be_found(wrong: str) -> None:
     (words,) = commands(f"$ recur-tune {wrong}   # a remark")
