@@ -4,6 +4,7 @@ import recur_tune
 
 result = recur_tune.search("quickstart", name="first")
 result.front  # a pandas DataFrame
+result = recur_tune.open_search("first")  # later
 """
 
 from __future__ import annotations
@@ -40,15 +41,37 @@ def search(
     results: str | Path | None = None,
     address: str | None = None,
     settings: dict[str, Any] | None = None,
+    progress: bool = True,
 ) -> SearchResult:
-    """Run a search to its end and give what it found.
+    """Run a search to its end and give its results. A search of that name that exists already is continued.
 
-    `space` is a YAML file, the name of a shipped space, or the same as a dict; `settings` changes fields by their
-    dotted names, {"budget.trials": 50}. A search of that name that exists already is continued, if it is the same.
+    Ctrl-C pauses it, and KeyboardInterrupt is raised once every trial is saved; the same call continues it. Where it
+    is paused otherwise, as by its time budget or `recur-tune stop`, it returns, and `result.status` is "paused".
+
+    Args:
+        space: A YAML file, the name of a space that comes with recur-tune, or the file's fields as a dict.
+        name: The search's name. Default: the file's name and the time.
+        results: The folder of all searches. Default: $RECUR_TUNE_RESULTS or ./results.
+        address: A Ray cluster, "auto" or "HOST:PORT". Default: one is started on this machine.
+        settings: Fields to change, by their dotted names: {"budget.trials": 50}. To continue a search with more
+            trials, raise "budget.trials".
+        progress: Whether to print a line on stderr for each stage and each trial.
     """
     from recur_tune.api.result import run  # torch, Ray and pandas take seconds to import
 
-    return run(space, name, results, address, settings or {})
+    return run(space, name, results, address, settings or {}, progress)
+
+
+def open_search(name: str, results: str | Path | None = None) -> SearchResult:
+    """Open a search that was begun before, also while another process runs it: its status, front and trials.
+
+    Args:
+        name: The search's name, or its default name.
+        results: The folder of all searches. Default: $RECUR_TUNE_RESULTS or ./results.
+    """
+    from recur_tune.api.result import open_search
+
+    return open_search(name, results)
 
 
 class _CallablePackage(ModuleType):
@@ -70,4 +93,4 @@ def __getattr__(name: str) -> Any:
     return SearchResult
 
 
-__all__ = ["SearchResult", "search"]
+__all__ = ["SearchResult", "open_search", "search"]

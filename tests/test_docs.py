@@ -25,6 +25,7 @@ from recur_tune.models.pretrained import save_model
 from recur_tune.recurrences.pooled.spec import PooledSpec
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.spec import SearchSpec
+from tests.cli.books import make_books
 from tests.conftest import small_model
 from tests.tracking.tracked import rich_search
 
@@ -113,7 +114,7 @@ def test_what_a_page_says_to_type_can_be_typed(page: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["serch", "search --nams books", "search --trials many", "status a b", "dashboards sideways", "report"]
+    "wrong", ["serch", "search --nams books", "search --trials many", "status a b", "dashboards sideways", "remove"]
 )
 def test_a_command_that_is_none_would_be_found(wrong: str) -> None:
     (words,) = commands(f"$ recur-tune {wrong}   # a remark")
@@ -135,9 +136,12 @@ def test_the_readmes_python_can_be_pasted_anywhere(tmp_path: Path, monkeypatch: 
 
     def search(space: str, name: str) -> SimpleNamespace:
         searched.append(find_space(space))
+        make_books(tmp_path / "results")
+        (tmp_path / "results" / "books").rename(tmp_path / "results" / name)
         return SimpleNamespace(front=name)
 
     monkeypatch.setattr(recur_tune, "search", search)
+    monkeypatch.delenv("RECUR_TUNE_RESULTS", raising=False)
     monkeypatch.chdir(tmp_path)
     pasted: dict[str, Any] = {}
     for page in (ROOT / "README.md", ROOT / "docs" / "one-trial.md"):
@@ -145,6 +149,7 @@ def test_the_readmes_python_can_be_pasted_anywhere(tmp_path: Path, monkeypatch: 
             if block["language"] == "python":
                 exec(block["text"], pasted)
     assert searched == [SEARCH_SPACES / "quickstart.yaml"]
+    assert pasted["result"].status == "interrupted", "opened again by its name"
     assert pasted["logits"].shape == (1, len("The file is open for "), 256)
     assert pasted["loss"].isfinite() and pasted["written"].startswith("The file is open for ")
 

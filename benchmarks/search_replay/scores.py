@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import median
 
 import numpy as np
 
@@ -54,6 +55,6 @@ def scores(task: Task, finished: Sequence[Finished], tokens: float, goal: float)
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """First, median and third, each a value that was there, since some may be infinite."""
+    """First, median and third; the first and the third are values that were there, since some may be infinite."""
     ordered, last = sorted(values), len(values) - 1
-    return ordered[round(last / 4)], ordered[last // 2], ordered[round(3 * last / 4)]
+    return ordered[round(last / 4)], median(ordered), ordered[round(3 * last / 4)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,9 +16,11 @@ from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.common.shipped import find_space
 from recur_tune.search.record.directory import SearchDirectory, default_name, results_folder
 from recur_tune.search.record.front import front_rows, search_hypervolume
-from recur_tune.search.record.spec import SearchSpec, with_overrides
+from recur_tune.search.record.progress import status_of
+from recur_tune.search.record.spec import SearchSpec, check_units, with_overrides
 from recur_tune.search.record.state import SearchState
 from recur_tune.search.run.driver import check_runnable, run_search
+from recur_tune.search.run.progress_lines import ProgressLines
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,12 @@ class SearchResult:
     def state(self) -> SearchState:
         """The state of all trials, from the log."""
         return self.directory.state()
+
+    @property
+    def status(self) -> str:
+        """`finished`; `paused`, which the same call of `search` continues; or `preparing`, `running`, `interrupted`
+        (its process died), `new`."""
+        return status_of(self.directory, self.state)
 
     @cached_property
     def front(self) -> pd.DataFrame:
@@ -62,11 +71,14 @@ def run(
     results: str | Path | None,
     address: str | None,
     settings: dict[str, Any],
+    progress: bool,
 ) -> SearchResult:
-    """Run a search, or resume the one of that name."""
+    """Run a search, or resume the one of that name. Raises KeyboardInterrupt where Ctrl-C has paused it."""
     if address is not None and "://" in address:
         raise UserError(f"address: {address!r} is for the command line; from Python give 'auto' or HOST:PORT.")
     fields = space if isinstance(space, dict) else read_yaml(find_space(str(space)))
+    if not isinstance(space, dict):
+        check_units(fields)
     spec = parse(SearchSpec, with_overrides(fields, list(settings.items())))
     folder = results_folder(Path(results) if results else None)
     stem = "search" if isinstance(space, dict) else Path(space).stem
@@ -76,5 +88,21 @@ def run(
         directory = SearchDirectory.open(folder, chosen)
     else:
         directory = SearchDirectory.create(folder, chosen, spec)
-    run_search(directory, OUTPUTS, address, change=spec)
+    with ProgressLines(directory, _print if progress else _ignore) as lines:
+        run_search(directory, OUTPUTS, address, lines, change=spec)
+    if lines.is_pausing:
+        raise KeyboardInterrupt(f"{chosen} is paused, and every trial saved; the same call continues it.")
     return SearchResult(directory)
+
+
+def open_search(name: str, results: str | Path | None) -> SearchResult:
+    """Open the results of a search that was begun before."""
+    return SearchResult(SearchDirectory.open(results_folder(Path(results) if results else None), name))
+
+
+def _print(line: str) -> None:
+    print(line, file=sys.stderr)
+
+
+def _ignore(line: str) -> None:
+    pass

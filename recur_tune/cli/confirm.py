@@ -10,16 +10,17 @@ import click
 from rich.table import Table
 
 from recur_tune.cli.display import note, stderr, stdout
-from recur_tune.cli.options import as_json, command_line, print_json, results_option
+from recur_tune.cli.options import as_json, command_line, open_search, print_json, results_option
 from recur_tune.cli.running import address_option, run_watched
 from recur_tune.cli.submitting import check_place, is_submitted, slurm_options, submit_again
 from recur_tune.cli.trial_tables import in_two_lines
-from recur_tune.common.errors import UserError
+from recur_tune.common.errors import Paused, UserError
+from recur_tune.common.units import counted
 from recur_tune.data.corpora.document import SPLITS
 from recur_tune.recurrences.registry import MARKS
-from recur_tune.search.record.directory import SearchDirectory, results_folder
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES
 from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.state import ENDED, SearchState, TrialRecord
 from recur_tune.sites.slurm.search_jobs import chosen_profile
 
 if TYPE_CHECKING:  # the front's own arithmetic takes a second to import
@@ -30,7 +31,7 @@ _PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"  # a mean and its error s
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option(
     "--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Further seeds for each point."
 )
@@ -40,15 +41,17 @@ _PLUS_MINUS = "\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}"  # a mean and its error s
 @as_json
 @slurm_options
 def confirm(
-    name: str, seeds: int, split: str, address: str | None, results: Path | None, as_json: bool,
+    name: str | None, seeds: int, split: str, address: str | None, results: Path | None, as_json: bool,
     slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool,
 ) -> None:  # fmt: skip
-    """Train the front again with other seeds, and tell which of its points are within noise.
+    """Train the front again with other seeds, and tell which of its points are within noise. Without a name: that of
+    the latest search.
 
     Each point of the front, and the best plain trial at the cost of each recurrent one, is trained to its full budget
     with further seeds and scored on documents that the search has never seen. You get means with standard errors, and
     which points are within noise of a cheaper one. A point's own number is not in its mean, because of selection bias:
-    it was chosen for being good. No seed is trained twice; Ctrl-C pauses, and the same command continues.
+    it was chosen for being good. No seed is trained twice; Ctrl-C pauses (exit code 75), and the same command
+    continues.
 
     \b
       recur-tune confirm books --seeds 3
@@ -59,16 +62,16 @@ def confirm(
     check_place(address, slurm, nodes, gpus_per_node, follow)
     if slurm is not None and not is_submitted(slurm):
         raise UserError("slurm: 'here' is for a search; give a profile, or none in an allocation that you hold.")
-    directory = SearchDirectory.open(results_folder(results), name)
+    directory = open_search(results, name)
     directory.check_idle()
     state, spec, order = directory.state(), directory.spec, ConfirmationPlan(seeds, split)
     points = points_to_confirm(state, spec)
     if not points:
-        raise UserError(f"name: {name} has no trial at its full budget yet, so there is no front to confirm.")
+        raise UserError(f"name: {directory.name} has no trial at its full budget yet, so there is no front to confirm.")
     missing = order.missing(state, spec)
     stderr.print(
-        f"{len(points)} points ({', '.join(trial.name for trial in points)}), {seeds} seeds each: "
-        f"{len(missing)} trainings to do."
+        f"{counted(len(points), 'point')} ({', '.join(trial.name for trial in points)}), "
+        f"{counted(seeds, 'seed')} each: {counted(len(missing), 'training')} to do."
     )
     if is_submitted(slurm):
         profile = chosen_profile(slurm, directory, nodes=nodes, gpus_per_node=gpus_per_node)
@@ -82,16 +85,25 @@ def confirm(
         state = run_watched(directory, address, order)
     found = confirmation(state, spec, split)
     if as_json:
-        told = {"seeds": seeds, "split": split, "spread": found.spread} if found else {}
-        print_json({"search": name, **told, "points": found.rows() if found else []})
+        unconfirmed = [trial.name for trial in found.unconfirmed] if found else []
+        told = {"seeds": seeds, "split": split, "spread": found.spread, "unconfirmed": unconfirmed} if found else {}
+        print_json({"search": directory.name, **told, "points": found.rows() if found else []})
     elif found is None:
         note("no training has reached its end yet.")
     else:
         print_confirmation(spec, found)
-    if order.missing(state, spec) or any(one.state == "paused" for one in state.repeats.values()):
-        stderr.print(f"paused; continue with:  {command_line('confirm', directory)} --seeds {seeds}", soft_wrap=True)
-    elif not as_json:
+    if _is_cut_short(state, missing):
+        raise Paused(f"paused; continue with:  {command_line('confirm', directory)} --seeds {seeds}")
+    if not as_json:
         stderr.print(f"picture:  {directory.path / 'confirmed.png'}", soft_wrap=True)
+
+
+def _is_cut_short(state: SearchState, wanted: list[tuple[TrialRecord, int]]) -> bool:
+    """Whether a training that was wanted has not ended; one that failed has."""
+    begun = {(one.repeats, one.seed) for one in state.repeats.values()}
+    return any(one.state not in ENDED for one in state.repeats.values()) or any(
+        (trial.number, seed) not in begun for trial, seed in wanted
+    )
 
 
 def print_confirmation(spec: SearchSpec, found: Confirmation) -> None:
@@ -116,10 +128,15 @@ def print_confirmation(spec: SearchSpec, found: Confirmation) -> None:
         if point.no_better_than:
             stdout.print(f"{point.trial.name}: {point.verdict}.", soft_wrap=True)
     if math.isnan(found.spread):
-        note("one seed each has no standard error; `--seeds 3` has one.")
+        note("one seed each has no standard error, so noise is not known; `--seeds 3` has one.")
     else:
         stdout.print(
             f"± is the standard error of a mean; seeds differ by {found.spread:.2g} (standard deviation, pooled over "
-            f"{len(found.points)} points, {found.freedom} degrees of freedom).",
+            f"{counted(len(found.points), 'point')}, {counted(found.freedom, 'degree')} of freedom).",
             soft_wrap=True,
+        )
+    if not found.is_whole:
+        note(
+            f"not confirmed yet: {found.unconfirmed_names}; until then `front --under` and `export --best` choose by "
+            "the search's own validations."
         )

@@ -9,7 +9,7 @@ import click
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import results_option
 from recur_tune.common.errors import UserError
-from recur_tune.common.units import format_size
+from recur_tune.common.units import counted, format_size
 from recur_tune.search.record.directory import SearchDirectory, results_folder
 from recur_tune.sites.slurm.search_jobs import check_not_queued
 
@@ -26,7 +26,7 @@ def remove(name: str, yes: bool, results: Path | None) -> None:
     """
     directory = _idle(name, results)
     trials, size = len(directory.state().trials), _size(directory.path)
-    if not yes and not agreed(f"remove {name} with {trials} trials and {format_size(size)} for good?"):
+    if not yes and not agreed(f"remove {name} with {counted(trials, 'trial')} and {format_size(size)} for good?"):
         stderr.print("nothing was removed.")
         return
     from recur_tune.tracking.mlflow.housekeeping import remove_runs

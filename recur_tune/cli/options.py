@@ -15,6 +15,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
+from recur_tune.cli.display import stderr
 from recur_tune.common.deprecated import warn_once, with_current_names
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import describe, finite, read_yaml
@@ -159,6 +160,14 @@ def read_settings(settings: Iterable[str]) -> list[tuple[str, Any]]:
         except yaml.YAMLError:
             raise UserError(f"set: {value!r} is no readable value for {key}.") from None
     return read
+
+
+def open_search(results: Path | None, name: str | None) -> SearchDirectory:
+    """The search of that name; without one the latest, which is told."""
+    directory = SearchDirectory.open_named(results_folder(results), name)
+    if name is None:
+        stderr.print(f"the latest search: {directory.name}", soft_wrap=True)
+    return directory
 
 
 def command_line(command: str, directory: SearchDirectory) -> str:

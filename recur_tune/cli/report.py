@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from recur_tune.cli.display import note, stderr, stdout, table_by_name
-from recur_tune.cli.options import results_option
+from recur_tune.cli.options import open_search, results_option
 from recur_tune.search.record.damage import damage_notice
-from recur_tune.search.record.directory import SearchDirectory, results_folder
+from recur_tune.search.record.directory import results_folder
 
 _out = click.option("--out", type=click.Path(path_type=Path), help="The file to write; pictures lie beside it.")
 _png = click.option("--png", is_flag=True, help="A picture too.")
@@ -18,13 +18,14 @@ _DRAWN = ("front", "windows", "volume", "curves")  # figures of points and lines
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", required=False)
 @_out
 @_png
 @click.option("--pdf", is_flag=True, help="The picture as PDF, for papers.")
 @results_option
-def report(name: str, out: Path | None, png: bool, pdf: bool, results: Path | None) -> None:
-    """Write one page with all results of a search; it works offline and can be sent as a file.
+def report(name: str | None, out: Path | None, png: bool, pdf: bool, results: Path | None) -> None:
+    """Write one page with all results of a search, without a name of the latest; it works offline and can be sent as a
+    file.
 
     It has the front with the command that trains each point again, quality by window size, the hypervolume over
     time, learning curves, parallel coordinates, parameter importance, and the workers' timeline.
@@ -33,7 +34,7 @@ def report(name: str, out: Path | None, png: bool, pdf: bool, results: Path | No
       recur-tune report books                      # results/books/report.html
       recur-tune report books --out books.html --png --pdf
     """
-    directory = SearchDirectory.open(results_folder(results), name)
+    directory = open_search(results, name)
     with stderr.status("drawing …"):
         from recur_tune.report.figures.pictures import picture_paths, write_picture
         from recur_tune.report.page import report_page, report_panels, write_page
@@ -45,7 +46,7 @@ def report(name: str, out: Path | None, png: bool, pdf: bool, results: Path | No
         pictures = picture_paths(path, png, pdf)
         write_page(report_page(search, panels), path)
         for picture in pictures:
-            write_picture([panel for panel in panels if panel.key in _DRAWN], name, picture)
+            write_picture([panel for panel in panels if panel.key in _DRAWN], directory.name, picture)
     for written in (path, *pictures):
         click.echo(written)
     if words := damage_notice(directory, search.state):

@@ -16,16 +16,16 @@ import click
 from recur_tune.cli.confirm import print_confirmation
 from recur_tune.cli.display import note, stderr, stdout, table_by_name
 from recur_tune.cli.live_view import LiveView
-from recur_tune.cli.options import as_json, command_line, print_json, results_option, under_option
+from recur_tune.cli.options import as_json, command_line, open_search, print_json, results_option, under_option
 from recur_tune.cli.submitting import follow_search
 from recur_tune.cli.trial_tables import print_trials, roles
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import nearest
-from recur_tune.common.units import format_duration
+from recur_tune.common.units import counted, format_duration
 from recur_tune.search.record.damage import damage_notice
 from recur_tune.search.record.directory import SearchDirectory, results_folder, searches_in
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES
-from recur_tune.search.record.progress import next_hour
+from recur_tune.search.record.progress import next_hour, status_of
 from recur_tune.search.record.requests import trials_wait
 from recur_tune.search.record.state import ENDED, SearchState
 from recur_tune.sites.slurm.search_jobs import queue_lines
@@ -131,8 +131,12 @@ def _besides(summary: dict[str, Any]) -> Iterator[str]:
         took = format_duration(summary["confirmation_seconds"])
         yield f"confirmation: {ended} of {sum(repeats.values())} trainings ended, {took}"
     if (hour := summary["next_hour"]) and summary["hypervolume"] and summary["status"] != "finished":
-        share = hour["hypervolume"] / summary["hypervolume"]
-        yield f"the next hour, {hour['trials']:.3g} trials, is expected to add {share:.2g} of the hypervolume at most"
+        volume = summary["hypervolume"]
+        more = min(hour["hypervolume"], 1 - volume)  # the whole box has 1
+        yield (
+            f"the next hour, {hour['trials']:.3g} trials, is expected to add {more:.2g} at most to the hypervolume of "
+            f"{volume:.2g}"
+        )
     if summary["asked_for"] and summary["status"] != "running":
         yield "a trial that was added waits for `recur-tune resume`"
 
@@ -150,12 +154,9 @@ def _summary(directory: SearchDirectory, state: SearchState) -> dict[str, Any]:
     for trial in state.trials.values():
         counts[trial.state] = counts.get(trial.state, 0) + 1
     running = directory.is_running
-    at_work = {"preparing": "preparing", "started": "running"}
-    word = at_work.get(state.status, "running") if running else state.status
-    if not running and state.status in at_work:
-        word = "interrupted"
     return {
-        "search": directory.name, "folder": str(directory.path), "status": word, "trials": counts,
+        "search": directory.name, "folder": str(directory.path), "status": status_of(directory, state),
+        "trials": counts,
         "stage": state.stage if running else "",
         "on_front": len(front(state.trials.values(), spec.objectives)),
         "hypervolume": search_hypervolume(state, spec.objectives),
@@ -170,16 +171,17 @@ def _summary(directory: SearchDirectory, state: SearchState) -> dict[str, Any]:
 
 
 @click.command("front")
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option("--objectives", help=f"Others than the search's own, with commas between: {', '.join(OBJECTIVES)}.")
 @under_option
 @click.option("--csv", "as_csv", is_flag=True, help="Print comma-separated values on stdout.")
 @results_option
 @as_json
 def front_command(
-    name: str, objectives: str | None, under: str | None, as_csv: bool, results: Path | None, as_json: bool
+    name: str | None, objectives: str | None, under: str | None, as_csv: bool, results: Path | None, as_json: bool
 ) -> None:
-    """Print a search's front: the non-dominated trials at full budget, best quality first.
+    """Print a search's front: the non-dominated trials at full budget, best quality first. Without a name: of the
+    latest search.
 
     With --under: the best trial within limits, and what a little more of each cost would improve. The table leaves out
     columns that do not fit the screen; --csv and --json have all.
@@ -192,7 +194,7 @@ def front_command(
     from recur_tune.search.record.confirmation import confirmation
     from recur_tune.search.record.front import front_rows
 
-    directory = SearchDirectory.open(results_folder(results), name)
+    directory = open_search(results, name)
     state, chosen = directory.state(), _objectives(directory, objectives)
     note_damage(directory, state)
     if as_json and as_csv:
@@ -205,8 +207,9 @@ def front_command(
     rows = front_rows(state, chosen)
     confirmed = confirmation(state, directory.spec)
     if as_json:
-        told = {"confirmed": confirmed.rows()} if confirmed else {}
-        print_json({"search": name, "objectives": list(chosen), "front": rows, **told})
+        unconfirmed = [trial.name for trial in confirmed.unconfirmed] if confirmed else []
+        told = {"confirmed": confirmed.rows(), "unconfirmed": unconfirmed} if confirmed else {}
+        print_json({"search": directory.name, "objectives": list(chosen), "front": rows, **told})
     elif as_csv:
         fields = directory.spec.parsed_space.names
         writer = csv.writer(sys.stdout)
@@ -224,7 +227,14 @@ def _print_decision(
     directory: SearchDirectory, state: SearchState, objectives: tuple[str, ...], under: str, as_json: bool
 ) -> None:
     from recur_tune.search.record.confirmation import confirmation
-    from recur_tune.search.record.decision import decide, limits_in_words, qualities, read_limits, refuse_limits
+    from recur_tune.search.record.decision import (
+        chooses_by_means,
+        decide,
+        limits_in_words,
+        qualities,
+        read_limits,
+        refuse_limits,
+    )
     from recur_tune.search.record.front import trial_row
 
     limits = read_limits(under)
@@ -239,7 +249,8 @@ def _print_decision(
         print_json({
             "search": directory.name, "under": limits, "best": trial_row(found.best, objectives),
             "steps": [{"more": step.cost, **trial_row(step.trial, objectives)} for step in found.upgrades],
-            "chosen_by": chosen, "confirmed": confirmed is not None,
+            "chosen_by": chosen, "confirmed": chooses_by_means(confirmed, quality.name),
+            "unconfirmed": [trial.name for trial in confirmed.unconfirmed] if confirmed else [],
         })  # fmt: skip
         return
     shown = list(dict.fromkeys([*objectives, *limits]))
@@ -257,14 +268,21 @@ def _print_decision(
             f"{quality.format(better)} instead of {quality.format(was)} ({better / was - 1:+.1%}).",
             soft_wrap=True,
         )
-    if confirmed:
+    if chooses_by_means(confirmed, quality.name):
         stdout.print(
             f"chosen among the confirmed points, by means of the {confirmed.split} split: "
             f"{found.best.name} has {quality.format(known[found.best.number])}.",
             soft_wrap=True,
         )
-    if confirmed and (point := confirmed.of(found.best)) and point.no_better_than:
-        note(f"{point.no_better_than} costs no more and does as well, as far as {len(point.values)} seeds can tell.")
+        if (point := confirmed.of(found.best)) and point.no_better_than:
+            seeds = counted(len(point.values), "seed")
+            note(f"{point.no_better_than} costs no more and does as well, as far as {seeds} can tell.")
+    elif confirmed and not confirmed.is_whole:
+        note(
+            f"chosen by the search's own validations, since {confirmed.unconfirmed_names} "
+            f"{'is' if len(confirmed.unconfirmed) == 1 else 'are'} not confirmed yet; "
+            f"`{command_line('confirm', directory)}` goes on."
+        )
     words = shlex.quote(under.replace(" ", ""))
     where = f"{command_line('export', directory)} --best --under {words} --to models/{directory.name}"
     stderr.print(f"take it:  {where}", soft_wrap=True)
@@ -282,7 +300,7 @@ def _objectives(directory: SearchDirectory, chosen: str | None) -> tuple[str, ..
 
 def print_front(state: SearchState, objectives: tuple[str, ...]) -> None:
     """The front as a table."""
-    from recur_tune.search.record.front import front
+    from recur_tune.search.record.front import equals, front
 
     best = front(state.trials.values(), objectives)
     if not best:
@@ -291,6 +309,8 @@ def print_front(state: SearchState, objectives: tuple[str, ...]) -> None:
     print_trials(best, objectives)
     if words := roles(best):
         stdout.print(words)
+    for name, others in equals(state.trials.values(), best, objectives).items():
+        stdout.print(f"equal to {name}: {others}")
 
 
 def print_end(directory: SearchDirectory, state: SearchState) -> None:

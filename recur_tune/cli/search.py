@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -24,7 +25,7 @@ from recur_tune.cli.submitting import (
     submit_again,
     submit_new,
 )
-from recur_tune.common.errors import UserError
+from recur_tune.common.errors import Paused, UserError
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.common.shipped import find_space
 from recur_tune.common.units import format_count, format_duration
@@ -33,7 +34,7 @@ from recur_tune.search.record.directory import SPEC, SearchDirectory, default_na
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.progress import ended_trials
 from recur_tune.search.record.requests import trials_wait
-from recur_tune.search.record.spec import SearchSpec, with_overrides
+from recur_tune.search.record.spec import SearchSpec, check_units, with_overrides
 from recur_tune.search.record.state import SearchState
 from recur_tune.sites.slurm.search_jobs import chosen_profile, stop_in_queue
 
@@ -64,12 +65,13 @@ def _run_options(command: AnyCommand) -> AnyCommand:
 @click.option("--name", help="What to call it. [default: the file's name and the time]")
 @click.option("--dry-run", is_flag=True, help="Check the space, print it with every default (with --slurm: the job "
                                               "script), start nothing.")  # fmt: skip
+@click.option("--yes", is_flag=True, help="Do not ask about numbers that are hardly meant.")
 @click.option("--from", "earlier", metavar="NAME", help="Warm start from an earlier search: its front is tried first, "
                                                        "and the sampler knows its trials.")  # fmt: skip
 @_run_options
 @slurm_options
 def search(
-    space: str | None, name: str | None, dry_run: bool, trials: int | None, time: str | None,
+    space: str | None, name: str | None, dry_run: bool, yes: bool, trials: int | None, time: str | None,
     settings: tuple[str, ...], address: str | None, detach: bool, results: Path | None, as_json: bool,
     slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool, earlier: str | None,
 ) -> None:  # fmt: skip
@@ -79,7 +81,8 @@ def search(
     downloaded), wikitext-103, pg19, enwik8-bytes, enwik8-bpe, enwik8-short, texts (your own text files),
     recurrences (the same with every recurrence), smollm2, hotpotqa (answers to questions). Trials run on all of this
     machine, on the cluster at --address, or with --slurm in an allocation that the search waits for in the queue.
-    Ctrl-C once saves the trials and pauses the search, twice ends it at once; `recur-tune resume` continues it.
+    Ctrl-C once saves the trials and pauses the search (exit code 75), twice ends it at once (130); `recur-tune resume`
+    continues it.
 
     \b
       recur-tune search
@@ -94,7 +97,9 @@ def search(
     _check_detached(detach, slurm, as_json)
     file = find_space("quickstart" if space is None else space)
     length = None if is_submitted(slurm) else time
-    spec = parse(SearchSpec, with_overrides(read_yaml(file, "space"), _overrides(trials, length, settings)))
+    fields = with_overrides(read_yaml(file, "space"), _overrides(trials, length, settings))
+    check_units(fields)
+    spec = parse(SearchSpec, fields)
     chosen = default_name(file.stem) if name is None else name
     folder = results_folder(results)
     told = ""
@@ -112,12 +117,14 @@ def search(
             _check_shapes(spec)
             print_script(path, profile)
         else:
+            _ask(spec, yes)
             submit_new(folder, chosen, spec, profile, follow, told)
         return
     SearchDirectory.check_free(folder, chosen)
     if dry_run:
         _show(file, spec, as_json)
         return
+    _ask(spec, yes)
     if slurm is not None:
         check_here(spec, folder)
         run_here(SearchDirectory.create(folder, chosen, spec, told))
@@ -154,8 +161,9 @@ def resume(
     directory.check_idle()
     refuse_damaged_log(directory, directory.state())
     length = None if is_submitted(slurm) else time
-    fields = read_yaml(directory.path / SPEC)
-    spec = parse(SearchSpec, with_overrides(fields, _overrides(trials, length, settings)))
+    overrides = _overrides(trials, length, settings)
+    check_units(with_overrides({}, overrides))
+    spec = parse(SearchSpec, with_overrides(read_yaml(directory.path / SPEC), overrides))
     directory.check_change(spec)
     if trials is not None:
         _check_more(directory, trials)
@@ -247,14 +255,14 @@ def _run(
         _print_result(directory, state)
     elif not runs_as_job(address):  # a job has printed it
         print_end(directory, state)
-    if state.status == "finished" or runs_as_job(address):
+    if state.status != "paused":  # finished; or a job still runs, and only the watching was ended
         return
     limit = directory.spec.budget.wall_clock
     if limit is not None and state.active_seconds >= limit:
         longer = f"--time {format_duration(2 * limit)}"
         stderr.print(f"its time is up; continue with:  {command_line('resume', directory)} {longer}", soft_wrap=True)
         return
-    stderr.print(f"paused, and every trial saved; continue with:  {command_line('resume', directory)}", soft_wrap=True)
+    raise Paused(f"paused, and every trial saved; continue with:  {command_line('resume', directory)}")
 
 
 def _print_result(directory: SearchDirectory, state: SearchState) -> None:
@@ -282,18 +290,35 @@ def _check_runnable(spec: SearchSpec, address: str | None) -> None:
 
 def _check_shapes(spec: SearchSpec) -> None:
     with stderr.status("checking the space …"):
-        from recur_tune.search.run.preparation import check_shapes
+        from recur_tune.search.run.preparation import check_limits, check_shapes
 
         check_shapes(spec)
+        check_limits(spec)
     _note_misfit(spec)
 
 
+def _ask(spec: SearchSpec, yes: bool) -> None:
+    """Ask about numbers that are hardly meant, unless the answer is given; without a terminal they are refused."""
+    from recur_tune.data.corpora.registry import check_corpus
+    from recur_tune.search.record.subject import corpus_of
+    from recur_tune.search.run.forecast import questions
+
+    for question in () if yes else questions(spec, check_corpus(corpus_of(spec))):
+        if not sys.stdin.isatty():
+            raise UserError(f"{question} --yes searches with it; --dry-run tells time and passes.")
+        if not click.confirm(f"{question} Is that meant?", err=True):
+            raise click.Abort
+
+
 def _note_misfit(spec: SearchSpec) -> None:
-    from recur_tune.data.corpora.registry import open_corpus
+    from recur_tune.data.corpora.registry import check_corpus, open_corpus
     from recur_tune.search.record.steps import search_misfit
     from recur_tune.search.record.subject import corpus_of
+    from recur_tune.search.run.forecast import remarks
 
     if remark := search_misfit(spec):
+        note(remark)
+    for remark in remarks(spec, check_corpus(corpus_of(spec))):
         note(remark)
     try:
         open_corpus(corpus_of(spec)).look("test")
@@ -307,15 +332,18 @@ _ROLES = {"baseline": "the plain baseline", "paper": "the paper"}
 def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
     from recur_tune.search.propose.optuna_study import first_points
     from recur_tune.search.record.steps import describe_steps, in_steps
+    from recur_tune.search.run.forecast import forecast, questions
     from recur_tune.search.run.preparation import Prices, corpus_extents, worst_costs
 
     _check_shapes(spec)
-    with stderr.status("pricing the corners of the space …"):
-        worst = worst_costs(spec, Prices(spec.resources), lambda config: config)
     first, corpus = first_points(spec), corpus_extents(spec)
+    with stderr.status("pricing the largest trial, and timing a step …"):
+        worst = worst_costs(spec, Prices(spec.resources), lambda config: config, simulated=1)
+        expected = list(forecast(spec, corpus))
     if as_json:
         seen = {"corpus": {split: asdict(extent) for split, extent in corpus.items()}, "steps": in_steps(spec)}
-        print_json({"spec": yaml.safe_load(dump_spec(spec)), "first": first, "worst": worst, **seen})
+        plain = {"spec": yaml.safe_load(dump_spec(spec)), "first": first, "worst": worst}
+        print_json({**plain, "expected": expected, **seen})
         return
     click.echo(f"# {file}, with every default")
     for role, point in first.items():
@@ -328,6 +356,11 @@ def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
         click.echo(f"# trials are compared after {', '.join(between)} tokens, and end at {last}")
     click.echo(f"# {describe_steps(spec)}")
     for name, value in worst.items():
-        click.echo(f"# the hypervolume counts {OBJECTIVES[name].title} below {OBJECTIVES[name].format(value)}")
+        about = "" if name in spec.reference or name in spec.limits else "about "
+        click.echo(f"# the hypervolume counts {OBJECTIVES[name].title} below {about}{OBJECTIVES[name].format(value)}")
+    for line in expected:
+        click.echo(f"# {line}")
+    for question in questions(spec, corpus):
+        note(f"{question} The search asks whether that is meant.")
     click.echo(dump_spec(spec), nl=False)
     note("nothing was started.")

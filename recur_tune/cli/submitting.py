@@ -12,7 +12,7 @@ import click
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.live_view import LiveView
 from recur_tune.cli.options import command_line
-from recur_tune.common.errors import UserError
+from recur_tune.common.errors import Paused, UserError
 from recur_tune.common.parsing import parse
 from recur_tune.common.throttle import Every
 from recur_tune.search.record.directory import SearchDirectory
@@ -64,13 +64,14 @@ def is_submitted(slurm: str | None) -> TypeGuard[str]:
 
 def submit_new(results: Path, name: str, spec: SearchSpec, profile: Profile, follow: bool, knowledge: str = "") -> None:
     """Create and submit a new search."""
-    from recur_tune.search.run.preparation import check_shapes
+    from recur_tune.search.run.preparation import check_limits, check_shapes
     from recur_tune.sites.slurm import submit
 
     with stderr.status("checking the space and the site …"):
         submit.check_site(profile, results)
         submit.check_trials_fit(spec.resources, profile)
         check_shapes(spec)
+        check_limits(spec)
     directory, job = submit.submit_new(results, name, spec, profile, knowledge)
     _tell_submitted(directory, job, follow)
 
@@ -98,7 +99,9 @@ def run_here(directory: SearchDirectory) -> None:
     folder.create(parse(Profile, {"requeue": False, "allocations": 1}))
     with LiveView(directory) as watch:
         watch.stage("starting Ray in the allocation …")
-        run_in(folder, Allocation.current(), watch.searching)
+        run_in(folder, Allocation.current(), watch.searching, watch.pausing)
+    if directory.state().status == "paused":
+        raise Paused(f"paused, and every trial saved; continue with:  {command_line('resume', directory)} --slurm here")
 
 
 def check_here(spec: SearchSpec, results: Path) -> None:

@@ -157,12 +157,13 @@ def _plain(value: Any) -> str:
 @click.command()
 @click.argument("name")
 @click.option("--set", "settings", multiple=True, required=True, metavar="FIELD=VALUE", help="A field of the trial.")
+@click.option("--may-stop", is_flag=True, help="It may be pruned or paused at a rung, as any other trial.")
 @results_option
-def add(name: str, settings: tuple[str, ...], results: Path | None) -> None:
+def add(name: str, settings: tuple[str, ...], may_stop: bool, results: Path | None) -> None:
     """Request a trial of your own; the sampler chooses the fields that you do not set.
 
-    While the search runs, the trial gets the next free worker, also where the budget is spent already. Otherwise it
-    waits for `recur-tune resume`.
+    While the search runs, the trial gets the next free worker, also where the budget is spent already, and is trained
+    to its end. Otherwise it waits for `recur-tune resume`.
 
     \b
       recur-tune add books --set window=300 --set recurrence=pooled --set l_ins=2
@@ -174,7 +175,7 @@ def add(name: str, settings: tuple[str, ...], results: Path | None) -> None:
         point = directory.spec.parsed_space.point(dict(read_settings(settings)), named="set")
     except ValueError as error:
         raise UserError(str(error)) from None
-    ask_for_trial(directory, point)
+    ask_for_trial(directory, point, may_stop)
     if directory.is_running:
         stderr.print(f"{name} trains it next:  {command_line('status', directory)} --follow", soft_wrap=True)
     else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -11,30 +10,15 @@ from rich.text import Text
 
 from recur_tune.cli.display import note, stdout
 from recur_tune.common.errors import UserError
-from recur_tune.recurrences.registry import FIELDS, MECHANISMS
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.state import SearchState, TrialRecord
+from recur_tune.search.record.trial_text import chosen_fields, field_text
 
-# Columns in this order; on a narrow screen the last are left out.
-_TELLING = [name for mechanism in MECHANISMS.values() for name in [*mechanism.spec.model_fields][:2]]
-_ORDER = tuple(
-    dict.fromkeys(["recurrence", "window", "overlap", "bptt_windows", *_TELLING, "learning_rate", *FIELDS])
-)  # fmt: skip
 _IN_TWO_LINES = {
     "recurrence": "recur-\nrence", "window": "win-\ndow", "overlap": "over-\nlap", "bptt_windows": "bptt\nwindows",
     "pooling": "pool-\ning", "embeddings": "embed-\ndings",
 }  # fmt: skip
-
-
-def describe_trial(trial: TrialRecord) -> str:
-    """A trial's chosen parameters in a line."""
-    parts = [f"{trial.role}:"] if trial.role else []
-    for name in _fields([trial]):
-        parts.append(_text(trial, name) if name == "recurrence" else f"{name} {_text(trial, name)}")
-    if trial.workers > 1:
-        parts.append(f"on {trial.workers} workers")
-    return " ".join(parts)
 
 
 def trial_table(
@@ -51,8 +35,8 @@ def trial_table(
         table.add_column(title, justify="right" if number else "left", no_wrap=True)
     shown: list[list[Text | str]] = []
     left_out: list[str] = []
-    for name in _fields(trials):
-        cells = [_text(trial, name) for trial in trials]
+    for name in chosen_fields(trials):
+        cells = [field_text(trial, name) for trial in trials]
         title = _IN_TWO_LINES.get(name) or (name.replace("_", "\n") if len(name) > 8 else name)
         width -= _width(title, cells) + 1
         if width < -1 or left_out:
@@ -104,20 +88,6 @@ def objective_columns(trials: Iterable[TrialRecord], objectives: Iterable[str]) 
 def in_two_lines(title: str) -> str:
     """An objective's title for a narrow column."""
     return title.replace(" ", "\n", 1) if " " in title else title.replace("/", "\n/")
-
-
-def _fields(trials: Iterable[TrialRecord]) -> list[str]:
-    """Every field that the search chose for a trial; those in which all agree come last."""
-    trials = list(trials)
-    found = dict.fromkeys(name for trial in trials for name in trial.params)
-    ordered = [name for name in _ORDER if name in found] + [name for name in found if name not in _ORDER]
-    agreed = {name for name in found if len({_text(trial, name) for trial in trials}) == 1 < len(trials)}
-    return sorted(ordered, key=agreed.__contains__)
-
-
-def _text(trial: TrialRecord, field: str) -> str:
-    value: Any = trial.params.get(field, "")
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _width(title: str, cells: Iterable[Text | str]) -> int:

@@ -11,6 +11,7 @@ from recur_tune.cluster.connection import Cluster, living_nodes
 from recur_tune.cluster.gpu_packing import PARTS, Card, smallest_card
 from recur_tune.common.errors import UserError
 from recur_tune.common.throttle import Every
+from recur_tune.common.units import counted
 from recur_tune.config.resources import Resources
 
 # CPU of the actor that waits for a trial's workers. Each worker takes that much less of a core: otherwise the last
@@ -44,9 +45,9 @@ def trial_resources(resources: Resources, cluster: Cluster, card: Card | None = 
     counts = resources.worker_counts
     slots = sum(_slots(node, resources.cpus, gpus) for node in cluster.nodes)
     if slots < counts[-1]:
-        each = f"{_count(resources.cpus, 'CPU')} and {_count(gpus, 'GPU')}"
+        each = f"{counted(resources.cpus, 'CPU')} and {counted(gpus, 'GPU')}"
         need = f"{counts[-1]} workers with {each} each" if counts[-1] > 1 else each
-        have = f"{_count(cluster.cpus, 'CPU')} and {_count(cluster.gpus, 'GPU')}"
+        have = f"{counted(cluster.cpus, 'CPU')} and {counted(cluster.gpus, 'GPU')}"
         spread = f" on {len(cluster.nodes)} nodes" if len(cluster.nodes) > 1 else ""
         raise UserError(f"resources: a trial needs {need}, which {cluster.name} with {have}{spread} will never have.")
     if gpus and counts[-1] > 1:
@@ -140,10 +141,6 @@ def check_this_machine(resources: Resources) -> None:
 
     cpus, gpus = float(os.cpu_count() or 1), float(torch.cuda.device_count())
     trial_resources(resources, Cluster(None, [{"CPU": cpus, "GPU": gpus}], "this machine"))
-
-
-def _count(number: float, thing: str) -> str:
-    return f"{number:g} {thing}{'' if number == 1 else 's'}"
 
 
 def _slots(node: dict[str, float], cpus: float, gpus: float) -> int:

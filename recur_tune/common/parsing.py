@@ -74,10 +74,32 @@ def _is_sentence(message: str) -> bool:
     return bool(re.match(r"Value error, [a-z_]+: ", message))
 
 
+class _TwiceInYaml(Exception):
+    """A key stands twice in a mapping."""
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """YAML's safe loader, which refuses a key that stands twice: YAML itself would take the last without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping, with each key once."""
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+                continue
+            line = key.start_mark.line + 1
+            if key.value in lines:
+                raise _TwiceInYaml(f"has {key.value!r} twice, in lines {lines[key.value]} and {line}; remove one.")
+            lines[key.value] = line
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path, named: str = "config") -> dict[str, Any]:
     """The fields in a YAML file; `named` is how the user gave it."""
     try:
-        fields = yaml.safe_load(path.read_text())
+        fields = yaml.load(path.read_text(), _StrictLoader)  # a safe loader
+    except _TwiceInYaml as error:
+        raise UserError(f"{named}: {path} {error}") from None
     except FileNotFoundError:
         raise UserError(f"{named}: there is no file {path}.") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

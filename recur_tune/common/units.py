@@ -13,6 +13,7 @@ _SIZE_SUFFIXES = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "pb": 10**15,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "pib": 2**50,
 }  # fmt: skip
+_BEYOND_REASON = 1e30
 _DIGITS = 5  # significant digits on screens; logs have all
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
@@ -23,18 +24,29 @@ def parse_count(text: str | int | float) -> int:
 
 
 def parse_size(text: str | int | float) -> int:
-    """`16GiB` -> 17179869184, `2GB` -> 2000000000; a bare number is bytes."""
+    """`16GiB` -> 17179869184, `2GB` -> 2000000000. A number is bytes, but text has to name a unit."""
+    if isinstance(text, str) and (bare := _bare_number(text)):
+        raise ValueError(f"has no unit; write {bare}GiB or {bare}MB")
     return _parse(text, _SIZE_SUFFIXES, "a size such as 16GiB or 800MB")
 
 
 def parse_duration(text: str | int | float) -> float:
-    """`90s` -> 90, `30m` -> 1800, `8h` -> 28800, `1h30m` -> 5400; a bare number is seconds."""
+    """`90s` -> 90, `30m` -> 1800, `8h` -> 28800, `1h30m` -> 5400. A number is seconds, but text has to name a unit."""
+    if isinstance(text, str) and (bare := _bare_number(text)):
+        raise ValueError(f"has no unit; write {bare}s, {bare}m or {bare}h")
     stripped = str(text).strip().lower()
     if re.fullmatch(r"\d+(?:\.\d*)?", stripped):
         return float(stripped)
     if not re.fullmatch(r"(?:\d+(?:\.\d*)?\s*[smhd]\s*)+", stripped):
         raise ValueError("is not a duration such as 90s, 30m or 8h")
     return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(r"([\d.]+)\s*([smhd])", stripped))
+
+
+def _bare_number(text: str) -> str:
+    """The text of a number above 0 without a unit; empty for anything else."""
+    stripped = text.strip()
+    is_number = re.fullmatch(r"\d+(\.\d*)?(e[+-]?\d+)?", stripped.lower())
+    return stripped if is_number and 0 < float(stripped) < _BEYOND_REASON else ""
 
 
 def _parse(text: str | int | float, suffixes: dict[str, int], wanted: str) -> int:
@@ -56,6 +68,16 @@ def format_count(number: float) -> str:
 def format_size(number: float) -> str:
     """2**31 -> `2 GiB`."""
     return _format(number, 1024, (" B", " KiB", " MiB", " GiB", " TiB", " PiB"))
+
+
+def exact_size(number: float) -> str | float:
+    """A size to be read again, to the last byte: 2**31 -> `2GiB`; a part of a byte stays a number."""
+    if number != int(number):
+        return number
+    for suffix, unit in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if number % unit == 0:
+            return f"{int(number // unit)}{suffix}"
+    return f"{int(number)}B"
 
 
 def format_duration(seconds: float) -> str:
@@ -82,6 +104,11 @@ def _format(number: float, step: int, suffixes: tuple[str, ...]) -> str:
     while abs(number) >= step - 0.5 and power < len(suffixes) - 1:
         number, power = number / step, power + 1
     return f"{number:.0f}{suffixes[power]}" if abs(number) >= 99.95 else f"{number:.3g}{suffixes[power]}"
+
+
+def counted(number: float, noun: str) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{number:g} {noun}{'' if number == 1 else 's'}"
 
 
 def rounded(value: float) -> float:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recur_tune.common.units import counted
 from recur_tune.report.figures.pictures import MARKERS, empty_picture, legend_below, plot, save_picture
 from recur_tune.report.figures.style import GREY, STYLES, Figure, Panel, axis, layout
 from recur_tune.report.search_view import SearchView
@@ -47,8 +48,8 @@ def _caption(found: Confirmation) -> str:
         return "One further seed each has no standard error, so noise cannot be estimated."
     return (
         f"Means over further seeds, with one standard error to either side; seeds differ by {found.spread:.2g}. "
-        f"{held} of {len(found.points)} points hold; hollow ones are, within noise, no better than a point that costs "
-        "no more."
+        f"{held} of {counted(len(found.points), 'point')} hold; hollow ones are, within noise, no better than a point "
+        f"that costs no more.{'' if found.is_whole else f' Not confirmed yet: {found.unconfirmed_names}.'}"
     )
 
 
@@ -92,7 +93,7 @@ def confirmed_figure(
     """Means against a cost with one standard error to either side. A filled mark holds; a hollow one is no better than
     a cheaper point, to which a dotted line leads."""
     y_axis = axis(OBJECTIVES[found.quality], [end for point in found.points for end in _ends(point)], False, fixed)
-    y_axis["title"]["text"] += f"<br>mean of {_seeds(found)} seeds, {found.split} split"  # two lines: one is too long
+    y_axis["title"]["text"] += f"<br>mean of {_seeds(found)}, {found.split} split"  # two lines: one is too long
     x_axis = axis(cost, [point.trial.costs[cost.name] for point in found.points], fixed=fixed)
     places = {point.trial.name: (point.trial.costs[cost.name], point.mean) for point in found.points}
     links = [_link(places[one.trial.name], places[one.no_better_than]) for one in found.points if one.no_better_than]
@@ -123,9 +124,9 @@ def _link(one: tuple[float, float], other: tuple[float, float]) -> Figure:
 
 
 def _seeds(found: Confirmation) -> str:
-    """How many seeds a point has: `3`, or `2 to 3` where some are missing."""
+    """How many seeds a point has: `3 seeds`, or `2 to 3 seeds` where some are missing."""
     counts = sorted({len(point.values) for point in found.points})
-    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
 
 
 def _error(point: ConfirmedTrial) -> float:

@@ -11,14 +11,18 @@ from typing import Any
 
 
 @contextmanager
-def stop_requests() -> Iterator[Callable[[], bool]]:
-    """A function that tells whether a stop was requested; a second request interrupts at once."""
+def stop_requests(on_first: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
+    """A function that tells whether a stop was requested; a second request interrupts at once.
+
+    `on_first` is called inside the signal handler, whatever the process does then: it may only set a flag.
+    """
     asked = threading.Event()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()
+        on_first()
 
     # Only the main thread gets signals; in another, as in an actor, its owner decides when to stop.
     in_main = threading.current_thread() is threading.main_thread()

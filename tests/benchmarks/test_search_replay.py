@@ -122,6 +122,8 @@ def test_found_is_what_some_finished_trial_is_no_worse_than() -> None:
 def test_quartiles_may_be_infinite() -> None:
     assert quartiles([3, math.inf, 1, 2, math.inf]) == (2, 3, math.inf)
     assert quartiles([7]) == (7, 7, 7)
+    assert quartiles([4, 1, 2, math.inf])[1] == 3, "the mean of the two in the middle"
+    assert quartiles([1, math.inf])[1] == math.inf
 
 
 @pytest.fixture(scope="module")

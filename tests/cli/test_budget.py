@@ -40,7 +40,7 @@ def test_a_table_has_costs_quality_and_a_verdict_for_each_limit(runs: Path) -> N
 @pytest.mark.slow
 def test_the_exit_code_and_the_json_say_which_limit_is_broken(runs: Path) -> None:
     asked = ["--against", runs / "plain", "--steps", 1, "--json", "--more-time", 1e9]
-    broken = run("budget", runs / "recurrent", *asked, "--more-memory", "1")
+    broken = run("budget", runs / "recurrent", *asked, "--more-memory", "1B")
     assert broken.code == 1
     told = json.loads(broken.out)
     assert {limit["limit"]: limit["kept"] for limit in told["limits"]} == {"memory": False, "time": True}
@@ -48,7 +48,7 @@ def test_the_exit_code_and_the_json_say_which_limit_is_broken(runs: Path) -> Non
     assert told["limits"][0]["more"] == more > 0
     ratio = told["run"]["seconds_per_token"] / told["against"]["seconds_per_token"]
     assert told["limits"][1]["more"] == pytest.approx(ratio - 1)
-    kept = run("budget", runs / "recurrent", *asked, "--more-memory", more)
+    kept = run("budget", runs / "recurrent", *asked, "--more-memory", f"{more}B")
     assert kept.code == 0 and json.loads(kept.out)["run"]["peak_memory"] == told["run"]["peak_memory"]
     assert 0 <= told["run"]["accuracy"] <= 1 < told["run"]["token_perplexity"]
 

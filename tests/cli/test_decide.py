@@ -107,6 +107,21 @@ def test_a_confirmed_front_is_chosen_from_by_its_means(books: SearchDirectory, t
     assert (told["best"]["trial"], told["chosen_by"], told["confirmed"]) == ("T0", {"T0": 39.25}, True)
 
 
+def test_an_unfinished_confirmation_changes_no_choice_and_names_what_it_lacks(
+    books: SearchDirectory, tmp_path: Path
+) -> None:
+    confirm_by_hand(books, 0, [49.0, 51.0])  # and none of T1, which the search found best
+    assert run("export", "books", "--best", "--to", tmp_path / "best").out == "T1\n"
+    under = run("front", "books", "--under", "peak_memory=10.5MiB")
+    assert "peak memory 11 MiB instead of 10.5 MiB (+4.8%) buys T1" in under.out, "what more buys is still told"
+    assert "by means" not in under.out
+    assert "by the search's own validations, since T1 is not confirmed yet" in under.err
+    told = json.loads(run("front", "books", "--under", "peak_memory=1GiB", "--json").out)
+    assert (told["best"]["trial"], told["confirmed"], told["unconfirmed"]) == ("T1", False, ["T1"])
+    assert "not confirmed yet: T1" in run("front", "books").err
+    assert json.loads(run("front", "books", "--json").out)["unconfirmed"] == ["T1"]
+
+
 def test_there_has_to_be_a_front_to_confirm(tmp_path: Path, books: SearchDirectory) -> None:
     SearchDirectory.create(books.path.parent, "new", books.spec)
     refused(run("confirm", "new"), "no trial at its full budget yet")
@@ -142,8 +157,11 @@ def test_a_trial_of_ones_own_waits_for_whoever_runs_the_search(books: SearchDire
     words = ["--set", "window=32", "--set", "overlap=8", "--set", "recurrence=none"]
     outcome = run("add", "books", *words)
     assert outcome.code == 0 and "recur-tune resume books" in outcome.err
-    assert list(take_trials(books.open_log())) == [{"window": 32, "overlap_of_window": 0.25, "recurrence": "none"}]
+    point = {"window": 32, "overlap_of_window": 0.25, "recurrence": "none"}
+    assert list(take_trials(books.open_log())) == [(point, "added")]
     assert list(take_trials(books.open_log())) == [], "what is taken is gone"
+    assert run("add", "books", *words, "--may-stop").code == 0
+    assert list(take_trials(books.open_log())) == [(point, "added (may stop)")]
 
 
 @pytest.mark.parametrize(

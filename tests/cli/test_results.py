@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
+import signal
 import subprocess
 import sys
 import time
@@ -23,6 +25,7 @@ from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
 from recur_tune.report.history import Volume, volumes
 from recur_tune.search.record.directory import EVENTS, IDENTITY, MODEL, SearchDirectory
+from recur_tune.training.interrupt import stop_requests
 from tests.cli.books import lines_of, record_report, refused
 from tests.cli.run import run
 from tests.search.record import search
@@ -86,6 +89,10 @@ def test_status_tells_what_the_next_hour_is_expected_to_buy(results: Path) -> No
     one = json.loads(run("status", "books", "--json").out)
     assert one["next_hour"]["hypervolume"] == pytest.approx(0.001 * one["next_hour"]["trials"])
     assert "the next hour, " in run("status", "books").out
+    log.write_text(log.read_text() + json.dumps({**event, "time": time.time(), "trial": 8, "gain": 0.9}) + "\n")
+    [line] = [line for line in lines_of(run("status", "books").out) if "next hour" in line]
+    more, volume = map(float, re.findall(r"add ([0-9.]+) at most to the hypervolume of ([0-9.]+)", line)[0])
+    assert more + volume == pytest.approx(1, abs=0.01), "there is no more than the whole box"
 
 
 def test_a_search_of_a_later_version_hides_no_other(results: Path) -> None:
@@ -254,6 +261,25 @@ def test_on_a_terminal_there_is_a_table_with_states_and_front(results: Path, scr
     assert ["T5", "infeasible", "0", "-"] in [row[:4] for row in rows], "nothing is known of its quality"
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_ctrl_c_says_at_once_that_the_search_pauses_and_what_a_second_one_costs(
+    results: Path, screen: Callable[..., Console], terminal: bool
+) -> None:
+    console = screen(force_terminal=terminal, width=300, height=40, color_system=None)
+    with LiveView(SearchDirectory.open(results, "books")) as shown, stop_requests(shown.pausing) as asked:
+        shown.searching()
+        assert not asked()
+        signal.raise_signal(signal.SIGINT)
+        assert asked()
+        if terminal:
+            console.print(shown)
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "pausing: each trial saves a checkpoint" in text
+    assert "Ctrl-C again ends the search at once" in text and "since its last validation" in text
+
+
 def hypervolumes(directory: SearchDirectory) -> list[Volume]:
     events = (event for event, _ in directory.events())
     return volumes(events, directory.spec.objectives, directory.state().reference)[1:-1]
@@ -323,3 +349,27 @@ def test_the_help_needs_nothing_heavy() -> None:
     code = f"import sys, recur_tune.cli.main; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_without_a_name_the_latest_search_is_taken(results: Path) -> None:
+    told = run("front", "--json")
+    assert told.code == 0 and json.loads(told.out)["search"] == "books"
+    assert "the latest search: books" in told.err
+    assert "results/books/report.html" in run("report").out
+    SearchDirectory.create(results, "later", search())
+    newest = run("confirm")
+    assert newest.code == 2 and "later has no trial at its full budget yet" in newest.err
+
+
+def test_without_any_search_a_missing_name_is_one_sentence(tmp_path: Path) -> None:
+    refused(run("front", "--results", tmp_path), "name: there are no searches in")
+
+
+def test_of_trials_with_equal_objectives_one_is_on_the_front_and_names_the_others(results: Path) -> None:
+    books = SearchDirectory(results / "books")
+    best = books.state().trials[1]
+    books.record("trial", trial=9, params={**best.params, "learning_rate": 0.5}, costs=best.costs)
+    record_report(books, 9, 80_000, 40.0, "complete")
+    outcome = run("front", "books")
+    assert "equal to T1: T9" in outcome.out
+    assert [row["trial"] for row in json.loads(run("front", "books", "--json").out)["front"]] == ["T1", "T0"]

@@ -108,6 +108,13 @@ def snapshot(directory: SearchDirectory) -> dict[str, str]:
         (["budget.rungs=30"], ["30 rungs"]),
         (["budget.tokens=2k"], ["budget", "500 tokens", "1.92k (batch 3, bptt_windows 20, window 32)"]),
         (["limits.peak_memory=huge"], ["peak_memory", "'huge'", "16GiB"]),
+        (["limits.peak_memory=10"], ["limits.peak_memory: 10 bytes?", "10GiB"]),
+        (["budget.wall_clock=5"], ["budget.wall_clock: 5 seconds?", "5m"]),
+        (["space.memory_budget=10"], ["space.memory_budget: 10 bytes?"]),
+        (["budget.tokens=2e22"], ["budget.tokens: 2e+22 tokens a trial", "--yes"]),
+        # what nothing in the space can meet: said before anything is made
+        (["limits.flops_per_token=1k"], ["limits: nothing in the space is within FLOPs/token 1k", "the least found"]),
+        (["limits.peak_memory=1MiB"], ["nothing in the space is within peak memory 1 MiB", "the least found is"]),
         (["objectives=perplexity"], ["objectives", "'perplexity'"]),
         (["objectives=[perplexity]"], ["'perplexity' alone"]),
         (["sampler.name=cmaes"], ["sampler.name", "'cmaes'"]),
@@ -167,6 +174,7 @@ def test_a_corpus_that_cannot_be_read(
         (["--trials", 0], ["--trials", "0"]),
         (["--trials", "many"], ["--trials", "'many'"]),
         (["--time", "soon"], ["wall_clock", "'soon'"]),
+        (["--time", "5"], ["wall_clock", "has no unit", "5m"]),
         (["--name", "a/b"], ["name", "'a/b'"]),
         (["--name", "../x"], ["name", "'../x'"]),
         (["--name", "-x"], ["name", "'-x'"]),
@@ -216,6 +224,7 @@ def test_a_space_that_is_not_there_or_not_a_space(tmp_path: Path, results: Path)
         ("space: {1: 2}\nbudget: {trials: 1}\n", ["1"]),
         ("space: {window: 2020-01-01}\nbudget: {trials: 1}\n", ["window"]),
         ("space: {window: 16, ? [a] : 1}\n", ["space:"]),
+        ("space:\n  window: 16\n  batch: 2\n  window: 32\n", ["has 'window' twice, in lines 2 and 4"]),
     ):
         (tmp_path / "bad.yaml").write_text(text)
         refused(run("search", tmp_path / "bad.yaml"), *words)

@@ -135,7 +135,12 @@ def beaten(one: TrialRecord, others: Sequence[TrialRecord], objectives: Sequence
 
 
 def look(one: TrialRecord, others: Sequence[TrialRecord], objectives: Sequence[str]) -> str:
-    return "stopped" if one.state in STOPPED else "beaten" if beaten(one, others, objectives) else "front"
+    if one.state in STOPPED:
+        return "stopped"
+    own = [value(one, objective) for objective in objectives]
+    same = [other.number for other in others if [value(other, objective) for objective in objectives] == own
+            and other.state == "complete"]  # fmt: skip
+    return "beaten" if beaten(one, others, objectives) or one.number > min(same) else "front"
 
 
 def place(one: TrialRecord, objectives: tuple[str, ...]) -> tuple[float, float]:

@@ -143,7 +143,24 @@ def test_a_paused_trial_runs_on_in_the_same_run(results: Path) -> None:
     assert [run.data.tags["state"] for run in runs] == ["running", "paused", "running", "complete"]
     assert len({(run.info.run_id, run.info.start_time) for run in runs}) == 1
     assert stopped.info.status == "KILLED"
+    assert paused.data.tags["recur_tune.reason"] == "the search was asked to stop"
+    assert not ended.data.tags.get("recur_tune.reason"), "it was not the last word"
     assert Seen(directory).history(ended, "training_loss") == [(500, 5.0), (1000, 5.0)]
+
+
+def test_runs_of_a_confirmation_are_told_apart_and_a_base_that_is_there_is_whole(results: Path) -> None:
+    directory = search(results)
+    directory.record("search", status="preparing")
+    directory.record("stage", text="pretraining", share=0.75, loss=2.0, tokens=75)
+    directory.record("search", status="started")
+    complete(directory, 0, 50.0)
+    begin(directory, 7, repeats=0, seed=6, split="test")
+    Tracker(directory).deliver()
+    seen = Seen(directory)
+    again = seen.children()["T7 (T0, seed 6)"]
+    assert (again.data.tags["recur_tune.repeats"], again.data.tags["recur_tune.seed"]) == ("T0", "6")
+    assert "recur_tune.repeats" not in seen.children()["T0"].data.tags
+    assert seen.parent.data.metrics["base_share"] == 1.0
 
 
 def test_a_trial_that_waits_has_no_run_yet(results: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
-from recur_tune.common.units import format_size
+from recur_tune.common.units import counted, format_size
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -28,7 +28,7 @@ class Extent:
     bytes: int
 
     def __str__(self) -> str:
-        return f"{self.files} file{'s' if self.files > 1 else ''} ({format_size(self.bytes)})"
+        return f"{counted(self.files, 'file')} ({format_size(self.bytes)})"
 
 
 class Corpus(Protocol):

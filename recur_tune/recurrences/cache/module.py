@@ -121,7 +121,8 @@ class CachedWindowPass(WindowPass):
         self._received: dict[int, torch.Tensor] = {}
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
-        """The document's first rows and the last of all, or the best; none of positions that the next window reads again."""
+        """The document's first rows, and the last or the best of all, as far as the next window does not read them
+        again."""
         own = list(self._new.values())
         some, cached = own[0][0], self._cached
         count, rows_BSMC, filled_B = max(0, some.shape[-2] - overlap), self._rows_BSMC, self._filled_B

@@ -63,6 +63,9 @@ class ConfirmedTrial:
     @property
     def verdict(self) -> str:
         """The result in a few words."""
+        if math.isnan(self.standard_error):
+            better = f"; {self.no_better_than} is no worse and costs no more" if self.no_better_than else ""
+            return f"one seed has no standard error{better}"
         if not self.no_better_than:
             return "holds"
         if self.on_front:
@@ -81,6 +84,17 @@ class Confirmation:
     points: list[ConfirmedTrial]  # best mean first
     spread: float  # standard deviation over seeds, pooled over all trials
     freedom: int  # its degrees of freedom
+    unconfirmed: list[TrialRecord]  # points that wait for further seeds, or have none on this split
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every point is confirmed. Before that, means of some say nothing about which point is best."""
+        return not self.unconfirmed
+
+    @property
+    def unconfirmed_names(self) -> str:
+        """The points that are not confirmed, as text."""
+        return ", ".join(trial.name for trial in self.unconfirmed)
 
     def of(self, trial: TrialRecord) -> ConfirmedTrial | None:
         """The results of a trial; None where it has no further seeds."""
@@ -175,7 +189,17 @@ def confirmation(state: SearchState, spec: SearchSpec, split: str = "test") -> C
                 trial, tuple(values[trial.number]), validations[trial.number], error, bool(best), equal, rival
             )
         )
-    return Confirmation(quality, split, sorted(points, key=lambda point: point.mean), spread, freedom)
+    unconfirmed = [
+        trial
+        for trial in points_to_confirm(state, spec)
+        if trial.number not in values or any(one.state not in ENDED for one in _on_split(state, trial, split))
+    ]
+    return Confirmation(quality, split, sorted(points, key=lambda point: point.mean), spread, freedom, unconfirmed)
+
+
+def _on_split(state: SearchState, trial: TrialRecord, split: str) -> list[TrialRecord]:
+    """A trial's repeats that are scored on a split, in any state."""
+    return [one for one in state.repeats_of(trial) if one.split == split]
 
 
 def _mean_validation(state: SearchState, trial: TrialRecord, quality: str) -> float:
@@ -194,11 +218,12 @@ def pooled_spread(groups: Sequence[Sequence[float]]) -> tuple[float, int]:
 
 
 def is_beyond_noise(difference: float, one: int, other: int, spread: float, freedom: int) -> bool:
-    """Whether the means of `one` and `other` seeds differ significantly: Student's t-test with the pooled spread."""
+    """Whether the means of `one` and `other` seeds differ significantly: Student's t-test with the pooled spread.
+    Without a spread there is no noise that could explain a difference."""
     from scipy.stats import t
 
     if freedom == 0:
-        return False
+        return difference != 0
     allowed = t.ppf((1 + _CONFIDENCE) / 2, freedom) * spread * math.sqrt(1 / one + 1 / other)
     return abs(difference) > allowed
 

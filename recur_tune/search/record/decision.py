@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import nearest
@@ -30,12 +31,17 @@ class Decision:
 
 
 def qualities(trials: Iterable[TrialRecord], quality: str, confirmed: Confirmation | None) -> dict[int, float]:
-    """The qualities to choose by: of a confirmed front the means over further seeds, which have no selection bias;
-    otherwise the search's own value of every complete trial."""
-    if confirmed is not None and confirmed.quality == quality:
+    """The qualities to choose by: of a front that is confirmed as a whole the means over further seeds, which have no
+    selection bias; otherwise the search's own value of every complete trial."""
+    if chooses_by_means(confirmed, quality):
         return {point.trial.number: point.mean for point in confirmed.points}
     found = {trial.number: trial.value(quality) for trial in trials if trial.state == "complete"}
     return {number: value for number, value in found.items() if value is not None}
+
+
+def chooses_by_means(confirmed: Confirmation | None, quality: str) -> TypeGuard[Confirmation]:
+    """Whether to choose by the means over further seeds. Means of some points alone would leave out the others."""
+    return confirmed is not None and confirmed.quality == quality and confirmed.is_whole
 
 
 def decide(

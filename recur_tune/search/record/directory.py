@@ -47,7 +47,7 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record import event_log, lease
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.log_follower import LogFollower, fingerprint, save_snapshot, whole_log
-from recur_tune.search.record.spec import SearchSpec, changes_between
+from recur_tune.search.record.spec import SearchSpec, changes_between, with_units
 from recur_tune.search.record.state import Event, SearchState, in_current_terms
 
 SNAPSHOT = "state.json"
@@ -120,6 +120,16 @@ class SearchDirectory:
                 f"{path} was written by a newer recur-tune (format {found}; this one reads up to {FORMAT}); upgrade it."
             )
         return directory
+
+    @classmethod
+    def open_named(cls, results: Path, name: str | None) -> SearchDirectory:
+        """Open the search of that name; without a name the latest one."""
+        if name is not None:
+            return cls.open(results, name)
+        found = searches_in(results)
+        if not found:
+            raise UserError(f"name: there are no searches in {results}; `recur-tune search` makes one.")
+        return cls.open(results, found[-1].name)
 
     @property
     def name(self) -> str:
@@ -362,7 +372,7 @@ def _created(directory: SearchDirectory) -> float:
 def dump_spec(spec: SearchSpec) -> str:
     """A spec as YAML, with the space's own spelling."""
     fields = spec.model_dump(mode="json", exclude_none=True) | {"space": _plain(spec.space)}
-    return yaml.safe_dump(fields, sort_keys=False)
+    return yaml.safe_dump(with_units(fields), sort_keys=False)
 
 
 def _plain(value: Any) -> Any:

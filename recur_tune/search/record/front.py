@@ -15,14 +15,29 @@ BEYOND_THE_FIRST = 1.05  # the reference quality over the baseline's first, whic
 
 
 def front(trials: Iterable[TrialRecord], objectives: Sequence[str]) -> list[TrialRecord]:
-    """The non-dominated complete trials, best quality first; of equal trials all are on it."""
+    """The non-dominated complete trials, best quality first; of trials with equal objectives the first."""
     complete = [t for t in trials if t.state == "complete" and has_values(t, objectives)]
     if not complete:
         return []
     values = np.array([t.values(objectives) for t in complete], dtype=float)
-    chosen = [t for t, best in zip(complete, non_dominated(values), strict=True) if best]
+    chosen: dict[tuple[float, ...], TrialRecord] = {}
+    for trial, row, best in zip(complete, values.tolist(), non_dominated(values), strict=True):
+        known = chosen.get(tuple(row))
+        if best and (known is None or trial.number < known.number):
+            chosen[tuple(row)] = trial
     qualities = [objective for objective in objectives if OBJECTIVES[objective].kind == "quality"]
-    return sorted(chosen, key=lambda t: (t.values(qualities), t.values(objectives), t.number))
+    return sorted(chosen.values(), key=lambda t: (t.values(qualities), t.values(objectives), t.number))
+
+
+def equals(trials: Iterable[TrialRecord], best: Sequence[TrialRecord], objectives: Sequence[str]) -> dict[str, str]:
+    """Trials whose objectives equal those of a trial on the front, as text: by its name, the others' names."""
+    by_values = {tuple(one.values(objectives) or ()): one for one in best}
+    found: dict[str, str] = {}
+    for trial in trials:
+        on_front = by_values.get(tuple(trial.values(objectives) or ()))
+        if trial.state == "complete" and on_front is not None and trial is not on_front:
+            found[on_front.name] = ", ".join(filter(None, [found.get(on_front.name, ""), trial.name]))
+    return found
 
 
 def non_dominated(values: np.ndarray) -> np.ndarray:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import Budget
 from recur_tune.search.record.state import SearchState
 
 _LEAST_TRIALS = 3  # before a forecast: the first trials waited for the cluster
+
+
+def status_of(directory: SearchDirectory, state: SearchState) -> str:
+    """A search's status: new, preparing, running, paused, finished; or interrupted, where its process died."""
+    at_work = {"preparing": "preparing", "started": "running"}
+    if directory.is_running:
+        return at_work.get(state.status, "running")
+    return "interrupted" if state.status in at_work else state.status
 
 
 def ended_trials(state: SearchState) -> int:

@@ -17,11 +17,14 @@ from recur_tune.common.files import write_text, writing
 from recur_tune.search.record.directory import SearchDirectory, SearchLog
 
 REQUESTS = "requests"
+ADDED = "added"  # the role of a requested trial, which is trained to its end
+MAY_STOP = "added (may stop)"  # that of one which is pruned or paused as any other
+_KINDS = {"add": ADDED, "try": MAY_STOP}
 
 
-def ask_for_trial(directory: SearchDirectory, point: dict[str, Any]) -> None:
-    """Request that this point, in the sampler's own names, is trained next."""
-    _ask(directory, "add", point)
+def ask_for_trial(directory: SearchDirectory, point: dict[str, Any], may_stop: bool = False) -> None:
+    """Request that this point, in the sampler's own names, is trained next; to its end unless it `may_stop` early."""
+    _ask(directory, "try" if may_stop else "add", point)
 
 
 def ask_to_end(directory: SearchDirectory, trial: int) -> None:
@@ -29,9 +32,9 @@ def ask_to_end(directory: SearchDirectory, trial: int) -> None:
     _ask(directory, "end", trial)
 
 
-def take_trials(log: SearchLog) -> Iterator[dict[str, Any]]:
-    """The requested trials, the earliest first; each request is removed after it was acted on. One that cannot be read
-    is put aside, with a notice."""
+def take_trials(log: SearchLog) -> Iterator[tuple[dict[str, Any], str]]:
+    """The requested trials and their roles; each request is removed after it was acted on. One that cannot be read is
+    put aside, with a notice."""
     space = log.directory.spec.parsed_space
     known = {space.label(name, parameter) for name, parameter in space.all_parameters.items()}
 
@@ -41,7 +44,9 @@ def take_trials(log: SearchLog) -> Iterator[dict[str, Any]]:
         if strange := what.keys() - known:
             raise ValueError(f"the space has no {min(strange)!r}")
 
-    return _take(log, "add", check)
+    for kind, role in _KINDS.items():
+        for point in _take(log, kind, check):
+            yield point, role
 
 
 def take_ends(log: SearchLog) -> Iterator[int]:
@@ -56,7 +61,7 @@ def take_ends(log: SearchLog) -> Iterator[int]:
 
 def trials_wait(directory: SearchDirectory) -> bool:
     """Whether a requested trial waits."""
-    return any(_files(directory, "add"))
+    return any(_files(directory, kind) for kind in _KINDS)
 
 
 def end_by_hand(log: SearchLog, number: int) -> None:

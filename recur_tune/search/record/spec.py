@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import (
     BaseModel,
@@ -22,8 +22,9 @@ from pydantic import (
 )
 
 from recur_tune.common.deprecated import with_current_names
+from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import nearest
-from recur_tune.common.units import parse_duration
+from recur_tune.common.units import exact_size, parse_duration
 from recur_tune.config.resources import Resources
 from recur_tune.config.trial import RENAMED, Count, TrialConfig
 from recur_tune.recurrences.registry import canonical
@@ -86,7 +87,7 @@ class SearchSpec(_Section):
     reference: dict[str, float] = Field(
         default_factory=dict, description="by objective, the worst value that counts in the hypervolume"
     )
-    first: tuple[dict[str, Any], ...] = Field((), description="trials to begin with, each by fields that it shall have")
+    first: tuple[dict[str, Any], ...] = Field((), description="trials to begin with, each as the fields that it fixes")
     budget: Budget
     resources: Resources = Resources.model_validate({})
     sampler: Sampler = Sampler.model_validate({})
@@ -266,6 +267,42 @@ def with_overrides(fields: dict[str, Any], overrides: list[tuple[str, Any]]) -> 
     return changed
 
 
+def check_units(fields: Mapping[str, Any]) -> None:
+    """Refuse bytes and seconds without a unit in fields that a person has written; stored ones may be numbers."""
+    for section in ("limits", "reference"):
+        given = fields.get(section)
+        for name, value in given.items() if isinstance(given, dict) else ():
+            if name in OBJECTIVES and OBJECTIVES[name].unit.is_binary and _is_bare(value):
+                raise UserError(f"{section}.{name}: {_bytes_in_doubt(value)}")
+    budget, space = fields.get("budget"), fields.get("space")
+    if isinstance(budget, dict) and _is_bare(limit := budget.get("wall_clock")):
+        raise UserError(f"budget.wall_clock: {limit} seconds? Name the unit, as {limit:g}m or {limit:g}h.")
+    if isinstance(space, dict) and _is_bare(size := space.get("memory_budget")):
+        raise UserError(f"space.memory_budget: {_bytes_in_doubt(size)}")
+
+
+def _bytes_in_doubt(number: float) -> str:
+    meant = exact_size(number) if number >= 2**20 else f"{number:g}GiB or {number:g}MB"
+    return f"{number:.15g} bytes? Name the unit, as {meant}."
+
+
+def _is_bare(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+
+
+def with_units(fields: dict[str, Any]) -> dict[str, Any]:
+    """A spec's plain fields with the units that `check_units` asks for."""
+    for section in ("limits", "reference"):
+        given = fields.get(section, {})
+        sizes = {name: exact_size(value) for name, value in given.items() if OBJECTIVES[name].unit.is_binary}
+        fields = {**fields, section: {**given, **sizes}}
+    if (limit := fields["budget"].get("wall_clock")) is not None:
+        fields = {**fields, "budget": {**fields["budget"], "wall_clock": f"{limit:.15g}s"}}
+    if _is_bare(size := fields["space"].get("memory_budget")):
+        fields = {**fields, "space": {**fields["space"], "memory_budget": exact_size(size)}}
+    return fields
+
+
 def _flat(fields: dict[str, Any]) -> dict[str, Any]:
     """Fields by their dotted names, one level deep: a parameter of the space stays whole."""
     flat: dict[str, Any] = {}
@@ -282,7 +319,8 @@ def in_units(name: str, value: Any) -> float:
     if name not in OBJECTIVES:
         return math.nan  # its name is refused later, with a better message
     try:
-        if re.fullmatch(r"\s*-?\d+(\.\d*)?(e[+-]?\d+)?\s*", str(value)):
+        has_unit = OBJECTIVES[name].unit.is_binary and isinstance(value, str)
+        if not has_unit and re.fullmatch(r"\s*-?\d+(\.\d*)?(e[+-]?\d+)?\s*", str(value)):
             return float(value)
         return float(OBJECTIVES[name].unit.parse(value))
     except ValueError as error:

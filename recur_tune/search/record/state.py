@@ -114,6 +114,7 @@ class SearchState:
     stage: str = ""  # what is being prepared
     base_share: float | None = None  # of its tokens, while a base is pretrained
     base_loss: float | None = None
+    base_tokens: int = 0  # that it was trained on so far
     fault: str = ""  # of storage, for which the latest run pauses
     notices: list[str] = field(default_factory=list)  # for people who watch
     links: dict[str, str] = field(default_factory=dict)  # dashboard, MLflow
@@ -189,6 +190,7 @@ class SearchState:
     def _on_stage(self, event: Event) -> None:
         self.stage = event["text"]
         self.base_share, self.base_loss = event.get("share"), event.get("loss")
+        self.base_tokens = event.get("tokens", self.base_tokens)
 
     def _on_notice(self, event: Event) -> None:
         self.notices.append(event["text"])

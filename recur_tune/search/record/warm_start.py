@@ -11,6 +11,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from recur_tune.common.units import counted
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front
 from recur_tune.search.record.spec import SearchSpec
@@ -40,8 +41,9 @@ class WarmStart:
     @property
     def in_words(self) -> str:
         """The warm start in a line of text."""
-        begins = f"begins with {len(self.spec.first)} trials from the front of {self.source}"
-        return f"{begins}; its sampler knows {len(self.earlier)} trials{f' ({self.why_not})' if self.why_not else ''}."
+        begins = f"begins with {counted(len(self.spec.first), 'trial')} from the front of {self.source}"
+        known = counted(len(self.earlier), "trial")
+        return f"{begins}; its sampler knows {known}{f' ({self.why_not})' if self.why_not else ''}."
 
     def as_json(self) -> str:
         """The earlier trials for `knowledge.json`; the spec has a file of its own."""

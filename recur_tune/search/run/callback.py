@@ -36,6 +36,7 @@ class DriverCallback(DriverOnly, Callback):
         self.log, self.wants_to_stop, self.exporter, self.watchdog = log, wants_to_stop, exporter, watchdog
         self.files = TrialFiles(spec, log)
         self.due = Every(_SECONDS_BETWEEN_LOOKS)
+        self.pause_told = False
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Take requests, and ask the trials to stop by a file in the search directory, which every node sees."""
@@ -44,6 +45,7 @@ class DriverCallback(DriverOnly, Callback):
             self.log.directory.check_lease()
             for number in take_ends(self.log):
                 self._end(number)
+            self._tell_pause()
         if self.wants_to_stop() and not self.log.directory.stop_requested:
             self.log.directory.request_stop()
         self.exporter.export(self.log.state)
@@ -63,6 +65,12 @@ class DriverCallback(DriverOnly, Callback):
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """The trial has ended with its actor."""
         self.files.clear_up(trial.config["number"])
+
+    def _tell_pause(self) -> None:
+        """Log that trials save checkpoints, so that everybody who watches knows, also where another machine asked."""
+        if self.log.directory.stop_requested and not self.pause_told:
+            self.log.record("stage", text="pausing: trials save checkpoints …")
+            self.pause_told = True
 
     def _end(self, number: int) -> None:
         """End a trial on request; its worker leaves when it sees the file."""

@@ -36,7 +36,7 @@ def run_search_there(
     try:
         task = ray.remote(num_cpus=0, max_retries=0)(_search_here).remote(str(directory.path), outputs, confirm)
         listener.searching()
-        with stop_requests() as interrupted:
+        with stop_requests(listener.pausing) as interrupted:
             while not ray.wait([task], timeout=0.5)[0]:
                 if interrupted() and not directory.stop_requested:
                     directory.request_stop()

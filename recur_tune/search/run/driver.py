@@ -38,7 +38,7 @@ from recur_tune.search.run.driver_context import DriverContext, StageLog
 from recur_tune.search.run.jobs import job_client
 from recur_tune.search.run.listener import ProgressListener
 from recur_tune.search.run.outputs import Outputs, Tracker
-from recur_tune.search.run.preparation import Prices, check_shapes, missing_bases, tokenise, worst_costs
+from recur_tune.search.run.preparation import Prices, check_limits, check_shapes, missing_bases, tokenise, worst_costs
 from recur_tune.search.run.trial_files import remove_leftovers
 from recur_tune.training.interrupt import stop_requests
 
@@ -63,6 +63,7 @@ def check_runnable(spec: SearchSpec, address: str | None) -> None:
     else:
         check_reachable(address)
     check_shapes(spec)
+    check_limits(spec)
     if address is not None and not runs_elsewhere(address):  # there the driver on the cluster checks it
         with connected(address) as cluster:
             trial_resources(spec.resources, cluster)
@@ -100,7 +101,7 @@ def run_search(
             def end(loss: ClusterLost) -> None:
                 _log_cluster_loss(log, loss, listener)
 
-            with stop_requests() as interrupted, connected(address, _about(directory), end) as cluster:
+            with stop_requests(listener.pausing) as interrupted, connected(address, _about(directory), end) as cluster:
                 allotment = trial_resources(spec.resources, cluster, known_card(spec.resources, cluster))
                 why = sharing_notice(spec.resources, cluster, allotment)
                 if why and why not in log.state.notices:
@@ -210,8 +211,10 @@ def _tracked(
                 listener.stage("writing the front …")
                 files = outputs.write_front(log.directory, spec, log.state)
         finally:
-            if (at_once or not refused) and (undelivered := tracker.finish(files)):
-                log.record("notice", text=undelivered)
+            if at_once or not refused:
+                listener.stage("delivering the rest to MLflow …")
+                if undelivered := tracker.finish(files):
+                    log.record("notice", text=undelivered)
 
 
 def _about(directory: SearchDirectory) -> dict[str, str]:

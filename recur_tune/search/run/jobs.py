@@ -37,7 +37,8 @@ def run_search_as_job(
     except KeyboardInterrupt:
         say(f"{directory.name} goes on; watch it with `recur-tune status {directory.name} --follow`.")
         return
-    if client.get_job_status(job) != JobStatus.SUCCEEDED:
+    # A paused search ends its command with an exit code of its own, which Ray calls a failure.
+    if client.get_job_status(job) != JobStatus.SUCCEEDED and directory.state().status != "paused":
         info: Any = client.get_job_info(job)
         raise UserError(f"address: the job on {address} ended as {info.status} ({info.message}).")
 

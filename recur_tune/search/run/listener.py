@@ -20,5 +20,8 @@ class ProgressListener:
     def searching(self) -> None:
         """Trials begin."""
 
+    def pausing(self) -> None:
+        """The first Ctrl-C or SIGTERM was heard. Called inside the signal handler: it may only set a flag."""
+
     def stuck(self, loss: Paused) -> None:
         """The driver is stuck in a call that will not return; report it and end the process."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+
+import numpy as np
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.loading import load
@@ -14,6 +16,7 @@ from recur_tune.config.batch_share import check_share
 from recur_tune.config.resources import Resources
 from recur_tune.config.trial import TrialConfig
 from recur_tune.data.corpora.document import Extent, Split
+from recur_tune.search.record.decision import limits_in_words
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.objectives import COSTS
 from recur_tune.search.record.spec import SearchSpec
@@ -88,6 +91,74 @@ def check_shapes(spec: SearchSpec) -> None:
         check_share(config.batch, spec.resources.worker_counts, "space.batch")
 
 
+def check_limits(spec: SearchSpec) -> None:
+    """Refuse limits that nothing in the space is within, as far as its corners and random points tell."""
+    if not spec.limits:
+        return
+    prices = Prices(spec.resources, limit=spec.limits.get("peak_memory"))
+    points = [*spec.corners, *_random_configs(spec)]
+    costs = {config: quick for config in points if (quick := _or_none(prices.at_once, config)) is not None}
+    if not costs:
+        return
+    least = {name: min(quick[name] for quick in costs.values()) for name in spec.limits if name in _any(costs)}
+    within = [config for config, quick in costs.items() if _keeps(spec.limits, quick)]
+    simulated = spec.limits.keys() - least.keys()
+    if within and not simulated:
+        return
+    found = []
+    for config in _smallest(within, costs):
+        if (whole := _or_none(prices, config)) is not None:
+            if _keeps(spec.limits, whole):
+                return
+            found.append(whole)
+    least |= {name: min(whole[name] for whole in found) for name in simulated if found}
+    short = {name: value for name, value in least.items() if value > spec.limits[name]}
+    told = f"the least found is {limits_in_words(short)}" if short else "each alone can be kept; allow more of one"
+    raise UserError(f"limits: nothing in the space is within {limits_in_words(spec.limits)}; {told}.")
+
+
+def _keeps(limits: Mapping[str, float], costs: Mapping[str, float]) -> bool:
+    return all(costs[name] <= limit for name, limit in limits.items() if name in costs)
+
+
+def _any(costs: Mapping[TrialConfig, dict[str, float]]) -> dict[str, float]:
+    return next(iter(costs.values()), {})
+
+
+def _or_none(price: Callable[[TrialConfig], dict[str, float]], config: TrialConfig) -> dict[str, float] | None:
+    """The costs; None where the trial cannot be trained at all."""
+    try:
+        return price(config)
+    except UserError:
+        return None
+
+
+def _random_configs(spec: SearchSpec) -> Iterator[TrialConfig]:
+    """Trials from inside the space: costs need not have their extremes in the corners."""
+    rng = np.random.default_rng(0)
+    for _ in range(_RANDOM_POINTS):
+        _, fields = spec.parsed_space.sample(rng)
+        try:
+            yield spec.trial_config(fields)
+        except UserError:
+            continue
+
+
+def _smallest(configs: list[TrialConfig], costs: Mapping[TrialConfig, dict[str, float]]) -> list[TrialConfig]:
+    """A few of the smallest configurations: by the tokens whose activations are kept, and by each known cost."""
+    orders: list[Callable[[TrialConfig], float]] = [_kept_tokens]
+    orders += [lambda config, name=name: costs[config][name] for name in _any(costs)]  # type: ignore[misc]
+    chosen = [config for order in orders for config in sorted(configs, key=order)[:_SMALLEST]]
+    return list(dict.fromkeys(chosen))
+
+
+def _kept_tokens(config: TrialConfig) -> int:
+    return config.window * config.batch * (1 if config.checkpointing == "all" else config.bptt_windows)
+
+
+_RANDOM_POINTS, _SMALLEST = 100, 3
+
+
 def corpus_extents(spec: SearchSpec) -> dict[Split, Extent]:
     """The extents of the splits that a search reads; a corpus that cannot be read is refused."""
     from recur_tune.data.corpora.registry import check_corpus
@@ -117,9 +188,11 @@ def tokenise(
             task.prepare(config.corpus, split, tokenizer, lambda tokens, title=title: progress(title, tokens))
 
 
-def worst_costs(spec: SearchSpec, prices: Prices, own_base: Callable[[TrialConfig], TrialConfig]) -> dict[str, float]:
-    """The reference costs of the hypervolume, by objective: what the search says, a limit, or the dearest corner of the
-    space."""
+def worst_costs(
+    spec: SearchSpec, prices: Prices, own_base: Callable[[TrialConfig], TrialConfig], simulated: int = 4
+) -> dict[str, float]:
+    """The reference costs of the hypervolume, by objective: what the search says, a limit, or the most expensive corner
+    of the space. Of costs that take a simulated step, so many corners are tried, the largest first."""
     corners = [own_base(config) for config in spec.corners]
     worst = dict(spec.reference)
     for name in spec.objectives:
@@ -130,21 +203,20 @@ def worst_costs(spec: SearchSpec, prices: Prices, own_base: Callable[[TrialConfi
         elif name in prices.at_once(corners[0]):
             worst[name] = _BEYOND * max(prices.at_once(config)[name] for config in corners)
         else:
-            worst[name] = _BEYOND * max(prices(config)[name] for config in _largest(corners, prices))
+            worst[name] = _BEYOND * max(prices(config)[name] for config in _largest(corners, prices, simulated))
     return worst
 
 
-_BEYOND = 1.01  # so that the dearest configuration itself can count
+_BEYOND = 1.01  # so that the most expensive configuration itself can count
 
 
-def _largest(configs: list[TrialConfig], prices: Prices, at_most: int = 4) -> list[TrialConfig]:
+def _largest(configs: list[TrialConfig], prices: Prices, at_most: int) -> list[TrialConfig]:
     """The largest configurations; to simulate the memory of all of them would take minutes."""
 
     def size(config: TrialConfig) -> tuple[float, ...]:
-        kept = 1 if config.checkpointing == "all" else config.bptt_windows
         # Of a whole window, whatever the overlap.
         window_flops = round(prices.at_once(config)["flops_per_token"] * config.windowing.stride)
-        return config.window * config.batch * kept, window_flops, config.bptt_windows
+        return _kept_tokens(config), window_flops, config.bptt_windows
 
     distinct = {size(config): config for config in configs}
     return [distinct[key] for key in sorted(distinct, reverse=True)[:at_most]]

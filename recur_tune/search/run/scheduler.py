@@ -16,8 +16,11 @@ from recur_tune.search.record.directory import STOP, SearchLog
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.front import BEYOND_THE_FIRST
 from recur_tune.search.record.objectives import COSTS
+from recur_tune.search.record.requests import ADDED, MAY_STOP
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, PAUSED_AT_RUNG, TrialRecord, Validation
+
+_TO_THE_END = ("baseline", ADDED)  # roles of trials that are neither pruned nor paused
 
 
 class ParetoPruning(DriverOnly, FIFOScheduler):
@@ -82,9 +85,11 @@ class ParetoPruning(DriverOnly, FIFOScheduler):
         return self._let_go(trial)
 
     def choose_trial_to_run(self, tune_controller: TuneController) -> Trial | None:
-        """The next trial, as Ray Tune would choose. At a stop, several workers that wait for room are not waited for:
-        with fewer nodes there may never be any."""
-        chosen: Trial | None = super().choose_trial_to_run(tune_controller)
+        """The next trial: one that a person requested, else as Ray Tune would choose. At a stop, several workers that
+        wait for room are not waited for: with fewer nodes there may never be any."""
+        waiting = (trial for trial in tune_controller.get_trials() if trial.status == Trial.PENDING)
+        requested = (one for one in waiting if self.log.state.record(one.config["number"]).role in (ADDED, MAY_STOP))
+        chosen: Trial | None = next(requested, None) or super().choose_trial_to_run(tune_controller)
         if chosen is None or chosen.config["workers"] == 1 or not self.log.directory.stop_requested:
             return chosen
         record = self.log.state.record(chosen.config["number"])
@@ -97,9 +102,9 @@ class ParetoPruning(DriverOnly, FIFOScheduler):
         validation = trial.validations[-1]
         report = trial.number, validation.tokens, self._values(trial, validation)
         if self.should_continue is None:
-            return self.rungs.reach(*report)
+            return self.rungs.reach(*report) or trial.role == ADDED
         # All trials are compared with the baseline, so that it is always trained to its end.
-        return self.rungs.note(*report) is None or trial.role == "baseline" or self.should_continue(trial.number)
+        return self.rungs.note(*report) is None or trial.role in _TO_THE_END or self.should_continue(trial.number)
 
     def _let_go(self, trial: Trial) -> str:
         """End a trial's work. A single actor is stopped at once. Several workers leave by themselves once the flag file

@@ -6,6 +6,7 @@ finite FAIL. A trial whose predicted cost breaks a limit is infeasible; it never
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +19,7 @@ from ray.tune.search.optuna import OptunaSearch
 
 from recur_tune.cluster.ray_tune_adaptations import StudyOnDisk
 from recur_tune.common.errors import UserError
+from recur_tune.common.throttle import Every
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose.candidates import NewTrial, ResumeCandidate
 from recur_tune.search.propose.known_costs import KnownCosts
@@ -45,6 +47,7 @@ from recur_tune.search.run.trial_files import is_short_of_room, prune_paused
 
 _MOST_TRIES = 200  # proposals in a row that are infeasible or known, before the space counts as exhausted
 _TRIES_BEFORE_RANDOM = 10  # of these tries, before points are drawn at random
+_SECONDS_BETWEEN_LOOKS = 0.5
 _PLATEAU = 3  # trials in a row whose expected gain is too small
 KNOWN_COSTS = "known-costs"
 _Choice = NewTrial | ResumeCandidate | None
@@ -96,6 +99,8 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         self.own_sampler = self.study.sampler
         self.random_sampler = optuna.samplers.RandomSampler(seed=spec.sampler.seed + len(self.known))
         self.proposal: Proposal | None = None
+        self.aside: Proposal | None = None  # one that was made before a person requested another trial
+        self.due = Every(_SECONDS_BETWEEN_LOOKS)  # at requests, which lie on a file system
         self.pricing = ThreadPoolExecutor(1, thread_name_prefix="pricing")
         self.model = KnownCosts(spec, price, self._config) if spec.sampler.name == KNOWN_COSTS else None
         self.choice: Future[_Choice] | None = None  # being computed in the pricing thread
@@ -145,23 +150,28 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         trials need not wait."""
         if self.log.directory.stop_requested or self.finished():
             return Searcher.FINISHED
-        if self.room is not None and len(self.live) >= self.room():
+        room = math.inf if self.room is None else self.room()
+        if self.proposes and (len(self.live) < room or self.due()):
+            self._take_requests()
+        # A requested trial need not wait for room: the scheduler starts it before all that wait for a worker.
+        if len(self.live) >= room + bool(self.added or self._is_added(self.proposal)):
             return None
         live = [self.log.state.record(number) for number in self._live_numbers]
         if not (self.shared.have_room_beside(live) if self.shared else self._starves_nobody(live)):
             return None
         self._tell_by_hand()
-        while self.unfinished:
+        while self.unfinished and not (self.added or self._is_added(self.proposal)):
             number = self.unfinished.popleft()
             # It may have been ended by hand meanwhile.
             if self.log.state.record(number).state not in ENDED and (job := self._job(trial_id, number)):
                 return job
             self._tell(self.log.state.record(number))
-        for point in take_trials(self.log) if self.proposes else ():
-            self.study.enqueue_trial(point, user_attrs={"role": "added", "added": True})
-            self.added += 1
-        if self._is_spent and not (self.proposal or self.added):
+        if self._is_spent and not (self.proposal or self.aside or self.added):
             return self._resume_or_finish()
+        if self.added and self.proposal and not self._is_added(self.proposal):
+            self.aside, self.proposal = self.proposal, None
+        if self.proposal is None and not self.added:
+            self.proposal, self.aside = self.aside, None
         if self.proposal is None:
             self.proposal = self._propose()
         if self.proposal is None and self.refused < _MOST_TRIES:
@@ -175,6 +185,16 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
             return None
         proposal, self.proposal = self.proposal, None
         return self._job(trial_id, proposal.trial.number) if self._accept(proposal) else None
+
+    def _take_requests(self) -> None:
+        for point, role in take_trials(self.log):
+            self.study.enqueue_trial(point, user_attrs={"role": role, "added": True})
+            self.added += 1
+
+    @staticmethod
+    def _is_added(proposal: Proposal | None) -> bool:
+        """Whether it is a trial that a person requested."""
+        return proposal is not None and "added" in proposal.trial.user_attrs
 
     def _starves_nobody(self, live: Iterable[TrialRecord]) -> bool:
         """Whether no trial waits for more workers than others may have: smaller ones would overtake it again and
@@ -283,8 +303,8 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
             if self.model and free and not self._enqueue_choice(self.model):
                 return None
             trial = self.study.ask()
-            if self._is_spent and "added" not in trial.user_attrs:  # it waits until the budget is raised
-                self._put_back(trial)
+            if (self._is_spent or self.added) and "added" not in trial.user_attrs:
+                self._put_back(trial)  # it waits for a larger budget, or until requested trials have begun
                 continue
             params = self.spec.parsed_space.draw(trial)
             if added := "added" in trial.user_attrs:

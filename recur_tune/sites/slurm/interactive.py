@@ -23,7 +23,9 @@ def check_seen(results: Path, allocation: Allocation) -> None:
             )
 
 
-def run_in(folder: SlurmFolder, allocation: Allocation, started: Callable[[], None]) -> None:
+def run_in(
+    folder: SlurmFolder, allocation: Allocation, started: Callable[[], None], pausing: Callable[[], None]
+) -> None:  # fmt: skip
     """Run the search until it ends; an interrupt saves the trials, a second one ends them.
 
     The search runs on the allocation's first node, which may be another machine than this.
@@ -39,6 +41,7 @@ def run_in(folder: SlurmFolder, allocation: Allocation, started: Callable[[], No
     try:
         job.wait()
     except KeyboardInterrupt:
+        pausing()
         folder.search.request_stop()
         try:
             job.wait()

@@ -21,6 +21,7 @@ from types import FrameType
 
 from recur_tune.cluster.connection import check_reachable
 from recur_tune.common.errors import Paused, UserError
+from recur_tune.common.units import counted
 from recur_tune.search.record import lease
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.tracking_place import is_server, tracking_uri
@@ -90,7 +91,7 @@ def run_host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_
             for node in allocation.nodes[1:]:
                 steps.start(node, head.address)
             steps.wait_for_all(head)
-            say(f"Ray is up on {len(allocation.nodes)} nodes at {head.address}")
+            say(f"Ray is up on {counted(len(allocation.nodes), 'node')} at {head.address}")
             with _mlflow(folder, head):
                 code = _run_search(folder, head, signals)
             folder.withdraw()  # before the nodes stop, so that no guest joins a cluster that ends
@@ -134,9 +135,20 @@ def _run_search(folder: SlurmFolder, head: Head, signals: Signals) -> int:
         say(f"Ray has ended; what it said last is in {folder.ray_logs(head.job, head.node)}")
         return _FAILED  # another allocation may succeed
     if process.returncode == Paused.exit_code and _is_up(head):
+        if not _cannot_write(search):
+            return _ENDED  # it was asked to pause
         say("the cluster is up, but the search cannot write its results: another allocation would not help.")
         return UserError.exit_code
     return process.returncode
+
+
+def _cannot_write(search: SearchDirectory) -> bool:
+    """Whether a search ended because of its storage, and not on request: then its log says so, or has no end."""
+    try:
+        state = search.state()
+    except UserError:
+        return True
+    return bool(state.fault) or state.status != "paused"
 
 
 def _await_lease_expiry(search: SearchDirectory, signals: Signals) -> None:

@@ -21,7 +21,7 @@ def render(profile: Profile, name: str, folder: Path, program: str = "job", *wor
     if profile.setup:
         lines += ["trap 'echo \"recur-tune: the set-up failed at: $BASH_COMMAND\" >&2' ERR", "set -e"]
         lines += [*profile.setup, "set +e", "trap - ERR"]
-    lines += [f"export {key}={shlex.quote(value)}" for key, value in profile.environment.items()]
+    lines += [f"export {key}={shlex.quote(value)}" for key, value in profile.variables.items()]
     python = profile.python or shlex.quote(sys.executable)
     # The warning signal goes to the batch shell alone, which exec replaces by our program.
     lines += [f"exec {python} -m recur_tune.sites.slurm.{program} {shlex.join([str(folder), *words])}", ""]

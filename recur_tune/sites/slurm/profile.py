@@ -84,7 +84,9 @@ class Profile(BaseModel):
 
     setup: tuple[Line, ...] = Field((), description="shell lines that make a node ready: modules, a venv")
     python: Line | None = Field(None, description="how to start Python there; default: this very interpreter")
-    environment: dict[str, Line] = Field(default_factory=dict, description="variables for every process")
+    environment: dict[str, Line] = Field(
+        default_factory=dict, description="variables for every process; $USER and the like are those of the submitter"
+    )
     interface: Word | None = Field(None, description="network between the nodes, as ib0; default: SLURM's own")
     fabric: Word | None = Field(
         None, description="InfiniBand adapters for NCCL, as mlx5_0; none: it uses the interface; default: all it finds"
@@ -114,6 +116,11 @@ class Profile(BaseModel):
     def storage_folder(self) -> Path | None:
         """The shared folder, with $USER and the like filled in."""
         return Path(_expand("storage", self.storage)).resolve() if self.storage else None
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of every process, with $USER and the like filled in where the job is submitted."""
+        return {name: _filled_in(f"environment.{name}", value) for name, value in self.environment.items()}
 
     @property
     def scratch_folder(self) -> Path:
@@ -151,7 +158,11 @@ def format_slurm_time(seconds: float) -> str:
 
 
 def _expand(field: str, text: str) -> str:
-    expanded = os.path.expanduser(os.path.expandvars(text))
+    return os.path.expanduser(_filled_in(field, text))
+
+
+def _filled_in(field: str, text: str) -> str:
+    expanded = os.path.expandvars(text)
     if "$" in expanded:
         raise UserError(f"{field}: {text!r} names a variable that is not set here ({expanded}).")
     return expanded

@@ -78,10 +78,10 @@ def log_run(
     run: str,
     points: Iterable[Point] = (),
     params: Mapping[str, Any] = {},
-    tags: Mapping[str, str] = {},
+    tags: Mapping[str, str | None] = {},
     model: str | None = None,
 ) -> None:
-    """Send a run's values in one call, without those that are None or empty.
+    """Send a run's values in one call, without those that are None.
 
     With a logged `model` the metrics are the model's too.
     """
@@ -91,7 +91,7 @@ def log_run(
         run,
         [Metric(*point, model) for point in points],
         [Param(name, str(value)) for name, value in params.items() if value is not None],
-        [RunTag(name, value) for name, value in tags.items() if value],
+        [RunTag(name, value) for name, value in tags.items() if value is not None],
         synchronous=True,
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from recur_tune.common.units import format_count, format_duration
+from recur_tune.common.units import counted, format_count, format_duration
 from recur_tune.config.fields import own_values, train_command
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front, search_hypervolume
@@ -72,7 +72,7 @@ def _subject(spec: SearchSpec) -> str:
     titles = [OBJECTIVES[name].title for name in spec.objectives]
     budget = [f"{format_count(spec.budget.tokens)} tokens a trial"]
     if spec.budget.trials is not None:
-        budget.append(f"{spec.budget.trials} trials")
+        budget.append(counted(spec.budget.trials, "trial"))
     if spec.budget.wall_clock is not None:
         budget.append(f"{format_duration(spec.budget.wall_clock)} in all")
     return (
@@ -84,7 +84,9 @@ def _subject(spec: SearchSpec) -> str:
 def _progress(spec: SearchSpec, state: SearchState) -> str:
     counts = Counter(trial.state for trial in state.trials.values())
     of = f" of {spec.budget.trials}" if spec.budget.trials is not None else ""
-    status = f"Being prepared ({_code(state.stage)})" if state.stage else _STATUS.get(state.status, state.status)
+    status = _STATUS.get(state.status, state.status)
+    if state.status == "preparing" and state.stage:
+        status = f"Being prepared ({_code(state.stage)})"
     words = [f"{status}: {state.trained}{of} trials"]
     if counts:
         words[0] += f" ({', '.join(f'{count} {name}' for name, count in counts.most_common())})"

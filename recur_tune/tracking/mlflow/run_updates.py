@@ -61,11 +61,13 @@ class LogUpdates:
 
     def take(self, event: Event) -> None:
         """Take one event into account, if its trial is known."""
-        known = self.state.knows(event)
+        known, base_share = self.state.knows(event), self.state.base_share
         self.state.apply(event)
         if not known:
             return
         if event["kind"] == "search":
+            if event["status"] == "started" and base_share is not None:  # trials begin once the base is there
+                self.search.add({"base_share": 1.0}, event, step=self.state.base_tokens + 1)
             self.search.change(SEARCH_STATUS.get(event["status"]), event)
         elif event["kind"] == "stage":
             self.search.add(

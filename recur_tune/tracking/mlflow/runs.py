@@ -46,7 +46,11 @@ def create_trial(
 ) -> str:
     """Create a trial's run with this start time."""
     tags = {"mlflow.parentRunId": delivered.parent, "recur_tune.trial": str(trial.number), **_tags(directory)}
-    return client.create_run(delivered.experiment, milliseconds(start), tags, trial.name).info.run_id
+    name = trial.name
+    if trial.repeats is not None:  # by `confirm`: these are told apart from the search's own trials
+        tags |= {"recur_tune.repeats": f"T{trial.repeats}", "recur_tune.seed": str(trial.seed)}
+        name = f"{trial.name} (T{trial.repeats}, seed {trial.seed})"
+    return client.create_run(delivered.experiment, milliseconds(start), tags, name).info.run_id
 
 
 def _create_search(client: MlflowClient, directory: SearchDirectory, experiment: str) -> Run:

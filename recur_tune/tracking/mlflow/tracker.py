@@ -296,9 +296,9 @@ class Tracker:
         tags = {
             "state": trial.state,  # MLflow's status of a pruned trial is FINISHED
             "pareto": str(on_front).lower(),
-            "recur_tune.role": trial.role,
+            "recur_tune.role": trial.role or None,
             "recur_tune.workers": str(trial.workers),
-            "recur_tune.reason": trial.reason,
+            "recur_tune.reason": trial.reason or (None if update.begins else ""),  # of an earlier pause, say
             "recur_tune.folder": str(self.directory.trial(trial.number)),
             NOTE: trial_note(self.directory, self._spec, trial, on_front, self.page),
         }

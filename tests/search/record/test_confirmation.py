@@ -107,10 +107,28 @@ def test_a_cheaper_point_is_never_held_against_by_a_dearer_one() -> None:
     assert found is not None and [point.verdict for point in found.points] == ["holds", "holds"]
 
 
-def test_one_seed_each_knows_no_noise() -> None:
-    found = confirmation(confirmed((trial(0, 10, 1e6, 1e9), [10.0]), (trial(1, 9, 2e6, 1e9), [9.0])), SPEC)
+def test_one_seed_each_has_no_error_so_no_point_is_within_noise_of_another() -> None:
+    cheap, dear, lucky = trial(0, 10, 1e6, 1e9), trial(1, 9, 2e6, 1e9), trial(2, 8, 3e6, 1e9)
+    found = confirmation(confirmed((cheap, [10.0]), (dear, [9.99]), (lucky, [10.5])), SPEC)
     assert found is not None and math.isnan(found.spread)
-    assert [math.isnan(point.standard_error) for point in found.points] == [True, True]
+    assert {point.trial.name: (point.verdict, point.no_better_than) for point in found.points} == {
+        "T0": ("one seed has no standard error", ""),
+        "T1": ("one seed has no standard error", ""),
+        "T2": ("one seed has no standard error; T1 is no worse and costs no more", "T1"),
+    }
+
+
+def test_a_point_is_confirmed_once_all_its_seeds_have_ended() -> None:
+    points = [trial(0, 10, 1e6, 1e9), trial(1, 9, 2e6, 1e9), trial(2, 8, 3e6, 1e9)]
+    state = confirmed((points[0], [10.0]), (points[1], [9.0]), (points[2], []))
+    state.repeats[900] = repeat(900, points[1], 7, 0.0, "paused")
+    found = confirmation(state, SPEC)
+    assert found is not None and not found.is_whole
+    assert [one.name for one in found.unconfirmed] == ["T1", "T2"], "one seed is paused, one point has none"
+    state.repeats[900].state = "failed"
+    state.repeats[901] = repeat(901, points[2], 6, 8.0)
+    whole = confirmation(state, SPEC)
+    assert whole is not None and whole.is_whole
 
 
 def test_what_has_not_ended_or_failed_says_nothing() -> None:

@@ -26,6 +26,7 @@ from recur_tune.search.record.directory import (
     results_folder,
     searches_in,
 )
+from recur_tune.search.record.spec import check_units
 from tests.search.record import search
 from tests.users import NOBODY, as_user
 
@@ -257,3 +258,21 @@ def test_a_preset_with_another_tokenizer_is_another_base(made: SearchDirectory) 
     made.own_base(other).mkdir(parents=True)
     assert made.with_own_base(other).base == str(made.own_base(other))
     assert made.with_own_base(usual) == usual, "there is none of its own yet"
+
+
+def test_a_spec_is_stored_with_units_and_read_again_also_from_a_file_without_them(tmp_path: Path) -> None:
+    spec = search(
+        space={"window": [200, 300], "memory_budget": "3MiB"},
+        limits={"peak_memory": "64MiB", "inference_memory": 12_345, "flops_per_token": 1e6},
+        reference={"peak_memory": 10.5},
+        budget={"wall_clock": 5400.25},
+    )
+    directory = SearchDirectory.create(tmp_path, "a", spec)
+    stored = yaml.safe_load((directory.path / SPEC).read_text())
+    assert stored["limits"] == {"peak_memory": "64MiB", "inference_memory": "12345B", "flops_per_token": 1e6}
+    assert stored["budget"]["wall_clock"] == "5400.25s" and stored["space"]["memory_budget"] == "3MiB"
+    assert directory.spec == spec
+    check_units(stored | {"reference": {}})  # it can be edited, and given to a new search
+    stored["limits"], stored["budget"]["wall_clock"] = {"peak_memory": 64.0 * 2**20, **dict(spec.limits)}, 5400.25
+    (directory.path / SPEC).write_text(yaml.safe_dump(stored))  # as earlier versions wrote it
+    assert directory.spec == spec

@@ -130,7 +130,7 @@ def test_what_is_missing_is_named(fields: dict[str, Any], sentence: str) -> None
 def test_bounds_are_read_in_their_units() -> None:
     spec = search(
         limits={"peak_memory": "40GiB", "flops_per_token": "200M", "parameters": 1.5e8},
-        reference={"perplexity": "25.5", "peak_memory": "1e9", "flops_per_token": "2_000k"},
+        reference={"perplexity": "25.5", "peak_memory": "1GB", "flops_per_token": "2_000k"},
     )
     assert spec.limits == {"peak_memory": 40 * 2**30, "flops_per_token": 2e8, "parameters": 1.5e8}
     assert spec.reference == {"perplexity": 25.5, "peak_memory": 1e9, "flops_per_token": 2e6}

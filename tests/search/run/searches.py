@@ -19,7 +19,7 @@ from recur_tune.common.parsing import parse
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models.pretrained import save_model
 from recur_tune.search.propose.optuna_study import study_storage
-from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.directory import SearchDirectory, dump_spec
 from recur_tune.search.record.spec import SearchSpec, with_overrides
 from recur_tune.search.record.state import ENDED
 from recur_tune.search.record.tracking_place import tracking_uri
@@ -101,8 +101,8 @@ def held(worker: str) -> Iterator[None]:
 
 
 def write_space(path: Path, spec: SearchSpec) -> Path:
-    """A space as a file, for commands; JSON is YAML."""
-    path.write_text(json.dumps(spec.model_dump(mode="json", exclude_none=True)))
+    """A space as a file, for commands."""
+    path.write_text(dump_spec(spec))
     return path
 
 

@@ -206,7 +206,7 @@ def test_a_request_that_cannot_be_read_is_put_aside_with_one_line(
     for kind in kinds:
         (folder / f"{kind}-0.json").write_bytes(request_)
     log = copied.open_log()
-    assert list(take_trials(log)) == [{"window": 32}] and list(take_ends(log)) == []
+    assert list(take_trials(log)) == [({"window": 32}, "added")] and list(take_ends(log)) == []
     assert sorted(path.name for path in folder.iterdir()) == [f"damaged-{kind}-0.json" for kind in kinds]
     notices = log.state.notices[-len(kinds) :]
     assert all("cannot be read" in text and why in text for text in notices) and len(notices) == len(kinds)

@@ -6,11 +6,13 @@ import itertools
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
 import pytest
 from optuna.trial import TrialState
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import TrialScheduler
 
 from recur_tune.common.errors import UserError
@@ -304,6 +306,36 @@ def test_one_trial_at_a_time_reproduces_with_its_seed(tmp_path: Path) -> None:
         return found
 
     assert rates("a") == rates("b")
+
+
+@pytest.mark.parametrize(("may_stop", "decision"), [(False, TrialScheduler.CONTINUE), (True, TrialScheduler.STOP)])
+def test_an_added_trial_starts_next_and_is_trained_to_its_end_unless_it_may_stop(
+    tmp_path: Path, may_stop: bool, decision: str
+) -> None:
+    first = [{"window": 16}, {"window": 32}, {"window": 64}]  # they wait since the search began
+    directory = changed(tmp_path, first=first, budget={"tokens": 100, "trials": 9, "rungs": 2})
+    driver = Driver(directory)
+    driver.finish_two()
+    point = {"learning_rate": 0.005, "recurrence": "none", "window": 64, "overlap_of_window": 0.0}
+    ask_for_trial(directory, point, may_stop)
+    mine = driver.ask()
+    assert mine and driver.log.state.trials[mine.config["number"]].role.startswith("added")
+    assert driver.report(mine, 50, 500.0) == decision, "far worse than the others"
+    after = driver.ask()
+    assert after and after.config["trial"]["window"] == 16, "then the others, in their order"
+
+
+def test_what_waits_for_a_worker_lets_an_added_trial_pass(directory: SearchDirectory) -> None:
+    driver = Driver(directory)
+    before = driver.ask(starts=False)
+    driver.searcher.room = lambda: 1
+    ask_for_trial(directory, {"learning_rate": 0.005, "recurrence": "none", "window": 64, "overlap_of_window": 0.0})
+    mine = driver.ask(starts=False)
+    assert before and mine
+    for trial in (before, mine):
+        trial.status = Trial.PENDING
+    controller = SimpleNamespace(get_trials=lambda: [before, mine])
+    assert driver.scheduler.choose_trial_to_run(controller) is mine
 
 
 def test_an_added_trial_takes_no_other_beyond_the_budget(tmp_path: Path) -> None:

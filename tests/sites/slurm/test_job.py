@@ -68,6 +68,24 @@ def test_a_search_that_slurm_kills_is_free_on_every_machine(
     assert not folder.search.is_running
 
 
+@pytest.mark.parametrize(
+    ("events", "code"),
+    [
+        ([{"kind": "search", "status": "started"}, {"kind": "search", "status": "paused"}], 0),
+        ([{"kind": "search", "status": "started"}], UserError.exit_code),  # its storage took no last line
+    ],
+)
+def test_a_search_that_was_asked_to_pause_is_told_from_one_that_cannot_write(
+    folder: SlurmFolder, monkeypatch: pytest.MonkeyPatch, events: list[dict[str, str]], code: int
+) -> None:
+    for event in events:
+        folder.search.record(**event)
+    start, program = subprocess.Popen, "raise SystemExit(75)"
+    monkeypatch.setattr(job.subprocess, "Popen", lambda words, **options: start([words[0], "-Sc", program]))
+    with taken_port() as port:
+        assert _run_search(folder, Head(7, "n1", f"127.0.0.1:{port}", client=1), Signals()) == code
+
+
 def test_a_base_that_is_gone_is_the_users_fault(folder: SlurmFolder, capfd: pytest.CaptureFixture[str]) -> None:
     with taken_port() as port:
         head = Head(7, "n1", f"127.0.0.1:{port}", client=1, dashboard=None)

@@ -35,12 +35,13 @@ def test_shipped_profiles_make_these_scripts(name: str) -> None:
     assert script == golden.read_text()
 
 
-def test_every_field_has_its_directive() -> None:
+def test_every_field_has_its_directive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB", "physics")
     site = profile(
         partition="gpu", account="lab", qos="high", nodes=3, gpus_per_node=2, gpu_type="h100",
         gpu_request="gpus-per-node", cpus_per_node=16, memory_per_node="64GiB", time="1-12", constraint="ib&fast",
         reservation="night", directives=["--exclusive", "--mail-type=END"], skip=["no-kill"], requeue=False,
-        warning="10m", setup=["module load cuda"], environment={"A": "it's $HOME"}, python="python3 -X dev",
+        warning="10m", setup=["module load cuda"], environment={"A": "it's $LAB"}, python="python3 -X dev",
     )  # fmt: skip
     assert render(site, "s", Path("/r/s")).splitlines() == [
         "#!/bin/bash", "#SBATCH --job-name=recur-tune-s", "#SBATCH --output=job-%j.log", "#SBATCH --open-mode=append",
@@ -50,21 +51,28 @@ def test_every_field_has_its_directive() -> None:
         "#SBATCH --reservation=night", "#SBATCH --signal=B:USR1@600", "#SBATCH --no-requeue", "#SBATCH --exclusive",
         "#SBATCH --mail-type=END", "",
         "trap 'echo \"recur-tune: the set-up failed at: $BASH_COMMAND\" >&2' ERR", "set -e", "module load cuda",
-        "set +e", "trap - ERR", "export A='it'\"'\"'s $HOME'", "exec python3 -X dev -m recur_tune.sites.slurm.job /r/s",
+        "set +e", "trap - ERR", "export A='it'\"'\"'s physics'",
+        "exec python3 -X dev -m recur_tune.sites.slurm.job /r/s",
     ]  # fmt: skip
+
+
+def test_a_variable_that_is_not_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAB", raising=False)
+    with pytest.raises(UserError, match=r"environment.A: '\$LAB/cache' names a variable that is not set here"):
+        render(profile(environment={"A": "$LAB/cache"}), "s", Path("/r/s"))
 
 
 @given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=40))
 def test_no_folder_or_value_runs_as_shell(text: str) -> None:
     """The shell takes every path as one word, letter by letter, and runs nothing but the one command."""
+    folder = Path("/r") / text.replace("/", "_")
     try:
-        site = profile(python="printf '%s\\n'", environment={"A": text})
-    except UserError:
-        site = profile(python="printf '%s\\n'")  # a value of several lines is refused
-    script = render(site, "s", Path("/r") / text.replace("/", "_"), "job")
+        script = render(profile(python="printf '%s\\n'", environment={"A": text}), "s", folder, "job")
+    except UserError:  # a value of several lines, or a variable that is not set
+        script = render(profile(python="printf '%s\\n'"), "s", folder, "job")
     body = script.splitlines(keepends=True)
     command = script[script.index("exec ") :]
-    assert shlex.split(command, comments=False)[-1] == str(Path("/r") / text.replace("/", "_"))
+    assert shlex.split(command, comments=False)[-1] == str(folder)
     assert all(line.startswith("#SBATCH --") for line in body[1 : body.index("\n")])
 
 
