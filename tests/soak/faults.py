@@ -163,7 +163,7 @@ def _without_mlflow(target: Target) -> Iterator[str]:
 
 @contextmanager
 def _damage_line(target: Target) -> Iterator[str]:
-    """A byte of a line is flipped, or its second half becomes zeros; then the driver dies, so that a resume meets it."""
+    """A byte of a line is flipped, or its second half becomes zeros; then the driver dies, which a resume meets."""
     file = target.search.directory.path / EVENTS
     lines = file.read_bytes().splitlines(keepends=True)[:-1]
     number = round(target.draw.strength * (len(lines) - 1))

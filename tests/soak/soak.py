@@ -126,6 +126,7 @@ class Soak:
             place = vigil.place
             if target := self._aim(draw):
                 self._let(target, struck)
+                place = vigil.place if fault.taken_over else place
         cleared = time.monotonic()
         place = place if anew or victims else vigil.place
         vigil.wait(lambda: vigil.is_back(place, anew, victims), "back at work")
