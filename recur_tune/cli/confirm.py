@@ -44,8 +44,7 @@ def confirm(
     name: str | None, seeds: int, split: str, address: str | None, results: Path | None, as_json: bool,
     slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool,
 ) -> None:  # fmt: skip
-    """Train the front again with other seeds, and tell which of its points are within noise. Without a name: that of
-    the latest search.
+    """Train the front again with other seeds, and tell which of its points are within noise.
 
     Each point of the front, and the best plain trial at the cost of each recurrent one, is trained to its full budget
     with further seeds and scored on documents that the search has never seen. You get means with standard errors, and
