@@ -37,7 +37,7 @@ def list_corpora(as_json: bool) -> None:
 
 
 @data.command()
-@click.argument("source", type=click.Path(exists=True, path_type=Path))
+@click.argument("source", type=click.Path(path_type=Path))
 @click.option("--to", "target", required=True, type=click.Path(path_type=Path), help="A new folder.")
 @click.option("--validation", type=_PERCENT, default=10, show_default=True, help="Percent of the text for validation.")
 @click.option("--test", type=_PERCENT, default=10, show_default=True, help="Percent of the text for the test.")
@@ -55,6 +55,8 @@ def split(source: Path, target: Path, validation: float, test: float, seed: int,
       recur-tune data split books --to texts
       recur-tune data split novel.txt --to texts --validation 5 --test 5
     """
+    if not source.exists():
+        raise UserError(f"source: there is no file or folder {source}.")
     if target.exists():
         raise UserError(f"to: {target} is there already; give a new folder.")
     with stderr.status("reading …"):

@@ -337,7 +337,7 @@ def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
 
     _check_shapes(spec)
     first, corpus = first_points(spec), corpus_extents(spec)
-    with stderr.status("pricing the largest trial, and timing a step …"):
+    with stderr.status("computing the costs of the largest trial, and timing a step …"):
         worst = worst_costs(spec, Prices(spec.resources), lambda config: config, simulated=1)
         expected = list(forecast(spec, corpus))
     if as_json:

@@ -145,6 +145,8 @@ def test_data_split_makes_a_corpus_of_a_folder(tmp_path: Path) -> None:
     assert run("data", "prepare", told["corpus"]).code == 0
     again = run(*words)
     assert again.code == 2 and "texts is there already" in again.err
+    missing = run("data", "split", tmp_path / "novels", "--to", tmp_path / "other")
+    assert missing.code == 2 and "source: there is no file or folder" in missing.err
 
 
 def test_every_command_explains_itself() -> None:
