@@ -44,14 +44,13 @@ def confirm(
     name: str | None, seeds: int, split: str, address: str | None, results: Path | None, as_json: bool,
     slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool,
 ) -> None:  # fmt: skip
-    """Train the front again with other seeds, and tell which of its points are within noise. Without a name: that of
-    the latest search.
+    """Train the front again with other seeds, and tell which of its points are within noise.
 
-    Each point of the front, and the best plain trial at the cost of each recurrent one, is trained to its full budget
-    with further seeds and scored on documents that the search has never seen. You get means with standard errors, and
-    which points are within noise of a cheaper one. A point's own number is not in its mean, because of selection bias:
-    it was chosen for being good. No seed is trained twice; Ctrl-C pauses (exit code 75), and the same command
-    continues.
+    NAME is the latest search by default. Each point of the front is trained to its full budget with further seeds, and
+    so is the best plain trial at the cost of each recurrent one. They are scored on documents that the search has never
+    seen. You get means with standard errors, and which points are within noise of a cheaper one. A point's own number
+    is not in its mean, because of selection bias: it was chosen for being good. No seed is trained twice; Ctrl-C pauses
+    (exit code 75), and the same command continues.
 
     \b
       recur-tune confirm books --seeds 3

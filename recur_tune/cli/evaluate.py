@@ -64,10 +64,11 @@ def evaluate(
 
     RUN is a folder that `train` or `pretrain` wrote, or any Hugging Face folder of a supported family. Every
     document is read from its beginning to its end with the state carried along, and every token after a document's
-    first is scored once. More overlap costs more compute (see `recur-tune cost`); a plain model can be scored at any.
+    first is scored once. More overlap costs more compute (see `recur-tune cost`); a plain model can be scored at
+    any overlap.
 
-    BASE is what `train --base` takes. With --recurrence it is read with a state that nothing was trained for: what a
-    training would start from.
+    BASE is what `train --base` takes. With --recurrence it is read with an untrained state, as at the beginning of a
+    training.
 
     \b
       recur-tune eval runs/a --split test

@@ -22,8 +22,7 @@ _png = click.option("--png", is_flag=True, help="A picture too.")
 @click.option("--pdf", is_flag=True, help="The picture as PDF, for papers.")
 @results_option
 def report(name: str | None, out: Path | None, png: bool, pdf: bool, results: Path | None) -> None:
-    """Write one page with all results of a search, without a name of the latest; it works offline and can be sent as a
-    file.
+    """Write one page with all results of a search, by default the latest; it works offline and can be sent as a file.
 
     It has the front with the command that trains each point again, quality by window size, the hypervolume over
     time, learning curves, parallel coordinates, parameter importance, and the workers' timeline.

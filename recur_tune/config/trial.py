@@ -65,7 +65,7 @@ RENAMED = {
 
 def _recurrences_in_words() -> str:
     ways = (f"{name!r} {mechanism.summary}" for name, mechanism in recurrences.MECHANISMS.items())
-    return "; ".join(["what passes from window to window: 'none' is the plain model", *ways])
+    return "; ".join(["how a state passes from window to window: 'none' is the plain model, without a state", *ways])
 
 
 class _Subject(BaseModel):
@@ -103,15 +103,16 @@ class TrialConfig(_Recurrent):
 
     window: PositiveInt = Field(300, description="tokens that the model reads at a time")
     overlap: NonNegativeInt = Field(0, description="tokens of a window that are read again in the next")
-    bptt_windows: PositiveInt = Field(20, description="windows that a gradient reaches back over")
-    batch: PositiveInt = Field(8, description="chains of windows in a step, over all workers together")
+    bptt_windows: PositiveInt = Field(20, description="consecutive windows through which a gradient passes: a chain")
+    batch: PositiveInt = Field(8, description="chains of windows in a training step, over all workers together")
 
     trainable: Literal["all", "recurrence"] = Field(
         "all", description="what learns: everything, or the recurrence alone, with the base frozen"
     )
     learning_rate: PositiveFloat = Field(3e-4, description="Adam's, after the warm-up")
     recurrence_rate: PositiveFloat = Field(
-        1.0, description="the recurrence's learning rate over the base's: new weights may have more to learn"
+        1.0,
+        description="the recurrence's learning rate as a multiple of the base's; its weights are new",
     )
     warmup_steps: NonNegativeInt | None = Field(
         None,
@@ -126,18 +127,18 @@ class TrialConfig(_Recurrent):
     validate_every: Count | None = Field(None, description="tokens between validations; default: a tenth of the budget")
     validation_tokens: Count | None = Field(
         None,
-        description="tokens that a validation reads; default: a fortieth of the budget, from 10k to 200k",
+        description="tokens that a validation reads; default: a fortieth of the budget, at least 10k and at most 200k",
     )
     patience: NonNegativeInt = Field(0, description="stop after so many validations without a better one; 0: never")
 
     checkpointing: Policy = Field("all", description="recompute 'all' windows, 'none', or 'auto' within memory_budget")
     memory_budget: Size | None = Field(None, description="bytes that 'auto' may use, as 16GiB")
     precision: Precision = Field("auto", description="'auto' is bfloat16 on a GPU")
-    cuda_graph: Switch = Field("auto", description="run a step as one CUDA graph; 'auto': on a GPU")
+    cuda_graph: Switch = Field("auto", description="capture a step as one CUDA graph and replay it; 'auto': on a GPU")
     fused_kernels: Switch = Field(
         "auto",
-        description="run Triton kernels between two matrix products, which take some seconds before the first step; "
-        "'auto': on a GPU, from 2M tokens on",
+        description="run fused Triton kernels for the operations between matrix products; compiling them takes some "
+        "seconds before the first step; 'auto': on a GPU, from 2M tokens on",
     )
     seed: NonNegativeInt = Field(0, le=2**31 - 1, description="decides initial weights, data order and dropout")
 

@@ -131,8 +131,26 @@ def test_data_list_and_prepare(tmp_path: Path) -> None:
     assert told["splits"]["train"] == {"documents": 1, "tokens": 15, "words": 3, "bytes": 15}
 
 
+def test_data_split_makes_a_corpus_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "books").mkdir()
+    for number in range(10):
+        (tmp_path / "books" / f"{number}.txt").write_text(f"book {number}")
+    words = ("data", "split", tmp_path / "books", "--to", tmp_path / "texts")
+    told = json.loads(run(*words, "--json").out)
+    assert {name: part["documents"] for name, part in told["splits"].items()} == {
+        "train": 8,
+        "validation": 1,
+        "test": 1,
+    }
+    assert run("data", "prepare", told["corpus"]).code == 0
+    again = run(*words)
+    assert again.code == 2 and "texts is there already" in again.err
+    missing = run("data", "split", tmp_path / "novels", "--to", tmp_path / "other")
+    assert missing.code == 2 and "source: there is no file or folder" in missing.err
+
+
 def test_every_command_explains_itself() -> None:
-    for command in ("pretrain", "train", "eval", "generate", "cost", "data", "data list", "data prepare"):
+    for command in ("pretrain", "train", "eval", "generate", "cost", "data", "data list", "data split", "data prepare"):
         result = run(*command.split(), "--help")
         assert result.code == 0 and "Usage:" in result.out
     assert "--l-ins" in run("train", "--help").out

@@ -14,8 +14,10 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -161,6 +163,12 @@ class SlurmFolder:
     def ray_logs(self, job: int, node: str) -> Path:
         """Where Ray's own logs of a node are kept."""
         return self.path / "logs" / str(job) / node
+
+    def keep_ray_logs(self, job: int, node: str, logs: Path) -> None:
+        """Copy them there, unless the search's folder was moved: nothing is made at its old place."""
+        with suppress(OSError):
+            if self.path.is_dir():
+                shutil.copytree(logs, self.ray_logs(job, node), dirs_exist_ok=True)
 
 
 def tail(path: Path, lines: int = 20) -> str:

@@ -214,7 +214,7 @@ def test_given_trials_come_next(tmp_path: Path) -> None:
     driver = Driver(changed(tmp_path, first=[{"recurrence": "pooled", "width": 33}, {"window": 32}]))
     trials = [driver.ask() for _ in range(5)]
     roles = [record.role for record in driver.log.state.trials.values()]
-    assert roles == ["baseline", "paper", "given 1", "given 2", ""]
+    assert roles == ["baseline", "paper", "first 1", "first 2", ""]
     given = [trial.config["trial"] for trial in trials[2:4] if trial]
     assert (given[0]["recurrence"], given[0]["width"], given[1]["window"]) == ("pooled", 33, 32)
 
