@@ -219,7 +219,12 @@ def _same_cluster(one: Head | None, other: Head) -> bool:
 
 
 def _search_lives(folder: SlurmFolder) -> bool:
-    return not folder.is_over and any(kind == "search" for kind, _ in folder.living_jobs())
+    if folder.is_over:
+        return False
+    try:
+        return any(kind == "search" for kind, _ in folder.living_jobs())
+    except UserError:  # the controller restarts; the search runs on without it
+        return True
 
 
 if __name__ == "__main__":
