@@ -130,7 +130,10 @@ class TrialConfig(_Recurrent):
     )
     patience: NonNegativeInt = Field(0, description="stop after so many validations without a better one; 0: never")
 
-    checkpointing: Policy = Field("all", description="recompute 'all' windows, 'none', or 'auto' within memory_budget")
+    checkpointing: Policy = Field(
+        "all",
+        description="recompute 'all' windows, 'none', or 'auto' within memory_budget; a plain decoder never needs to",
+    )
     memory_budget: Size | None = Field(None, description="bytes that 'auto' may use, as 16GiB")
     precision: Precision = Field("auto", description="'auto' is bfloat16 on a GPU")
     cuda_graph: Switch = Field("auto", description="run a step as one CUDA graph; 'auto': on a GPU")
@@ -197,6 +200,14 @@ class TrialConfig(_Recurrent):
     def mechanism(self) -> Mechanism | None:
         """The recurrence, None for the plain model."""
         return recurrences.MECHANISMS.get(self.recurrence)
+
+    @property
+    def has_separate_windows(self) -> bool:
+        """Whether no gradient goes from window to window, so that a training step differentiates each when it reads it.
+        An answer's loss is over all windows of its question."""
+        if self.mechanism is None:
+            return not self.task.bidirectional
+        return self.mechanism.stops_gradients
 
     @property
     def recurrence_spec(self) -> BaseModel | None:

@@ -75,8 +75,8 @@ def run_search(
 ) -> SearchState:  # fmt: skip
     """Run a new search or resume one: both begin with the state of the log.
 
-    At the first Ctrl-C or SIGTERM trials save checkpoints and the search pauses; the second ends it at once. In both
-    cases, and after a crash, a resume loses no finished trial.
+    At the first Ctrl-C or SIGTERM trials save checkpoints and the search pauses; Ctrl-C after that ends it at once. In
+    both cases, and after a crash, a resume loses no finished trial.
 
     Args:
         confirm: Repeat the front with other seeds, and propose no new trial.

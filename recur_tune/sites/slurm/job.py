@@ -172,7 +172,7 @@ def _end(process: subprocess.Popen[bytes], search: SearchDirectory) -> None:
     It must not outlive this job: the next allocation would find it running.
     """
     with suppress(UserError):  # a full disk must not delay the end
-        search.request_stop()  # not by a signal: the search got SLURM's, and a second one ends it at once
+        search.request_stop()  # not by a signal: the search may not have got SLURM's
     try:
         process.wait(_SECONDS_TO_SAVE)
     except subprocess.TimeoutExpired:
