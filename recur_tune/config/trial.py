@@ -123,7 +123,11 @@ class TrialConfig(_Recurrent):
     dropout: float | None = Field(None, ge=0, lt=1, description="dropout rate; default: the base's own")
 
     tokens: Count = Field(20_000_000, description="budget: tokens scored in training, as 500k or 20M")
-    validate_every: Count | None = Field(None, description="tokens between validations; default: a tenth of the budget")
+    validate_every: Count | None = Field(
+        None,
+        description="tokens between validations; default: a tenth of the budget, or ten times what a validation reads if "
+        "that is more, and at most half of the budget",
+    )
     validation_tokens: Count | None = Field(
         None,
         description="tokens that a validation reads; default: a fortieth of the budget, from 10k to 200k",
@@ -245,8 +249,11 @@ class TrialConfig(_Recurrent):
 
     @property
     def validation_interval(self) -> int:
-        """Tokens between validations."""
-        return self.validate_every or max(1, self.tokens // 10)
+        """Tokens between validations; by default they read at most a tenth of what is trained on, where that leaves two.
+
+        A search sets it by its rungs, so that its trials validate alike.
+        """
+        return self.validate_every or max(1, min(max(self.tokens // 10, 10 * self.validation_size), self.tokens // 2))
 
     @property
     def validation_size(self) -> int:

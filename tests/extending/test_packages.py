@@ -73,8 +73,8 @@ def said(folder: Path) -> dict[str, Any]:
             "last": ["cost", *counting, "--recurrence", "last", "--last-rows", "3", "--json"],
             "train": ["train", *counting, "--recurrence", "last", "--last-rows", "3", "--out", "run"],
             "eval": ["eval", "run", "--json"],
-            "untrained": ["eval", "base", "--corpus", "sums", "--window", "4", "--recurrence", "last", "--json"],
-            "base": ["eval", "base", "--corpus", "sums", "--window", "4", "--recurrence", "none", "--json"],
+            "untrained": ["eval", "base", "--corpus", "counting:20", "--window", "4", "--recurrence", "last", "--json"],
+            "base": ["eval", "base", "--corpus", "counting:20", "--window", "4", "--recurrence", "none", "--json"],
             "train endings": [
                 "train",
                 *flags,
