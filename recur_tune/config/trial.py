@@ -125,8 +125,8 @@ class TrialConfig(_Recurrent):
     tokens: Count = Field(20_000_000, description="budget: tokens scored in training, as 500k or 20M")
     validate_every: Count | None = Field(
         None,
-        description="tokens between validations; default: a tenth of the budget, or ten times what a validation reads if "
-        "that is more, and at most half of the budget",
+        description="tokens between validations; default: a tenth of the budget, or ten times what a validation reads "
+        "if that is more, and at most half of the budget",
     )
     validation_tokens: Count | None = Field(
         None,
@@ -249,7 +249,7 @@ class TrialConfig(_Recurrent):
 
     @property
     def validation_interval(self) -> int:
-        """Tokens between validations; by default they read at most a tenth of what is trained on, where that leaves two.
+        """Tokens between validations. By default they read at most a tenth of what is trained on, but there are two.
 
         A search sets it by its rungs, so that its trials validate alike.
         """
