@@ -196,7 +196,13 @@ def stop(name: str, results: Path | None) -> None:
       recur-tune stop books
     """
     directory = SearchDirectory.open(results_folder(results), name)
-    queued = stop_in_queue(directory)
+    try:
+        queued = stop_in_queue(directory)
+    except UserError as error:  # a running search is asked by a file
+        if not directory.is_running:
+            raise
+        queued = True
+        note(f"its jobs stay in SLURM's queue: {error}")
     if not directory.is_running and not queued:
         raise UserError(f"name: {name} is not running, so there is nothing to stop.")
     if directory.is_running:

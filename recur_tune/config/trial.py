@@ -124,14 +124,21 @@ class TrialConfig(_Recurrent):
     dropout: float | None = Field(None, ge=0, lt=1, description="dropout rate; default: the base's own")
 
     tokens: Count = Field(20_000_000, description="budget: tokens scored in training, as 500k or 20M")
-    validate_every: Count | None = Field(None, description="tokens between validations; default: a tenth of the budget")
+    validate_every: Count | None = Field(
+        None,
+        description="tokens between validations; default: a tenth of the budget, or ten times what a validation reads "
+        "if that is more, and at most half of the budget",
+    )
     validation_tokens: Count | None = Field(
         None,
         description="tokens that a validation reads; default: a fortieth of the budget, at least 10k and at most 200k",
     )
     patience: NonNegativeInt = Field(0, description="stop after so many validations without a better one; 0: never")
 
-    checkpointing: Policy = Field("all", description="recompute 'all' windows, 'none', or 'auto' within memory_budget")
+    checkpointing: Policy = Field(
+        "all",
+        description="recompute 'all' windows, 'none', or 'auto' within memory_budget; a plain decoder never needs to",
+    )
     memory_budget: Size | None = Field(None, description="bytes that 'auto' may use, as 16GiB")
     precision: Precision = Field("auto", description="'auto' is bfloat16 on a GPU")
     cuda_graph: Switch = Field("auto", description="capture a step as one CUDA graph and replay it; 'auto': on a GPU")
@@ -200,6 +207,14 @@ class TrialConfig(_Recurrent):
         return recurrences.MECHANISMS.get(self.recurrence)
 
     @property
+    def has_separate_windows(self) -> bool:
+        """Whether no gradient goes from window to window, so that a training step differentiates each when it reads it.
+        An answer's loss is over all windows of its question."""
+        if self.mechanism is None:
+            return not self.task.bidirectional
+        return self.mechanism.stops_gradients
+
+    @property
     def recurrence_spec(self) -> BaseModel | None:
         """The recurrence's own fields with this trial's values, None for the plain model."""
         if self.mechanism is None:
@@ -235,8 +250,11 @@ class TrialConfig(_Recurrent):
 
     @property
     def validation_interval(self) -> int:
-        """Tokens between validations."""
-        return self.validate_every or max(1, self.tokens // 10)
+        """Tokens between validations. By default they read at most a tenth of what is trained on, but there are two.
+
+        A search sets it by its rungs, so that its trials validate alike.
+        """
+        return self.validate_every or max(1, min(max(self.tokens // 10, 10 * self.validation_size), self.tokens // 2))
 
     @property
     def validation_size(self) -> int:

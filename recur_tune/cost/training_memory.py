@@ -97,16 +97,16 @@ def _peak_and_moments(config: TrialConfig, base: PretrainedConfig, plan: Plan, c
             execution,
         )
 
-    windows, kept = config.bptt_windows, plan.kept_windows
-    stops_gradients = config.mechanism is not None and config.mechanism.stops_gradients
-    keeps_all = kept == windows > _SIMULATED_KEPT and not stops_gradients
+    separate = config.has_separate_windows
+    windows, kept = config.bptt_windows, 1 if separate else plan.kept_windows
+    keeps_all = kept == windows > _SIMULATED_KEPT and not separate
     if windows <= _SIMULATED_WINDOWS and not keeps_all:
         whole = simulated(windows, kept)
         return whole.peak, whole.moments
     # Each further window adds the same bytes: its tokens, and its activations if it is kept, else its state, which
     # waits for the backward pass. The first kept window adds none, since recomputing takes as much.
     tokens = chains * (2 * 8 * config.window + 1)
-    if stops_gradients:  # nothing is kept, and no state waits
+    if separate:  # nothing is kept, and no state waits
         short = simulated(_SIMULATED_WINDOWS, 1)
         return short.peak + (windows - _SIMULATED_WINDOWS) * tokens, short.moments
     if keeps_all:

@@ -84,12 +84,14 @@ class Head:
 class NextTokenScorer:
     """Scores windows by the cross-entropy of next tokens, each on its own."""
 
+    is_separate = True
+
     def __init__(self, model: WindowedDecoder, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> None:
         self._weight_VK, self._targets_WBT = model.lm_head.weight, targets_WBT
         self._head = Head(self._weight_VK, fused, is_trained=self._weight_VK.requires_grad)
 
     def see(self, window: int, top_NK: torch.Tensor) -> None:
-        """Not needed: windows have separate losses."""
+        """Not needed."""
 
     def score(self, window: int, top_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A window's summed cross-entropy, and its gradient."""

@@ -49,6 +49,15 @@ def test_eval_prints_the_same_numbers_as_json_and_as_a_table(tour: Path) -> None
     assert f"{told['perplexity']:.5g}" in table and f"{told['bits_per_byte']:.5g}" in table
 
 
+def test_long_documents_that_leave_the_batch_empty_are_told_with_the_remedy(tour: Path) -> None:
+    slow = run("eval", tour / "pooled", "--batch", 1000, "--json")
+    assert "of 1000 rows busy" in slow.err and "`--sample 100k`" in slow.err
+    quick = run("eval", tour / "pooled", "--sample", 300, "--json")
+    assert "rows busy" not in quick.err
+    assert json.loads(quick.out)["tokens"] <= 300 < json.loads(slow.out)["tokens"]
+    assert "rows busy" not in run("eval", tour / "none", "--batch", 1000, "--json").err
+
+
 def test_a_base_is_read_with_a_state_that_nothing_was_trained_for(tour: Path) -> None:
     reading = ["--corpus", "recall", "--window", 16, "--overlap", 4, "--json"]
     cache = ["--recurrence", "cache", "--cache-rows", 8, "--cache-keep", "keydiff"]

@@ -28,6 +28,8 @@ from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.profile import Profile
 
+SCRIPT, GUEST_SCRIPT = "job.sh", "grow.sh"  # what sbatch was given
+
 
 @dataclass(frozen=True)
 class Head:
@@ -47,10 +49,15 @@ class SlurmFolder:
 
     search: SearchDirectory
 
+    @staticmethod
+    def at(search: Path) -> Path:
+        """The folder of a search, which need not exist yet."""
+        return search / "slurm"
+
     @property
     def path(self) -> Path:
         """The folder itself."""
-        return self.search.path / "slurm"
+        return self.at(self.search.path)
 
     @property
     def exists(self) -> bool:
