@@ -14,7 +14,16 @@ import torch
 from torch import nn
 
 from recur_tune.common.shape import Shape
-from recur_tune.recurrences.seam import CalibrationPass, Heads, Overflow, OverflowPass, Recurrence, Rotary, State, WindowPass
+from recur_tune.recurrences.seam import (
+    CalibrationPass,
+    Heads,
+    Overflow,
+    OverflowPass,
+    Recurrence,
+    Rotary,
+    State,
+    WindowPass,
+)
 
 
 def built(modules: Sequence[type[Recurrence]], shape: Shape, fields: Mapping[str, Any]) -> Recurrence:

@@ -87,7 +87,7 @@ class Mechanism:
         bidirectional: Whether it also connects an encoder's windows, which end in padding.
         leaves_overlap_out: Whether tokens that the next window reads again are left out of the state; a step's memory
             then depends on the overlap.
-        backward_of_making: Backward FLOPs of making a state, over the forward ones: 2 where both factors of its products
+        backward_of_making: Backward FLOPs of making a state, over the forward ones: 2 where both factors of products
             have gradients. Where `stops_gradients`, there are none.
         composed_of: Its parts, where it is a composition.
         kept_as_read: Whether a state has the dtype of a window's products; else it has single precision.

@@ -1,4 +1,4 @@
-"""Modules of mechanisms by a model's configuration. Beside a saved model a file that knows its own ones replaces this."""
+"""Modules of mechanisms by a model's configuration. Beside a saved model a file that knows its own replaces it."""
 
 from __future__ import annotations
 

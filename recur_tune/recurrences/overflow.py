@@ -1,8 +1,8 @@
 """Registry of overflows: compressed parts that take the rows which leave an exact one.
 
 A mechanism whose rows may overflow has `OverflowFields` among its fields. With an overflow it is a composition of two
-parts, and what that costs is the sum of what its parts say. A new overflow is a mechanism of its own, whose module is an
-`Overflow` (recur_tune.recurrences.seam), and a line in `_OURS`.
+parts, and what that costs is the sum of what its parts say. A new overflow is a mechanism of its own whose module is
+an `Overflow` (recur_tune.recurrences.seam), and a line in `_OURS`.
 """
 
 from __future__ import annotations

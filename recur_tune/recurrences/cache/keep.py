@@ -66,9 +66,7 @@ def _score(attention_BGN: torch.Tensor) -> torch.Tensor:
     return attention_BGN.clamp(min=_LEAST).log()
 
 
-def best(
-    score_BGN: torch.Tensor, filled_B: torch.Tensor, candidates: int, rows: int, sinks: int
-) -> torch.Tensor:
+def best(score_BGN: torch.Tensor, filled_B: torch.Tensor, candidates: int, rows: int, sinks: int) -> torch.Tensor:
     """The numbers of the candidates that stay, in the text's order, [B, G, M]: every key-value head's own.
 
     The first `rows` candidates are the cache's, the last `filled_B` of which are filled. Of scores for further

@@ -378,7 +378,6 @@ class PlacedWindowPass(JoinedWindowPass):
         assert self._cached.places is not None
         return super()._rows(site, gathered, batch_B1, own_BM) - F.embedding(place_BM, self._cached.places[site])
 
-
     def _own(self, layers: list[int], count: int) -> list[torch.Tensor]:
         own, cached = super()._own(layers, count), self._cached
         assert cached.places is not None

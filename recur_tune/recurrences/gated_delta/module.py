@@ -13,8 +13,8 @@ the next window every query q of the group reads it, and the answer is added to 
 The gate is one number for each query head and position, W_o a matrix for each query head, zero at first. An empty S
 answers nothing, so a document's first window is the unmodified model.
 
-Shape suffixes: B batch rows, T positions, S sites (layers with matrices), H query heads, G key-value heads, D head size,
-N rows, E entries of a key and a value, X queries of a group, C columns.
+Shape suffixes: B batch rows, T positions, S sites (layers with matrices), H query heads, G key-value heads, D head
+size, N rows, E entries of a key and a value, X queries of a group, C columns.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from recur_tune.recurrences.seam import (
 )
 
 _CHUNK = 64  # most rows that are written at once
-_FORGETS = 1e-4, 1e-2  # at first, the share of a matrix that a row takes away: one head's memory is longer than another's
+_FORGETS = 1e-4, 1e-2  # at first, the share of a matrix that a row takes away: heads forget at different speeds
 _OPEN = 1.0  # of the output's gate, before swish
 _LEAST = 1e-6  # added to a mean square
 

@@ -70,7 +70,9 @@ class _Written(torch.autograd.Function):
             error_XLD, before_XDD = v_XCLD[:, at], states[-1]
             end_X1, log_gamma_XL = log_gamma_XCL[:, at, -1:], log_gamma_XCL[:, at]
             if before_XDD is not None:
-                error_XLD = torch.addcmul(error_XLD, log_gamma_XL.exp()[..., None], k_XCLD[:, at] @ before_XDD, value=-1)
+                error_XLD = torch.addcmul(
+                    error_XLD, log_gamma_XL.exp()[..., None], k_XCLD[:, at] @ before_XDD, value=-1
+                )
             correction_XLD = inverse_XCLL[:, at] @ (beta_XCL[:, at, :, None] * error_XLD)
             fading_XL1 = (end_X1 - log_gamma_XL).exp()[..., None]
             after_XDD = k_XCLD[:, at].mT @ (fading_XL1 * correction_XLD)

@@ -23,7 +23,9 @@ class GatedDeltaSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     delta_every: PositiveInt = Field(
-        1, description="every n-th layer has such fast weights, the last one where there are fewer; 2 holds half of what 1 does"
+        1,
+        description="every n-th layer has such fast weights, the last one where there are fewer; 2 holds half of "
+        "what 1 does",
     )
 
 
