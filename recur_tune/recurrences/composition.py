@@ -94,7 +94,7 @@ class CompositionPass(WindowPass):
         return self._exact.moved_B
 
     @property
-    def fused(self) -> bool:  # type: ignore[override]
+    def fused(self) -> bool:
         """Of both parts."""
         return self._exact.fused
 
@@ -103,7 +103,7 @@ class CompositionPass(WindowPass):
         self._exact.fused = self._overflow.fused = fused
 
     @property
-    def rotary(self) -> Rotary | None:  # type: ignore[override]
+    def rotary(self) -> Rotary | None:
         """Of both parts."""
         return self._exact.rotary
 
@@ -142,8 +142,8 @@ class CompositionPass(WindowPass):
 
     def units(self, layer: int, x_BTK: torch.Tensor, unit_BTF: torch.Tensor) -> torch.Tensor | None:
         """Of both parts."""
-        of_parts = (part.units(layer, x_BTK, unit_BTF) for part in self._parts if layer in part.unit_layers)
-        return functools.reduce(_plus, of_parts, None)
+        of_parts = [part.units(layer, x_BTK, unit_BTF) for part in self._parts if layer in part.unit_layers]
+        return functools.reduce(_plus, of_parts)
 
     def observe(self, layer: int, output: torch.Tensor) -> None:
         """For the exact part, as it wants it."""

@@ -11,7 +11,7 @@ D head size, C columns, S sites (layers with a state), N rows that leave one, F 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, NamedTuple
 
@@ -67,7 +67,7 @@ class WindowPass:
 
     wants: Literal["outputs", "means"] = "outputs"
     whole_heads: bool = False
-    unit_layers: Container[int] = ()
+    unit_layers: Collection[int] = ()
     stretches: int = 1
     seen_B: torch.Tensor | None = None
     moved_B: torch.Tensor | None = None

@@ -116,6 +116,13 @@ CACHE = Mechanism(
     mark=Mark("cache", "s", "square", "#009e73"),
     first={
         "transformer-xl": {"cache_rows": 128, "cache_layer": "all", "cache_join": "softmax"},
+        "overflow": {
+            "cache_rows": 128,
+            "cache_layer": "all",
+            "cache_join": "softmax",
+            "overflow": "gated_delta",
+            "recurrence_rate": 10.0,
+        },
         "memorizing": {"cache_rows": 128, "cache_layer": "all", "cache_join": "gate"},
     },
     flops=_flops,

@@ -159,8 +159,8 @@ class GatedDeltaWindowPass(OverflowPass):
         """Write the window's positions, without those that the next window reads again."""
         keys, values = zip(*(self._keys_values[layer] for layer in self._delta.sites), strict=True)
         stride = max(0, keys[0].shape[2] - overlap)
-        own = (torch.stack([one[:, :, :stride] for one in part], dim=1) for part in (keys, values))
-        return self.write(Rows(*own, None))
+        k_BSGND, v_BSGND = (torch.stack([one[:, :, :stride] for one in part], dim=1) for part in (keys, values))
+        return self.write(Rows(k_BSGND, v_BSGND, None))
 
     def write(self, rows: Rows) -> State:
         """In the precision of reading."""

@@ -32,8 +32,8 @@ class GatedDeltaSpec(BaseModel):
 class Chunks(NamedTuple):
     """Equal parts of a window, the last one padded."""
 
-    count: int
-    size: int
+    number: int
+    positions: int
 
 
 def chunks(positions: int) -> Chunks:

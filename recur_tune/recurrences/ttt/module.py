@@ -72,7 +72,10 @@ class TestTimeTraining(Recurrence):
         reach = _TAPS // 2
         around_BTK = F.pad(x_BTK, (0, 0, reach, reach))
         taps = self.taps[site].to(x_BTK.dtype)
-        mixed_BTK = sum(tap_K * around_BTK[:, at : at + stride] for at, tap_K in enumerate(taps.unbind()))
+        first_K, *others = taps.unbind()
+        mixed_BTK = first_K * around_BTK[:, :stride]
+        for at, tap_K in enumerate(others, start=1):
+            mixed_BTK = torch.addcmul(mixed_BTK, tap_K, around_BTK[:, at : at + stride])
         return mixed_BTK @ self.targets[site]
 
 
