@@ -91,19 +91,22 @@ class GatedDelta(Overflow):
 
     def write(self, memory_BSGDD: torch.Tensor | None, rows: Rows) -> torch.Tensor:
         """The matrices after these rows; None: there were none."""
-        k_BSGND, v_BSGND, is_row_BSGN = rows
-        v_BSGND, k_BSGND = single(v_BSGND), _normalised(single(k_BSGND))
+        k_BSGND, v_BSGND, is_row_BSGN = single(rows.k_BSGND), single(rows.v_BSGND), rows.is_row_BSGN
         batch_size, sites, groups, count, size = k_BSGND.shape
         if not count:
             return self.empty(batch_size)[0] if memory_BSGDD is None else memory_BSGDD
-        x_BSGNE = torch.cat([k_BSGND, _normalised(v_BSGND)], dim=-1)
-        logit_BSGN2 = x_BSGNE @ single(self.row_gates) + GATE_SPEED * single(self.row_logits)[:, :, None]
+        k_BSGND = F.rms_norm(k_BSGND, (size,), k_BSGND.new_full((size,), size**-0.5), _LEAST)  # of length 1
+        # A value is divided by its root mean square behind the product, which has fewer numbers.
+        of_keys, of_values = single(self.row_gates).chunk(2, dim=2)
+        scale_BSGN1 = (v_BSGND.square().mean(-1, keepdim=True) + _LEAST).rsqrt()
+        logit_BSGN2 = size**0.5 * (k_BSGND @ of_keys) + scale_BSGN1 * (v_BSGND @ of_values)
+        logit_BSGN2 = logit_BSGN2 + GATE_SPEED * single(self.row_logits)[:, :, None]
         log_alpha_BSGN, beta_BSGN = -F.softplus(logit_BSGN2[..., 0]), logit_BSGN2[..., 1].sigmoid()
         if is_row_BSGN is not None:
             log_alpha_BSGN, beta_BSGN = log_alpha_BSGN * is_row_BSGN, beta_BSGN * is_row_BSGN
         left_XDD = written(
             None if memory_BSGDD is None else single(memory_BSGDD).flatten(0, 2),
-            (k_BSGND * size**-0.5).flatten(0, 2), v_BSGND.flatten(0, 2), beta_BSGN.flatten(0, 2),
+            k_BSGND.flatten(0, 2), v_BSGND.flatten(0, 2), beta_BSGN.flatten(0, 2),
             log_alpha_BSGN.flatten(0, 2), chunk=-(-count // -(-count // _CHUNK)),
         )  # fmt: skip
         return left_XDD.unflatten(0, (batch_size, sites, groups))
@@ -131,21 +134,21 @@ class GatedDeltaWindowPass(OverflowPass):
         with as_given(out_BTC):
             if not self._sites:
                 self._look(q_BHTD.dtype)
-            return out_BTC + self._answers(q_BHTD, *self._sites[self._delta.sites.index(layer)])
+            return self._with_answers(out_BTC, q_BHTD, *self._sites[self._delta.sites.index(layer)])
 
-    def _answers(
-        self, q_BHTD: torch.Tensor, memory_BGDD: torch.Tensor, gates: torch.Tensor, biases: torch.Tensor,
-        outputs_HDD: torch.Tensor,
+    def _with_answers(
+        self, out_BTC: torch.Tensor, q_BHTD: torch.Tensor, memory_BGDD: torch.Tensor, gates: torch.Tensor,
+        biases: torch.Tensor, outputs_HDD: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
-        """What is added to the heads' output, side by side."""
-        batch_size, heads, positions, size = q_BHTD.shape
+        """The heads' output, side by side, with the answers to the queries."""
+        heads, size = q_BHTD.shape[1], q_BHTD.shape[-1]
         # Query heads of a group read one matrix, so they stand one behind the other.
         found_BGXD = q_BHTD.unflatten(1, (memory_BGDD.shape[1], -1)).flatten(2, 3) @ memory_BGDD
         found_BHTD = F.rms_norm(found_BGXD, (size,), eps=_LEAST).view(q_BHTD.shape)
         gate_BTH = F.silu(F.linear(q_BHTD.transpose(1, 2).flatten(2), gates, biases))
-        gated_HBTD = (found_BHTD * gate_BTH.transpose(1, 2)[..., None]).transpose(0, 1)
-        added_HXD = gated_HBTD.reshape(heads, -1, size) @ outputs_HDD
-        return added_HXD.unflatten(1, (batch_size, positions)).permute(1, 2, 0, 3).flatten(2)
+        added_BTHD = (found_BHTD @ outputs_HDD).transpose(1, 2)
+        out_BTHD = out_BTC.unflatten(-1, (heads, size))
+        return torch.addcmul(out_BTHD, gate_BTH[..., None], added_BTHD).flatten(2)
 
     def _look(self, dtype: torch.dtype) -> None:
         """Cast matrices and weights once for all layers; as views, whose gradients are stacked in one operation."""
@@ -178,8 +181,3 @@ class GatedDeltaWindowPass(OverflowPass):
         if self._memory_BSGDD is not None:
             self._memory_BSGDD = self._memory_BSGDD[index_B]
         self._keys_values = {layer: tuple(one[index_B] for one in part) for layer, part in self._keys_values.items()}
-
-
-def _normalised(x: torch.Tensor) -> torch.Tensor:
-    """Divided by its root mean square."""
-    return F.rms_norm(x, x.shape[-1:], eps=_LEAST)

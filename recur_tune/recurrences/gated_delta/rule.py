@@ -57,9 +57,9 @@ class _Written(torch.autograd.Function):
         log_gamma_XCL: torch.Tensor,
     ) -> torch.Tensor:
         chunks, chunk = k_XCLD.shape[1:3]
-        shared_XCLL = k_XCLD @ k_XCLD.mT
-        shared_XCLL *= (log_gamma_XCL[..., None] - log_gamma_XCL[..., None, :]).clamp(max=0).exp()
-        shared_XCLL.tril_(-1)
+        later_LL = torch.ones(chunk, chunk, dtype=torch.bool, device=k_XCLD.device).triu()
+        faded_XCLL = (log_gamma_XCL[..., None] - log_gamma_XCL[..., None, :]).masked_fill_(later_LL, -torch.inf).exp_()
+        shared_XCLL = faded_XCLL.mul_(k_XCLD @ k_XCLD.mT)
         identity = torch.eye(chunk, dtype=k_XCLD.dtype, device=k_XCLD.device)
         system_XCLL = beta_XCL[..., None] * shared_XCLL  # the diagonal of ones is understood
         inverse_XCLL = torch.linalg.solve_triangular(
