@@ -37,9 +37,11 @@ from recur_tune.recurrences.seam import (
     State,
     as_given,
     every_nth,
+    load_kernels,
     single,
 )
 
+_KERNELS = "recur_tune.recurrences.gated_delta.kernels"
 _CHUNK = 64  # most rows that are written at once
 _FORGETS = 1e-4, 1e-2  # at first, the share of a matrix that a row takes away: heads forget at different speeds
 _OPEN = 1.0  # of the output's gate, before swish
@@ -142,10 +144,13 @@ class GatedDeltaWindowPass(OverflowPass):
     ) -> torch.Tensor:  # fmt: skip
         """The heads' output, side by side, with the answers to the queries."""
         heads, size = q_BHTD.shape[1], q_BHTD.shape[-1]
+        gate_BTH = F.silu(F.linear(q_BHTD.transpose(1, 2).flatten(2), gates, biases))
+        if self.fused and size <= load_kernels(_KERNELS).WIDEST:
+            given = q_BHTD, out_BTC, gate_BTH, memory_BGDD, outputs_HDD, _LEAST
+            return load_kernels(_KERNELS).add_answers(*given)
         # Query heads of a group read one matrix, so they stand one behind the other.
         found_BGXD = q_BHTD.unflatten(1, (memory_BGDD.shape[1], -1)).flatten(2, 3) @ memory_BGDD
         found_BHTD = F.rms_norm(found_BGXD, (size,), eps=_LEAST).view(q_BHTD.shape)
-        gate_BTH = F.silu(F.linear(q_BHTD.transpose(1, 2).flatten(2), gates, biases))
         added_BTHD = (found_BHTD @ outputs_HDD).transpose(1, 2)
         out_BTHD = out_BTC.unflatten(-1, (heads, size))
         return torch.addcmul(out_BTHD, gate_BTH[..., None], added_BTHD).flatten(2)
