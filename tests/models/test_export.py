@@ -20,6 +20,7 @@ from recur_tune.common.errors import UserError
 from recur_tune.data.tokenizers import byte_tokenizer
 from recur_tune.models import RecurrentGPT2
 from recur_tune.models.pretrained import load_model, save_model
+from recur_tune.recurrences.cache.spec import CacheSpec
 from recur_tune.recurrences.overflow import OverflowFields
 from recur_tune.recurrences.pooled.spec import PooledSpec
 from recur_tune.recurrences.registry import MECHANISMS, Mechanism
@@ -28,7 +29,7 @@ from tests.models.bodies import body
 
 MODELS = {
     "recent": PooledSpec(l_ins="all", embeddings=3, pooling="recent", skip=True),
-    "attention": PooledSpec(l_ins=1, pooling="attention", depth=1),
+    "composition": CacheSpec(cache_rows=9, cache_keep="keydiff", overflow="gated_delta"),
 }
 
 # What is asked of a model, here and there; `model`, `tokens` and `prompt` are given.
