@@ -77,10 +77,8 @@ def main() -> None:
     arguments.to.mkdir(parents=True, exist_ok=True)
     file = arguments.to / "runs.jsonl"
     forms = arguments.forms or [name for part in arguments.part for name in PARTS[part]]
-    jobs = [] if arguments.table else list(
-        product(arguments.seeds, arguments.rates, arguments.own_rates, forms)
-    )  # fmt: skip
-    known, split, left = results(file), None, 0
+    jobs = () if arguments.table else product(arguments.seeds, arguments.rates, arguments.own_rates, forms)
+    known, split, left = [run for one in (file, *arguments.known) for run in results(one)], None, 0
     for seed, rate, own_rate, form in jobs:
         job = dict(zip(NAMES, (form, arguments.reading, rate, own_rate, seed), strict=True))
         if any(all(one[name] == job[name] for name in NAMES) for one in known):
@@ -108,6 +106,7 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--base", help="as `recur-tune train --base` takes it")
     parser.add_argument("--corpus", default="text:books", help="as `recur-tune data list` names them")
     parser.add_argument("--to", type=Path, default=Path("compressed"), help="folder of the results")
+    parser.add_argument("--known", nargs="*", type=Path, default=[], help="runs.jsonl of earlier calls elsewhere")
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--forms", nargs="+", choices=FORMS, metavar="FORM", help=", ".join(FORMS))
     parser.add_argument("--reading", default="100/0", help="window and overlap")
