@@ -43,7 +43,7 @@ def cache(rows: int, keep: str = "recent", every: int = 0) -> dict[str, Any]:
     return {"recurrence": "cache", "cache_rows": rows, "cache_keep": keep, **overflow}
 
 
-# On SmolLM2 in bfloat16 a matrix in every layer holds as much as 32 rows.
+# On SmolLM2 a matrix in every layer holds as much as 32 rows.
 PARTS: dict[str, dict[str, dict[str, Any]]] = {
     "exact": {
         PLAIN: {"recurrence": "none"},
