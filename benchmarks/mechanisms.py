@@ -36,11 +36,15 @@ FORMS: dict[str, dict[str, Any]] = {
     "tokens, a ring of 4": {"recurrence": "tokens", "ring": 4},
     "cache, gate": {"recurrence": "cache", "cache_join": "gate"},
     "cache, softmax": {"recurrence": "cache"},
+    "cache, overflow": {"recurrence": "cache", "overflow": "gated_delta"},
+    "cache, keydiff, overflow": {"recurrence": "cache", "cache_keep": "keydiff", "overflow": "gated_delta"},
+    "gated_delta": {"recurrence": "gated_delta"},
     "fast_weights, linear": {"recurrence": "fast_weights", "write_rule": "linear"},
     "fast_weights, delta": {"recurrence": "fast_weights", "write_rule": "delta"},
     "fast_weights, gated": {"recurrence": "fast_weights", "write_rule": "gated"},
     "scores": {"recurrence": "scores"},
     "blocks": {"recurrence": "blocks"},
+    "ttt": {"recurrence": "ttt"},
 }  # fmt: skip
 
 

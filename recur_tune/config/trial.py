@@ -203,8 +203,9 @@ class TrialConfig(_Recurrent):
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """The recurrence, None for the plain model."""
-        return recurrences.MECHANISMS.get(self.recurrence)
+        """The recurrence, with its overflow where it has one; None for the plain model."""
+        spec = self.recurrence_spec
+        return None if spec is None else recurrences.composed(recurrences.MECHANISMS[self.recurrence], spec)
 
     @property
     def has_separate_windows(self) -> bool:
@@ -217,9 +218,9 @@ class TrialConfig(_Recurrent):
     @property
     def recurrence_spec(self) -> BaseModel | None:
         """The recurrence's own fields with this trial's values, None for the plain model."""
-        if self.mechanism is None:
+        if self.recurrence not in recurrences.MECHANISMS:
             return None
-        spec = self.mechanism.spec
+        spec = recurrences.MECHANISMS[self.recurrence].spec
         return spec(**{field: getattr(self, field) for field in spec.model_fields})
 
     @property

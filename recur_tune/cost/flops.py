@@ -44,14 +44,15 @@ def training_flops_per_token(config: TrialConfig, shape: Shape, plan: Plan, coun
     # A product's backward pass is two products of the same size.
     total = 3 * windows * (body + head) + recomputed * body
     if mechanism:
-        work = mechanism.work(config.recurrence_spec, shape, config.windowing) if mechanism.work else _needed(counted)
         # The last window makes no state, and the first reads none unless the initial state is learned.
         without = 0 if mechanism.from_the_start else 1
-        total += 3 * (windows - without) * work.used
-        # A state without a gradient is made in the forward pass alone.
-        making = (windows - 1) * work.made + (windows - 1 - without) * work.carried
-        total += making if mechanism.stops_gradients else 3 * making
-        total += recomputed * work.made + max(recomputed - without, 0) * (work.used + work.carried)
+        for part in mechanism.parts if mechanism.work else (mechanism,):
+            work = part.work(config.recurrence_spec, shape, config.windowing) if part.work else _needed(counted)
+            total += 3 * (windows - without) * work.used
+            # A state without a gradient is made in the forward pass alone.
+            making = (windows - 1) * work.made + (windows - 1 - without) * work.carried
+            total += making * (1 if part.stops_gradients else 1 + part.backward_of_making)
+            total += recomputed * work.made + max(recomputed - without, 0) * (work.used + work.carried)
     return total / config.windowing.span(windows)
 
 

@@ -3,7 +3,8 @@
 The weights live in Hugging Face's own modules, so any model of a family loads and saves as it is. Only the loop over
 blocks is written here, because a recurrence takes part in it.
 
-Shape suffixes: B batch rows, T positions, M rows that a recurrence brings, K hidden size, C columns.
+Shape suffixes: B batch rows, T positions, M rows that a recurrence brings, K hidden size, C columns,
+F units of an MLP.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from recur_tune.common.windowing import NOT_SCORED
 from recur_tune.models.attention import Extra, attend, attend_part, inserted_keys_values, rotary_keys_values
 from recur_tune.models.kv_cache import Cache, TextCache
 from recur_tune.models.windowed import Windowed, WindowOutput
-from recur_tune.ops.autograd import BlockOps, Product
+from recur_tune.ops.autograd import BlockOps, Product, activated
 from recur_tune.ops.body import CosSin
 from recur_tune.ops.reference import apply_rotary
 from recur_tune.recurrences.seam import Rotary, State, WindowPass
@@ -172,7 +173,12 @@ class WindowedDecoder(Windowed):
             behind_attention, behind_mlp = block.dropouts or (None, None)
             added = ops.dropout(ops.project(attended_BTC, block.out), behind_attention)
             added = ops.plus(added, None if window_pass is None else window_pass.branch(layer, x_BTK))
-            x_BTK, added = ops.norm_mlp(x_BTK, added, block)
+            if window_pass is not None and layer in window_pass.unit_layers:
+                x_BTK, hidden, _ = ops.norm_project(x_BTK, added, block.mlp_norm, block.up)
+                unit_BTF = activated(ops.value(hidden), block)
+                added = ops.plus(ops.project(unit_BTF, block.down), window_pass.units(layer, x_BTK, unit_BTF))
+            else:
+                x_BTK, added = ops.norm_mlp(x_BTK, added, block)
             added = ops.dropout(added, behind_mlp)
         _, top_BTK = ops.norm(x_BTK, added, body.final_norm)
         if watcher is not None:  # like Hugging Face's hidden states, the last one is normalised

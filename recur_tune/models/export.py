@@ -25,10 +25,10 @@ _ORIGIN = "# recur-tune wrote this beside the model that it trained"
 def write_code(folder: Path) -> None:
     """Write every module that the model needs into its folder, and the places of its classes into its configuration."""
     settings = json.loads((folder / "config.json").read_text())
-    body, recurrence = BODIES[family_of(settings)], recurrences.module_of(settings["recurrence"].get("kind", "pooled"))
-    sources = _sources(body.__module__, recurrence.__module__)
+    body, parts = BODIES[family_of(settings)], recurrences.modules_of(settings["recurrence"])
+    sources = _sources(body.__module__, *(part.__module__ for part in parts))
     files = _files([*sources, recurrences.__name__])
-    sources[recurrences.__name__] = _registry(files[recurrence.__module__], recurrence.__name__)
+    sources[recurrences.__name__] = _registry({files[part.__module__]: part.__name__ for part in parts})
     for module, source in sources.items():
         code = _IMPORT.sub(lambda found: f"from .{files[found[1]]} import ", source)
         (folder / f"{files[module]}.py").write_text(f"{_ORIGIN}: {module}, with imports of its own.\n{code}")
@@ -59,6 +59,7 @@ def _files(modules: list[str]) -> dict[str, str]:
     return files
 
 
-def _registry(file: str, name: str) -> str:
-    """A registry of one recurrence."""
-    return f"from .{file} import {name}\n\n\ndef module_of(kind):\n    return {name}\n"
+def _registry(parts: dict[str, str]) -> str:
+    """A registry of one recurrence: the class of each of its parts, by file."""
+    imports = "".join(f"from .{file} import {name}\n" for file, name in parts.items())
+    return f"{imports}\n\ndef modules_of(settings):\n    return [{', '.join(parts.values())}]\n"

@@ -18,7 +18,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 from recur_tune.common.shape import Shape, shape_of
 from recur_tune.common.windowing import Windowing
 from recur_tune.ops.body import Body
-from recur_tune.recurrences.modules import module_of
+from recur_tune.recurrences.composition import built
+from recur_tune.recurrences.modules import modules_of
 from recur_tune.recurrences.seam import Recurrence, State
 
 
@@ -123,9 +124,7 @@ class Windowed(PreTrainedModel):
         settings = self.config.recurrence
         self.recurrence = None
         if settings is not None:
-            fields = {name: value for name, value in settings.items() if name != "kind"}
-            # Configurations without `kind` are from when there was only one.
-            self.recurrence = module_of(settings.get("kind", "pooled"))(self.config.shape, **fields)
+            self.recurrence = built(modules_of(settings), self.config.shape, settings)
 
     def take_buffers(self, other: nn.Module) -> None:
         """Take over buffers that checkpoints do not have, such as rotary frequencies, from a model of the family."""

@@ -22,3 +22,8 @@ def refused_layer(field: str, layer: int | str, shape: Shape, base: str, word: s
     if layer == word or int(layer) <= shape.layers:
         return None
     return f"{field}: {layer} is not a layer of {base}; choose one from 1 to {shape.layers}, or {word!r}."
+
+
+def interval_count(interval: int, shape: Shape) -> int:
+    """How many layers every n-th is; the last one where there are fewer than n."""
+    return max(1, shape.layers // interval)

@@ -87,6 +87,9 @@ class Mechanism:
         bidirectional: Whether it also connects an encoder's windows, which end in padding.
         leaves_overlap_out: Whether tokens that the next window reads again are left out of the state; a step's memory
             then depends on the overlap.
+        backward_of_making: Backward FLOPs of making a state, over the forward ones: 2 where both factors of products
+            have gradients. Where `stops_gradients`, there are none.
+        composed_of: Its parts, where it is a composition.
         kept_as_read: Whether a state has the dtype of a window's products; else it has single precision.
         positions: Given a spec and a body's shape, how many of the base's positions its rows take.
         flops_independent_fields: Fields that enter no matrix product.
@@ -109,6 +112,8 @@ class Mechanism:
     stops_gradients: bool = False
     bidirectional: bool = False
     leaves_overlap_out: bool = True
+    backward_of_making: float = 2.0
+    composed_of: tuple[Mechanism, ...] = ()
     kept_as_read: bool = False
     positions: Callable[[Any, Shape], int] = lambda spec, shape: 0
     flops_independent_fields: frozenset[str] = frozenset()
@@ -120,6 +125,13 @@ class Mechanism:
         place, _, name = self.module.partition(":")
         return getattr(importlib.import_module(place), name)
 
+    @property
+    def parts(self) -> tuple[Mechanism, ...]:
+        """Those of a composition, each with costs of its own; else itself."""
+        return self.composed_of or (self,)
+
     def build(self, spec: BaseModel, shape: Shape) -> Any:
         """Its module for a body of this shape."""
-        return self.load()(shape, **spec.model_dump())
+        from recur_tune.recurrences.composition import built  # loads torch
+
+        return built([part.load() for part in self.parts], shape, spec.model_dump())

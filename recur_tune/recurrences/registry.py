@@ -16,19 +16,22 @@ from recur_tune.common.registry import Registry, check_fields, check_problems, r
 from recur_tune.recurrences.blocks.spec import BLOCKS
 from recur_tune.recurrences.cache.spec import CACHE
 from recur_tune.recurrences.fast_weights.spec import FAST_WEIGHTS
+from recur_tune.recurrences.gated_delta.spec import GATED_DELTA
 from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
+from recur_tune.recurrences.overflow import composed
 from recur_tune.recurrences.pooled.spec import POOLED
 from recur_tune.recurrences.scores.spec import SCORES
 from recur_tune.recurrences.tokens.spec import TOKENS
+from recur_tune.recurrences.ttt.spec import TTT
 
 __all__ = [
     "DEFAULT", "FIELDS", "MARKS", "MECHANISMS", "NONE", "REGISTRY", "Mark", "Mechanism", "Work", "canonical",
-    "check", "fields_of", "names_of", "of_settings", "settings_of",
+    "check", "composed", "fields_of", "mechanism_of", "names_of", "of_settings", "settings_of",
 ]  # fmt: skip
 
 NONE = "none"  # the plain model
 DEFAULT = POOLED.name
-_OURS = (POOLED, TOKENS, CACHE, FAST_WEIGHTS, SCORES, BLOCKS)
+_OURS = (POOLED, TOKENS, CACHE, FAST_WEIGHTS, SCORES, BLOCKS, GATED_DELTA, TTT)
 
 
 def _refusal(mechanism: Mechanism, known: Mapping[str, Mechanism]) -> str | None:
@@ -84,8 +87,13 @@ def settings_of(spec: BaseModel | None) -> dict[str, Any] | None:
     """What a model's configuration says of a recurrence: its name as `kind`, and its fields."""
     if spec is None:
         return None
-    [name] = [name for name, mechanism in MECHANISMS.items() if mechanism.spec is type(spec)]
-    return {"kind": name, **spec.model_dump()}
+    return {"kind": mechanism_of(spec).name, **spec.model_dump()}
+
+
+def mechanism_of(spec: BaseModel) -> Mechanism:
+    """The mechanism that has these fields, with the overflow that they name."""
+    [mechanism] = [mechanism for mechanism in MECHANISMS.values() if mechanism.spec is type(spec)]
+    return composed(mechanism, spec)
 
 
 def of_settings(settings: Mapping[str, Any]) -> tuple[Mechanism, BaseModel]:
@@ -93,7 +101,8 @@ def of_settings(settings: Mapping[str, Any]) -> tuple[Mechanism, BaseModel]:
     fields = {name: value for name, value in settings.items() if name != "kind"}
     # Before there were others, a configuration did not say which.
     mechanism = MECHANISMS[canonical(settings.get("kind", POOLED.name))]
-    return mechanism, mechanism.spec(**fields)
+    spec = mechanism.spec(**fields)
+    return composed(mechanism, spec), spec
 
 
 def fields_of(name: str) -> frozenset[str]:

@@ -5,15 +5,15 @@ calls its hooks; closing it gives the next state. A mechanism is one folder in `
 a description, which gives it its name and its fields, and a module. No other code depends on which one it is.
 
 Shape suffixes: B batch rows, T positions, M inserted rows, K hidden size, H heads of queries, G of keys and values,
-D head size, C columns.
+D head size, C columns, S sites (layers with a state), N rows that leave one, F units of an MLP.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
@@ -28,6 +28,20 @@ Rotary = Callable[[torch.Tensor, int], torch.Tensor]  # of heads [B, H, T, D], t
 
 GATE_SPEED = 30.0
 CLOSED_GATE = -4.0 / GATE_SPEED  # lets 1.8 % through: training begins almost at the body's quality, and can open it
+
+
+class Rows(NamedTuple):
+    """Keys and values that leave an exact state, before rotary position embeddings and without gradients.
+
+    Attributes:
+        k_BSGND: Keys, in the text's order.
+        v_BSGND: Values.
+        is_row_BSGN: Which of them are rows; the others fill up to a fixed number. None: all.
+    """
+
+    k_BSGND: torch.Tensor
+    v_BSGND: torch.Tensor
+    is_row_BSGN: torch.Tensor | None
 
 
 class WindowPass:
@@ -48,10 +62,12 @@ class WindowPass:
         whole_heads: Whether, of a window that is read in parts, `heads` gives the keys and values of all parts so far.
             These are the key-value cache's own, so a pass that needs them at the window's end holds no second copy.
             Then rows are asked for with each part, and there may be none `behind` the window.
+        unit_layers: Layers whose MLP's units it gets.
     """
 
     wants: Literal["outputs", "means"] = "outputs"
     whole_heads: bool = False
+    unit_layers: Collection[int] = ()
     stretches: int = 1
     seen_B: torch.Tensor | None = None
     moved_B: torch.Tensor | None = None
@@ -91,6 +107,11 @@ class WindowPass:
         """Addition to the residual stream beside attention's output; `x_BTK` is the stream where a layer begins."""
         return None
 
+    def units(self, layer: int, x_BTK: torch.Tensor, unit_BTF: torch.Tensor) -> torch.Tensor | None:
+        """Addition to the MLP's output, of a layer in `unit_layers`; `x_BTK` is the stream where the MLP begins, and
+        `unit_BTF` are its activated units."""
+        return None
+
     def observe(self, layer: int, output: torch.Tensor) -> None:
         """A layer's outputs [B, T, K], or means [B, M, K], in the order of layers; the last one's are normalised."""
 
@@ -107,8 +128,27 @@ class WindowPass:
         """
         raise NotImplementedError
 
+    def leaving(self, layers: list[int], overlap: int) -> Rows:
+        """Of an exact state, after `close`: the rows of these layers that this window's state no longer holds, for an
+        overflow."""
+        raise NotImplementedError
+
     def reorder(self, index_B: torch.Tensor) -> None:
         """Take the batch rows at these indices, as beam search does."""
+        raise NotImplementedError
+
+
+class OverflowPass(WindowPass):
+    """The pass of a compressed state that rows are written into.
+
+    Attributes:
+        takes_own: Whether it takes the window's own positions when the window ends; else rows are given to `write`.
+    """
+
+    takes_own: bool = True
+
+    def write(self, rows: Rows) -> State:
+        """The state that the window leaves, after these rows."""
         raise NotImplementedError
 
 
@@ -157,9 +197,30 @@ class Recurrence(nn.Module):
         with `self.apply(self.reset)`."""
 
 
+class Overflow(Recurrence):
+    """A recurrence that can stand behind an exact state too, and take the rows that leave it.
+
+    Beside an exact state its pass inserts no rows; it may change heads' outputs, and add to the stream.
+
+    Attributes:
+        sites: The layers whose rows it takes.
+    """
+
+    sites: list[int]
+
+    def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> OverflowPass:
+        """Begin a window."""
+        raise NotImplementedError
+
+
 def layers_at(layer: int | str, shape: Shape) -> list[int]:
     """Layers counted from 0, from a field that counts from 1 or is 'all'."""
     return list(range(shape.layers)) if layer == "all" else [int(layer) - 1]
+
+
+def every_nth(interval: int, shape: Shape) -> list[int]:
+    """Every n-th layer, counted from 0: n - 1, 2n - 1, and so on; the last one where there are fewer."""
+    return list(range(interval - 1, shape.layers, interval)) or [shape.layers - 1]
 
 
 def gate(parameter: torch.Tensor) -> torch.Tensor:

@@ -21,12 +21,19 @@ FIRST = {"window": 8, "bptt_windows": 3, "batch": 2, "width": 20, "depth": 2, "p
 # Another value for every field of a mechanism, and for every trial's but those that only stand for a base's shape.
 OF_MECHANISMS: dict[str, dict[str, Any]] = {
     "pooled": {"l_ins": "all", "width": 30, "depth": 1, "pooling": "attention", "embeddings": 2, "skip": True},
-    "cache": {"cache_rows": 9, "cache_layer": 1, "cache_join": "gate", "cache_keep": "h2o", "cache_sinks": 1},
+    "cache": {
+        "cache_rows": 9, "cache_layer": 1, "cache_join": "gate", "cache_keep": "h2o", "cache_sinks": 1,
+        "overflow": "gated_delta", "delta_every": 2,
+    },
     "tokens": {"state_tokens": 3, "ring": 2},
     "fast_weights": {"write_rule": "gated", "fast_layers": 1},
     "scores": {"score_heads": 2, "dilation": 2},
     "blocks": {"state_vectors": 3, "block_layer": 2, "block_gate": "lstm"},
-}
+    "gated_delta": {"delta_every": 2},
+    "ttt": {"ttt_every": 1},
+}  # fmt: skip
+# A mechanism's field that means something beside another one alone:
+BESIDE = {("cache", "delta_every"): {"overflow": "gated_delta"}}
 OTHERS: dict[str, Any] = {
     "recurrence": "none", "window": 16, "overlap": 2, "bptt_windows": 4, "batch": 3, "learning_rate": 1e-2,
     "recurrence_rate": 3.0, "trainable": "recurrence",
@@ -69,7 +76,7 @@ def test_every_cost_and_every_field_is_told() -> None:
     ],
 )
 def test_a_cost_changes_with_the_fields_that_enter_it_and_with_no_other(name: str, field: str, value: Any) -> None:
-    first = FIRST | {"recurrence": name}
+    first = FIRST | {"recurrence": name} | BESIDE.get((name, field), {})
     before, after = TrialConfig(**first), TrialConfig(**first | {field: value})
     known, changed = closed_costs(before), closed_costs(after)
     left_out = {"training_flops_per_token"} if field in BY_PLAN else NOT_IN.get(field, set())

@@ -23,6 +23,11 @@ pytestmark = pytest.mark.slow  # real and simulated steps side by side
 
 LANES, SIZE = 2, 16
 SHAPE = {"n_layer": 2}
+STATES = (
+    {"l_ins": "all", "embeddings": 2},
+    {"recurrence": "cache", "cache_rows": 8, "overflow": "gated_delta"},
+    {"recurrence": "ttt"},
+)
 
 
 def config_of(**fields: Any) -> TrialConfig:
@@ -40,7 +45,7 @@ def tracked(config: TrialConfig, plan: Plan, **shape: Any) -> int:
 
 
 @pytest.mark.parametrize("plan", [Plan(1), Plan(2), Plan(3)], ids=str)
-@pytest.mark.parametrize("variant", [{"recurrence": "none"}, {}, {"l_ins": "all", "embeddings": 2}], ids=str)
+@pytest.mark.parametrize("variant", [{"recurrence": "none"}, {}, *STATES], ids=str)
 def test_the_prediction_is_the_peak_of_a_real_step(variant, plan):
     config = config_of(**variant)
     assert plan_memory(config, small_config(**SHAPE), plan, LANES) == pytest.approx(tracked(config, plan), rel=0.05)

@@ -6,9 +6,16 @@ import re
 from pathlib import Path
 
 import recur_tune
-from tests.kernels import test_attention, test_cache, test_fast_weights, test_passes, test_scores
+from tests.kernels import (
+    test_attention,
+    test_cache,
+    test_fast_weights,
+    test_gated_delta,
+    test_passes,
+    test_scores,
+)
 
-_TESTS = (test_attention, test_cache, test_fast_weights, test_passes, test_scores)
+_TESTS = (test_attention, test_cache, test_fast_weights, test_gated_delta, test_passes, test_scores)
 
 
 def _names(decorator: str) -> tuple[list[str], str]:

@@ -18,11 +18,13 @@ from recur_tune.models.pretrained import fresh_model, recurrent_config
 from recur_tune.recurrences.blocks.spec import BlocksSpec
 from recur_tune.recurrences.cache.spec import CacheSpec
 from recur_tune.recurrences.fast_weights.spec import FastWeightsSpec
+from recur_tune.recurrences.gated_delta.spec import GatedDeltaSpec
 from recur_tune.recurrences.pooled.spec import PooledSpec
 from recur_tune.recurrences.registry import MECHANISMS
 from recur_tune.recurrences.scores.spec import ScoresSpec
 from recur_tune.recurrences.seam import GATE_SPEED
 from recur_tune.recurrences.tokens.spec import TokensSpec
+from recur_tune.recurrences.ttt.spec import TestTimeTrainingSpec
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +46,9 @@ _SPECS: dict[str, tuple[str, BaseModel | None]] = {
     "cache, behind a gate": ("llama", CacheSpec(cache_rows=7, cache_join="gate")),
     "fast weights": ("llama", FastWeightsSpec(write_rule="gated")),
     "scores": ("gpt2", ScoresSpec(score_heads=2, dilation=2)),
+    "gated delta": ("gpt2", GatedDeltaSpec()),
+    "cache, overflow": ("llama", CacheSpec(cache_rows=1, cache_sinks=0, overflow="gated_delta")),
+    "test-time training": ("llama", TestTimeTrainingSpec(ttt_every=1)),
     "blocks": ("gpt2", BlocksSpec(state_vectors=2, block_layer=1)),
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from recur_tune.common.shape import shape_of
-from recur_tune.recurrences.modules import module_of
+from recur_tune.recurrences.registry import MECHANISMS
 from recur_tune.recurrences.seam import GATE_SPEED
 from tests.kernels import CLOSE, Numbers, assert_close
 
@@ -37,7 +37,7 @@ def _results(
     no row has a state yet."""
     heads, body = group * groups, _learned if placed else _rotary
     torch.manual_seed(0)
-    recurrence = module_of(name)(shape_of(body(heads, groups, size, layers)), **fields)
+    recurrence = MECHANISMS[name].load()(shape_of(body(heads, groups, size, layers)), **fields)
     recurrence.to(numbers.device, numbers.single)
     with torch.no_grad():
         for name, value in (*recurrence.named_parameters(), *recurrence.named_buffers()):

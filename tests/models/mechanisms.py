@@ -9,9 +9,11 @@ from recur_tune.models import WindowedDecoder
 from recur_tune.recurrences.blocks.spec import BlocksSpec
 from recur_tune.recurrences.cache.spec import CacheSpec
 from recur_tune.recurrences.fast_weights.spec import FastWeightsSpec
+from recur_tune.recurrences.gated_delta.spec import GatedDeltaSpec
 from recur_tune.recurrences.pooled.spec import PooledSpec
 from recur_tune.recurrences.scores.spec import ScoresSpec
 from recur_tune.recurrences.tokens.spec import TokensSpec
+from recur_tune.recurrences.ttt.spec import TestTimeTrainingSpec
 from tests.models import some_tokens
 from tests.models.bodies import body
 
@@ -46,6 +48,12 @@ SPECS: dict[str, BaseModel] = {
     "cache, tova": CacheSpec(cache_rows=8, cache_keep="tova", cache_sinks=1),
     "cache, h2o": CacheSpec(cache_rows=7, cache_keep="h2o", cache_sinks=1),
     "cache, h2o, behind a gate": CacheSpec(cache_rows=7, cache_join="gate", cache_keep="h2o", cache_sinks=0),
+    "cache, overflow": CacheSpec(cache_rows=5, cache_sinks=1, overflow="gated_delta"),
+    "cache, keydiff, overflow": CacheSpec(
+        cache_rows=5, cache_keep="keydiff", cache_sinks=1, overflow="gated_delta", delta_every=2
+    ),
+    "gated delta": GatedDeltaSpec(),
+    "test-time training": TestTimeTrainingSpec(ttt_every=2),
     "tokens": TokensSpec(state_tokens=3),
     "tokens, a ring": TokensSpec(state_tokens=2, ring=3),
 }

@@ -20,6 +20,8 @@ from recur_tune.common.errors import UserError
 from recur_tune.data.tokenizers import byte_tokenizer
 from recur_tune.models import RecurrentGPT2
 from recur_tune.models.pretrained import load_model, save_model
+from recur_tune.recurrences.cache.spec import CacheSpec
+from recur_tune.recurrences.overflow import OverflowFields
 from recur_tune.recurrences.pooled.spec import PooledSpec
 from recur_tune.recurrences.registry import MECHANISMS, Mechanism
 from tests.conftest import small_model
@@ -27,7 +29,7 @@ from tests.models.bodies import body
 
 MODELS = {
     "recent": PooledSpec(l_ins="all", embeddings=3, pooling="recent", skip=True),
-    "attention": PooledSpec(l_ins=1, pooling="attention", depth=1),
+    "composition": CacheSpec(cache_rows=9, cache_keep="keydiff", overflow="gated_delta"),
 }
 
 # What is asked of a model, here and there; `model`, `tokens` and `prompt` are given.
@@ -99,17 +101,21 @@ def test_it_is_the_same_model_where_recur_tune_cannot_be_imported(tmp_path: Path
 
 COMMON = {
     "common_deprecated", "common_shape", "common_windowing", "models_attention", "models_bodies_gpt2", "models_decoder",
-    "models_kv_cache", "models_windowed", "ops_autograd", "ops_body", "ops_reference", "recurrences_modules",
-    "recurrences_seam",
+    "models_kv_cache", "models_windowed", "ops_autograd", "ops_body", "ops_reference", "recurrences_composition",
+    "recurrences_modules", "recurrences_seam",
 }  # fmt: skip
+OTHERS = {  # files of a mechanism beside its module
+    "cache": {"ops_matmul", *(f"recurrences_cache_{name}" for name in ("keep", "leave", "measure"))},
+    "ttt": {"ops_matmul"},
+    "gated_delta": {"ops_matmul", "recurrences_gated_delta_rule"},
+}
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=lambda one: one.name)
 def test_its_files_are_ours_and_need_torch_and_transformers_alone(tmp_path: Path, mechanism: Mechanism) -> None:
     saved(tmp_path, mechanism.spec(), n_head=4)
     files = {file.stem: file for file in tmp_path.glob("*.py")}
-    more = {"ops_matmul", "recurrences_cache_keep"} if mechanism.name == "cache" else set()
-    assert files.keys() == COMMON | {f"recurrences_{mechanism.name}_module"} | more
+    assert files.keys() == COMMON | {f"recurrences_{mechanism.name}_module"} | OTHERS.get(mechanism.name, set())
     assert mechanism.load().__name__ in files.pop("recurrences_modules").read_text()
     for name, file in files.items():
         assert set(get_imports(file)) - sys.stdlib_module_names <= {"torch", "transformers", "numpy"}
@@ -171,7 +177,9 @@ def test_a_plain_model_brings_no_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=lambda one: one.name)
 def test_a_recurrence_has_the_fields_of_its_spec_and_their_defaults(mechanism: Mechanism) -> None:
     """A folder's configuration may be older than a field."""
-    fields = {name: field.default for name, field in mechanism.spec.model_fields.items()}
+    of_overflow = OverflowFields.model_fields.keys() if issubclass(mechanism.spec, OverflowFields) else set()
+    own = {name: field for name, field in mechanism.spec.model_fields.items() if name not in of_overflow}
+    fields = {name: field.default for name, field in own.items()}
     arguments = {name: one.default for name, one in inspect.signature(mechanism.load()).parameters.items()}
     assert {name: arguments.get(name) for name in fields} == fields
     assert arguments.keys() - fields.keys() == {"shape"}

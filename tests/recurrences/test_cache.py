@@ -28,12 +28,14 @@ GPT2 = shape_of(base_config("gpt2").to_dict())
 rotary = pytest.mark.parametrize("name", ["llama", "qwen3"])
 
 
-def naive_window(naive: Naive, model: WindowedDecoder, spec: CacheSpec, tokens_T, kept, stride: int):
+def naive_window(naive: Naive, model: WindowedDecoder, spec: CacheSpec, tokens_T, kept, stride: int, overflow=None):
     """A window's last layer; `kept` has each layer's rows, a list of pairs [2, D] of each key-value head; it changes.
 
-    In one softmax of a body with learned positions they are kept less what their place adds.
+    In one softmax of a body with learned positions they are kept less what their place adds. An overflow adds to what
+    heads took, and gets the rows that leave.
     """
-    own, placed, length = model.recurrence, not naive.rotary and spec.cache_join == "softmax", len(tokens_T)
+    own = model.recurrence if overflow is None else model.recurrence.exact
+    placed, length = not naive.rotary and spec.cache_join == "softmax", len(tokens_T)
     first = max(len(rows[0]) for rows in kept) if placed else 0
     x_TK = naive.embed(tokens_T, first)
     for number, layer in enumerate(naive.layers):
@@ -74,7 +76,12 @@ def naive_window(naive: Naive, model: WindowedDecoder, spec: CacheSpec, tokens_T
                 candidates = rows[g] + list(pairs[:stride, :, g])
                 of_group = [received[head] for head in range(naive.heads) if naive.group(head) == g]
                 scores = naive_scores(spec, candidates, of_group, list(received), len(rows[g]))
-                kept[number][g] = [candidates[at] for at in staying(spec, scores)]
+                stays = staying(spec, scores)
+                kept[number][g] = [candidates[at] for at in stays]
+                if overflow is not None:
+                    overflow.write(number, g, [one for at, one in enumerate(candidates) if at not in stays])
+        if overflow is not None:
+            heads_THD += overflow.read(number, q_THD)
         x_TK = x_TK + layer.out(heads_THD.flatten(1))
         x_TK = x_TK + layer.mlp(x_TK)
     return naive.final_norm(x_TK)

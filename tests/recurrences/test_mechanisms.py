@@ -21,7 +21,7 @@ from recur_tune.cost.flops import flops_per_token, training_flops_per_token
 from recur_tune.cost.inference_memory import closed_state_floats
 from recur_tune.models import Cache, WindowedDecoder
 from recur_tune.models.generation import generate
-from recur_tune.recurrences.registry import MECHANISMS, Mechanism, settings_of
+from recur_tune.recurrences.registry import MECHANISMS, mechanism_of, settings_of
 from tests.models import chain_batch, some_tokens
 from tests.models.bodies import body, hugging_face
 from tests.models.mechanisms import SPECS
@@ -38,10 +38,6 @@ def made(name: str, spec, windowing: Windowing = WINDOWING) -> WindowedDecoder:
     model = body(name, spec)
     model.config.window, model.config.overlap = windowing.size, windowing.overlap
     return model
-
-
-def mechanism_of(spec) -> Mechanism:
-    return MECHANISMS[settings_of(spec)["kind"]]
 
 
 def mixed_batch():
@@ -229,4 +225,5 @@ def test_a_saved_model_is_the_same_model(spec, tmp_path: Path):
 
 @specs
 def test_stopping_gradients_is_said_alike_by_description_and_module(spec):
-    assert mechanism_of(spec).load().stops_gradients == mechanism_of(spec).stops_gradients
+    mechanism = mechanism_of(spec)
+    assert mechanism.build(spec, made("llama", None).config.shape).stops_gradients == mechanism.stops_gradients

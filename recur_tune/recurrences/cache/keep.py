@@ -66,22 +66,23 @@ def _score(attention_BGN: torch.Tensor) -> torch.Tensor:
     return attention_BGN.clamp(min=_LEAST).log()
 
 
-def best(
-    candidate_BNC: torch.Tensor, score_BGN: torch.Tensor, filled_B: torch.Tensor, rows: int, sinks: int
-) -> torch.Tensor:
-    """The candidates that stay, in the text's order, [B, M, C]: every key-value head's own.
+def best(score_BGN: torch.Tensor, filled_B: torch.Tensor, candidates: int, rows: int, sinks: int) -> torch.Tensor:
+    """The numbers of the candidates that stay, in the text's order, [B, G, M]: every key-value head's own.
 
     The first `rows` candidates are the cache's, the last `filled_B` of which are filled. Of scores for further
     positions nothing is used.
     """
-    candidates, heads = candidate_BNC.shape[1], score_BGN.shape[1]
     recent, slot_N = min(rows // 2, rows - sinks), torch.arange(candidates, device=filled_B.device)
     number_BN = slot_N - (rows - filled_B.long())[:, None]  # in the text's order; below 0 where a row is unfilled
     stays_BN = (number_BN < sinks) | (slot_N >= candidates - recent)
     score_BGN = score_BGN[..., :candidates] + _OLDER * number_BN[:, None]
     score_BGN = score_BGN.masked_fill(stays_BN[:, None], torch.inf)
     score_BGN = score_BGN.masked_fill((number_BN < 0)[:, None], -torch.inf)
-    chosen_BGM = score_BGN.topk(rows, sorted=False).indices.sort().values
-    candidate_BNxGD = candidate_BNC.unflatten(-1, (2, heads, -1))
+    return score_BGN.topk(rows, sorted=False).indices.sort().values
+
+
+def taken(candidate_BNC: torch.Tensor, chosen_BGM: torch.Tensor) -> torch.Tensor:
+    """The candidates with these numbers, [B, M, C]."""
+    candidate_BNxGD = candidate_BNC.unflatten(-1, (2, chosen_BGM.shape[1], -1))
     index_BMxGD = chosen_BGM.transpose(1, 2)[:, :, None, :, None].expand(-1, -1, 2, -1, candidate_BNxGD.shape[-1])
     return candidate_BNxGD.gather(1, index_BMxGD).flatten(2)

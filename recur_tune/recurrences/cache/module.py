@@ -30,12 +30,21 @@ from torch import nn
 from recur_tune.common.shape import Shape
 from recur_tune.ops.matmul import product_dtype
 from recur_tune.ops.reference import in_places
-from recur_tune.recurrences.cache.keep import attention_received, best, key_difference, last_attention, mean_attention
+from recur_tune.recurrences.cache.keep import (
+    attention_received,
+    best,
+    key_difference,
+    last_attention,
+    mean_attention,
+    taken,
+)
+from recur_tune.recurrences.cache.leave import oldest, others, taken_apart
+from recur_tune.recurrences.cache.measure import PlaceMeasure
 from recur_tune.recurrences.seam import (
     CLOSED_GATE,
-    CalibrationPass,
     Heads,
     Recurrence,
+    Rows,
     State,
     WindowPass,
     gate,
@@ -119,6 +128,7 @@ class CachedWindowPass(WindowPass):
         # Where attention decides which rows stay: queries that are not in a sum yet, and this sum, [B, G, N].
         self._queries: dict[int, torch.Tensor] = {}
         self._received: dict[int, torch.Tensor] = {}
+        self._chosen: dict[int, torch.Tensor] = {}  # by layers, the numbers of the candidates with the best scores
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
         """The document's first rows, and the last or the best of all, as far as the next window does not read them
@@ -171,8 +181,30 @@ class CachedWindowPass(WindowPass):
                     score_BGN = last_attention(self._attention(layer))
                 case _:
                     score_BGN = mean_attention(self._attention(layer), cached.rows)
-            next_BSMC[:, site] = best(candidate_BNC, score_BGN, filled_B, cached.rows, cached.sinks)
+            chosen_BGM = best(score_BGN, filled_B, candidate_BNC.shape[1], cached.rows, cached.sinks)
+            self._chosen[layer], next_BSMC[:, site] = chosen_BGM, taken(candidate_BNC, chosen_BGM)
         return next_BSMC
+
+    @torch.no_grad()
+    def leaving(self, layers: list[int], overlap: int) -> Rows:
+        """The candidates that do not stay."""
+        cached, some = self._cached, self._new[layers[0]][0]
+        count, rows_BSMC, filled_B = max(0, some.shape[-2] - overlap), self._rows_BSMC, self._filled_B
+        if rows_BSMC is None or filled_B is None:
+            rows_BSMC, filled_B = cached.empty(len(some))
+        sites = [cached.sites.index(layer) for layer in layers]
+        if cached.keep == "recent":
+            index_BN = oldest(filled_B, count, cached.rows, cached.sinks)
+            index_BSGN = index_BN[:, None, None].expand(-1, len(sites), cached.shape.key_value_heads, -1)
+        else:
+            index_BSGN = others(torch.stack([self._chosen[layer] for layer in layers], dim=1), cached.rows + count)
+        rows_BSMC = rows_BSMC if len(sites) == rows_BSMC.shape[1] else rows_BSMC[:, sites]
+        keys, values = taken_apart(rows_BSMC, self._own(layers, count), index_BSGN)
+        return Rows(keys, values, index_BSGN >= (cached.rows - filled_B.long()).view(-1, 1, 1, 1))
+
+    def _own(self, layers: list[int], count: int) -> list[torch.Tensor]:
+        """Keys and values of the window's first positions as rows have them, each [B, S, G, T, D]."""
+        return [torch.stack([self._new[layer][part][:, :, :count] for layer in layers], dim=1) for part in (0, 1)]
 
     @torch.no_grad()
     def _attention(self, layer: int) -> torch.Tensor:
@@ -205,6 +237,7 @@ class CachedWindowPass(WindowPass):
         self._new = {layer: tuple(one[index_B] for one in part) for layer, part in self._new.items()}
         self._queries = {layer: one[index_B] for layer, one in self._queries.items()}
         self._received = {layer: one[index_B] for layer, one in self._received.items()}
+        self._chosen.clear()
 
     def rest(self) -> None:
         """Sums up the attention of queries, where that of all counts."""
@@ -345,31 +378,15 @@ class PlacedWindowPass(JoinedWindowPass):
         assert self._cached.places is not None
         return super()._rows(site, gathered, batch_B1, own_BM) - F.embedding(place_BM, self._cached.places[site])
 
-
-class PlaceMeasure(CalibrationPass):
-    """What places add: the mean of keys and values at each, over all texts."""
-
-    def __init__(self, sites: list[int], places_SPC: torch.Tensor) -> None:
-        self._places_SPC, self._texts = places_SPC, 0
-        self._sums: dict[int, torch.Tensor | float] = dict.fromkeys(sites, 0.0)
-
-    def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
-        """Sum up keys and values; the output stays as it is."""
-        if layer in self._sums:
-            _, *keys_values = heads()
-            sums = [single(one_BGTD).sum(0).transpose(0, 1).flatten(1) for one_BGTD in keys_values]
-            self._sums[layer] += torch.cat(sums, dim=-1)
-            self._texts += len(out_BTC)
-        return out_BTC
-
-    def take(self, weight: float) -> None:
-        """Store the means; places that no text reaches get that of the last one reached."""
-        sums_STC = torch.stack([torch.as_tensor(one) for one in self._sums.values()])
-        places_SPC, length = self._places_SPC, sums_STC.shape[1]
-        mean_STC = sums_STC * (len(self._sums) / self._texts)  # every site has counted the texts
-        places_SPC[:, :length].lerp_(mean_STC.to(places_SPC.dtype), weight)
-        if weight == 1:
-            places_SPC[:, length:] = places_SPC[:, length - 1 : length]
+    def _own(self, layers: list[int], count: int) -> list[torch.Tensor]:
+        own, cached = super()._own(layers, count), self._cached
+        assert cached.places is not None
+        place_1T = torch.arange(count, device=own[0].device)[None]
+        place_BT = place_1T if self.moved_B is None else place_1T + self.moved_B[:, None]
+        places_SPC = cached.places[[cached.sites.index(layer) for layer in layers]]
+        added_SBTC = places_SPC[:, place_BT]
+        of_parts = added_SBTC.unflatten(-1, (2, cached.shape.key_value_heads, -1)).permute(3, 1, 0, 4, 2, 5)
+        return [one - added for one, added in zip(own, of_parts, strict=True)]
 
 
 def _visible(seen_B: torch.Tensor, rows: int) -> torch.Tensor:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
 from recur_tune.common.shape import Shape
 from recur_tune.common.windowing import Windowing
 from recur_tune.recurrences.layers import Layer, layer_count, refused_layer
 from recur_tune.recurrences.mechanism import Held, Mark, Mechanism, Work
+from recur_tune.recurrences.overflow import NO_OVERFLOW, OverflowFields
 
 
-class CacheSpec(BaseModel):
-    """The fields of `cache`."""
+class _CacheFields(BaseModel):
+    """Those of the cache alone."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -40,6 +41,19 @@ class CacheSpec(BaseModel):
     cache_sinks: NonNegativeInt = Field(
         4, description="how many cached positions are a document's first ones (attention sinks)"
     )
+
+
+class CacheSpec(OverflowFields, _CacheFields):
+    """The fields of `cache`: its own, and of what takes the rows that leave it."""
+
+    @model_validator(mode="after")
+    def _leaves_rows_everywhere(self) -> CacheSpec:
+        if self.overflow != NO_OVERFLOW and self.cache_layer != "all":
+            raise ValueError(
+                f"cache_layer: {self.cache_layer} is one layer, and {self.overflow!r} takes the rows of all; choose "
+                f"'all', or overflow {NO_OVERFLOW!r}."
+            )
+        return self
 
 
 def _flops(spec: CacheSpec, shape: Shape, windowing: Windowing) -> float:
@@ -102,6 +116,13 @@ CACHE = Mechanism(
     mark=Mark("cache", "s", "square", "#009e73"),
     first={
         "transformer-xl": {"cache_rows": 128, "cache_layer": "all", "cache_join": "softmax"},
+        "overflow": {
+            "cache_rows": 128,
+            "cache_layer": "all",
+            "cache_join": "softmax",
+            "overflow": "gated_delta",
+            "recurrence_rate": 10.0,
+        },
         "memorizing": {"cache_rows": 128, "cache_layer": "all", "cache_join": "gate"},
     },
     flops=_flops,

@@ -17,6 +17,7 @@ from recur_tune.data.corpora.registry import CORPORA
 from recur_tune.recurrences.pooled.spec import PAPER
 from recur_tune.recurrences.registry import MECHANISMS
 from recur_tune.search.propose.optuna_study import first_points
+from recur_tune.search.record.space import Parameter, collect
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.steps import describe_steps
 from recur_tune.search.run.preparation import Prices, check_shapes, worst_costs
@@ -146,7 +147,9 @@ def test_every_recurrence_has_its_fields_and_its_own_first_trials(name: str) -> 
     spec = shipped(name)
     below = spec.parsed_space.parameters["recurrence"].below
     for kind, mechanism in MECHANISMS.items():
-        assert mechanism.spec.model_fields.keys() <= below[kind].keys()
+        own: dict[str, Parameter] = {}
+        collect(below[kind], own)
+        assert mechanism.spec.model_fields.keys() <= own.keys()
         assert ("trainable" in below[kind]) == (name == "smollm2") and "recurrence_rate" in below[kind]
     roles = [role for mechanism in MECHANISMS.values() for role in mechanism.first]
     assert {"baseline", *roles} <= first_points(spec).keys()
