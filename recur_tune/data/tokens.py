@@ -224,4 +224,3 @@ def _open(folder: Path) -> TokenisedSplit:
         document_starts=np.load(folder / "document_starts.npy"),
         answers=np.load(folder / "answers.npy"),
     )
-

@@ -27,8 +27,9 @@ from recur_tune.models.pretrained import left_behind, save_model
 from recur_tune.training import REPORTS, RESULT, RESUME, TRIAL
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
 from recur_tune.training.interrupt import stop_requests
-from recur_tune.training.loop import Report
-from recur_tune.training.setup import set_up
+from recur_tune.training.loop import Report, Trainer
+from recur_tune.training.setup import Teaching, no_teaching, set_up
+from recur_tune.training.teacher import teacher_flops_per_token
 
 # Fields that may change when a run is resumed: its length, and when it is validated.
 _MAY_CHANGE = {"tokens", "patience", "validate_every", "validation_tokens"}
@@ -41,14 +42,15 @@ class Interrupted(Exception):
 def run_in_folder(
     config: TrialConfig, folder: Path, resume: bool, listen: Callable[[Report], None],
     warn: Callable[[str], None] = lambda text: None, stop: Callable[[], bool] = lambda: False,
+    teaching: Teaching = no_teaching,
 ) -> dict[str, Any]:  # fmt: skip
     """Train in a folder and return the result. `listen` gets every report, `warn` sentences about damaged checkpoints
-    and unused weights.
+    and unused weights, `teaching` how the predictions of a teacher are made, where they are.
 
     A signal, or `stop`, ends it after the current step.
     """
     check_folder(folder, resume)
-    trainer, tokenizer = set_up(config)
+    trainer, tokenizer = set_up(config, teaching=teaching)
     cost = estimate(config, trainer.model.config, trainer.workers)
     if resume:
         if damage := load_checkpoint(trainer, folder / RESUME):
@@ -84,9 +86,21 @@ def run_in_folder(
         "last_validation": report.validation,
         **cost.to_dict(),
         "measured_peak_memory": trainer.measured_peak_bytes,
+        **_of_teacher(config, trainer),
     }
     write_text(folder / RESULT, json.dumps(result, indent=2) + "\n")
     return result
+
+
+def _of_teacher(config: TrialConfig, trainer: Trainer) -> dict[str, float]:
+    """What its teacher's predictions took, which all trials of the same base and text share."""
+    if config.teacher is None:
+        return {}
+    tokens, shape = len(trainer.stream.split.tokens), trainer.model.config.shape
+    return {
+        "teacher_flops": tokens * teacher_flops_per_token(config.teacher, shape),
+        "teacher_bytes": tokens * config.teacher.bytes_per_token(shape),
+    }
 
 
 @contextmanager

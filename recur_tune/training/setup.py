@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from recur_tune.bptt.collectives import worker_count
 from recur_tune.common.errors import UserError
-from recur_tune.common.shape import shape_of
+from recur_tune.common.shape import Shape, shape_of
 from recur_tune.config.base_shape import check_vocabulary, is_preset
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.training_memory import resolve_plan
@@ -24,12 +24,18 @@ from recur_tune.training.calibration import calibrate_first
 from recur_tune.training.loop import Trainer
 from recur_tune.training.teacher import described, taught
 
+Teaching = Callable[[str, int, int], None]  # what it takes, tokens that are done, and of how many
+
+
+def no_teaching(words: str, tokens: int, total: int) -> None:
+    """Nobody listens."""
+
 
 def set_up(
     config: TrialConfig,
     device: torch.device | None = None,
     shard: bool = False,
-    teaching: Callable[[str, int, int], None] = lambda words, tokens, total: None,
+    teaching: Teaching = no_teaching,
 ) -> tuple[Trainer, PreTrainedTokenizerBase]:
     """Load everything a trial needs; what does not fit together is refused before anything large is loaded.
 
@@ -37,11 +43,6 @@ def set_up(
     `teaching` hears what that takes, how many tokens are done, and of how many; it may raise.
     """
     device = device or default_device()
-    if config.teacher and is_preset(config.base):
-        raise UserError(
-            f"loss: 'distill' learns from the base, and the preset {config.base!r} has random weights; pretrain it with "
-            f"`recur-tune pretrain --preset {config.base}` and give the folder as base."
-        )
     tokenizer = _fitting_tokenizer(config)
     task: TaskCode = config.task.build(config.task_spec)
     train = task.prepare(config.corpus, "train", tokenizer)
@@ -62,12 +63,31 @@ def _taught(
     model: Windowed,
     train: Any,
     device: torch.device,
-    teaching: Callable[[str, int, int], None],
+    teaching: Teaching,
 ) -> Any:
     assert config.teacher is not None
+    if is_preset(config.base):
+        raise UserError(
+            f"loss: 'distill' learns from the base, and the preset {config.base!r} has random weights; pretrain it "
+            f"with `recur-tune pretrain --preset {config.base}` and give the folder as base."
+        )
     total = len(train.tokens)
     words = described(config.teacher, model.config.shape, total)
     return taught(config, model, train, device, lambda tokens: teaching(words, tokens, total))  # type: ignore[arg-type]
+
+
+def teach(config: TrialConfig, teaching: Teaching = no_teaching, device: torch.device | None = None) -> None:
+    """Make the predictions that a trial's loss needs, before any trial does."""
+    tokenizer = _fitting_tokenizer(config)
+    train = config.task.build(config.task_spec).prepare(config.corpus, "train", tokenizer)
+    _taught(config, _seeded_model(config, tokenizer), train, device or default_device(), teaching)
+
+
+def training_text(config: TrialConfig) -> tuple[Shape, Any]:
+    """The base's shape and the tokenised training split; what does not fit together is refused."""
+    tokenizer = _fitting_tokenizer(config)
+    train = config.task.build(config.task_spec).prepare(config.corpus, "train", tokenizer)
+    return shape_of(base_config(config.base, vocabulary=len(tokenizer)).to_dict()), train
 
 
 def untrained(config: TrialConfig, device: torch.device | None = None) -> tuple[Windowed, PreTrainedTokenizerBase]:

@@ -89,9 +89,7 @@ def _folder(config: TrialConfig, teacher: Teacher, model: WindowedDecoder, split
     return cache_folder() / f"teacher-{digest.hexdigest()[:20]}"
 
 
-def _make(
-    teacher: Teacher, model: WindowedDecoder, split: TokenisedSplit, folder: Path, progress: Progress
-) -> None:
+def _make(teacher: Teacher, model: WindowedDecoder, split: TokenisedSplit, folder: Path, progress: Progress) -> None:
     """All files or none."""
     token_type = f"uint{8 * token_bytes(model.config.shape.vocabulary)}"
     rows, done = len(split.tokens), 0

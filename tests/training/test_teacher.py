@@ -97,7 +97,7 @@ def test_the_teacher_is_the_base_that_reads_long_windows(cached, monkeypatch):
             log_p_TQ, likeliest_TQ = log_p_TV.topk(5)
             assert found.tokens_NQ[scored:last].tolist() == likeliest_TQ.tolist()
             rest_T1 = (1 - log_p_TQ.exp().sum(-1, keepdim=True)).log()
-            kept = torch.from_numpy(found.log_p_NR[scored:last]).float()
+            kept = torch.tensor(found.log_p_NR[scored:last]).float()
             torch.testing.assert_close(kept, torch.cat([log_p_TQ, rest_T1], -1), rtol=2e-3, atol=1e-4)
 
 
@@ -135,8 +135,9 @@ def test_every_position_has_its_own_prediction(workers):
     for rank in range(workers):
         batch = next(TrainingStream(marked, Windowing(8, 2), 3, 4, 0, rank, workers, 0.7))
         assert batch.teacher.weight == 0.7
-        where = batch.teacher.tokens[..., 0][batch.targets_WBT != NOT_SCORED]
-        assert torch.from_numpy(split.tokens)[where.long() + 1].equal(batch.targets_WBT[batch.targets_WBT != NOT_SCORED])
+        scored = batch.targets_WBT != NOT_SCORED
+        place_N = batch.teacher.tokens[..., 0][scored].long()
+        assert torch.from_numpy(split.tokens)[place_N + 1].equal(batch.targets_WBT[scored])
 
 
 def _marks(row_N: np.ndarray):
@@ -201,12 +202,12 @@ def test_the_predicted_memory_is_that_of_a_real_step(plan):
 
 
 def test_a_taught_run_learns_the_teacher(cached):
-    config = trial(**LEARNING, teacher_weight=1.0, tokens=2000)
+    config = trial(**LEARNING, teacher_weight=1.0, tokens=800)
     trainer = trainer_of(config)
     split = trainer.stream.split
     trainer.stream.split = taught(config, small_model(None, n_layer=2), split, CPU)
     losses = [report.loss for report in trainer.run()]
-    assert min(losses[-5:]) < 0.5 * losses[0] and min(losses) >= 0
+    assert min(losses[-5:]) < 0.8 * losses[0] and min(losses) >= 0
 
 
 @pytest.mark.parametrize(
