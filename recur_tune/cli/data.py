@@ -83,7 +83,7 @@ def teach(fields: dict[str, Any], dry_run: bool, as_json: bool) -> None:
       recur-tune data teach --base runs/base --corpus tales --teacher-window 128
       recur-tune data teach --base gpt2 --corpus text:books --teacher-top 16 --dry-run
     """
-    config = parse(TrialConfig, {**fields, "recurrence": "none", "loss": "distill"})
+    config = parse(TrialConfig, {**fields, "recurrence": "none", "window": 1, "loss": "distill"})
     teacher = config.teacher
     if teacher is None:
         raise UserError(f"corpus: {config.corpus} has no next tokens; a teacher needs a corpus of texts.")
