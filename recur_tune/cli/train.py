@@ -126,6 +126,7 @@ def _print_result(out: Path, config: TrialConfig, result: dict[str, Any]) -> Non
         f"{out}: {config.base} with {config.recurrence}, window {config.window}, overlap {config.overlap}",
         {
             "tokens trained on": format_count(result["tokens"]),
+            **_untrained(result),
             **{f"validation {name}": f"{value:.5g}" for name, value in result["validation"].items()},
             **({} if best else {"validation loss at the end, not saved": f"{last['loss']:.5g}"}),
             **{
@@ -138,6 +139,12 @@ def _print_result(out: Path, config: TrialConfig, result: dict[str, Any]) -> Non
         },
     )
     stderr.print(f"next:  recur-tune eval {out} --split test", highlight=False)
+
+
+def _untrained(result: dict[str, Any]) -> dict[str, str]:
+    """What there was before the first step."""
+    before = result.get("untrained_validation")
+    return {"validation loss at 0 tokens": f"{before['loss']:.5g}"} if before else {}
 
 
 def _of_teacher(result: dict[str, Any]) -> dict[str, str]:
