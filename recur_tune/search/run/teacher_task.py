@@ -46,12 +46,17 @@ def make_predictions(config: TrialConfig, allotment: TrialResources, context: Dr
     }  # fmt: skip
     stages.tell("looking for the teacher's predictions …", share=0.0)
     last: Message = {}
+    begun = False
     try:
         for last in cluster_messages(_teach, job, f"{directory.name}-teacher", allotment, context.look):
-            if "tokens" in last and stages.due():
+            if "tokens" in last and not begun:
+                stages.tell(f"making {last['words']} …", share=0.0)
+                begun = True
+            elif "tokens" in last and stages.due():
                 done, total = last["tokens"], last["of"]
-                told = f"the teacher reads: {format_count(done)} of {format_count(total)} tokens; {last['words']}"
-                stages.tell(told, share=done / total)
+                stages.tell(
+                    f"the teacher reads: {format_count(done)} of {format_count(total)} tokens", share=done / total
+                )
             context.look()
     except RayTaskError as error:
         raise error.cause from None
