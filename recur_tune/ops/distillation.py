@@ -63,7 +63,8 @@ def _of_few(
 
     top_NQ, wanted_N1 = score_NV.gather(1, tokens_NQ), score_NV.gather(1, target_N1)
     score_NV.scatter_(1, tokens_NQ, -torch.inf)  # the rest's sum on its own: what is left of 1 would have no digits
-    rest_N1 = score_NV.logsumexp(-1, keepdim=True)
+    share_NV = score_NV.softmax(-1)  # of the rest; one exponential for loss and gradient
+    rest_N1 = score_NV.amax(-1, keepdim=True) - share_NV.amax(-1, keepdim=True).log()
     part_NR = torch.cat([top_NQ, rest_N1], dim=-1)
     whole_N1 = part_NR.logsumexp(-1, keepdim=True)
     log_p_NR = part_NR - whole_N1
@@ -71,7 +72,7 @@ def _of_few(
     loss_N1 = (1 - weight) * (whole_N1 - wanted_N1) + weight * divergence_N1
 
     gradient_NR = (log_p_NR.exp() - weight * q_NR) * scored_N1
-    gradient_NV = score_NV.sub_(rest_N1).exp_().mul_(gradient_NR[:, -1:])  # the rest's, shared as the student does
+    gradient_NV = share_NV.mul_(gradient_NR[:, -1:])
     gradient_NV.scatter_(1, tokens_NQ, gradient_NR[:, :-1])
     gradient_NV.scatter_add_(1, target_N1, (weight - 1) * scored_N1)
     logits_NV[:, :vocabulary] = gradient_NV
