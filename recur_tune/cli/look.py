@@ -147,7 +147,7 @@ def _opened(run: Path, corpus: str | None) -> _Reading:
     if not isinstance(model, WindowedDecoder):
         raise UserError(f"run: {run} is an encoder, and only a decoder predicts a text's next tokens.")
     windowing = evaluation_settings(run, model, corpus).windowing
-    return _Reading(str(run), model.to(default_device()), tokenizer, windowing)  # type: ignore[arg-type]
+    return _Reading(str(run), model.to(default_device()), tokenizer, windowing)
 
 
 def _groups(readings: Sequence[_Reading], text: TokenisedSplit, batch: int, precision: Precision) -> list[Group]:

@@ -41,8 +41,11 @@ def distillation(
         weight: Of the divergence, w above.
         vocabulary: Columns that are no padding.
     """
-    parts = (one.split(_ROWS_AT_A_TIME) for one in (logits_NV, target_N, tokens_NQ, log_q_NR))
-    losses = [_of_few(*rows, weight, vocabulary) for rows in zip(*parts, strict=True)]
+    losses = []
+    for begin in range(0, len(target_N), _ROWS_AT_A_TIME):
+        rows = slice(begin, begin + _ROWS_AT_A_TIME)
+        found = _of_few(logits_NV[rows], target_N[rows], tokens_NQ[rows], log_q_NR[rows], weight, vocabulary)
+        losses.append(found)
     return torch.stack(losses).sum()
 
 

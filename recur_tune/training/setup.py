@@ -73,7 +73,7 @@ def _taught(
         )
     total = len(train.tokens)
     words = described(config.teacher, model.config.shape, total)
-    return taught(config, model, train, device, lambda tokens: teaching(words, tokens, total))  # type: ignore[arg-type]
+    return taught(config, model, train, device, lambda tokens: teaching(words, tokens, total))
 
 
 def teach(config: TrialConfig, teaching: Teaching = no_teaching, device: torch.device | None = None) -> None:

@@ -31,8 +31,12 @@ class _Stopped(Exception):
 
 def teachers(spec: SearchSpec) -> list[TrialConfig]:
     """A trial for each teacher of the space."""
-    taught = [config for config in spec.corners if config.teacher]
-    return list({(c.base, c.corpus, c.tokenizer, c.teacher_window, c.teacher_top): c for c in taught}.values())
+    found = {}
+    for config in spec.corners:
+        if config.teacher:
+            of = config.base, config.corpus, config.tokenizer, config.teacher.window, config.teacher.top
+            found[of] = config
+    return list(found.values())
 
 
 def make_predictions(config: TrialConfig, allotment: TrialResources, context: DriverContext, stages: StageLog) -> bool:
