@@ -14,10 +14,14 @@ install: $(VENV)/.installed  ## an environment in .venv with everything in it
 # torch first and by its exact version: a range would let pip prefer a build with gigabytes of CUDA libraries.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
+	@echo "installing into $(VENV): about 180 packages, 3 GB; some minutes, by the network"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
+	@echo "installing torch, the largest of them ..."
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
+	@echo "installing the others: Ray, transformers, MLflow, Optuna and what the tests need ..."
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@echo "installed; next: . $(BIN)/activate"
 	touch $@
 
 # A small base is pretrained once, and a search adds recurrence to it.

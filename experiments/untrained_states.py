@@ -155,8 +155,8 @@ def described(name: str, config: TrialConfig, costs: dict[str, float]) -> Row:
 
 def score(model: WindowedDecoder, config: TrialConfig, split: TokenisedSplit, arguments: argparse.Namespace) -> Row:
     """Perplexity per word, and how long it took."""
-    lanes = max(1, arguments.positions // config.window)
-    found = evaluate(model, split, config.windowing, lanes, arguments.precision)
+    batch = max(1, arguments.positions // config.window)
+    found = evaluate(model, split, config.windowing, batch, arguments.precision)
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     return {

@@ -3,7 +3,8 @@
 Between two windows only the state is kept (the paper's section 3.2). So the chain is read once for the states. Then
 windows are recomputed, scored and differentiated one by one, the last first. The vocabulary projection, a third of a
 small model's work, runs only in this second pass. A `Plan` says how many windows keep their activations from the first
-reading instead.
+reading instead. Where no gradient goes from window to window, as in the plain model, each is differentiated when it is
+read, and the plan does not matter.
 """
 
 from __future__ import annotations
@@ -100,8 +101,15 @@ class Chain:
         self, batch: WindowBatch, step: FusedBackward, rng: RngStates, scorer: Scorer
     ) -> Iterator[tuple[int, State | None, Read]]:
         """Windows in the order in which they are differentiated: number, state at the beginning, reading."""
-        if self.model.recurrence is not None and self.model.recurrence.stops_gradients:
-            yield from self._forward_readings(batch, step, rng)
+        recurrence = self.model.recurrence
+        if recurrence is not None and recurrence.stops_gradients:
+            yield from self._separate_readings(batch, range(len(batch.starts)), step, rng)
+            return
+        if recurrence is None and scorer.is_separate:
+            # From the last to the first, as recomputed windows are: the same sums to the last bit. With dropout from
+            # the first, so that the windows draw the same numbers.
+            windows = range(len(batch.starts))
+            yield from self._separate_readings(batch, windows if rng.has_dropout else windows[::-1], step, rng)
             return
         entries, readings = self._read_for_states(batch, step, rng, scorer)
         for window in reversed(range(len(entries))):
@@ -112,12 +120,12 @@ class Chain:
             yield window, entry, reading
             del reading
 
-    def _forward_readings(
-        self, batch: WindowBatch, step: FusedBackward, rng: RngStates
+    def _separate_readings(
+        self, batch: WindowBatch, windows: Sequence[int], step: FusedBackward, rng: RngStates
     ) -> Iterator[tuple[int, State | None, Read]]:
         """Without gradients from later windows, each window is differentiated when it is read; none is recomputed."""
         left: State | None = None
-        for window in range(len(batch.starts)):
+        for window in windows:
             with rng.first(window):
                 top_NK, left = self._read(batch, window, self._entry(batch, window, left), step)
             yield window, None, (top_NK, None)

@@ -60,8 +60,8 @@ def all_gather(buffer: torch.Tensor, own: torch.Tensor) -> None:
     collective(call, buffer, own)
 
 
-def broadcast(tensors: Iterable[torch.Tensor]) -> None:
-    """Give all workers the tensors of rank 0."""
+def broadcast(tensors: Iterable[torch.Tensor], source: int = 0) -> None:
+    """Give all workers the tensors of one of them."""
     if is_grouped():
         for tensor in tensors:
-            collective(dist.broadcast, tensor.detach(), src=0)
+            collective(dist.broadcast, tensor.detach(), src=source)

@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from recur_tune.bptt.collectives import (
     all_gather,
     all_reduce,
-    collective,
+    broadcast,
     is_grouped,
     reduce_scatter,
     worker_count,
@@ -83,7 +82,7 @@ class AdamW(torch.optim.AdamW):
         self.zero_grad(set_to_none=True)
 
     def gathered_state(self) -> dict[nn.Parameter, AdamState]:
-        """Moments and steps of every parameter; all workers have to ask for them together."""
+        """Moments and steps of every parameter, for the first worker; all workers have to ask for them together."""
         return {parameter: self.state[parameter] for parameter in self._parameters}
 
     def load_gathered_state(self, state: Mapping[nn.Parameter, AdamState]) -> None:
@@ -97,19 +96,15 @@ class _Piece(NamedTuple):
 
     Attributes:
         of: The whole parameter.
-        begin: The first of its elements.
-        values: A view of its elements.
+        elements: Those of the parameter.
         at: Where they lie in the flat buffer.
+        values: A view of them.
     """
 
     of: nn.Parameter
-    begin: int
-    values: torch.Tensor
+    elements: slice
     at: slice
-
-    @property
-    def elements(self) -> slice:
-        return slice(self.begin, self.begin + self.values.numel())
+    values: torch.Tensor
 
 
 class ShardedAdamW(AdamW):
@@ -140,8 +135,8 @@ class ShardedAdamW(AdamW):
             span = self.layout.spans[parameter]
             at = slice(max(span.start, self.part.start), min(span.stop, self.part.stop))
             if at.start < at.stop:
-                values = parameter.detach().view(-1)[at.start - span.start : at.stop - span.start].requires_grad_()
-                yield _Piece(parameter, at.start - span.start, values, at)
+                elements = slice(at.start - span.start, at.stop - span.start)
+                yield _Piece(parameter, elements, at, parameter.detach().view(-1)[elements].requires_grad_())
 
     def receive(
         self, found: StepGradients, trained: Sequence[nn.Parameter], divisor: float, max_norm: float
@@ -154,7 +149,7 @@ class ShardedAdamW(AdamW):
         if self.rank == self.shards - 1:  # the buffer's last element is the loss
             loss = own[-1].clone()
             own[-1] = 0
-        sums = torch.stack([loss, own.square().sum()])
+        sums = torch.stack([loss, torch.linalg.vector_norm(own).square()])
         all_reduce(sums)
         loss, norm = sums[0], sums[1].sqrt()
         own.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))  # as torch's clip_grad_norm_
@@ -174,32 +169,32 @@ class ShardedAdamW(AdamW):
 
     def gathered_state(self) -> dict[nn.Parameter, AdamState]:
         """On the CPU, since all of it may not fit beside a model."""
-        state: dict[nn.Parameter, dict[str, torch.Tensor]] = {parameter: {} for parameter in self.layout.spans}
-        for name in _MOMENTS:
-            whole = self._gather(name)
-            for parameter, span in self.layout.spans.items():
-                state[parameter][name] = whole[span].view(parameter.shape)
-        steps = self.layout.new_buffer()[:1].float()
-        if self.rank == 0:  # it has a piece of the first parameter
-            steps.fill_(self.state[self.pieces[0].values][_STEPS].item())
-        collective(dist.broadcast, steps, src=0)
-        for moments in state.values():
-            moments[_STEPS] = steps[0].to("cpu", copy=True)  # a file takes no two names for one tensor
-        return dict(state)
+        parts = {name: self._gather(name) for name in _MOMENTS}
+        if self.rank:
+            return {}
+        wholes = {name: torch.cat(found) for name, found in parts.items()}
+        steps = self.state[self.pieces[0].values][_STEPS]  # the first worker has a piece of the first parameter
+        return {
+            parameter: {
+                **{name: whole[span].view(parameter.shape) for name, whole in wholes.items()},
+                _STEPS: steps.to("cpu", copy=True),  # a file takes no two names for one tensor
+            }
+            for parameter, span in self.layout.spans.items()
+        }
 
-    def _gather(self, name: str) -> torch.Tensor:
-        """A flat moment of all workers, part by part: no worker holds all of it on its device."""
-        whole = self.layout.new_buffer().cpu()
+    def _gather(self, name: str) -> list[torch.Tensor]:
+        """The parts of a flat moment, for the first worker, one after the other: none holds all of it on its device."""
+        parts = []
         for rank in range(self.shards):
-            part = self.layout.new_buffer()[self.part]
+            part = self.layout.new_part(self.shards)
             if rank == self.rank:
                 for piece in self.pieces:
-                    part[piece.at.start - self.part.start : piece.at.stop - self.part.start] = self.state[piece.values][
-                        name
-                    ]
-            collective(dist.broadcast, part, src=rank)
-            whole[self.layout.part(rank, self.shards)] = part.cpu()
-        return whole
+                    begin = piece.at.start - self.part.start
+                    part[begin : begin + piece.values.numel()] = self.state[piece.values][name]
+            broadcast([part], source=rank)
+            if self.rank == 0:
+                parts.append(part.cpu())
+        return parts
 
     def load_gathered_state(self, state: Mapping[nn.Parameter, AdamState]) -> None:
         """Take this worker's part of them."""

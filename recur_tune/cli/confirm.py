@@ -19,6 +19,7 @@ from recur_tune.common.units import counted
 from recur_tune.data.corpora.document import SPLITS
 from recur_tune.recurrences.registry import MARKS
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES
+from recur_tune.search.record.requests import RIVAL
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, SearchState, TrialRecord
 from recur_tune.sites.slurm.search_jobs import chosen_profile
@@ -44,20 +45,20 @@ def confirm(
     name: str | None, seeds: int, split: str, address: str | None, results: Path | None, as_json: bool,
     slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool,
 ) -> None:  # fmt: skip
-    """Train the front again with other seeds, and tell which of its points are within noise. Without a name: that of
-    the latest search.
+    """Train the front again with other seeds, and tell which of its points are within noise.
 
-    Each point of the front, and the best plain trial at the cost of each recurrent one, is trained to its full budget
-    with further seeds and scored on documents that the search has never seen. You get means with standard errors, and
-    which points are within noise of a cheaper one. A point's own number is not in its mean, because of selection bias:
-    it was chosen for being good. No seed is trained twice; Ctrl-C pauses (exit code 75), and the same command
-    continues.
+    NAME is the latest search by default. Each point of the front is trained to its full budget with further seeds, and
+    so is the best plain trial at the cost of each recurrent one; where there is none, the same settings without a
+    recurrence are trained first, as its plain rival. They are scored on documents that the search has never
+    seen. You get means with standard errors, and which points are within noise of a cheaper one. A point's own number
+    is not in its mean, because of selection bias: it was chosen for being good. No seed is trained twice; Ctrl-C pauses
+    (exit code 75), and the same command continues.
 
     \b
       recur-tune confirm books --seeds 3
       recur-tune confirm books --seeds 5 --slurm
     """
-    from recur_tune.search.record.confirmation import ConfirmationPlan, confirmation, points_to_confirm
+    from recur_tune.search.record.confirmation import ConfirmationPlan, confirmation, points_to_confirm, untried_rivals
 
     check_place(address, slurm, nodes, gpus_per_node, follow)
     if slurm is not None and not is_submitted(slurm):
@@ -68,21 +69,28 @@ def confirm(
     points = points_to_confirm(state, spec)
     if not points:
         raise UserError(f"name: {directory.name} has no trial at its full budget yet, so there is no front to confirm.")
-    missing = order.missing(state, spec)
+    missing, rivals = order.missing(state, spec), untried_rivals(state, spec)
     stderr.print(
         f"{counted(len(points), 'point')} ({', '.join(trial.name for trial in points)}), "
         f"{counted(seeds, 'seed')} each: {counted(len(missing), 'training')} to do."
     )
+    if rivals:
+        note(
+            f"the search tried no plain trial at the cost of {', '.join(rivals)}; {counted(len(rivals), 'plain rival')}"
+            " (the same settings, no recurrence) will be trained first, and then with each seed."
+        )
     if is_submitted(slurm):
         profile = chosen_profile(slurm, directory, nodes=nodes, gpus_per_node=gpus_per_node)
         submit_again(directory, spec, profile, follow, order.command)
         return
-    if missing or any(one.state not in ("complete", "failed") for one in state.repeats.values()):
+    if missing or rivals or any(one.state not in ("complete", "failed") for one in state.repeats.values()):
         from recur_tune.search.run.driver import check_runnable
 
         with stderr.status("checking …"):
             check_runnable(spec, address)
         state = run_watched(directory, address, order)
+        known = {trial.number for trial in points}
+        missing += [(trial, seed) for trial, seed in order.missing(state, spec) if trial.number not in known]
     found = confirmation(state, spec, split)
     if as_json:
         unconfirmed = [trial.name for trial in found.unconfirmed] if found else []
@@ -101,7 +109,8 @@ def confirm(
 def _is_cut_short(state: SearchState, wanted: list[tuple[TrialRecord, int]]) -> bool:
     """Whether a training that was wanted has not ended; one that failed has."""
     begun = {(one.repeats, one.seed) for one in state.repeats.values()}
-    return any(one.state not in ENDED for one in state.repeats.values()) or any(
+    rivals = (one for one in state.trials.values() if one.role == RIVAL)
+    return any(one.state not in ENDED for one in (*state.repeats.values(), *rivals)) or any(
         (trial.number, seed) not in begun for trial, seed in wanted
     )
 
@@ -125,6 +134,8 @@ def print_confirmation(spec: SearchSpec, found: Confirmation) -> None:
         )  # fmt: skip
     stdout.print(table)
     for point in found.points:
+        if point.trial.role == RIVAL:
+            stdout.print(f"{point.trial.name}: a plain rival, which the search had not tried.", soft_wrap=True)
         if point.no_better_than:
             stdout.print(f"{point.trial.name}: {point.verdict}.", soft_wrap=True)
     if math.isnan(found.spread):

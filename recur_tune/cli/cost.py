@@ -33,10 +33,10 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, shard: bool,
     """Tell what a configuration costs before anything runs.
 
     FLOPs per token are counted as in the paper's tables: one forward pass of the blocks and the recurrence for every
-    token that is scored, so overlap makes them dearer. Training FLOPs count everything, recomputation included. Peak
-    memory comes from a step on fake tensors: no weights are loaded, nothing is downloaded for the models we know (the
-    GPT-2s, SmolLM2, Llama 3.2, Mistral 7B, Qwen2.5, Qwen3).
-    With several workers it is that of each, and what they exchange in a step is told beside it.
+    token that is scored, so overlap increases them. Training FLOPs count everything, recomputation included. Peak
+    memory comes from a simulated step on fake tensors: no weights are loaded, nothing is downloaded for the models we
+    know (the GPT-2s, SmolLM2, Llama 3.2, Mistral 7B, Qwen2.5, Qwen3). With several workers it is that of each, and what
+    they exchange in a step is told beside it.
     Inference memory is the key-value cache of one window and the state, which is all that a text of any length takes.
 
     \b
@@ -47,8 +47,8 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, shard: bool,
     trial = parse(TrialConfig, fields_from(config, fields))
     check_share(trial.batch, (workers,))
     if shard and workers == 1:
-        raise UserError("shard: one worker has nobody to share the optimizer's state with; add --workers 2 or more.")
-    with stderr.status("pricing a step …"):
+        raise UserError("shard: one worker has no other to share the optimizer's state with; add --workers 2 or more.")
+    with stderr.status("computing the costs of a step …"):
         from recur_tune.config.base_shape import base_settings
         from recur_tune.cost.estimate import estimate
         from recur_tune.cost.flops import recomputed_windows

@@ -92,7 +92,7 @@ def print_table(title: str, rows: dict[str, Any]) -> None:
     for name, value in rows.items():
         table.add_row(name, str(value))
     if title:
-        stdout.print(title, style="bold")
+        stdout.print(title, style="bold", soft_wrap=True)  # it has paths, which people copy
     stdout.print(table)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from recur_tune.cli.display import TokenProgress, note, print_table, stderr, stdout, table_by_name
-from recur_tune.cli.options import as_json, deprecated_option, print_json, trial_options
+from recur_tune.cli.options import COUNT, as_json, deprecated_option, print_json, trial_options
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import RENAMED, TrialConfig
@@ -36,6 +36,12 @@ _NOT_OF_UNTRAINED = {*TrialConfig.model_fields, *(change.to for change in RENAME
 )
 @trial_options(leave_out=_NOT_OF_UNTRAINED)
 @click.option("--batch", type=click.IntRange(min=1), default=16, show_default=True, help="Documents read side by side.")
+@click.option(
+    "--sample",
+    type=COUNT,
+    help="Score about so many tokens instead, as 100k: the documents' openings, or of few documents stretches, as in "
+    "validations. Faster on long documents; each begins without a state, so the number is another.",
+)
 @deprecated_option("lanes", "batch", "0.5.0", type=click.IntRange(min=1))
 @click.option("--precision", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True)
 @click.option(
@@ -58,6 +64,7 @@ def evaluate(
     recurrence: str | None,
     fields: dict[str, Any],
     batch: int,
+    sample: int | None,
     precision: str,
     state: str,
     with_rivals: bool,
@@ -68,10 +75,11 @@ def evaluate(
 
     RUN is a folder that `train` or `pretrain` wrote, or any Hugging Face folder of a supported family. Every
     document is read from its beginning to its end with the state carried along, and every token after a document's
-    first is scored once. More overlap costs more compute (see `recur-tune cost`); a plain model can be scored at any.
+    first is scored once. More overlap costs more compute (see `recur-tune cost`); a plain model can be scored at
+    any overlap.
 
-    BASE is what `train --base` takes. With --recurrence it is read with a state that nothing was trained for: what a
-    training would start from.
+    BASE is what `train --base` takes. With --recurrence it is read with an untrained state, as at the beginning of a
+    training.
 
     With --rivals the base is read as it is, too, with no recurrence and no training: in plain windows, with overlap,
     with a sliding key-value cache of as many bytes as the state, and in windows longer by as many bytes.
@@ -80,6 +88,7 @@ def evaluate(
       recur-tune eval runs/a --split test
       recur-tune eval runs/plain --overlap 30 --json
       recur-tune eval runs/a --state other
+      recur-tune eval runs/a --sample 100k
       recur-tune eval runs/base --corpus tales --recurrence cache --cache-rows 32 --window 24 --rivals
     """
     config = None
@@ -103,6 +112,8 @@ def evaluate(
         note(reading.warning)
     task = reading.task.build(reading.task_spec)
     prepared = task.prepare(reading.corpus, split, tokenizer)
+    if sample is not None:
+        prepared = task.sample(prepared, sample)
     with TokenProgress(f"scoring {run} on {reading.corpus} {split}", task.size(prepared)) as progress:
         evaluation = task.evaluate(
             model.to(default_device()), prepared, reading.windowing, batch, precision, progress.update, state
@@ -115,7 +126,7 @@ def evaluate(
     }  # fmt: skip
     rivals: list[dict[str, Any]] = []
     if with_rivals:
-        rivals = _rivals(_trial(run, config), split, batch, precision)
+        rivals = _rivals(_trial(run, config), split, sample, batch, precision)
         report["rivals"] = rivals
     if as_json:
         print_json(report)
@@ -140,7 +151,7 @@ def _trial(run: str, config: TrialConfig | None) -> TrialConfig:
     return trial
 
 
-def _rivals(trial: TrialConfig, split: str, batch: int, precision: str) -> list[dict[str, Any]]:
+def _rivals(trial: TrialConfig, split: str, sample: int | None, batch: int, precision: str) -> list[dict[str, Any]]:
     """What each rival reaches, with its costs."""
     from recur_tune.analysis.rivals import rivals_of
     from recur_tune.training.setup import untrained
@@ -150,6 +161,7 @@ def _rivals(trial: TrialConfig, split: str, batch: int, precision: str) -> list[
         model, tokenizer = untrained(rival.config)
         task = rival.config.task.build(rival.config.task_spec)
         prepared = task.prepare(rival.config.corpus, split, tokenizer)
+        prepared = prepared if sample is None else task.sample(prepared, sample)
         with TokenProgress(f"scoring {rival.name}", task.size(prepared)) as progress:
             scores = task.evaluate(model, prepared, rival.config.windowing, batch, precision, progress.update)
         found.append({"name": rival.name, **scores.metrics(), **rival.costs})

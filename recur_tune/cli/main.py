@@ -45,7 +45,7 @@ def cli() -> None:
     """Add recurrence to a pretrained language model, and measure its quality against compute and memory.
 
     \b
-    A front of quality against compute and memory, offline, in about three minutes:
+    A Pareto front of quality against compute and memory, offline, in about three minutes:
       recur-tune search
       recur-tune status
       recur-tune front NAME --under flops_per_token=330k

@@ -20,7 +20,7 @@ from recur_tune.search.record.recovery import Book
 @click.option("--dry-run", is_flag=True, help="Only say what is damaged and what can be given back.")
 @results_option
 def repair(name: str, yes: bool, dry_run: bool, results: Path | None) -> None:
-    """Mend a search whose log has damaged or missing lines.
+    """Repair a search whose log has damaged or missing lines.
 
     It says what is damaged and what would be lost, and asks. Then it puts damaged lines aside in events.damaged beside
     the log, corrects those in which a single byte is wrong, and fills in what the trials' folders, Optuna's study and
@@ -33,23 +33,23 @@ def repair(name: str, yes: bool, dry_run: bool, results: Path | None) -> None:
     directory = SearchDirectory.open(results_folder(results), name)
     directory.check_idle()
     with directory.hold_lease():
-        with stderr.status("comparing the log with the other books …"):
+        with stderr.status("comparing the log with the other records …"):
             from recur_tune.search.run.preparation import Prices
             from recur_tune.search.run.repair import ASIDE, plan_repair
 
             price = Prices(directory.spec.resources)
             found = plan_repair(directory, price, lambda settled: _mlflow(directory, settled))
         if not found.is_needed:
-            stderr.print(f"{name} is whole: nothing is damaged, and all books agree.")
+            stderr.print(f"{name} needs no repair: nothing is damaged, and all records agree.")
             return
         for line in found.in_words():
             stdout.print(line, soft_wrap=True)
-        if dry_run or not (yes or agreed(f"mend {name} in this way?")):
+        if dry_run or not (yes or agreed(f"repair {name} in this way?")):
             stderr.print("nothing was changed.")
             return
         found.do()
     aside = f"; damaged lines lie in {directory.path / ASIDE}" if found.lines else ""
-    stderr.print(f"{name} is mended{aside}.", soft_wrap=True)
+    stderr.print(f"{name} is repaired{aside}.", soft_wrap=True)
     stderr.print(f"continue with:  {command_line('resume', directory)}", soft_wrap=True)
 
 

@@ -14,8 +14,6 @@ from recur_tune.search.record.directory import results_folder
 _out = click.option("--out", type=click.Path(path_type=Path), help="The file to write; pictures lie beside it.")
 _png = click.option("--png", is_flag=True, help="A picture too.")
 
-_DRAWN = ("front", "windows", "volume", "curves")  # figures of points and lines, which make up the picture
-
 
 @click.command()
 @click.argument("name", required=False)
@@ -24,8 +22,7 @@ _DRAWN = ("front", "windows", "volume", "curves")  # figures of points and lines
 @click.option("--pdf", is_flag=True, help="The picture as PDF, for papers.")
 @results_option
 def report(name: str | None, out: Path | None, png: bool, pdf: bool, results: Path | None) -> None:
-    """Write one page with all results of a search, without a name of the latest; it works offline and can be sent as a
-    file.
+    """Write one page with all results of a search, by default the latest; it works offline and can be sent as a file.
 
     It has the front with the command that trains each point again, quality by window size, the hypervolume over
     time, learning curves, parallel coordinates, parameter importance, and the workers' timeline.
@@ -37,7 +34,7 @@ def report(name: str | None, out: Path | None, png: bool, pdf: bool, results: Pa
     directory = open_search(results, name)
     with stderr.status("drawing …"):
         from recur_tune.report.figures.pictures import picture_paths, write_picture
-        from recur_tune.report.page import report_page, report_panels, write_page
+        from recur_tune.report.page import picture_panels, report_page, report_panels, write_page
         from recur_tune.report.search_view import read_search
 
         search = read_search(directory)
@@ -46,7 +43,7 @@ def report(name: str | None, out: Path | None, png: bool, pdf: bool, results: Pa
         pictures = picture_paths(path, png, pdf)
         write_page(report_page(search, panels), path)
         for picture in pictures:
-            write_picture([panel for panel in panels if panel.key in _DRAWN], directory.name, picture)
+            write_picture(picture_panels(panels), directory.name, picture)
     for written in (path, *pictures):
         click.echo(written)
     if words := damage_notice(directory, search.state):

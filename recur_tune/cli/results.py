@@ -180,10 +180,10 @@ def _summary(directory: SearchDirectory, state: SearchState) -> dict[str, Any]:
 def front_command(
     name: str | None, objectives: str | None, under: str | None, as_csv: bool, results: Path | None, as_json: bool
 ) -> None:
-    """Print a search's front: the non-dominated trials at full budget, best quality first. Without a name: of the
-    latest search.
+    """Print a search's Pareto front: the trials at full budget that no other dominates, best quality first.
 
-    With --under: the best trial within limits, and what a little more of each cost would improve. The table leaves out
+    NAME is the latest search by default. With --under: the best trial within limits, and what a little more of each
+    cost would improve. The table leaves out
     columns that do not fit the screen; --csv and --json have all.
 
     \b

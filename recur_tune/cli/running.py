@@ -15,6 +15,7 @@ from recur_tune.cli.display import stderr
 from recur_tune.cli.options import command_line
 from recur_tune.cluster.connection import CLIENT, JOBS, runs_elsewhere
 from recur_tune.cluster.liveness import ClusterLost
+from recur_tune.cluster.sigterm import paused_by_sigterm
 from recur_tune.common.errors import Paused, UserError
 from recur_tune.search.record.directory import FolderGone, SearchDirectory
 from recur_tune.search.record.state import SearchState
@@ -60,7 +61,7 @@ def run_watched(
         return directory.state()
     from recur_tune.cli.live_view import LiveView
 
-    with LiveView(directory, end_at_once) as watch:
+    with paused_by_sigterm(), LiveView(directory, end_at_once) as watch:
         watch.stage("loading …")
         try:
             from recur_tune.api.outputs import OUTPUTS

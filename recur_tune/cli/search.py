@@ -65,7 +65,7 @@ def _run_options(command: AnyCommand) -> AnyCommand:
 @click.option("--name", help="What to call it. [default: the file's name and the time]")
 @click.option("--dry-run", is_flag=True, help="Check the space, print it with every default (with --slurm: the job "
                                               "script), start nothing.")  # fmt: skip
-@click.option("--yes", is_flag=True, help="Do not ask about numbers that are hardly meant.")
+@click.option("--yes", is_flag=True, help="Do not ask about numbers that look like mistakes.")
 @click.option("--from", "earlier", metavar="NAME", help="Warm start from an earlier search: its front is tried first, "
                                                        "and the sampler knows its trials.")  # fmt: skip
 @_run_options
@@ -75,7 +75,7 @@ def search(
     settings: tuple[str, ...], address: str | None, detach: bool, results: Path | None, as_json: bool,
     slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool, earlier: str | None,
 ) -> None:  # fmt: skip
-    """Search a space for its front of quality against cost.
+    """Search a space for its Pareto front of quality against cost.
 
     SPACE is a YAML file, or the name of one that comes with recur-tune: quickstart (the default; nothing is
     downloaded), wikitext-103, pg19, enwik8-bytes, enwik8-bpe, enwik8-short, texts (your own text files),
@@ -196,7 +196,13 @@ def stop(name: str, results: Path | None) -> None:
       recur-tune stop books
     """
     directory = SearchDirectory.open(results_folder(results), name)
-    queued = stop_in_queue(directory)
+    try:
+        queued = stop_in_queue(directory)
+    except UserError as error:  # a running search is asked by a file
+        if not directory.is_running:
+            raise
+        queued = True
+        note(f"its jobs stay in SLURM's queue: {error}")
     if not directory.is_running and not queued:
         raise UserError(f"name: {name} is not running, so there is nothing to stop.")
     if directory.is_running:
@@ -298,7 +304,7 @@ def _check_shapes(spec: SearchSpec) -> None:
 
 
 def _ask(spec: SearchSpec, yes: bool) -> None:
-    """Ask about numbers that are hardly meant, unless the answer is given; without a terminal they are refused."""
+    """Ask about numbers that look like mistakes, unless the answer is given; without a terminal they are refused."""
     from recur_tune.data.corpora.registry import check_corpus
     from recur_tune.search.record.subject import corpus_of
     from recur_tune.search.run.forecast import questions
@@ -337,7 +343,7 @@ def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
 
     _check_shapes(spec)
     first, corpus = first_points(spec), corpus_extents(spec)
-    with stderr.status("pricing the largest trial, and timing a step …"):
+    with stderr.status("computing the costs of the largest trial, and timing a step …"):
         worst = worst_costs(spec, Prices(spec.resources), lambda config: config, simulated=1)
         expected = list(forecast(spec, corpus))
     if as_json:

@@ -14,10 +14,11 @@ import click
 from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import results_option
 from recur_tune.cli.running import LOG
+from recur_tune.cli.submitting import tell_submitted
 from recur_tune.common.errors import UserError
 from recur_tune.search.record.directory import SearchDirectory, results_folder
 from recur_tune.sites.slurm import queue
-from recur_tune.sites.slurm.folder import SlurmFolder
+from recur_tune.sites.slurm.folder import GUEST_SCRIPT, SlurmFolder
 from recur_tune.sites.slurm.profile import read_profile
 from recur_tune.sites.slurm.search_jobs import chosen_profile
 
@@ -46,7 +47,8 @@ def grow(name: str, nodes: int, length: str | None, gpus_per_node: int | None, r
         profile = profile.model_copy(update={"warning": (profile.time or 0) / 4})
     submit.check_site(profile, directory.path.parent)
     job = submit.submit_guest(directory, profile)
-    stderr.print(f"submitted as job {job}; it joins {name} when it gets its nodes.")
+    tell_submitted(job, SlurmFolder(directory).path / GUEST_SCRIPT)
+    stderr.print(f"it joins {name} when it gets its nodes.")
     click.echo(job)
 
 
@@ -67,19 +69,33 @@ def logs(name: str, follow: bool, results: Path | None) -> None:
     folder = _folder(directory)
     shown: dict[int, int] = {}
     while True:
-        alive = follow and any(folder.living_jobs())
+        alive = follow and _has_jobs(folder)
         for job in folder.jobs("search", "grow"):
             file = folder.log(job)
             text = file.read_text(errors="replace") if file.exists() else ""
             if job not in shown:
-                found = queue.find([job]).get(job)
-                note(f"job {job}" if text or not found else f"{found}; its log is empty")
+                note(f"job {job}" if text else _why_empty(job))
             click.echo(text[shown.get(job, 0) :], nl=False)
             shown[job] = len(text)
         if not alive:
             return
         sys.stdout.flush()
         time.sleep(1)
+
+
+def _has_jobs(folder: SlurmFolder) -> bool:
+    try:
+        return any(folder.living_jobs())
+    except UserError:  # the controller restarts
+        return True
+
+
+def _why_empty(job: int) -> str:
+    try:
+        found = queue.find([job]).get(job)
+    except UserError as error:
+        return f"job {job}; its log is empty; {error}"
+    return f"{found}; its log is empty" if found else f"job {job}"
 
 
 def _print_detached(directory: SearchDirectory, follow: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
@@ -18,7 +19,7 @@ from recur_tune.common.throttle import Every
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.sites.slurm import queue
-from recur_tune.sites.slurm.folder import SlurmFolder
+from recur_tune.sites.slurm.folder import SCRIPT, SlurmFolder
 from recur_tune.sites.slurm.profile import HERE, Profile
 from recur_tune.sites.slurm.search_jobs import check_not_queued
 
@@ -121,7 +122,8 @@ def print_script(search: Path, profile: Profile) -> None:
     from recur_tune.sites.slurm.submit import job_script
 
     click.echo(job_script(search, profile), nl=False)
-    note("nothing was submitted.")
+    note("nothing was submitted; it would be, by:")
+    stderr.print(queue.sbatch_command(SlurmFolder.at(search) / SCRIPT), soft_wrap=True)
 
 
 def follow_search(directory: SearchDirectory) -> None:
@@ -134,20 +136,26 @@ def follow_search(directory: SearchDirectory) -> None:
             watch.searching()
             while alive:
                 if folder.exists and due():
-                    living = folder.living_jobs()
-                    states = [(job.number, job.state) for _, job in living]
-                    if states != told and living:
-                        watch.stage("; ".join(str(job) for _, job in living))
-                    told = states
-                    queued = any(kind == "search" for kind, _ in living) and not folder.is_over
+                    with suppress(UserError):  # the controller restarts; the search runs on without it
+                        living = folder.living_jobs()
+                        states = [(job.number, job.state) for _, job in living]
+                        if states != told and living:
+                            watch.stage("; ".join(str(job) for _, job in living))
+                        told = states
+                        queued = any(kind == "search" for kind, _ in living) and not folder.is_over
                 alive = directory.is_running or queued
                 time.sleep(0.3)
     except KeyboardInterrupt:
         stderr.print(f"{directory.name} continues.")
 
 
+def tell_submitted(job: int, script: Path) -> None:
+    """The job's number, and the command that submitted it."""
+    stderr.print(f"submitted as job {job}, by:  {queue.sbatch_command(script)}", soft_wrap=True)
+
+
 def _tell_submitted(directory: SearchDirectory, job: int, follow: bool) -> None:
-    stderr.print(f"submitted as job {job}.")
+    tell_submitted(job, SlurmFolder(directory).path / SCRIPT)
     click.echo(job)
     for command, why in (("status", "how it is doing"), ("logs", "what it says"), ("stop", "end it")):
         stderr.print(f"{why}:  {command_line(command, directory)}", soft_wrap=True)

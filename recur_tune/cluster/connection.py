@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from recur_tune.cluster.internals import print_no_messages
+from recur_tune.cluster.internals import own_process_groups, print_no_messages
 from recur_tune.cluster.liveness import ClusterLost, while_connecting
 from recur_tune.cluster.ray_tune_adaptations import TUNE_SETTINGS
 from recur_tune.cluster.sigterm import own_sigterm
@@ -105,7 +105,7 @@ def _init(address: str | None, about: Mapping[str, str]) -> str | None:
     print_no_messages()
     for attempt in range(1, START_UPS + 1):
         try:
-            with own_sigterm():
+            with own_sigterm(), own_process_groups():
                 return ray.init(
                     address=address or "local",
                     include_dashboard=os.environ.get(DASHBOARD) != "off" if address is None else None,

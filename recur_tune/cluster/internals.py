@@ -7,7 +7,9 @@ Those of Ray Tune stand in `ray_tune_adaptations.py`, those that its command lin
 from __future__ import annotations
 
 import sys
-from functools import wraps
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial, wraps
 
 from recur_tune.cluster import command as ray_command
 
@@ -31,6 +33,24 @@ def print_no_messages() -> None:
         pass
 
     worker.print_to_stdstream = nothing
+
+
+@contextmanager
+def own_process_groups() -> Iterator[None]:
+    """Processes that `ray.init` starts meanwhile are in process groups of their own, and what they start with them.
+
+    `timeout` and batch systems send SIGTERM to the whole group of a command. The cluster must outlive that, or trials
+    could not save themselves. Ray protects its processes from SIGINT alone; on Linux they end with their driver anyway.
+    """
+    from ray._private import services
+
+    usual = services.ConsolePopen
+    if sys.platform == "linux":
+        services.ConsolePopen = partial(usual, process_group=0)
+    try:
+        yield
+    finally:
+        services.ConsolePopen = usual
 
 
 def drain_command(address: str, node: str, reason: str, seconds: float) -> list[str]:

@@ -65,7 +65,7 @@ RENAMED = {
 
 def _recurrences_in_words() -> str:
     ways = (f"{name!r} {mechanism.summary}" for name, mechanism in recurrences.MECHANISMS.items())
-    return "; ".join(["what passes from window to window: 'none' is the plain model", *ways])
+    return "; ".join(["how a state passes from window to window: 'none' is the plain model, without a state", *ways])
 
 
 class _Subject(BaseModel):
@@ -103,15 +103,16 @@ class TrialConfig(_Recurrent):
 
     window: PositiveInt = Field(300, description="tokens that the model reads at a time")
     overlap: NonNegativeInt = Field(0, description="tokens of a window that are read again in the next")
-    bptt_windows: PositiveInt = Field(20, description="windows that a gradient reaches back over")
-    batch: PositiveInt = Field(8, description="chains of windows in a step, over all workers together")
+    bptt_windows: PositiveInt = Field(20, description="consecutive windows through which a gradient passes: a chain")
+    batch: PositiveInt = Field(8, description="chains of windows in a training step, over all workers together")
 
     trainable: Literal["all", "recurrence"] = Field(
         "all", description="what learns: everything, or the recurrence alone, with the base frozen"
     )
     learning_rate: PositiveFloat = Field(3e-4, description="Adam's, after the warm-up")
     recurrence_rate: PositiveFloat = Field(
-        1.0, description="the recurrence's learning rate over the base's: new weights may have more to learn"
+        1.0,
+        description="the recurrence's learning rate as a multiple of the base's; its weights are new",
     )
     warmup_steps: NonNegativeInt | None = Field(
         None,
@@ -123,21 +124,28 @@ class TrialConfig(_Recurrent):
     dropout: float | None = Field(None, ge=0, lt=1, description="dropout rate; default: the base's own")
 
     tokens: Count = Field(20_000_000, description="budget: tokens scored in training, as 500k or 20M")
-    validate_every: Count | None = Field(None, description="tokens between validations; default: a tenth of the budget")
+    validate_every: Count | None = Field(
+        None,
+        description="tokens between validations; default: a tenth of the budget, or ten times what a validation reads "
+        "if that is more, and at most half of the budget",
+    )
     validation_tokens: Count | None = Field(
         None,
-        description="tokens that a validation reads; default: a fortieth of the budget, from 10k to 200k",
+        description="tokens that a validation reads; default: a fortieth of the budget, at least 10k and at most 200k",
     )
     patience: NonNegativeInt = Field(0, description="stop after so many validations without a better one; 0: never")
 
-    checkpointing: Policy = Field("all", description="recompute 'all' windows, 'none', or 'auto' within memory_budget")
+    checkpointing: Policy = Field(
+        "all",
+        description="recompute 'all' windows, 'none', or 'auto' within memory_budget; a plain decoder never needs to",
+    )
     memory_budget: Size | None = Field(None, description="bytes that 'auto' may use, as 16GiB")
     precision: Precision = Field("auto", description="'auto' is bfloat16 on a GPU")
-    cuda_graph: Switch = Field("auto", description="run a step as one CUDA graph; 'auto': on a GPU")
+    cuda_graph: Switch = Field("auto", description="capture a step as one CUDA graph and replay it; 'auto': on a GPU")
     fused_kernels: Switch = Field(
         "auto",
-        description="run Triton kernels between two matrix products, which take some seconds before the first step; "
-        "'auto': on a GPU, from 2M tokens on",
+        description="run fused Triton kernels for the operations between matrix products; compiling them takes some "
+        "seconds before the first step; 'auto': on a GPU, from 2M tokens on",
     )
     seed: NonNegativeInt = Field(0, le=2**31 - 1, description="decides initial weights, data order and dropout")
 
@@ -199,6 +207,14 @@ class TrialConfig(_Recurrent):
         return recurrences.MECHANISMS.get(self.recurrence)
 
     @property
+    def has_separate_windows(self) -> bool:
+        """Whether no gradient goes from window to window, so that a training step differentiates each when it reads it.
+        An answer's loss is over all windows of its question."""
+        if self.mechanism is None:
+            return not self.task.bidirectional
+        return self.mechanism.stops_gradients
+
+    @property
     def recurrence_spec(self) -> BaseModel | None:
         """The recurrence's own fields with this trial's values, None for the plain model."""
         if self.mechanism is None:
@@ -239,8 +255,11 @@ class TrialConfig(_Recurrent):
 
     @property
     def validation_interval(self) -> int:
-        """Tokens between validations."""
-        return self.validate_every or max(1, self.tokens // 10)
+        """Tokens between validations. By default they read at most a tenth of what is trained on, but there are two.
+
+        A search sets it by its rungs, so that its trials validate alike.
+        """
+        return self.validate_every or max(1, min(max(self.tokens // 10, 10 * self.validation_size), self.tokens // 2))
 
     @property
     def validation_size(self) -> int:

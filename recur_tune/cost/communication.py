@@ -7,8 +7,8 @@ from recur_tune.config.trial import TrialConfig
 
 _BYTES = 4  # of a gradient
 
-# Bytes a second that a worker sends and receives at the same time. The first is the H100's and H200's own, of which a
-# ring of NCCL reaches some 80 %; the second is a common network of a cluster.
+# Nominal bytes a second that a worker sends and receives at the same time. The first link is the H100's and H200's own,
+# the second a common network of a cluster.
 LINKS = {"NVLink": 450e9, "100 Gb/s": 12.5e9}
 
 
@@ -25,5 +25,5 @@ def exchanged_bytes(config: TrialConfig, shape: Shape, workers: int) -> int:
 
 
 def exchange_seconds(sent: int, bandwidth: float) -> float:
-    """Seconds of the exchange on a link of so many bytes a second; a collective's start, some 20 µs, is left out."""
+    """Seconds of the exchange on a link of so many bytes a second, without the start of a collective."""
     return sent / bandwidth

@@ -65,9 +65,8 @@ def training_flops_per_token(config: TrialConfig, shape: Shape, plan: Plan, coun
 
 
 def recomputed_windows(config: TrialConfig, plan: Plan) -> int:
-    """Windows whose forward pass runs twice; none where gradients do not cross windows."""
-    stops = config.mechanism is not None and config.mechanism.stops_gradients
-    return 0 if stops else config.bptt_windows - plan.kept_windows
+    """Windows whose forward pass runs twice; none where each is differentiated when it is read."""
+    return 0 if config.has_separate_windows else config.bptt_windows - plan.kept_windows
 
 
 def is_closed(config: TrialConfig) -> bool:

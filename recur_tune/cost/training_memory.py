@@ -99,9 +99,9 @@ def _peak_and_moments(config: TrialConfig, base: PretrainedConfig, plan: Plan, c
             top,
         )
 
-    windows, kept = config.bptt_windows, plan.kept_windows
-    stops_gradients = config.mechanism is not None and config.mechanism.stops_gradients
-    keeps_all = kept == windows > _SIMULATED_KEPT and not stops_gradients
+    separate = config.has_separate_windows
+    windows, kept = config.bptt_windows, 1 if separate else plan.kept_windows
+    keeps_all = kept == windows > _SIMULATED_KEPT and not separate
     if windows <= _SIMULATED_WINDOWS and not keeps_all:
         whole = simulated(windows, kept)
         return whole.peak, whole.moments
@@ -109,7 +109,7 @@ def _peak_and_moments(config: TrialConfig, base: PretrainedConfig, plan: Plan, c
     # waits for the backward pass. The first kept window adds none, since recomputing takes as much.
     of_teacher = 4 * top + 2 * (top + 1) if top else 0
     tokens = chains * ((2 * 8 + of_teacher) * config.window + 1)
-    if stops_gradients:  # nothing is kept, and no state waits
+    if separate:  # nothing is kept, and no state waits
         short = simulated(_SIMULATED_WINDOWS, 1)
         return short.peak + (windows - _SIMULATED_WINDOWS) * tokens, short.moments
     if keeps_all:

@@ -98,6 +98,8 @@ class Head:
 class NextTokenScorer:
     """Scores windows by the cross-entropy of next tokens, each on its own; with a teacher, by the mixed loss."""
 
+    is_separate = True
+
     def __init__(
         self, model: WindowedDecoder, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool,
         teacher: TeacherRows | None = None,
@@ -106,7 +108,7 @@ class NextTokenScorer:
         self._head = Head(self._weight_VK, fused, is_trained=self._weight_VK.requires_grad)
 
     def see(self, window: int, top_NK: torch.Tensor) -> None:
-        """Not needed: windows have separate losses."""
+        """Not needed."""
 
     def score(self, window: int, top_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """A window's summed loss, and its gradient."""

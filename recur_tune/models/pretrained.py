@@ -70,8 +70,12 @@ def base_config(base: str, vocabulary: int | None = None) -> PretrainedConfig:
 
 
 def recurrent_config(base: PretrainedConfig, spec: BaseModel | None, dropout: float | None) -> Any:
-    """A base's configuration with the recurrence added and, where it is given, another dropout rate."""
-    settings = {key: value for key, value in base.to_dict().items() if key not in {"model_type", "dtype", *_OURS}}
+    """A base's configuration with the recurrence added and, where it is given, another dropout rate.
+
+    Weights of a GGUF file are read as full numbers, so what transformers notes of their former bits is left out.
+    """
+    left_out = {"model_type", "dtype", "quantization_config", *_OURS}
+    settings = {key: value for key, value in base.to_dict().items() if key not in left_out}
     family = family_of(base.to_dict())
     if dropout is not None:
         settings |= dict.fromkeys(BODIES[family].dropout_fields, dropout)

@@ -93,6 +93,8 @@ class SpanScorer:
     windows can be recomputed one by one.
     """
 
+    is_separate = False
+
     def __init__(self, model: WindowedEncoder, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> None:
         self._kind, self._targets_WBT, self._fresh_WB = model.answer_kind, targets_WBT, fresh_WB
         self._weight, self._bias = model.qa_outputs.parameters()

@@ -64,7 +64,12 @@ class Scorer(Protocol):
 
     It sees windows in their order when they are first read. Then it scores them from the last to the first. A window's
     loss comes together with the gradient with respect to its last layer.
+
+    Attributes:
+        is_separate: Whether a window's loss is its own, so that it may be scored before others are seen, in any order.
     """
+
+    is_separate: bool
 
     def see(self, window: int, top_NK: torch.Tensor) -> None:
         """See a window's last layer when it is first read, for losses over several windows."""

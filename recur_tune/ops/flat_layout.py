@@ -32,8 +32,12 @@ class FlatLayout:
 
     def new_buffer(self) -> torch.Tensor:
         """A buffer of zeros, in the dtype and on the device of the parameters."""
-        like = next(iter(self.spans), None)
-        return torch.zeros(self.length) if like is None else like.new_zeros(self.length)
+        return self.new_part(1)
+
+    def new_part(self, shards: int) -> torch.Tensor:
+        """The same for one of `shards` equal parts."""
+        like, size = next(iter(self.spans), None), self.length // shards
+        return torch.zeros(size) if like is None else like.new_zeros(size)
 
     def part(self, rank: int, shards: int) -> slice:
         """The elements of one of `shards` equal parts."""

@@ -153,7 +153,8 @@ class Recurrence(nn.Module):
         return None
 
     def reset(self, module: nn.Module) -> None:
-        """Initialise this module or one inside it; Hugging Face calls it for each."""
+        """Initialise this module or one inside it. Hugging Face calls it for each, and a module's own `__init__` ends
+        with `self.apply(self.reset)`."""
 
 
 def layers_at(layer: int | str, shape: Shape) -> list[int]:

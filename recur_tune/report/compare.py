@@ -14,7 +14,7 @@ import numpy as np
 from recur_tune.common.errors import UserError
 from recur_tune.common.units import format_count, format_duration
 from recur_tune.config.trial import TrialConfig
-from recur_tune.report.figures.front import Front, Group, thin_names
+from recur_tune.report.figures.front import Front, Group
 from recur_tune.report.figures.style import COLOURS, SYMBOLS, Figure, MarkerStyle, Panel, layout, listed
 from recur_tune.report.page import cell, page, section, table
 from recur_tune.report.search_view import SearchView, read_search
@@ -91,8 +91,8 @@ class Comparison:
         cost = self.costs[0]
         complete = [_complete(search, self.objectives) for search in self.searches]
         drawn = Front(cost, self.quality, None, [self._group(at, trials) for at, trials in enumerate(complete)])
-        axes, traces = drawn.axes(), [trace for at in range(len(complete)) for trace in self._traces(at, drawn)]
-        thin_names(traces, axes["xaxis"])
+        traces = [trace for at in range(len(complete)) for trace in self._traces(at, drawn)]
+        traces.sort(key=lambda trace: "text" in trace)  # no search's beaten marks over another's front
         worst = ", ".join(
             f"{OBJECTIVES[name].title} {OBJECTIVES[name].format(value)}"
             for name, value in zip(self.objectives, self.reference, strict=True)
@@ -102,7 +102,7 @@ class Comparison:
             f"own front. Common reference of the hypervolumes: {worst}."
         )
         title = f"{self.quality.title.capitalize()} against {cost.title}"
-        figure = {"data": traces, "layout": layout(_HEIGHT, **axes)}
+        figure = {"data": traces, "layout": layout(_HEIGHT, **drawn.axes())}
         return Panel("fronts", title, caption, figure, _HEIGHT)
 
     def _group(self, at: int, complete: Sequence[TrialRecord]) -> Group:

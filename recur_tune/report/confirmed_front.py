@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recur_tune.common.units import counted
-from recur_tune.report.figures.pictures import MARKERS, empty_picture, legend_below, plot, save_picture
-from recur_tune.report.figures.style import GREY, STYLES, Figure, Panel, axis, layout
-from recur_tune.report.search_view import SearchView
+from recur_tune.report.figures.front import EDGE, entry
+from recur_tune.report.figures.labels import finish
+from recur_tune.report.figures.pictures import empty_picture, legend_below, plot, save_picture
+from recur_tune.report.figures.style import GREY, STYLES, Figure, Panel, axis, colour_axis, colour_values, layout
+from recur_tune.report.search_view import SearchView, costs_of
 from recur_tune.search.record.confirmation import Confirmation, ConfirmedTrial, confirmation
-from recur_tune.search.record.objectives import COSTS, OBJECTIVES, Objective
+from recur_tune.search.record.objectives import OBJECTIVES, Objective
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import TrialRecord
 
@@ -21,19 +23,24 @@ if TYPE_CHECKING:  # it takes a while to import, and most commands draw nothing
     from matplotlib.figure import Figure as Canvas
 
 _HEIGHT = 460
+_NEUTRAL = EDGE["color"]  # where colours say something else
 
 
 def confirmed_panel(search: SearchView) -> Panel:
-    """Means over further seeds against the first cost; hollow marks are no better than a cheaper point."""
+    """Means over further seeds against the first cost, coloured by the second; hollow marks are no better than a
+    cheaper point."""
     key, title = "confirmed", "The front, confirmed with other seeds"
     found = confirmation(search.state, search.spec)
     if found is None:
         return Panel.of_words(key, title, f"Not confirmed yet: recur-tune confirm {search.name} trains it again.")
-    figure = confirmed_figure(found, search.costs[0], search.kind)
+    figure = confirmed_figure(found, search.costs, search.kind)
     words = {point.trial.number: _words(found, point) for point in found.points}
     for trace in figure["data"]:
-        trace.update(hoverinfo="text", hovertext=[words[number] for number in trace["customdata"]])
-    return Panel(key, title, _caption(found), figure, _HEIGHT)
+        if "customdata" in trace:
+            trace.update(hoverinfo="text", hovertext=[words[number] for number in trace["customdata"]])
+    bar = figure["layout"].get("coloraxis", {}).get("colorbar")
+    coloured = f" Colour is {bar['title']['text']}, dark for little." if bar else ""
+    return Panel(key, title, f"{_caption(found)}{coloured}", figure, _HEIGHT)
 
 
 def _words(found: Confirmation, point: ConfirmedTrial) -> str:
@@ -66,56 +73,70 @@ def confirmed_picture(title: str, spec: SearchSpec, found: Confirmation) -> Canv
         return spec.trial_config(trial.params).recurrence
 
     picture, axes = empty_picture(title)
-    cost = next(OBJECTIVES[name] for name in spec.objectives if name in COSTS)
-    plot(axes, confirmed_figure(found, cost, kind_of, fixed=True))
-    legend_below(picture, _legend({kind_of(point.trial) for point in found.points}, found))
+    figure = confirmed_figure(found, costs_of(spec), kind_of, fixed=True)
+    plot(axes, figure)
+    legend_below(picture, axes.get_legend_handles_labels()[0])
+    finish(picture, [(axes, figure)])
     return picture
 
 
-def _legend(kinds: set[str], found: Confirmation) -> list[object]:
-    from matplotlib.lines import Line2D
-
-    entries: list[object] = [
-        Line2D([], [], linestyle="", marker=MARKERS[look.symbol], color=look.colour, markersize=8, label=look.title)
-        for kind, look in STYLES.items() if kind in kinds
-    ]  # fmt: skip
-    if any(point.no_better_than for point in found.points):
-        label = "no better than a cheaper one"
-        entries.append(
-            Line2D([], [], linestyle=":", marker="o", markerfacecolor="white", color=GREY, markersize=8, label=label)
-        )
-    return entries
-
-
 def confirmed_figure(
-    found: Confirmation, cost: Objective, kind_of: Callable[[TrialRecord], str], fixed: bool = False
+    found: Confirmation, costs: Sequence[Objective], kind_of: Callable[[TrialRecord], str], fixed: bool = False
 ) -> Figure:
-    """Means against a cost with one standard error to either side. A filled mark holds; a hollow one is no better than
-    a cheaper point, to which a dotted line leads."""
+    """Means against the first cost with one standard error to either side; colour is the second. A filled mark holds; a
+    hollow one is no better than a cheaper point, to which a dotted line leads."""
     y_axis = axis(OBJECTIVES[found.quality], [end for point in found.points for end in _ends(point)], False, fixed)
     y_axis["title"]["text"] += f"<br>mean of {_seeds(found)}, {found.split} split"  # two lines: one is too long
-    x_axis = axis(cost, [point.trial.costs[cost.name] for point in found.points], fixed=fixed)
+    cost, *others = [one for one in costs if one.kind == "cost"] or [OBJECTIVES["flops_per_token"]]
+    colour = others[0] if others else None
+    axes = {"xaxis": axis(cost, _costs(found.points, cost), fixed=fixed), "yaxis": y_axis}
+    if colour:
+        axes["coloraxis"] = colour_axis(colour, _costs(found.points, colour), wide=1)
     places = {point.trial.name: (point.trial.costs[cost.name], point.mean) for point in found.points}
     links = [_link(places[one.trial.name], places[one.no_better_than]) for one in found.points if one.no_better_than]
-    traces = [_marks([one for one in found.points if kind_of(one.trial) == kind], cost, kind) for kind in STYLES]
-    return {
-        "data": [trace for trace in traces if trace["x"]],
-        "layout": layout(_HEIGHT, xaxis=x_axis, yaxis=y_axis, shapes=links),
-    }
+    traces, legend = [], []
+    for kind in STYLES:
+        own = [point for point in found.points if kind_of(point.trial) == kind]
+        for beaten in (False, True):
+            traces.append(_marks([one for one in own if bool(one.no_better_than) == beaten], cost, colour, kind))
+        legend += [_in_legend(kind, colour)] if own else []
+    if links:
+        line, marker = {"color": GREY, "width": 1, "dash": "dot"}, _look("circle-open", _NEUTRAL)
+        legend.append(entry("no better than a cheaper one", mode="lines+markers", line=line, marker=marker))
+    look = layout(_HEIGHT, 60 if colour else 32, shapes=links, **axes)
+    return {"data": [*(trace for trace in traces if trace["x"]), *legend], "layout": look}
 
 
-def _marks(own: list[ConfirmedTrial], cost: Objective, kind: str) -> Figure:
+def _marks(own: list[ConfirmedTrial], cost: Objective, colour: Objective | None, kind: str) -> Figure:
+    """Points of one kind that all hold, or none does."""
     look = STYLES[kind]
+    symbol = f"{look.symbol}-open" if any(point.no_better_than for point in own) else look.symbol
+    marker = _look(symbol, look.colour)
+    if colour:
+        marker |= {"color": colour_values(_costs(own, colour)), "coloraxis": "coloraxis"}
+    bars = {"array": [_error(point) for point in own], "color": _NEUTRAL if colour else look.colour, "thickness": 1.2}
     return {
         "type": "scatter", "mode": "markers+text", "name": look.title, "textposition": "top right",
-        "x": [point.trial.costs[cost.name] for point in own], "y": [point.mean for point in own],
-        "error_y": {"array": [_error(point) for point in own], "color": look.colour, "thickness": 1.2},
-        "marker": {
-            "symbol": [f"{look.symbol}-open" if point.no_better_than else look.symbol for point in own],
-            "size": 13, "color": look.colour,
-        },
-        "text": [point.trial.name for point in own], "customdata": [point.trial.number for point in own],
+        "x": _costs(own, cost), "y": [point.mean for point in own], "error_y": bars, "marker": marker,
+        "text": [point.trial.name for point in own], "textfont": {"size": 11}, "legendgroup": look.title,
+        "customdata": [point.trial.number for point in own], "showlegend": False,
     }  # fmt: skip
+
+
+def _in_legend(kind: str, colour: Objective | None) -> Figure:
+    """A filled mark, whether or not the kind's points hold."""
+    look = STYLES[kind]
+    marker = _look(look.symbol, _NEUTRAL if colour else look.colour)
+    return entry(look.title, marker=marker) | {"legendgroup": look.title}
+
+
+def _look(symbol: str, colour: str) -> Figure:
+    is_open = symbol.endswith("-open")  # where a colour is seen on the edge alone
+    return {"symbol": symbol, "size": 13, "color": colour, "line": {"width": 2.4} if is_open else EDGE}
+
+
+def _costs(points: Sequence[ConfirmedTrial], cost: Objective) -> list[float]:
+    return [point.trial.costs[cost.name] for point in points]
 
 
 def _link(one: tuple[float, float], other: tuple[float, float]) -> Figure:

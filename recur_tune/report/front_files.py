@@ -16,8 +16,9 @@ from recur_tune.config.fields import own_values
 from recur_tune.recurrences.registry import canonical
 from recur_tune.report.confirmed_front import draw_confirmation
 from recur_tune.report.figures.front import Front, by_kind
-from recur_tune.report.figures.labels import Place, visible, write_names
+from recur_tune.report.figures.labels import Place, finish, visible
 from recur_tune.report.figures.pictures import empty_picture, legend_below, plot, save_picture
+from recur_tune.report.figures.placing import PLACE_NAMES
 from recur_tune.report.figures.style import GREY, STYLES, hover_lines
 from recur_tune.search.record.confirmation import confirmation
 from recur_tune.search.record.directory import SearchDirectory
@@ -33,6 +34,11 @@ if TYPE_CHECKING:  # they take a while to import, and most commands draw nothing
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_PLACED = """
+const front = document.getElementById("{plot_id}");
+front.on("plotly_afterplot", () => place_names(front));
+place_names(front);
+"""
 _PAGE_HEIGHT = 800  # pixels, for which the legend is placed; a page fills its window
 
 
@@ -74,8 +80,9 @@ def smaller(picture: Path, folder: Path) -> Path:
 def front_page(state: SearchState, objectives: Sequence[str], path: Path, title: str) -> None:
     """Write the same as a page that works offline."""
     page = interactive_front(state, objectives, title).to_html(
-        include_plotlyjs=True, default_height="95vh", config={"displaylogo": False, "showSendToCloud": False}
-    )
+        include_plotlyjs=True, default_height="95vh", config={"displaylogo": False, "showSendToCloud": False},
+        post_script=f"{PLACE_NAMES}{_PLACED}",
+    )  # fmt: skip
     write_text(path, page.replace("<head>", f"<head><title>{html.escape(title)}</title>", 1))
 
 
@@ -88,17 +95,12 @@ def front_figure(state: SearchState, objectives: Sequence[str], title: str) -> F
         axes.set(xlabel=drawn.x.title, ylabel=drawn.y.title, xticks=[], yticks=[])
         axes.text(0.5, 0.5, "no trial has values yet", ha="center", color=GREY, transform=axes.transAxes)
         return figure
-    plot(axes, asked, names=False)
+    plot(axes, asked)
     if text := _left_out(axes, drawn.positions(drawn.complete), drawn.positions(drawn.stopped)):
         axes.annotate(text, (1, 1.01), xycoords="axes fraction", ha="right", va="bottom", fontsize=8, color=GREY)
     entries = axes.get_legend_handles_labels()[0]
     _legend_in_columns(figure, entries[: len(drawn.groups)], entries[len(drawn.groups) :])
-    figure.draw_without_rendering()  # now everything has its position, and names go where there is room
-    figure.set_layout_engine("none")
-    named = [one for one in asked["data"] if "text" in one]
-    write_names(
-        axes, [(name, (x, y)) for one in named for name, x, y in zip(one["text"], one["x"], one["y"], strict=True)]
-    )
+    finish(figure, [(axes, asked)])
     return figure
 
 

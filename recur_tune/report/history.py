@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from recur_tune.search.record.front import GrowingFront, reference_point
 from recur_tune.search.record.state import Event, SearchState
@@ -83,24 +84,36 @@ def spans(events: Iterable[Event]) -> list[Span]:
 
 
 def timeline_rows(stretches: Iterable[Span], most: int) -> dict[str, list[Span]]:
-    """Spans by the row of the timeline: one row a worker or, where workers are many, as few rows as a host needs.
+    """Spans by the row of the timeline. A row is one worker's or, where processes end and others begin on the same
+    host, shared by those that follow each other: a row each would be empty but for one trial, and not show the load.
 
-    Where every trial has its own process, a row each would not show the load.
+    With more than `most` rows, a host has as few as its spans need.
     """
-    rows: dict[str, list[Span]] = {}
-    for span in sorted(stretches, key=lambda span: (span.start, span.trial)):
-        rows.setdefault(span.worker or "unknown", []).append(span)
-    if len(rows) <= most:
-        return dict(sorted(rows.items()))
-    packed: dict[str, list[list[Span]]] = {}
-    for span in sorted((span for row in rows.values() for span in row), key=lambda span: (span.start, span.trial)):
-        host = packed.setdefault(span.worker.rpartition(":")[0] or "unknown", [])
-        free = next((row for row in host if row[-1].end <= span.start), None)
+    ordered = sorted(stretches, key=lambda span: (span.start, span.trial))
+    workers: dict[Any, list[Span]] = {}
+    for span in ordered:
+        workers.setdefault(span.worker or span, []).append(span)
+    rows = _packed(workers.values())
+    return rows if len(rows) <= most else _packed([span] for span in ordered)
+
+
+def _packed(members: Iterable[list[Span]]) -> dict[str, list[Span]]:
+    """Spans that belong together, those after each other on a host in one row; the earliest come first."""
+    hosts: dict[str, list[list[Span]]] = {}
+    for own in members:
+        host = hosts.setdefault(own[0].worker.rpartition(":")[0] or "unknown", [])
+        free = next((row for row in host if row[-1].end <= own[0].start), None)
         if free is None:
-            host.append([span])
+            host.append(list(own))
         else:
-            free.append(span)
-    return {f"{host} #{place}": row for host in sorted(packed) for place, row in enumerate(packed[host], start=1)}
+            free += own
+    named: dict[str, list[Span]] = {}
+    for host_name, host in sorted(hosts.items()):
+        for place, row in enumerate(host, start=1):
+            workers = {span.worker or host_name for span in row}
+            alone = workers.pop() if len(workers) == 1 else ""
+            named[alone if alone and alone not in named else f"{host_name} #{place}"] = row
+    return dict(sorted(named.items()))
 
 
 def _timed(events: Iterable[Event]) -> Iterator[tuple[float, Event, SearchState]]:

@@ -28,6 +28,7 @@ from recur_tune.search.record.directory import code_version
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.state import values_of
 
+_DRAWN = {"front", "windows", "volume", "curves"}
 _WIDE = {"front", "parallel", "timeline", "fronts"}
 
 
@@ -38,6 +39,11 @@ def report_panels(search: SearchView) -> list[Panel]:
         timeline_panel,
     )  # fmt: skip
     return [make(search) for make in makers]
+
+
+def picture_panels(panels: Iterable[Panel]) -> list[Panel]:
+    """The figures of points and lines, which make up the picture; the confirmed front where there is one."""
+    return [panel for panel in panels if panel.key in _DRAWN or (panel.key == "confirmed" and panel.figure)]
 
 
 def report_page(search: SearchView, panels: Sequence[Panel] | None = None) -> str:

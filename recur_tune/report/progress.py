@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
 
 from recur_tune.common.units import format_duration
 from recur_tune.report.figures.style import (
@@ -23,7 +25,12 @@ from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.state import TrialRecord, values_of
 
 _HEIGHT = 420
-_LINE = 0.05  # height of a line of text, as a share of the range of the curves' ends
+_LINE = 0.055  # height of a line of text, as a share of an axis
+_MOST_NAMES = int(1 / _LINE)
+_LEADER = 0.9  # of the way from a curve to its name
+_ROOM = 56  # pixels right of the axes, for a name
+_WORD = 0.14  # width of `rung 1`, as a share of an axis on a phone
+_THIN = 1 / 400  # of the time axis, which a bar takes at least, or nobody would see it
 _MOST_ROWS = 24
 _MOST_NAMED = 150  # bars; with more, no name would fit
 _UNITS = ((2 * 86400, 86400, "days"), (2 * 3600, 3600, "hours"), (120, 60, "minutes"), (0, 1, "seconds"))
@@ -90,20 +97,24 @@ def curves_panel(search: SearchView) -> Panel:
         "x": [trial.tokens for trial in pruned], "y": values_of(pruned, search.quality),
         "customdata": [trial.number for trial in pruned],
     })  # fmt: skip
-    traces += [_ends(search, curves), *_legend(search)]
+    traces += _legend(search)
     drawn = [value for points in curves.values() for _, value in points] + values_of(pruned, search.quality)
     top = usual_top(drawn)
     y_axis = axis(search.quality, [value for value in drawn if value <= top], log=False)
     rungs = search.spec.budget.rung_tokens
     longest = max([*rungs, *(tokens for points in curves.values() for tokens, _ in points)])
     x_axis = plain_axis("tokens of training", tickformat="~s", range=[0, 1.06 * longest])
-    lines, words = _rungs(rungs)
+    ends = {trial.name: curves[trial.number][-1] for trial in search.best}
+    bottom, top = y_axis["range"]
+    traces += _names(ends, top, bottom, x_axis["range"][1])
+    lines, words = _rungs(rungs, x_axis["range"][1])
     crosses = f", and crosses mark the {len(pruned)} that were pruned" if pruned else ""
     caption = (
         "Validations of every trial on the front, with a shape for each recurrence and dashes for plain; "
         f"dotted lines are the rungs, where trials are compared{crosses}."
     )
     look = layout(_HEIGHT, xaxis=x_axis, yaxis=y_axis, shapes=lines, annotations=words)
+    look["margin"]["r"] = _ROOM
     return Panel(key, title, caption, {"data": [trace for trace in traces if trace["x"]], "layout": look}, _HEIGHT)
 
 
@@ -125,21 +136,38 @@ def _curve(search: SearchView, trial: TrialRecord, points: Sequence[tuple[int, f
     }  # fmt: skip
 
 
-def _ends(search: SearchView, curves: dict[int, list[tuple[int, float]]]) -> Figure:
-    """Names at the ends of the curves; names without room join the one below."""
-    last = sorted(((trial.name, *curves[trial.number][-1]) for trial in search.best), key=lambda end: end[2])
-    x, y = [tokens for _, tokens, _ in last], [value for _, _, value in last]
-    high = y[-1] - y[0] or 1.0
-    text, written = [""] * len(last), 0
-    for place, (name, _, value) in enumerate(last):
-        if place and value - y[written] < _LINE * high:
-            text[written] += f", {name}"
-        else:
-            text[place], written = f"\u2002{name}", place
-    return {
-        "type": "scatter", "mode": "text", "x": x, "y": y, "text": text, "textposition": "middle right",
-        "textfont": {"size": 11}, "hoverinfo": "skip", "showlegend": False, "cliponaxis": False,
+def _names(curves: Mapping[str, tuple[float, float]], top: float, bottom: float, edge: float) -> list[Figure]:
+    """Names right of the axes, each with a thin line from the end of its curve."""
+    last = sorted((end for end in curves.items() if bottom <= end[1][1] <= top), key=lambda end: end[1][1])
+    if len(last) > _MOST_NAMES:
+        last = [last[at] for at in np.linspace(0, len(last) - 1, _MOST_NAMES).round().astype(int)]
+    heights = spread([value for _, (_, value) in last], bottom, top, _LINE * (top - bottom))
+    thin = {"color": GREY, "width": 0.6}
+    leaders = [
+        {
+            "type": "scatter", "mode": "lines", "name": f"to {name}", "x": [tokens, tokens + _LEADER * (edge - tokens)],
+            "y": [value, height],
+            "line": thin, "hoverinfo": "skip", "showlegend": False, "cliponaxis": False,
+        }
+        for (name, (tokens, value)), height in zip(last, heights, strict=True)
+    ]  # fmt: skip
+    words = {
+        "type": "scatter", "mode": "text", "x": [edge] * len(last), "y": heights, "text": [name for name, _ in last],
+        "textposition": "middle right", "textfont": {"size": 11}, "hoverinfo": "skip", "showlegend": False,
+        "cliponaxis": False,
     }  # fmt: skip
+    return [*leaders, words]
+
+
+def spread(values: Sequence[float], bottom: float, top: float, gap: float) -> list[float]:
+    """Heights at least a gap apart, in total nearest to these ascending values: an isotonic regression."""
+    from scipy.optimize import isotonic_regression
+
+    if not values:
+        return []
+    steps = gap * np.arange(len(values))
+    lowest = isotonic_regression(np.asarray(values) - steps).x
+    return (np.clip(lowest, bottom, max(bottom, top - steps[-1])) + steps).tolist()
 
 
 def _legend(search: SearchView) -> list[Figure]:
@@ -155,15 +183,18 @@ def _legend(search: SearchView) -> list[Figure]:
     ]  # fmt: skip
 
 
-def _rungs(tokens: Sequence[int]) -> tuple[list[Figure], list[Figure]]:
+def _rungs(tokens: Sequence[int], edge: float) -> tuple[list[Figure], list[Figure]]:
+    """A line for each rung, and its name unless the next one's would cover it."""
     line = {"color": GREY, "width": 1, "dash": "dot"}
     lines = [{"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": line} for at in tokens]
     small = {"size": 11, "color": GREY}
-    words = [
-        {"x": at, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "font": small, "text": text}
-        for at, text in zip(tokens, [*(f"rung {place}" for place in range(1, len(tokens))), "budget"], strict=True)
-    ]
-    return lines, words
+    words: list[Figure] = []
+    for place in reversed(range(len(tokens))):
+        text = f"rung {place + 1}" if place + 1 < len(tokens) else "budget"
+        if not words or words[-1]["x"] - tokens[place] >= _WORD * edge:
+            look = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "font": small}
+            words.append({"x": tokens[place], "text": text, **look})
+    return lines, words[::-1]
 
 
 def timeline_panel(search: SearchView) -> Panel:
@@ -173,13 +204,14 @@ def timeline_panel(search: SearchView) -> Panel:
         return Panel.of_words(key, title, "No worker has taken a trial yet.")
     rows = timeline_rows(search.spans, _MOST_ROWS)
     unit, name = time_unit(max(search.state.active_seconds, 1))
+    least = _THIN * max(span.end for span in search.spans)
     traces = []
     for state, (words, colour, pattern) in _ENDS.items():
         own = [(row, span) for row, members in rows.items() for span in members if span.state == state]
         if own:
-            look = {"color": colour, "line": {"color": "white", "width": 1}}
+            look = {"color": colour, "line": {"color": "white", "width": 0.5}}
             look["pattern"] = {"shape": pattern, "fillmode": "overlay", "fgcolor": "white", "size": 7, "solidity": 0.25}
-            traces.append(_bars(own, unit, words, look, named=len(search.spans) <= _MOST_NAMED))
+            traces.append(_bars(own, unit, least, words, look, named=len(search.spans) <= _MOST_NAMED))
     x_axis = plain_axis(f"{name} of searching", rangemode="tozero")
     y_axis = plain_axis(
         "", type="category", categoryorder="array", categoryarray=[html.escape(row) for row in rows][::-1]
@@ -192,11 +224,13 @@ def timeline_panel(search: SearchView) -> Panel:
     return Panel(key, title, _shares(search.spans), {"data": traces, "layout": look}, height=height)
 
 
-def _bars(own: Sequence[tuple[str, Span]], unit: float, name: str, look: Figure, named: bool) -> Figure:
+def _bars(
+    own: Sequence[tuple[str, Span]], unit: float, least: float, name: str, look: Figure, named: bool
+) -> Figure:  # fmt: skip
     return {
         "type": "bar", "orientation": "h", "name": name, "marker": look,
         "y": [html.escape(row) for row, _ in own], "base": [span.start / unit for _, span in own],
-        "x": [span.seconds / unit for _, span in own], "customdata": [span.trial for _, span in own],
+        "x": [max(span.seconds, least) / unit for _, span in own], "customdata": [span.trial for _, span in own],
         "text": [f"T{span.trial}" for _, span in own], "textposition": "inside" if named else "none",
         "insidetextanchor": "middle", "textangle": 0, "textfont": {"size": 11}, "constraintext": "inside",
         "hovertext": [f"{html.escape(span.worker)} {format_duration(span.seconds)}".strip() for _, span in own],

@@ -15,6 +15,7 @@ from recur_tune.config.fields import own_values, train_command
 from recur_tune.config.trial import TrialConfig
 from recur_tune.report.figures.style import hover_lines
 from recur_tune.report.history import Span, Volume, spans, volumes
+from recur_tune.search.record.confirmation import quality_of
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front, has_values, search_hypervolume
 from recur_tune.search.record.objectives import OBJECTIVES, Objective
@@ -50,14 +51,12 @@ class SearchView:
     @cached_property
     def quality(self) -> Objective:
         """The first quality that the search minimises."""
-        return next(OBJECTIVES[name] for name in self.spec.objectives if OBJECTIVES[name].kind == "quality")
+        return OBJECTIVES[quality_of(self.spec)]
 
     @cached_property
     def costs(self) -> list[Objective]:
-        """The other objectives: FLOPs first, then memory, then the rest in the search's order."""
-        others = [OBJECTIVES[name] for name in self.spec.objectives if name != self.quality.name]
-        usual = ["flops_per_token", "peak_memory"]
-        return sorted(others, key=lambda one: (usual.index(one.name) if one.name in usual else 2, one.kind))
+        """The other objectives, the usual first."""
+        return costs_of(self.spec)
 
     @cached_property
     def best(self) -> list[TrialRecord]:
@@ -103,6 +102,13 @@ class SearchView:
         lines = hover_lines(trial, stood, self.spec.objectives, self.params(trial))
         reason = trial.reason[:_MOST_OF_A_REASON]
         return "<br>".join(lines + [f"<i>{html.escape(line)}</i>" for line in textwrap.wrap(reason, 60)])
+
+
+def costs_of(spec: SearchSpec) -> list[Objective]:
+    """The objectives beside the first quality: FLOPs first, then memory, then the rest in the search's order."""
+    others = [OBJECTIVES[name] for name in spec.objectives if name != quality_of(spec)]
+    usual = ["flops_per_token", "peak_memory"]
+    return sorted(others, key=lambda one: (usual.index(one.name) if one.name in usual else 2, one.kind))
 
 
 def read_search(directory: SearchDirectory) -> SearchView:

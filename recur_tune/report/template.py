@@ -1,5 +1,7 @@
 """Style and script of a report's page, which needs nothing from the network."""
 
+from recur_tune.report.figures.placing import PLACE_NAMES
+
 STYLE = """
 :root { color-scheme: light; }
 * { box-sizing: border-box; }
@@ -60,7 +62,9 @@ footer { margin-top: 48px; color: #4b535d; font-size: 0.85rem; }
 }
 """
 
-SCRIPT = """
+SCRIPT = (
+    PLACE_NAMES
+    + """
 const page = JSON.parse(document.getElementById("page").textContent);
 const touch = matchMedia("(hover: none)").matches;
 let touched = null;
@@ -95,15 +99,17 @@ function draw(place) {
   if (touch) layout.dragmode = false;  // a finger on a figure scrolls the page
   if (innerWidth < 700) {
     if (layout.coloraxis) layout.coloraxis.colorbar.len = 1;
-    if (data.length > 5) layout.showlegend = false;  // it would take the figure's place, and the caption says the same
+    // A long legend would take the figure's place, and the caption says the same.
+    if (data.filter(one => one.showlegend !== false).length > 5) layout.showlegend = false;
   }
   const drawn = Plotly.newPlot(place, data.map(tell), layout, look);
   place.on("plotly_click", open_run);
+  place.on("plotly_afterplot", () => place_names(place));
   // A browser repeats a touch as a mouse's click, and plotly would count two: a double click, which resets the axes.
   place.addEventListener("touchend", event => {
     if (event.cancelable && event.target.classList.contains("drag")) event.preventDefault();
   });
-  return drawn.then(painted).then(() => { place.dataset.drawn = Math.round(performance.now()); });
+  return drawn.then(place_names).then(painted).then(() => { place.dataset.drawn = Math.round(performance.now()); });
 }
 
 const painted = () => new Promise(done => requestAnimationFrame(() => setTimeout(done)));
@@ -120,6 +126,8 @@ const paper = figure => document.getElementById(`${figure.key}-printed`);
 addEventListener("beforeprint", () => page.figures.forEach(figure => {
   const {data, layout} = figure.printed || figure, place = paper(figure);
   Plotly.newPlot(place, data, {...layout, width: place.clientWidth, height: place.clientHeight}, {staticPlot: true});
+  place_names(place);
 }));
 addEventListener("afterprint", () => page.figures.forEach(figure => Plotly.purge(paper(figure))));
 """
+)

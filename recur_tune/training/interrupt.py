@@ -12,7 +12,10 @@ from typing import Any
 
 @contextmanager
 def stop_requests(on_first: Callable[[], None] = lambda: None) -> Iterator[Callable[[], bool]]:
-    """A function that tells whether a stop was requested; a second request interrupts at once.
+    """A function that tells whether a stop was requested; Ctrl-C after a first request interrupts at once.
+
+    SIGTERM never does: `timeout` sends it twice, to its command and to the command's group, and a process that does not
+    stop in time gets SIGKILL.
 
     `on_first` is called inside the signal handler, whatever the process does then: it may only set a flag.
     """
@@ -20,7 +23,9 @@ def stop_requests(on_first: Callable[[], None] = lambda: None) -> Iterator[Calla
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         if asked.is_set():
-            raise KeyboardInterrupt
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return
         asked.set()
         on_first()
 

@@ -16,6 +16,7 @@ from recur_tune.common.windowing import NOT_SCORED, Windowing
 from recur_tune.config.trial import TrialConfig
 from recur_tune.data.batches import WindowBatch
 from recur_tune.models import RecurrentGPT2
+from recur_tune.models.loss import NextTokenScorer
 from recur_tune.recurrences.pooled.spec import PooledSpec
 from tests.conftest import small_model
 from tests.models import chain_batch, full_batch
@@ -141,6 +142,25 @@ def activation_peak(recurrence: PooledSpec | None, policy: str, windows: int, si
 def test_recomputing_all_windows_needs_the_memory_of_few(recurrence):
     few, many = (activation_peak(recurrence, "all", windows, size=128) for windows in (2, 40))
     assert many <= 1.02 * few
+
+
+def test_a_plain_model_keeps_one_window_whatever_the_plan():
+    kept, recomputed = (activation_peak(None, policy, 8, size=64) for policy in ("none", "all"))
+    assert kept == recomputed == activation_peak(None, "none", 2, size=64) + 6 * 4, "a loss for each further window"
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_a_plain_step_is_that_of_windows_that_are_read_before_any_is_scored(dropout, monkeypatch):
+    rates = dict.fromkeys(["resid_pdrop", "embd_pdrop", "attn_pdrop"], dropout)
+    model = small_model(n_layer=2, **rates).train()
+    loss, gradients = loss_and_gradients(model, Plan(1), MIXED)
+    monkeypatch.setattr(NextTokenScorer, "is_separate", False)
+    same_loss, same_gradients = loss_and_gradients(model, Plan(1), MIXED)
+    if dropout:  # the sums of windows are made in another order
+        torch.testing.assert_close(loss, same_loss, rtol=1e-6, atol=0)
+        assert_same(gradients, same_gradients, 1e-5)
+    else:
+        assert loss == same_loss and all(map(torch.equal, gradients, same_gradients))
 
 
 def test_keeping_all_windows_needs_memory_for_each():

@@ -284,8 +284,9 @@ def test_without_colours_a_plain_model_is_still_told_from_a_recurrent_one(
                 for number, symbol in zip(trace["customdata"], each, strict=True):
                     shapes[kinds[number]].add(symbol.removesuffix("-open"))
         assert shapes == {"none": {"circle"}, "pooled": {"triangle-up"}}, figure
-    dashes = {trace["name"]: trace["line"]["dash"] for trace in read.data("front") if "dash" in trace.get("line", {})}
-    assert len(set(dashes.values())) == len(dashes) == 2
+    lines = [trace for trace in read.data("front") if "dash" in trace.get("line", {})]
+    drawn, told = ({one["line"]["dash"] for one in lines if (one["x"] == [None]) == entry} for entry in (False, True))
+    assert drawn == told == {"dash", "solid"} and len(lines) == 4, "and the legend shows them as they are drawn"
     patterns = [trace["marker"]["pattern"]["shape"] for trace in read.data("timeline")]
     assert len(set(patterns)) == len(patterns) == 2, "how a trial ended"
     seeing = read.page.context.new_cdp_session(read.page)

@@ -49,6 +49,15 @@ def test_eval_prints_the_same_numbers_as_json_and_as_a_table(tour: Path) -> None
     assert f"{told['perplexity']:.5g}" in table and f"{told['bits_per_byte']:.5g}" in table
 
 
+def test_long_documents_that_leave_the_batch_empty_are_told_with_the_remedy(tour: Path) -> None:
+    slow = run("eval", tour / "pooled", "--batch", 1000, "--json")
+    assert "of 1000 rows busy" in slow.err and "`--sample 100k`" in slow.err
+    quick = run("eval", tour / "pooled", "--sample", 300, "--json")
+    assert "rows busy" not in quick.err
+    assert json.loads(quick.out)["tokens"] <= 300 < json.loads(slow.out)["tokens"]
+    assert "rows busy" not in run("eval", tour / "none", "--batch", 1000, "--json").err
+
+
 def test_a_base_is_read_with_a_state_that_nothing_was_trained_for(tour: Path) -> None:
     reading = ["--corpus", "recall", "--window", 16, "--overlap", 4, "--json"]
     cache = ["--recurrence", "cache", "--cache-rows", 8, "--cache-keep", "keydiff"]
@@ -131,8 +140,26 @@ def test_data_list_and_prepare(tmp_path: Path) -> None:
     assert told["splits"]["train"] == {"documents": 1, "tokens": 15, "words": 3, "bytes": 15}
 
 
+def test_data_split_makes_a_corpus_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "books").mkdir()
+    for number in range(10):
+        (tmp_path / "books" / f"{number}.txt").write_text(f"book {number}")
+    words = ("data", "split", tmp_path / "books", "--to", tmp_path / "texts")
+    told = json.loads(run(*words, "--json").out)
+    assert {name: part["documents"] for name, part in told["splits"].items()} == {
+        "train": 8,
+        "validation": 1,
+        "test": 1,
+    }
+    assert run("data", "prepare", told["corpus"]).code == 0
+    again = run(*words)
+    assert again.code == 2 and "texts is there already" in again.err
+    missing = run("data", "split", tmp_path / "novels", "--to", tmp_path / "other")
+    assert missing.code == 2 and "source: there is no file or folder" in missing.err
+
+
 def test_every_command_explains_itself() -> None:
-    for command in ("pretrain", "train", "eval", "generate", "cost", "data", "data list", "data prepare"):
+    for command in ("pretrain", "train", "eval", "generate", "cost", "data", "data list", "data split", "data prepare"):
         result = run(*command.split(), "--help")
         assert result.code == 0 and "Usage:" in result.out
     assert "--l-ins" in run("train", "--help").out

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 
 import pytest
 
+from recur_tune.cli import start
 from recur_tune.recurrences.registry import MECHANISMS
 from tests.cli.run import run
 
@@ -26,3 +29,16 @@ def test_a_flag_has_one_default() -> None:
         text = " ".join(run(command, "--help").out.split())
         told = re.search(r"--warmup-steps INTEGER (.*?) --", text)
         assert told and told[1].count("default") == 1 and told[1].endswith(f"default: {default}")
+
+
+def test_a_terminal_shows_a_line_before_the_commands_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    for stream, said in ((Terminal(), "loading …\r\033[K"), (io.StringIO(), "")):
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(sys, "argv", ["recur-tune", "--version"])
+        with pytest.raises(SystemExit) as ended:
+            start.main()
+        assert (ended.value.code, stream.getvalue()) == (0, said)

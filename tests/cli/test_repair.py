@@ -190,7 +190,7 @@ def test_a_trial_that_no_book_knows_is_put_aside_and_its_number_not_given_again(
         assert shown.code == 0 and "the first line of T1 is missing" in shown.err
     assert run("resume", "s").code == 2
     done = run("repair", "s", "--yes")
-    assert done.code == 0 and "lost: T1, whose settings no book has" in done.out
+    assert done.code == 0 and "lost: T1, whose settings no record has" in done.out
     assert (books.path / "trials" / "lost-1" / "error.txt").exists() and not books.trial(1).exists()
     assert list(books.state().trials) == [0, 2]
     another = Driver(books).ask()

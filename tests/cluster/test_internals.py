@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
+from contextlib import nullcontext
 from inspect import unwrap
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,3 +82,17 @@ def test_the_command_drain_node_takes_our_options() -> None:
     with cli.commands[command].make_context(command, options) as context:  # which refuses what it does not know
         assert context.params["deadline_remaining_seconds"] == 20
         assert (context.params["node_id"], context.params["reason_message"]) == ("abc", "why")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Ray ends its processes by their group")
+def test_rays_processes_get_groups_of_their_own() -> None:
+    from ray._private.services import start_ray_process
+
+    groups = []
+    for context in (nullcontext(), ray_internals.own_process_groups(), nullcontext()):
+        with context:
+            process = start_ray_process(["sleep", "600"], "gcs_server", fate_share=True).process
+        groups.append(os.getpgid(process.pid) == os.getpgid(0))
+        process.kill()
+        process.wait()
+    assert groups == [True, False, True], "ray._private.services.ConsolePopen no longer starts Ray's processes"

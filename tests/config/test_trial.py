@@ -107,3 +107,19 @@ def test_a_trial_is_checked_against_the_bases_shape() -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no file"):
         read_yaml(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "fields", "every"),
+    [
+        (20_000_000, {}, 2_000_000), (1_000_000, {}, 250_000), (50_000, {}, 25_000), (1, {}, 1),
+        (1_000_000, {"validation_tokens": 1_000}, 100_000), (1_000_000, {"validate_every": 10_000}, 10_000),
+    ],
+)  # fmt: skip
+def test_validations_read_a_tenth_of_what_is_trained_on_or_are_two(
+    tokens: int, fields: dict[str, int], every: int
+) -> None:
+    config = TrialConfig(tokens=tokens, **fields)  # type: ignore[arg-type]
+    assert config.validation_interval == every
+    read = config.validation_size * (tokens // every)
+    assert read <= tokens / 10 or tokens // every <= 2 or fields.get("validate_every")

@@ -62,7 +62,7 @@ def test_on_a_gpu_dropout_keeps_one_byte_an_element(monkeypatch):
     def of_four_windows(**rates: float) -> int:
         """What four more windows cost, so that nothing of what a step needs but once is counted."""
         base = small_config(n_positions=size, n_layer=layers, **rates)
-        few, many = (config_of(bptt_windows=windows, window=size, recurrence="none") for windows in (8, 12))
+        few, many = (config_of(bptt_windows=windows, window=size) for windows in (8, 12))
         return plan_memory(many, base, Plan(12), LANES) - plan_memory(few, base, Plan(8), LANES)
 
     dropped = 4 * LANES * size * hidden * (1 + 2 * layers)  # the embeddings, and two sums in each layer

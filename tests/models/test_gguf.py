@@ -7,13 +7,14 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
+import transformers
 
 from recur_tune.common import hub
 from recur_tune.common.errors import UserError
 from recur_tune.common.shape import shape_of
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models import WindowedDecoder
-from recur_tune.models.pretrained import base_config, load_base
+from recur_tune.models.pretrained import base_config, load_base, load_model, save_model
 from recur_tune.recurrences.pooled.spec import PooledSpec
 from tests.models import some_tokens
 from tests.models.bodies import body, hugging_face
@@ -73,6 +74,21 @@ def test_a_base_from_a_file_has_its_weights_and_its_rotary_base(tmp_path):
     assert shape_of(base_config(base).to_dict()) == model.config.shape
     loaded = load_base(base, PooledSpec(l_ins="all")).double()
     torch.testing.assert_close(loaded(tokens).logits, hugging_face(model)(tokens).logits, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("spec", [None, PooledSpec()], ids=["plain", "pooled"])
+def test_a_model_from_a_file_is_saved_and_read_without_a_trace_of_the_files_bits(file, tmp_path, monkeypatch, spec):
+    read = transformers.AutoModelForCausalLM.from_pretrained
+
+    def noting(*given, **named):  # as transformers 5.17 does
+        model, found = read(*given, **named)
+        model.config.quantization_config = {"quant_method": "gguf", "gguf_file": file.name}
+        return model, found
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", noting)
+    save_model(load_base(str(file), spec), load_tokenizer("bytes"), tmp_path / "run")
+    monkeypatch.undo()
+    assert type(load_model(tmp_path / "run")[0].recurrence) is type(load_base(str(file), spec).recurrence)
 
 
 def test_a_file_that_is_cut_off_or_missing_is_one_sentence(file):

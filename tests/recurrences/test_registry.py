@@ -160,9 +160,9 @@ def test_the_former_name_stays_in_a_space_as_optuna_knows_it() -> None:
 
 def test_first_points_are_in_the_spaces_own_words() -> None:
     points = first_points(spec_of("memory"))
-    assert [*points] == ["baseline", "paper", "given 1"]
+    assert [*points] == ["baseline", "paper", "first 1"]
     assert points["paper"] == {"recurrence": "memory", "l_ins": 2, "window": 32}
-    assert points["given 1"] == {"recurrence": "memory", "window": 16}
+    assert points["first 1"] == {"recurrence": "memory", "window": 16}
     assert first_points(spec_of("pooled"))["paper"]["recurrence"] == "pooled"
 
 

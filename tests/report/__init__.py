@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from recur_tune.search.record.directory import EVENTS, SearchDirectory
-from recur_tune.search.record.state import Event
+from recur_tune.search.record.front import front
+from recur_tune.search.record.state import Event, replay
 from tests.search.record import search
 
 SPACE = {
@@ -109,3 +110,22 @@ def many(count: int) -> list[Event]:
             state = "" if tokens < last else "complete" if last == RUNGS[-1] else "pruned"
             events.append(validated(number, free[worker], tokens, quality + 8000 / tokens, state, worker))
     return sorted(events, key=lambda event: event["time"])
+
+
+def confirmed(events: list[Event], most: int = 6) -> list[Event]:
+    """A search whose best trials were repeated with three other seeds each."""
+    state = replay(events)
+    now = events[-1]["time"]
+    found = list(events)
+    for at, point in enumerate(front(state.trials.values(), ["perplexity", "flops_per_token", "peak_memory"])[:most]):
+        for seed in range(3):
+            own, now = 1000 + 3 * at + seed, now + 10
+            again = {"trial": own, "repeats": point.number, "seed": 10 + seed, "split": "test"}
+            quality = (point.value("perplexity") or math.nan) + 1.5 * (seed - 1) + at % 3
+            found += [
+                {"time": now - 10, "kind": "trial", "params": point.params, "costs": point.costs, **again},
+                {"time": now - 10, "kind": "running", "trial": own},
+                {"time": now, "kind": "report", "trial": own, "tokens": 1, "state": "complete", "worker": f"n1:{own}",
+                 "scores": {"test": {"perplexity": quality}}},
+            ]  # fmt: skip
+    return found

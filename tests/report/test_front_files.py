@@ -133,10 +133,13 @@ def test_the_legend_has_an_entry_for_each_thing_that_is_there(name: str, objecti
     assert {title: look_of(found[title]) for title in as_drawn} == as_drawn
     titles |= dict.fromkeys(as_drawn, CIRCLE)
     several = len({one.params.get("recurrence") for one in trials}) > 1
-    along = "best of its kind for a cost" if several else "best for a cost"
-    line = {along} if any(one.state == "complete" for one in trials) else set()
-    assert {title: shape_of(found[title]) for title in found.keys() - line} == titles
-    assert all(found[title].get_linestyle() == "-" for title in line)
+    ended_kinds = {one.params.get("recurrence") for one in trials if one.state == "complete"}
+    lines = {
+        f"best {STYLES[kind][0]} for a cost" if several else "best for a cost": "--" if kind == "none" else "-"
+        for kind in ended_kinds
+    }
+    assert {title: found[title].get_linestyle() for title in lines} == lines, "as the lines are drawn"
+    assert {title: shape_of(found[title]) for title in found.keys() - lines.keys()} == titles
 
 
 def test_the_legend_of_many_kinds_is_short_and_inside_the_picture() -> None:

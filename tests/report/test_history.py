@@ -75,8 +75,12 @@ def test_many_processes_share_as_few_rows_as_their_host_needs() -> None:
     stretches = [Span(n, f"n1:{n}", n, n + 1, "complete") for n in range(30)]
     stretches += [Span(40 + n, f"n2:{n}", 0, 9, "complete") for n in range(2)]
     rows = timeline_rows(stretches, most=10)
-    assert list(rows) == ["n1 #1", "n2 #1", "n2 #2"] and len(rows["n1 #1"]) == 30
-    assert list(timeline_rows(stretches[:3], most=10)) == ["n1:0", "n1:1", "n1:2"]
+    assert list(rows) == ["n1 #1", "n2:0", "n2:1"] and len(rows["n1 #1"]) == 30
+    assert list(timeline_rows(stretches[:3], most=10)) == ["n1 #1"], "one after the other"
+    together = [Span(n, f"n1:{n}", 0, 1, "complete") for n in range(3)]
+    assert list(timeline_rows(together, most=10)) == ["n1:0", "n1:1", "n1:2"], "a worker each"
+    lost = [Span(n, "", n, n + 2, "failed") for n in range(3)]
+    assert list(timeline_rows(lost, most=10)) == ["unknown", "unknown #2"], "two at once, and the third after them"
     for row in timeline_rows(spans(many(200)), most=2).values():
         assert all(before.end <= after.start for before, after in pairwise(row)), "no two at once in a row"
 

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
 import plotly.graph_objects as go
 import pytest
 
 from recur_tune.common.parsing import parse
 from recur_tune.config.fields import train_command
 from recur_tune.config.trial import TrialConfig
-from recur_tune.report.figures.style import Panel, names_with_room, usual_top
-from recur_tune.report.page import report_panels
+from recur_tune.report.figures.style import Panel, colour_axis, usual_top
+from recur_tune.report.page import picture_panels, report_panels
 from recur_tune.report.panels import best_by_window, front_panel, windows_panel
-from recur_tune.report.progress import curves_panel, time_unit, timeline_panel, volume_panel
+from recur_tune.report.progress import curves_panel, spread, time_unit, timeline_panel, volume_panel
 from recur_tune.report.search_view import SearchView, read_search
 from recur_tune.search.record.front import front_rows
+from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.state import TrialRecord
-from tests.report import begun, few, make, many, opening, params_of, validated
+from tests.report import begun, confirmed, few, make, many, opening, params_of, validated
 
 
 @pytest.fixture
@@ -128,8 +133,11 @@ def test_one_bad_trial_does_not_flatten_the_others() -> None:
     assert usual_top([10, 19]) == 20
 
 
-def test_names_that_would_cover_each_other_are_left_out() -> None:
-    assert names_with_room(["a", "b", "c"], [1, 1.001, 9], [1, 1.001, 9], {}) == ["a", "", "c"]
+def test_a_narrow_colour_bar_has_few_ticks_with_room_between_them() -> None:
+    bar = colour_axis(OBJECTIVES["peak_memory"], [20.0 * 2**20, 80.0 * 2**20])
+    places, ends = bar["colorbar"]["tickvals"], (bar["cmin"], bar["cmax"])
+    assert len(places) >= 2 and len(places) == len(bar["colorbar"]["ticktext"])
+    assert min(later - sooner for sooner, later in pairwise(places)) >= 0.2 * (ends[1] - ends[0])
 
 
 def test_each_window_has_its_best_of_either_kind(books: SearchView) -> None:
@@ -164,20 +172,41 @@ def test_curves_are_the_front_s_validations_with_rungs_and_stops(books: SearchVi
     assert [line["x0"] for line in panel.figure["layout"]["shapes"]] == [1000, 2000, 4000]
 
 
-def test_curves_that_end_together_share_a_name(tmp_path: Path) -> None:
-    def names(*perplexities: float) -> list[str]:
-        """At the ends of curves of trials that cost the less the worse they are, so that all are on the front."""
-        events = opening()
-        for number, perplexity in enumerate(perplexities):
-            events += begun(number, 100, params_of(), 6e5 - 1e5 * number, 2.0**25)
-            events.append(validated(number, 101, 4000, perplexity, "complete"))
-        found = traces(curves_panel(read_search(make(tmp_path / str(perplexities[1]), events=events))))
-        [ends] = [trace for trace in found.values() if trace["mode"] == "text"]
-        assert (ends["x"], ends["y"]) == ([4000] * len(perplexities), list(perplexities))
-        return ends["text"]
+def test_curves_that_end_together_have_names_apart(tmp_path: Path) -> None:
+    events, perplexities = opening(), (50.0, 50.1, 70.0)
+    for number, perplexity in enumerate(perplexities):  # the less they cost the worse they are: all are on the front
+        events += begun(number, 100, params_of(), 6e5 - 1e5 * number, 2.0**25)
+        events.append(validated(number, 101, 4000, perplexity, "complete"))
+    panel = curves_panel(read_search(make(tmp_path, events=events)))
+    found = traces(panel)
+    [names] = [trace for trace in found.values() if trace["mode"] == "text"]
+    assert names["text"] == ["T0", "T1", "T2"] and names["y"] == sorted(names["y"])
+    assert panel.figure is not None
+    bottom, top = panel.figure["layout"]["yaxis"]["range"]
+    assert all(later - sooner > 0.05 * (top - bottom) for sooner, later in pairwise(names["y"]))
+    ends = [(found[f"to {name}"]["x"][0], found[f"to {name}"]["y"]) for name in names["text"]]
+    assert ends == [(4000, [end, height]) for end, height in zip(perplexities, names["y"], strict=True)]
 
-    assert names(50.0, 60.0, 70.0) == ["\u2002T0", "\u2002T1", "\u2002T2"]
-    assert names(50.0, 50.1, 70.0) == ["\u2002T0, T1", "", "\u2002T2"]
+
+@hypothesis.given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_heights_are_spread_no_more_than_they_must_be(values: list[float]) -> None:
+    values, gap = sorted(values), 0.125
+    heights = np.array(spread(values, 0, 1, gap))
+    assert (np.diff(heights) >= gap - 1e-9).all() and heights.min() >= -1e-9 and heights.max() <= 1 + 1e-9
+    # The nearest of all that are allowed, by another way: no step towards any of them comes nearer to the values.
+    for seed in range(20):
+        steps = np.random.default_rng(seed).dirichlet(np.ones(len(values) + 1)) * (1 - gap * (len(values) - 1))
+        other = np.cumsum(steps[:-1]) + gap * np.arange(len(values))
+        assert (heights - values) @ (other - heights) >= -1e-9
+
+
+def test_rungs_that_lie_close_leave_out_the_earlier_one_s_name(tmp_path: Path) -> None:
+    search = read_search(make(tmp_path, events=few(), budget={"tokens": 4000, "trials": 9, "rungs": 6}))
+    panel = curves_panel(search)
+    assert panel.figure is not None
+    words = panel.figure["layout"]["annotations"]
+    assert words[-1]["text"] == "budget" and len(words) < len(search.spec.budget.rung_tokens) == 6
+    assert all(later["x"] - sooner["x"] > 500 for sooner, later in pairwise(words))
 
 
 def test_the_timeline_has_a_bar_for_every_span(books: SearchView) -> None:
@@ -187,6 +216,14 @@ def test_the_timeline_has_a_bar_for_every_span(books: SearchView) -> None:
     assert bars == [(0, "n1:1", 0, 10), (1, "n1:2", 0, 12), (2, "n1:1", 10, 8), (3, "n1:2", 12, 8)]
     assert found["failed"]["y"] == ["unknown"]
     assert "Of 44s of work, 86% on trials that ended as “full budget”, 9%" in timeline_panel(books).caption
+
+
+def test_a_moment_on_the_timeline_is_seen(tmp_path: Path) -> None:
+    events = [event | {"time": 1e6} if event["kind"] == "search" and event["status"] == "finished" else event
+              for event in few()]  # fmt: skip
+    events.insert(-1, {"time": 1e6, "kind": "report", "trial": 5, "tokens": 1000, "worker": "n1:1", "state": "pruned"})
+    bars = [trace["x"] for trace in traces(timeline_panel(read_search(make(tmp_path, events=events)))).values()]
+    assert min(map(min, bars)) >= 0.002 * max(map(max, bars))
 
 
 def test_where_nothing_can_be_drawn_stands_why(tmp_path: Path) -> None:
@@ -205,6 +242,13 @@ def test_the_command_trains_the_same_trial_again(books: SearchView) -> None:
         flags = dict(word.split(" ", 1) for word in words[1:-1])
         assert parse(TrialConfig, {flag.replace("-", "_"): value for flag, value in flags.items()}) == config
         assert "seed" not in flags, "what is so anyway goes without saying"
+
+
+def test_a_picture_has_the_confirmed_front_once_there_is_one(tmp_path: Path) -> None:
+    for events, keys in ((few(), []), (confirmed(few()), ["confirmed"])):
+        search = read_search(make(tmp_path / str(len(events)), events=events))
+        drawn = [panel.key for panel in picture_panels(report_panels(search))]
+        assert drawn == ["front", *keys, "windows", "volume", "curves"]
 
 
 def test_units_of_time() -> None:

@@ -1,6 +1,6 @@
 """An hour of searches with a fault every minute, and whether anything that must hold ever does not.
 
-    python -m tests.soak [--minutes 60] [--seed 1] [--report build/soak]
+    python -m tests.soak [--minutes 60] [--seed 1] [--report build/soak] [--only "frozen driver" "moved folder"]
 
 Every fault and its moment come from the seed; how far a search is when one strikes does not. The exit code is 1 where
 an invariant broke.
@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from tests.sites.slurm.mini_slurm import available
+from tests.soak.faults import FAULTS
 from tests.soak.ground import ground
 from tests.soak.report import table, write_report
 from tests.soak.soak import Outcome, Soak
@@ -27,6 +28,8 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60, help="how long faults come")
     parser.add_argument("--seed", type=int, default=1, help="which faults, and when")
     parser.add_argument("--report", type=Path, default=Path("build/soak"), help="the folder for the report")
+    parser.add_argument("--only", nargs="+", choices=list(FAULTS), default=list(FAULTS), metavar="FAULT",
+                        help=f"these kinds of faults, of {', '.join(FAULTS)}")  # fmt: skip
     arguments = parser.parse_args()
     if reason := available() or (None if shutil.which("cc") else "a slow disk needs a C compiler, which is not here"):
         print(f"soak: {reason}.", file=sys.stderr)
@@ -38,7 +41,7 @@ def main() -> int:
     interrupted = False
     try:
         with ground() as place:
-            soak = Soak(place, outcome, say)
+            soak = Soak(place, outcome, say, arguments.only)
             try:
                 soak.run()
             finally:

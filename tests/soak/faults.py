@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal
 
 import psutil
 
-from recur_tune.search.record.directory import EVENTS
+from recur_tune.common.errors import Paused
+from recur_tune.search.record.directory import EVENTS, SearchDirectory
 from tests.sites.slurm.mini_slurm import NODES
 from tests.sites.slurm.site import Submitted
 from tests.soak.ground import Ground
@@ -17,6 +19,7 @@ from tests.soak.plan import Draw
 from tests.waiting import until
 
 _DRIVER, _RAYLET, _STORE = "recur_tune.cli.main", "raylet", "gcs_server"
+_TAKEN_OVER = "another process has taken over this search"
 
 
 @dataclass(frozen=True)
@@ -49,12 +52,14 @@ class Fault:
         lasts: Whether it lasts for as long as was drawn, or is over in a moment.
         ends: Whether it ends the run of a search, which then has to begin anew.
         takes: Whether it takes the trials on its node along, which then have to go on elsewhere.
+        taken_over: Whether another driver ran meanwhile, whose reports do not mean that the search is back.
     """
 
     strike: Callable[[Target], AbstractContextManager[str]]
     lasts: bool = False
     ends: Literal["always", "on the head", "never"] = "never"
     takes: bool = False
+    taken_over: bool = False
 
     def ends_run(self, node: str, head: str) -> bool:
         """Whether it does, there."""
@@ -158,8 +163,7 @@ def _without_mlflow(target: Target) -> Iterator[str]:
 
 @contextmanager
 def _damage_line(target: Target) -> Iterator[str]:
-    """A byte of a line is flipped, or the line's second half is nought; then the driver dies, so that a resume meets
-    it."""
+    """A byte of a line is flipped, or its second half becomes zeros; then the driver dies, which a resume meets."""
     file = target.search.directory.path / EVENTS
     lines = file.read_bytes().splitlines(keepends=True)[:-1]
     number = round(target.draw.strength * (len(lines) - 1))
@@ -176,15 +180,39 @@ def _damage_line(target: Target) -> Iterator[str]:
 
 @contextmanager
 def _freeze_driver(target: Target) -> Iterator[str]:
-    found = target.find(target.head, _DRIVER)
+    """The driver is stopped until its lease has expired and a driver on the login node has taken over and trains; then
+    it wakes up, and has to end without another word to any of the books."""
+    found, directory = target.find(target.head, _DRIVER), target.search.directory
+    said = target.search.said.count(_TAKEN_OVER)
+    if not found:
+        yield f"no driver on {target.head} to freeze"
+        return
     for process in found:
         process.suspend()
     try:
-        yield f"driver on {target.head} frozen for {target.draw.hold:.0f} s"
+        until(lambda: not directory.is_running, "the end of the lease", pause=0.5)
+        place = (directory.path / EVENTS).stat().st_size
+        with target.ground.site.typing("resume", target.search.name) as successor:
+            successor.until(lambda: _has_reported(directory, place), "a report of the driver that took over")
+            _wake(found)
+            yield f"driver on {target.head} frozen, taken over on the login node, and woken up"
+            until(lambda: not target.search.jobs_in_queue(), "the end of the frozen driver's job", pause=0.5)
+            if successor.poll() is None:
+                successor.signal(signal.SIGINT)
+            assert successor.wait() in (0, Paused.exit_code), f"the driver that took over: {successor.err}"
+        assert target.search.said.count(_TAKEN_OVER) > said, "the driver that woke up did not say why it ended"
     finally:
-        for process in found:
-            with suppress(psutil.NoSuchProcess):
-                process.resume()
+        _wake(found)
+
+
+def _has_reported(directory: SearchDirectory, place: int) -> bool:
+    return any(event["kind"] == "report" for event, _ in directory.events(place))
+
+
+def _wake(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.resume()
 
 
 @contextmanager
@@ -199,7 +227,8 @@ def _move_folder(target: Target) -> Iterator[str]:
         here.rename(remains)
     there.rename(here)
     if made:
-        raise AssertionError(f"{here.name} was made again: {sorted(map(str, remains.rglob('*')))[:5]}")
+        what = sorted(str(path.relative_to(remains)) for path in remains.rglob("*"))
+        raise AssertionError(f"{here.name} was made again: {', '.join(what[:9])}")
 
 
 FAULTS = {
@@ -216,7 +245,7 @@ FAULTS = {
     "clock": Fault(_wrong_clock, lasts=True),
     "mlflow": Fault(_without_mlflow, lasts=True),
     "damaged line": Fault(_damage_line, ends="always"),
-    "frozen driver": Fault(_freeze_driver, lasts=True),
+    "frozen driver": Fault(_freeze_driver, ends="always", taken_over=True),
     "moved folder": Fault(_move_folder, ends="always"),
 }
 

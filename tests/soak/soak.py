@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tests.soak.faults import FAULTS, Target
@@ -46,15 +46,15 @@ class Outcome:
 class Soak:
     """Runs the plan of a seed for so many minutes; the last search is then left to end in peace."""
 
-    def __init__(self, ground: Ground, outcome: Outcome, tell: Callable[[str], None]) -> None:
-        self.ground, self.outcome, self.tell = ground, outcome, tell
+    def __init__(self, ground: Ground, outcome: Outcome, tell: Callable[[str], None], kinds: Sequence[str]) -> None:
+        self.ground, self.outcome, self.tell, self.kinds = ground, outcome, tell, kinds
         self.began = time.monotonic()
         self.vigil = Vigil(ground)
         outcome.ended = self.vigil.ended
 
     def run(self) -> None:
         """To the end."""
-        for draw in plan(self.outcome.seed, list(FAULTS)):
+        for draw in plan(self.outcome.seed, self.kinds):
             self._be_at_work_when(draw)
             if self._passed() >= MINUTE * self.outcome.minutes:
                 break
@@ -120,11 +120,13 @@ class Soak:
         anew = fault.ends_run(node, target.head)
         victims = [trial for trial, there in vigil.search.nodes_at_work().items() if fault.takes and there == node]
         self._let(target, struck)
+        place = vigil.place if fault.taken_over else place
         if anew and draw.again:
             vigil.wait(lambda: vigil.begins_behind(place), "another run")
             place = vigil.place
             if target := self._aim(draw):
                 self._let(target, struck)
+                place = vigil.place if fault.taken_over else place
         cleared = time.monotonic()
         place = place if anew or victims else vigil.place
         vigil.wait(lambda: vigil.is_back(place, anew, victims), "back at work")

@@ -21,16 +21,16 @@ class BlocksSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    state_vectors: PositiveInt = Field(64, description="vectors that are carried from window to window")
+    state_vectors: PositiveInt = Field(64, description="number of vectors that pass from window to window")
     block_layer: Annotated[PositiveInt | Literal["upper"], NUMBER] = Field(
         "upper",
-        description="layer that has the state vectors, from 1; 'upper' is the third from the top, or the first where "
+        description="layer that has the state vectors, from 1; 'upper' is the third from the top, or the first if "
         "there are fewer",
     )
     block_gate: Literal["fixed", "lstm"] = Field(
         "fixed",
-        description="how new state vectors replace the old: by a share that is learned for each number, or as an LSTM "
-        "forgets and takes in, by gates that see what was attended to",
+        description="how new state vectors replace the old ones: 'fixed' mixes them by a learned share for each "
+        "number; 'lstm' has an LSTM's input and forget gates, which see what was attended to",
     )
 
 
@@ -65,7 +65,7 @@ BLOCKS = Mechanism(
     name="blocks",
     spec=BlocksSpec,
     module="recur_tune.recurrences.blocks.module:Blocks",
-    summary="keeps state vectors at one layer, which attend to a window and pass through a gate",
+    summary="keeps state vectors at one layer, updated by attention to each window and a gate",
     mark=Mark("blocks", "X", "x", "#000000"),
     first={"blocks": {"state_vectors": 64, "block_layer": "upper", "block_gate": "fixed"}},
     flops=_flops,

@@ -22,23 +22,23 @@ class CacheSpec(BaseModel):
 
     cache_rows: PositiveInt = Field(
         128,
-        description="positions whose keys and values a layer keeps from before a window, of several if need be; in one "
-        "softmax they and a window have to fit into the base's positions",
+        description="cached positions of a layer: keys and values of tokens before the window, from several windows if "
+        "need be. With cache_join 'softmax', they and a window must fit into the base's positions",
     )
-    cache_layer: Layer = Field("all", description="layer that keeps keys and values, from 1, or 'all'")
+    cache_layer: Layer = Field("all", description="layer that has a cache, from 1, or 'all'")
     cache_join: Literal["softmax", "gate"] = Field(
         "softmax",
-        description="how they are attended to: in one 'softmax' with the window's own, as if windows were longer, or "
-        "apart, with a 'gate' for each head that is closed at first and mixes the two",
+        description="how a layer attends to its cache: in one 'softmax' with the window, as if windows were longer; or "
+        "in an attention of its own, which a learned 'gate' for each head, closed at first, mixes with the window's",
     )
     cache_keep: Literal["recent", "keydiff", "tova", "h2o"] = Field(
         "recent",
-        description="which rows stay between a document's first and the last half: the last too ('recent'), those "
-        "whose keys differ most from their mean ('keydiff'), or those to which the window's last query ('tova') or all "
-        "its queries ('h2o') attend most",
+        description="which positions stay in the cache beside a document's first and the latest half: the most recent "
+        "('recent'), those whose keys differ most from the mean key ('keydiff'), or those that get most attention from "
+        "the window's last query ('tova') or from all its queries ('h2o')",
     )
     cache_sinks: NonNegativeInt = Field(
-        4, description="of these rows, how many are a document's first: heads that look for nothing look there"
+        4, description="how many cached positions are a document's first ones (attention sinks)"
     )
 
 
@@ -98,7 +98,7 @@ CACHE = Mechanism(
     name="cache",
     spec=CacheSpec,
     module="recur_tune.recurrences.cache.module:Cached",
-    summary="keeps keys and values of the windows before, to which layers attend",
+    summary="keeps keys and values of earlier windows, to which layers attend",
     mark=Mark("cache", "s", "square", "#009e73"),
     first={
         "transformer-xl": {"cache_rows": 128, "cache_layer": "all", "cache_join": "softmax"},

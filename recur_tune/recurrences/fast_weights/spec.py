@@ -22,10 +22,10 @@ class FastWeightsSpec(BaseModel):
 
     write_rule: Literal["linear", "delta", "gated"] = Field(
         "delta",
-        description="how a window is written into the fast weights: 'linear' adds its values, 'delta' what its keys do "
-        "not yet find there, 'gated' the same into weights that learn to forget",
+        description="how a window updates the matrix: 'linear' adds its values; 'delta' adds their difference from "
+        "what their keys already read there; 'gated' does that with a learned decay",
     )
-    fast_layers: Layer = Field("all", description="layer that has fast weights, from 1, or 'all'")
+    fast_layers: Layer = Field("all", description="layer that has such matrices, from 1, or 'all'")
 
 
 def _work(spec: FastWeightsSpec, shape: Shape, windowing: Windowing) -> Work:
@@ -58,7 +58,7 @@ FAST_WEIGHTS = Mechanism(
     name="fast_weights",
     spec=FastWeightsSpec,
     module="recur_tune.recurrences.fast_weights.module:FastWeights",
-    summary="writes every window's keys and values into a matrix per head, which the next ones' queries read",
+    summary="updates a matrix per head with a window's keys and values, which queries of later windows read",
     mark=Mark("fast weights", "h", "hexagon", "#332288"),
     # Gates start closed, and open only at a learning rate many times the base's.
     first={"infini": {"write_rule": "delta", "fast_layers": "all", "recurrence_rate": 10.0}},

@@ -24,17 +24,17 @@ class PooledSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    l_ins: Layer = Field(2, description="layer that sees the state, from 1, or 'all'")
+    l_ins: Layer = Field(2, description="layer that attends to the state, from 1, or 'all'")
     width: PositiveInt = Field(200, description="units in each hidden layer of the recurrence's network")
     depth: NonNegativeInt = Field(3, description="hidden layers of the recurrence's network")
     pooling: Pooling = Field(
         "mean",
-        description="how a window's positions become one vector; with 'recent' every embedding has its own: of the "
-        "last position, the two before, the four before those, and at last of all the rest",
+        description="how a window's positions become one vector; with 'recent' each embedding is the mean of its own "
+        "stretch: the last position, the two before it, the four before those, and so on; the last one takes the rest",
     )
     embeddings: PositiveInt = Field(1, description="embeddings inserted per layer")
     skip: bool = Field(
-        False, description="add what the network is given to what it makes, so that a state starts as a layer's output"
+        False, description="add the network's input to its output: the first states are then outputs of layers"
     )
 
 
@@ -98,7 +98,7 @@ POOLED = Mechanism(
     name="pooled",
     spec=PooledSpec,
     module="recur_tune.recurrences.pooled.module:Pooled",
-    summary="makes a few embeddings of a whole window, to which layers of the next one attend",
+    summary="pools a window into a few embeddings, to which layers of the next window attend",
     mark=Mark("pooled", "^", "triangle-up", "#d55e00"),
     first={"paper": PAPER},
     aliases=("memory",),

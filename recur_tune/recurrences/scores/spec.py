@@ -20,11 +20,11 @@ class ScoresSpec(BaseModel):
 
     score_heads: PositiveInt = Field(
         4,
-        description="heads of each layer that have a recurrence's scores beside their own: a third of them fade, the "
-        "others swing as a cosine or a sine does",
+        description="heads of each layer that get added weights: with distance, those of a third of them decay, the "
+        "others oscillate as a cosine or a sine",
     )
     dilation: PositiveInt = Field(
-        1, description="every second of these heads has scores only at multiples of so many positions back; 1: at all"
+        1, description="every second of these heads has weights only at distances that are multiples of this; 1: at all"
     )
 
 
@@ -64,7 +64,7 @@ SCORES = Mechanism(
     name="scores",
     spec=ScoresSpec,
     module="recur_tune.recurrences.scores.module:Scores",
-    summary="adds weights that fade or swing with distance to some heads' attention, over windows too",
+    summary="adds weights that decay or oscillate with distance to the attention of some heads, across windows",
     mark=Mark("scores", "d", "diamond-tall", "#882255"),
     first={"rsa": {"score_heads": 4, "dilation": 1, "recurrence_rate": 10.0}},
     flops=_flops,

@@ -17,8 +17,8 @@ class TokensSpec(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    state_tokens: PositiveInt = Field(10, description="rows that stand behind a window and sum it up for the next")
-    ring: PositiveInt = Field(1, description="windows back whose summaries stand before a window")
+    state_tokens: PositiveInt = Field(10, description="summary tokens, appended to every window")
+    ring: PositiveInt = Field(1, description="number of earlier windows whose summaries are read before a window")
 
 
 def _flops(spec: TokensSpec, shape: Shape, windowing: Windowing) -> float:
@@ -56,7 +56,7 @@ TOKENS = Mechanism(
     name="tokens",
     spec=TokensSpec,
     module="recur_tune.recurrences.tokens.module:Tokens",
-    summary="sums a window up in rows behind its tokens, which then stand before the next one's",
+    summary="appends summary tokens to a window; what becomes of them is read before the next window's tokens",
     mark=Mark("tokens", "D", "diamond", "#cc79a7"),
     first={"rmt": {"state_tokens": 10, "ring": 1}},
     flops=_flops,

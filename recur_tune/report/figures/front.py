@@ -8,7 +8,7 @@ Colour only adds a second cost, so a colour-blind reader loses nothing else. Pag
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -26,14 +26,13 @@ from recur_tune.report.figures.style import (
     colour_axis,
     colour_values,
     layout,
-    names_with_room,
     usual_top,
 )
 from recur_tune.search.record.front import non_dominated
 from recur_tune.search.record.objectives import Objective
 from recur_tune.search.record.state import TrialRecord, values_of
 
-EDGE = {"width": 0.8, "color": "#555555"}  # yellow on white would be lost without it
+EDGE: Figure = {"width": 0.8, "color": "#555555"}  # yellow on white would be lost without it
 _LINE = "#555555"  # where colours say something else
 _BEATEN = {"size": 9, "opacity": 0.4}
 _BEST = {"size": 15, "opacity": 1, "line": {"width": 1.8, "color": "black"}}
@@ -133,12 +132,9 @@ class Front:
         return made
 
     def figure(self, height: int, top: int, edge: Figure | None = None, fixed: bool = False) -> Figure:
-        """All of it, so many pixels high. One that is `fixed` is drawn once, and its names are placed when it is; in
-        any other, names that would cover a neighbour's are left out. Without any trial it is empty."""
-        axes, traces = self.axes(fixed) if self.in_view else {}, self.traces(edge)
-        if not fixed:
-            thin_names(traces, axes["xaxis"])
-        return {"data": [*traces, *self.legend()], "layout": layout(height, top, **axes)}
+        """All of it, so many pixels high; names are placed when it is drawn. Without any trial it is empty."""
+        axes = self.axes(fixed) if self.in_view else {}
+        return {"data": [*self.traces(edge), *self.legend()], "layout": layout(height, top, **axes)}
 
     def traces(self, edge: Figure | None = None) -> list[Figure]:
         """Stopped trials, lines, dominated trials with this edge, and on top the front with its names."""
@@ -159,19 +155,26 @@ class Front:
         """Entries of the legend: one for each group, which shows and hides it, and one for each other meaning of a
         mark."""
         kinds = [
-            _entry(look.title, marker={"symbol": look.symbol, "color": self._own_colour(look), "size": 11})
+            entry(look.title, marker={"symbol": look.symbol, "color": self._own_colour(look), "size": 11})
             | {"legendgroup": look.title}
             for look in (group.look for group in self.groups)
         ]
         groups, of_any = self.groups, {"symbol": "circle", "color": _LINE}
-        along = "best of its kind for a cost" if len(groups) > 1 else "best for a cost"
         others = (
-            (self.complete, along, {"mode": "lines", "line": {"color": _LINE, "width": 1.2}}),
             (any(one.best for one in groups), "on the front", {"marker": of_any | _BEST | {"color": GRID}}),
             (any(one.beaten for one in groups), "complete, but beaten", {"marker": of_any | _BEATEN}),
             (self.stopped, self.stopped_title, {"marker": of_any | _STOPPED | {"symbol": "circle-open"}}),
         )
-        return kinds + [_entry(title, **look) for there, title, look in others if there]
+        return [*kinds, *self._lines_of_legend(), *(entry(title, **look) for there, title, look in others if there)]
+
+    def _lines_of_legend(self) -> Iterator[Figure]:
+        """An entry for each style of line."""
+        drawn = [group.look for group in self.groups if group.best or group.beaten]
+        for dash in dict.fromkeys(look.dash for look in drawn):
+            alike = [look.title for look in drawn if look.dash == dash]
+            whose = "" if len(self.groups) == 1 else f"{alike[0]} " if len(alike) == 1 else "of its kind "
+            line = {"color": _LINE, "width": 1.2, "dash": dash}
+            yield entry(f"best {whose}for a cost", mode="lines", line=line)
 
     def _own_colour(self, look: MarkerStyle) -> str:
         return _LINE if self.colour else look.colour
@@ -206,7 +209,8 @@ def _of(look: MarkerStyle) -> Figure:
     return {"legendgroup": look.title, "showlegend": False}
 
 
-def _entry(title: str, **look: Any) -> Figure:
+def entry(title: str, **look: Any) -> Figure:
+    """An entry of the legend alone."""
     return {"type": "scatter", "mode": "markers", "name": title, "x": [None], "y": [None], **look}
 
 
@@ -224,12 +228,3 @@ def points(trials: Sequence[TrialRecord], x: Objective, y: Objective, name: str,
         "type": "scatter", "mode": "markers", "name": name, "x": values_of(trials, x), "y": values_of(trials, y),
         "customdata": [trial.number for trial in trials], **look,
     }  # fmt: skip
-
-
-def thin_names(traces: Iterable[Figure], x_axis: Figure) -> None:
-    """Leave out names that would cover a neighbour's."""
-    named = [trace for trace in traces if "text" in trace]
-    names, x, y = ([one for trace in named for one in trace[part]] for part in ("text", "x", "y"))
-    kept = iter(names_with_room(names, x, y, x_axis))
-    for trace in named:
-        trace["text"] = [next(kept) for _ in trace["text"]]

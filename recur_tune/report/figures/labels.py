@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recur_tune.report.figures.style import GREY
+from recur_tune.report.figures.style import GREY, Figure
 
 if TYPE_CHECKING:  # it takes a while to import
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
 
 _NEAR, _FAR = (6, 8, 11), (16, 22, 30)  # points between a mark's middle and its name; a thin line leads to a far one
 
@@ -24,6 +25,16 @@ def visible(axes: Axes, place: Place) -> bool:
     return left <= place[0] <= right and bottom <= place[1] <= top
 
 
+def finish(picture: Canvas, drawn: Sequence[tuple[Axes, Figure]]) -> None:
+    """Fix the layout of a picture and write the names of its figures where there is room."""
+    picture.draw_without_rendering()
+    picture.set_layout_engine("none")
+    for axes, figure in drawn:
+        marked = [trace for trace in figure["data"] if "text" in trace and "markers" in trace["mode"]]
+        places = [place for one in marked for place in zip(one["x"], one["y"], strict=True)]
+        write_names(axes, list(zip((name for one in marked for name in one["text"]), places, strict=True)))
+
+
 def write_names(axes: Axes, named: Sequence[tuple[str, Place]]) -> None:
     """Write names beside their marks, once the layout is final.
 
@@ -33,7 +44,7 @@ def write_names(axes: Axes, named: Sequence[tuple[str, Place]]) -> None:
     from matplotlib.patheffects import withStroke
 
     # Boxes are rows of left, bottom, right and top, in pixels.
-    taken, lines, frame = _boxes_of_marks(axes), _boxes_of_lines(axes), axes.bbox.extents
+    taken, lines, frame = _boxes_of_marks(axes), _boxes_of_lines(axes), axes.bbox.padded(-2).extents
     on_lines = {(x, y) for line in axes.lines for x, y in np.asarray(line.get_xydata()).tolist()}
     seen = [(name, place) for name, place in named if visible(axes, place)]
     middles = axes.transData.transform(np.reshape([place for _, place in seen], (-1, 2)))
@@ -91,25 +102,37 @@ def _astray(spots: np.ndarray, at: np.ndarray, middles: np.ndarray) -> np.ndarra
 
 
 def _boxes_of_marks(axes: Axes) -> np.ndarray:
-    """What the marks cover."""
-    from matplotlib.collections import PathCollection
+    """What the marks and their error bars cover."""
+    from matplotlib.collections import LineCollection, PathCollection
 
-    boxes = [np.empty((0, 4))]
+    boxes, point = [np.empty((0, 4))], axes.figure.dpi / 72
     for marks in axes.collections:
-        assert isinstance(marks, PathCollection)
-        points = np.sqrt(np.max(marks.get_sizes())) + np.max(marks.get_linewidth())
-        half = points / 2 * axes.figure.dpi / 72
-        places = axes.transData.transform(np.ma.getdata(marks.get_offsets()))
-        boxes.append(np.hstack([places - half, places + half]))
+        if isinstance(marks, LineCollection):  # error bars, with caps at their ends
+            ends = np.reshape([axes.transData.transform(segment) for segment in marks.get_segments()], (-1, 4))
+            boxes.append(ends + np.multiply((-4, -1, 4, 1), point))
+        elif isinstance(marks, PathCollection):
+            across = np.sqrt(np.max(marks.get_sizes())) + np.max(marks.get_linewidth())
+            half, places = across / 2 * point, axes.transData.transform(np.ma.getdata(marks.get_offsets()))
+            boxes.append(np.hstack([places - half, places + half]))
     return np.vstack(boxes)
 
 
 def _boxes_of_lines(axes: Axes) -> np.ndarray:
-    """The steps of the lines, boxes without a width or a height."""
-    steps = [
-        step
+    """The lines as boxes without a width or a height, or as many small ones where they slope."""
+    boxes = [
+        box
         for line in axes.lines
-        for (x, y), (next_x, next_y) in pairwise(axes.transData.transform(line.get_xydata()).tolist())
-        for step in ((x, y, next_x, y), (next_x, min(y, next_y), next_x, max(y, next_y)))
+        for one, other in pairwise(axes.transData.transform(line.get_xydata()).tolist())
+        for box in (_steps(one, other) if line.get_drawstyle() == "steps-post" else _pieces(one, other))
     ]
-    return np.reshape(steps, (-1, 4))
+    return np.reshape(boxes, (-1, 4))
+
+
+def _steps(one: list[float], other: list[float]) -> list[list[float]]:
+    (x, y), (next_x, next_y) = one, other
+    return [[x, y, next_x, y], [next_x, min(y, next_y), next_x, max(y, next_y)]]
+
+
+def _pieces(one: list[float], other: list[float]) -> np.ndarray:
+    ends = np.linspace(one, other, 2 + int(np.min(np.abs(np.subtract(one, other))) / 4))
+    return np.hstack([np.minimum(ends[:-1], ends[1:]), np.maximum(ends[:-1], ends[1:])])

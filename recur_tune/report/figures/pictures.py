@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import write_bytes
 from recur_tune.recurrences.registry import MARKS
+from recur_tune.report.figures.labels import finish
 from recur_tune.report.figures.style import GREY, GRID, Figure, Panel
 
 if TYPE_CHECKING:  # it takes a while to import
@@ -20,6 +22,8 @@ MARKERS = {
     "circle": "o", "triangle-up": "^", "square": "s", "diamond": "D", "cross": "P", "star": "*",
     "pentagon": "p", "x": "X", **{mark.symbol: mark.marker for mark in MARKS.values()},
 }  # fmt: skip
+_TITLE, _ENTRIES = 46, 2  # characters and entries of a legend in a line of half a picture's width
+_BELOW = -34  # points below an axis, where its legend begins
 DASHES = {"solid": "-", "dash": "--", "dot": ":"}
 
 
@@ -71,18 +75,23 @@ def picture_of(panels: Sequence[Panel], title: str) -> Canvas:
     # Not through pyplot, whose figures are global.
     figure = Canvas(figsize=(10, 5.2 + 3.6 * (rows - 1)), dpi=150, layout="constrained")
     grid = figure.add_gridspec(rows, 2, height_ratios=[1.45, *[1] * (rows - 1)])
+    drawn = []
     for at, panel in enumerate(panels):
         row, column = (at + 1) // 2, (at + 1) % 2
         last_alone = at == len(panels) - 1 and column == 0
         place = grid[0, :] if at == 0 else grid[row, :] if last_alone else grid[row, column]
-        draw(figure.add_subplot(place), panel)
+        axes = figure.add_subplot(place)
+        draw(axes, panel, columns=2 if at == 0 or last_alone else 1)
+        drawn += [(axes, panel.figure)] if panel.figure else []
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold", parse_math=False)
+    finish(figure, drawn)
     return figure
 
 
-def draw(axes: Axes, panel: Panel) -> None:
-    """One figure with its title, or the text instead of it."""
-    axes.set_title(panel.title, loc="left", fontsize=10, fontweight="bold", parse_math=False)
+def draw(axes: Axes, panel: Panel, columns: int) -> None:
+    """One figure over so many columns of a picture with its title, or the text instead of it."""
+    lines = textwrap.fill(panel.title, columns * _TITLE)  # what is wider than its axes would push the others aside
+    axes.set_title(lines, loc="left", fontsize=10, fontweight="bold", parse_math=False)
     if panel.figure is None:
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
@@ -90,18 +99,29 @@ def draw(axes: Axes, panel: Panel) -> None:
         return
     plot(axes, panel.figure)
     if panel.figure["layout"].get("showlegend", True):
-        axes.legend(fontsize=7, frameon=False, loc="best")
+        _legend_of(axes, columns * _ENTRIES)
 
 
-def plot(axes: Axes, figure: Figure, names: bool = True) -> None:
-    """A figure of points and lines without its legend; without `names`, the caller places them."""
+def _legend_of(axes: Axes, columns: int) -> None:
+    """The legend below the numbers and the title of an axis, where it covers nothing."""
+    from matplotlib.transforms import ScaledTranslation
+
+    below = axes.transAxes + ScaledTranslation(0, _BELOW / 72, axes.figure.dpi_scale_trans)
+    axes.legend(
+        fontsize=7, frameon=False, loc="upper left", bbox_to_anchor=(0, 0), bbox_transform=below, borderaxespad=0,
+        ncols=columns, columnspacing=1.2, borderpad=0,
+    )  # fmt: skip
+
+
+def plot(axes: Axes, figure: Figure) -> None:
+    """A figure of points and lines without its legend, and without the names of its marks."""
     look = figure["layout"]
     axes.grid(True, color=GRID, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(GREY)
     for trace in figure["data"]:
-        _draw_trace(axes, trace, look.get("coloraxis"), names)
+        _draw_trace(axes, trace, look.get("coloraxis"))
     for line in look.get("shapes", ()):
         if line.get("yref") == "paper":  # from bottom to top
             axes.axvline(line["x0"], color=GREY, linewidth=0.8, linestyle=":")
@@ -114,65 +134,56 @@ def plot(axes: Axes, figure: Figure, names: bool = True) -> None:
         _colour_bar(axes, look["coloraxis"])
 
 
-def _draw_trace(axes: Axes, trace: Figure, colours: Figure | None, names: bool) -> None:
+def _draw_trace(axes: Axes, trace: Figure, colours: Figure | None) -> None:
     name = trace["name"] if trace.get("showlegend", True) and trace.get("name") else None
     placed = trace["x"] != [None]  # else it is only in the legend
     x, y = (trace["x"], trace["y"]) if placed else ([], [])
-    if "lines" in trace["mode"] and (placed or trace["mode"] == "lines"):
-        line = trace["line"]
-        style = "steps-post" if line.get("shape") == "hv" else "default"
-        only = name if "markers" not in trace["mode"] else None
-        axes.plot(
-            x, y, drawstyle=style, color=line["color"], linewidth=line["width"] * 0.8, label=only, zorder=2,
-            linestyle=DASHES[line.get("dash", "solid")],
-        )  # fmt: skip
+    if "lines" in trace["mode"]:
+        _draw_line(axes, trace, x, y, name)
     if "markers" in trace["mode"]:
-        _draw_marks(axes, trace, name, colours)
-    for at, text in enumerate(trace.get("text", ())):
-        if text and names:
-            axes.annotate(text, (x[at], y[at]), xytext=(5, 3), textcoords="offset points", fontsize=7.5, zorder=6)
+        both = "lines" in trace["mode"]  # one entry in the legend, which has both
+        _draw_marks(axes, trace, x, y, None if both else name, colours)
+    elif "text" in trace["mode"]:
+        for at, text in enumerate(trace["text"]):
+            axes.annotate(text, (x[at], y[at]), fontsize=7.5, va="center", annotation_clip=False)
 
 
-def _draw_marks(axes: Axes, trace: Figure, name: str | None, colours: Figure | None) -> None:
+def _draw_line(axes: Axes, trace: Figure, x: Sequence[float], y: Sequence[float], name: str | None) -> None:
+    look = trace["line"]
+    line = {"color": look["color"], "linewidth": look["width"] * 0.8, "linestyle": DASHES[look.get("dash", "solid")]}
+    if len(x):
+        style = "steps-post" if look.get("shape") == "hv" else "default"
+        axes.plot(x, y, drawstyle=style, zorder=2, **line)
+    if name and "markers" in trace["mode"]:
+        marker = trace["marker"]
+        symbol = marker["symbol"]
+        line |= {"marker": MARKERS[symbol.removesuffix("-open")], "markersize": marker["size"] * 0.62}
+        line |= {"markerfacecolor": "white" if symbol.endswith("-open") else marker["color"]}
+        line |= {"markeredgecolor": marker.get("line", {}).get("color", marker["color"])}
+    if name:
+        axes.plot([], [], label=name, **line)
+
+
+def _draw_marks(
+    axes: Axes, trace: Figure, x: Sequence[float], y: Sequence[float], name: str | None, colours: Figure | None
+) -> None:
     marker = trace["marker"]
-    if isinstance(marker.get("symbol"), list):  # one for each mark, where matplotlib has one for all
-        for symbol in dict.fromkeys(marker["symbol"]):
-            own_places = [at for at, one in enumerate(marker["symbol"]) if one == symbol]
-            part: Figure = {one: [trace[one][at] for at in own_places] for one in ("x", "y")}
-            if errors := trace.get("error_y"):
-                part["error_y"] = {**errors, "array": [errors["array"][at] for at in own_places]}
-            _draw_marks(axes, {**trace, **part, "marker": {**marker, "symbol": symbol}}, name, colours)
-            name = None  # once in the legend
-        return
-    edge = marker.get("line", {})
-    symbol = marker.get("symbol", "circle")
+    edge, symbol = marker.get("line", {}), marker.get("symbol", "circle")
     shape, hollow = MARKERS[symbol.removesuffix("-open")], symbol.endswith("-open")
-    if "error_y" in trace:
-        _draw_errors(axes, trace, name, shape, hollow)
-        return
     own: dict[str, Any] = {"color": marker["color"]} if isinstance(marker["color"], str) else {"c": marker["color"]}
     if colours and "c" in own:
         own |= {"cmap": "viridis", "vmin": colours["cmin"], "vmax": colours["cmax"]}
-    x, y = ([] if trace[one] == [None] else trace[one] for one in ("x", "y"))
-    if "c" in own and not x:
-        own = {"color": GREY}
     rim = {"edgecolors": edge.get("color", "none"), "linewidths": edge.get("width", 0) * 0.7}
     if hollow and "color" in own:
-        own, rim = {"facecolors": "none"}, {"edgecolors": own["color"], "linewidths": 0.8}
-    axes.scatter(
+        own, rim = {"facecolors": "none"}, {"edgecolors": own["color"], "linewidths": edge.get("width", 1.1) * 0.7}
+    drawn = axes.scatter(
         x, y, s=(marker["size"] * 0.62) ** 2, marker=shape, alpha=marker.get("opacity", 1), label=name,
         zorder=3, **rim, **own,
     )  # fmt: skip
-
-
-def _draw_errors(axes: Axes, trace: Figure, name: str | None, shape: str, hollow: bool) -> None:
-    """Marks with a bar to either side."""
-    colour, size, errors = trace["marker"]["color"], trace["marker"]["size"] * 0.62, trace["error_y"]["array"]
-    axes.errorbar(
-        trace["x"], trace["y"], yerr=errors if any(errors) else None, fmt=shape, markersize=size,
-        color=colour, markeredgecolor=colour, markerfacecolor="white" if hollow else colour, capsize=3, linewidth=1.2,
-        label=name, zorder=3,
-    )  # fmt: skip
+    if hollow and "c" in own:  # its colour is its edge's
+        drawn.set(facecolor="none", edgecolor=None, linewidth=edge.get("width", 1.1) * 0.7)
+    if any(errors := trace.get("error_y", {}).get("array", [])):
+        axes.errorbar(x, y, yerr=errors, fmt="none", ecolor=trace["error_y"]["color"], capsize=3, linewidth=1.2)
 
 
 def _scale(axes: Axes, which: str, axis: Figure) -> None:

@@ -22,6 +22,7 @@ Figure = dict[str, Any]
 
 GREY, INK, GRID = "#8c8c8c", "#1f2328", "#ebebeb"
 FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif", "size": 13}
+_BAR_TICK = 0.24  # of a colour bar, which a tick's words may take in a narrow figure
 _LOG_FROM = 4  # an axis whose ends are further apart than this factor is logarithmic
 
 
@@ -97,15 +98,21 @@ def axis(objective: Objective, values: Sequence[float], log: bool | None = None,
     )
 
 
-def colour_axis(objective: Objective, values: Sequence[float]) -> Figure:
-    """A horizontal colour bar above the figure, which fits a phone; `colour_values` gives its numbers."""
+def colour_axis(objective: Objective, values: Sequence[float], wide: float = 0.5) -> Figure:
+    """A horizontal colour bar above the figure, as wide as this share of it, which fits a phone; `colour_values` gives
+    its numbers."""
     low, high, _ = span(values, log=True)
-    marks = ticks(objective, low, high, log=True)
+    marks, room = ticks(objective, low, high, log=True), _BAR_TICK * math.log10(high / low)
+    shown: list[int] = []
+    for at, place in enumerate(colour_values(marks["tickvals"])):
+        if not shown or place - math.log10(marks["tickvals"][shown[-1]]) >= room:
+            shown.append(at)
+    places, words = ([marks[part][at] for at in shown] for part in ("tickvals", "ticktext"))
     # From y = 1 on, plotly.js 4.1 lifts every title to make room for the bar's, the horizontal axis's into its numbers.
     bar = {
-        "title": {"text": objective.title, "side": "top"}, "orientation": "h", "thickness": 10, "len": 0.5, "x": 1,
-        "xanchor": "right", "y": 0.9999, "yanchor": "bottom", "outlinewidth": 0, "ticktext": marks["ticktext"],
-        "tickvals": colour_values(marks["tickvals"]),
+        "title": {"text": objective.title, "side": "top"}, "orientation": "h", "thickness": 10, "len": wide, "x": 1,
+        "xanchor": "right", "y": 0.9999, "yanchor": "bottom", "outlinewidth": 0, "ticktext": words,
+        "tickvals": colour_values(places),
     }  # fmt: skip
     return {"colorscale": "Viridis", "cmin": math.log10(low), "cmax": math.log10(high), "colorbar": bar}
 
@@ -162,22 +169,6 @@ def usual_top(values: Sequence[float]) -> float:
     """Upper end of a quality's axis: outliers above it would flatten the rest; up to twice the best, all are shown."""
     lowest, usual = min(values), float(np.quantile(values, 0.75, method="lower"))
     return max(usual + 3 * (usual - lowest), 2 * lowest if lowest > 0 else lowest)
-
-
-def names_with_room(names: Sequence[str], x: Sequence[float], y: Sequence[float], x_axis: Figure) -> list[str]:
-    """The names to write beside marks, empty for those that would cover a neighbour's."""
-    across = np.log10(x) if x_axis.get("type") == "log" else np.asarray(x, dtype=float)
-    up = np.asarray(y, dtype=float)
-    wide, high = (float(np.ptp(one)) or 1.0 for one in (across, up))
-    shown: list[int] = []
-    for place in range(len(names)):
-        near = [
-            abs(across[place] - across[other]) < 0.06 * wide and abs(up[place] - up[other]) < 0.05 * high
-            for other in shown
-        ]
-        if not any(near):
-            shown.append(place)
-    return [name if place in shown else "" for place, name in enumerate(names)]
 
 
 def listed(words: Sequence[str]) -> str:

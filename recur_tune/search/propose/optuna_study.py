@@ -70,7 +70,7 @@ def first_points(spec: SearchSpec) -> dict[str, dict[str, Any]]:
             point = space.closest({**windowing, **fields, "recurrence": kind})
             if point not in points.values():  # the field in which two forms differ may be fixed here
                 points[f"{kind} {role}" if role in points else role] = point
-    return points | {f"given {number}": space.point(given) for number, given in enumerate(spec.first, 1)}
+    return points | {f"first {number}": space.point(given) for number, given in enumerate(spec.first, 1)}
 
 
 def study_name(storage: JournalStorage, name: str) -> str:

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from recur_tune.recurrences.registry import NONE
 from recur_tune.search.record.front import front, non_dominated
 from recur_tune.search.record.objectives import COSTS, SAME_COST
+from recur_tune.search.record.space import RECURRENCE
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, SearchState, TrialRecord
 
@@ -136,6 +138,23 @@ def plain_rival(trial: TrialRecord, trials: Iterable[TrialRecord], spec: SearchS
     ]
     quality = quality_of(spec)
     return min(affordable, key=lambda one: one.value(quality) or math.inf, default=None)
+
+
+def untried_rivals(state: SearchState, spec: SearchSpec) -> dict[str, dict[str, Any]]:
+    """Plain trials that the search never tried, by the name of the recurrent trial on the front that has no other plain
+    rival: the same settings without its recurrence, where the space has such a trial. In the sampler's own names."""
+    space, found = spec.parsed_space, dict[str, dict[str, Any]]()
+    tried = [trial.params for trial in state.trials.values()]
+    for trial in front(state.trials.values(), spec.objectives):
+        is_plain = spec.trial_config(trial.params).mechanism is None
+        if is_plain or plain_rival(trial, state.trials.values(), spec) is not None:
+            continue
+        point = space.closest({**trial.params, RECURRENCE: NONE})
+        params = space.fields_of(point)
+        if params.get(RECURRENCE) == NONE and params not in tried:
+            tried.append(params)
+            found[trial.name] = point
+    return found
 
 
 def quality_of(spec: SearchSpec) -> str:

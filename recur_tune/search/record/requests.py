@@ -19,6 +19,7 @@ from recur_tune.search.record.directory import SearchDirectory, SearchLog
 REQUESTS = "requests"
 ADDED = "added"  # the role of a requested trial, which is trained to its end
 MAY_STOP = "added (may stop)"  # that of one which is pruned or paused as any other
+RIVAL = "plain rival"  # that of a plain trial which the search never tried, and a confirmation trains to its end
 _KINDS = {"add": ADDED, "try": MAY_STOP}
 
 

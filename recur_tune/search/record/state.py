@@ -6,6 +6,7 @@ The live table, `status`, the front, the tracker and a resume all use this one r
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -25,6 +26,7 @@ CROWDED = "crowded"  # a trial needed more of a shared GPU than its predicted me
 
 Event = dict[str, Any]
 
+_OLD_ROLE = re.compile("^given(?= [0-9])")  # of the trials under `first`, up to version 0.2
 _ABOUT_A_TRIAL = frozenset({"trial", "running", "moved", "thaw", "report", "scores", "end"})
 
 
@@ -203,6 +205,8 @@ class SearchState:
     def _on_trial(self, event: Event) -> None:
         number, repeats = event["trial"], event.get("repeats")
         told = {name: event[name] for name in ("role", "repeats", "seed", "split", "gain") if name in event}
+        if "role" in told:
+            told["role"] = _OLD_ROLE.sub("first", told["role"])
         made = TrialRecord(number, event["params"], event["costs"], **told)
         self.unknown = [one for one in self.unknown if one != number]
         (self.trials if repeats is None else self.repeats)[number] = made

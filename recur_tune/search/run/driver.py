@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +26,12 @@ from recur_tune.common.errors import Paused, StorageFault, UserError
 from recur_tune.common.files import storage_fault
 from recur_tune.common.loading import load
 from recur_tune.config.trial import TrialConfig
-from recur_tune.search.record.confirmation import ConfirmationPlan, splits_needed
+from recur_tune.search.record.confirmation import ConfirmationPlan, splits_needed, untried_rivals
 from recur_tune.search.record.damage import refuse_damaged_log
 from recur_tune.search.record.directory import STUDY, SearchDirectory, SearchLog
 from recur_tune.search.record.objectives import COSTS
 from recur_tune.search.record.recovery import folders
-from recur_tune.search.record.requests import trials_wait
+from recur_tune.search.record.requests import RIVAL, trials_wait
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, SearchState
 from recur_tune.search.run.base_task import make_base
@@ -77,8 +77,8 @@ def run_search(
 ) -> SearchState:  # fmt: skip
     """Run a new search or resume one: both begin with the state of the log.
 
-    At the first Ctrl-C or SIGTERM trials save checkpoints and the search pauses; the second ends it at once. In both
-    cases, and after a crash, a resume loses no finished trial.
+    At the first Ctrl-C or SIGTERM trials save checkpoints and the search pauses; Ctrl-C after that ends it at once. In
+    both cases, and after a crash, a resume loses no finished trial.
 
     Args:
         confirm: Repeat the front with other seeds, and propose no new trial.
@@ -124,6 +124,8 @@ def run_search(
                         listener.searching()
                         if not bases:
                             tracker.start(after=_SECONDS_FOR_THE_FIRST_TRIALS)
+                        if confirm and (rivals := untried_rivals(log.state, spec)):
+                            _tune(spec, log, allotment, context, confirm, rivals)
                         _tune(spec, log, allotment, context, confirm)
                         while trials_wait(directory) and not (confirm or interrupted() or directory.stop_requested):
                             _tune(spec, log, allotment, context)  # one was added when all had ended
@@ -237,7 +239,7 @@ def _about(directory: SearchDirectory) -> dict[str, str]:
 
 def _tune(
     spec: SearchSpec, log: SearchLog, allotment: TrialResources, context: DriverContext,
-    confirm: ConfirmationPlan | None = None,
+    confirm: ConfirmationPlan | None = None, rivals: Mapping[str, dict[str, Any]] = {},
 ) -> None:  # fmt: skip
     load("recur_tune.search.run.searcher")  # Ray Tune and Optuna
     from recur_tune.search.run.callback import DriverCallback
@@ -254,7 +256,9 @@ def _tune(
     shared = SharedCards(allotment.card, lambda: room.gpus) if allotment.card else None
     prices = Prices(spec.resources, allotment.memory, spec.limits.get("peak_memory"))
     searcher = OptunaSearcher(spec, log, prices, is_over, room, confirm is None, shared, prices.workers)
-    if confirm is not None:
+    for point in rivals.values():  # first, since they are repeated too
+        searcher.add(point, RIVAL)
+    if confirm is not None and not rivals:
         for trial, seed in confirm.missing(log.state, spec):
             searcher.repeat(trial, seed, confirm.split)
     callback = DriverCallback(spec, log, lambda: context.interrupted() or is_over(), context.exporter, context.watchdog)

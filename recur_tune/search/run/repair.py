@@ -71,7 +71,7 @@ class Repair:
         for one in self.given:
             yield f"given back: {one}"
         for number in self.lost:
-            yield f"lost: T{number}, whose settings no book has; its folder becomes trials/{_LOST.format(number)}"
+            yield f"lost: T{number}, whose settings no record has; its folder becomes trials/{_LOST.format(number)}"
         if self.study_differs:
             yield "Optuna's study differs from the log, and is made anew from it"
 
@@ -146,7 +146,7 @@ def _fate(line: DamagedLine, events: tuple[Event, ...], given: Sequence[GivenBac
     if kind in _OF_NO_TRIAL:
         return "it is put aside, and no trial loses anything"
     if any(one.event["trial"] == trial for one in given):
-        return "it is put aside, and other books give back what they have of its trial"
+        return "it is put aside, and other records give back what they have of its trial"
     if kind == "report" and b'"validation": null' in line.text:
         return "it is put aside: a loss between two validations is lost"
     return "it is put aside, and what it said is lost"

@@ -16,11 +16,11 @@ from recur_tune.search.record.directory import STOP, SearchLog
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.front import BEYOND_THE_FIRST
 from recur_tune.search.record.objectives import COSTS
-from recur_tune.search.record.requests import ADDED, MAY_STOP
+from recur_tune.search.record.requests import ADDED, MAY_STOP, RIVAL
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, PAUSED_AT_RUNG, TrialRecord, Validation
 
-_TO_THE_END = ("baseline", ADDED)  # roles of trials that are neither pruned nor paused
+_TO_THE_END = ("baseline", ADDED, RIVAL)  # roles of trials that are neither pruned nor paused
 
 
 class ParetoPruning(DriverOnly, FIFOScheduler):
@@ -102,7 +102,7 @@ class ParetoPruning(DriverOnly, FIFOScheduler):
         validation = trial.validations[-1]
         report = trial.number, validation.tokens, self._values(trial, validation)
         if self.should_continue is None:
-            return self.rungs.reach(*report) or trial.role == ADDED
+            return self.rungs.reach(*report) or trial.role in (ADDED, RIVAL)
         # All trials are compared with the baseline, so that it is always trained to its end.
         return self.rungs.note(*report) is None or trial.role in _TO_THE_END or self.should_continue(trial.number)
 

@@ -145,6 +145,11 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         )  # fmt: skip
         self.unfinished.append(number)
 
+    def add(self, point: dict[str, Any], role: str) -> None:
+        """Train this point next, in the sampler's own names, whatever the budget."""
+        self.study.enqueue_trial(point, user_attrs={"role": role, "added": True})
+        self.added += 1
+
     def suggest(self, trial_id: str) -> Any:
         """The next trial for Ray, unfinished ones first. None while its costs are computed, so that reports of other
         trials need not wait."""
@@ -188,8 +193,7 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
 
     def _take_requests(self) -> None:
         for point, role in take_trials(self.log):
-            self.study.enqueue_trial(point, user_attrs={"role": role, "added": True})
-            self.added += 1
+            self.add(point, role)
 
     @staticmethod
     def _is_added(proposal: Proposal | None) -> bool:

@@ -14,8 +14,10 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from recur_tune.common.parsing import parse, read_yaml, write_yaml
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.sites.slurm import queue
 from recur_tune.sites.slurm.profile import Profile
+
+SCRIPT, GUEST_SCRIPT = "job.sh", "grow.sh"  # what sbatch was given
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,15 @@ class SlurmFolder:
 
     search: SearchDirectory
 
+    @staticmethod
+    def at(search: Path) -> Path:
+        """The folder of a search, which need not exist yet."""
+        return search / "slurm"
+
     @property
     def path(self) -> Path:
         """The folder itself."""
-        return self.search.path / "slurm"
+        return self.at(self.search.path)
 
     @property
     def exists(self) -> bool:
@@ -161,6 +170,12 @@ class SlurmFolder:
     def ray_logs(self, job: int, node: str) -> Path:
         """Where Ray's own logs of a node are kept."""
         return self.path / "logs" / str(job) / node
+
+    def keep_ray_logs(self, job: int, node: str, logs: Path) -> None:
+        """Copy them there, unless the search's folder was moved: nothing is made at its old place."""
+        with suppress(OSError):
+            if self.path.is_dir():
+                shutil.copytree(logs, self.ray_logs(job, node), dirs_exist_ok=True)
 
 
 def tail(path: Path, lines: int = 20) -> str:

@@ -172,7 +172,7 @@ def _end(process: subprocess.Popen[bytes], search: SearchDirectory) -> None:
     It must not outlive this job: the next allocation would find it running.
     """
     with suppress(UserError):  # a full disk must not delay the end
-        search.request_stop()  # not by a signal: the search got SLURM's, and a second one ends it at once
+        search.request_stop()  # not by a signal: the search may not have got SLURM's
     try:
         process.wait(_SECONDS_TO_SAVE)
     except subprocess.TimeoutExpired:
@@ -219,7 +219,12 @@ def _same_cluster(one: Head | None, other: Head) -> bool:
 
 
 def _search_lives(folder: SlurmFolder) -> bool:
-    return not folder.is_over and any(kind == "search" for kind, _ in folder.living_jobs())
+    if folder.is_over:
+        return False
+    try:
+        return any(kind == "search" for kind, _ in folder.living_jobs())
+    except UserError:  # the controller restarts; the search runs on without it
+        return True
 
 
 if __name__ == "__main__":

@@ -107,8 +107,7 @@ def run_ray(folder: SlurmFolder, job: int, node: str, place: str) -> int:
         return process.returncode or 0
     finally:
         stop_marked(mark)
-        with suppress(OSError):
-            shutil.copytree(scratch / "session_latest" / "logs", folder.ray_logs(job, node), dirs_exist_ok=True)
+        folder.keep_ray_logs(job, node, scratch / "session_latest" / "logs")
         shutil.rmtree(scratch, ignore_errors=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 from collections.abc import Iterable
@@ -15,6 +16,10 @@ from recur_tune.sites.slurm.profile import parse_slurm_time
 
 RUNNING = {"RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"}
 WAITING = {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "RESIZING", "SPECIAL_EXIT"}
+
+# What SLURM's commands print on stderr.
+_UNREACHABLE, _UNKNOWN_JOB = "Unable to contact slurm controller", "Invalid job id specified"
+_IS_IT_UP = "try again later, or ask the site whether it is up (`scontrol ping` tells)."
 
 
 @dataclass(frozen=True)
@@ -79,24 +84,37 @@ def partitions() -> dict[str, Partition]:
     return found
 
 
+def sbatch_command(script: Path) -> str:
+    """The command that submits a script, as a line for a shell."""
+    return shlex.join(_sbatch(script))
+
+
 def submit(script: Path) -> int:
     """Submit a script with sbatch, to run in its folder; gives the job's number."""
-    folder = str(script.parent).replace("%", "%%")  # a single % is a pattern of SLURM's
-    answer = _run("sbatch", "--parsable", f"--chdir={script.parent}", f"--output={folder}/{LOG}", str(script))
-    if answer.returncode:
-        reason = " ".join(answer.stderr.replace("sbatch: error:", "").split())
+    answer = _run(*_sbatch(script))
+    number = answer.stdout.strip().split(";")[0]
+    if answer.returncode or not number.isdigit():
+        reason = " ".join(f"{answer.stderr} {answer.stdout}".replace("sbatch: error:", "").split())
         raise UserError(f"slurm: sbatch refused the job ({reason}).")
-    return int(answer.stdout.strip().split(";")[0])
+    return int(number)
+
+
+def _sbatch(script: Path) -> list[str]:
+    folder = str(script.parent).replace("%", "%%")  # a single % is a pattern of SLURM's
+    return ["sbatch", "--parsable", f"--chdir={script.parent}", f"--output={folder}/{LOG}", str(script)]
 
 
 def find(numbers: Iterable[int]) -> dict[int, QueuedJob]:
-    """The jobs that SLURM still knows, by number; none on a machine without SLURM."""
+    """The jobs that SLURM still knows, by number; none on a machine without SLURM. An error is never taken for a queue
+    without them."""
     asked = ",".join(map(str, numbers))
     if not asked or shutil.which("squeue") is None:
         return {}
     answer = _run("squeue", "--noheader", "--states=all", f"--jobs={asked}", "--format=%i|%T|%r|%N|%L|%S")
+    if answer.returncode and _UNKNOWN_JOB not in answer.stderr:
+        raise _failed("squeue", answer)
     found = {}
-    for line in answer.stdout.splitlines():  # nothing, where none of them is known any more
+    for line in answer.stdout.splitlines():
         number, *rest = (part.strip() for part in line.split("|"))
         found[int(number)] = QueuedJob(int(number), *rest)
     return found
@@ -141,14 +159,23 @@ def controller() -> str | None:
 def _ask(*words: str) -> str:
     answer = _run(*words)
     if answer.returncode:
-        raise UserError(f"slurm: {words[0]} failed ({' '.join(answer.stderr.split())[:300]}).")
+        raise _failed(words[0], answer)
     return answer.stdout
+
+
+def _failed(program: str, answer: subprocess.CompletedProcess[str]) -> UserError:
+    return UserError(f"slurm: {program} failed ({' '.join(answer.stderr.split())[:300]}).")
 
 
 def _run(*words: str) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(words, capture_output=True, text=True, timeout=60)
+        answer = subprocess.run(words, capture_output=True, text=True, errors="replace", timeout=60)
     except FileNotFoundError:
         raise UserError(f"slurm: there is no {words[0]} on this machine.") from None
+    except OSError as error:
+        raise UserError(f"slurm: {words[0]} cannot be run on this machine ({error.strerror}).") from None
     except subprocess.TimeoutExpired:
-        raise UserError(f"slurm: {words[0]} did not answer within a minute; is the controller up?") from None
+        raise UserError(f"slurm: {words[0]} did not answer within a minute; {_IS_IT_UP}") from None
+    if answer.returncode and _UNREACHABLE in answer.stderr:
+        raise UserError(f"slurm: {words[0]} cannot reach SLURM's controller; {_IS_IT_UP}")
+    return answer

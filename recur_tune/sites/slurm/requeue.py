@@ -9,7 +9,7 @@ from contextlib import suppress
 from recur_tune.cluster.liveness import answers
 from recur_tune.common.errors import UserError
 from recur_tune.sites.slurm import queue
-from recur_tune.sites.slurm.folder import SlurmFolder
+from recur_tune.sites.slurm.folder import SCRIPT, SlurmFolder
 
 _SECONDS_BETWEEN_POLLS = 3.0
 
@@ -27,7 +27,7 @@ def requeue_or_resubmit(folder: SlurmFolder, job: int, may_requeue: bool) -> boo
         say("back to the queue; the search goes on in the next allocation.")
         return True
     else:
-        successor = queue.submit(folder.path / "job.sh")
+        successor = queue.submit(folder.path / SCRIPT)
         folder.note(successor, "search", by="job")
         say(f"submitted job {successor}, in which the search goes on.")
     return False

@@ -40,10 +40,13 @@ def stop_in_queue(directory: SearchDirectory) -> bool:
 
 
 def queue_lines(directory: SearchDirectory) -> list[str]:
-    """Lines about a search's jobs."""
+    """Lines about a search's jobs, or why they are not known: a search is shown without SLURM's controller too."""
     folder = SlurmFolder(directory)
     if not folder.exists:
         return []
-    if living := folder.living_jobs():
-        return [f"{job}{' (grown)' if kind == 'grow' else ''}" for kind, job in living]
-    return [str(last) for last in queue.find(folder.jobs("search")[-1:]).values()]
+    try:
+        if living := folder.living_jobs():
+            return [f"{job}{' (grown)' if kind == 'grow' else ''}" for kind, job in living]
+        return [str(last) for last in queue.find(folder.jobs("search")[-1:]).values()]
+    except UserError as error:
+        return [f"its jobs are not known: {error}"]

@@ -16,7 +16,7 @@ from recur_tune.config.resources import Resources
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.sites.slurm import queue
-from recur_tune.sites.slurm.folder import SlurmFolder
+from recur_tune.sites.slurm.folder import GUEST_SCRIPT, SCRIPT, SlurmFolder
 from recur_tune.sites.slurm.job_script import render
 from recur_tune.sites.slurm.profile import Profile, format_slurm_time
 
@@ -98,7 +98,7 @@ def submit(directory: SearchDirectory, profile: Profile, command: Sequence[str] 
     """Submit a search, new or resumed; gives the job's number."""
     folder = SlurmFolder(directory)
     folder.create(profile)
-    script = folder.path / "job.sh"
+    script = folder.path / SCRIPT
     script.write_text(job_script(directory.path, profile))
     job = queue.submit(script)
     folder.note_submitted(job, profile.nodes, command)
@@ -108,7 +108,7 @@ def submit(directory: SearchDirectory, profile: Profile, command: Sequence[str] 
 def submit_guest(directory: SearchDirectory, profile: Profile) -> int:
     """Submit another allocation for a running search."""
     folder = SlurmFolder(directory)
-    script = folder.path / "grow.sh"
+    script = folder.path / GUEST_SCRIPT
     script.write_text(render(profile, directory.name, directory.path, "job", "guest", f"{profile.warning:.0f}"))
     job = queue.submit(script)
     folder.note(job, "grow", nodes=profile.nodes)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from recur_tune.common.precision import Precision
+from recur_tune.common.units import counted
 from recur_tune.common.windowing import NOT_SCORED, Windowing
 from recur_tune.data.batches import WindowBatch, evaluation_batches
 from recur_tune.data.tokens import TokenisedSplit
@@ -20,6 +21,7 @@ from recur_tune.models.loss import likelihoods, padded_weight
 from recur_tune.ops.device import autocast
 from recur_tune.tasks.seam import GivenState
 
+_WORTH_A_REMARK = 200  # windows; fewer are read in seconds anyway
 DEEPEST = 64  # depths of recurrence from here on are reported together
 
 
@@ -103,6 +105,7 @@ class TokenScores:
         depth: The number of its window in the document; -1 where it was not scored.
         position: The position in that window from which it was predicted.
         seconds: That this took.
+        remarks: Sentences on how it was read.
     """
 
     nll: np.ndarray
@@ -110,6 +113,7 @@ class TokenScores:
     depth: np.ndarray
     position: np.ndarray
     seconds: float
+    remarks: tuple[str, ...] = ()
 
 
 @torch.no_grad()
@@ -153,7 +157,21 @@ def score_tokens(
     if places:
         where = np.concatenate(places)
         nll[where], correct[where] = (torch.cat(parts).cpu().numpy() for parts in zip(*answers, strict=True))
-    return TokenScores(nll, correct, depth, position, time.perf_counter() - started)
+    remarks = few_side_by_side(split, windowing, batch_size) if carry_state else ()
+    return TokenScores(nll, correct, depth, position, time.perf_counter() - started, remarks)
+
+
+def few_side_by_side(split: TokenisedSplit, windowing: Windowing, batch_size: int) -> tuple[str, ...]:
+    """A remark where long documents leave most rows of the batch empty: a state goes through a document window by
+    window, so that only documents can be read side by side."""
+    lengths = [-(-(end - begin) // windowing.stride) for begin, end in split.document_inputs()]
+    rows = sum(lengths) / max(max(lengths, default=1), -(-sum(lengths) // batch_size))
+    if rows > batch_size / 2 or sum(lengths) < _WORTH_A_REMARK:
+        return ()
+    return (
+        f"{counted(len(lengths), 'document')} kept {rows:.2g} of {batch_size} rows busy, since a state goes through a "
+        "document window by window; `--sample 100k` scores stretches of them side by side, each begun without a state.",
+    )
 
 
 def read_on(
@@ -201,6 +219,7 @@ def _summarise(split: TokenisedSplit, windowing: Windowing, found: TokenScores) 
         document_words=[int(words[d].sum(dtype=np.int64)) for d in documents],
         document_bytes=[int(length[d].sum(dtype=np.int64)) for d in documents],
         seconds=found.seconds,
+        remarks=found.remarks,
     )
 
 

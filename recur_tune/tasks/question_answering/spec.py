@@ -21,14 +21,14 @@ class QuestionAnsweringSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     question_tokens: PositiveInt = Field(
-        48, description="room for the question at the front of every window; what is longer is cut, and counted"
+        48, description="most tokens of a question, which begins every window; longer ones are cut, and counted"
     )
     paragraphs: Literal["joined", "whole"] = Field(
         "joined",
-        description="how a question's paragraphs become windows: 'joined' to one text, cut wherever a window is full, "
-        "with the overlap; or 'whole', as many in a window as fit, where only one that is too long is cut",
+        description="how a question's paragraphs become windows: 'joined' to one text, which is cut into full windows "
+        "with the overlap; or 'whole', as many in a window as fit, and only a paragraph that is too long is cut",
     )
-    answer_tokens: PositiveInt = Field(30, description="the longest span that is taken for an answer")
+    answer_tokens: PositiveInt = Field(30, description="most tokens of an answer")
 
 
 QUESTION_ANSWERING = Task(

@@ -19,6 +19,7 @@ from recur_tune.search.record.confirmation import (
     points_to_confirm,
     pooled_spread,
     splits_needed,
+    untried_rivals,
 )
 from recur_tune.search.record.state import SearchState, TrialRecord
 from tests.search.record import OBJECTIVES, search, state_of, trial
@@ -173,3 +174,14 @@ def test_the_split_to_be_scored_is_prepared_also_for_who_resumes() -> None:
     point = trial(0, 8, 1e6, 1e9)
     waiting = SearchState(repeats={7: repeat(7, point, 1, 0, "waiting")})
     assert splits_needed(waiting, None) == ["train", "validation", "test"]
+
+
+def test_a_recurrent_trial_without_a_plain_one_at_its_cost_has_an_untried_rival() -> None:
+    dear = trial(0, 9, 9e6, 9e9, params={**PLAIN, "window": 300})
+    lone, twin = trial(1, 8, 1e6, 1e9, params=RECURRENT), trial(2, 12, 9e5, 9e8, params=PLAIN)
+    assert untried_rivals(state_of(dear, lone), SPEC) == {"T1": PLAIN}
+    assert untried_rivals(state_of(dear, lone, twin), SPEC) == {}, "there is one"
+    twin.state = "pruned"
+    assert untried_rivals(state_of(dear, lone, twin), SPEC) == {}, "it was tried"
+    without = search(space={"recurrence": "pooled", "l_ins": [1, 2], "window": [100, 200]}, objectives=list(OBJECTIVES))
+    assert untried_rivals(state_of(trial(1, 8, 1e6, 1e9, params={"l_ins": 1, "window": 100})), without) == {}

@@ -53,6 +53,12 @@ def test_a_trial_from_its_proposal_to_its_end() -> None:
     assert (state.status, state.started, state.updated, state.links) == ("finished", 100, 106, {"dashboard": "here"})
 
 
+def test_logs_of_earlier_versions_call_the_trials_under_first_given() -> None:
+    roles = ("given 12", "first 3", "baseline", "seed 1 of T7")
+    state = log(*(made(number, role=role) for number, role in enumerate(roles)))
+    assert [trial.role for trial in state.trials.values()] == ["first 12", "first 3", "baseline", "seed 1 of T7"]
+
+
 def test_values_are_none_until_all_are_known() -> None:
     lines = [made(0), running(0), report(0, 50)]
     trial = log(*lines).trials[0]

@@ -96,5 +96,5 @@ def test_earlier_trials_are_known_to_the_sampler_and_not_the_searchs_own(
     assert [trial.state for trial in told] == [TrialState.COMPLETE, TrialState.COMPLETE, TrialState.PRUNED]
     assert told[1].values[0] == 20.0 and told[1].params["l_ins"] == 1
     waiting = [trial.user_attrs["role"] for trial in study.get_trials() if trial.state == TrialState.WAITING]
-    assert waiting == ["baseline", "paper", "given 1"]
+    assert waiting == ["baseline", "paper", "first 1"]
     assert directory.state().trials == {}

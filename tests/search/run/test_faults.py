@@ -101,7 +101,8 @@ def assert_lost_its_cluster(night: Night, search: Command) -> None:
 def test_nothing_that_ends_a_search_loses_a_finished_trial(night: Night) -> None:
     search = night.begin()
     night.until_midway()
-    search.signal(signal.SIGTERM)  # as Ctrl-C once: trials save themselves
+    os.killpg(search.pid, signal.SIGTERM)  # as Ctrl-C once: trials save themselves
+    search.signal(signal.SIGTERM)  # `timeout` sends it to the whole process group, and to its command once more
     assert search.wait() == 75, "a script does not go on as if the search had ended"
     assert "pausing: each trial saves a checkpoint" in search.err, "told when it was heard"
     assert "paused, and every trial saved" in search.err

@@ -21,7 +21,7 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose.optuna_study import first_points, make_sampler
 from recur_tune.search.record.directory import STOP, SearchDirectory
 from recur_tune.search.record.flag_file import FlagFile
-from recur_tune.search.record.requests import ask_for_trial
+from recur_tune.search.record.requests import RIVAL, ask_for_trial
 from recur_tune.search.record.spec import SearchSpec
 from tests.search.run.driving import FIELDS, Driver, changed, price
 
@@ -214,7 +214,7 @@ def test_given_trials_come_next(tmp_path: Path) -> None:
     driver = Driver(changed(tmp_path, first=[{"recurrence": "pooled", "width": 33}, {"window": 32}]))
     trials = [driver.ask() for _ in range(5)]
     roles = [record.role for record in driver.log.state.trials.values()]
-    assert roles == ["baseline", "paper", "given 1", "given 2", ""]
+    assert roles == ["baseline", "paper", "first 1", "first 2", ""]
     given = [trial.config["trial"] for trial in trials[2:4] if trial]
     assert (given[0]["recurrence"], given[0]["width"], given[1]["window"]) == ("pooled", 33, 32)
 
@@ -351,3 +351,19 @@ def test_an_added_trial_takes_no_other_beyond_the_budget(tmp_path: Path) -> None
     again.report(mine, 100, 4.0, state="complete")
     assert not again.ask(), "those that the search would have begun with wait for a larger budget"
     assert again.log.state.trained == 3
+
+
+def test_a_confirmation_trains_a_plain_rival_to_its_end_and_proposes_nothing_else(tmp_path: Path) -> None:
+    directory = changed(tmp_path, first=[{"window": 16}], budget={"tokens": 100, "trials": 2, "rungs": 2})
+    driver = Driver(directory)
+    while trial := driver.ask():
+        driver.report(trial, 100, 5.0, state="complete")
+    again = Driver(directory)
+    again.searcher.proposes = False
+    plain = {"learning_rate": 0.005, "recurrence": "none", "window": 64, "overlap_of_window": 0.0}
+    again.searcher.add(plain, RIVAL)
+    rival = again.ask()
+    assert rival and again.log.state.trials[rival.config["number"]].role == "plain rival"
+    assert again.report(rival, 50, 900.0) == TrialScheduler.CONTINUE
+    again.report(rival, 100, 900.0, state="complete")
+    assert not again.ask()

@@ -67,6 +67,13 @@ class Site:
 
     def type(self, *words: str | Path, user: str | None = None, code: int | None = 0) -> Command:
         """A command of ours on the login node; it has to end with that exit code, or with any where that is None."""
+        with self.typing(*words, user=user) as ran:
+            assert ran.wait() == code or code is None, f"{words}: {ran.out}{ran.err}"
+        assert "Traceback" not in ran.err
+        return ran
+
+    def typing(self, *words: str | Path, user: str | None = None) -> Command:
+        """A command of ours that has been started on the login node."""
         env = {
             "RECUR_TUNE_RESULTS": str(self.results),
             "RECUR_TUNE_CACHE": str(self.shared / "cache"),
@@ -74,10 +81,7 @@ class Site:
         }
         environment = self.slurm.environment(user, env)
         where = {"server": self.forkserver, "cwd": self.shared, "beside": self.slurm.pid("ctl")}
-        with Command(*words, env=environment, user=user, **where) as ran:
-            assert ran.wait() == code or code is None, f"{words}: {ran.out}{ran.err}"
-        assert "Traceback" not in ran.err
-        return ran
+        return Command(*words, env=environment, user=user, **where)
 
     @contextmanager
     def occupied(self, *words: str) -> Iterator[None]:

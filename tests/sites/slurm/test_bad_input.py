@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,12 @@ def test_words_that_make_no_sense_together(site: Site, words: list[str], answer:
 
 
 def test_a_dry_run_prints_the_script_and_leaves_nothing(site: Site) -> None:
-    shown = site.type("search", site.space(), "--name", "dry", "--slurm", site.profile(nodes=2), "--dry-run").out
-    assert shown.startswith("#!/bin/bash\n#SBATCH --job-name=recur-tune-dry\n")
-    assert "#SBATCH --nodes=2\n" in shown
+    shown = site.type("search", site.space(), "--name", "dry", "--slurm", site.profile(nodes=2), "--dry-run")
+    assert shown.out.startswith("#!/bin/bash\n#SBATCH --job-name=recur-tune-dry\n")
+    assert "#SBATCH --nodes=2\n" in shown.out
+    script = site.results / "dry" / "slurm" / "job.sh"
+    command = shlex.split(shown.err.splitlines()[-1])
+    assert command[:3] == ["sbatch", "--parsable", f"--chdir={script.parent}"] and command[-1] == str(script)
     assert not (site.results / "dry").exists()
 
 

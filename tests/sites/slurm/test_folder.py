@@ -57,6 +57,17 @@ def test_every_search_has_a_token_of_its_own_that_only_its_owner_reads(folder: S
     assert first not in str(folder.environment())
 
 
+def test_rays_logs_are_kept_but_not_where_a_search_has_been_moved_away(folder: SlurmFolder, tmp_path: Path) -> None:
+    logs = tmp_path / "session" / "logs"
+    logs.mkdir(parents=True)
+    (logs / "raylet.out").write_text("said")
+    folder.keep_ray_logs(7, "n1", logs)
+    assert (folder.ray_logs(7, "n1") / "raylet.out").read_text() == "said"
+    folder.search.path.rename(tmp_path / "elsewhere")
+    folder.keep_ray_logs(7, "n1", logs)
+    assert not folder.search.path.exists()
+
+
 def test_the_cluster_is_where_it_was_published_until_it_is_gone(folder: SlurmFolder) -> None:
     assert folder.head is None
     head = Head(7, "n1", "10.0.0.1:6379", client=10001, dashboard=8265)
