@@ -91,6 +91,24 @@ def test_states_without_training_are_scored_as_eval_scores_them(
     assert rows[4]["perplexity"] != rows[5]["perplexity"]
 
 
+def test_a_teacher_is_tried_beside_none_and_what_is_known_is_not_trained_again(
+    experiment: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_world(tmp_path, sentences=4)
+    out, corpus = tmp_path / "found", f"text:{tmp_path / 'text'}"
+    words = (
+        "--base", tmp_path / "base", "--corpus", corpus, "--to", out, "--kinds", "plain", "--rates", 1e-3, "--seeds", 0,
+        "--tokens", 100, "--window", 16, "--teacher-window", 32, "--documents", 2, "--set", "batch=2", "bptt_windows=2",
+        "validation_tokens=200", "--cache-rows", 16, "--distances", 100, "--questions", 1,
+    )  # fmt: skip
+    experiment("distillation", *words, "--losses", "distill")
+    [first] = [json.loads(file.read_text()) for file in out.glob("train-*")]
+    experiment("distillation", *words)
+    assert len(list(out.glob("train-*"))) == 2 and first["config"]["loss"] == "distill"
+    said = capsys.readouterr().out
+    assert said.count("train-plain-distill-0.001-0: ") == 1 and "| plain | next_token |" in said
+
+
 def result(recurrence: str, losses: Sequence[float]) -> dict[str, Any]:
     scores = {"document_nll": losses, "document_words": [10, 20, 0], "document_bytes": [100, 100, 1]}
     return {"reading": "300/0", "seed": 0, "recurrence": recurrence, "scores": {"test": {"own": scores}}}

@@ -66,7 +66,7 @@ class Chain:
 
     def differentiate(self, batch: WindowBatch) -> StepGradients:
         """The task's loss, summed over the batch, and its gradients; the next call overwrites them. For next tokens the
-        loss is the cross-entropy of every scored token."""
+        loss is the cross-entropy of every scored token, or is mixed with the divergence from a teacher."""
         return self._graph.differentiate(batch) if self._graph else self.differentiate_now(batch)
 
     @torch.enable_grad()
@@ -75,7 +75,7 @@ class Chain:
         rng = rng or RngStates(self.model)
         trained = self.trained
         totals = GradAccumulators(trained, self.model.body, self.shards)
-        scorer = self.model.scorer(batch.targets_WBT, batch.fresh_WB, self.fused)
+        scorer = self.model.scorer(batch.targets_WBT, batch.fresh_WB, self.fused, batch.teacher)
         step = FusedBackward(totals, self.fused)
         losses: list[torch.Tensor] = []
         grad_state: Gradients | None = None  # with respect to the state that a window leaves, from the windows behind

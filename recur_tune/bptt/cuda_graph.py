@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 
 import torch
@@ -43,8 +42,7 @@ class CudaGraphStep:
         assert self.graph is not None
         if batch.inputs_WBT.shape != self.batch.inputs_WBT.shape:
             return self._eager(batch)
-        for own, given in ((self.batch.inputs_WBT, batch.inputs_WBT), (self.batch.targets_WBT, batch.targets_WBT),
-                           (self.batch.fresh_WB, batch.fresh_WB)):  # fmt: skip
+        for own, given in zip(self.batch.tensors, batch.tensors, strict=True):
             own.copy_(given)
         self.graph.replay()
         return self.found
@@ -59,12 +57,7 @@ class CudaGraphStep:
         return found
 
     def _capture(self, batch: WindowBatch) -> None:
-        self.batch = replace(
-            batch,
-            inputs_WBT=batch.inputs_WBT.clone(),
-            targets_WBT=batch.targets_WBT.clone(),
-            fresh_WB=batch.fresh_WB.clone(),
-        )
+        self.batch = batch.copy()
         gc.collect()  # destroying an earlier graph during the capture would make it fail
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # the graph has its own memory pool, and that of the warm-up steps is free again

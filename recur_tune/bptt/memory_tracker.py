@@ -37,7 +37,7 @@ class MemoryTracker(TorchDispatchMode):
         self.hold(model.parameters())
         self.hold(model.buffers())
         self.hold(value for state in optimizer.state.values() for value in state.values())
-        self.hold([batch.inputs_WBT, batch.targets_WBT, batch.fresh_WB])
+        self.hold(batch.tensors)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))

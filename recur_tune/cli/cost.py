@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,11 +11,14 @@ from recur_tune.cli.display import print_table, stderr
 from recur_tune.cli.options import as_json, fields_from, print_json, trial_options
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
-from recur_tune.common.units import format_seconds, format_size
+from recur_tune.common.units import format_count, format_seconds, format_size
 from recur_tune.config.batch_share import check_share
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.communication import LINKS, exchange_seconds
 from recur_tune.cost.descriptors import COSTS
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 @click.command()
@@ -50,7 +53,8 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, shard: bool,
         from recur_tune.cost.estimate import estimate
         from recur_tune.cost.flops import recomputed_windows
 
-        price = estimate(trial, base_settings(trial.base, trial.tokenizer), workers, shard)
+        settings = base_settings(trial.base, trial.tokenizer)
+        price = estimate(trial, settings, workers, shard)
     if as_json:
         print_json(price.to_dict())
         return
@@ -60,9 +64,22 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, shard: bool,
             **{cost.explained: cost.unit.format(price.costs[name]) for name, cost in COSTS.items()},
             "parameters": f"{price.costs['parameters']:,} ({price.recurrence_parameters:,} of them the recurrence's)",
             "windows kept / recomputed": f"{price.plan.kept_windows} / {recomputed_windows(trial, price.plan)}",
+            **_teacher(trial, settings),
             **_exchange(price.exchanged_bytes, workers),
         },
     )
+
+
+def _teacher(trial: TrialConfig, base: PretrainedConfig) -> dict[str, str]:
+    """What a teacher's predictions take for each token of the training text; nothing without one."""
+    from recur_tune.common.shape import shape_of
+    from recur_tune.cost.flops import plain_reading_flops
+
+    if trial.teacher is None:
+        return {}
+    shape = shape_of(base.to_dict())
+    flops, size = plain_reading_flops(shape, trial.teacher.windowing(shape)), trial.teacher.bytes_per_token(shape)
+    return {"teacher, once for each token of the text": f"{format_count(round(flops))} FLOPs, {size} bytes on disk"}
 
 
 def _exchange(sent: int, workers: int) -> dict[str, str]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.table import Table
 
 from recur_tune.cli.display import TokenProgress, note, stderr, stdout
-from recur_tune.cli.options import as_json, print_json
+from recur_tune.cli.options import as_json, print_json, trial_options
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import cache_folder
+from recur_tune.common.parsing import parse
+from recur_tune.config.trial import TrialConfig
 from recur_tune.data.corpora.document import SPLITS
 
+_OF_TEACHER = {"base", "corpus", "tokenizer", "teacher_window", "teacher_top"}
 _PERCENT = click.FloatRange(min=0, max=100, min_open=True, max_open=True)
 
 
@@ -105,3 +109,36 @@ def prepare(name: str, tokenizer: str, as_json: bool) -> None:
     for split, summary in summaries.items():
         table.add_row(split, *(f"{number:,}" for number in summary.values()))
     stdout.print(table)
+
+
+@data.command()
+@trial_options(leave_out=set(TrialConfig.model_fields) - _OF_TEACHER)
+@click.option("--dry-run", is_flag=True, help="Tell what it takes, and make nothing.")
+@as_json
+def teach(fields: dict[str, Any], dry_run: bool, as_json: bool) -> None:
+    """Make the predictions of a teacher now rather than in the first run with `--loss distill`; it is done once and
+    kept. The teacher is the base itself, reading the training text in long windows.
+
+    \b
+      recur-tune data teach --base runs/base --corpus tales --teacher-window 128
+      recur-tune data teach --base gpt2 --corpus text:books --teacher-top 16 --dry-run
+    """
+    config = parse(TrialConfig, {**fields, "recurrence": "none", "window": 1, "loss": "distill"})
+    teacher = config.teacher
+    if teacher is None:
+        raise UserError(f"corpus: {config.corpus} has no next tokens; a teacher needs a corpus of texts.")
+    with stderr.status("loading torch …"):
+        from recur_tune.training.setup import teach as make
+        from recur_tune.training.setup import training_text
+        from recur_tune.training.teacher import described, teacher_flops_per_token
+
+        shape, train = training_text(config)
+    tokens = len(train.tokens)
+    if not as_json:
+        note(described(teacher, shape, tokens))
+    if not dry_run:
+        with TokenProgress(f"the teacher reads {config.corpus} train", tokens) as progress:
+            make(config, lambda words, done, total: progress.update(done))
+    if as_json:
+        flops, size = tokens * teacher_flops_per_token(teacher, shape), tokens * teacher.bytes_per_token(shape)
+        print_json({"corpus": config.corpus, "base": config.base, "tokens": tokens, "flops": flops, "bytes": size})

@@ -68,6 +68,14 @@ class TokenProgress:
         if important or (not self.live and self._due()):
             stderr.print(f"  {text}")
 
+    def aside(self, what: str, tokens: int, total: int) -> None:
+        """Show other work that comes first."""
+        text = f"{what}: {format_count(tokens)}/{format_count(total)} tokens"
+        if self._task is not None:
+            self._bar.update(self._task, text=text)
+        if not self.live and self._due():
+            stderr.print(f"  {text}")
+
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:
     """The latest values as bars between the smallest and the largest of them; nothing where there is no change."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from recur_tune.cli.display import TokenProgress, note, print_table, stderr
+from recur_tune.cli.display import TokenProgress, note, print_table, stderr, stdout, table_by_name
 from recur_tune.cli.options import COUNT, as_json, deprecated_option, print_json, trial_options
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
@@ -51,6 +51,9 @@ _NOT_OF_UNTRAINED = {*TrialConfig.model_fields, *(change.to for change in RENAME
     show_default=True,
     help="State to read with, to measure its effect: the document's own, none, or another document's.",
 )
+@click.option(
+    "--rivals", "with_rivals", is_flag=True, help="Score the untrained base read plainly, too, at as much memory."
+)
 @as_json
 def evaluate(
     run: str,
@@ -64,6 +67,7 @@ def evaluate(
     sample: int | None,
     precision: str,
     state: str,
+    with_rivals: bool,
     as_json: bool,
 ) -> None:
     """Score a model: perplexity per word and per token, bits per byte, accuracy; or F1 and exact match of answers,
@@ -77,12 +81,15 @@ def evaluate(
     BASE is what `train --base` takes. With --recurrence it is read with an untrained state, as at the beginning of a
     training.
 
+    With --rivals the base is read as it is, too, with no recurrence and no training: in plain windows, with overlap,
+    with a sliding key-value cache of as many bytes as the state, and in windows longer by as many bytes.
+
     \b
       recur-tune eval runs/a --split test
       recur-tune eval runs/plain --overlap 30 --json
       recur-tune eval runs/a --state other
       recur-tune eval runs/a --sample 100k
-      recur-tune eval runs/base --corpus tales --recurrence cache --cache-rows 32 --window 24
+      recur-tune eval runs/base --corpus tales --recurrence cache --cache-rows 32 --window 24 --rivals
     """
     config = None
     if recurrence is not None or fields or not Path(run).is_dir():
@@ -117,6 +124,10 @@ def evaluate(
         "run": run, "recurrence": model.config.recurrence, "corpus": reading.corpus, "split": split, "state": state,
         "window": reading.windowing.size, "overlap": reading.windowing.overlap, **evaluation.report(),
     }  # fmt: skip
+    rivals: list[dict[str, Any]] = []
+    if with_rivals:
+        rivals = _rivals(_trial(run, config), split, sample, batch, precision)
+        report["rivals"] = rivals
     if as_json:
         print_json(report)
         return
@@ -127,6 +138,49 @@ def evaluate(
         f"{read} on {reading.corpus} {split}, {windows}",
         rows | evaluation.counts(),
     )
+    _print_rivals(rivals)
+
+
+def _trial(run: str, config: TrialConfig | None) -> TrialConfig:
+    """The trial whose base the rivals read."""
+    from recur_tune.training.evaluation_settings import trial_of
+
+    trial = config or trial_of(Path(run))
+    if trial is None:
+        raise UserError(f"rivals: {run} does not say from which base it was trained; give the base itself.")
+    return trial
+
+
+def _rivals(trial: TrialConfig, split: str, sample: int | None, batch: int, precision: str) -> list[dict[str, Any]]:
+    """What each rival reaches, with its costs."""
+    from recur_tune.analysis.rivals import rivals_of
+    from recur_tune.training.setup import untrained
+
+    found = []
+    for rival in rivals_of(trial):
+        model, tokenizer = untrained(rival.config)
+        task = rival.config.task.build(rival.config.task_spec)
+        prepared = task.prepare(rival.config.corpus, split, tokenizer)
+        prepared = prepared if sample is None else task.sample(prepared, sample)
+        with TokenProgress(f"scoring {rival.name}", task.size(prepared)) as progress:
+            scores = task.evaluate(model, prepared, rival.config.windowing, batch, precision, progress.update)
+        found.append({"name": rival.name, **scores.metrics(), **rival.costs})
+    return found
+
+
+def _print_rivals(rivals: list[dict[str, Any]]) -> None:
+    """The base read as it is, at 0 tokens of training."""
+    if not rivals:
+        return
+    from recur_tune.cost.descriptors import COSTS
+
+    first = next(name for name in rivals[0] if name != "name")  # --json has the other numbers
+    names = [first, "flops_per_token", "inference_memory"]
+    table = table_by_name(["the base as it is", *(COSTS[one].title if one in COSTS else one for one in names)])
+    for rival in rivals:
+        cells = (COSTS[one].unit.format(rival[one]) if one in COSTS else f"{rival[one]:.5g}" for one in names)
+        table.add_row(rival["name"], *cells)
+    stdout.print(table)
 
 
 def _untrained(base: str, fields: dict[str, Any]) -> TrialConfig:

@@ -19,6 +19,7 @@ from recur_tune.cli.data import data
 from recur_tune.cli.evaluate import evaluate
 from recur_tune.cli.export import export
 from recur_tune.cli.generate import generate
+from recur_tune.cli.look import look
 from recur_tune.cli.manage import remove, rename
 from recur_tune.cli.repair import repair
 from recur_tune.cli.report import compare, report
@@ -60,6 +61,7 @@ def cli() -> None:
       recur-tune eval runs/a --split test
       recur-tune generate runs/a --prompt "Ada mended the sail. " --tokens 200
       recur-tune continue runs/a runs/plain --tokens 500
+      recur-tune look runs/a --against runs/plain
       recur-tune budget runs/a --against runs/plain
       recur-tune cost --base gpt2 --window 300 --overlap 30
     """
@@ -70,7 +72,7 @@ def cli() -> None:
 for command in (
     search, resume, stop, status, front_command, confirm, trial, add, end, report, compare, ui, dashboards, export,
     track, rename, remove, repair,
-    grow, logs, tunnel, cluster, pretrain, train, evaluate, generate, continue_command, budget,
+    grow, logs, tunnel, cluster, pretrain, train, evaluate, generate, continue_command, look, budget,
     cost, data,
 ):  # fmt: skip
     cli.add_command(command)

@@ -97,9 +97,17 @@ def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: boo
             text += f"  validation {report.validation['loss']:.4f}{'  (best so far)' if report.best else ''}"
         progress.update(report.tokens, text, important=report.validation is not None)
 
+    told: list[str] = []
+
+    def teaching(words: str, tokens: int, total: int) -> None:
+        if not told:
+            told.append(words)
+            note(words)
+        progress.aside("the teacher reads", tokens, total)
+
     try:
         with TokenProgress(f"training {out}", config.tokens) as progress:
-            result = run_in_folder(config, out, resume, listen, note)
+            result = run_in_folder(config, out, resume, listen, note, teaching=teaching)
     except Interrupted:
         stderr.print(f"stopped and saved; resume with:  recur-tune {sys.argv[1]} --out {out} --resume", highlight=False)
         raise KeyboardInterrupt from None
@@ -118,14 +126,30 @@ def _print_result(out: Path, config: TrialConfig, result: dict[str, Any]) -> Non
         f"{out}: {config.base} with {config.recurrence}, window {config.window}, overlap {config.overlap}",
         {
             "tokens trained on": format_count(result["tokens"]),
+            **_untrained(result),
             **{f"validation {name}": f"{value:.5g}" for name, value in result["validation"].items()},
             **({} if best else {"validation loss at the end, not saved": f"{last['loss']:.5g}"}),
             **{
                 COSTS[name].explained: COSTS[name].unit.format(result[name])
                 for name in ("flops_per_token", "training_flops_per_token")
             },
+            **_of_teacher(result),
             "peak memory predicted": format_size(result["peak_memory"]),
             "peak memory measured": format_size(measured) if measured else "not measured (too few steps)",
         },
     )
     stderr.print(f"next:  recur-tune eval {out} --split test", highlight=False)
+
+
+def _untrained(result: dict[str, Any]) -> dict[str, str]:
+    """What there was before the first step."""
+    before = result.get("untrained_validation")
+    return {"validation loss at 0 tokens": f"{before['loss']:.5g}"} if before else {}
+
+
+def _of_teacher(result: dict[str, Any]) -> dict[str, str]:
+    """What the teacher's predictions took; nothing for most runs."""
+    if "teacher_flops" not in result:
+        return {}
+    size = format_size(result["teacher_bytes"])
+    return {"teacher's predictions, once for all runs": f"{format_count(result['teacher_flops'])} FLOPs, {size}"}

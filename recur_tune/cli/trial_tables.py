@@ -82,6 +82,10 @@ def objective_columns(trials: Iterable[TrialRecord], objectives: Iterable[str]) 
         objective = OBJECTIVES[name]
         values = [trial.value(name) for trial in trials]
         columns[in_two_lines(objective.title)] = ["-" if value is None else objective.format(value) for value in values]
+        before = [trial.untrained.get(name) for trial in trials]
+        if any(value is not None for value in before):
+            title = "0\ntokens" if "0\ntokens" not in columns else f"{objective.title},\n0 tokens"
+            columns[title] = ["-" if value is None else objective.format(value) for value in before]
     return columns
 
 

@@ -11,8 +11,12 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from recur_tune.common.errors import StorageFault, UserError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 # A full disk, a full quota, an I/O error, a lost network file system, a read-only one.
 _DISK_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EROFS})
@@ -71,6 +75,15 @@ def append_line(path: Path, line: str) -> None:
             with suppress(OSError):
                 os.truncate(path, before)  # half a line would spoil the next one too
             raise
+
+
+def mapped(path: Path, kind: str) -> np.ndarray:
+    """A file of numbers, memory-mapped."""
+    import numpy as np
+
+    if path.stat().st_size == 0:  # an empty file cannot be mapped
+        return np.zeros(0, dtype=kind)
+    return np.memmap(path, dtype=kind, mode="r")
 
 
 @contextmanager

@@ -33,7 +33,7 @@ from recur_tune.common.windowing import Windowing
 from recur_tune.recurrences import registry as recurrences
 from recur_tune.recurrences.registry import Mechanism
 from recur_tune.tasks import registry as tasks
-from recur_tune.tasks.registry import Task
+from recur_tune.tasks.registry import Task, Teacher
 
 if TYPE_CHECKING:
     _RecurrenceName = str
@@ -239,6 +239,11 @@ class TrialConfig(_Recurrent):
         """Positions of every window that hold no text of the corpus."""
         return self.task.reserved(self.task_spec)
 
+    @property
+    def teacher(self) -> Teacher | None:
+        """The teacher whose predictions its loss needs; None for most."""
+        return self.task.teacher(self.task_spec)
+
     def plain_values(self) -> dict[str, Any]:
         """Its fields as plain values, without those of other mechanisms: a reader may not have them installed."""
         return self.model_dump(mode="json", exclude=self.foreign_fields)
@@ -265,6 +270,8 @@ class TrialConfig(_Recurrent):
     def check_base(self, shape: Shape) -> None:
         """Refuse a base whose shape does not fit the trial."""
         if problem := self.task.refusal(shape, self.base, self.corpus):
+            raise UserError(problem)
+        if self.teacher and (problem := self.teacher.refusal(shape, self.base)):
             raise UserError(problem)
         if shape.bidirectional and self.mechanism and not self.mechanism.bidirectional:
             able = ", ".join(name for name, one in recurrences.MECHANISMS.items() if one.bidirectional)

@@ -19,6 +19,7 @@ from recur_tune.cost.fake_tensors import FakeTensors
 from recur_tune.cost.flops import is_closed, training_flops_per_token
 from recur_tune.cost.inference_memory import closed_state_floats
 from recur_tune.data.batches import WindowBatch
+from recur_tune.data.teacher import TeacherRows
 from recur_tune.models import State
 from recur_tune.models.pretrained import described_model, recurrent_config
 from recur_tune.recurrences.registry import Work
@@ -103,15 +104,23 @@ def _frozen_step(shape: str, window: int, windows: int, kept: int) -> int:
     return counter.get_total_flops()
 
 
-def simulated_batch(windows: int, chains: int, window: int) -> WindowBatch:
-    """A batch of chains, each at the start of a document."""
+def simulated_batch(windows: int, chains: int, window: int, top: int = 0) -> WindowBatch:
+    """A batch of chains, each at the start of a document; with a teacher's `top` likeliest tokens, unless it is 0."""
+    positions = (windows, chains, window)
     return WindowBatch(
-        inputs_WBT=torch.zeros((windows, chains, window), dtype=torch.long),
-        targets_WBT=torch.zeros((windows, chains, window), dtype=torch.long),
+        inputs_WBT=torch.zeros(positions, dtype=torch.long),
+        targets_WBT=torch.zeros(positions, dtype=torch.long),
         fresh_WB=torch.zeros((windows, chains), dtype=torch.bool),
         starts=("all", *["none"] * (windows - 1)),  # type: ignore[arg-type]
         scored=1,
         step_scored=1,
+        teacher=_simulated_teacher(positions, top) if top else None,
+    )
+
+
+def _simulated_teacher(positions: tuple[int, ...], top: int) -> TeacherRows:
+    return TeacherRows(
+        torch.zeros((*positions, top), dtype=torch.int32), torch.zeros((*positions, top + 1), dtype=torch.half), 0.5
     )
 
 

@@ -98,7 +98,7 @@ _OF_TASKS = set[str]().union(
     *(task.spec.model_fields.keys() - task.flops_independent_fields for task in TASKS.values())
 )
 _PRODUCTS = frozenset({*_IN_PRODUCTS, *_OF_TASKS, "base", "window", "overlap"})
-_STEP = _RECURRENCE | {
+_STEP = _RECURRENCE.union(*(task.memory_fields for task in TASKS.values())) | {
     "base", "tokenizer", "window", "overlap", "bptt_windows", "batch", "dropout", "precision", "checkpointing",
     "memory_budget", "trainable",
     "cuda_graph", "fused_kernels", "tokens",  # these choose kernels, which keep less

@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from recur_tune.common.shape import Shape
+from recur_tune.common.windowing import Windowing
 from recur_tune.config.trial import TrialConfig
 from recur_tune.recurrences.registry import Work
+from recur_tune.tasks.task import next_token_head
 
 if TYPE_CHECKING:  # importing torch takes seconds, and a report counts without it
     from recur_tune.bptt.plan import Plan
@@ -22,6 +24,13 @@ def flops_per_token(config: TrialConfig, shape: Shape, counted: Work | None = No
     embeddings and head, with causal attention at its average length."""
     window = config.window * _blocks_per_position(shape, attended=shape.pairs(config.window) / config.window)
     return (window + recurrence_flops(config, shape, counted)) / config.windowing.stride
+
+
+def plain_reading_flops(shape: Shape, windowing: Windowing) -> float:
+    """FLOPs per scored token of the base alone, reading a text in such windows: blocks and head."""
+    attended = shape.pairs(windowing.size) / windowing.size
+    blocks = windowing.size * _blocks_per_position(shape, attended) / windowing.stride
+    return blocks + 2 * next_token_head(shape, 1)
 
 
 def recurrence_flops(config: TrialConfig, shape: Shape, counted: Work | None = None) -> float:

@@ -83,6 +83,7 @@ def _peak_and_moments(config: TrialConfig, base: PretrainedConfig, plan: Plan, c
     shape = described.to_json_string(use_diff=False)
     precision: Precision = "bfloat16" if uses_bfloat16(device, config.precision) else "float32"
     execution = chosen_execution(config, device)
+    top = config.teacher.top if config.teacher else 0
 
     def simulated(windows: int, kept: int) -> _Simulation:
         return _simulate(
@@ -95,6 +96,7 @@ def _peak_and_moments(config: TrialConfig, base: PretrainedConfig, plan: Plan, c
             device.type == "cuda",
             config.trainable,
             execution,
+            top,
         )
 
     separate = config.has_separate_windows
@@ -105,7 +107,8 @@ def _peak_and_moments(config: TrialConfig, base: PretrainedConfig, plan: Plan, c
         return whole.peak, whole.moments
     # Each further window adds the same bytes: its tokens, and its activations if it is kept, else its state, which
     # waits for the backward pass. The first kept window adds none, since recomputing takes as much.
-    tokens = chains * (2 * 8 * config.window + 1)
+    of_teacher = 4 * top + 2 * (top + 1) if top else 0
+    tokens = chains * ((2 * 8 + of_teacher) * config.window + 1)
     if separate:  # nothing is kept, and no state waits
         short = simulated(_SIMULATED_WINDOWS, 1)
         return short.peak + (windows - _SIMULATED_WINDOWS) * tokens, short.moments
@@ -132,7 +135,7 @@ class _Simulation:
 @cache
 def _simulate(
     shape: str, window: int, windows: int, chains: int, precision: Precision, plan: Plan, on_gpu: bool, trainable: str,
-    execution: Execution,
+    execution: Execution, top: int = 0,
 ) -> _Simulation:  # fmt: skip
     """Only what changes the result is an argument, so that similar trials share it."""
     with FakeTensors(on_gpu), without_launches():
@@ -146,7 +149,7 @@ def _simulate(
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         optimizer.step()  # makes the moments, which exist from the second step on
         optimizer.zero_grad(set_to_none=True)
-        batch = simulated_batch(windows, chains, window)
+        batch = simulated_batch(windows, chains, window, top)
         tracker, added = MemoryTracker(), list[int]()
 
         @contextmanager

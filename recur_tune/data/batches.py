@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from recur_tune.common.windowing import BEGIN, END, NOT_SCORED, SCORED_FROM, Windowing
+from recur_tune.data.teacher import TeacherRows
 from recur_tune.data.tokens import TokenisedSplit
 
 FRESH = 3  # in a table of scheduled windows: 1 where a document (or a chain) begins, so that no state exists yet
@@ -36,11 +37,18 @@ class WindowBatch:
     scored: int  # targets in this batch that count
     step_scored: int  # the same over all workers' batches of the step
     step_losses: int | None = None  # losses of the step, where there is not one for every target
+    teacher: TeacherRows | None = None  # a teacher's predictions, where the loss needs them
 
     @property
     def mean_over(self) -> int:
         """What a step's mean loss is over."""
         return self.step_scored if self.step_losses is None else self.step_losses
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """All of its tensors."""
+        of_teacher = [] if self.teacher is None else [self.teacher.tokens, self.teacher.log_p]
+        return [self.inputs_WBT, self.targets_WBT, self.fresh_WB, *of_teacher]
 
     def to(self, device: torch.device | str) -> WindowBatch:
         """The same batch on a device; the copy does not wait where memory is pinned."""
@@ -49,6 +57,17 @@ class WindowBatch:
             inputs_WBT=self.inputs_WBT.to(device, non_blocking=True),
             targets_WBT=self.targets_WBT.to(device, non_blocking=True),
             fresh_WB=self.fresh_WB.to(device, non_blocking=True),
+            teacher=None if self.teacher is None else self.teacher.to(device),
+        )
+
+    def copy(self) -> WindowBatch:
+        """The same batch in tensors of its own."""
+        return replace(
+            self,
+            inputs_WBT=self.inputs_WBT.clone(),
+            targets_WBT=self.targets_WBT.clone(),
+            fresh_WB=self.fresh_WB.clone(),
+            teacher=None if self.teacher is None else self.teacher.clone(),
         )
 
 
@@ -80,7 +99,8 @@ class TrainingStream:
     together into full rows, and shuffles the rows. After the first epoch a long document is cut from a random
     phase, so that window boundaries move; one that fits into a chain is always read whole. `batch` rows make a
     step over all workers; worker `rank` of `workers` gets its share of them, so the number of workers changes
-    nothing in what a step sees.
+    nothing in what a step sees. Where the split has a teacher's predictions, each batch has its own of them, and
+    `teacher_weight` is their weight in the loss.
 
     Attributes:
         remarks: Sentences on what is not read, which training shows.
@@ -90,8 +110,9 @@ class TrainingStream:
 
     def __init__(
         self, split: TokenisedSplit, windowing: Windowing, windows: int, batch: int, seed: int,
-        rank: int = 0, workers: int = 1,
+        rank: int = 0, workers: int = 1, teacher_weight: float = 0.5,
     ) -> None:  # fmt: skip
+        self.teacher_weight = teacher_weight
         self.split, self.windowing, self.windows = split, windowing, windows
         self.batch, self.seed, self.rank, self.workers = batch, seed, rank, workers
         self.epoch, self.row = 0, 0
@@ -111,7 +132,11 @@ class TrainingStream:
         )
 
     def _gather(self, table_WB4: np.ndarray) -> WindowBatch:
-        return gather(self.split.tokens, table_WB4, self.windowing.size)
+        batch, teacher = gather(self.split.tokens, table_WB4, self.windowing.size), self.split.teacher
+        if teacher is None:
+            return batch
+        index_WBT = np.minimum(table_WB4[..., BEGIN, None] + np.arange(self.windowing.size), len(teacher.log_p_NR) - 1)
+        return replace(batch, teacher=teacher.rows(index_WBT, self.teacher_weight))
 
     def _losses(self, table_WB4: np.ndarray) -> int | None:
         return None

@@ -22,10 +22,11 @@ from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.files import cache_folder, whole_folder, writing
+from recur_tune.common.files import cache_folder, mapped, whole_folder, writing
 from recur_tune.data import tokenizers
 from recur_tune.data.corpora.document import Corpus, Document, Split
 from recur_tune.data.corpora.registry import open_corpus
+from recur_tune.data.teacher import TeacherPredictions
 
 _FORMAT = 4  # 3 had all bytes of a character in the first of its tokens, and words that no-break spaces join
 _INTO_A_DOCUMENT = 5_000  # tokens; a state has been passed on a few times by then
@@ -45,6 +46,7 @@ class TokenisedSplit:
     byte_lengths: np.ndarray  # bytes of text that each token covers
     document_starts: np.ndarray  # the first token of each document, and the total last
     answers: np.ndarray  # indices of the tokens that answer a question
+    teacher: TeacherPredictions | None = None  # of the token behind each
 
     def document_inputs(self) -> Iterator[tuple[int, int]]:
         """For each document the tokens that have a successor in it, as [begin, end)."""
@@ -216,15 +218,9 @@ def word_starts(data: bytes) -> np.ndarray:
 def _open(folder: Path) -> TokenisedSplit:
     meta = json.loads((folder / "meta.json").read_text())
     return TokenisedSplit(
-        tokens=_map(folder / "tokens.bin", meta["token_type"]),
-        word_starts=_map(folder / "word_starts.bin", meta["count_type"]),
-        byte_lengths=_map(folder / "byte_lengths.bin", meta["count_type"]),
+        tokens=mapped(folder / "tokens.bin", meta["token_type"]),
+        word_starts=mapped(folder / "word_starts.bin", meta["count_type"]),
+        byte_lengths=mapped(folder / "byte_lengths.bin", meta["count_type"]),
         document_starts=np.load(folder / "document_starts.npy"),
         answers=np.load(folder / "answers.npy"),
     )
-
-
-def _map(path: Path, kind: str) -> np.ndarray:
-    if path.stat().st_size == 0:  # an empty file cannot be mapped
-        return np.zeros(0, dtype=kind)
-    return np.memmap(path, dtype=kind, mode="r")

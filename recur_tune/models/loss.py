@@ -1,4 +1,5 @@
-"""Cross-entropy of next tokens over a large vocabulary: loss and gradients together, one chunk of rows at a time.
+"""Loss of next tokens over a large vocabulary, and its gradients, together and one chunk of rows at a time: the
+cross-entropy, or what a teacher's predictions make of it.
 
 Shape suffixes: W windows, B batch rows, T positions, N positions of a window over all batch rows, K hidden size,
 V vocabulary, padded.
@@ -13,8 +14,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from recur_tune.common.shape import padded
+from recur_tune.data.teacher import TeacherRows
 from recur_tune.models.decoder import WindowedDecoder
 from recur_tune.ops.dispatch import pointwise_for
+from recur_tune.ops.distillation import distillation
 from recur_tune.ops.matmul import add_product, product_dtype
 from recur_tune.ops.reference import sum_dtype
 
@@ -56,23 +59,34 @@ class Head:
         self._cross_entropy = pointwise_for(fused).cross_entropy
 
     @torch.no_grad()
-    def score(self, top_NK: torch.Tensor, target_N: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """A window's cross-entropy, summed over scored positions, and its gradient with respect to `top_NK`."""
+    def score(
+        self, top_NK: torch.Tensor, target_N: torch.Tensor, teacher: TeacherRows | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """A window's cross-entropy, summed over scored positions, and its gradient with respect to `top_NK`; with a
+        teacher's predictions of these positions, the loss that is mixed with the divergence from them."""
         rows = top_NK.detach().to(self.weight_VK.dtype)
         gradient_NK = torch.empty_like(rows)
         losses = []
         chunks = -(-len(rows) // _ROWS)
         size = -(-len(rows) // chunks)  # equal chunks, so that the last one is not small
         with torch.autocast(rows.device.type, enabled=False):
-            for top, gradient, target in zip(
-                rows.split(size), gradient_NK.split(size), target_N.split(size), strict=True
-            ):
+            for begin in range(0, len(rows), size):
+                part = slice(begin, begin + size)
+                top, gradient = rows[part], gradient_NK[part]
                 logits = top @ self.weight_VK.t()
-                losses.append(self._cross_entropy(logits, target, self.vocabulary))
-                torch.mm(logits, self.weight_VK, out=gradient)  # cross-entropy has overwritten them by their gradient
+                losses.append(self._loss(logits, target_N[part], teacher, part))
+                torch.mm(logits, self.weight_VK, out=gradient)  # the loss has overwritten them by their gradient
                 add_product(self._gathered_VK, logits, top)
                 del logits  # before the next are made
         return torch.stack(losses).sum(), gradient_NK.to(top_NK.dtype)
+
+    def _loss(
+        self, logits: torch.Tensor, target: torch.Tensor, teacher: TeacherRows | None, part: slice
+    ) -> torch.Tensor:
+        if teacher is None:
+            return self._cross_entropy(logits, target, self.vocabulary)
+        tokens, log_p = teacher.tokens[part], teacher.log_p[part]
+        return distillation(logits, target, tokens, log_p, teacher.weight, self.vocabulary)
 
     @property
     def gradient(self) -> torch.Tensor:
@@ -82,20 +96,24 @@ class Head:
 
 
 class NextTokenScorer:
-    """Scores windows by the cross-entropy of next tokens, each on its own."""
+    """Scores windows by the cross-entropy of next tokens, each on its own; with a teacher, by the mixed loss."""
 
     is_separate = True
 
-    def __init__(self, model: WindowedDecoder, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> None:
-        self._weight_VK, self._targets_WBT = model.lm_head.weight, targets_WBT
+    def __init__(
+        self, model: WindowedDecoder, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool,
+        teacher: TeacherRows | None = None,
+    ) -> None:  # fmt: skip
+        self._weight_VK, self._targets_WBT, self._teacher = model.lm_head.weight, targets_WBT, teacher
         self._head = Head(self._weight_VK, fused, is_trained=self._weight_VK.requires_grad)
 
     def see(self, window: int, top_NK: torch.Tensor) -> None:
         """Not needed."""
 
     def score(self, window: int, top_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """A window's summed cross-entropy, and its gradient."""
-        return self._head.score(top_NK, self._targets_WBT[window].flatten())
+        """A window's summed loss, and its gradient."""
+        teacher = None if self._teacher is None else self._teacher.of_window(window)
+        return self._head.score(top_NK, self._targets_WBT[window].flatten(), teacher)
 
     def gradients(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
         """Of the vocabulary projection."""

@@ -102,10 +102,14 @@ class Windowed(PreTrainedModel):
     read: Callable[..., WindowOutput]
     unread: frozenset[str] = frozenset()
 
-    def scorer(self, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> Scorer:
-        """The scorer of one step; `fresh_WB` marks windows that begin a document, `fused` takes Triton kernels."""
+    def scorer(
+        self, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool, teacher: Any | None = None
+    ) -> Scorer:
+        """The scorer of one step; `fresh_WB` marks windows that begin a document, `fused` takes Triton kernels, and
+        `teacher` has a teacher's predictions (`recur_tune.data.teacher.TeacherRows`)."""
         place, _, name = self.scored_by.partition(":")
-        return getattr(importlib.import_module(place), name)(self, targets_WBT, fresh_WB, fused)
+        taught = () if teacher is None else (teacher,)
+        return getattr(importlib.import_module(place), name)(self, targets_WBT, fresh_WB, fused, *taught)
 
     def calibrate(self, texts: Callable[[], torch.Tensor], weight: float = 1.0) -> None:
         """Let the recurrence measure the body on texts [N, T], if it has something to measure."""

@@ -15,9 +15,9 @@ from recur_tune.data.corpora import registry as corpora
 from recur_tune.data.corpora.kind import CorpusKind
 from recur_tune.tasks.language_modelling.spec import LANGUAGE_MODELLING
 from recur_tune.tasks.question_answering.spec import QUESTION_ANSWERING
-from recur_tune.tasks.task import Quality, Task
+from recur_tune.tasks.task import Quality, Task, Teacher
 
-__all__ = ["FIELDS", "REGISTRY", "TASKS", "Quality", "Task", "check", "fields_of", "task_of"]
+__all__ = ["FIELDS", "REGISTRY", "TASKS", "Quality", "Task", "Teacher", "check", "fields_of", "task_of"]
 
 _OURS = (LANGUAGE_MODELLING, QUESTION_ANSWERING)
 

@@ -14,6 +14,49 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from recur_tune.common.shape import Shape, padded
+from recur_tune.common.windowing import Windowing
+
+_LONGEST = 2048  # tokens of a teacher's window, unless another is given
+
+
+class Teacher(NamedTuple):
+    """A teacher: the base itself, reading long windows without a state. Half of each window is read again in the next.
+
+    Attributes:
+        window: Tokens that it reads at a time; None: the base's positions, at most 2048.
+        top: How many of its likeliest tokens are kept for each token of a text.
+        weight: Of the divergence from it in the loss.
+    """
+
+    window: int | None
+    top: int
+    weight: float
+
+    def windowing(self, shape: Shape) -> Windowing:
+        """Its windows, for a base of this shape."""
+        size = self.window or min(shape.context, _LONGEST)
+        return Windowing(size, size // 2)
+
+    def refusal(self, shape: Shape, base: str) -> str | None:
+        """One sentence where a base cannot be this teacher."""
+        if (self.window or 0) > shape.context:
+            return f"teacher_window: {self.window} is more than the {shape.context} positions of {base}."
+        if self.top >= shape.vocabulary:
+            return (
+                f"teacher_top: {self.top} is not smaller than the vocabulary of {base}, {shape.vocabulary} tokens; "
+                f"choose one from 1 to {shape.vocabulary - 1}."
+            )
+        return None
+
+    def bytes_per_token(self, shape: Shape) -> int:
+        """Bytes on disk for each token of a text: the likeliest tokens' numbers, and the logarithms of their
+        probabilities and of the rest's."""
+        return self.top * token_bytes(shape.vocabulary) + 2 * (self.top + 1)
+
+
+def token_bytes(vocabulary: int) -> int:
+    """Bytes of a token's number on disk."""
+    return 2 if vocabulary <= 2**16 else 4
 
 
 class Quality(NamedTuple):
@@ -42,7 +85,9 @@ class Task:
         reserved: Given its fields, positions of every window that are no text of the corpus.
         head: Given a body's shape and a window's positions, the multiply-adds of its head in that window: for a decoder
             `recur_tune.tasks.next_token_head`.
-        flops_independent_fields: Fields that no cost depends on.
+        flops_independent_fields: Fields on which no number of FLOPs depends, and no inference memory.
+        memory_fields: Fields on which the memory of a training step depends.
+        teacher: Given its fields, the teacher whose predictions training needs; None where it needs none.
     """
 
     name: str
@@ -54,6 +99,8 @@ class Task:
     reserved: Callable[[Any], int]
     head: Callable[[Shape, int], int]
     flops_independent_fields: frozenset[str] = frozenset()
+    memory_fields: frozenset[str] = frozenset()
+    teacher: Callable[[Any], Teacher | None] = lambda spec: None
 
     def refusal(self, shape: Shape, base: str, corpus: str) -> str | None:
         """One sentence where a body cannot do it."""

@@ -63,7 +63,12 @@ class Progress:
 
 
 class Trainer:
-    """A training run. It can be stopped after any report and resumed from its checkpoint, bit-identical on a CPU."""
+    """A training run. It can be stopped after any report and resumed from its checkpoint, bit-identical on a CPU.
+
+    Attributes:
+        untrained: The validation before the first step, once a new run has begun; some states help without training.
+        measured_peak_bytes: The peak memory of the second step, once it is measured.
+    """
 
     def __init__(
         self,
@@ -90,6 +95,7 @@ class Trainer:
         self.calibration = Calibration(config, self.model, train)
         self.progress = Progress()
         self.measured_peak_bytes: int | None = None
+        self.untrained: dict[str, float] | None = None
         self._steps_here = 0
         # Workers have different dropout, and none repeats the random numbers of the initial weights.
         torch.manual_seed(config.seed * 1000 + self.rank)
@@ -108,9 +114,13 @@ class Trainer:
         """Train until the budget is spent or validation stops improving."""
         config, progress = self.config, self.progress
         broadcast([*self.model.parameters(), *self.model.buffers()])
+        if progress.step == 0:
+            self.calibration.before(0)
+            self.untrained = self._scores()
         while progress.tokens < config.tokens and not self._out_of_patience():
             started = time.perf_counter()
-            self.calibration.before(progress.step)
+            if progress.step:
+                self.calibration.before(progress.step)
             batch = next(self.stream).to(self.device)
             rate = self._learning_rate()
             set_learning_rate(self.optimizer, rate)
@@ -167,13 +177,17 @@ class Trainer:
         return now // interval > tokens_before // interval or now >= self.config.tokens
 
     def _validate(self) -> dict[str, float]:
+        metrics = self._scores()
+        self._check_finite(metrics["loss"])
+        return metrics
+
+    def _scores(self) -> dict[str, float]:
         config = self.config
         metrics = self.task.evaluate(
             self.model, self.validation, config.windowing, batch_size=config.batch, precision=config.precision
         ).metrics()
         if self.device.type == "cuda":  # for other processes on this GPU; a CUDA graph has its own pool
             torch.cuda.empty_cache()
-        self._check_finite(metrics["loss"])
         return metrics
 
     def _out_of_patience(self) -> bool:

@@ -17,6 +17,7 @@ from recur_tune.common.known_shapes import PRESETS, PRETRAINING
 from recur_tune.common.parsing import parse
 from recur_tune.config.fields import own_fields
 from recur_tune.config.trial import TrialConfig
+from recur_tune.tasks import registry as tasks
 from recur_tune.training import RESULT
 
 if TYPE_CHECKING:
@@ -66,8 +67,9 @@ def kept_base(config: TrialConfig) -> Path | None:
 
 
 def _folder(config: TrialConfig) -> Path:
-    # Only fields that apply: an installed recurrence must not change the key.
-    key = hashlib.sha256(json.dumps(own_fields(config), sort_keys=True).encode()).hexdigest()[:12]
+    # Only fields that apply: an installed recurrence must not change the key, nor a task's field that none can have.
+    fields = {name: value for name, value in own_fields(config).items() if name not in tasks.FIELDS}
+    key = hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:12]
     return cache_folder() / "bases" / f"{config.base}-{key}"
 
 

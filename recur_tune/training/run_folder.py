@@ -2,6 +2,7 @@
 
 trial.yaml           the configuration, every default written out
 reports.jsonl        one line per report
+untrained.json       the validation before the first step
 result.json          the saved model's validation, and the last one; costs predicted and measured
 model.safetensors …  the best model so far, with config.json and the tokenizer: a Hugging Face folder
 resume/              the checkpoint to resume from
@@ -24,11 +25,12 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.estimate import estimate
 from recur_tune.models.checked_weights import unread_remark
 from recur_tune.models.pretrained import left_behind, save_model
-from recur_tune.training import REPORTS, RESULT, RESUME, TRIAL
+from recur_tune.training import REPORTS, RESULT, RESUME, TRIAL, UNTRAINED
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
 from recur_tune.training.interrupt import stop_requests
-from recur_tune.training.loop import Report
-from recur_tune.training.setup import set_up
+from recur_tune.training.loop import Report, Trainer
+from recur_tune.training.setup import Teaching, no_teaching, set_up
+from recur_tune.training.teacher import teacher_flops_per_token
 
 # Fields that may change when a run is resumed: its length, and when it is validated.
 _MAY_CHANGE = {"tokens", "patience", "validate_every", "validation_tokens"}
@@ -41,14 +43,15 @@ class Interrupted(Exception):
 def run_in_folder(
     config: TrialConfig, folder: Path, resume: bool, listen: Callable[[Report], None],
     warn: Callable[[str], None] = lambda text: None, stop: Callable[[], bool] = lambda: False,
+    teaching: Teaching = no_teaching,
 ) -> dict[str, Any]:  # fmt: skip
     """Train in a folder and return the result. `listen` gets every report, `warn` sentences about damaged checkpoints
-    and unused weights.
+    and unused weights, `teaching` how the predictions of a teacher are made, where they are.
 
     A signal, or `stop`, ends it after the current step.
     """
     check_folder(folder, resume)
-    trainer, tokenizer = set_up(config)
+    trainer, tokenizer = set_up(config, teaching=teaching)
     cost = estimate(config, trainer.model.config, trainer.workers)
     if resume:
         if damage := load_checkpoint(trainer, folder / RESUME):
@@ -64,6 +67,8 @@ def run_in_folder(
     report: Report | None = None
     with stop_requests() as stop_requested, _out_of_memory_as_user_error(config):
         for report in trainer.run():
+            if trainer.untrained is not None and report.step == 1:
+                write_text(folder / UNTRAINED, json.dumps(trainer.untrained) + "\n")
             append_line(folder / REPORTS, json.dumps(report.to_dict()))
             if report.best:
                 with whole_folder(folder) as partial:
@@ -82,11 +87,30 @@ def run_in_folder(
         "best_validation_loss": trainer.progress.best_loss,
         "validation": _of_the_saved_model(folder / REPORTS),
         "last_validation": report.validation,
+        "untrained_validation": _untrained(folder),
         **cost.to_dict(),
         "measured_peak_memory": trainer.measured_peak_bytes,
+        **_of_teacher(config, trainer),
     }
     write_text(folder / RESULT, json.dumps(result, indent=2) + "\n")
     return result
+
+
+def _untrained(folder: Path) -> dict[str, float] | None:
+    """The validation before the first step; None where an earlier version began the run."""
+    file = folder / UNTRAINED
+    return json.loads(file.read_text()) if file.exists() else None
+
+
+def _of_teacher(config: TrialConfig, trainer: Trainer) -> dict[str, float]:
+    """What its teacher's predictions took, which all trials of the same base and text share."""
+    if config.teacher is None:
+        return {}
+    tokens, shape = len(trainer.stream.split.tokens), trainer.model.config.shape
+    return {
+        "teacher_flops": tokens * teacher_flops_per_token(config.teacher, shape),
+        "teacher_bytes": tokens * config.teacher.bytes_per_token(shape),
+    }
 
 
 @contextmanager

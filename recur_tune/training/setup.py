@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from recur_tune.bptt.collectives import worker_count
-from recur_tune.common.shape import shape_of
-from recur_tune.config.base_shape import check_vocabulary
+from recur_tune.common.errors import UserError
+from recur_tune.common.shape import Shape, shape_of
+from recur_tune.config.base_shape import check_vocabulary, is_preset
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.training_memory import resolve_plan
 from recur_tune.data.corpora.registry import check_corpus
@@ -18,26 +22,72 @@ from recur_tune.ops.device import default_device
 from recur_tune.tasks.seam import TaskCode
 from recur_tune.training.calibration import calibrate_first
 from recur_tune.training.loop import Trainer
+from recur_tune.training.teacher import described, taught
+
+Teaching = Callable[[str, int, int], None]  # what it takes, tokens that are done, and of how many
+
+
+def no_teaching(words: str, tokens: int, total: int) -> None:
+    """Nobody listens."""
 
 
 def set_up(
-    config: TrialConfig, device: torch.device | None = None, shard: bool = False
+    config: TrialConfig,
+    device: torch.device | None = None,
+    shard: bool = False,
+    teaching: Teaching = no_teaching,
 ) -> tuple[Trainer, PreTrainedTokenizerBase]:
     """Load everything a trial needs; what does not fit together is refused before anything large is loaded.
 
-    With `shard` each of several workers keeps a part of Adam's moments.
+    With `shard` each of several workers keeps a part of Adam's moments. Where a teacher's predictions have to be made,
+    `teaching` hears what that takes, how many tokens are done, and of how many; it may raise.
     """
+    device = device or default_device()
     tokenizer = _fitting_tokenizer(config)
     task: TaskCode = config.task.build(config.task_spec)
     train = task.prepare(config.corpus, "train", tokenizer)
     validation = task.sample(task.prepare(config.corpus, "validation", tokenizer), config.validation_size)
     model = _seeded_model(config, tokenizer)
     task.check(model, train)
+    if config.teacher:
+        train = _taught(config, model, train, device, teaching)
     if config.trainable == "recurrence":
         model.freeze_body()
     workers = worker_count()
     plan = resolve_plan(config, model.config, max(1, config.batch // workers), shards=workers if shard else 1)
-    return Trainer(config, model, plan, train, validation, device or default_device(), shard), tokenizer
+    return Trainer(config, model, plan, train, validation, device, shard), tokenizer
+
+
+def _taught(
+    config: TrialConfig,
+    model: Windowed,
+    train: Any,
+    device: torch.device,
+    teaching: Teaching,
+) -> Any:
+    assert config.teacher is not None
+    if is_preset(config.base):
+        raise UserError(
+            f"loss: 'distill' learns from the base, and the preset {config.base!r} has random weights; pretrain it "
+            f"with `recur-tune pretrain --preset {config.base}` and give the folder as base."
+        )
+    total = len(train.tokens)
+    words = described(config.teacher, model.config.shape, total)
+    return taught(config, model, train, device, lambda tokens: teaching(words, tokens, total))
+
+
+def teach(config: TrialConfig, teaching: Teaching = no_teaching, device: torch.device | None = None) -> None:
+    """Make the predictions that a trial's loss needs, before any trial does."""
+    tokenizer = _fitting_tokenizer(config)
+    train = config.task.build(config.task_spec).prepare(config.corpus, "train", tokenizer)
+    _taught(config, _seeded_model(config, tokenizer), train, device or default_device(), teaching)
+
+
+def training_text(config: TrialConfig) -> tuple[Shape, Any]:
+    """The base's shape and the tokenised training split; what does not fit together is refused."""
+    tokenizer = _fitting_tokenizer(config)
+    train = config.task.build(config.task_spec).prepare(config.corpus, "train", tokenizer)
+    return shape_of(base_config(config.base, vocabulary=len(tokenizer)).to_dict()), train
 
 
 def untrained(config: TrialConfig, device: torch.device | None = None) -> tuple[Windowed, PreTrainedTokenizerBase]:

@@ -59,8 +59,11 @@ def test_every_quality_is_an_objective_of_one_task() -> None:
 
 def test_a_trial_has_the_fields_of_its_own_task_alone() -> None:
     text, asked = TrialConfig(), TrialConfig(corpus="facts", question_tokens=7)
-    assert not tasks.FIELDS.keys() & own_fields(text).keys() and not tasks.FIELDS.keys() & text.plain_values().keys()
-    assert tasks.FIELDS.keys() <= own_fields(asked).keys() and asked.plain_values()["question_tokens"] == 7
+    of_text, of_questions = (task.spec.model_fields.keys() for task in (LANGUAGE_MODELLING, QUESTION_ANSWERING))
+    for config, own, others in ((text, of_text, of_questions), (asked, of_questions, of_text)):
+        assert own <= own_fields(config).keys() and not others & own_fields(config).keys()
+        assert own <= config.plain_values().keys() and not others & config.plain_values().keys()
+    assert asked.plain_values()["question_tokens"] == 7
     assert not COMMON & tasks.FIELDS.keys()
     assert "--question-tokens 7" in train_command(asked, "out")  # type: ignore[arg-type]
     assert parse(TrialConfig, asked.plain_values()) == asked

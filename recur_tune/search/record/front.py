@@ -103,5 +103,6 @@ def trial_row(trial: TrialRecord, objectives: Sequence[str]) -> dict[str, Any]:
         "number": trial.number,
         "params": trial.params,
         "tokens": trial.tokens,
+        **({"untrained": trial.untrained} if trial.untrained else {}),
         **{objective: trial.value(objective) for objective in objectives},
     }

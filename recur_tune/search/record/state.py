@@ -60,6 +60,7 @@ class TrialRecord:
     measured_peak_memory: int | None = None
     device_flops: float | None = None  # peak FLOPs per second of its device
     worker: str = ""  # host and process id of its trainer
+    untrained: dict[str, float] = field(default_factory=dict)  # metrics before the first step
     validations: list[Validation] = field(default_factory=list)
     scores: dict[str, dict[str, float]] = field(default_factory=dict)  # metrics on whole splits, by split
     started: float | None = None  # of its first start, in seconds since the epoch
@@ -228,6 +229,7 @@ class SearchState:
         trial.worker = event.get("worker", trial.worker)
         trial.device_flops = event.get("device_flops", trial.device_flops)
         trial.measured_peak_memory = event.get("measured_peak_memory") or trial.measured_peak_memory
+        trial.untrained = event.get("untrained") or trial.untrained
         if event.get("validation"):
             # A trial that continued from a checkpoint repeats some validations.
             trial.validations = [v for v in trial.validations if v.tokens < event["tokens"]]

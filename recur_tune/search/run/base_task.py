@@ -87,15 +87,23 @@ def pretrain_on_cluster(
 def _messages(
     directory: SearchDirectory, config: TrialConfig, allotment: TrialResources, wait: Callable[[], None]
 ) -> Iterator[Message]:
-    import ray
-
-    task = ray.remote(num_cpus=allotment.cpus, num_gpus=allotment.gpus, max_retries=0)(_pretrain)
     job = {
         "search": str(directory.path), "own": str(directory.own_base(config)), "cpus": allotment.cpus,
         "trial": pretraining_of(config.base, config.corpus, config.tokenizer).plain_values(),
         "cache": str(cache_folder().absolute()),
     }  # fmt: skip
-    messages = task.options(name=f"{directory.name}-base").remote(job)
+    yield from cluster_messages(_pretrain, job, f"{directory.name}-base", allotment, wait)
+
+
+def cluster_messages(
+    work: Callable[[Message], Iterator[Message]], job: Message, name: str, allotment: TrialResources,
+    wait: Callable[[], None],
+) -> Iterator[Message]:  # fmt: skip
+    """Run `work` as a task with a trial's resources and yield its messages; `wait` is called twice a second."""
+    import ray
+
+    task = ray.remote(num_cpus=allotment.cpus, num_gpus=allotment.gpus, max_retries=0)(work)
+    messages = task.options(name=name).remote(job)
     while True:
         while not ray.wait([messages], timeout=_SECONDS_BETWEEN_LOOKS)[0]:
             wait()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from recur_tune.cluster.liveness import ClusterLost, ClusterWatchdog, outside_of
 from recur_tune.common.errors import Paused, StorageFault, UserError
 from recur_tune.common.files import storage_fault
 from recur_tune.common.loading import load
+from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.confirmation import ConfirmationPlan, splits_needed, untried_rivals
 from recur_tune.search.record.damage import refuse_damaged_log
 from recur_tune.search.record.directory import STUDY, SearchDirectory, SearchLog
@@ -39,6 +40,7 @@ from recur_tune.search.run.jobs import job_client
 from recur_tune.search.run.listener import ProgressListener
 from recur_tune.search.run.outputs import Outputs, Tracker
 from recur_tune.search.run.preparation import Prices, check_limits, check_shapes, missing_bases, tokenise, worst_costs
+from recur_tune.search.run.teacher_task import make_predictions, teachers
 from recur_tune.search.run.trial_files import remove_leftovers
 from recur_tune.training.interrupt import stop_requests
 
@@ -116,8 +118,8 @@ def run_search(
                     outside_of_ray(watchdog),
                 ):
                     context = DriverContext(log, interrupted, exporter, watchdog)
-                    if all(make_base(config, allotment, context, stages) for config in bases):
-                        tokenise(directory, spec, splits_needed(log.state, confirm), stages.tokenising(interrupted))
+                    splits = splits_needed(log.state, confirm)
+                    if _made_ready(spec, bases, splits, allotment, context, stages):
                         _begin(log, spec, cluster, confirm)
                         listener.searching()
                         if not bases:
@@ -130,6 +132,17 @@ def run_search(
         if log.state.fault:
             raise Paused(log.state.fault)
     return log.state
+
+
+def _made_ready(
+    spec: SearchSpec, bases: list[TrialConfig], splits: Iterable[str], allotment: TrialResources,
+    context: DriverContext, stages: StageLog,
+) -> bool:  # fmt: skip
+    """Bases, tokens and teachers' predictions, so that no trial waits for them; False where a stop was requested."""
+    if not all(make_base(config, allotment, context, stages) for config in bases):
+        return False
+    tokenise(context.log.directory, spec, splits, stages.tokenising(context.interrupted))
+    return all(make_predictions(config, allotment, context, stages) for config in teachers(spec))
 
 
 def _agreement(log: SearchLog) -> Agreement | None:

@@ -13,8 +13,10 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.units import counted, format_count, format_duration, format_size
 from recur_tune.config.base_shape import base_settings, base_shape, is_preset
 from recur_tune.config.trial import TrialConfig
+from recur_tune.cost.flops import plain_reading_flops
 from recur_tune.data.corpora.document import Extent, Split
 from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.run.teacher_task import teachers
 from recur_tune.training.pretraining import kept_base, pretraining_of
 
 _BYTES_PER_TOKEN = 4.0  # of English in a BPE, about
@@ -62,6 +64,7 @@ def forecast(spec: SearchSpec, corpus: Mapping[Split, Extent]) -> Iterator[str]:
     if (read := passes(spec, corpus)) is not None:
         yield f"a trial at full budget reads its {format_count(spec.budget.tokens)} tokens in about {_times(read)}"
     yield _disk(spec)
+    yield from _teachers(spec, corpus)
     yield _time(spec)
 
 
@@ -78,6 +81,21 @@ def _disk(spec: SearchSpec) -> str:
         f"disk: {format_size(2 * checkpoint)} for the checkpoints of each unfinished trial, {format_size(weights)} for "
         f"a model (kept: {kept}{most})"
     )
+
+
+def _teachers(spec: SearchSpec, corpus: Mapping[Split, Extent]) -> Iterator[str]:
+    """What the predictions of each teacher in the space take; where the text's size is not known, for each token."""
+    for config in teachers(spec):
+        assert config.teacher is not None
+        shape = base_shape(config.base, config.tokenizer)
+        windowing, each = config.teacher.windowing(shape), config.teacher.bytes_per_token(shape)
+        tokens = corpus["train"].bytes / _bytes_per_token(config) if "train" in corpus else 1
+        size, flops = format_size(round(tokens * each)), tokens * plain_reading_flops(shape, windowing)
+        whole = f"of about {format_count(round(tokens))} training tokens" if "train" in corpus else "of each token"
+        yield (
+            f"teacher: its predictions {whole}, in windows of {windowing.size}, take {size} of the cache and "
+            f"{flops:.2g} FLOPs, once for all trials"
+        )
 
 
 def _time(spec: SearchSpec) -> str:

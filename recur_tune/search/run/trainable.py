@@ -128,6 +128,7 @@ def _train(config: TrialConfig, folder: Path, split: str, shard: bool) -> Iterat
     due = Every(_SECONDS_BETWEEN_REPORTS)
     titled = Every(_SECONDS_BETWEEN_LOOKS)  # Ray sets the title of its processes at every call
     stopwatch = Stopwatch()
+    untrained_told = False
     for step in stopwatch.around(trainer.run()):
         if titled():
             call_this_process(trial_name(folder))
@@ -144,6 +145,9 @@ def _train(config: TrialConfig, folder: Path, split: str, shard: bool) -> Iterat
             save_checkpoint(trainer, folder / RESUME)
         if telling or stopping or step.last or step.validation is not None:
             message = _message(step, trainer) | {"training_seconds": round(stopwatch.seconds, 3)}
+            if trainer.untrained is not None and not untrained_told:
+                untrained_told = True
+                message["untrained"] = trainer.untrained
             if step.last:
                 scores = {split: _score(trainer, tokenizer, split)} if split else {}
                 message |= {"state": "complete", "scores": scores}

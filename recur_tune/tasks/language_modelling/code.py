@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from recur_tune.common.windowing import Windowing
 from recur_tune.data.batches import TrainingStream
 from recur_tune.data.tokens import TokenisedSplit, nonempty, prepare
@@ -13,6 +15,11 @@ class LanguageModelling:
     """Its splits are documents one after another; every token of a document but the first is predicted."""
 
     prepare, evaluate = staticmethod(prepare), staticmethod(evaluate)
+    teacher_weight = 0.5  # where a task of a package has no such field
+
+    def __init__(self, **fields: Any) -> None:
+        """Of its fields the teacher's weight counts here: a split has a teacher's predictions or none."""
+        self.teacher_weight = fields.get("teacher_weight", self.teacher_weight)
 
     def check(self, model: WindowedDecoder, split: TokenisedSplit) -> None:
         """A token is a token."""
@@ -29,4 +36,4 @@ class LanguageModelling:
         self, split: TokenisedSplit, windowing: Windowing, windows: int, batch: int, seed: int, rank: int, workers: int
     ) -> TrainingStream:
         """Shuffled chains of windows."""
-        return TrainingStream(split, windowing, windows, batch, seed, rank, workers)
+        return TrainingStream(split, windowing, windows, batch, seed, rank, workers, self.teacher_weight)

@@ -78,7 +78,6 @@ class Evaluation:
         }  # fmt: skip
 
 
-@torch.no_grad()
 def evaluate(
     model: WindowedDecoder,
     split: TokenisedSplit,
@@ -93,6 +92,41 @@ def evaluate(
     To see what the state is worth, every window can be `given` no state, or that of another document's window before
     instead of its own document's.
     """
+    return _summarise(split, windowing, score_tokens(model, split, windowing, batch_size, precision, progress, given))
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """What a model makes of every token of a split, as arrays over its tokens.
+
+    Attributes:
+        nll: Nats; 0 where a token was not scored.
+        correct: Whether it was the likeliest.
+        depth: The number of its window in the document; -1 where it was not scored.
+        position: The position in that window from which it was predicted.
+        seconds: That this took.
+        remarks: Sentences on how it was read.
+    """
+
+    nll: np.ndarray
+    correct: np.ndarray
+    depth: np.ndarray
+    position: np.ndarray
+    seconds: float
+    remarks: tuple[str, ...] = ()
+
+
+@torch.no_grad()
+def score_tokens(
+    model: WindowedDecoder,
+    split: TokenisedSplit,
+    windowing: Windowing,
+    batch_size: int = 16,
+    precision: Precision = "auto",
+    progress: Callable[[int], None] = lambda tokens: None,
+    given: GivenState = "own",
+) -> TokenScores:
+    """Score every token of a split, with the arguments of `evaluate`."""
     device, was_training = next(model.parameters()).device, model.training
     model.eval()
     started = time.perf_counter()
@@ -124,7 +158,7 @@ def evaluate(
         where = np.concatenate(places)
         nll[where], correct[where] = (torch.cat(parts).cpu().numpy() for parts in zip(*answers, strict=True))
     remarks = few_side_by_side(split, windowing, batch_size) if carry_state else ()
-    return _summarise(split, windowing, nll, correct, depth, position, time.perf_counter() - started, remarks)
+    return TokenScores(nll, correct, depth, position, time.perf_counter() - started, remarks)
 
 
 def few_side_by_side(split: TokenisedSplit, windowing: Windowing, batch_size: int) -> tuple[str, ...]:
@@ -165,11 +199,8 @@ def handed_round(left: State | None, before: State | None, table_B5: np.ndarray)
     )
 
 
-def _summarise(
-    split: TokenisedSplit, windowing: Windowing,
-    nll: np.ndarray, correct: np.ndarray, depth: np.ndarray, position: np.ndarray, seconds: float,
-    remarks: tuple[str, ...],
-) -> Evaluation:  # fmt: skip
+def _summarise(split: TokenisedSplit, windowing: Windowing, found: TokenScores) -> Evaluation:
+    nll, correct, depth, position = found.nll, found.correct, found.depth, found.position
     scored = depth >= 0
     # A document's first token is not scored, so neither are the word and the bytes that it begins.
     words, length = split.word_starts * scored, split.byte_lengths * scored
@@ -187,8 +218,8 @@ def _summarise(
         document_nll=[float(nll[d].sum(where=scored[d], dtype=np.float64)) for d in documents],
         document_words=[int(words[d].sum(dtype=np.int64)) for d in documents],
         document_bytes=[int(length[d].sum(dtype=np.int64)) for d in documents],
-        seconds=seconds,
-        remarks=remarks,
+        seconds=found.seconds,
+        remarks=found.remarks,
     )
 
 

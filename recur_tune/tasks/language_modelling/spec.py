@@ -2,15 +2,40 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Literal
 
-from recur_tune.tasks.task import Quality, Task, next_token_head
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from recur_tune.tasks.task import Quality, Task, Teacher, next_token_head
 
 
 class LanguageModellingSpec(BaseModel):
-    """It has no fields of its own."""
+    """Its fields: what training minimises. Validation is the cross-entropy of next tokens in any case."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    loss: Literal["next_token", "distill"] = Field(
+        "next_token",
+        description="what training minimises: the cross-entropy of the 'next_token', or 'distill': the divergence from "
+        "the base itself reading long windows, mixed with it",
+    )
+    teacher_window: PositiveInt | None = Field(
+        None,
+        description="tokens that the teacher of 'distill' reads at a time, half of them again in its next window; "
+        "default: the base's positions, at most 2048",
+    )
+    teacher_weight: float = Field(
+        0.5, gt=0, le=1, description="weight of the divergence from the teacher; the rest is the next token's"
+    )
+    teacher_top: PositiveInt = Field(
+        32, description="likeliest tokens of the teacher that are kept for each token of the training text"
+    )
+
+
+def _teacher(spec: LanguageModellingSpec) -> Teacher | None:
+    if spec.loss == "next_token":
+        return None
+    return Teacher(spec.teacher_window, spec.teacher_top, spec.teacher_weight)
 
 
 LANGUAGE_MODELLING = Task(
@@ -27,4 +52,7 @@ LANGUAGE_MODELLING = Task(
     bidirectional=False,
     reserved=lambda spec: 0,
     head=next_token_head,
+    flops_independent_fields=frozenset(LanguageModellingSpec.model_fields),
+    memory_fields=frozenset({"loss", "teacher_top"}),
+    teacher=_teacher,
 )

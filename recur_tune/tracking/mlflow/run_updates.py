@@ -107,7 +107,8 @@ def reported(event: Event) -> dict[str, Any]:
     measured = {name: event.get(name) for name in ("tokens_per_second", "measured_peak_memory")}
     scored = {f"{split}_{name}": value for split, metrics in event.get("scores", {}).items()
               for name, value in metrics.items()}  # fmt: skip
-    return {"training_loss": event.get("loss"), **measured, **validation, **scored}
+    untrained = {f"untrained_{name}": value for name, value in event.get("untrained", {}).items()}
+    return {"training_loss": event.get("loss"), **measured, **validation, **untrained, **scored}
 
 
 def milliseconds(seconds: float) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from recur_tune.cli.trial_tables import objective_columns
+from recur_tune.report.figures.style import hover_lines
 from recur_tune.search.record.state import SearchState, replay
 from tests.search.record import OBJECTIVES
 
@@ -118,3 +120,15 @@ def test_time_counts_while_somebody_runs_the_search() -> None:
 def test_an_empty_log_is_a_new_search() -> None:
     state = log()
     assert (state.status, state.trials, state.started, state.updated, state.trained) == ("new", {}, None, None, 0)
+
+
+def test_the_validation_at_0_tokens_stands_in_tables() -> None:
+    begun = report(0, 50, perplexity=30, untrained={"perplexity": 41.5})
+    state = log(
+        made(0), running(0), begun, report(0, 60, perplexity=20), made(1), running(1), report(1, 60, perplexity=8)
+    )
+    assert (state.trials[0].untrained, state.trials[0].metrics) == ({"perplexity": 41.5}, {"perplexity": 20})
+    columns = objective_columns(state.trials.values(), ["perplexity", "flops_per_token"])
+    assert columns["0\ntokens"] == ["41.5", "-"] and len(columns) == 3
+    assert "0\ntokens" not in objective_columns([state.trials[1]], ["perplexity"]), "of an earlier version"
+    assert "perplexity per word: 20 (at 0 tokens 41.5)" in hover_lines(state.trials[0], "", ["perplexity"], {})

@@ -72,3 +72,12 @@ def test_limits_that_a_trial_keeps_are_accepted(tmp_path: Path) -> None:
     least = min(Prices().at_once(config)["flops_per_token"] for config in tiny().corners)
     check_limits(tiny(limits={"flops_per_token": least, "peak_memory": "64MiB"}))
     check_limits(tiny())
+
+
+def test_what_a_teacher_takes_is_told_before_a_search() -> None:
+    taught = tiny(loss=["next_token", "distill"], teacher_top=8)
+    [line] = [line for line in forecast(taught, TEXT) if line.startswith("teacher")]
+    # 40,000 bytes, each with eight tokens of two bytes and nine logarithms of two.
+    assert line.startswith("teacher: its predictions of about 40k training tokens, in windows of 128, take 1.3 MiB ")
+    assert line.endswith("FLOPs, once for all trials")
+    assert not [line for line in forecast(tiny(), TEXT) if line.startswith("teacher")]
