@@ -25,6 +25,7 @@ from recur_tune.models.checked_weights import check_kind, check_loaded
 from recur_tune.models.decoder import WindowedDecoder
 from recur_tune.models.encoder import HEADS
 from recur_tune.models.export import write_code
+from recur_tune.models.trained import merged
 from recur_tune.models.windowed import Windowed
 from recur_tune.recurrences.registry import of_settings, settings_of
 
@@ -192,7 +193,8 @@ def save_model(model: Windowed, tokenizer: PreTrainedTokenizerBase, folder: Path
     code too: transformers opens it with `trust_remote_code`, or without after `import recur_tune.models`. The family's
     own class opens the body.
     """
-    model.save_pretrained(folder)
+    is_whole = all(parameter.requires_grad for parameter in model.parameters())
+    (model if is_whole else merged(model)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if model.recurrence is not None:
         write_code(folder)

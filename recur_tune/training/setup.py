@@ -6,6 +6,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from recur_tune.bptt.collectives import worker_count
+from recur_tune.bptt.trained import trained_of
 from recur_tune.common.shape import shape_of
 from recur_tune.config.base_shape import check_vocabulary
 from recur_tune.config.trial import TrialConfig
@@ -33,11 +34,11 @@ def set_up(
     validation = task.sample(task.prepare(config.corpus, "validation", tokenizer), config.validation_size)
     model = _seeded_model(config, tokenizer)
     task.check(model, train)
-    if config.trainable == "recurrence":
-        model.freeze_body()
+    device = device or default_device()
+    trained_of(config, device).apply(model)
     workers = worker_count()
     plan = resolve_plan(config, model.config, max(1, config.batch // workers), shards=workers if shard else 1)
-    return Trainer(config, model, plan, train, validation, device or default_device(), shard), tokenizer
+    return Trainer(config, model, plan, train, validation, device, shard), tokenizer
 
 
 def untrained(config: TrialConfig, device: torch.device | None = None) -> tuple[Windowed, PreTrainedTokenizerBase]:

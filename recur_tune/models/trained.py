@@ -1,0 +1,112 @@
+"""What of a model learns: all of it, the recurrence alone, or LoRA's matrices and the recurrence."""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from recur_tune.common.lora import LoraSpec
+from recur_tune.models.windowed import Windowed
+from recur_tune.ops.body import Projection
+from recur_tune.ops.lora import LoraLayer
+
+Trainable = Literal["all", "recurrence", "lora"]
+
+
+class Trained(NamedTuple):
+    """What learns, and how the rest is held; a key of caches.
+
+    Attributes:
+        trainable: `all`, `recurrence` or `lora`.
+        lora: LoRA's fields; None where there is none.
+        bfloat16: Whether frozen matrices are held in bfloat16.
+    """
+
+    trainable: Trainable = "all"
+    lora: LoraSpec | None = None
+    bfloat16: bool = False
+
+    def apply(self, model: Windowed) -> None:
+        """Freeze the base, add LoRA's matrices, and hold what is frozen in the dtype that is said here."""
+        if self.trainable == "all":
+            return
+        model.freeze_body()
+        if self.lora is not None:
+            add_lora(model, self.lora)
+        if self.bfloat16:
+            _shorten_frozen(model)
+
+
+def lora_targets(model: Windowed, spec: LoraSpec) -> list[tuple[Projection, nn.Module]]:
+    """The modules that LoRA changes, with the projection that each is of."""
+    found = []
+    for block in model.body.blocks:
+        of_attention = [block.qkv, block.out] if spec.has("attention") else []
+        of_mlp = [block.up, block.down] if spec.has("mlp") else []
+        found += [(projection, module) for projection in (*of_attention, *of_mlp) for module in projection.modules]
+    return found
+
+
+def add_lora(model: Windowed, spec: LoraSpec) -> None:
+    """Give every target its two matrices, which learn; the model computes what it did before."""
+    for projection, module in lora_targets(model, spec):
+        outputs, inputs = module.weight.shape[::-1] if projection.inputs_first else module.weight.shape
+        layer = LoraLayer(inputs, outputs, spec.rank, spec.scaling, spec.dropout)
+        dtype = torch.promote_types(module.weight.dtype, torch.float32)  # its small updates would vanish in bfloat16
+        module.lora = layer.to(module.weight.device, dtype).train(model.training)
+
+
+def _shorten_frozen(model: Windowed) -> None:
+    """Hold frozen matrices in bfloat16. Norms, biases and learned positions are few, and keep their dtype."""
+    head, tokens = getattr(model, "lm_head", None), model.body.tokens
+    tied = head is not None and head.weight is tokens.weight
+    modules = [tokens, *(module for projection in model.body.projections for module in projection.modules)]
+    for module in (*modules, *(() if head is None or tied else (head,))):
+        if not module.weight.requires_grad:
+            module.weight = nn.Parameter(module.weight.detach().to(torch.bfloat16), requires_grad=False)
+    if tied and head is not None:
+        head.weight = tokens.weight
+
+
+def lay_frozen_together(model: Windowed) -> None:
+    """Hold the frozen matrices of a projection in one storage, so that a step multiplies by all of them at once without
+    a copy. Moving the model to another device takes them apart, so this comes after it."""
+    for projection in model.body.projections:
+        weights = projection.weights
+        if len(weights) < 2 or any(weight.requires_grad for weight in weights):
+            continue
+        together, end = torch.cat([weight.detach() for weight in weights]), 0
+        for module, weight in zip(projection.modules, weights, strict=True):
+            begin, end = end, end + len(weight)
+            module.weight = nn.Parameter(together[begin:end], requires_grad=False)
+
+
+def merged(model: Windowed) -> Windowed:
+    """The same model in single precision on the CPU, with LoRA's changes added to the weights that they change.
+
+    Frozen weights may be held in bfloat16; there the small changes would be lost.
+    """
+    layers = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+    inputs_first = {id(one): part.inputs_first for part in model.body.projections for one in part.lora}
+    made: dict[int, torch.Tensor] = {}  # tied weights stay one
+    tensors = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        place, _, last = name.rpartition(".")
+        if place in layers:
+            continue
+        if id(tensor) not in made:
+            whole = tensor.detach()
+            if whole.is_floating_point():
+                whole = whole.to(torch.promote_types(whole.dtype, torch.float32), copy=True)
+            layer = layers.get(f"{place}.lora") if last == "weight" else None
+            if layer is not None:
+                whole += layer.change(inputs_first[id(layer)]).detach()
+            made[id(tensor)] = whole.cpu()
+        tensors[name] = made[id(tensor)]
+    with torch.device("meta"):
+        plain = type(model)(model.config)
+    plain.load_state_dict(tensors, strict=True, assign=True)
+    plain.take_buffers(model)
+    return plain.eval()
