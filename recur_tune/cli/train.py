@@ -73,10 +73,16 @@ def train(config: Path | None, fields: dict[str, Any], out: Path, resume: bool, 
           --window 24 --bptt-windows 4 --tokens 50k --out runs/a
       recur-tune train --base runs/base --corpus tales --recurrence none \\
           --window 24 --bptt-windows 4 --tokens 50k --out runs/plain
+      recur-tune train --base models/qwen --trainable lora --lora-rank 16 --recurrence cache --out runs/lora
+      recur-tune train --base models/qwen --adapter some-peft-folder --recurrence none --out runs/on
       recur-tune train trial.yaml --learning-rate 1e-4 --out runs/b
       recur-tune train --out runs/b --resume
     """
     given = fields_from(config, fields)
+    if given.get("adapter") is not None and not resume:
+        from recur_tune.models.adapter import adapter_fields
+
+        given = adapter_fields(Path(given["adapter"])) | given
     _run(given, given, out, resume, as_json)
 
 

@@ -20,6 +20,7 @@ from recur_tune.common.hub import check_downloads, gguf_file, hub_message, use_c
 from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
 from recur_tune.common.shape import FAMILIES, family_of
 from recur_tune.data.tokenizers import load_tokenizer
+from recur_tune.models.adapter import write_lora
 from recur_tune.models.bodies import BODIES
 from recur_tune.models.checked_weights import check_kind, check_loaded
 from recur_tune.models.decoder import WindowedDecoder
@@ -187,12 +188,14 @@ def _weights(base: str) -> tuple[Any, frozenset[str]]:
 
 
 def save_model(model: Windowed, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the model in Hugging Face's format.
+    """Write the model in Hugging Face's format; LoRA is merged into its weights, and its matrices lie beside them.
 
     Without a recurrence the folder is a plain model of its family, which any tool opens. With one it holds the model's
     code too: transformers opens it with `trust_remote_code`, or without after `import recur_tune.models`. The family's
     own class opens the body.
     """
+    if model.body.lora:
+        write_lora(model, folder)
     is_whole = all(parameter.requires_grad for parameter in model.parameters())
     (model if is_whole else merged(model)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from transformers import PreTrainedTokenizerBase
 
@@ -14,6 +16,7 @@ from recur_tune.cost.training_memory import resolve_plan
 from recur_tune.data.corpora.registry import check_corpus
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models import Windowed
+from recur_tune.models.adapter import load_adapter
 from recur_tune.models.pretrained import base_config, base_tokenizer, load_base
 from recur_tune.ops.device import default_device
 from recur_tune.tasks.seam import TaskCode
@@ -36,6 +39,8 @@ def set_up(
     task.check(model, train)
     device = device or default_device()
     trained_of(config, device).apply(model)
+    if config.adapter is not None and config.lora_spec is not None:
+        load_adapter(Path(config.adapter), model, config.lora_spec, config.base)
     workers = worker_count()
     plan = resolve_plan(config, model.config, max(1, config.batch // workers), shards=workers if shard else 1)
     return Trainer(config, model, plan, train, validation, device, shard), tokenizer
