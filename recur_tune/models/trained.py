@@ -9,7 +9,7 @@ from torch import nn
 
 from recur_tune.common.lora import LoraSpec
 from recur_tune.models.windowed import Windowed
-from recur_tune.ops.body import Projection
+from recur_tune.ops.body import Module, Projection
 from recur_tune.ops.lora import LoraLayer
 
 Trainable = Literal["all", "recurrence", "lora"]
@@ -39,7 +39,7 @@ class Trained(NamedTuple):
             _shorten_frozen(model)
 
 
-def lora_targets(model: Windowed, spec: LoraSpec) -> list[tuple[Projection, nn.Module]]:
+def lora_targets(model: Windowed, spec: LoraSpec) -> list[tuple[Projection, Module]]:
     """The modules that LoRA changes, with the projection that each is of."""
     found = []
     for block in model.body.blocks:
