@@ -103,9 +103,12 @@ def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: boo
             text += f"  validation {report.validation['loss']:.4f}{'  (best so far)' if report.best else ''}"
         progress.update(report.tokens, text, important=report.validation is not None)
 
+    def loading(done: int, total: int) -> None:
+        progress.say(f"loading the base: {format_size(done)} of {format_size(total)}")
+
     try:
         with TokenProgress(f"training {out}", config.tokens) as progress:
-            result = run_in_folder(config, out, resume, listen, note)
+            result = run_in_folder(config, out, resume, listen, note, loading=loading)
     except Interrupted:
         stderr.print(f"stopped and saved; resume with:  recur-tune {sys.argv[1]} --out {out} --resume", highlight=False)
         raise KeyboardInterrupt from None

@@ -97,18 +97,20 @@ def load_base(
     dropout: float | None = None,
     vocabulary: int | None = None,
     needs_heads: bool = False,
+    as_stored: bool = False,
 ) -> Windowed:
     """A base with a recurrence (or none); a preset's weights are random.
 
     The recurrence is the base's own where that has the same fields, and a fresh one otherwise. `dropout` replaces the
     base's own rates where it is given. An encoder without heads for answers gets random ones, unless it `needs_heads`.
+    A decoder's weights may stay `as_stored`, in memory-mapped files and in their dtype, for `models.trained.place`.
     """
     config = base_config(base, vocabulary)
     if base in PRESETS and not Path(base).is_dir():
         return fresh_model(recurrent_config(config, spec, dropout))
     if FAMILIES[family_of(config.to_dict())].is_encoder:
         return _encoder(base, spec, dropout, needs_heads)
-    weights, unread = _weights(base)
+    weights, unread = _weights(base, as_stored)
     # The file's own configuration: a known shape has no rotary settings.
     ours = recurrent_config(weights.config, spec, dropout)
     with torch.device("meta"):
@@ -167,7 +169,7 @@ def _has_recurrence(base: PretrainedConfig, spec: BaseModel | None) -> bool:
     return spec is not None and settings is not None and of_settings(settings)[1] == spec
 
 
-def _weights(base: str) -> tuple[Any, frozenset[str]]:
+def _weights(base: str, as_stored: bool) -> tuple[Any, frozenset[str]]:
     """transformers' own model of a base, and the names of tensors in its files that no such model has."""
     use_cache_where_offline()
     try:
@@ -176,7 +178,8 @@ def _weights(base: str) -> tuple[Any, frozenset[str]]:
             given = {"gguf_file": file.name, "dtype": torch.float32, "output_loading_info": True}
             model, found = AutoModelForCausalLM.from_pretrained(file.parent, **given)
         else:
-            model, found = AutoModelForCausalLM.from_pretrained(base, **_AS_TENSORS)
+            given = _AS_TENSORS | ({"dtype": "auto"} if as_stored else {})
+            model, found = AutoModelForCausalLM.from_pretrained(base, **given)
     except UserError:
         raise
     except Exception as error:  # as above, and a damaged file raises yet another type

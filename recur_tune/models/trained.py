@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 import torch
@@ -62,12 +63,40 @@ def _shorten_frozen(model: Windowed) -> None:
     """Hold frozen matrices in bfloat16. Norms, biases and learned positions are few, and keep their dtype."""
     head, tokens = getattr(model, "lm_head", None), model.body.tokens
     tied = head is not None and head.weight is tokens.weight
-    modules = [tokens, *(module for projection in model.body.projections for module in projection.modules)]
-    for module in (*modules, *(() if head is None or tied else (head,))):
-        if not module.weight.requires_grad:
-            module.weight = nn.Parameter(module.weight.detach().to(torch.bfloat16), requires_grad=False)
+    for module in _frozen_matrices(model):
+        module.weight = nn.Parameter(module.weight.detach().to(torch.bfloat16), requires_grad=False)
     if tied and head is not None:
         head.weight = tokens.weight
+
+
+def _frozen_matrices(model: Windowed) -> list[Module]:
+    """The modules of frozen matrices: embeddings, projections, and the vocabulary's where it is one of its own."""
+    head, tokens = getattr(model, "lm_head", None), model.body.tokens
+    modules = [tokens, *(module for projection in model.body.projections for module in projection.modules)]
+    if head is not None and head.weight is not tokens.weight:
+        modules.append(head)
+    return [module for module in modules if not module.weight.requires_grad]
+
+
+def place(
+    model: Windowed, device: torch.device, bfloat16: bool, told: Callable[[int, int], None] = lambda done, total: None
+) -> None:
+    """Move weights that lie in memory-mapped files to a device, one after the other: host memory never has a copy.
+
+    Args:
+        model: As `load_base` gives it, in the dtype of its files; then what learns was decided.
+        device: Where it trains.
+        bfloat16: Whether frozen matrices stay in bfloat16; all else is widened to single precision.
+        told: Called after every weight with bytes moved so far, and those of all.
+    """
+    short = {id(module.weight) for module in _frozen_matrices(model)} if bfloat16 else set()
+    weights = list(model.parameters())
+    done, total = 0, sum(weight.nbytes for weight in weights)
+    for weight in weights:
+        done += weight.nbytes
+        dtype = weight.dtype if id(weight) in short else torch.promote_types(weight.dtype, torch.float32)
+        weight.data = weight.data.to(device, dtype)
+        told(done, total)
 
 
 def lay_frozen_together(model: Windowed) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models import Windowed
 from recur_tune.models.adapter import load_adapter
 from recur_tune.models.pretrained import base_config, base_tokenizer, load_base
+from recur_tune.models.trained import place
 from recur_tune.ops.device import default_device
 from recur_tune.tasks.seam import TaskCode
 from recur_tune.training.calibration import calibrate_first
@@ -25,20 +27,26 @@ from recur_tune.training.loop import Trainer
 
 
 def set_up(
-    config: TrialConfig, device: torch.device | None = None, shard: bool = False
+    config: TrialConfig,
+    device: torch.device | None = None,
+    shard: bool = False,
+    loading: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Trainer, PreTrainedTokenizerBase]:
     """Load everything a trial needs; what does not fit together is refused before anything large is loaded.
 
-    With `shard` each of several workers keeps a part of Adam's moments.
+    With `shard` each of several workers keeps a part of Adam's moments. `loading` is told of the weights' bytes that
+    have been moved to the device, and of all.
     """
     tokenizer = _fitting_tokenizer(config)
     task: TaskCode = config.task.build(config.task_spec)
     train = task.prepare(config.corpus, "train", tokenizer)
     validation = task.sample(task.prepare(config.corpus, "validation", tokenizer), config.validation_size)
-    model = _seeded_model(config, tokenizer)
+    model = _seeded_model(config, tokenizer, as_stored=True)
     task.check(model, train)
     device = device or default_device()
-    trained_of(config, device).apply(model)
+    parts = trained_of(config, device)
+    parts.apply(model)
+    place(model, device, parts.bfloat16, loading)
     if config.adapter is not None and config.lora_spec is not None:
         load_adapter(Path(config.adapter), model, config.lora_spec, config.base)
     workers = worker_count()
@@ -66,9 +74,10 @@ def _fitting_tokenizer(config: TrialConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _seeded_model(config: TrialConfig, tokenizer: PreTrainedTokenizerBase) -> Windowed:
+def _seeded_model(config: TrialConfig, tokenizer: PreTrainedTokenizerBase, as_stored: bool = False) -> Windowed:
     """The base with the trial's recurrence; random weights are those of the trial's seed."""
     torch.manual_seed(config.seed)
-    model = load_base(config.base, config.recurrence_spec, config.dropout, vocabulary=len(tokenizer))
+    tokens = len(tokenizer)
+    model = load_base(config.base, config.recurrence_spec, config.dropout, vocabulary=tokens, as_stored=as_stored)
     model.config.window, model.config.overlap = config.window, config.overlap
     return model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ from recur_tune.bptt.plan import Plan
 from recur_tune.common.lora import LoraSpec
 from recur_tune.common.windowing import NOT_SCORED
 from recur_tune.models import WindowedDecoder
-from recur_tune.models.trained import Trained, lay_frozen_together, merged
+from recur_tune.models.pretrained import load_base
+from recur_tune.models.trained import Trained, lay_frozen_together, merged, place
 from recur_tune.ops.lora import LoraLayer
 from recur_tune.recurrences.cache.spec import CacheSpec
 from recur_tune.recurrences.pooled.spec import PooledSpec
@@ -200,3 +202,23 @@ def test_with_dropout_gradients_are_the_slope_of_the_loss(kept: int) -> None:
     loss_at(step)
     expected = sum(float((one * way).sum()) for one, way in zip(gradients, ways, strict=True))
     assert slope == pytest.approx(expected, rel=1e-3, abs=1e-3)
+
+
+@pytest.mark.parametrize("trained", [Trained(), Trained("lora", LORA), Trained("lora", LORA, bfloat16=True)], ids=str)
+def test_weights_are_placed_in_the_dtype_in_which_they_are_held(trained: Trained, tmp_path: Path) -> None:
+    """From files in bfloat16, of several shards: frozen matrices as they are, everything else in single precision."""
+    whole = body("llama, tied, with biases").bfloat16()
+    whole.config.recurrence = None
+    hugging_face(whole).save_pretrained(tmp_path, max_shard_size="10KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    model, told = load_base(str(tmp_path), None, as_stored=True), list[tuple[int, int]]()
+    assert {one.dtype for one in model.parameters()} == {torch.bfloat16}
+    trained.apply(model)
+    place(model, torch.device("cpu"), trained.bfloat16, lambda done, total: told.append((done, total)))
+    again = load_base(str(tmp_path), None)
+    for name, weight in again.named_parameters():
+        own = model.get_parameter(name)
+        is_short = trained.bfloat16 and weight.ndim > 1
+        assert own.dtype == (torch.bfloat16 if is_short else torch.float32) and torch.equal(own.float(), weight)
+    assert model.lm_head.weight is model.body.tokens.weight and told[-1][0] == told[-1][1]
+    assert {one.dtype for layer in model.body.lora for one in layer.parameters()} <= {torch.float32}
