@@ -107,3 +107,24 @@ def test_a_trial_is_checked_against_the_bases_shape() -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no file"):
         read_yaml(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("fields", "base", "sentence"),
+    [
+        ({"lora_rank": 193, "lora_targets": "attention"}, "HuggingFaceTB/SmolLM2-135M", "lora_rank: 193 is above 192"),
+        ({"lora_rank": 577, "lora_targets": "mlp"}, "HuggingFaceTB/SmolLM2-135M", "lora_rank: 577 is above 576"),
+        ({"lora_rank": 769}, "gpt2", "lora_rank: 769 is above 768"),
+        ({}, "bert-base-uncased", "trainable: 'lora' needs a decoder, and bert-base-uncased reads in both"),
+    ],
+)
+def test_a_body_that_cannot_learn_by_lora_is_refused(fields: dict, base: str, sentence: str) -> None:
+    corpus = "squad" if base.startswith("bert") else "stdlib"
+    config = TrialConfig(base=base, corpus=corpus, recurrence="none", trainable="lora", **fields)
+    with pytest.raises(UserError, match=f"^{sentence}"):
+        config.check_base(shape_of(base_config(base).to_dict()))
+
+
+def test_an_adapter_without_lora_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^adapter: mine goes with trainable 'lora', and this is 'all'\."):
+        parse(TrialConfig, {"adapter": "mine"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -222,3 +223,22 @@ def test_weights_are_placed_in_the_dtype_in_which_they_are_held(trained: Trained
         assert own.dtype == (torch.bfloat16 if is_short else torch.float32) and torch.equal(own.float(), weight)
     assert model.lm_head.weight is model.body.tokens.weight and told[-1][0] == told[-1][1]
     assert {one.dtype for layer in model.body.lora for one in layer.parameters()} <= {torch.float32}
+
+
+@pytest.mark.parametrize("spec", ["pooled, all layers", "cache, behind a gate", "cache, keydiff", "scores, dilated"])
+def test_a_base_held_in_bfloat16_is_trained_as_one_that_is_cast_in_every_step(spec: str) -> None:
+    model, batch = body("qwen2", SPECS[spec]).float().train(), full_batch(3, 2, 6)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.copy_(weight.bfloat16())
+    found = []
+    for held_short in (False, True):
+        one = copy.deepcopy(model)
+        torch.manual_seed(2)
+        Trained("lora", LORA, held_short).apply(one)
+        lay_frozen_together(one)
+        for layer in one.body.lora:
+            nn.init.normal_(layer.up, std=0.3)
+        with torch.autocast("cpu", torch.bfloat16):
+            found.append(found_by_chain(one, batch, kept=2))
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0]) and found[0]
