@@ -17,7 +17,6 @@ without recurrence, with gradient accumulation over micro-batches of whole windo
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import statistics
 import warnings
@@ -136,6 +135,7 @@ class Record:
         """Make a measurement that is not known yet; what does not fit into memory is a result too."""
         if any(all(one.get(name) == row.get(name) for name in NAMES) for one in self.rows):
             return
+        forget(default_device())  # the model before
         try:
             found = make()
         except torch.OutOfMemoryError:
@@ -292,8 +292,6 @@ def quality_runs(arguments: argparse.Namespace) -> Iterator[tuple[Row, Callable[
 def scored(config: TrialConfig, folder: Path) -> Row:
     """Train a run; its last validation, its costs and its speed."""
     result = trained(config, folder)
-    gc.collect()
-    forget(default_device())
     last = result["last_validation"]
     return {
         "perplexity": last.get("perplexity") or last["token_perplexity"], "validation": last,
