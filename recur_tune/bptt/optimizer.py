@@ -28,19 +28,26 @@ _STEPS = "step"
 
 
 def make_optimizer(
-    model: Windowed, learning_rate: float, weight_decay: float, recurrence_rate: float = 1.0, shard: bool = False
+    model: Windowed,
+    learning_rate: float,
+    weight_decay: float,
+    recurrence_rate: float = 1.0,
+    lora_rate: float = 1.0,
+    shard: bool = False,
 ) -> AdamW:
     """AdamW, fused: one kernel for all parameters and no temporary copies of them.
 
-    Every parameter group has a factor of the learning rate, `rate`: the recurrence's is `recurrence_rate`. With `shard`
-    every worker keeps the moments of its own part.
+    Every parameter group has a factor of the learning rate, `rate`: the recurrence's is `recurrence_rate`, that of
+    LoRA's matrices `lora_rate`. With `shard` every worker keeps the moments of its own part.
     """
-
-    def parameters(of_recurrence: bool) -> list[nn.Parameter]:
-        trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        return [p for name, p in trained if name.startswith("recurrence.") == of_recurrence]
-
-    groups = [{"params": parameters(False), "rate": 1.0}, {"params": parameters(True), "rate": recurrence_rate}]
+    of_lora = {parameter for layer in model.body.lora for parameter in layer.parameters()}
+    rates = {"base": 1.0, "recurrence": recurrence_rate, "lora": lora_rate}
+    parts: dict[str, list[nn.Parameter]] = {part: [] for part in rates}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            part = "lora" if parameter in of_lora else "recurrence" if name.startswith("recurrence.") else "base"
+            parts[part].append(parameter)
+    groups = [{"params": parts[part], "rate": rate} for part, rate in rates.items()]
     if shard:
         layout = flat_layout(trained_parameters(model), model.body, worker_count())
         optimizer: AdamW = ShardedAdamW(groups, learning_rate, weight_decay, layout, worker_rank(), worker_count())

@@ -63,6 +63,7 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, shard: bool,
         {
             **{cost.explained: cost.unit.format(price.costs[name]) for name, cost in COSTS.items()},
             "parameters": f"{price.costs['parameters']:,} ({price.recurrence_parameters:,} of them the recurrence's)",
+            "parameters that learn": f"{price.trained_parameters:,}",
             "windows kept / recomputed": f"{price.plan.kept_windows} / {recomputed_windows(trial, price.plan)}",
             **_teacher(trial, settings),
             **_exchange(price.exchanged_bytes, workers),

@@ -52,6 +52,13 @@ class TokenProgress:
     ) -> None:
         self._bar.stop()
 
+    def say(self, text: str) -> None:
+        """Show what happens before the first token."""
+        if self._task is not None:
+            self._bar.update(self._task, text=text)
+        if not self.live and self._due():
+            stderr.print(f"  {text}")
+
     def update(self, tokens: int, note: str = "", important: bool = False) -> None:
         """Show the progress; an important one is printed and stays on the screen."""
         now = time.monotonic()

@@ -13,11 +13,15 @@ from recur_tune.cli.options import results_option, under_option
 from recur_tune.cli.trial_tables import find_trial
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import whole_folder
-from recur_tune.common.parsing import write_yaml
+from recur_tune.common.parsing import parse, read_yaml, write_yaml
+from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.directory import MODEL, SearchDirectory, results_folder
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import SearchState, TrialRecord
-from recur_tune.training import TRIAL
+from recur_tune.training import REPORTS, RESULT, TRIAL
+
+LORA_FILE = "lora.safetensors"  # as `models/adapter.py`, which takes torch, names it
+_OF_RUNS = (TRIAL, REPORTS, RESULT, LORA_FILE)
 
 
 @click.command()
@@ -26,35 +30,62 @@ from recur_tune.training import TRIAL
 @click.option("--best", is_flag=True, help="The one of the best quality, within --under where that is given.")
 @under_option
 @click.option("--to", "target", required=True, type=click.Path(path_type=Path), help="A new folder.")
+@click.option("--adapter", is_flag=True, help="LoRA's matrices alone, as peft opens them, and the recurrence.")
 @results_option
 def export(
-    name: str, trial: str | None, best: bool, under: str | None, target: Path, results: Path | None
+    name: str, trial: str | None, best: bool, under: str | None, target: Path, adapter: bool, results: Path | None
 ) -> None:  # fmt: skip
     """Copy the trained model of a trial, in Hugging Face's format.
 
-    Models are kept of the trials on the front, unless the search says `keep: all` or `keep: none`.
+    Models are kept of the trials on the front, unless the search says `keep: all` or `keep: none`. NAME may also be
+    the folder of a run of `recur-tune train`. What was trained by LoRA is merged into the weights; --adapter writes a
+    folder that peft opens on the base, and that `recur-tune train --adapter` goes on from.
 
     \b
       recur-tune export books --best --under flops_per_token=55M --to models/books
       recur-tune export books --trial T7 --to models/T7
+      recur-tune export books --trial T7 --adapter --to models/T7-lora
       recur-tune eval models/books --split test
     """
+    called, model, config = _trained(name, trial, best, under, results)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UserError(f"to: {target} is there already and not empty; give a new folder.")
+    if adapter and not (model / LORA_FILE).is_file():
+        raise UserError(f"adapter: {called} learned with trainable {config.trainable!r}, and only 'lora' makes one.")
+    with whole_folder(target) as partial:
+        if adapter:
+            from recur_tune.models.adapter import write_adapter
+
+            write_adapter(model, config.base, partial)
+        else:
+            for file in model.iterdir():
+                if file.is_file() and file.name not in _OF_RUNS:
+                    shutil.copy(file, partial)
+            _add_code(partial)
+        write_yaml(partial / TRIAL, config.plain_values())
+    click.echo(called)
+    if adapter:
+        stderr.print(f"next:  recur-tune train --base {config.base} --adapter {target} --out RUN", soft_wrap=True)
+    else:
+        stderr.print(f"next:  recur-tune eval {target} --split test", soft_wrap=True)
+
+
+def _trained(
+    name: str, trial: str | None, best: bool, under: str | None, results: Path | None
+) -> tuple[str, Path, TrialConfig]:
+    """A trial of a search, or a run: its name, the folder of its model, and its configuration."""
+    run = Path(name)
+    if (run / TRIAL).is_file() and (run / "config.json").is_file():
+        if trial is not None or best or under is not None:
+            raise UserError(f"trial: {name} is one run; leave --trial, --best and --under out.")
+        return name, run, parse(TrialConfig, read_yaml(run / TRIAL))
     directory = SearchDirectory.open(results_folder(results), name)
     state = directory.state()
     record = _chosen(directory, state, trial, best, under)
     model = directory.trial(record.number) / MODEL
     if not model.is_dir():
         raise UserError(f"trial: {record.name} {_why_no_model(record, directory.spec)}.")
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UserError(f"to: {target} is there already and not empty; give a new folder.")
-    with whole_folder(target) as partial:
-        for file in model.iterdir():
-            shutil.copy(file, partial)
-        _add_code(partial)
-        config = directory.with_own_base(directory.spec.trial_config(record.params))
-        write_yaml(partial / TRIAL, config.plain_values())
-    click.echo(record.name)
-    stderr.print(f"next:  recur-tune eval {target} --split test", soft_wrap=True)
+    return record.name, model, directory.with_own_base(directory.spec.trial_config(record.params))
 
 
 def _chosen(

@@ -16,7 +16,7 @@ from recur_tune.common.parsing import parse
 from recur_tune.common.units import format_count, format_size
 from recur_tune.config.fields import RECURRENCE_FIELDS
 from recur_tune.config.schedule import misfit
-from recur_tune.config.trial import TrialConfig
+from recur_tune.config.trial import LORA_FIELDS, TrialConfig
 from recur_tune.cost.descriptors import COSTS
 from recur_tune.tasks import registry as tasks
 from recur_tune.training.pretraining import pretraining_fields
@@ -26,8 +26,8 @@ _out = click.option(
 )
 _resume = click.option("--resume", is_flag=True, help="Resume the interrupted run in --out, with its own settings.")
 _FIXED_IN_PRETRAINING = (
-    "base", "recurrence", *RECURRENCE_FIELDS, *tasks.FIELDS, "bptt_windows", "overlap", "decay", "checkpointing",
-    "memory_budget",
+    "base", "recurrence", *RECURRENCE_FIELDS, *LORA_FIELDS, *tasks.FIELDS, "bptt_windows", "overlap", "decay",
+    "checkpointing", "memory_budget",
 )  # fmt: skip
 
 
@@ -73,10 +73,16 @@ def train(config: Path | None, fields: dict[str, Any], out: Path, resume: bool, 
           --window 24 --bptt-windows 4 --tokens 50k --out runs/a
       recur-tune train --base runs/base --corpus tales --recurrence none \\
           --window 24 --bptt-windows 4 --tokens 50k --out runs/plain
+      recur-tune train --base models/qwen --trainable lora --lora-rank 16 --recurrence cache --out runs/lora
+      recur-tune train --base models/qwen --adapter some-peft-folder --recurrence none --out runs/on
       recur-tune train trial.yaml --learning-rate 1e-4 --out runs/b
       recur-tune train --out runs/b --resume
     """
     given = fields_from(config, fields)
+    if given.get("adapter") is not None and not resume:
+        from recur_tune.models.adapter import adapter_fields
+
+        given = adapter_fields(Path(given["adapter"])) | given
     _run(given, given, out, resume, as_json)
 
 
@@ -105,9 +111,12 @@ def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: boo
             note(words)
         progress.aside("the teacher reads", tokens, total)
 
+    def loading(done: int, total: int) -> None:
+        progress.say(f"loading the base: {format_size(done)} of {format_size(total)}")
+
     try:
         with TokenProgress(f"training {out}", config.tokens) as progress:
-            result = run_in_folder(config, out, resume, listen, note, teaching=teaching)
+            result = run_in_folder(config, out, resume, listen, note, teaching=teaching, loading=loading)
     except Interrupted:
         stderr.print(f"stopped and saved; resume with:  recur-tune {sys.argv[1]} --out {out} --resume", highlight=False)
         raise KeyboardInterrupt from None

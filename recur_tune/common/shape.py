@@ -36,6 +36,7 @@ class Shape:
         learned_positions: Whether positions have learned embeddings.
         bidirectional: Whether a position attends to later ones too: an encoder.
         others: Further parameters: an encoder's other embeddings and its task heads.
+        joined_heads: Whether queries, keys and values are made by one matrix.
     """
 
     family: str
@@ -55,6 +56,7 @@ class Shape:
     learned_positions: bool
     bidirectional: bool = False
     others: int = 0
+    joined_heads: bool = False
 
     @property
     def block_products(self) -> int:
@@ -97,7 +99,7 @@ def _gpt2(settings: Mapping[str, Any]) -> Shape:
         family="gpt2", hidden=k, layers=settings["n_layer"], heads=heads, key_value_heads=heads, head_size=k // heads,
         inner=inner, vocabulary=settings.get("vocab_size", 50257), context=settings.get("n_positions", 1024),
         tied=settings.get("tie_word_embeddings", True), biases=3 * k + k + inner + k, norms=4 * k, final_norm=2 * k,
-        gated=False, learned_positions=True,
+        gated=False, learned_positions=True, joined_heads=True,
     )  # fmt: skip
 
 

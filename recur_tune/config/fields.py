@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from recur_tune.config.trial import TrialConfig
+from recur_tune.config.trial import LORA_FIELDS, TrialConfig
 from recur_tune.recurrences.registry import FIELDS, NONE, canonical, fields_of
 
 RECURRENCE_FIELDS = frozenset({*FIELDS, "recurrence_rate", "trainable"})
+_LORA = "lora"  # of `trainable`; the plain model has it too
 _ANY_RECURRENCE = RECURRENCE_FIELDS - FIELDS.keys()
 
 
@@ -30,6 +31,10 @@ def own_values(recurrence: str | None, values: Mapping[str, Any]) -> dict[str, A
     foreign = RECURRENCE_FIELDS - fields_of(recurrence)
     if canonical(recurrence) != NONE:
         foreign -= _ANY_RECURRENCE
+    if values.get("trainable") == _LORA:
+        foreign -= {"trainable"}
+    elif "trainable" in values:
+        foreign |= LORA_FIELDS
     return {name: value for name, value in values.items() if name not in foreign}
 
 

@@ -26,6 +26,7 @@ from pydantic import (
 
 from recur_tune.common.deprecated import Renamed, renamed
 from recur_tune.common.errors import UserError
+from recur_tune.common.lora import LoraSpec, Targets
 from recur_tune.common.precision import Precision
 from recur_tune.common.shape import Shape
 from recur_tune.common.units import parse_count, parse_size
@@ -41,6 +42,7 @@ else:
     _RecurrenceName = Literal[recurrences.NONE, *recurrences.MECHANISMS]
 
 Policy = Literal["all", "none", "auto"]
+LORA_FIELDS = frozenset({"lora_rank", "lora_alpha", "lora_targets", "lora_dropout", "lora_rate", "adapter"})
 Switch = bool | Literal["auto"]
 
 Count = Annotated[PositiveInt, BeforeValidator(parse_count)]
@@ -106,8 +108,21 @@ class TrialConfig(_Recurrent):
     bptt_windows: PositiveInt = Field(20, description="consecutive windows through which a gradient passes: a chain")
     batch: PositiveInt = Field(8, description="chains of windows in a training step, over all workers together")
 
-    trainable: Literal["all", "recurrence"] = Field(
-        "all", description="what learns: everything, or the recurrence alone, with the base frozen"
+    trainable: Literal["all", "recurrence", "lora"] = Field(
+        "all",
+        description="what learns: everything; the recurrence alone, with the base frozen; or 'lora', low-rank changes "
+        "of a frozen base, and the recurrence where there is one",
+    )
+    lora_rank: PositiveInt = Field(16, description="LoRA: rank of the changes")
+    lora_alpha: PositiveFloat | None = Field(
+        None, description="LoRA: this over the rank is a factor of the changes; default: twice the rank"
+    )
+    lora_targets: Targets = Field("all", description="LoRA: the matrices that it changes in every block")
+    lora_dropout: float = Field(0.0, ge=0, lt=1, description="LoRA: dropout rate on what it reads")
+    lora_rate: PositiveFloat = Field(1.0, description="LoRA: learning rate of its matrices over learning_rate")
+    adapter: str | None = Field(
+        None,
+        description="LoRA: a folder with an adapter to go on from, written by peft or `recur-tune export --adapter`",
     )
     learning_rate: PositiveFloat = Field(3e-4, description="Adam's, after the warm-up")
     recurrence_rate: PositiveFloat = Field(
@@ -169,6 +184,8 @@ class TrialConfig(_Recurrent):
             raise ValueError(
                 "trainable: 'recurrence' has nothing to learn where the recurrence is 'none'; choose 'all'."
             )
+        if self.adapter is not None and self.trainable != "lora":
+            raise ValueError(f"adapter: {self.adapter} goes with trainable 'lora', and this is {self.trainable!r}.")
         if self.checkpointing == "auto" and self.memory_budget is None:
             raise ValueError("memory_budget: 'auto' checkpointing needs one, as 16GiB.")
         try:
@@ -224,6 +241,13 @@ class TrialConfig(_Recurrent):
         return spec(**{field: getattr(self, field) for field in spec.model_fields})
 
     @property
+    def lora_spec(self) -> LoraSpec | None:
+        """LoRA's fields with this trial's values, None where it does not train by LoRA."""
+        if self.trainable != "lora":
+            return None
+        return LoraSpec(self.lora_rank, self.lora_alpha or 2.0 * self.lora_rank, self.lora_targets, self.lora_dropout)
+
+    @property
     def task(self) -> Task:
         """The task, which the corpus decides."""
         return tasks.task_of(self.corpus)
@@ -250,9 +274,10 @@ class TrialConfig(_Recurrent):
 
     @property
     def foreign_fields(self) -> set[str]:
-        """Fields of other recurrences and tasks."""
+        """Fields of other recurrences and tasks, and LoRA's where it does not train by that."""
         own = recurrences.fields_of(self.recurrence) | tasks.fields_of(self.corpus)
-        return (recurrences.FIELDS.keys() | tasks.FIELDS.keys()) - own
+        others = (recurrences.FIELDS.keys() | tasks.FIELDS.keys()) - own
+        return others if self.trainable == "lora" else others | LORA_FIELDS
 
     @property
     def validation_interval(self) -> int:
@@ -279,6 +304,8 @@ class TrialConfig(_Recurrent):
                 f"recurrence: {self.recurrence!r} needs a decoder, and {self.base} reads in both directions; choose "
                 f"{able} or none."
             )
+        if self.lora_spec and (problem := self.lora_spec.refusal(shape, self.base)):
+            raise UserError(problem)
         if self.window > shape.context:
             raise UserError(f"window: {self.window} is more than the {shape.context} positions of {self.base}.")
         rows = self.mechanism.positions(self.recurrence_spec, shape) if self.mechanism else 0

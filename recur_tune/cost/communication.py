@@ -17,11 +17,9 @@ def exchanged_bytes(config: TrialConfig, shape: Shape, workers: int) -> int:
 
     A reduce-scatter of gradients and an all-gather of weights, as with a sharded optimizer, are as many.
     """
-    from recur_tune.cost.counted_flops import recurrence_parameters  # torch takes seconds to import
+    from recur_tune.cost.counted_flops import trained_parameters  # torch takes seconds to import
 
-    body = 0 if config.trainable == "recurrence" else shape.parameters
-    gradients = body + recurrence_parameters(config, shape)
-    return 2 * (workers - 1) * _BYTES * gradients // workers
+    return 2 * (workers - 1) * _BYTES * trained_parameters(config, shape) // workers
 
 
 def exchange_seconds(sent: int, bandwidth: float) -> float:

@@ -22,6 +22,7 @@ from recur_tune.data.batches import WindowBatch
 from recur_tune.data.teacher import TeacherRows
 from recur_tune.models import State
 from recur_tune.models.pretrained import described_model, recurrent_config
+from recur_tune.models.trained import Trained
 from recur_tune.recurrences.registry import Work
 
 _SIMULATED = 4  # windows of the longest step that is simulated
@@ -74,9 +75,10 @@ def state_floats(config: TrialConfig, shape: Shape, base: PretrainedConfig) -> i
 
 
 def frozen_training_flops(config: TrialConfig, base: PretrainedConfig, kept: int) -> float:
-    """Training FLOPs per scored token with a frozen body: layers below the first that reads a state have no backward
-    pass, and the body's weights have no gradient."""
+    """Training FLOPs per scored token with a frozen body: its weights have no gradient, and layers below the first with
+    something that learns have no backward pass."""
     shape, windows = _described(config, base), config.bptt_windows
+    trained = Trained(config.trainable, config.lora_spec)
     if config.mechanism and config.mechanism.stops_gradients:
         kept = windows  # no window is run again
     # Each further window adds the same FLOPs, and each kept one saves the same; the first, which has no state, differs.
@@ -84,7 +86,7 @@ def frozen_training_flops(config: TrialConfig, base: PretrainedConfig, kept: int
     short_kept = 1 if further else kept
 
     def step(windows: int, kept: int) -> int:
-        return _frozen_step(shape, config.window, windows, windows if is_whole else kept)
+        return _frozen_step(shape, config.window, windows, windows if is_whole else kept, trained)
 
     total = step(windows - further, short_kept)
     if further:
@@ -94,11 +96,11 @@ def frozen_training_flops(config: TrialConfig, base: PretrainedConfig, kept: int
 
 
 @cache
-def _frozen_step(shape: str, window: int, windows: int, kept: int) -> int:
+def _frozen_step(shape: str, window: int, windows: int, kept: int, trained: Trained) -> int:
     """FLOPs of a step on one chain."""
     with FakeTensors():
         model = described_model(shape)
-        model.freeze_body()
+        trained.apply(model)
         with FlopCounterMode(display=False) as counter:
             Chain(model, Plan(kept)).differentiate(simulated_batch(windows, 1, window))
     return counter.get_total_flops()
@@ -131,9 +133,16 @@ def counted_work(config: TrialConfig, base: PretrainedConfig) -> Work | None:
 
 def training_flops(config: TrialConfig, shape: Shape, base: PretrainedConfig, plan: Plan) -> float:
     """Training FLOPs per scored token, in closed form where there is one."""
-    if config.trainable == "recurrence":
+    if config.trainable != "all":
         return frozen_training_flops(config, base, plan.kept_windows)
     return training_flops_per_token(config, shape, plan, counted_work(config, base))
+
+
+def trained_parameters(config: TrialConfig, shape: Shape) -> int:
+    """Weights that learn: the base's or LoRA's, and the recurrence's."""
+    of_base = shape.parameters if config.trainable == "all" else 0
+    of_lora = config.lora_spec.parameters(shape) if config.lora_spec else 0
+    return of_base + of_lora + recurrence_parameters(config, shape)
 
 
 def recurrence_parameters(config: TrialConfig, shape: Shape) -> int:

@@ -62,7 +62,7 @@ def _training_flops(trial: PricedTrial) -> float:
 
 def _closed_training_flops(config: TrialConfig, shape: Shape) -> float | None:
     """None where the plan depends on what memory is left, or the body is frozen: both take a simulated step."""
-    if config.checkpointing == "auto" or config.trainable == "recurrence":
+    if config.checkpointing == "auto" or config.trainable != "all":
         return None
     return flops.training_flops_per_token(config, shape, fixed_plan(config.checkpointing, config.bptt_windows))
 
@@ -100,7 +100,7 @@ _OF_TASKS = set[str]().union(
 _PRODUCTS = frozenset({*_IN_PRODUCTS, *_OF_TASKS, "base", "window", "overlap"})
 _STEP = _RECURRENCE.union(*(task.memory_fields for task in TASKS.values())) | {
     "base", "tokenizer", "window", "overlap", "bptt_windows", "batch", "dropout", "precision", "checkpointing",
-    "memory_budget", "trainable",
+    "memory_budget", "trainable", "lora_rank", "lora_targets", "lora_dropout",
     "cuda_graph", "fused_kernels", "tokens",  # these choose kernels, which keep less
 }  # fmt: skip
 

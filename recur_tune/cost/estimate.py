@@ -11,7 +11,7 @@ from recur_tune.bptt.plan import Plan
 from recur_tune.common.shape import Shape, shape_of
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.communication import exchanged_bytes
-from recur_tune.cost.counted_flops import recurrence_parameters
+from recur_tune.cost.counted_flops import recurrence_parameters, trained_parameters
 from recur_tune.cost.descriptors import COSTS
 from recur_tune.cost.priced_trial import PricedTrial
 
@@ -24,12 +24,14 @@ class Estimate:
         costs: By their names, in the order of the descriptors.
         recurrence_parameters: Of its weights, the recurrence's.
         plan: Which windows keep their activations.
+        trained_parameters: Weights that learn; LoRA's are none of the model's, since they are merged into it.
         exchanged_bytes: That each of several workers sends in a step.
     """
 
     costs: dict[str, float]
     recurrence_parameters: int
     plan: Plan
+    trained_parameters: int = 0
     exchanged_bytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -37,6 +39,7 @@ class Estimate:
         return {
             **self.costs,
             "recurrence_parameters": self.recurrence_parameters,
+            "trained_parameters": self.trained_parameters,
             "plan": asdict(self.plan),
             "exchanged_bytes": self.exchanged_bytes,
         }
@@ -48,7 +51,13 @@ def estimate(config: TrialConfig, base: PretrainedConfig, workers: int = 1, shar
     config.check_base(shape)
     trial = PricedTrial(config, base, shape, workers, shard)
     costs = {name: cost.predict(trial) for name, cost in COSTS.items()}
-    return Estimate(costs, recurrence_parameters(config, shape), trial.plan, exchanged_bytes(config, shape, workers))
+    return Estimate(
+        costs,
+        recurrence_parameters(config, shape),
+        trial.plan,
+        trained_parameters(config, shape),
+        exchanged_bytes(config, shape, workers),
+    )
 
 
 def quick_costs(config: TrialConfig, shape: Shape, base: PretrainedConfig) -> dict[str, float]:

@@ -16,6 +16,7 @@ from recur_tune.bptt.memory_tracker import MemoryTracker
 from recur_tune.bptt.optimizer import AdamW, make_optimizer
 from recur_tune.bptt.plan import Execution, Plan, chosen_execution, fixed_plan
 from recur_tune.bptt.step import train_step
+from recur_tune.bptt.trained import trained_of
 from recur_tune.common.errors import UserError
 from recur_tune.common.precision import Precision
 from recur_tune.common.shape import shape_of
@@ -25,6 +26,7 @@ from recur_tune.cost.fake_tensors import FakeTensors
 from recur_tune.cost.inference_memory import state_bytes
 from recur_tune.data.batches import WindowBatch
 from recur_tune.models.pretrained import described_model, recurrent_config
+from recur_tune.models.trained import Trained, lay_frozen_together
 from recur_tune.ops.device import default_device, uses_bfloat16
 from recur_tune.ops.triton.launches import without_launches
 
@@ -82,7 +84,7 @@ def _peak_and_moments(config: TrialConfig, base: PretrainedConfig, plan: Plan, c
         _without_attention_dropout(described)
     shape = described.to_json_string(use_diff=False)
     precision: Precision = "bfloat16" if uses_bfloat16(device, config.precision) else "float32"
-    execution = chosen_execution(config, device)
+    execution, trained = chosen_execution(config, device), trained_of(config, device)
     top = config.teacher.top if config.teacher else 0
 
     def simulated(windows: int, kept: int) -> _Simulation:
@@ -94,7 +96,7 @@ def _peak_and_moments(config: TrialConfig, base: PretrainedConfig, plan: Plan, c
             precision,
             Plan(kept),
             device.type == "cuda",
-            config.trainable,
+            trained,
             execution,
             top,
         )
@@ -134,14 +136,14 @@ class _Simulation:
 
 @cache
 def _simulate(
-    shape: str, window: int, windows: int, chains: int, precision: Precision, plan: Plan, on_gpu: bool, trainable: str,
-    execution: Execution, top: int = 0,
+    shape: str, window: int, windows: int, chains: int, precision: Precision, plan: Plan, on_gpu: bool,
+    trained: Trained, execution: Execution, top: int = 0,
 ) -> _Simulation:  # fmt: skip
     """Only what changes the result is an argument, so that similar trials share it."""
     with FakeTensors(on_gpu), without_launches():
         model = described_model(shape)
-        if trainable == "recurrence":
-            model.freeze_body()
+        trained.apply(model)
+        lay_frozen_together(model)
         if on_gpu:
             _use_fused_dropout(model)
         optimizer = make_optimizer(model, learning_rate=0.0, weight_decay=0.0)

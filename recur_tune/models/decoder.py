@@ -210,7 +210,7 @@ class WindowedDecoder(Windowed):
         """Rotary position embeddings for a window pass; None where positions are learned."""
         if self.body.rotary is None:
             return None
-        like = torch.empty(0, dtype=self.dtype, device=self.device)
+        like = torch.empty(0, dtype=self.body.stream_dtype, device=self.device)
         cos_sin = cache_calls(partial(self.body.cos_sin, x_BTK=like))  # the same in all layers
 
         def rotary(x_BHTD: torch.Tensor, begin: int) -> torch.Tensor:

@@ -26,9 +26,9 @@ _ROWS_IN_SINGLE_PRECISION = 1024  # the same in evaluation, whose logits are exa
 
 
 def padded_weight(weight_VK: torch.Tensor) -> torch.Tensor:
-    """A copy of the vocabulary projection, padded to whole blocks of rows, in the dtype of products."""
-    vocabulary = len(weight_VK)
-    return F.pad(weight_VK.detach().to(product_dtype(weight_VK)), (0, 0, 0, padded(vocabulary) - vocabulary))
+    """The vocabulary projection, padded to whole blocks of rows, in the dtype of products: a copy, unless it is so."""
+    missing, weight_VK = padded(len(weight_VK)) - len(weight_VK), weight_VK.detach().to(product_dtype(weight_VK))
+    return F.pad(weight_VK, (0, 0, 0, missing)) if missing else weight_VK
 
 
 @torch.no_grad()

@@ -20,11 +20,13 @@ from recur_tune.common.hub import check_downloads, gguf_file, hub_message, use_c
 from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
 from recur_tune.common.shape import FAMILIES, family_of
 from recur_tune.data.tokenizers import load_tokenizer
+from recur_tune.models.adapter import write_lora
 from recur_tune.models.bodies import BODIES
 from recur_tune.models.checked_weights import check_kind, check_loaded
 from recur_tune.models.decoder import WindowedDecoder
 from recur_tune.models.encoder import HEADS
 from recur_tune.models.export import write_code
+from recur_tune.models.trained import merged
 from recur_tune.models.windowed import Windowed
 from recur_tune.recurrences.registry import of_settings, settings_of
 
@@ -99,18 +101,20 @@ def load_base(
     dropout: float | None = None,
     vocabulary: int | None = None,
     needs_heads: bool = False,
+    as_stored: bool = False,
 ) -> Windowed:
     """A base with a recurrence (or none); a preset's weights are random.
 
     The recurrence is the base's own where that has the same fields, and a fresh one otherwise. `dropout` replaces the
     base's own rates where it is given. An encoder without heads for answers gets random ones, unless it `needs_heads`.
+    A decoder's weights may stay `as_stored`, in memory-mapped files and in their dtype, for `models.trained.place`.
     """
     config = base_config(base, vocabulary)
     if base in PRESETS and not Path(base).is_dir():
         return fresh_model(recurrent_config(config, spec, dropout))
     if FAMILIES[family_of(config.to_dict())].is_encoder:
         return _encoder(base, spec, dropout, needs_heads)
-    weights, unread = _weights(base)
+    weights, unread = _weights(base, as_stored)
     # The file's own configuration: a known shape has no rotary settings.
     ours = recurrent_config(weights.config, spec, dropout)
     with torch.device("meta"):
@@ -169,7 +173,7 @@ def _has_recurrence(base: PretrainedConfig, spec: BaseModel | None) -> bool:
     return spec is not None and settings is not None and of_settings(settings)[1] == spec
 
 
-def _weights(base: str) -> tuple[Any, frozenset[str]]:
+def _weights(base: str, as_stored: bool) -> tuple[Any, frozenset[str]]:
     """transformers' own model of a base, and the names of tensors in its files that no such model has."""
     use_cache_where_offline()
     try:
@@ -178,7 +182,8 @@ def _weights(base: str) -> tuple[Any, frozenset[str]]:
             given = {"gguf_file": file.name, "dtype": torch.float32, "output_loading_info": True}
             model, found = AutoModelForCausalLM.from_pretrained(file.parent, **given)
         else:
-            model, found = AutoModelForCausalLM.from_pretrained(base, **_AS_TENSORS)
+            given = _AS_TENSORS | ({"dtype": "auto"} if as_stored else {})
+            model, found = AutoModelForCausalLM.from_pretrained(base, **given)
     except UserError:
         raise
     except Exception as error:  # as above, and a damaged file raises yet another type
@@ -190,13 +195,16 @@ def _weights(base: str) -> tuple[Any, frozenset[str]]:
 
 
 def save_model(model: Windowed, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the model in Hugging Face's format.
+    """Write the model in Hugging Face's format; LoRA is merged into its weights, and its matrices lie beside them.
 
     Without a recurrence the folder is a plain model of its family, which any tool opens. With one it holds the model's
     code too: transformers opens it with `trust_remote_code`, or without after `import recur_tune.models`. The family's
     own class opens the body.
     """
-    model.save_pretrained(folder)
+    if model.body.lora:
+        write_lora(model, folder)
+    is_whole = all(parameter.requires_grad for parameter in model.parameters())
+    (model if is_whole else merged(model)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     if model.recurrence is not None:
         write_code(folder)

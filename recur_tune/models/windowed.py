@@ -139,10 +139,10 @@ class Windowed(PreTrainedModel):
                 setattr(self.get_submodule(place), attribute, buffer)
 
     def freeze_body(self) -> None:
-        """Train only the recurrence."""
-        assert self.recurrence is not None
+        """Train only the recurrence, where there is one."""
         self.requires_grad_(False)
-        self.recurrence.requires_grad_(True)
+        if self.recurrence is not None:
+            self.recurrence.requires_grad_(True)
 
     def _init_weights(self, module: nn.Module) -> None:
         # A recurrence initialises itself; the body's small standard deviation would leave the state near zero.

@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from recur_tune.ops.body import Block, Body, CosSin, Module, Projection
+from recur_tune.ops.lora import lora_of
 from recur_tune.ops.reference import (
     apply_rotary,
     grad_extra,
@@ -42,7 +44,7 @@ class BlockOps:
 
     def embed(self, tokens_BT: torch.Tensor, position_BT: torch.Tensor, body: Body) -> torch.Tensor:
         """Embeddings, where the residual stream begins; positions may be [1, T], the same in all batch rows."""
-        x_BTK = body.tokens(tokens_BT)
+        x_BTK = body.tokens(tokens_BT).to(body.stream_dtype)
         if body.positions is not None:
             x_BTK = x_BTK + body.positions(position_BT)
         return x_BTK if body.dropout is None else body.dropout(x_BTK)
@@ -84,7 +86,7 @@ class BlockOps:
 
     def project(self, x_BTK: torch.Tensor, projection: Projection) -> Product:
         """A matrix product."""
-        return _side_by_side([part(x_BTK) for part in projection.modules])
+        return _side_by_side([_linear(part, x_BTK) for part in projection.modules])
 
     def value(self, product: Product) -> torch.Tensor:
         """A product's output as a tensor, for operations outside this class."""
@@ -135,9 +137,27 @@ def _columns(x_BTK: torch.Tensor, projection: Projection, begin: int) -> torch.T
     """A product's columns from `begin` on; where it has several modules, one of them begins there."""
     if projection.inputs_first:
         [part] = projection.modules
-        return F.linear(x_BTK, part.weight[:, begin:].t(), part.bias[begin:])
+        made = F.linear(x_BTK, widened(part.weight, x_BTK)[:, begin:].t(), part.bias[begin:])
+        return made if (lora := lora_of(part)) is None else made + lora(x_BTK, begin)
     ends = accumulate(len(weight) for weight in projection.weights)
-    return _side_by_side([part(x_BTK) for part, end in zip(projection.modules, ends, strict=True) if end > begin])
+    parts = zip(projection.modules, ends, strict=True)
+    return _side_by_side([_linear(part, x_BTK) for part, end in parts if end > begin])
+
+
+def _linear(part: Module, x_BTK: torch.Tensor) -> torch.Tensor:
+    """A linear module's output, with its LoRA where it has one."""
+    weight = widened(part.weight, x_BTK)
+    if weight is part.weight:
+        made = part(x_BTK)
+    else:
+        made = F.linear(x_BTK, weight if isinstance(part, nn.Linear) else weight.t(), part.bias)
+    return made if (lora := lora_of(part)) is None else made + lora(x_BTK)
+
+
+def widened(weight: torch.Tensor, x_BTK: torch.Tensor) -> torch.Tensor:
+    """A weight for a product with these rows: without autocast, a frozen weight in bfloat16 gets their dtype."""
+    alike = weight.dtype == x_BTK.dtype or weight.dtype != torch.bfloat16
+    return weight if alike or torch.is_autocast_enabled(x_BTK.device.type) else weight.to(x_BTK.dtype)
 
 
 def _side_by_side(made: list[torch.Tensor]) -> torch.Tensor:

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from recur_tune.ops.lora import LoraLayer, lora_of
+
 Module = Any  # an nn.Module, whose attributes transformers decides
 CosSin = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of rotary position embeddings, each [T, D]
 
@@ -40,6 +42,16 @@ class Projection:
     def biases(self) -> tuple[nn.Parameter, ...]:
         """One of each module, or none at all."""
         return tuple(module.bias for module in self.modules if module.bias is not None)
+
+    @property
+    def lora(self) -> tuple[LoraLayer | None, ...]:
+        """One of each module, where it has one."""
+        return tuple(map(lora_of, self.modules))
+
+    @property
+    def lora_downs(self) -> tuple[nn.Parameter, ...]:
+        """The first matrices of those."""
+        return tuple(one.down for one in self.lora if one is not None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,11 +139,21 @@ class Body:
         return {parameter for module in modules if module is not None for parameter in module.parameters()}
 
     @property
+    def stream_dtype(self) -> torch.dtype:
+        """The dtype of the residual stream: that of the norms, since frozen matrices may have a shorter one."""
+        return self.blocks[0].attention_norm.weight.dtype
+
+    @property
+    def lora(self) -> list[LoraLayer]:
+        """That of every projection that has one."""
+        return [one for projection in self.projections for one in projection.lora if one is not None]
+
+    @property
     def has_dropout(self) -> bool:
         """Whether any dropout rate is above zero."""
         behind = [self.dropout, *(one for block in self.blocks for one in block.dropouts or ())]
         rates = [*(block.attention_dropout for block in self.blocks), *(one.p for one in behind if one is not None)]
-        return any(rates)
+        return any(rates) or any(one.dropout for one in self.lora)
 
     def cos_sin_before(self, count: int, x_BTK: torch.Tensor) -> CosSin | None:
         """Cosines and sines of so many rows before a window."""

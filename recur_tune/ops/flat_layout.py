@@ -53,7 +53,7 @@ def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
 def flat_layout(trained: Sequence[nn.Parameter], body: Body, shards: int = 1) -> FlatLayout:
     """Lay these parameters out in a buffer that `shards` workers can share evenly."""
     wanted = set(trained)
-    projections = [stack for one in body.projections for stack in (one.weights, one.biases)]
+    projections = [stack for one in body.projections for stack in (one.weights, one.biases, one.lora_downs)]
     together = [stack for stack in projections if stack and wanted.issuperset(stack)]
     spans: dict[nn.Parameter, slice] = {}
     stacks: dict[tuple[nn.Parameter, ...], slice] = {}

@@ -22,9 +22,9 @@ from transformers.activations import SiLUActivation
 
 from recur_tune.ops.autograd import BlockOps, activated, is_tanh_gelu, split_heads
 from recur_tune.ops.body import Block, Body, CosSin, Module, Projection
+from recur_tune.ops.cast_weight import NOTHING, CastWeight, cast_weight
 from recur_tune.ops.dispatch import pointwise_for
 from recur_tune.ops.flat_layout import flat_layout
-from recur_tune.ops.matmul import add_product, product_dtype
 
 Activation = Callable[..., Any]
 
@@ -36,7 +36,8 @@ class GradAccumulators:
         buffer: All of them, and the loss.
         gradients: Those of the parameters, in their order: views of the buffer.
         loss: The buffer's last element.
-        of_the_body: Whether any parameter of the body is trained.
+        of_the_body: Whether any parameter of the body is trained, LoRA's included.
+        of_the_base: Whether any other than LoRA's is.
     """
 
     def __init__(self, trained: Sequence[nn.Parameter], body: Body, shards: int = 1) -> None:
@@ -47,7 +48,9 @@ class GradAccumulators:
         self._stacks = single | self._stacks
         self.gradients = [self._stacks[parameter,] for parameter in trained]
         self.loss = self.buffer[-1]
-        self.of_the_body = not set(trained).isdisjoint(body.parameters)
+        of_lora = {parameter for layer in body.lora for parameter in layer.parameters()}
+        of_the_body = body.parameters.intersection(trained)
+        self.of_the_body, self.of_the_base = bool(of_the_body), not of_the_body <= of_lora
 
     def of(self, stack: tuple[nn.Parameter, ...]) -> torch.Tensor | None:
         """The accumulator of these parameters, one behind the other; None where they are not trained, or are none."""
@@ -67,42 +70,6 @@ def _of_norm(norm: Module) -> tuple[tuple[nn.Parameter, ...], tuple[nn.Parameter
 
 
 @dataclass(frozen=True)
-class CastWeight:
-    """A projection's weight in the dtype of products, and the accumulators of its gradients.
-
-    Attributes:
-        weight: [inputs, columns].
-        bias: One number a column; None where there is none.
-        grad_weight: In the layout of the parameters; None where they are not trained.
-        grad_bias: None where there is none, or it is not trained.
-        inputs_first: Whether `grad_weight` is [inputs, columns] too.
-    """
-
-    weight: torch.Tensor
-    bias: torch.Tensor | None
-    grad_weight: torch.Tensor | None
-    grad_bias: torch.Tensor | None
-    inputs_first: bool
-
-    def times(self, rows: torch.Tensor) -> torch.Tensor:
-        """Rows times the weight, plus the bias if there is one."""
-        flat = rows.flatten(0, -2)
-        product = flat @ self.weight if self.bias is None else torch.addmm(self.bias, flat, self.weight)
-        return product.view(*rows.shape[:-1], -1)
-
-    def backward(self, grad_value: torch.Tensor) -> torch.Tensor:
-        """The gradient with respect to the rows, from that with respect to the product."""
-        return (grad_value.flatten(0, -2) @ self.weight.t()).view(*grad_value.shape[:-1], -1)
-
-    def add_weight_gradient(self, rows: torch.Tensor, grad_value: torch.Tensor) -> None:
-        """Accumulate the weight's gradient: the rows, transposed, times the gradient with respect to the product."""
-        if self.grad_weight is None:
-            return
-        rows, grad_value = rows.flatten(0, -2), grad_value.flatten(0, -2)
-        add_product(self.grad_weight, *((rows, grad_value) if self.inputs_first else (grad_value, rows)))
-
-
-@dataclass(frozen=True)
 class Product:
     """A matrix product's output.
 
@@ -118,9 +85,9 @@ class FusedBackward(BlockOps):
     """A block's operations during one training step, with the backward pass written out.
 
     Attributes:
-        anchor: A scalar that every window's graph begins with where the body is trained. Autograd runs backward only to
-            tensors whose gradient is asked for. Weights' gradients are accumulated here, so the anchor's is asked for
-            in their place.
+        anchor: A scalar that every window's graph begins with where the body is trained: at the embeddings, or where
+            LoRA alone is trained, at its products. Autograd runs backward only to tensors whose gradient is asked for.
+            Weights' gradients are accumulated here, so the anchor's is asked for in their place.
     """
 
     def __init__(self, totals: GradAccumulators, fused: bool = False) -> None:
@@ -133,26 +100,23 @@ class FusedBackward(BlockOps):
     def cast_weight(self, projection: Projection, begin: int = 0) -> CastWeight:
         """A projection's columns from `begin` on, cast once for all windows of the step."""
         if (projection, begin) not in self._cast_weights:
-            inputs_first, grad_weight = projection.inputs_first, self.totals.of(projection.weights)
-            weight, grad_bias = _cast(projection.weights), self.totals.of(projection.biases)
-            self._cast_weights[projection, begin] = CastWeight(
-                (weight if inputs_first else weight.t())[:, begin:],
-                _cast(projection.biases)[begin:] if projection.biases else None,
-                None if grad_weight is None else grad_weight[:, begin:] if inputs_first else grad_weight[begin:],
-                None if grad_bias is None else grad_bias[begin:],
-                inputs_first,
-            )
+            self._cast_weights[projection, begin] = cast_weight(projection, self.totals, begin)
         return self._cast_weights[projection, begin]
+
+    def _anchored(self, cast: CastWeight) -> torch.Tensor | None:
+        """The anchor where a product's own LoRA learns: its graph begins there, whether its rows have one or not."""
+        return None if cast.lora is None else self.anchor
 
     def embed(self, tokens_BT: torch.Tensor, position_BT: torch.Tensor, body: Body) -> torch.Tensor:
         """Keeps the tokens and their positions."""
         positions = None if body.positions is None else body.positions.weight
-        x_BTK = _run(_Embed, self.anchor, self, tokens_BT, position_BT, body.tokens.weight, positions)
+        anchor = self.anchor if self.totals.of_the_base else None
+        x_BTK = _run(_Embed, anchor, self, tokens_BT, position_BT, body.tokens.weight, positions, body.stream_dtype)
         return x_BTK if body.dropout is None else body.dropout(x_BTK)
 
     def norm(self, x_BTK: torch.Tensor, added: Product | None, norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
         """Keeps the sum."""
-        x_BTK, normed_BTK, _ = _run(_NormProject, x_BTK, *_with_grad_bias(added), self, norm, None, 0)
+        x_BTK, normed_BTK, _ = _run(_NormProject, x_BTK, *_with_grad_bias(added), self, norm, None, 0, None)
         return x_BTK, normed_BTK
 
     def norm_project(
@@ -168,7 +132,9 @@ class FusedBackward(BlockOps):
         if x_BTK.dtype != norm.weight.dtype:  # a state that was made under autocast
             x_BTK = x_BTK.to(norm.weight.dtype)
         cast = self.cast_weight(projection, begin)
-        x_BTK, value, means_BMK = _run(_NormProject, x_BTK, *_with_grad_bias(added), self, norm, cast, means)
+        x_BTK, value, means_BMK = _run(
+            _NormProject, x_BTK, *_with_grad_bias(added), self, norm, cast, means, self._anchored(cast)
+        )
         return x_BTK, Product(value, cast.grad_bias), means_BMK
 
     def means(self, x_BTK: torch.Tensor, count: int) -> torch.Tensor:
@@ -182,12 +148,13 @@ class FusedBackward(BlockOps):
         if activation is None:
             return x_BTK, self.project(activated(self.value(hidden), block), block.down)
         down = self.cast_weight(block.down)
-        return x_BTK, Product(_run(_ActivateProject, *_with_grad_bias(hidden), down, *activation), down.grad_bias)
+        active = _run(_ActivateProject, *_with_grad_bias(hidden), down, *activation, self._anchored(down))
+        return x_BTK, Product(active, down.grad_bias)
 
     def project(self, x_BTK: torch.Tensor, projection: Projection) -> Product:
-        """Keeps its input."""
+        """Keeps its input, unless the projection is frozen."""
         cast = self.cast_weight(projection)
-        return Product(_run(_Project, x_BTK, cast), cast.grad_bias)
+        return Product(_run(_Project, x_BTK, cast, self._anchored(cast)), cast.grad_bias)
 
     def value(self, product: Product | torch.Tensor) -> torch.Tensor:
         """With a node in the graph that accumulates the bias's gradient."""
@@ -230,12 +197,6 @@ def _with_grad_bias(product: Product | None) -> tuple[torch.Tensor | None, torch
     return (None, None) if product is None else (product.value, product.grad_bias)
 
 
-def _cast(stack: tuple[nn.Parameter, ...]) -> torch.Tensor:
-    """Parameters one behind the other, in the dtype of products."""
-    parts = [parameter.detach().to(product_dtype(parameter)) for parameter in stack]
-    return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
 def _run(operation: type[torch.autograd.Function], *inputs: Any) -> Any:
     """Apply an operation; without gradients its forward pass alone, which spares autograd's overhead."""
     return operation.apply(*inputs) if torch.is_grad_enabled() else operation.forward(_NoContext(), *inputs)
@@ -254,12 +215,12 @@ class _NoContext:
 class _Embed(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, anchor: torch.Tensor, step: FusedBackward, tokens_BT: torch.Tensor, position_BT: torch.Tensor,
-        tokens: nn.Parameter, positions: nn.Parameter | None,
+        ctx: Any, anchor: torch.Tensor | None, step: FusedBackward, tokens_BT: torch.Tensor, position_BT: torch.Tensor,
+        tokens: nn.Parameter, positions: nn.Parameter | None, dtype: torch.dtype,
     ) -> torch.Tensor:  # fmt: skip
         ctx.step, ctx.weights = step, (tokens, positions)
         ctx.save_for_backward(tokens_BT, position_BT)
-        x_BTK = F.embedding(tokens_BT, tokens)
+        x_BTK = F.embedding(tokens_BT, tokens).to(dtype)
         return x_BTK if positions is None else x_BTK + F.embedding(position_BT, positions)
 
     @staticmethod
@@ -273,7 +234,7 @@ class _Embed(torch.autograd.Function):
             if len(position_BT) < len(grad_x_BTK):  # the same in all batch rows
                 grad_x_BTK = grad_x_BTK.sum(0, keepdim=True)
             positions.index_add_(0, position_BT.flatten(), grad_x_BTK.flatten(0, 1))
-        return (None,) * 6
+        return (None,) * 7
 
 
 class _NormProject(torch.autograd.Function):
@@ -282,31 +243,38 @@ class _NormProject(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x_BTK: torch.Tensor, added_BTK: torch.Tensor | None, grad_bias_of_added: torch.Tensor | None,
-        step: FusedBackward, norm: Module, cast: CastWeight | None, means: int,
+        step: FusedBackward, norm: Module, cast: CastWeight | None, means: int, anchor: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:  # fmt: skip
         ctx.set_materialize_grads(False)
         dtype = x_BTK.dtype if cast is None else cast.weight.dtype
         x_BTK, normed_BTK, means_BMK, moments = step.pointwise.add_norm(x_BTK, added_BTK, norm, dtype, means)
-        ctx.save_for_backward(x_BTK, moments)
+        value, kept = (normed_BTK, NOTHING) if cast is None else cast.times(normed_BTK)
+        ctx.save_for_backward(x_BTK, moments, *kept)
         ctx.step, ctx.norm, ctx.cast, ctx.dtype = step, norm, cast, dtype
         ctx.grad_bias, ctx.added_dtype = grad_bias_of_added, None if added_BTK is None else added_BTK.dtype
-        return x_BTK, normed_BTK if cast is None else cast.times(normed_BTK), means_BMK
+        return x_BTK, value, means_BMK
 
     @staticmethod
     @once_differentiable
     def backward(
         ctx: Any, grad_x_BTK: torch.Tensor | None, grad_value: torch.Tensor, grad_means_BMK: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
-        (x_BTK, moments), step, norm, cast = ctx.saved_tensors, ctx.step, ctx.norm, ctx.cast
+        (x_BTK, moments, *kept), step, norm, cast = ctx.saved_tensors, ctx.step, ctx.norm, ctx.cast
+        nothing = [None] * 8
+        grad_low_NR = None if cast is None else cast.grad_low(grad_value)
+        if not any(ctx.needs_input_grad[:2]):  # of this product LoRA alone learns, and nothing before it
+            _, normed, _, _ = step.pointwise.add_norm(x_BTK, None, norm, ctx.dtype, 0)
+            cast.add_gradients(normed, grad_value, grad_low_NR, kept)
+            return tuple(nothing)
         gradient, low, normed = step.pointwise.add_norm_backward(
-            grad_value if cast is None else cast.backward(grad_value),
+            grad_value if cast is None else cast.grad_rows(grad_value, grad_low_NR, kept),
             grad_x_BTK, grad_means_BMK, x_BTK, moments, norm, ctx.added_dtype or x_BTK.dtype,
-            None if cast is None else ctx.dtype,
+            ctx.dtype if cast is not None and cast.is_trained else None,
             (*(step.totals.of(stack) for stack in _of_norm(norm)), ctx.grad_bias),
         )  # fmt: skip
-        if cast is not None:
-            cast.add_weight_gradient(normed, grad_value)
-        return gradient, None if ctx.added_dtype is None else low, *[None] * 5
+        if cast is not None and cast.is_trained:
+            cast.add_gradients(normed, grad_value, grad_low_NR, kept)
+        return gradient, None if ctx.added_dtype is None else low, *nothing[2:]
 
 
 class _Means(torch.autograd.Function):
@@ -325,18 +293,25 @@ class _Means(torch.autograd.Function):
 
 class _Project(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, rows_BTK: torch.Tensor, cast: CastWeight) -> torch.Tensor:
+    def forward(
+        ctx: Any, rows_BTK: torch.Tensor, cast: CastWeight, anchor: torch.Tensor | None
+    ) -> torch.Tensor:  # fmt: skip
         ctx.dtype, ctx.cast = rows_BTK.dtype, cast
         rows_BTK = rows_BTK.to(cast.weight.dtype)
-        ctx.save_for_backward(rows_BTK)
-        return cast.times(rows_BTK)
+        value, kept = cast.times(rows_BTK)
+        ctx.save_for_backward(rows_BTK if cast.is_trained else None, *kept)
+        return value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        [rows_BTK] = ctx.saved_tensors
-        ctx.cast.add_weight_gradient(rows_BTK, grad_value)
-        return ctx.cast.backward(grad_value).to(ctx.dtype), None
+        rows_BTK, *kept = ctx.saved_tensors
+        grad_low_NR = ctx.cast.grad_low(grad_value)
+        if ctx.cast.is_trained:
+            ctx.cast.add_gradients(rows_BTK, grad_value, grad_low_NR, kept)
+        if not ctx.needs_input_grad[0]:
+            return None, None, None
+        return ctx.cast.grad_rows(grad_value, grad_low_NR, kept).to(ctx.dtype), None, None
 
 
 class _ActivateProject(torch.autograd.Function):
@@ -345,19 +320,26 @@ class _ActivateProject(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: torch.Tensor, grad_bias: torch.Tensor | None, cast: CastWeight,
-        activate: Activation, activate_backward: Activation,
+        activate: Activation, activate_backward: Activation, anchor: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
-        ctx.save_for_backward(hidden)
-        ctx.grad_bias, ctx.cast, ctx.activate_backward = grad_bias, cast, activate_backward
-        return cast.times(activate(hidden))
+        value, kept = cast.times(activate(hidden))
+        ctx.save_for_backward(hidden, *kept)
+        ctx.grad_bias, ctx.cast, ctx.activate, ctx.activate_backward = grad_bias, cast, activate, activate_backward
+        return value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        [hidden] = ctx.saved_tensors
-        gradient, active = ctx.activate_backward(hidden, ctx.cast.backward(grad_value), ctx.grad_bias)
-        ctx.cast.add_weight_gradient(active, grad_value)
-        return gradient, *[None] * 4
+        hidden, *kept = ctx.saved_tensors
+        grad_low_NR, gradient = ctx.cast.grad_low(grad_value), None
+        if ctx.needs_input_grad[0]:
+            grad_active = ctx.cast.grad_rows(grad_value, grad_low_NR, kept)
+            gradient, active = ctx.activate_backward(hidden, grad_active, ctx.grad_bias)
+        else:
+            active = ctx.activate(hidden)
+        if ctx.cast.is_trained:
+            ctx.cast.add_gradients(active, grad_value, grad_low_NR, kept)
+        return gradient, *[None] * 5
 
 
 class _Heads(torch.autograd.Function):

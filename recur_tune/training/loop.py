@@ -23,6 +23,7 @@ from recur_tune.config.batch_share import check_share
 from recur_tune.config.trial import TrialConfig
 from recur_tune.data.batches import WindowBatch
 from recur_tune.models import Windowed
+from recur_tune.models.trained import lay_frozen_together
 from recur_tune.tasks.seam import TaskCode
 from recur_tune.training.calibration import Calibration
 
@@ -84,8 +85,9 @@ class Trainer:
         check_share(config.batch, (self.workers,))
         self.config, self.device, self.validation = config, device, validation
         self.model = model.to(device).train()
+        lay_frozen_together(self.model)
         self.optimizer = make_optimizer(
-            self.model, config.learning_rate, config.weight_decay, config.recurrence_rate, shard
+            self.model, config.learning_rate, config.weight_decay, config.recurrence_rate, config.lora_rate, shard
         )
         self.chain = Chain(self.model, plan, chosen_execution(config, device), self.optimizer.shards)
         self.task: TaskCode = config.task.build(config.task_spec)

@@ -43,15 +43,16 @@ class Interrupted(Exception):
 def run_in_folder(
     config: TrialConfig, folder: Path, resume: bool, listen: Callable[[Report], None],
     warn: Callable[[str], None] = lambda text: None, stop: Callable[[], bool] = lambda: False,
-    teaching: Teaching = no_teaching,
+    teaching: Teaching = no_teaching, loading: Callable[[int, int], None] = lambda done, total: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Train in a folder and return the result. `listen` gets every report, `warn` sentences about damaged checkpoints
-    and unused weights, `teaching` how the predictions of a teacher are made, where they are.
+    and unused weights, `teaching` how the predictions of a teacher are made, where they are, `loading` how many bytes
+    of the weights are on the device, of how many.
 
     A signal, or `stop`, ends it after the current step.
     """
     check_folder(folder, resume)
-    trainer, tokenizer = set_up(config, teaching=teaching)
+    trainer, tokenizer = set_up(config, teaching=teaching, loading=loading)
     cost = estimate(config, trainer.model.config, trainer.workers)
     if resume:
         if damage := load_checkpoint(trainer, folder / RESUME):

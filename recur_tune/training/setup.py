@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from recur_tune.bptt.collectives import worker_count
+from recur_tune.bptt.trained import trained_of
 from recur_tune.common.errors import UserError
 from recur_tune.common.shape import Shape, shape_of
 from recur_tune.config.base_shape import check_vocabulary, is_preset
@@ -17,7 +19,9 @@ from recur_tune.cost.training_memory import resolve_plan
 from recur_tune.data.corpora.registry import check_corpus
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models import Windowed
+from recur_tune.models.adapter import load_adapter
 from recur_tune.models.pretrained import base_config, base_tokenizer, load_base
+from recur_tune.models.trained import place
 from recur_tune.ops.device import default_device
 from recur_tune.tasks.seam import TaskCode
 from recur_tune.training.calibration import calibrate_first
@@ -36,23 +40,28 @@ def set_up(
     device: torch.device | None = None,
     shard: bool = False,
     teaching: Teaching = no_teaching,
+    loading: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[Trainer, PreTrainedTokenizerBase]:
     """Load everything a trial needs; what does not fit together is refused before anything large is loaded.
 
     With `shard` each of several workers keeps a part of Adam's moments. Where a teacher's predictions have to be made,
-    `teaching` hears what that takes, how many tokens are done, and of how many; it may raise.
+    `teaching` hears what that takes, how many tokens are done, and of how many; it may raise. `loading` is told of the
+    weights' bytes that have been moved to the device, and of all.
     """
     device = device or default_device()
     tokenizer = _fitting_tokenizer(config)
     task: TaskCode = config.task.build(config.task_spec)
     train = task.prepare(config.corpus, "train", tokenizer)
     validation = task.sample(task.prepare(config.corpus, "validation", tokenizer), config.validation_size)
-    model = _seeded_model(config, tokenizer)
+    model = _seeded_model(config, tokenizer, as_stored=config.teacher is None)
     task.check(model, train)
     if config.teacher:
         train = _taught(config, model, train, device, teaching)
-    if config.trainable == "recurrence":
-        model.freeze_body()
+    parts = trained_of(config, device)
+    parts.apply(model)
+    place(model, device, parts.bfloat16, loading)
+    if config.adapter is not None and config.lora_spec is not None:
+        load_adapter(Path(config.adapter), model, config.lora_spec, config.base)
     workers = worker_count()
     plan = resolve_plan(config, model.config, max(1, config.batch // workers), shards=workers if shard else 1)
     return Trainer(config, model, plan, train, validation, device, shard), tokenizer
@@ -110,9 +119,10 @@ def _fitting_tokenizer(config: TrialConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _seeded_model(config: TrialConfig, tokenizer: PreTrainedTokenizerBase) -> Windowed:
+def _seeded_model(config: TrialConfig, tokenizer: PreTrainedTokenizerBase, as_stored: bool = False) -> Windowed:
     """The base with the trial's recurrence; random weights are those of the trial's seed."""
     torch.manual_seed(config.seed)
-    model = load_base(config.base, config.recurrence_spec, config.dropout, vocabulary=len(tokenizer))
+    tokens = len(tokenizer)
+    model = load_base(config.base, config.recurrence_spec, config.dropout, vocabulary=tokens, as_stored=as_stored)
     model.config.window, model.config.overlap = config.window, config.overlap
     return model

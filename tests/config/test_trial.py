@@ -123,3 +123,24 @@ def test_validations_read_a_tenth_of_what_is_trained_on_or_are_two(
     assert config.validation_interval == every
     read = config.validation_size * (tokens // every)
     assert read <= tokens / 10 or tokens // every <= 2 or fields.get("validate_every")
+
+
+@pytest.mark.parametrize(
+    ("fields", "base", "sentence"),
+    [
+        ({"lora_rank": 193, "lora_targets": "attention"}, "HuggingFaceTB/SmolLM2-135M", "lora_rank: 193 is above 192"),
+        ({"lora_rank": 577, "lora_targets": "mlp"}, "HuggingFaceTB/SmolLM2-135M", "lora_rank: 577 is above 576"),
+        ({"lora_rank": 769}, "gpt2", "lora_rank: 769 is above 768"),
+        ({}, "bert-base-uncased", "trainable: 'lora' needs a decoder, and bert-base-uncased reads in both"),
+    ],
+)
+def test_a_body_that_cannot_learn_by_lora_is_refused(fields: dict, base: str, sentence: str) -> None:
+    corpus = "squad" if base.startswith("bert") else "stdlib"
+    config = TrialConfig(base=base, corpus=corpus, recurrence="none", trainable="lora", **fields)
+    with pytest.raises(UserError, match=f"^{sentence}"):
+        config.check_base(shape_of(base_config(base).to_dict()))
+
+
+def test_an_adapter_without_lora_is_refused() -> None:
+    with pytest.raises(UserError, match=r"^adapter: mine goes with trainable 'lora', and this is 'all'\."):
+        parse(TrialConfig, {"adapter": "mine"})

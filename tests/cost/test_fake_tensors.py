@@ -15,6 +15,7 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.cost import training_memory
 from recur_tune.cost.fake_tensors import FakeTensors
 from recur_tune.cost.training_memory import plan_memory
+from recur_tune.models.trained import Trained
 from recur_tune.recurrences.registry import MECHANISMS
 from tests.conftest import small_config
 
@@ -61,7 +62,7 @@ def test_the_overlap_moves_no_byte_where_it_is_not_left_out(recurrence: str) -> 
         described = training_memory.recurrent_config(base, config_of(recurrence).recurrence_spec, None)
         described.overlap = overlap
         shape = described.to_json_string(use_diff=False)
-        peaks.add(training_memory._simulate(shape, 16, 3, 2, "float32", Plan(2), False, "all", Execution()))
+        peaks.add(training_memory._simulate(shape, 16, 3, 2, "float32", Plan(2), False, Trained(), Execution()))
     assert len(peaks) == 1
 
 

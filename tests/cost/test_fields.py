@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from recur_tune.common.shape import shape_of
-from recur_tune.config.trial import COMMON, TrialConfig
+from recur_tune.config.trial import COMMON, LORA_FIELDS, TrialConfig
 from recur_tune.cost.counted_flops import recurrence_parameters, training_flops
 from recur_tune.cost.descriptors import COSTS
 from recur_tune.cost.estimate import quick_costs
@@ -41,9 +41,13 @@ OTHERS: dict[str, Any] = {
     "validate_every": 77, "validation_tokens": 99, "patience": 2, "checkpointing": "none", "memory_budget": 2**30,
     "precision": "bfloat16", "cuda_graph": False, "fused_kernels": False, "seed": 5,
 }  # fmt: skip
+OF_LORA: dict[str, Any] = {
+    "lora_rank": 3, "lora_alpha": 1.0, "lora_targets": "mlp", "lora_dropout": 0.1, "lora_rate": 2.0,
+    "adapter": "a-folder",
+}  # fmt: skip
 SHAPE = {"base", "corpus", "tokenizer"}
 # Change the work only by what 'auto' keeps:
-BY_PLAN = {"batch", "dropout", "precision", "memory_budget", "cuda_graph", "fused_kernels", "tokens"}
+BY_PLAN = {"batch", "dropout", "lora_dropout", "precision", "memory_budget", "cuda_graph", "fused_kernels", "tokens"}
 BY_PLAN |= {field for one in MECHANISMS.values() for field in one.flops_independent_fields}
 # A mechanism's fields that enter products, and yet not all costs that products enter: neither a row, its
 # choice nor a lag has weights, and rows are looked at as often in one softmax as apart.
@@ -62,7 +66,7 @@ def closed_costs(config: TrialConfig) -> dict[str, float]:
 
 
 def test_every_cost_and_every_field_is_told() -> None:
-    assert OTHERS.keys() | SHAPE == COMMON
+    assert OTHERS.keys() | SHAPE | OF_LORA.keys() == COMMON and OF_LORA.keys() == LORA_FIELDS
     assert {name: {*others} for name, others in OF_MECHANISMS.items()} == {
         name: {*mechanism.spec.model_fields} for name, mechanism in MECHANISMS.items()
     }
@@ -71,12 +75,13 @@ def test_every_cost_and_every_field_is_told() -> None:
 @pytest.mark.parametrize(
     ("name", "field", "value"),
     [
-        *(("pooled", field, value) for field, value in OTHERS.items()),
+        *(("pooled", field, value) for field, value in (OTHERS | OF_LORA).items()),
         *((name, field, value) for name, others in OF_MECHANISMS.items() for field, value in others.items()),
     ],
 )
 def test_a_cost_changes_with_the_fields_that_enter_it_and_with_no_other(name: str, field: str, value: Any) -> None:
-    first = FIRST | {"recurrence": name} | BESIDE.get((name, field), {})
+    beside = BESIDE.get((name, field), {}) | ({"trainable": "lora"} if field in OF_LORA else {})
+    first = FIRST | {"recurrence": name} | beside
     before, after = TrialConfig(**first), TrialConfig(**first | {field: value})
     known, changed = closed_costs(before), closed_costs(after)
     left_out = {"training_flops_per_token"} if field in BY_PLAN else NOT_IN.get(field, set())

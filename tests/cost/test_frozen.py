@@ -1,17 +1,29 @@
-"""What a step costs where the recurrence alone learns."""
+"""What a step costs where the base is frozen: the recurrence alone learns, or LoRA too."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import CONFIG_MAPPING
 
 from recur_tune.bptt.chain import Chain
+from recur_tune.bptt.memory_tracker import MemoryTracker
+from recur_tune.bptt.optimizer import make_optimizer
 from recur_tune.bptt.plan import Plan
+from recur_tune.bptt.step import train_step
+from recur_tune.bptt.trained import trained_of
+from recur_tune.common.shape import shape_of
 from recur_tune.config.trial import TrialConfig
-from recur_tune.cost.counted_flops import frozen_training_flops, simulated_batch
+from recur_tune.cost.communication import exchanged_bytes
+from recur_tune.cost.counted_flops import frozen_training_flops, simulated_batch, trained_parameters
+from recur_tune.cost.descriptors import COSTS
 from recur_tune.cost.estimate import estimate
+from recur_tune.cost.priced_trial import PricedTrial
+from recur_tune.cost.training_memory import plan_memory, track_step
 from recur_tune.models.pretrained import fresh_model, recurrent_config
+from recur_tune.models.trained import lay_frozen_together
+from tests.models import full_batch
 from tests.models.bodies import BODIES
 
 pytestmark = pytest.mark.slow  # real and simulated steps side by side
@@ -26,9 +38,10 @@ def base_of(name: str):
 @pytest.mark.parametrize(("windows", "kept"), [(2, 1), (6, 1), (7, 3), (6, 6)])
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 def test_a_frozen_bodys_flops_are_those_of_a_real_step(name, windows, kept):
-    config = TrialConfig(**FIELDS, bptt_windows=windows, trainable="recurrence")
+    trainable = "lora" if kept == 1 else "recurrence"
+    config = TrialConfig(**FIELDS, bptt_windows=windows, trainable=trainable, lora_rank=3, lora_targets="mlp")
     model = fresh_model(recurrent_config(base_of(name), config.recurrence_spec, None))
-    model.freeze_body()
+    trained_of(config, torch.device("cpu")).apply(model)
     with FlopCounterMode(display=False) as counter:
         Chain(model, Plan(kept)).differentiate(simulated_batch(windows, 1, 8))
     expected = counter.get_total_flops() / config.windowing.span(windows)
@@ -45,3 +58,58 @@ def test_a_frozen_body_has_no_gradients_and_no_moments_to_keep(name):
     assert whole.costs["peak_memory"] - frozen.costs["peak_memory"] > 2.9 * body  # a gradient and Adam's two moments
     assert frozen.costs["training_flops_per_token"] < 0.75 * whole.costs["training_flops_per_token"]
     assert frozen.costs["flops_per_token"] == whole.costs["flops_per_token"]
+
+
+def frozen_model(config: TrialConfig, name: str):
+    model = fresh_model(recurrent_config(base_of(name), config.recurrence_spec, None)).train()
+    trained_of(config, torch.device("cpu")).apply(model)
+    lay_frozen_together(model)
+    return model
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"trainable": "lora"},
+        {"trainable": "lora", "lora_rank": 2, "lora_targets": "attention", "lora_dropout": 0.1, "recurrence": "none"},
+        {"trainable": "recurrence"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ["gpt2", "qwen2"])
+def test_the_predicted_peak_is_that_of_a_real_step(name, fields, precision):
+    config = TrialConfig(**FIELDS | {"window": 16}, bptt_windows=3, precision=precision, **fields)
+    model, batch = frozen_model(config, name), full_batch(3, 2, 16)
+    chain, optimizer = Chain(model, Plan(2)), make_optimizer(model, 1e-3, 0.0)
+    train_step(chain, optimizer, batch, 1.0, precision)
+    real = track_step(MemoryTracker(), chain, optimizer, batch, precision)
+    assert plan_memory(config, base_of(name), Plan(2), 2) == pytest.approx(real, rel=0.02)
+
+
+@pytest.mark.parametrize("targets", ["attention", "mlp", "all"])
+@pytest.mark.parametrize("name", ["gpt2", "mistral", "qwen3"])
+def test_what_learns_is_counted_without_a_model(name, targets):
+    config = TrialConfig(**FIELDS, bptt_windows=2, trainable="lora", lora_rank=3, lora_targets=targets)
+    learns = sum(one.numel() for one in frozen_model(config, name).parameters() if one.requires_grad)
+    assert trained_parameters(config, shape := shape_of(base_of(name).to_dict())) == learns
+    assert exchanged_bytes(config, shape, 2) == 4 * learns
+    whole = config.model_copy(update={"trainable": "all"})
+    assert [COSTS[one].predict(PricedTrial(config, base_of(name), shape)) for one in MERGED] == [
+        COSTS[one].predict(PricedTrial(whole, base_of(name), shape)) for one in MERGED
+    ]
+
+
+MERGED = ("flops_per_token", "inference_memory", "parameters")  # of a model that is read, LoRA being merged
+
+
+def test_a_frozen_base_in_bfloat16_is_held_once():
+    """A step makes no second copy of matrices, and keeps no gradient and no moments of them."""
+    config = TrialConfig(
+        window=4, batch=1, bptt_windows=1, recurrence="none", trainable="lora", lora_rank=1, precision="bfloat16"
+    )
+    base = CONFIG_MAPPING["llama"](
+        hidden_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=4, intermediate_size=512,
+        vocab_size=256, max_position_embeddings=16, tie_word_embeddings=True,
+    )  # fmt: skip
+    assert plan_memory(config, base, Plan(1), 1) < 2.6 * shape_of(base.to_dict()).parameters

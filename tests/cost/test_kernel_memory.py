@@ -19,6 +19,7 @@ from recur_tune.cost import training_memory
 from recur_tune.cost.fake_tensors import FakeTensors
 from recur_tune.cost.training_memory import plan_memory, predict_peak_memory, track_step
 from recur_tune.models.pretrained import base_config, fresh_model, recurrent_config
+from recur_tune.models.trained import Trained
 from recur_tune.ops.matmul import add_product
 from recur_tune.ops.triton import jit
 from recur_tune.ops.triton.launches import without_launches
@@ -58,7 +59,7 @@ def real_and_simulated(config: TrialConfig, base: PretrainedConfig, kept: int) -
         real = track_step(MemoryTracker(), chain, optimizer, batch, config.precision)
     shape = described.to_json_string(use_diff=False)
     fake = training_memory._simulate(
-        shape, SIZE, WINDOWS, LANES, config.precision, plan, False, config.trainable, FUSED
+        shape, SIZE, WINDOWS, LANES, config.precision, plan, False, Trained(config.trainable), FUSED
     )
     return real, fake.peak
 
@@ -154,7 +155,7 @@ def test_so_the_heads_gradient_is_never_there_twice() -> None:
     vocabulary, hidden = 4096, 24
     shape = small_config(vocab_size=vocabulary, n_layer=1).to_json_string(use_diff=False)
     on_cpu, on_gpu = (
-        training_memory._simulate(shape, SIZE, 2, LANES, "bfloat16", Plan(1), on_gpu, "all", FUSED).peak
+        training_memory._simulate(shape, SIZE, 2, LANES, "bfloat16", Plan(1), on_gpu, Trained(), FUSED).peak
         for on_gpu in (False, True)
     )
     losses = LANES * SIZE * 4  # of rows: at a GPU's peak they are there, and gone when a CPU multiplies

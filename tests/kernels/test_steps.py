@@ -11,10 +11,12 @@ from transformers import CONFIG_MAPPING
 
 from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.plan import Execution, Plan
+from recur_tune.common.lora import LoraSpec
 from recur_tune.common.windowing import NOT_SCORED
 from recur_tune.data.batches import WindowBatch
 from recur_tune.models import Windowed
 from recur_tune.models.pretrained import fresh_model, recurrent_config
+from recur_tune.models.trained import Trained, lay_frozen_together
 from recur_tune.recurrences.blocks.spec import BlocksSpec
 from recur_tune.recurrences.cache.spec import CacheSpec
 from recur_tune.recurrences.fast_weights.spec import FastWeightsSpec
@@ -61,6 +63,18 @@ def test_a_fused_step_is_the_plain_one(family, spec, device):
     found = _loss_and_gradients(model.float(), batch, _FUSED)
     # A GPU rounds what fast weights multiply to the ten bits of TF32.
     _assert_close(found, exact, 1e-2 if device.type == "cuda" and isinstance(spec, FastWeightsSpec) else _CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_a_fused_step_by_lora_is_the_plain_one(device):
+    model, batch = _model("llama", CacheSpec(cache_rows=3)), _batch().to(device)
+    Trained("lora", LoraSpec(rank=2, alpha=3.0)).apply(model)
+    with torch.no_grad():
+        for layer in model.to(device).body.lora:
+            layer.up.normal_(std=0.3)
+    lay_frozen_together(model)
+    exact = _loss_and_gradients(model.double(), batch, Execution())
+    _assert_close(_loss_and_gradients(model.float(), batch, _FUSED), exact, _CLOSE)
 
 
 def test_a_fused_step_drops_the_same_numbers(device):

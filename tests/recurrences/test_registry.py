@@ -17,7 +17,7 @@ from recur_tune.common.parsing import parse, read_yaml, write_yaml
 from recur_tune.common.shape import Shape, shape_of
 from recur_tune.common.windowing import Windowing
 from recur_tune.config.fields import own_fields, own_values
-from recur_tune.config.trial import COMMON, TrialConfig
+from recur_tune.config.trial import COMMON, LORA_FIELDS, TrialConfig
 from recur_tune.cost.counted_flops import counted
 from recur_tune.cost.flops import flops_per_token, training_flops_per_token
 from recur_tune.cost.inference_memory import inference_memory
@@ -116,10 +116,17 @@ def test_a_trial_has_the_fields_of_its_own_mechanism(monkeypatch: pytest.MonkeyP
     assert not FIELDS.keys() & own_fields(TrialConfig(recurrence="none")).keys()
 
 
+def test_loras_fields_are_a_trials_own_where_it_trains_by_lora() -> None:
+    for recurrence in ("none", "cache"):
+        fields = own_fields(TrialConfig(recurrence=recurrence, trainable="lora", lora_rank=4))
+        assert fields["lora_rank"] == 4 and fields["trainable"] == "lora"
+        assert not LORA_FIELDS & own_fields(TrialConfig(recurrence=recurrence, lora_rank=4)).keys()
+
+
 def test_a_trial_on_disk_needs_no_mechanism_but_its_own(tmp_path: Path) -> None:
     write_yaml(tmp_path / "trial.yaml", TrialConfig(recurrence="none", width=7).plain_values())
     written = read_yaml(tmp_path / "trial.yaml")
-    assert not FIELDS.keys() & written.keys() and written.keys() == COMMON
+    assert not FIELDS.keys() & written.keys() and written.keys() == COMMON - LORA_FIELDS
     write_yaml(tmp_path / "trial.yaml", (config := TrialConfig(l_ins="all", width=7)).plain_values())
     assert parse(TrialConfig, read_yaml(tmp_path / "trial.yaml")) == config
 

@@ -18,6 +18,7 @@ from recur_tune.models.pretrained import base_config, load_model, save_model
 from recur_tune.recurrences.cache.spec import CacheSpec
 from recur_tune.training.evaluation_settings import evaluation_settings
 from recur_tune.training.run_folder import run_in_folder
+from tests.cli.run import run as command
 from tests.models.bodies import body
 
 pytestmark = pytest.mark.slow  # each trains
@@ -50,12 +51,36 @@ def test_a_plain_run_is_the_familys_own_model_again(name: str, tmp_path: Path) -
         torch.testing.assert_close(model(tokens).logits, theirs(tokens).logits, rtol=1e-3, atol=1e-3)
 
 
-def test_with_a_frozen_base_only_the_recurrence_learns_and_resumes(tmp_path: Path) -> None:
+def test_with_a_frozen_base_only_the_recurrence_learns(tmp_path: Path) -> None:
     config = trial(saved(tmp_path / "base", "llama"), trainable="recurrence")
     run(config, tmp_path / "whole")
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "whole"))
     assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
     assert after["recurrence.layer_logits"].abs().max() > 0
+
+
+def test_a_run_by_lora_resumes_and_its_adapter_is_gone_on_from(tmp_path: Path) -> None:
+    config = trial(
+        saved(tmp_path / "base", "llama"), trainable="lora", lora_rank=2, learning_rate=3e-2, precision="bfloat16",
+        recurrence="cache", cache_rows=4,
+    )  # fmt: skip
+    run(config, tmp_path / "whole")
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "whole"))
+    changed = {name for name, tensor in before.items() if not torch.allclose(after[name], tensor, rtol=0.01, atol=1e-4)}
+    assert changed == {name for name in before if name.endswith("_proj.weight")}
+    assert all("lora" not in name and tensor.dtype == torch.float32 for name, tensor in after.items())
+    assert_resumed_alike(config, tmp_path)
+    assert command("export", tmp_path / "whole", "--adapter", "--to", tmp_path / "adapter").code == 0
+    flags = ["--base", config.base, "--adapter", tmp_path / "adapter", "--tokenizer", "bytes", "--corpus", "recall"]
+    sizes = ["--bptt-windows", 2, "--batch", 2, "--tokens", 60, "--learning-rate", 1e-9, "--validation-tokens", 200]
+    told = command("train", *flags, *sizes, "--precision", "bfloat16", "--out", tmp_path / "on", "--json")
+    assert told.code == 0, told.err
+    last = json.loads((tmp_path / "whole" / "reports.jsonl").read_text().splitlines()[-1])["validation"]
+    assert json.loads(told.out)["validation"]["loss"] == pytest.approx(last["loss"], rel=1e-4)
+
+
+def assert_resumed_alike(config: TrialConfig, folder: Path) -> None:
+    """A run that was cut and resumed is the whole one."""
 
     class Cut(Exception):
         pass
@@ -65,10 +90,10 @@ def test_with_a_frozen_base_only_the_recurrence_learns_and_resumes(tmp_path: Pat
             raise Cut
 
     with pytest.raises(Cut):
-        run_in_folder(config, tmp_path / "cut", resume=False, listen=cut)
-    run_in_folder(config, tmp_path / "cut", resume=True, listen=lambda report: None)
-    again = load_file(tmp_path / "cut" / "model.safetensors")
-    assert all(torch.equal(again[name], tensor) for name, tensor in after.items())
+        run_in_folder(config, folder / "cut", resume=False, listen=cut)
+    run_in_folder(config, folder / "cut", resume=True, listen=lambda report: None)
+    whole, again = (load_file(folder / name / "model.safetensors") for name in ("whole", "cut"))
+    assert all(torch.equal(again[name], tensor) for name, tensor in whole.items())
 
 
 @pytest.mark.parametrize(

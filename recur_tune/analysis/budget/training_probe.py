@@ -11,6 +11,7 @@ import torch
 
 from recur_tune.bptt.cuda_graph import side_stream
 from recur_tune.bptt.plan import chosen_execution
+from recur_tune.bptt.trained import trained_of
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import reading
 from recur_tune.config.trial import TrialConfig
@@ -78,8 +79,7 @@ def probe_training(
         precision=trial.precision,
         progress=progress,
     )
-    if trial.trainable == "recurrence":
-        model.freeze_body()
+    trained_of(trial, device).apply(model)
     # The run's own execution: with another budget `auto` might choose another one.
     endless = {"tokens": _WITHOUT_END, "validate_every": _WITHOUT_END}
     endless |= chosen_execution(trial, device)._asdict()
