@@ -173,12 +173,12 @@ def _written(
     run: Path, tokenizer: PreTrainedTokenizerBase, first: PreTrainedTokenizerBase, prompts: Prompts,
     sampling: Sampling, batch: int,
 ) -> list[str]:  # fmt: skip
-    import torch
 
     from recur_tune.analysis.topics.continuations import Writer, continuations
     from recur_tune.data.tokenizers import fingerprint
     from recur_tune.models.pretrained import load_decoder
     from recur_tune.ops.device import default_device
+    from recur_tune.ops.out_of_memory import out_of_memory_as_user_error
     from recur_tune.training.evaluation_settings import evaluation_settings
 
     model, _ = load_decoder(run)
@@ -190,17 +190,19 @@ def _written(
     encoded = [prompt.tokens for prompt in prompts.chosen] if same else None
     writer = Writer(run, model.to(default_device()), tokenizer, windowing)
     texts = [prompt.text for prompt in prompts.chosen]
+    too_many = (
+        f"batch: {batch} prompts side by side do not fit into the device's memory; choose fewer. "
+        "What was written is kept."
+    )
     try:
-        with TokenProgress(f"{run} writes", len(texts) * sampling.tokens) as progress:
+        with (
+            out_of_memory_as_user_error(too_many),
+            TokenProgress(f"{run} writes", len(texts) * sampling.tokens) as progress,
+        ):
             return continuations(writer, texts, sampling, batch, encoded, progress.update)
     except KeyboardInterrupt:
         stderr.print("finished texts are kept; the same command continues.")
         raise
-    except torch.OutOfMemoryError as error:
-        raise UserError(
-            f"batch: {batch} prompts side by side do not fit into the device's memory; choose fewer. What was written "
-            "is kept."
-        ) from error
 
 
 def _print(told: dict[str, Any]) -> None:

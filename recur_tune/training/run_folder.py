@@ -11,12 +11,9 @@ resume/              the checkpoint to resume from
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import append_line, whole_folder, write_text
@@ -25,6 +22,7 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.estimate import estimate
 from recur_tune.models.checked_weights import unread_remark
 from recur_tune.models.pretrained import left_behind, save_model
+from recur_tune.ops.out_of_memory import out_of_memory_as_user_error
 from recur_tune.training import REPORTS, RESULT, RESUME, TRIAL, UNTRAINED
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
 from recur_tune.training.interrupt import stop_requests
@@ -66,7 +64,11 @@ def run_in_folder(
     with whole_folder(folder) as partial:
         write_yaml(partial / TRIAL, config.plain_values())
     report: Report | None = None
-    with stop_requests() as stop_requested, _out_of_memory_as_user_error(config):
+    too_large = (
+        f"batch: {config.batch} chains of windows of {config.window} do not fit into the device's memory with "
+        f"checkpointing '{config.checkpointing}'; `recur-tune cost` tells what a smaller batch or 'all' would need."
+    )
+    with stop_requests() as stop_requested, out_of_memory_as_user_error(too_large):
         for report in trainer.run():
             if trainer.untrained is not None and report.step == 1:
                 write_text(folder / UNTRAINED, json.dumps(trainer.untrained) + "\n")
@@ -112,17 +114,6 @@ def _of_teacher(config: TrialConfig, trainer: Trainer) -> dict[str, float]:
         "teacher_flops": tokens * teacher_flops_per_token(config.teacher, shape),
         "teacher_bytes": tokens * config.teacher.bytes_per_token(shape),
     }
-
-
-@contextmanager
-def _out_of_memory_as_user_error(config: TrialConfig) -> Iterator[None]:
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise UserError(
-            f"batch: {config.batch} chains of windows of {config.window} do not fit into the device's memory with "
-            f"checkpointing '{config.checkpointing}'; `recur-tune cost` tells what a smaller batch or 'all' would need."
-        ) from error
 
 
 def check_folder(folder: Path, resume: bool) -> None:

@@ -78,9 +78,14 @@ def test_the_numbers_told_are_those_of_the_model_that_is_saved(tmp_path: Path) -
     assert result["last_validation"]["loss"] > result["validation"]["loss"] == result["best_validation_loss"]
 
 
-def test_running_out_of_memory_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), torch.AcceleratorError("CUDA error: out of memory")]
+)
+def test_running_out_of_memory_is_one_sentence(
+    error: RuntimeError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def too_large(*arguments: object, **options: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     monkeypatch.setattr("recur_tune.training.loop.train_step", too_large)
     with pytest.raises(UserError, match="batch: 2 chains of windows of 16 do not fit"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,8 +12,8 @@ from typing import Any, Literal
 import torch
 
 from recur_tune.analysis.budget.training_probe import TrainingProbe, probe_training
-from recur_tune.common.errors import UserError
 from recur_tune.ops.device import default_device, device_name
+from recur_tune.ops.out_of_memory import out_of_memory_as_user_error
 from recur_tune.training.loop import Report
 
 # Fields that both should share, so that the difference is the state's.
@@ -92,7 +91,11 @@ def measure(
         progress: Called with the rounds done so far.
     """
     device = default_device()
-    with _out_of_memory_as_user_error(runs):
+    too_large = (
+        f"run: {runs[0]} and {runs[1]} do not fit into the device's memory side by side with the batches that they "
+        "were trained with; measure on a larger device."
+    )
+    with out_of_memory_as_user_error(too_large):
         one, other = (
             probe_training(run, corpus, device, lambda tokens, run=run: score(run, tokens))  # type: ignore[misc]
             for run, corpus in zip(runs, corpora, strict=True)
@@ -167,14 +170,3 @@ def _remarks(one: TrainingProbe, other: TrainingProbe, corpora: tuple[str, str])
             f"the runs were scored on several corpora ({' and '.join(corpora)}); --corpus gives one to both."
         )
     return remarks
-
-
-@contextmanager
-def _out_of_memory_as_user_error(runs: tuple[Path, Path]) -> Iterator[None]:
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise UserError(
-            f"run: {runs[0]} and {runs[1]} do not fit into the device's memory side by side with the batches that they "
-            "were trained with; measure on a larger device."
-        ) from error

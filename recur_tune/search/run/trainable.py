@@ -26,6 +26,7 @@ from recur_tune.common.throttle import Every, Throttled
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.device_flops import device_flops
 from recur_tune.models.pretrained import save_model
+from recur_tune.ops.out_of_memory import is_out_of_memory
 from recur_tune.search.record.directory import COMPILED, LEAVING, MODEL, STOP
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.recovery import note_report
@@ -38,10 +39,6 @@ from recur_tune.training.setup import set_up
 
 _SECONDS_BETWEEN_REPORTS = 5.0  # validations are always reported
 _SECONDS_BETWEEN_LOOKS = 0.5  # at the request to stop, which lies on a file system
-_NO_MEMORY = (
-    "CUDA error: out of memory",
-    "STATUS_ALLOC_FAILED",
-)  # of kernels, cuBLAS or a CUDA graph
 
 
 class Moved(Exception):
@@ -242,7 +239,7 @@ def outcome_of(error: Exception, folder: Path, shares_card: bool = False) -> Mes
     """The end that an error leads to. Out of memory is infeasible, or a pause on a shared GPU, where the trial may get
     a whole one; anything else is a failure."""
     on_cpu = isinstance(error, MemoryError) or "can't allocate memory" in str(error)
-    on_card = isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _NO_MEMORY)
+    on_card = is_out_of_memory(error)
     if on_card and shares_card:
         return ending(
             "paused", "it needs more GPU memory than was predicted, and continues with a GPU to itself", CROWDED
