@@ -39,7 +39,8 @@ def requeue_if_first_node_died(
     """Request another allocation where the job's first node has died, and its script with it.
 
     The job has --no-kill, so SLURM would keep its other nodes, unused, until its time is up. SLURM notices a dead node
-    after minutes; then the first of the nodes left acts.
+    after minutes; then the first of the nodes left acts. SLURM is asked once even if the head answers: a node that was
+    only cut off comes back with Ray, and SLURM then kills the script that it had given up.
 
     Args:
         folder: The search's.
@@ -49,8 +50,7 @@ def requeue_if_first_node_died(
         told_to_leave: Whether, within so many seconds, the script ends this step.
     """
     leaves = False
-    while not leaves and not answers(head):
-        leaves = told_to_leave(_SECONDS_BETWEEN_POLLS)
+    while True:
         with suppress(UserError):  # no answer from SLURM: this node itself may be cut off
             left = queue.nodes_without_script(job)
             if left[:1] == [node]:
@@ -59,6 +59,9 @@ def requeue_if_first_node_died(
                     queue.cancel(job)
             if left:
                 return
+        if leaves or answers(head):
+            return
+        leaves = told_to_leave(_SECONDS_BETWEEN_POLLS)
 
 
 def say(text: str) -> None:
