@@ -25,6 +25,7 @@ _out = click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="Folder for the model and its reports."
 )
 _resume = click.option("--resume", is_flag=True, help="Resume the interrupted run in --out, with its own settings.")
+_WORTH_TELLING = 2**30  # bytes of a base; fewer are loaded within seconds
 _FIXED_IN_PRETRAINING = (
     "base", "recurrence", *RECURRENCE_FIELDS, *LORA_FIELDS, *tasks.FIELDS, "bptt_windows", "overlap", "decay",
     "checkpointing", "memory_budget",
@@ -112,7 +113,8 @@ def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: boo
         progress.aside("the teacher reads", tokens, total)
 
     def loading(done: int, total: int) -> None:
-        progress.say(f"loading the base: {format_size(done)} of {format_size(total)}")
+        if total > _WORTH_TELLING:
+            progress.say(f"loading the base: {format_size(done)} of {format_size(total)}")
 
     try:
         with TokenProgress(f"training {out}", config.tokens) as progress:

@@ -49,15 +49,17 @@ def parse(kind: type[AnyModel], fields: Mapping[str, Any]) -> AnyModel:
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """A hint for an unknown name: a name that begins with it or contains it, else one spelled alike."""
+    """A hint for an unknown name: the shortest that begins with it, else those that contain it, else one spelled
+    alike."""
     names, typed = list(known), str(name)
-    longer = [one for one in names if len(typed) >= _SHORTEST_PART and typed in one]
-    near = sorted(longer, key=lambda one: (not one.startswith(typed), len(one)))
+    longer = sorted((one for one in names if len(typed) >= _SHORTEST_PART and typed in one), key=len)
+    near = [one for one in longer if one.startswith(typed)][:1] or longer[:_MOST]
     near = near or difflib.get_close_matches(typed, names, n=1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}."
+    return f"did you mean {' or '.join(map(repr, near))}?" if near else f"known: {', '.join(names)}."
 
 
 _SHORTEST_PART = 3  # letters; shorter parts match too many names
+_MOST = 3  # names in a hint
 
 
 def describe(error: Mapping[str, Any]) -> str:

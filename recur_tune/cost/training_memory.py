@@ -177,12 +177,8 @@ def track_step(tracker: MemoryTracker, chain: Chain, optimizer: AdamW, batch: Wi
     return tracker.peak
 
 
-class _FusedDropout(nn.Module):
+class _FusedDropout(nn.Dropout):
     """Dropout that keeps a mask of one byte per element; on a CPU torch keeps a number."""
-
-    def __init__(self, p: float) -> None:
-        super().__init__()
-        self.p = p
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.native_dropout(x, self.p, True)[0] if self.p else x
@@ -197,7 +193,6 @@ def _without_attention_dropout(config: PretrainedConfig) -> None:
 
 
 def _use_fused_dropout(model: nn.Module) -> None:
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, nn.Dropout):
-                setattr(module, name, _FusedDropout(child.p))
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.__class__ = _FusedDropout  # in place: the model's description holds the modules themselves

@@ -105,7 +105,7 @@ def test_a_bad_corpus_is_refused_before_it_is_tokenised(
 def test_a_schedule_that_does_not_fit_its_budget_is_told_and_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("recur_tune.training.run_folder.run_in_folder", lambda *_: {"trained": True})
+    monkeypatch.setattr("recur_tune.training.run_folder.run_in_folder", lambda *_, **__: {"trained": True})
     words = ["train", "--window", 64, "--bptt-windows", 8, "--tokens", "500k", "--out", tmp_path / "run", "--json"]
     for given, told in ([], False), (["--warmup-steps", 62], True), (["--tokens", "4k"], True):
         outcome = run(*words, *given)

@@ -78,16 +78,16 @@ def test_what_is_wrong_is_said_in_one_sentence(fields: dict[str, object], senten
     ("typed", "known", "meant"),
     [
         ("flops", OBJECTIVES, "flops_per_token"),  # which begins so, where training_flops_per_token has it inside
-        ("memory", OBJECTIVES, "peak_memory"),
+        ("memory", OBJECTIVES, "peak_memory' or 'inference_memory"),
         ("los", OBJECTIVES, "loss"),
         ("warmup", TrialConfig.model_fields, "warmup_steps"),
         ("token", TrialConfig.model_fields, "tokens"),  # the shorter of two
-        ("rate", TrialConfig.model_fields, "learning_rate"),
+        ("rate", TrialConfig.model_fields, "lora_rate' or 'learning_rate' or 'recurrence_rate"),
         ("windwo", TrialConfig.model_fields, "window"),
     ],
 )
 def test_a_hint_contains_the_typed_name_or_is_spelled_like_it(typed: str, known: Iterable[str], meant: str) -> None:
-    assert nearest(typed, known) == f"did you mean {meant!r}?"
+    assert nearest(typed, known) == f"did you mean '{meant}'?"
 
 
 def test_two_letters_are_in_too_many_names_for_a_hint() -> None:

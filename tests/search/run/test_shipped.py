@@ -125,8 +125,8 @@ def test_short_searches_begin_with_what_was_best_before() -> None:
         spec = shipped(name)
         recurrent = [given for given in spec.first if given["recurrence"] == "pooled"]
         assert recurrent and all(given.items() >= form.items() for given in recurrent)
-        assert [role for role in first_points(spec) if role.startswith("given")] == [
-            f"given {number}" for number in range(1, len(spec.first) + 1)
+        assert [role for role in first_points(spec) if role.startswith("first")] == [
+            f"first {number}" for number in range(1, len(spec.first) + 1)
         ]
 
 
