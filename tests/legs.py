@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -77,6 +78,7 @@ QUICK = Leg("quick", "not ray and not slurm and not browser and not slow", sprea
 class Test:
     """One that ended, its fixtures included."""
 
+    file: str
     name: str
     leg: str
     seconds: float
@@ -111,9 +113,11 @@ class Run:
 
     def _read(self, case: ElementTree.Element) -> Test:
         said = {one.get("name"): one.get("value", "0") for one in case.iter("property")}
-        name, seconds = f"{case.get('classname')}.{case.get('name')}", float(case.get("time", 0))
+        file, seconds = case.get("classname", ""), float(case.get("time", 0))
+        name = f"{file}.{case.get('name')}"
         failures = [one.text or one.get("message", "") for kind in ("failure", "error") for one in case.iter(kind)]
-        return Test(name, self.leg.name, seconds, float(said.get(PROCESSOR, 0)), "\n".join(map(last_lines, failures)))
+        failure, processor = "\n".join(map(last_lines, failures)), float(said.get(PROCESSOR, 0))
+        return Test(file, name, self.leg.name, seconds, processor, failure)
 
 
 def main() -> int:
@@ -198,6 +202,12 @@ def print_times(runs: list[Run]) -> None:
 
     for test in sorted(tests, key=price, reverse=True)[:_DEAREST]:
         print(f"{test.processor:7.1f} s {test.seconds:7.1f} s  {test.leg:<5}  {test.name}")
+    files = defaultdict[str, float](float)
+    for test in tests:
+        files[f"{test.leg:<5}  {test.file}"] += price(test)
+    print("\ndearest files, by the dearer of the two, or by the first where a test waits for others")
+    for file, seconds in sorted(files.items(), key=lambda pair: -pair[1])[:_DEAREST]:
+        print(f"{seconds:7.1f} s  {file}")
     print("\nlegs")
     for run in runs:
         processor = sum(test.processor for test in run.tests)
