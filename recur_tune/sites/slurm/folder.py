@@ -108,7 +108,7 @@ class SlurmFolder:
 
     def note(self, job: int, kind: str, **more: Any) -> None:
         """Record an event of a job: `search` and `grow` were submitted, `begun` is an allocation that has started,
-        `over` the last one of a search."""
+        `up` one whose nodes have all joined, `over` the last one of a search."""
         append_line(
             self.path / "jobs.jsonl", json.dumps({"time": round(time.time(), 3), "job": job, "kind": kind, **more})
         )
@@ -150,6 +150,11 @@ class SlurmFolder:
                 used = 0
             used += note["kind"] == "begun"
         return used
+
+    def is_up(self, job: int) -> bool:
+        """Whether all nodes of a job's present allocation have joined, at any time."""
+        kinds = [note["kind"] for note in self.notes() if note["job"] == job and note["kind"] in ("begun", "up")]
+        return kinds[-1:] == ["up"]
 
     @property
     def is_over(self) -> bool:

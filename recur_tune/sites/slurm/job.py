@@ -91,6 +91,7 @@ def run_host(folder: SlurmFolder, allocation: Allocation, signals: Signals, may_
             for node in allocation.nodes[1:]:
                 steps.start(node, head.address)
             steps.wait_for_all(head)
+            folder.note(allocation.job, "up")
             say(f"Ray is up on {counted(len(allocation.nodes), 'node')} at {head.address}")
             with _mlflow(folder, head):
                 code = _run_search(folder, head, signals)

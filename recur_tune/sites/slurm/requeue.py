@@ -36,11 +36,12 @@ def requeue_or_resubmit(folder: SlurmFolder, job: int, may_requeue: bool) -> boo
 def requeue_if_first_node_died(
     folder: SlurmFolder, job: int, node: str, head: str, told_to_leave: Callable[[float], bool]
 ) -> None:
-    """Request another allocation where the job's first node has died, and its script with it.
+    """Stay on a node that Ray has left, and request another allocation once the job's first node has died, and its
+    script with it.
 
     The job has --no-kill, so SLURM would keep its other nodes, unused, until its time is up. SLURM notices a dead node
-    after minutes; then the first of the nodes left acts. SLURM is asked once even if the head answers: a node that was
-    only cut off comes back with Ray, and SLURM then kills the script that it had given up.
+    after minutes; then the first of the nodes left acts. SLURM is asked at first even if the head answers: a node that
+    was only cut off comes back with Ray, and SLURM then kills the script that it had given up.
 
     Args:
         folder: The search's.
@@ -49,19 +50,21 @@ def requeue_if_first_node_died(
         head: Where the Ray cluster was, as HOST:PORT.
         told_to_leave: Whether, within so many seconds, the script ends this step.
     """
-    leaves = False
+    first, leaves = True, False
     while True:
-        with suppress(UserError):  # no answer from SLURM: this node itself may be cut off
-            left = queue.nodes_without_script(job)
-            if left[:1] == [node]:
-                say(f"the first node of job {job} is gone, and its script with it.")
-                if not requeue_or_resubmit(folder, job, may_requeue=True):
-                    queue.cancel(job)
-            if left:
-                return
-        if leaves or answers(head):
+        answered = answers(head)
+        if first or leaves or not answered:
+            with suppress(UserError):  # no answer from SLURM: this node itself may be cut off
+                left = queue.nodes_without_script(job)
+                if left[:1] == [node]:
+                    say(f"the first node of job {job} is gone, and its script with it.")
+                    if not requeue_or_resubmit(folder, job, may_requeue=True):
+                        queue.cancel(job)
+                if left:
+                    return
+        if leaves or (answered and not folder.is_up(job)):  # without it, the script has to hear that Ray did not start
             return
-        leaves = told_to_leave(_SECONDS_BETWEEN_POLLS)
+        first, leaves = False, told_to_leave(_SECONDS_BETWEEN_POLLS)
 
 
 def say(text: str) -> None:

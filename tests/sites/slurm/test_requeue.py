@@ -16,7 +16,8 @@ from recur_tune.sites.slurm.profile import Profile
 from recur_tune.sites.slurm.requeue import requeue_if_first_node_died
 from tests.cli.books import make_books
 
-WHOLE, HEADLESS = "n1,n2", "n2"
+WHOLE, HEADLESS = "n1,n2", "n2"  # the nodes of the job
+UP, DOWN = True, False  # Ray's head
 
 
 class Cluster:
@@ -24,17 +25,28 @@ class Cluster:
 
     def __init__(self, folder: SlurmFolder, path: Path, head: socket.socket) -> None:
         self.folder, self._path, self._head = folder, path, head
+        self._address = f"127.0.0.1:{head.getsockname()[1]}"
 
-    def ask(self, nodes: str, up: bool, polls: int = 0) -> bool:
-        """Whether n2 requeues the job; `polls` is how often it may wait before it is told to leave."""
-        (self._path / "nodes").write_text(nodes)
+    def is_requeued(self, *days: tuple[str, bool]) -> bool:
+        """Whether n2 requeues the job. Each time that it looks, things are as the next of these says; then it is told
+        to leave."""
         (self._path / "asked").write_text("")
-        address = f"127.0.0.1:{self._head.getsockname()[1]}"
+        coming = iter(days)
+        self._become(*next(coming))
+
+        def told_to_leave(seconds: float) -> bool:
+            day = next(coming, None)
+            if day is not None:
+                self._become(*day)
+            return day is None
+
+        requeue_if_first_node_died(self.folder, 7, "n2", self._address, told_to_leave)
+        return "requeue" in (self._path / "asked").read_text()
+
+    def _become(self, nodes: str, up: bool) -> None:
+        (self._path / "nodes").write_text(nodes)
         if not up:
             self._head.close()
-        left = iter([False] * polls + [True])
-        requeue_if_first_node_died(self.folder, 7, "n2", address, lambda seconds: next(left))
-        return "requeue" in (self._path / "asked").read_text()
 
 
 @pytest.fixture
@@ -55,22 +67,31 @@ esac
     folder = SlurmFolder(SearchDirectory.open(tmp_path / "results", "books"))
     folder.create(parse(Profile, {}))
     folder.note(7, "search", by="user", nodes=2)
+    folder.note(7, "begun", nodes=["n1", "n2"])
+    folder.note(7, "up")
     with socket.create_server(("127.0.0.1", 0)) as head:
         yield Cluster(folder, tmp_path, head)
 
 
 def test_a_node_that_comes_back_too_late_does_not_keep_the_job(cluster: Cluster) -> None:
     """Ray's head answers again, but SLURM has given up its node and will kill the script there."""
-    assert cluster.ask(HEADLESS, up=True)
+    assert cluster.is_requeued((HEADLESS, UP))
 
 
-def test_a_job_with_its_script_is_left_alone(cluster: Cluster) -> None:
-    assert not cluster.ask(WHOLE, up=True)
+def test_a_node_that_ray_has_left_still_sees_the_first_one_die(cluster: Cluster) -> None:
+    assert cluster.is_requeued((WHOLE, UP), (WHOLE, UP), (WHOLE, DOWN), (HEADLESS, DOWN))
 
 
-def test_a_head_that_does_not_answer_is_waited_for(cluster: Cluster) -> None:
-    assert not cluster.ask(WHOLE, up=False, polls=2)
+def test_a_script_that_dies_with_its_steps_is_missed(cluster: Cluster) -> None:
+    """The step is told to leave since its other end is gone; SLURM knows why."""
+    assert cluster.is_requeued((WHOLE, UP), (HEADLESS, UP))
 
 
-def test_a_dead_first_node_is_replaced_when_slurm_has_noticed(cluster: Cluster) -> None:
-    assert cluster.ask(HEADLESS, up=False)
+def test_a_job_that_ends_well_is_left_alone(cluster: Cluster) -> None:
+    assert not cluster.is_requeued((WHOLE, UP), (WHOLE, UP), (WHOLE, DOWN))
+
+
+def test_a_node_on_which_ray_did_not_start_says_so_at_once(cluster: Cluster) -> None:
+    """Its step ends, and the script reads why."""
+    cluster.folder.note(7, "begun", nodes=["n1", "n2"])  # requeued, with the same number
+    assert not cluster.is_requeued((WHOLE, UP), (HEADLESS, DOWN))
