@@ -220,7 +220,7 @@ class TrialConfig(_Recurrent):
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """The recurrence, with its overflow where it has one; None for the plain model."""
+        """The recurrence, with its second parts where it has some; None for the plain model."""
         spec = self.recurrence_spec
         return None if spec is None else recurrences.composed(recurrences.MECHANISMS[self.recurrence], spec)
 

@@ -68,6 +68,10 @@ class Blocks(Recurrence):
         elif isinstance(module, nn.LayerNorm):
             module.reset_parameters()
 
+    def reset_from_scratch(self) -> None:
+        """The projection of attention to states: in the source it is one half of the layer's."""
+        nn.init.normal_(self.token_output.weight, std=math.sqrt(1 / (2 * self.token_output.in_features)))
+
     def empty(self, batch_size: int) -> State:
         """Zeros."""
         return (self.initial.new_zeros(batch_size, *self.initial.shape),)
