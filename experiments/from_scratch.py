@@ -27,12 +27,12 @@ from recur_tune.common.units import format_count, format_size
 from recur_tune.config.trial import TrialConfig
 
 _XL = {"recurrence": "cache", "cache_rows": 512, "cache_sinks": 0}
-_RSA_XL = _XL | {"beside": "scores", "score_heads": 8}
+_RSA_XL = _XL | {"beside": "scores", "score_heads": 4}
 FORMS: dict[str, dict[str, Any]] = {
     "plain": {"recurrence": "none"},
     "XL": _XL,
     "RSA-XL": _RSA_XL,
-    "RSA-XL-Small": _RSA_XL | {"base": "none:7x8x4", "score_heads": 4},
+    "RSA-XL-Small": _RSA_XL | {"base": "none:7x8x4"},
     "Block-Recurrent": _XL | {"beside": "blocks", "state_vectors": 512},
 }
 # Of the reproduction, after 20,000 steps; RSA-XL after 10,000 and Block-Recurrent after 40,000.

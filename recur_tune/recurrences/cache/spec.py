@@ -11,8 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 
 from recur_tune.common.shape import Shape
 from recur_tune.common.windowing import Windowing
+from recur_tune.recurrences.gated_delta.spec import GATED_DELTA
 from recur_tune.recurrences.layers import Layer, layer_count, refused_layer
 from recur_tune.recurrences.mechanism import Held, Mark, Mechanism, Work
+from recur_tune.recurrences.scores.spec import SCORES
 from recur_tune.recurrences.second_parts import FLOPS_INDEPENDENT, NO_PART, STATE_INDEPENDENT, SecondParts
 
 
@@ -108,6 +110,8 @@ def _held(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Held:
     return Held(as_read, single)
 
 
+_SOFTMAX = {"cache_rows": 128, "cache_layer": "all", "cache_join": "softmax"}
+
 CACHE = Mechanism(
     name="cache",
     spec=CacheSpec,
@@ -115,15 +119,10 @@ CACHE = Mechanism(
     summary="keeps keys and values of earlier windows, to which layers attend",
     mark=Mark("cache", "s", "square", "#009e73"),
     first={
-        "transformer-xl": {"cache_rows": 128, "cache_layer": "all", "cache_join": "softmax"},
-        "overflow": {
-            "cache_rows": 128,
-            "cache_layer": "all",
-            "cache_join": "softmax",
-            "overflow": "gated_delta",
-            "recurrence_rate": 10.0,
-        },
-        "memorizing": {"cache_rows": 128, "cache_layer": "all", "cache_join": "gate"},
+        "transformer-xl": {**_SOFTMAX, "beside": NO_PART},
+        "rsa-xl": {**_SOFTMAX, "overflow": NO_PART, "beside": SCORES.name, "recurrence_rate": 10.0},
+        "overflow": {**_SOFTMAX, "overflow": GATED_DELTA.name, "beside": NO_PART, "recurrence_rate": 10.0},
+        "memorizing": {"cache_rows": 128, "cache_layer": "all", "cache_join": "gate", "beside": NO_PART},
     },
     flops=_flops,
     work=_work,
