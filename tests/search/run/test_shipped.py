@@ -16,6 +16,7 @@ from recur_tune.common.units import parse_size
 from recur_tune.data.corpora.registry import CORPORA
 from recur_tune.recurrences.pooled.spec import PAPER
 from recur_tune.recurrences.registry import MECHANISMS
+from recur_tune.recurrences.second_parts import ROLES
 from recur_tune.search.propose.optuna_study import first_points
 from recur_tune.search.record.space import Parameter, collect
 from recur_tune.search.record.spec import SearchSpec
@@ -147,10 +148,12 @@ def test_rungs_and_workers_come_out_even(name: str) -> None:
 def test_every_recurrence_has_its_fields_and_its_own_first_trials(name: str) -> None:
     spec = shipped(name)
     below = spec.parsed_space.parameters["recurrence"].below
+    beside = {field for one in ROLES["beside"].values() for field in one.spec.model_fields}
     for kind, mechanism in MECHANISMS.items():
         own: dict[str, Parameter] = {}
         collect(below[kind], own)
-        assert mechanism.spec.model_fields.keys() <= own.keys()
+        usual = beside if "beside" in mechanism.spec.model_fields else set()  # a part beside has its usual form
+        assert mechanism.spec.model_fields.keys() - usual <= own.keys()
         assert ("trainable" in below[kind]) == (name == "smollm2") and "recurrence_rate" in below[kind]
     roles = [role for mechanism in MECHANISMS.values() for role in mechanism.first]
     assert {"baseline", *roles} <= first_points(spec).keys()
