@@ -21,9 +21,9 @@ Job = tuple[Any, ...]  # the values of what tells one run from another
 Map = Callable[[Callable[[Any], Result], Iterable[Any]], Iterable[Result]]
 
 
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+def add_arguments(parser: argparse.ArgumentParser, name: str, base: str | None = None) -> None:
     """The options of every experiment of many runs; `name` is in the default places."""
-    parser.add_argument("--base", required=True, help="what every run starts from")
+    parser.add_argument("--base", required=base is None, default=base, help="what every run starts from")
     parser.add_argument("--out", type=Path, default=Path(f"{name}.jsonl"), help="where the numbers go")
     parser.add_argument("--runs", type=Path, default=Path(f"runs/{name}"), help="where models go")
     parser.add_argument("--readings", nargs="+", default=["300/0"], help="windows and overlaps")

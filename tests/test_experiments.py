@@ -109,6 +109,38 @@ def test_a_teacher_is_tried_beside_none_and_what_is_known_is_not_trained_again(
     assert said.count("train-plain-distill-0.001-0: ") == 1 and "| plain | next_token |" in said
 
 
+def test_models_from_nothing_stand_beside_what_was_reported_and_are_trained_once(
+    experiment: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_world(tmp_path, sentences=2)
+    out, runs, corpus = tmp_path / "a.jsonl", tmp_path / "runs", f"text:{tmp_path / 'text'}"
+    words = (
+        "--base", "none:1x16x4", "--corpus", corpus, "--out", out, "--runs", runs, "--readings", "16/0",
+        "--steps", 3, "--windows", 4, "--chain", 2, "--rates", 1e-3, 1e-2, "--pieces", 100,
+        "--set", "validation_tokens=200",
+    )  # fmt: skip
+    experiment("from_scratch", *words, "--forms", "plain")
+    experiment("from_scratch", *words, "--forms", "plain", "RSA-XL", "--seeds", 0, 1)
+    results = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [one["form"] for one in results] == ["plain"] * 2 + ["RSA-XL"] * 2 + ["plain", "RSA-XL"]
+    for form in ("plain", "RSA-XL"):
+        *tried, again = (one for one in results if one["form"] == form)
+        best = min(tried, key=lambda one: one["scores"]["validation"]["own"]["bits_per_byte"])
+        assert again["rate"] == best["rate"] and again["seed"] == 1 and again["config"]["tokens"] == 3 * 4 * 16
+    [folder] = runs.glob("RSA-XL-*-1")
+    settings = json.loads((folder / "config.json").read_text())
+    assert settings["num_hidden_layers"] == 1 and settings["recurrence"]["beside"] == "scores"
+
+    from from_scratch import FORMS, REPORTED, print_table
+
+    assert all(reported.keys() == FORMS.keys() - {"plain"} for reported in REPORTED.values())
+    capsys.readouterr()
+    print_table(results, "enwik8")
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines() if line.startswith(" RSA")] == [
+        ["RSA-XL", "5.07"]
+    ]
+
+
 def result(recurrence: str, losses: Sequence[float]) -> dict[str, Any]:
     scores = {"document_nll": losses, "document_words": [10, 20, 0], "document_bytes": [100, 100, 1]}
     return {"reading": "300/0", "seed": 0, "recurrence": recurrence, "scores": {"test": {"own": scores}}}

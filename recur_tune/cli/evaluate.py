@@ -10,6 +10,7 @@ import click
 from recur_tune.cli.display import TokenProgress, note, print_table, stderr, stdout, table_by_name
 from recur_tune.cli.options import COUNT, as_json, deprecated_option, print_json, trial_options
 from recur_tune.common.errors import UserError
+from recur_tune.common.from_scratch import is_from_scratch
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import RENAMED, TrialConfig
 from recur_tune.data.corpora.document import SPLITS
@@ -148,6 +149,8 @@ def _trial(run: str, config: TrialConfig | None) -> TrialConfig:
     trial = config or trial_of(Path(run))
     if trial is None:
         raise UserError(f"rivals: {run} does not say from which base it was trained; give the base itself.")
+    if is_from_scratch(trial.base):
+        raise UserError(f"rivals: {run} has random weights at first (base {trial.base}), which no rival can read.")
     return trial
 
 

@@ -76,6 +76,7 @@ def train(config: Path | None, fields: dict[str, Any], out: Path, resume: bool, 
           --window 24 --bptt-windows 4 --tokens 50k --out runs/plain
       recur-tune train --base models/qwen --trainable lora --lora-rank 16 --recurrence cache --out runs/lora
       recur-tune train --base models/qwen --adapter some-peft-folder --recurrence none --out runs/on
+      recur-tune train --base none:14x512x8 --corpus enwik8 --recurrence cache --cache-sinks 0 --out runs/scratch
       recur-tune train trial.yaml --learning-rate 1e-4 --out runs/b
       recur-tune train --out runs/b --resume
     """

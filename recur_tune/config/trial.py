@@ -26,6 +26,7 @@ from pydantic import (
 
 from recur_tune.common.deprecated import Renamed, renamed
 from recur_tune.common.errors import UserError
+from recur_tune.common.from_scratch import is_from_scratch, refused_shape
 from recur_tune.common.lora import LoraSpec, Targets
 from recur_tune.common.precision import Precision
 from recur_tune.common.shape import Shape
@@ -78,7 +79,8 @@ class _Subject(BaseModel):
     base: str = Field(
         "gpt2",
         description="model to start from (gpt2, llama, mistral, qwen2 or qwen3; for questions roberta, bert or mpnet): "
-        "a folder, a GGUF file, a name on the Hub, or a preset (tiny, mini)",
+        "a folder, a GGUF file, a name on the Hub, or a preset (tiny, mini); 'none:SHAPE' is none of them but random "
+        "weights: its layers, width and heads, as none:14x512x8, or the shape of a base by its name",
     )
     corpus: str = Field("stdlib", description="text, or questions, to train on; `recur-tune data list` names them")
     tokenizer: str | None = Field(None, description="'bytes', a folder or a name on the Hub; default: the base's own")
@@ -166,6 +168,12 @@ class TrialConfig(_Recurrent):
 
     @model_validator(mode="after")
     def _fits_together(self) -> TrialConfig:
+        if refused := refused_shape(self.base):
+            raise ValueError(refused)
+        if is_from_scratch(self.base) and self.trainable != "all":
+            raise ValueError(
+                f"trainable: {self.trainable!r} freezes the base, and {self.base} has random weights; choose 'all'."
+            )
         if self.overlap >= self.window:
             raise ValueError(
                 f"overlap: {self.overlap} is not smaller than the window of {self.window}; "
@@ -220,7 +228,7 @@ class TrialConfig(_Recurrent):
 
     @property
     def mechanism(self) -> Mechanism | None:
-        """The recurrence, with its overflow where it has one; None for the plain model."""
+        """The recurrence, with its second parts where it has some; None for the plain model."""
         spec = self.recurrence_spec
         return None if spec is None else recurrences.composed(recurrences.MECHANISMS[self.recurrence], spec)
 

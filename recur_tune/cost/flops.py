@@ -53,9 +53,9 @@ def training_flops_per_token(config: TrialConfig, shape: Shape, plan: Plan, coun
     # A product's backward pass is two products of the same size.
     total = 3 * windows * (body + head) + recomputed * body
     if mechanism:
-        # The last window makes no state, and the first reads none unless the initial state is learned.
-        without = 0 if mechanism.from_the_start else 1
         for part in mechanism.parts if mechanism.work else (mechanism,):
+            # The last window makes no state, and the first reads none unless the initial state is learned.
+            without = 0 if part.from_the_start else 1
             work = part.work(config.recurrence_spec, shape, config.windowing) if part.work else _needed(counted)
             total += 3 * (windows - without) * work.used
             # A state without a gradient is made in the forward pass alone.

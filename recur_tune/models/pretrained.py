@@ -16,10 +16,11 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging as transformers_logging
 
 from recur_tune.common.errors import UserError
+from recur_tune.common.from_scratch import is_from_scratch, shape_named, sized
 from recur_tune.common.hub import check_downloads, gguf_file, hub_message, use_cache_where_offline
 from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
 from recur_tune.common.shape import FAMILIES, family_of
-from recur_tune.data.tokenizers import load_tokenizer
+from recur_tune.data.tokenizers import BYTES, load_tokenizer
 from recur_tune.models.adapter import write_lora
 from recur_tune.models.bodies import BODIES
 from recur_tune.models.checked_weights import check_kind, check_loaded
@@ -49,11 +50,13 @@ _AS_TENSORS: dict[str, Any] = {
 
 
 def base_config(base: str, vocabulary: int | None = None) -> PretrainedConfig:
-    """The configuration of a base without its weights: a preset, a folder, a GGUF file, a known name or any name on the
-    Hub.
+    """The configuration of a base without its weights: a preset, a shape alone, a folder, a GGUF file, a known name or
+    any name on the Hub.
 
-    `vocabulary` is for a preset; the default is that of its usual tokenizer.
+    `vocabulary` is for random weights; the default is that of their usual tokenizer.
     """
+    if is_from_scratch(base):
+        return _scratch_config(base, vocabulary)
     if base in PRESETS and not Path(base).is_dir():
         size = vocabulary or (256 if PRESET_TOKENIZERS[base] == "bytes" else 50257)
         return CONFIG_MAPPING["gpt2"](vocab_size=size, bos_token_id=None, eos_token_id=None, **PRESETS[base])
@@ -69,6 +72,20 @@ def base_config(base: str, vocabulary: int | None = None) -> PretrainedConfig:
     except Exception as error:  # transformers raises OSError, ValueError or a Hub error for the same mistake
         raise UserError(hub_message("base", base, error, _suggestions())) from error
     return config
+
+
+def _scratch_config(base: str, vocabulary: int | None) -> PretrainedConfig:
+    """The configuration of a shape alone; what it is named after may have another vocabulary."""
+    if settings := sized(base, vocabulary):
+        return CONFIG_MAPPING[settings.pop("model_type")](**settings)
+    named = base_config(shape_named(base), vocabulary)
+    family = family_of(named.to_dict())
+    if FAMILIES[family].is_encoder:
+        raise UserError(f"base: {base} is the shape of an encoder, which predicts no next tokens; name a decoder's.")
+    settings = {key: value for key, value in named.to_dict().items() if key not in {"model_type", *_OURS}}
+    if vocabulary is not None:
+        settings |= {"vocab_size": vocabulary, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+    return CONFIG_MAPPING[family](**settings)
 
 
 def recurrent_config(base: PretrainedConfig, spec: BaseModel | None, dropout: float | None) -> Any:
@@ -103,7 +120,7 @@ def load_base(
     needs_heads: bool = False,
     as_stored: bool = False,
 ) -> Windowed:
-    """A base with a recurrence (or none); a preset's weights are random.
+    """A base with a recurrence (or none); weights of a preset, and of a shape alone, are random.
 
     The recurrence is the base's own where that has the same fields, and a fresh one otherwise. `dropout` replaces the
     base's own rates where it is given. An encoder without heads for answers gets random ones, unless it `needs_heads`.
@@ -112,6 +129,11 @@ def load_base(
     config = base_config(base, vocabulary)
     if base in PRESETS and not Path(base).is_dir():
         return fresh_model(recurrent_config(config, spec, dropout))
+    if is_from_scratch(base):
+        model = fresh_model(recurrent_config(config, spec, dropout))
+        if model.recurrence is not None:
+            model.recurrence.reset_from_scratch()
+        return model
     if FAMILIES[family_of(config.to_dict())].is_encoder:
         return _encoder(base, spec, dropout, needs_heads)
     weights, unread = _weights(base, as_stored)
@@ -250,9 +272,11 @@ def load_decoder(folder: Path) -> tuple[WindowedDecoder, PreTrainedTokenizerBase
 
 
 def base_tokenizer(base: str, chosen: str | None) -> str:
-    """The tokenizer's name: the chosen one, else a preset's usual one, else the base's own."""
+    """The tokenizer's name: the chosen one, else a preset's or a shape's usual one, else the base's own."""
     if chosen is not None:
         return chosen
+    if is_from_scratch(base):
+        return BYTES if sized(base) else base_tokenizer(shape_named(base), None)
     return PRESET_TOKENIZERS[base] if base in PRESETS and not Path(base).is_dir() else base
 
 

@@ -1,6 +1,7 @@
-"""Composition of an exact part and a compressed one: rows that leave the first are written into the second.
+"""Composition of an exact part with a compressed one, or with a part of another kind.
 
-Both see every window. The state is both states side by side, and gradients stop only where both parts stop them.
+All see every window. Rows that leave the exact part are written into its overflow; a part beside it sees to its own
+state. The state is all states side by side, and gradients stop only where all parts stop them.
 """
 
 from __future__ import annotations
@@ -27,13 +28,12 @@ from recur_tune.recurrences.seam import (
 
 
 def built(modules: Sequence[type[Recurrence]], shape: Shape, fields: Mapping[str, Any]) -> Recurrence:
-    """A recurrence of these parts, each with those of the fields that are its own."""
-    parts = [module(shape, **_own(module, fields)) for module in modules]
-    if len(parts) == 1:
-        return parts[0]
-    exact, overflow = parts
-    assert isinstance(overflow, Overflow), "the second part takes rows"
-    return Composition(exact, overflow)
+    """A recurrence of these parts, the exact one first, each with those of the fields that are its own."""
+    exact, *others = (module(shape, **_own(module, fields)) for module in modules)
+    if not others:
+        return exact
+    overflow = next((part for part in others if isinstance(part, Overflow)), None)
+    return Composition(exact, overflow, next((part for part in others if part is not overflow), None))
 
 
 def _own(module: type[Recurrence], fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,26 +42,35 @@ def _own(module: type[Recurrence], fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Composition(Recurrence):
-    """An exact part, and an overflow that takes the rows which leave it."""
+    """An exact part, an overflow that takes the rows which leave it, and a part beside it; one of the last two may be
+    missing."""
 
-    def __init__(self, exact: Recurrence, overflow: Overflow) -> None:
+    def __init__(self, exact: Recurrence, overflow: Overflow | None, beside: Recurrence | None) -> None:
         super().__init__(exact.shape)
-        self.exact, self.overflow = exact, overflow
-        self.stops_gradients = exact.stops_gradients and overflow.stops_gradients
+        self.exact, self.overflow, self.beside = exact, overflow, beside
+        self.stops_gradients = all(part.stops_gradients for part in self.parts)
+
+    @property
+    def parts(self) -> list[Recurrence]:
+        """Those that there are, in the order of their states."""
+        return [part for part in (self.exact, self.overflow, self.beside) if part is not None]
 
     def empty(self, batch_size: int) -> State:
-        """Those of both parts."""
-        return *self.exact.empty(batch_size), *self.overflow.empty(batch_size)
+        """Those of all parts."""
+        return tuple(tensor for part in self.parts for tensor in part.empty(batch_size))
 
     def open(self, state: State | None, fresh_B: torch.Tensor | None, in_parts: bool) -> CompositionPass:
-        """Both parts begin the window."""
-        of_exact = of_overflow = None
-        if state is not None:
-            tensors = len(self.exact.empty(0))
-            of_exact, of_overflow = state[:tensors], state[tensors:]
-        behind = self.overflow.open(of_overflow, fresh_B, in_parts)
-        behind.takes_own = False
-        return CompositionPass(self.exact.open(of_exact, fresh_B, in_parts), behind, self.overflow.sites)
+        """All parts begin the window."""
+        opened, end = dict[Recurrence, WindowPass](), 0
+        for part in self.parts:
+            begin, end = end, end + len(part.empty(0))
+            opened[part] = part.open(None if state is None else state[begin:end], fresh_B, in_parts)
+        behind = opened[self.overflow] if self.overflow is not None else None
+        assert behind is None or isinstance(behind, OverflowPass), "an overflow takes rows"
+        if behind is not None:
+            behind.takes_own = False
+        sites = [] if self.overflow is None else self.overflow.sites
+        return CompositionPass(opened[self.exact], behind, sites, None if self.beside is None else opened[self.beside])
 
     def calibrated_by(self) -> CalibrationPass | None:
         """The exact part's measurement."""
@@ -69,19 +78,26 @@ class Composition(Recurrence):
 
     def reset(self, module: nn.Module) -> None:
         """Hugging Face gives every module; a part initialises its own."""
-        for part in (self.exact, self.overflow):
+        for part in self.parts:
             if any(module is one for one in part.modules()):
                 part.reset(module)
 
+    def reset_from_scratch(self) -> None:
+        """All parts."""
+        for part in self.parts:
+            part.reset_from_scratch()
+
 
 class CompositionPass(WindowPass):
-    """The hooks of both parts. Rows are inserted by the exact part alone."""
+    """The hooks of all parts, one after the other. Rows are inserted by the exact part alone."""
 
-    def __init__(self, exact: WindowPass, overflow: OverflowPass, sites: list[int]) -> None:
-        self._exact, self._overflow, self._sites = exact, overflow, sites
-        self._parts = exact, overflow
+    def __init__(
+        self, exact: WindowPass, overflow: OverflowPass | None, sites: list[int], beside: WindowPass | None
+    ) -> None:
+        self._exact, self._overflow, self._sites, self._beside = exact, overflow, sites, beside
+        self._parts = [part for part in (exact, overflow, beside) if part is not None]
         self.wants, self.stretches, self.whole_heads = exact.wants, exact.stretches, exact.whole_heads
-        self.unit_layers = {*exact.unit_layers, *overflow.unit_layers}
+        self.unit_layers = {layer for part in self._parts for layer in part.unit_layers}
 
     @property
     def seen_B(self) -> torch.Tensor | None:  # type: ignore[override]
@@ -95,21 +111,23 @@ class CompositionPass(WindowPass):
 
     @property
     def fused(self) -> bool:
-        """Of both parts."""
+        """Of all parts."""
         return self._exact.fused
 
     @fused.setter
     def fused(self, fused: bool) -> None:
-        self._exact.fused = self._overflow.fused = fused
+        for part in self._parts:
+            part.fused = fused
 
     @property
     def rotary(self) -> Rotary | None:
-        """Of both parts."""
+        """Of all parts."""
         return self._exact.rotary
 
     @rotary.setter
     def rotary(self, rotary: Rotary | None) -> None:
-        self._exact.rotary = self._overflow.rotary = rotary
+        for part in self._parts:
+            part.rotary = rotary
 
     def before(self) -> torch.Tensor | None:
         """The exact part's."""
@@ -134,14 +152,16 @@ class CompositionPass(WindowPass):
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """One after the other; heads are made once."""
         heads = functools.cache(heads)
-        return self._overflow.attended(layer, self._exact.attended(layer, out_BTC, heads), heads)
+        for part in self._parts:
+            out_BTC = part.attended(layer, out_BTC, heads)
+        return out_BTC
 
     def branch(self, layer: int, x_BTK: torch.Tensor) -> torch.Tensor | None:
-        """Of both parts."""
+        """Of all parts."""
         return functools.reduce(_plus, (part.branch(layer, x_BTK) for part in self._parts))
 
     def units(self, layer: int, x_BTK: torch.Tensor, unit_BTF: torch.Tensor) -> torch.Tensor | None:
-        """Of both parts."""
+        """Of all parts."""
         of_parts = [part.units(layer, x_BTK, unit_BTF) for part in self._parts if layer in part.unit_layers]
         return functools.reduce(_plus, of_parts)
 
@@ -150,17 +170,19 @@ class CompositionPass(WindowPass):
         self._exact.observe(layer, output)
 
     def rest(self) -> None:
-        """Of both parts."""
+        """Of all parts."""
         for part in self._parts:
             part.rest()
 
     def close(self, overlap: int, behind_BMK: torch.Tensor | None) -> State:
-        """Write the rows that leave the exact part."""
-        kept = self._exact.close(overlap, behind_BMK)
-        return *kept, *self._overflow.write(self._exact.leaving(self._sites, overlap))
+        """The states of all parts; the rows that leave the exact one are written into the overflow."""
+        state = self._exact.close(overlap, behind_BMK)
+        if self._overflow is not None:
+            state = *state, *self._overflow.write(self._exact.leaving(self._sites, overlap))
+        return state if self._beside is None else (*state, *self._beside.close(overlap, behind_BMK))
 
     def reorder(self, index_B: torch.Tensor) -> None:
-        """Reorders both parts."""
+        """Reorders all parts."""
         for part in self._parts:
             part.reorder(index_B)
 

@@ -9,7 +9,7 @@ from recur_tune.recurrences.seam import Recurrence
 
 
 def modules_of(settings: Mapping[str, Any]) -> list[type[Recurrence]]:
-    """The classes of a recurrence's parts: one, or an exact part and its overflow."""
+    """The classes of a recurrence's parts: one, or an exact part and its second ones."""
     from recur_tune.recurrences.registry import of_settings
 
     return [part.load() for part in of_settings(settings)[0].parts]

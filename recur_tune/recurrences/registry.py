@@ -18,9 +18,9 @@ from recur_tune.recurrences.cache.spec import CACHE
 from recur_tune.recurrences.fast_weights.spec import FAST_WEIGHTS
 from recur_tune.recurrences.gated_delta.spec import GATED_DELTA
 from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
-from recur_tune.recurrences.overflow import composed
 from recur_tune.recurrences.pooled.spec import POOLED
 from recur_tune.recurrences.scores.spec import SCORES
+from recur_tune.recurrences.second_parts import composed
 from recur_tune.recurrences.tokens.spec import TOKENS
 from recur_tune.recurrences.ttt.spec import TTT
 
@@ -91,7 +91,7 @@ def settings_of(spec: BaseModel | None) -> dict[str, Any] | None:
 
 
 def mechanism_of(spec: BaseModel) -> Mechanism:
-    """The mechanism that has these fields, with the overflow that they name."""
+    """The mechanism that has these fields, with the second parts that they name."""
     [mechanism] = [mechanism for mechanism in MECHANISMS.values() if mechanism.spec is type(spec)]
     return composed(mechanism, spec)
 

@@ -196,6 +196,10 @@ class Recurrence(nn.Module):
         """Initialise this module or one inside it. Hugging Face calls it for each, and a module's own `__init__` ends
         with `self.apply(self.reset)`."""
 
+    def reset_from_scratch(self) -> None:
+        """Beside a body of random weights: initialise what `reset` closes for a pretrained one as the source does. By
+        default nothing is closed."""
+
 
 class Overflow(Recurrence):
     """A recurrence that can stand behind an exact state too, and take the rows that leave it.

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESETS
+from recur_tune.common.from_scratch import known_settings
 from recur_tune.common.shape import FAMILIES, Shape, family_of, shape_of
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.descriptors import COSTS
@@ -115,7 +115,7 @@ def _closed_form(
 def _shape(search: SearchView, config: TrialConfig) -> Shape | None:
     """The base's shape, from its folder or its name; None where neither tells."""
     place = search.directory.with_own_base(config).base
-    found = {"model_type": "gpt2", **named} if (named := PRESETS.get(place) or KNOWN_SHAPES.get(place)) else {}
+    found = known_settings(place) or {}
     with suppress(OSError, ValueError):
         found = json.loads((Path(place) / "config.json").read_text())
     with suppress(KeyError):  # an incomplete configuration

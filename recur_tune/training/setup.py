@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from recur_tune.bptt.collectives import worker_count
 from recur_tune.bptt.trained import trained_of
 from recur_tune.common.errors import UserError
+from recur_tune.common.from_scratch import is_from_scratch
 from recur_tune.common.shape import Shape, shape_of
 from recur_tune.config.base_shape import check_vocabulary, is_preset
 from recur_tune.config.trial import TrialConfig
@@ -75,6 +76,8 @@ def _taught(
     teaching: Teaching,
 ) -> Any:
     assert config.teacher is not None
+    if is_from_scratch(config.base):
+        raise UserError(f"loss: 'distill' learns from the base, and {config.base} has random weights; give another.")
     if is_preset(config.base):
         raise UserError(
             f"loss: 'distill' learns from the base, and the preset {config.base!r} has random weights; pretrain it "

@@ -23,7 +23,8 @@ OF_MECHANISMS: dict[str, dict[str, Any]] = {
     "pooled": {"l_ins": "all", "width": 30, "depth": 1, "pooling": "attention", "embeddings": 2, "skip": True},
     "cache": {
         "cache_rows": 9, "cache_layer": 1, "cache_join": "gate", "cache_keep": "h2o", "cache_sinks": 1,
-        "overflow": "gated_delta", "delta_every": 2,
+        "overflow": "gated_delta", "delta_every": 2, "beside": "scores", "score_heads": 2, "dilation": 2,
+        "state_vectors": 3, "block_layer": 2, "block_gate": "lstm",
     },
     "tokens": {"state_tokens": 3, "ring": 2},
     "fast_weights": {"write_rule": "gated", "fast_layers": 1},
@@ -33,7 +34,11 @@ OF_MECHANISMS: dict[str, dict[str, Any]] = {
     "ttt": {"ttt_every": 1},
 }  # fmt: skip
 # A mechanism's field that means something beside another one alone:
-BESIDE = {("cache", "delta_every"): {"overflow": "gated_delta"}}
+BESIDE = {
+    ("cache", "delta_every"): {"overflow": "gated_delta"},
+    **{("cache", field): {"beside": "scores"} for field in ("score_heads", "dilation")},
+    **{("cache", field): {"beside": "blocks"} for field in ("state_vectors", "block_layer", "block_gate")},
+}
 OTHERS: dict[str, Any] = {
     "recurrence": "none", "window": 16, "overlap": 2, "bptt_windows": 4, "batch": 3, "learning_rate": 1e-2,
     "recurrence_rate": 3.0, "trainable": "recurrence",

@@ -26,6 +26,7 @@ SHAPE = {"n_layer": 2}
 STATES = (
     {"l_ins": "all", "embeddings": 2},
     {"recurrence": "cache", "cache_rows": 8, "overflow": "gated_delta"},
+    {"recurrence": "cache", "cache_rows": 8, "beside": "scores"},
     {"recurrence": "ttt"},
 )
 

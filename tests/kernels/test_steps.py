@@ -50,6 +50,7 @@ _SPECS: dict[str, tuple[str, BaseModel | None]] = {
     "scores": ("gpt2", ScoresSpec(score_heads=2, dilation=2)),
     "gated delta": ("gpt2", GatedDeltaSpec()),
     "cache, overflow": ("llama", CacheSpec(cache_rows=1, cache_sinks=0, overflow="gated_delta")),
+    "cache, scores beside": ("llama", CacheSpec(cache_rows=3, cache_sinks=0, beside="scores", score_heads=2)),
     "test-time training": ("llama", TestTimeTrainingSpec(ttt_every=1)),
     "blocks": ("gpt2", BlocksSpec(state_vectors=2, block_layer=1)),
 }

@@ -52,6 +52,9 @@ SPECS: dict[str, BaseModel] = {
     "cache, keydiff, overflow": CacheSpec(
         cache_rows=5, cache_keep="keydiff", cache_sinks=1, overflow="gated_delta", delta_every=2
     ),
+    "cache, scores beside": CacheSpec(cache_rows=7, cache_sinks=0, beside="scores", score_heads=3, dilation=4),
+    "cache, blocks beside": CacheSpec(cache_rows=7, beside="blocks", state_vectors=3),
+    "cache, overflow, scores beside": CacheSpec(cache_rows=5, overflow="gated_delta", beside="scores", score_heads=2),
     "gated delta": GatedDeltaSpec(),
     "test-time training": TestTimeTrainingSpec(ttt_every=2),
     "tokens": TokensSpec(state_tokens=3),

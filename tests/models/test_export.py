@@ -21,15 +21,16 @@ from recur_tune.data.tokenizers import byte_tokenizer
 from recur_tune.models import RecurrentGPT2
 from recur_tune.models.pretrained import load_model, save_model
 from recur_tune.recurrences.cache.spec import CacheSpec
-from recur_tune.recurrences.overflow import OverflowFields
 from recur_tune.recurrences.pooled.spec import PooledSpec
 from recur_tune.recurrences.registry import MECHANISMS, Mechanism
+from recur_tune.recurrences.second_parts import SecondParts
 from tests.conftest import small_model
 from tests.models.bodies import body
 
 MODELS = {
     "recent": PooledSpec(l_ins="all", embeddings=3, pooling="recent", skip=True),
     "composition": CacheSpec(cache_rows=9, cache_keep="keydiff", overflow="gated_delta"),
+    "beside": CacheSpec(cache_rows=9, beside="scores", score_heads=2),
 }
 
 # What is asked of a model, here and there; `model`, `tokens` and `prompt` are given.
@@ -178,7 +179,7 @@ def test_a_plain_model_brings_no_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=lambda one: one.name)
 def test_a_recurrence_has_the_fields_of_its_spec_and_their_defaults(mechanism: Mechanism) -> None:
     """A folder's configuration may be older than a field."""
-    of_overflow = OverflowFields.model_fields.keys() if issubclass(mechanism.spec, OverflowFields) else set()
+    of_overflow = SecondParts.model_fields.keys() if issubclass(mechanism.spec, SecondParts) else set()
     own = {name: field for name, field in mechanism.spec.model_fields.items() if name not in of_overflow}
     fields = {name: field.default for name, field in own.items()}
     arguments = {name: one.default for name, one in inspect.signature(mechanism.load()).parameters.items()}

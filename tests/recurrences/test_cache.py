@@ -28,13 +28,15 @@ GPT2 = shape_of(base_config("gpt2").to_dict())
 rotary = pytest.mark.parametrize("name", ["llama", "qwen3"])
 
 
-def naive_window(naive: Naive, model: WindowedDecoder, spec: CacheSpec, tokens_T, kept, stride: int, overflow=None):
+def naive_window(
+    naive: Naive, model: WindowedDecoder, spec: CacheSpec, tokens_T, kept, stride: int, overflow=None, mix=None
+):
     """A window's last layer; `kept` has each layer's rows, a list of pairs [2, D] of each key-value head; it changes.
 
     In one softmax of a body with learned positions they are kept less what their place adds. An overflow adds to what
-    heads took, and gets the rows that leave.
+    heads took, and gets the rows that leave; `mix` changes it, given all heads before their positions.
     """
-    own = model.recurrence if overflow is None else model.recurrence.exact
+    own = getattr(model.recurrence, "exact", model.recurrence)
     placed, length = not naive.rotary and spec.cache_join == "softmax", len(tokens_T)
     first = max(len(rows[0]) for rows in kept) if placed else 0
     x_TK = naive.embed(tokens_T, first)
@@ -82,6 +84,9 @@ def naive_window(naive: Naive, model: WindowedDecoder, spec: CacheSpec, tokens_T
                     overflow.write(number, g, [one for at, one in enumerate(candidates) if at not in stays])
         if overflow is not None:
             heads_THD += overflow.read(number, q_THD)
+        if mix is not None:
+            by_head = [one.transpose(0, 1) for one in (q_THD, k_TGD, v_TGD, heads_THD)]
+            heads_THD = mix(number, *by_head).transpose(0, 1)
         x_TK = x_TK + layer.out(heads_THD.flatten(1))
         x_TK = x_TK + layer.mlp(x_TK)
     return naive.final_norm(x_TK)

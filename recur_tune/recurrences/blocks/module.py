@@ -17,6 +17,7 @@ from recur_tune.recurrences.seam import Recurrence, State, WindowPass
 
 _SHARE = 0.1  # of the usual variance, for weights of gates
 _SMALL = 0.1  # standard deviation
+_OF_BODIES = 0.02  # standard deviation of their projections
 
 
 class Blocks(Recurrence):
@@ -67,6 +68,10 @@ class Blocks(Recurrence):
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.LayerNorm):
             module.reset_parameters()
+
+    def reset_from_scratch(self) -> None:
+        """The projection of attention to states like a body's own: in the source it is one half of the layer's."""
+        nn.init.normal_(self.token_output.weight, std=_OF_BODIES)
 
     def empty(self, batch_size: int) -> State:
         """Zeros."""

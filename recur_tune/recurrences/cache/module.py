@@ -93,6 +93,11 @@ class Cached(Recurrence):
             if parameter is not None:
                 nn.init.constant_(parameter, value)
 
+    def reset_from_scratch(self) -> None:
+        """Memorizing Transformers' gates, half open."""
+        if self.gates is not None:
+            nn.init.zeros_(self.gates)
+
     def calibrated_by(self) -> PlaceMeasure | None:
         """The measurement of what positions add to keys and values, where they are learned."""
         return None if self.places is None else PlaceMeasure(self.sites, self.places)

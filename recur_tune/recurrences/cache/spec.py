@@ -11,9 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, 
 
 from recur_tune.common.shape import Shape
 from recur_tune.common.windowing import Windowing
+from recur_tune.recurrences.gated_delta.spec import GATED_DELTA
 from recur_tune.recurrences.layers import Layer, layer_count, refused_layer
 from recur_tune.recurrences.mechanism import Held, Mark, Mechanism, Work
-from recur_tune.recurrences.overflow import NO_OVERFLOW, OverflowFields
+from recur_tune.recurrences.scores.spec import SCORES
+from recur_tune.recurrences.second_parts import FLOPS_INDEPENDENT, NO_PART, STATE_INDEPENDENT, SecondParts
 
 
 class _CacheFields(BaseModel):
@@ -43,15 +45,15 @@ class _CacheFields(BaseModel):
     )
 
 
-class CacheSpec(OverflowFields, _CacheFields):
-    """The fields of `cache`: its own, and of what takes the rows that leave it."""
+class CacheSpec(SecondParts, _CacheFields):
+    """The fields of `cache`: its own, of what takes the rows that leave it, and of what stands beside it."""
 
     @model_validator(mode="after")
     def _leaves_rows_everywhere(self) -> CacheSpec:
-        if self.overflow != NO_OVERFLOW and self.cache_layer != "all":
+        if self.overflow != NO_PART and self.cache_layer != "all":
             raise ValueError(
                 f"cache_layer: {self.cache_layer} is one layer, and {self.overflow!r} takes the rows of all; choose "
-                f"'all', or overflow {NO_OVERFLOW!r}."
+                f"'all', or overflow {NO_PART!r}."
             )
         return self
 
@@ -108,6 +110,8 @@ def _held(spec: CacheSpec, shape: Shape, windowing: Windowing) -> Held:
     return Held(as_read, single)
 
 
+_SOFTMAX = {"cache_rows": 128, "cache_layer": "all", "cache_join": "softmax"}
+
 CACHE = Mechanism(
     name="cache",
     spec=CacheSpec,
@@ -115,23 +119,18 @@ CACHE = Mechanism(
     summary="keeps keys and values of earlier windows, to which layers attend",
     mark=Mark("cache", "s", "square", "#009e73"),
     first={
-        "transformer-xl": {"cache_rows": 128, "cache_layer": "all", "cache_join": "softmax"},
-        "overflow": {
-            "cache_rows": 128,
-            "cache_layer": "all",
-            "cache_join": "softmax",
-            "overflow": "gated_delta",
-            "recurrence_rate": 10.0,
-        },
-        "memorizing": {"cache_rows": 128, "cache_layer": "all", "cache_join": "gate"},
+        "transformer-xl": {**_SOFTMAX, "beside": NO_PART},
+        "rsa-xl": {**_SOFTMAX, "overflow": NO_PART, "beside": SCORES.name, "recurrence_rate": 10.0},
+        "overflow": {**_SOFTMAX, "overflow": GATED_DELTA.name, "beside": NO_PART, "recurrence_rate": 10.0},
+        "memorizing": {"cache_rows": 128, "cache_layer": "all", "cache_join": "gate", "beside": NO_PART},
     },
     flops=_flops,
     work=_work,
     state_floats=_state_floats,
     held=_held,
     stops_gradients=True,
-    flops_independent_fields=frozenset({"cache_sinks"}),  # it only selects rows
-    state_independent_fields=frozenset({"cache_join", "cache_sinks"}),
+    flops_independent_fields=FLOPS_INDEPENDENT | {"cache_sinks"},  # it only selects rows
+    state_independent_fields=STATE_INDEPENDENT | {"cache_join", "cache_sinks"},
     kept_as_read=True,
     positions=lambda spec, shape: spec.cache_rows if spec.cache_join == "softmax" else 0,
     check=lambda spec, shape, base: refused_layer("cache_layer", spec.cache_layer, shape, base),

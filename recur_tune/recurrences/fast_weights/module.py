@@ -73,6 +73,10 @@ class FastWeights(Recurrence):
                 if parameter is not None:
                     nn.init.constant_(parameter, start)
 
+    def reset_from_scratch(self) -> None:
+        """Half open gates; the paper does not say how its own start."""
+        nn.init.zeros_(self.gate_logits)
+
     def empty(self, batch_size: int) -> State:
         """Zeros: memories, and sums of keys where the rule has them."""
         size, dtype = self.shape.head_size, torch.promote_types(self.gate_logits.dtype, torch.float32)

@@ -45,6 +45,7 @@ _KERNELS = "recur_tune.recurrences.gated_delta.kernels"
 _CHUNK = 64  # most rows that are written at once
 _FORGETS = 1e-4, 1e-2  # at first, the share of a matrix that a row takes away: heads forget at different speeds
 _OPEN = 1.0  # of the output's gate, before swish
+_SMALL = 0.02  # standard deviation of output matrices, from scratch
 _LEAST = 1e-6  # added to a mean square
 
 
@@ -76,6 +77,10 @@ class GatedDelta(Overflow):
             forgets = torch.empty_like(self.row_logits[..., 0]).uniform_(*map(math.log, _FORGETS)).exp()
             self.row_logits[..., 0] = forgets.expm1().log() / GATE_SPEED
             self.row_logits[..., 1] = 0.0
+
+    def reset_from_scratch(self) -> None:
+        """The output matrices, like a body's projections."""
+        nn.init.normal_(self.outputs, std=_SMALL)
 
     def empty(self, batch_size: int) -> State:
         """Matrices of zeros."""

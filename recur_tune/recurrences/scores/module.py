@@ -30,6 +30,7 @@ from torch.autograd.function import once_differentiable
 from recur_tune.common.shape import Shape
 from recur_tune.recurrences.seam import (
     CLOSED_GATE,
+    GATE_SPEED,
     Heads,
     Recurrence,
     State,
@@ -41,6 +42,7 @@ from recur_tune.recurrences.seam import (
 )
 
 _KERNELS = "recur_tune.recurrences.scores.kernels"
+_WIDEST_GATE = 3.0 / GATE_SPEED  # from scratch
 
 
 class Scores(Recurrence):
@@ -72,6 +74,10 @@ class Scores(Recurrence):
             if self.damping is not None and self.angles is not None:
                 nn.init.uniform_(self.damping, 1.0, 2.0)
                 nn.init.constant_(self.angles, math.pi / 4)
+
+    def reset_from_scratch(self) -> None:
+        """The paper's gates, from closed to open."""
+        nn.init.uniform_(self.gate_logits, -_WIDEST_GATE, _WIDEST_GATE)
 
     def empty(self, batch_size: int) -> State:
         """Zeros."""

@@ -37,6 +37,11 @@ class Tokens(Recurrence):
         nn.init.normal_(self.write_MK, std=_WRITE)
         nn.init.zeros_(self.scale_K)
 
+    def reset_from_scratch(self) -> None:
+        """Rows of the size of embeddings, and summaries as they are."""
+        nn.init.normal_(self.read_NMK, std=_WRITE)
+        nn.init.ones_(self.scale_K)
+
     def empty(self, batch_size: int) -> State:
         """Zeros."""
         return (self.read_NMK.new_zeros(batch_size, *self.read_NMK.shape),)

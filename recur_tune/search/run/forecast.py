@@ -184,6 +184,6 @@ def _parameters(config: TrialConfig) -> int:
 
 
 def _bytes_per_token(config: TrialConfig) -> float:
-    from recur_tune.common.known_shapes import PRESET_TOKENIZERS
+    from recur_tune.models.pretrained import base_tokenizer
 
-    return 1.0 if (config.tokenizer or PRESET_TOKENIZERS.get(config.base)) == "bytes" else _BYTES_PER_TOKEN
+    return 1.0 if base_tokenizer(config.base, config.tokenizer) == "bytes" else _BYTES_PER_TOKEN

@@ -16,6 +16,7 @@ from recur_tune.common.units import parse_size
 from recur_tune.data.corpora.registry import CORPORA
 from recur_tune.recurrences.pooled.spec import PAPER
 from recur_tune.recurrences.registry import MECHANISMS
+from recur_tune.recurrences.second_parts import ROLES
 from recur_tune.search.propose.optuna_study import first_points
 from recur_tune.search.record.space import Parameter, collect
 from recur_tune.search.record.spec import SearchSpec
@@ -32,6 +33,7 @@ LARGE = ["enwik8-bpe", "enwik8-bytes", "pg19", "wikitext-103"]
 SHORT = {"texts": 48_000, "enwik8-short": 24_000}  # trials of minutes, several on one GPU; tokens in a step
 EVERY = {"recurrences": 48_000, "smollm2": 65_536}  # with every recurrence
 QUESTIONS = ["hotpotqa"]  # with every recurrence that encoders can have
+SCRATCH = ["enwik8-scratch"]  # from random weights
 
 
 @cache
@@ -69,7 +71,7 @@ class Given:
 
 
 def test_all_that_the_help_names_are_there() -> None:
-    assert set(NAMES) == {*LARGE, *SHORT, *EVERY, *QUESTIONS, "quickstart"}
+    assert set(NAMES) == {*LARGE, *SHORT, *EVERY, *QUESTIONS, *SCRATCH, "quickstart"}
     text = run("search", "--help").out
     assert all(name in text for name in NAMES)
     assert (Path(__file__).parents[3] / "search_spaces").resolve() == SEARCH_SPACES.resolve()
@@ -85,7 +87,7 @@ def test_a_shipped_space_has_its_text_its_recurrences_and_its_budget(name: str) 
     spec = shipped(name)
     assert spec.parsed_space.fixed["corpus"].partition(":")[0] in CORPORA
     of_encoders = [kind for kind, mechanism in MECHANISMS.items() if mechanism.bidirectional]
-    few = ["pooled", "cache"] if name == "quickstart" else ["pooled"]
+    few = {"quickstart": ["pooled", "cache"], "enwik8-scratch": ["cache", "scores", "blocks"]}.get(name, ["pooled"])
     kinds = MECHANISMS if name in EVERY else of_encoders if name in QUESTIONS else few
     assert {"none", *kinds} == set(spec.parsed_space.parameters["recurrence"].values)
     assert spec.budget.trials and spec.resources.gpus == "auto"
@@ -146,10 +148,12 @@ def test_rungs_and_workers_come_out_even(name: str) -> None:
 def test_every_recurrence_has_its_fields_and_its_own_first_trials(name: str) -> None:
     spec = shipped(name)
     below = spec.parsed_space.parameters["recurrence"].below
+    beside = {field for one in ROLES["beside"].values() for field in one.spec.model_fields}
     for kind, mechanism in MECHANISMS.items():
         own: dict[str, Parameter] = {}
         collect(below[kind], own)
-        assert mechanism.spec.model_fields.keys() <= own.keys()
+        usual = beside if "beside" in mechanism.spec.model_fields else set()  # a part beside has its usual form
+        assert mechanism.spec.model_fields.keys() - usual <= own.keys()
         assert ("trainable" in below[kind]) == (name == "smollm2") and "recurrence_rate" in below[kind]
     roles = [role for mechanism in MECHANISMS.values() for role in mechanism.first]
     assert {"baseline", *roles} <= first_points(spec).keys()
@@ -160,6 +164,17 @@ def test_an_objective_fits_its_text() -> None:
     for name in [*LARGE, *SHORT]:
         quality = "bits_per_byte" if name.startswith("enwik8") else "perplexity"
         assert shipped(name).objectives == (quality, "flops_per_token", "peak_memory")
+
+
+@pytest.mark.parametrize("name", SCRATCH)
+def test_from_scratch_begins_with_the_four_forms_in_equal_steps(name: str) -> None:
+    spec = shipped(name)
+    drawn = [spec.trial_config(spec.parsed_space.draw(Given(point))) for point in first_points(spec).values()]
+    forms = [(one.recurrence, getattr(one, "beside", "none")) for one in drawn[-4:]]
+    assert forms == [("none", "none"), ("cache", "none"), ("cache", "scores"), ("cache", "blocks")]
+    assert {one.base for one in drawn} == {"none:14x512x8"} and {one.window for one in drawn[-4:]} == {512}
+    assert {one.batch * one.window * one.bptt_windows for one in spec.corners} == {12_288}
+    check_shapes(with_fields(spec, corpus="stdlib"))
 
 
 def test_the_limit_of_a_shipped_space_holds_its_largest_trial() -> None:
@@ -186,7 +201,8 @@ def test_a_dry_run_prints_a_space_that_can_be_run_again(name: str, tmp_path: Pat
     outcome = run("search", name, "--dry-run", "--results", tmp_path / "results")
     assert outcome.code == 0, outcome.err
     assert "nothing was started" in outcome.err and not (tmp_path / "results").exists()
-    assert "# begins with the plain baseline" in outcome.out and "# begins with the paper" in outcome.out
+    assert "# begins with the plain baseline" in outcome.out
+    assert ("# begins with the paper" in outcome.out) == (name not in SCRATCH)
     assert f"# {describe_steps(shipped(name))}\n" in outcome.out and "note: warmup_steps" not in outcome.err
     (tmp_path / "again.yaml").write_text(outcome.out)
     assert parse(SearchSpec, read_yaml(tmp_path / "again.yaml")) == shipped(name)

@@ -1,13 +1,14 @@
-"""Registry of overflows: compressed parts that take the rows which leave an exact one.
+"""Registry of second parts: mechanisms that can stand behind an exact part, or beside it.
 
-A mechanism whose rows may overflow has `OverflowFields` among its fields. With an overflow it is a composition of two
-parts, and what that costs is the sum of what its parts say. A new overflow is a mechanism of its own whose module is
-an `Overflow` (recur_tune.recurrences.seam), and a line in `_OURS`.
+An *overflow* takes the rows that leave the exact part; what stands *beside* it sees every window itself. A mechanism
+that can have them has `SecondParts` among its fields. With one it is a composition, and what that costs is the sum of
+what its parts say. A new second part is a mechanism of its own and a line in `_OVERFLOWS`, where its module is an
+`Overflow` (recur_tune.recurrences.seam), or else in `_BESIDE`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,51 +17,66 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from recur_tune.common.shape import Shape
 from recur_tune.common.windowing import Windowing
+from recur_tune.recurrences.blocks.spec import BLOCKS
 from recur_tune.recurrences.gated_delta.spec import GATED_DELTA
 from recur_tune.recurrences.mechanism import Held, Mechanism, Work
+from recur_tune.recurrences.scores.spec import SCORES
 
-NO_OVERFLOW = "none"
-_OURS = (GATED_DELTA,)
-OVERFLOWS: dict[str, Mechanism] = {one.name: one for one in _OURS}
+NO_PART = "none"
+_OVERFLOWS, _BESIDE = (GATED_DELTA,), (SCORES, BLOCKS)
+# The fields that name a second part, and what each can name.
+ROLES: dict[str, dict[str, Mechanism]] = {
+    "overflow": {one.name: one for one in _OVERFLOWS},
+    "beside": {one.name: one for one in _BESIDE},
+}
+# Of their fields, those that costs do not depend on.
+_ALL = tuple(one for parts in ROLES.values() for one in parts.values())
+FLOPS_INDEPENDENT = frozenset[str]().union(*(one.flops_independent_fields for one in _ALL))
+STATE_INDEPENDENT = frozenset[str]().union(*(one.state_independent_fields for one in _ALL))
 
 if TYPE_CHECKING:
     _OverflowName = str
+    _BesideName = str
 else:
-    _OverflowName = Literal[NO_OVERFLOW, *OVERFLOWS]
+    _OverflowName, _BesideName = (Literal[NO_PART, *parts] for parts in ROLES.values())
+
+
+def _in_words(nothing: str, parts: Iterable[Mechanism]) -> str:
+    return "; ".join([f"{NO_PART!r} {nothing}", *(f"{one.name!r} {one.summary}" for one in parts)])
 
 
 class _Choice(BaseModel):
-    """Which overflow there is."""
+    """Which second parts there are."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     overflow: _OverflowName = Field(
-        NO_OVERFLOW,
+        NO_PART,
         description="what takes the rows that leave the exact ones, with fields of its own: "
-        + "; ".join(["'none' lets them go", *(f"{name!r} {one.summary}" for name, one in OVERFLOWS.items())]),
+        + _in_words("lets them go", _OVERFLOWS),
+    )
+    beside: _BesideName = Field(
+        NO_PART,
+        description="what else connects windows, with fields of its own: " + _in_words("is the cache alone", _BESIDE),
     )
 
 
 if TYPE_CHECKING:
-    OverflowFields = _Choice
-else:  # the fields of all overflows stand behind the choice of one
-    OverflowFields = create_model(
-        "OverflowFields",
+    SecondParts = _Choice
+else:  # the fields of all second parts stand behind the choice of them
+    SecondParts = create_model(
+        "SecondParts",
         __base__=_Choice,
-        **{
-            name: (field.annotation, copy(field))
-            for one in OVERFLOWS.values()
-            for name, field in one.spec.model_fields.items()
-        },
+        **{name: (field.annotation, copy(field)) for one in _ALL for name, field in one.spec.model_fields.items()},
     )
 
 
 def composed(mechanism: Mechanism, spec: BaseModel) -> Mechanism:
-    """The mechanism with the overflow that its fields name; itself where they name none."""
-    overflow = OVERFLOWS.get(getattr(spec, "overflow", NO_OVERFLOW))
-    if overflow is None:
+    """The mechanism with the second parts that its fields name; itself where they name none."""
+    named = [known.get(getattr(spec, role, NO_PART)) for role, known in ROLES.items()]
+    parts = mechanism, *(part for part in named if part is not None)
+    if len(parts) == 1:
         return mechanism
-    parts = mechanism, overflow
     return replace(
         mechanism,
         composed_of=parts,
