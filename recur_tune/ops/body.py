@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from recur_tune.ops.lora import LoraLayer, lora_of
+from recur_tune.ops.quantised import QuantisedWeight
 
 Module = Any  # an nn.Module, whose attributes transformers decides
 CosSin = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of rotary position embeddings, each [T, D]
@@ -34,8 +35,8 @@ class Projection:
     inputs_first: bool = False
 
     @property
-    def weights(self) -> tuple[nn.Parameter, ...]:
-        """One of each module."""
+    def weights(self) -> tuple[nn.Parameter | QuantisedWeight, ...]:
+        """One of each module; where one is quantised, all are."""
         return tuple(module.weight for module in self.modules)
 
     @property

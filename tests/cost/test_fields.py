@@ -33,10 +33,10 @@ OF_MECHANISMS: dict[str, dict[str, Any]] = {
     "ttt": {"ttt_every": 1},
 }  # fmt: skip
 # A mechanism's field that means something beside another one alone:
-BESIDE = {("cache", "delta_every"): {"overflow": "gated_delta"}}
+BESIDE = {("cache", "delta_every"): {"overflow": "gated_delta"}, ("pooled", "base_bits"): {"trainable": "lora"}}
 OTHERS: dict[str, Any] = {
     "recurrence": "none", "window": 16, "overlap": 2, "bptt_windows": 4, "batch": 3, "learning_rate": 1e-2,
-    "recurrence_rate": 3.0, "trainable": "recurrence",
+    "recurrence_rate": 3.0, "trainable": "recurrence", "base_bits": 4,
     "warmup_steps": 7, "decay": "cosine", "weight_decay": 0.1, "clip_norm": 0.5, "dropout": 0.1, "tokens": 5000,
     "validate_every": 77, "validation_tokens": 99, "patience": 2, "checkpointing": "none", "memory_budget": 2**30,
     "precision": "bfloat16", "cuda_graph": False, "fused_kernels": False, "seed": 5,
@@ -48,6 +48,7 @@ OF_LORA: dict[str, Any] = {
 SHAPE = {"base", "corpus", "tokenizer"}
 # Change the work only by what 'auto' keeps:
 BY_PLAN = {"batch", "dropout", "lora_dropout", "precision", "memory_budget", "cuda_graph", "fused_kernels", "tokens"}
+BY_PLAN |= {"base_bits"}  # dequantising is no product
 BY_PLAN |= {field for one in MECHANISMS.values() for field in one.flops_independent_fields}
 # A mechanism's fields that enter products, and yet not all costs that products enter: neither a row, its
 # choice nor a lag has weights, and rows are looked at as often in one softmax as apart.

@@ -74,6 +74,8 @@ def frozen_model(config: TrialConfig, name: str):
         {"trainable": "lora"},
         {"trainable": "lora", "lora_rank": 2, "lora_targets": "attention", "lora_dropout": 0.1, "recurrence": "none"},
         {"trainable": "recurrence"},
+        {"trainable": "lora", "base_bits": 4},
+        {"trainable": "recurrence", "base_bits": 8},
     ],
     ids=str,
 )
