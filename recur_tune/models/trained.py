@@ -123,7 +123,7 @@ def lay_frozen_together(model: Windowed) -> None:
     a copy. Moving the model to another device takes them apart, so this comes after it."""
     for projection in model.body.projections:
         weights = projection.weights
-        if len(weights) < 2 or any(weight.requires_grad or isinstance(weight, QuantisedWeight) for weight in weights):
+        if len(weights) < 2 or any(weight.requires_grad for weight in weights):
             continue
         together, end = torch.cat([weight.detach() for weight in weights]), 0
         for module, weight in zip(projection.modules, weights, strict=True):

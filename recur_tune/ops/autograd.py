@@ -140,7 +140,7 @@ def _columns(x_BTK: torch.Tensor, projection: Projection, begin: int) -> torch.T
         [part] = projection.modules
         made = F.linear(x_BTK, fitting(part.weight, x_BTK)[:, begin:].t(), part.bias[begin:])
         return made if (lora := lora_of(part)) is None else made + lora(x_BTK, begin)
-    ends = accumulate(weight.shape[0] for weight in projection.weights)
+    ends = accumulate(part.weight.shape[0] for part in projection.modules)
     parts = zip(projection.modules, ends, strict=True)
     return _side_by_side([_linear(part, x_BTK) for part, end in parts if end > begin])
 

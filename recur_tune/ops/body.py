@@ -35,9 +35,14 @@ class Projection:
     inputs_first: bool = False
 
     @property
-    def weights(self) -> tuple[nn.Parameter | QuantisedWeight, ...]:
-        """One of each module; where one is quantised, all are."""
-        return tuple(module.weight for module in self.modules)
+    def weights(self) -> tuple[nn.Parameter, ...]:
+        """One of each module, or none at all where they are quantised."""
+        return tuple(module.weight for module in self.modules if not isinstance(module.weight, QuantisedWeight))
+
+    @property
+    def quantised(self) -> tuple[QuantisedWeight, ...]:
+        """One of each module, or none at all."""
+        return tuple(module.weight for module in self.modules if isinstance(module.weight, QuantisedWeight))
 
     @property
     def biases(self) -> tuple[nn.Parameter, ...]:
@@ -101,7 +106,7 @@ class Block:
     @property
     def query_columns(self) -> int:
         """How many of the columns of `qkv` are queries."""
-        columns = sum(weight.shape[1 if self.qkv.inputs_first else 0] for weight in self.qkv.weights)
+        columns = sum(module.weight.shape[1 if self.qkv.inputs_first else 0] for module in self.qkv.modules)
         return columns * self.heads // (self.heads + 2 * self.key_value_heads)
 
 

@@ -14,7 +14,7 @@ from torch import nn
 
 from recur_tune.ops.body import Projection
 from recur_tune.ops.matmul import add_product, product_dtype
-from recur_tune.ops.quantised import QuantisedWeight, dequantised
+from recur_tune.ops.quantised import dequantised
 
 # What a product keeps for LoRA's gradients: rows times A, scaled, and the dropout mask; None where there is none.
 Kept = tuple[torch.Tensor | None, torch.Tensor | None]
@@ -166,7 +166,7 @@ def cast_weight(projection: Projection, totals: Totals, begin: int = 0) -> CastW
     grad_bias = totals.of(projection.biases)
     return CastWeight(
         _matrix(projection, begin),
-        product_dtype(projection.weights[0]),
+        product_dtype(projection.modules[0].weight),
         _cast(projection.biases)[begin:] if projection.biases else None,
         None if grad_weight is None else grad_weight[:, begin:] if inputs_first else grad_weight[begin:],
         None if grad_bias is None else grad_bias[begin:],
@@ -177,15 +177,15 @@ def cast_weight(projection: Projection, totals: Totals, begin: int = 0) -> CastW
 
 def _matrix(projection: Projection, begin: int) -> Callable[[], torch.Tensor]:
     """Gives a projection's columns from `begin` on, [inputs, columns], in the dtype of products."""
-    weights, inputs_first = projection.weights, projection.inputs_first
+    quantised, inputs_first = projection.quantised, projection.inputs_first
 
     def columns(weight: torch.Tensor) -> torch.Tensor:
         return (weight if inputs_first else weight.t())[:, begin:]
 
-    quantised = [weight for weight in weights if isinstance(weight, QuantisedWeight)]
     if quantised:
-        return lambda: columns(dequantised(quantised).to(product_dtype(weights[0])))
-    cast = columns(_cast(weights))
+        dtype = product_dtype(projection.modules[0].weight)
+        return lambda: columns(dequantised(quantised).to(dtype))
+    cast = columns(_cast(projection.weights))
     return lambda: cast
 
 
