@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recur_tune.bptt.chain import Chain
+from recur_tune.bptt.memory_tracker import MemoryTracker
 from recur_tune.bptt.plan import Plan
 from recur_tune.common.lora import LoraSpec
 from recur_tune.models import WindowedDecoder
@@ -140,3 +141,14 @@ def test_nothing_but_the_blocks_matrices_is_quantised() -> None:
     names = {name for name, one in model.named_modules() if isinstance(one, QuantisedWeight)}
     assert len(names) == 7 * 3 and all(".layers." in name and name.endswith("_proj.weight") for name in names)
     assert all(one.dtype in (torch.uint8, torch.float64) for one in model.buffers())
+
+
+def test_matrices_are_quantised_one_after_the_other() -> None:
+    """The whole weights and their codes are never there together."""
+    model = body("llama", hidden_size=48, num_hidden_layers=8).float()
+    largest = max(weight.nbytes for weight in model.parameters())
+    with MemoryTracker() as tracker:
+        tracker.hold(model.parameters())
+        before = tracker.live
+        Trained("recurrence", None, True, 8).apply(model)
+    assert tracker.peak < before + 6 * largest and tracker.live < before / 2 and before > 20 * largest
