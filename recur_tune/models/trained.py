@@ -62,8 +62,7 @@ class Trained(NamedTuple):
             weight = getattr(*holders[0])
             done += weight.nbytes
             is_short = self.bfloat16 and not matrices.isdisjoint(holders)
-            dtype = torch.bfloat16 if is_short else torch.promote_types(weight.dtype, torch.float32)
-            held = _held(weight, device, dtype, 16 if in_bits.isdisjoint(holders) else self.bits)
+            held = _held(weight, device, is_short, 16 if in_bits.isdisjoint(holders) else self.bits)
             for module, name in holders:
                 if not isinstance(held, nn.Parameter):
                     delattr(module, name)  # a parameter's place takes no module
@@ -81,10 +80,11 @@ def _places(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
 
 
 def _held(
-    weight: nn.Parameter, device: torch.device | None, dtype: torch.dtype, bits: BaseBits
+    weight: nn.Parameter, device: torch.device | None, bfloat16: bool, bits: BaseBits
 ) -> nn.Parameter | QuantisedWeight:
     if bits != 16:
-        return QuantisedWeight(weight.detach().to(device), bits, dtype)
+        return QuantisedWeight(weight.detach().to(device), bits, bfloat16)
+    dtype = torch.bfloat16 if bfloat16 else torch.promote_types(weight.dtype, torch.float32)
     moved = weight.detach().to(device, dtype)
     is_same = moved.dtype == weight.dtype and moved.device == weight.device
     return weight if is_same else nn.Parameter(moved, requires_grad=weight.requires_grad)

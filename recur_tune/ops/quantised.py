@@ -29,7 +29,7 @@ class QuantisedWeight(nn.Module):
 
     Attributes:
         shape: The matrix's.
-        dtype: That of its values, to which products of codes and scales are rounded.
+        is_short: Whether its values are rounded to bfloat16; else they are in the dtype of scales.
         requires_grad: Never.
     """
 
@@ -38,9 +38,9 @@ class QuantisedWeight(nn.Module):
     pairs: torch.Tensor | None
     requires_grad = False
 
-    def __init__(self, weight: torch.Tensor, bits: Bits, dtype: torch.dtype) -> None:
+    def __init__(self, weight: torch.Tensor, bits: Bits, is_short: bool = False) -> None:
         super().__init__()
-        self.shape, self.dtype = weight.shape, dtype
+        self.shape, self.is_short = weight.shape, is_short
         weight = weight.detach().to(torch.promote_types(weight.dtype, torch.float32))
         blocks_BS = F.pad(weight.flatten(), (0, -weight.numel() % BLOCK)).view(-1, BLOCK)
         absmax_B = blocks_BS.abs().amax(1)
@@ -57,6 +57,11 @@ class QuantisedWeight(nn.Module):
         self.register_buffer("codes", codes.flatten())
         self.register_buffer("scale_B", scale_B)
         self.register_buffer("pairs", pairs, persistent=False)  # the two levels of every byte
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of its values."""
+        return torch.bfloat16 if self.is_short else self.scale_B.dtype
 
     @property
     def device(self) -> torch.device:

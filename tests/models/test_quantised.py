@@ -37,7 +37,7 @@ def blocks_of(weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
 )  # fmt: skip
 def test_a_weight_is_off_by_at_most_half_a_gap_of_its_block(rows, columns, bits, size, seed) -> None:
     weight = size * torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    held = QuantisedWeight(weight, bits, torch.float64)
+    held = QuantisedWeight(weight, bits)
     found = dequantised([held])
     assert found.shape == weight.shape and held.codes.nbytes == len(blocks_of(weight)) * BLOCK * bits // 8
     for block, own in zip(blocks_of(weight), blocks_of(found), strict=True):
@@ -49,8 +49,8 @@ def test_values_are_quantised_to_themselves_and_the_largest_of_a_block_is_exact(
     weight = torch.randn(7, 50)
     weight[2] = 0  # and a whole block of zeros
     weight.view(-1)[BLOCK : 2 * BLOCK] = 0
-    found = dequantised([QuantisedWeight(weight, bits, torch.float32)])
-    assert torch.equal(dequantised([QuantisedWeight(found, bits, torch.float32)]), found)
+    found = dequantised([QuantisedWeight(weight, bits)])
+    assert torch.equal(dequantised([QuantisedWeight(found, bits)]), found)
     assert not found[2].any() and found.isfinite().all()
     for block, own in zip(blocks_of(weight), blocks_of(found), strict=True):
         torch.testing.assert_close(own.abs().max(), block.abs().max())
@@ -58,7 +58,7 @@ def test_values_are_quantised_to_themselves_and_the_largest_of_a_block_is_exact(
 
 
 def test_of_normal_weights_nf4_uses_every_level_about_alike() -> None:
-    codes = QuantisedWeight(torch.randn(1000, BLOCK), 4, torch.float32).codes
+    codes = QuantisedWeight(torch.randn(1000, BLOCK), 4).codes
     counts = torch.cat([codes >> 4, codes & 15]).bincount(minlength=16)
     assert counts.min() > 0.03 * 1000 * BLOCK / 2
 
