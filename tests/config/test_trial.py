@@ -82,7 +82,7 @@ def test_what_is_wrong_is_said_in_one_sentence(fields: dict[str, object], senten
         ("los", OBJECTIVES, "loss"),
         ("warmup", TrialConfig.model_fields, "warmup_steps"),
         ("token", TrialConfig.model_fields, "tokens"),  # the shorter of two
-        ("learning", TrialConfig.model_fields, "learning_rate"),
+        ("rate", TrialConfig.model_fields, "learning_rate"),
         ("windwo", TrialConfig.model_fields, "window"),
     ],
 )
