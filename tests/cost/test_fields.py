@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from recur_tune.common.shape import shape_of
-from recur_tune.config.trial import COMMON, LORA_FIELDS, TrialConfig
+from recur_tune.config.trial import COMMON, FROZEN_FIELDS, LORA_FIELDS, TrialConfig
 from recur_tune.cost.counted_flops import recurrence_parameters, training_flops
 from recur_tune.cost.descriptors import COSTS
 from recur_tune.cost.estimate import quick_costs
@@ -33,17 +33,17 @@ OF_MECHANISMS: dict[str, dict[str, Any]] = {
     "ttt": {"ttt_every": 1},
 }  # fmt: skip
 # A mechanism's field that means something beside another one alone:
-BESIDE = {("cache", "delta_every"): {"overflow": "gated_delta"}, ("pooled", "base_bits"): {"trainable": "lora"}}
+BESIDE = {("cache", "delta_every"): {"overflow": "gated_delta"}}
 OTHERS: dict[str, Any] = {
     "recurrence": "none", "window": 16, "overlap": 2, "bptt_windows": 4, "batch": 3, "learning_rate": 1e-2,
-    "recurrence_rate": 3.0, "trainable": "recurrence", "base_bits": 4,
+    "recurrence_rate": 3.0, "trainable": "recurrence",
     "warmup_steps": 7, "decay": "cosine", "weight_decay": 0.1, "clip_norm": 0.5, "dropout": 0.1, "tokens": 5000,
     "validate_every": 77, "validation_tokens": 99, "patience": 2, "checkpointing": "none", "memory_budget": 2**30,
     "precision": "bfloat16", "cuda_graph": False, "fused_kernels": False, "seed": 5,
 }  # fmt: skip
-OF_LORA: dict[str, Any] = {
+OF_LORA: dict[str, Any] = {  # those below `trainable: lora`
     "lora_rank": 3, "lora_alpha": 1.0, "lora_targets": "mlp", "lora_dropout": 0.1, "lora_rate": 2.0,
-    "adapter": "a-folder",
+    "adapter": "a-folder", "base_bits": 4,
 }  # fmt: skip
 SHAPE = {"base", "corpus", "tokenizer"}
 # Change the work only by what 'auto' keeps:
@@ -67,7 +67,7 @@ def closed_costs(config: TrialConfig) -> dict[str, float]:
 
 
 def test_every_cost_and_every_field_is_told() -> None:
-    assert OTHERS.keys() | SHAPE | OF_LORA.keys() == COMMON and OF_LORA.keys() == LORA_FIELDS
+    assert OTHERS.keys() | SHAPE | OF_LORA.keys() == COMMON and OF_LORA.keys() == LORA_FIELDS | FROZEN_FIELDS
     assert {name: {*others} for name, others in OF_MECHANISMS.items()} == {
         name: {*mechanism.spec.model_fields} for name, mechanism in MECHANISMS.items()
     }
