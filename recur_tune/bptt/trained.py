@@ -10,5 +10,5 @@ from recur_tune.ops.device import uses_bfloat16
 
 
 def trained_of(config: TrialConfig, device: torch.device) -> Trained:
-    """What learns; where products are in bfloat16, so are frozen matrices."""
-    return Trained(config.trainable, config.lora_spec, uses_bfloat16(device, config.precision))
+    """What learns; where products are in bfloat16, so are frozen matrices that have no fewer bits."""
+    return Trained(config.trainable, config.lora_spec, uses_bfloat16(device, config.precision), config.base_bits)

@@ -64,11 +64,19 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, shard: bool,
             **{cost.explained: cost.unit.format(price.costs[name]) for name, cost in COSTS.items()},
             "parameters": f"{price.costs['parameters']:,} ({price.recurrence_parameters:,} of them the recurrence's)",
             "parameters that learn": f"{price.trained_parameters:,}",
+            **_fewer_bits(trial),
             "windows kept / recomputed": f"{price.plan.kept_windows} / {recomputed_windows(trial, price.plan)}",
             **_teacher(trial, settings),
             **_exchange(price.exchanged_bytes, workers),
         },
     )
+
+
+def _fewer_bits(trial: TrialConfig) -> dict[str, str]:
+    """How a frozen base is held, where its blocks are quantised."""
+    if trial.base_bits == 16:
+        return {}
+    return {"the base": f"frozen, its blocks in {trial.base_bits} bits; dequantising them counts no FLOPs"}
 
 
 def _teacher(trial: TrialConfig, base: PretrainedConfig) -> dict[str, str]:

@@ -197,7 +197,7 @@ def _help(name: str, field: FieldInfo, from_preset: bool) -> str:
 
 def _metavar(field: FieldInfo) -> str:
     kinds = [field.annotation, *get_args(field.annotation)]
-    inner = [word for kind in kinds for word in get_args(kind) if isinstance(word, str)]
+    inner = [str(word) for kind in kinds for word in get_args(kind) if isinstance(word, str | int)]
     choices = [*(["true", "false"] if bool in kinds else []), *dict.fromkeys(inner)]
     if choices:
         return "|".join(choices)

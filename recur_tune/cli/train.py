@@ -16,7 +16,7 @@ from recur_tune.common.parsing import parse
 from recur_tune.common.units import format_count, format_size
 from recur_tune.config.fields import RECURRENCE_FIELDS
 from recur_tune.config.schedule import misfit
-from recur_tune.config.trial import LORA_FIELDS, TrialConfig
+from recur_tune.config.trial import FROZEN_FIELDS, LORA_FIELDS, TrialConfig
 from recur_tune.cost.descriptors import COSTS
 from recur_tune.tasks import registry as tasks
 from recur_tune.training.pretraining import pretraining_fields
@@ -27,8 +27,8 @@ _out = click.option(
 _resume = click.option("--resume", is_flag=True, help="Resume the interrupted run in --out, with its own settings.")
 _WORTH_TELLING = 2**30  # bytes of a base; fewer are loaded within seconds
 _FIXED_IN_PRETRAINING = (
-    "base", "recurrence", *RECURRENCE_FIELDS, *LORA_FIELDS, *tasks.FIELDS, "bptt_windows", "overlap", "decay",
-    "checkpointing", "memory_budget",
+    "base", "recurrence", *RECURRENCE_FIELDS, *LORA_FIELDS, *FROZEN_FIELDS, *tasks.FIELDS, "bptt_windows", "overlap",
+    "decay", "checkpointing", "memory_budget",
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from recur_tune.config.trial import LORA_FIELDS, TrialConfig
+from recur_tune.config.trial import TrialConfig, meaningless_beside
 from recur_tune.recurrences.registry import FIELDS, NONE, canonical, fields_of
 
 RECURRENCE_FIELDS = frozenset({*FIELDS, "recurrence_rate", "trainable"})
@@ -31,10 +31,10 @@ def own_values(recurrence: str | None, values: Mapping[str, Any]) -> dict[str, A
     foreign = RECURRENCE_FIELDS - fields_of(recurrence)
     if canonical(recurrence) != NONE:
         foreign -= _ANY_RECURRENCE
-    if values.get("trainable") == _LORA:
+    if (trainable := values.get("trainable")) == _LORA:
         foreign -= {"trainable"}
-    elif "trainable" in values:
-        foreign |= LORA_FIELDS
+    if trainable is not None:
+        foreign |= meaningless_beside("all" if "trainable" in foreign else trainable)
     return {name: value for name, value in values.items() if name not in foreign}
 
 

@@ -44,10 +44,19 @@ else:
 
 Policy = Literal["all", "none", "auto"]
 LORA_FIELDS = frozenset({"lora_rank", "lora_alpha", "lora_targets", "lora_dropout", "lora_rate", "adapter"})
+FROZEN_FIELDS = frozenset({"base_bits"})  # of trials that do not train the base whole
 Switch = bool | Literal["auto"]
 
+# A flag gives text.
+BaseBits = Annotated[Literal[16, 8, 4], BeforeValidator(lambda bits: int(bits) if str(bits).isdecimal() else bits)]
 Count = Annotated[PositiveInt, BeforeValidator(parse_count)]
 Size = Annotated[PositiveInt, BeforeValidator(parse_size)]
+
+
+def meaningless_beside(trainable: str) -> frozenset[str]:
+    """The fields that have no meaning where this learns."""
+    beside = {"lora": frozenset[str](), "recurrence": LORA_FIELDS}
+    return beside.get(trainable, LORA_FIELDS | FROZEN_FIELDS)
 
 
 def _execution_of(speed: Any) -> dict[str, Any]:
@@ -126,6 +135,11 @@ class TrialConfig(_Recurrent):
         None,
         description="LoRA: a folder with an adapter to go on from, written by peft or `recur-tune export --adapter`",
     )
+    base_bits: BaseBits = Field(
+        16,
+        description="bits of a frozen base's weights: 8 (int8) or 4 (NF4) quantise the matrices of its blocks, and "
+        "16 leaves them in the dtype of products",
+    )
     learning_rate: PositiveFloat = Field(3e-4, description="Adam's, after the warm-up")
     recurrence_rate: PositiveFloat = Field(
         1.0,
@@ -194,6 +208,11 @@ class TrialConfig(_Recurrent):
             )
         if self.adapter is not None and self.trainable != "lora":
             raise ValueError(f"adapter: {self.adapter} goes with trainable 'lora', and this is {self.trainable!r}.")
+        if self.base_bits != 16 and self.trainable == "all":
+            raise ValueError(
+                f"base_bits: {self.base_bits} holds a frozen base, and trainable 'all' changes it; choose 'lora' or "
+                "'recurrence', or 16."
+            )
         if self.checkpointing == "auto" and self.memory_budget is None:
             raise ValueError("memory_budget: 'auto' checkpointing needs one, as 16GiB.")
         try:
@@ -282,10 +301,10 @@ class TrialConfig(_Recurrent):
 
     @property
     def foreign_fields(self) -> set[str]:
-        """Fields of other recurrences and tasks, and LoRA's where it does not train by that."""
+        """Fields of other recurrences and tasks, and those of another choice of what learns."""
         own = recurrences.fields_of(self.recurrence) | tasks.fields_of(self.corpus)
         others = (recurrences.FIELDS.keys() | tasks.FIELDS.keys()) - own
-        return others if self.trainable == "lora" else others | LORA_FIELDS
+        return others | meaningless_beside(self.trainable)
 
     @property
     def validation_interval(self) -> int:

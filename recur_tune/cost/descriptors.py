@@ -100,7 +100,7 @@ _OF_TASKS = set[str]().union(
 _PRODUCTS = frozenset({*_IN_PRODUCTS, *_OF_TASKS, "base", "window", "overlap"})
 _STEP = _RECURRENCE.union(*(task.memory_fields for task in TASKS.values())) | {
     "base", "tokenizer", "window", "overlap", "bptt_windows", "batch", "dropout", "precision", "checkpointing",
-    "memory_budget", "trainable", "lora_rank", "lora_targets", "lora_dropout",
+    "memory_budget", "trainable", "lora_rank", "lora_targets", "lora_dropout", "base_bits",
     "cuda_graph", "fused_kernels", "tokens",  # these choose kernels, which keep less
 }  # fmt: skip
 

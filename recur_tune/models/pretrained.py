@@ -124,7 +124,7 @@ def load_base(
 
     The recurrence is the base's own where that has the same fields, and a fresh one otherwise. `dropout` replaces the
     base's own rates where it is given. An encoder without heads for answers gets random ones, unless it `needs_heads`.
-    A decoder's weights may stay `as_stored`, in memory-mapped files and in their dtype, for `models.trained.place`.
+    A decoder's weights may stay `as_stored`, in memory-mapped files and in their dtype, for `Trained.apply`.
     """
     config = base_config(base, vocabulary)
     if base in PRESETS and not Path(base).is_dir():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple
 
 import torch
@@ -12,8 +12,10 @@ from recur_tune.common.lora import LoraSpec
 from recur_tune.models.windowed import Windowed
 from recur_tune.ops.body import Module, Projection
 from recur_tune.ops.lora import LoraLayer
+from recur_tune.ops.quantised import QuantisedWeight, dequantised
 
 Trainable = Literal["all", "recurrence", "lora"]
+BaseBits = Literal[16, 8, 4]
 
 
 class Trained(NamedTuple):
@@ -23,21 +25,69 @@ class Trained(NamedTuple):
         trainable: `all`, `recurrence` or `lora`.
         lora: LoRA's fields; None where there is none.
         bfloat16: Whether frozen matrices are held in bfloat16.
+        bits: Of a weight of the blocks, where they are frozen; 16 holds them in the dtype above.
     """
 
     trainable: Trainable = "all"
     lora: LoraSpec | None = None
     bfloat16: bool = False
+    bits: BaseBits = 16
 
-    def apply(self, model: Windowed) -> None:
-        """Freeze the base, add LoRA's matrices, and hold what is frozen in the dtype that is said here."""
-        if self.trainable == "all":
-            return
-        model.freeze_body()
+    def apply(
+        self,
+        model: Windowed,
+        device: torch.device | None = None,
+        told: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        """Freeze the base, add LoRA's matrices, and hold every weight as it is said here.
+
+        Weights are taken one after the other: those in memory-mapped files have no copy in host memory, and a device
+        has one weight at a time before it is quantised.
+
+        Args:
+            model: With its weights in any dtype; those that are not held in fewer bits are widened to single precision.
+            device: Where it trains; None leaves it where it is.
+            told: Called after every weight with bytes done so far, and those of all.
+        """
+        if self.trainable != "all":
+            model.freeze_body()
         if self.lora is not None:
             add_lora(model, self.lora)
-        if self.bfloat16:
-            _shorten_frozen(model)
+        matrices = {(module, "weight") for module in _frozen_matrices(model)}
+        of_blocks = {(module, "weight") for projection in model.body.projections for module in projection.modules}
+        in_bits = of_blocks & matrices if self.bits != 16 else set()
+        places = _places(model)
+        done, total = 0, sum(getattr(*holders[0]).nbytes for holders in places)
+        for holders in places:
+            weight = getattr(*holders[0])
+            done += weight.nbytes
+            is_short = self.bfloat16 and not matrices.isdisjoint(holders)
+            held = _held(weight, device, is_short, 16 if in_bits.isdisjoint(holders) else self.bits)
+            for module, name in holders:
+                if not isinstance(held, nn.Parameter):
+                    delattr(module, name)  # a parameter's place takes no module
+                setattr(module, name, held)
+            told(done, total)
+
+
+def _places(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
+    """Where every weight stands, as module and name; a tied one stands in several places."""
+    found: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
+    for module in model.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            found.setdefault(weight, []).append((module, name))
+    return list(found.values())
+
+
+def _held(
+    weight: nn.Parameter, device: torch.device | None, bfloat16: bool, bits: BaseBits
+) -> nn.Parameter | QuantisedWeight:
+    if bits != 16:
+        return QuantisedWeight(weight.detach().to(device), bits, bfloat16)
+    dtype = torch.bfloat16 if bfloat16 else torch.promote_types(weight.dtype, torch.float32)
+    moved = weight.detach().to(device, dtype)
+    is_same = moved.dtype == weight.dtype and moved.device == weight.device
+    return weight if is_same else nn.Parameter(moved, requires_grad=weight.requires_grad)
 
 
 def lora_targets(model: Windowed, spec: LoraSpec) -> list[tuple[Projection, Module]]:
@@ -59,44 +109,13 @@ def add_lora(model: Windowed, spec: LoraSpec) -> None:
         module.lora = layer.to(module.weight.device, dtype).train(model.training)
 
 
-def _shorten_frozen(model: Windowed) -> None:
-    """Hold frozen matrices in bfloat16. Norms, biases and learned positions are few, and keep their dtype."""
-    head, tokens = getattr(model, "lm_head", None), model.body.tokens
-    tied = head is not None and head.weight is tokens.weight
-    for module in _frozen_matrices(model):
-        module.weight = nn.Parameter(module.weight.detach().to(torch.bfloat16), requires_grad=False)
-    if tied and head is not None:
-        head.weight = tokens.weight
-
-
 def _frozen_matrices(model: Windowed) -> list[Module]:
-    """The modules of frozen matrices: embeddings, projections, and the vocabulary's where it is one of its own."""
-    head, tokens = getattr(model, "lm_head", None), model.body.tokens
-    modules = [tokens, *(module for projection in model.body.projections for module in projection.modules)]
-    if head is not None and head.weight is not tokens.weight:
+    """The modules of frozen matrices: embeddings, projections, and the vocabulary's. Norms, biases and learned
+    positions are few, and keep their dtype."""
+    modules = [model.body.tokens, *(module for projection in model.body.projections for module in projection.modules)]
+    if (head := getattr(model, "lm_head", None)) is not None:
         modules.append(head)
     return [module for module in modules if not module.weight.requires_grad]
-
-
-def place(
-    model: Windowed, device: torch.device, bfloat16: bool, told: Callable[[int, int], None] = lambda done, total: None
-) -> None:
-    """Move weights that lie in memory-mapped files to a device, one after the other: host memory never has a copy.
-
-    Args:
-        model: As `load_base` gives it, in the dtype of its files; then what learns was decided.
-        device: Where it trains.
-        bfloat16: Whether frozen matrices stay in bfloat16; all else is widened to single precision.
-        told: Called after every weight with bytes moved so far, and those of all.
-    """
-    short = {id(module.weight) for module in _frozen_matrices(model)} if bfloat16 else set()
-    weights = list(model.parameters())
-    done, total = 0, sum(weight.nbytes for weight in weights)
-    for weight in weights:
-        done += weight.nbytes
-        dtype = weight.dtype if id(weight) in short else torch.promote_types(weight.dtype, torch.float32)
-        weight.data = weight.data.to(device, dtype)
-        told(done, total)
 
 
 def lay_frozen_together(model: Windowed) -> None:
@@ -115,27 +134,39 @@ def lay_frozen_together(model: Windowed) -> None:
 def merged(model: Windowed) -> Windowed:
     """The same model in single precision on the CPU, with LoRA's changes added to the weights that they change.
 
-    Frozen weights may be held in bfloat16; there the small changes would be lost.
+    Frozen weights may be held in bfloat16; there the small changes would be lost. Those in fewer bits are dequantised:
+    their values, not those of the base's files, are what the changes were learned beside.
     """
     layers = {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
     inputs_first = {id(one): part.inputs_first for part in model.body.projections for one in part.lora}
-    made: dict[int, torch.Tensor] = {}  # tied weights stay one
+    made: dict[torch.Tensor | QuantisedWeight, torch.Tensor] = {}  # tied weights stay one
     tensors = {}
-    for name, tensor in model.state_dict(keep_vars=True).items():
+    for name, held in _held_weights(model):
         place, _, last = name.rpartition(".")
-        if place in layers:
-            continue
-        if id(tensor) not in made:
-            whole = tensor.detach()
+        if held not in made:
+            whole = dequantised([held]) if isinstance(held, QuantisedWeight) else held.detach()
             if whole.is_floating_point():
                 whole = whole.to(torch.promote_types(whole.dtype, torch.float32), copy=True)
             layer = layers.get(f"{place}.lora") if last == "weight" else None
             if layer is not None:
                 whole += layer.change(inputs_first[id(layer)]).detach()
-            made[id(tensor)] = whole.cpu()
-        tensors[name] = made[id(tensor)]
+            made[held] = whole.cpu()
+        tensors[name] = made[held]
     with torch.device("meta"):
         plain = type(model)(model.config)
     plain.load_state_dict(tensors, strict=True, assign=True)
     plain.take_buffers(model)
     return plain.eval()
+
+
+def _held_weights(model: Windowed) -> Iterator[tuple[str, torch.Tensor | QuantisedWeight]]:
+    """A model's state without LoRA's; of a quantised weight not its parts."""
+    modules = dict(model.named_modules())
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        place, _, last = name.rpartition(".")
+        holder = modules[place]
+        if isinstance(holder, QuantisedWeight):
+            if last == "codes":
+                yield place, holder
+        elif not isinstance(holder, LoraLayer):
+            yield name, tensor

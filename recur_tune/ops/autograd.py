@@ -18,6 +18,7 @@ from torch import nn
 
 from recur_tune.ops.body import Block, Body, CosSin, Module, Projection
 from recur_tune.ops.lora import lora_of
+from recur_tune.ops.quantised import QuantisedWeight, dequantised
 from recur_tune.ops.reference import (
     apply_rotary,
     grad_extra,
@@ -137,16 +138,16 @@ def _columns(x_BTK: torch.Tensor, projection: Projection, begin: int) -> torch.T
     """A product's columns from `begin` on; where it has several modules, one of them begins there."""
     if projection.inputs_first:
         [part] = projection.modules
-        made = F.linear(x_BTK, widened(part.weight, x_BTK)[:, begin:].t(), part.bias[begin:])
+        made = F.linear(x_BTK, fitting(part.weight, x_BTK)[:, begin:].t(), part.bias[begin:])
         return made if (lora := lora_of(part)) is None else made + lora(x_BTK, begin)
-    ends = accumulate(len(weight) for weight in projection.weights)
+    ends = accumulate(part.weight.shape[0] for part in projection.modules)
     parts = zip(projection.modules, ends, strict=True)
     return _side_by_side([_linear(part, x_BTK) for part, end in parts if end > begin])
 
 
 def _linear(part: Module, x_BTK: torch.Tensor) -> torch.Tensor:
     """A linear module's output, with its LoRA where it has one."""
-    weight = widened(part.weight, x_BTK)
+    weight = fitting(part.weight, x_BTK)
     if weight is part.weight:
         made = part(x_BTK)
     else:
@@ -154,8 +155,11 @@ def _linear(part: Module, x_BTK: torch.Tensor) -> torch.Tensor:
     return made if (lora := lora_of(part)) is None else made + lora(x_BTK)
 
 
-def widened(weight: torch.Tensor, x_BTK: torch.Tensor) -> torch.Tensor:
-    """A weight for a product with these rows: without autocast, a frozen weight in bfloat16 gets their dtype."""
+def fitting(weight: torch.Tensor | QuantisedWeight, x_BTK: torch.Tensor) -> torch.Tensor:
+    """A weight for a product with these rows: dequantised; and without autocast, a frozen weight in bfloat16 gets their
+    dtype."""
+    if isinstance(weight, QuantisedWeight):
+        weight = dequantised([weight])
     alike = weight.dtype == x_BTK.dtype or weight.dtype != torch.bfloat16
     return weight if alike or torch.is_autocast_enabled(x_BTK.device.type) else weight.to(x_BTK.dtype)
 

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from recur_tune.ops.lora import LoraLayer, lora_of
+from recur_tune.ops.quantised import QuantisedWeight
 
 Module = Any  # an nn.Module, whose attributes transformers decides
 CosSin = tuple[torch.Tensor, torch.Tensor]  # cosines and sines of rotary position embeddings, each [T, D]
@@ -35,8 +36,13 @@ class Projection:
 
     @property
     def weights(self) -> tuple[nn.Parameter, ...]:
-        """One of each module."""
-        return tuple(module.weight for module in self.modules)
+        """One of each module, or none at all where they are quantised."""
+        return tuple(module.weight for module in self.modules if not isinstance(module.weight, QuantisedWeight))
+
+    @property
+    def quantised(self) -> tuple[QuantisedWeight, ...]:
+        """One of each module, or none at all."""
+        return tuple(module.weight for module in self.modules if isinstance(module.weight, QuantisedWeight))
 
     @property
     def biases(self) -> tuple[nn.Parameter, ...]:
@@ -100,7 +106,7 @@ class Block:
     @property
     def query_columns(self) -> int:
         """How many of the columns of `qkv` are queries."""
-        columns = sum(weight.shape[1 if self.qkv.inputs_first else 0] for weight in self.qkv.weights)
+        columns = sum(module.weight.shape[1 if self.qkv.inputs_first else 0] for module in self.qkv.modules)
         return columns * self.heads // (self.heads + 2 * self.key_value_heads)
 
 

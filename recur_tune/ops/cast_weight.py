@@ -5,6 +5,7 @@ Shape suffixes: N rows (batch rows times positions), K inputs, C columns, R rank
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +14,7 @@ from torch import nn
 
 from recur_tune.ops.body import Projection
 from recur_tune.ops.matmul import add_product, product_dtype
+from recur_tune.ops.quantised import dequantised
 
 # What a product keeps for LoRA's gradients: rows times A, scaled, and the dropout mask; None where there is none.
 Kept = tuple[torch.Tensor | None, torch.Tensor | None]
@@ -106,7 +108,9 @@ class CastWeight:
     """A projection's weight in the dtype of products, and the accumulators of its gradients.
 
     Attributes:
-        weight: [inputs, columns].
+        matrix: Gives the weight, [inputs, columns]. A quantised one is dequantised for every product, and
+            freed behind it: what is given is not to be kept.
+        dtype: That of products.
         bias: One number a column; None where there is none.
         grad_weight: In the layout of the parameters; None where they are not trained.
         grad_bias: None where there is none, or it is not trained.
@@ -114,7 +118,8 @@ class CastWeight:
         lora: Its LoRA; None where it has none.
     """
 
-    weight: torch.Tensor
+    matrix: Callable[[], torch.Tensor]
+    dtype: torch.dtype
     bias: torch.Tensor | None
     grad_weight: torch.Tensor | None
     grad_bias: torch.Tensor | None
@@ -129,7 +134,7 @@ class CastWeight:
     def times(self, rows: torch.Tensor) -> tuple[torch.Tensor, Kept]:
         """Rows times the weight, plus the bias if there is one; and what LoRA keeps."""
         flat = rows.flatten(0, -2)
-        product = flat @ self.weight if self.bias is None else torch.addmm(self.bias, flat, self.weight)
+        product = flat @ self.matrix() if self.bias is None else torch.addmm(self.bias, flat, self.matrix())
         kept = NOTHING if self.lora is None else self.lora.add(flat, product)
         return product.view(*rows.shape[:-1], -1), kept
 
@@ -139,7 +144,7 @@ class CastWeight:
 
     def grad_rows(self, grad_value: torch.Tensor, grad_low_NR: torch.Tensor | None, kept: Kept) -> torch.Tensor:
         """The gradient with respect to the rows, from that with respect to the product."""
-        grad_rows_NK = grad_value.flatten(0, -2) @ self.weight.t()
+        grad_rows_NK = grad_value.flatten(0, -2) @ self.matrix().t()
         if self.lora is not None and grad_low_NR is not None:
             self.lora.add_to_rows(grad_rows_NK, grad_low_NR, kept)
         return grad_rows_NK.view(*grad_value.shape[:-1], -1)
@@ -158,15 +163,30 @@ class CastWeight:
 def cast_weight(projection: Projection, totals: Totals, begin: int = 0) -> CastWeight:
     """A projection's columns from `begin` on, cast."""
     inputs_first, grad_weight = projection.inputs_first, totals.of(projection.weights)
-    weight, grad_bias = _cast(projection.weights), totals.of(projection.biases)
+    grad_bias = totals.of(projection.biases)
     return CastWeight(
-        (weight if inputs_first else weight.t())[:, begin:],
+        _matrix(projection, begin),
+        product_dtype(projection.modules[0].weight),
         _cast(projection.biases)[begin:] if projection.biases else None,
         None if grad_weight is None else grad_weight[:, begin:] if inputs_first else grad_weight[begin:],
         None if grad_bias is None else grad_bias[begin:],
         inputs_first,
         _cast_lora(projection, totals, begin),
     )
+
+
+def _matrix(projection: Projection, begin: int) -> Callable[[], torch.Tensor]:
+    """Gives a projection's columns from `begin` on, [inputs, columns], in the dtype of products."""
+    quantised, inputs_first = projection.quantised, projection.inputs_first
+
+    def columns(weight: torch.Tensor) -> torch.Tensor:
+        return (weight if inputs_first else weight.t())[:, begin:]
+
+    if quantised:
+        dtype = product_dtype(projection.modules[0].weight)
+        return lambda: columns(dequantised(quantised).to(dtype))
+    cast = columns(_cast(projection.weights))
+    return lambda: cast
 
 
 def _cast_lora(projection: Projection, totals: Totals, begin: int) -> CastLora | None:

@@ -246,7 +246,7 @@ class _NormProject(torch.autograd.Function):
         step: FusedBackward, norm: Module, cast: CastWeight | None, means: int, anchor: torch.Tensor | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:  # fmt: skip
         ctx.set_materialize_grads(False)
-        dtype = x_BTK.dtype if cast is None else cast.weight.dtype
+        dtype = x_BTK.dtype if cast is None else cast.dtype
         x_BTK, normed_BTK, means_BMK, moments = step.pointwise.add_norm(x_BTK, added_BTK, norm, dtype, means)
         value, kept = (normed_BTK, NOTHING) if cast is None else cast.times(normed_BTK)
         ctx.save_for_backward(x_BTK, moments, *kept)
@@ -297,7 +297,7 @@ class _Project(torch.autograd.Function):
         ctx: Any, rows_BTK: torch.Tensor, cast: CastWeight, anchor: torch.Tensor | None
     ) -> torch.Tensor:  # fmt: skip
         ctx.dtype, ctx.cast = rows_BTK.dtype, cast
-        rows_BTK = rows_BTK.to(cast.weight.dtype)
+        rows_BTK = rows_BTK.to(cast.dtype)
         value, kept = cast.times(rows_BTK)
         ctx.save_for_backward(rows_BTK if cast.is_trained else None, *kept)
         return value

@@ -22,7 +22,6 @@ from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models import Windowed
 from recur_tune.models.adapter import load_adapter
 from recur_tune.models.pretrained import base_config, base_tokenizer, load_base
-from recur_tune.models.trained import place
 from recur_tune.ops.device import default_device
 from recur_tune.tasks.seam import TaskCode
 from recur_tune.training.calibration import calibrate_first
@@ -58,9 +57,7 @@ def set_up(
     task.check(model, train)
     if config.teacher:
         train = _taught(config, model, train, device, teaching)
-    parts = trained_of(config, device)
-    parts.apply(model)
-    place(model, device, parts.bfloat16, loading)
+    trained_of(config, device).apply(model, device, loading)
     if config.adapter is not None and config.lora_spec is not None:
         load_adapter(Path(config.adapter), model, config.lora_spec, config.base)
     workers = worker_count()

@@ -78,6 +78,19 @@ def test_workers_that_cannot_share_are_refused(flags: tuple[object, ...], words:
     refused(run("cost", "--base", "tiny", *flags), *words)
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--base-bits", 4), ("base_bits: 4 holds a frozen base", "'all'", "'lora'")),
+        (("--base-bits", 5, "--trainable", "lora"), ("base_bits: 5 is not 16, 8 or 4",)),
+        (("--lora-rank", 5000, "--trainable", "lora"), ("lora_rank: 5000 is above", "choose at most")),
+        (("--adapter", "mine"), ("adapter: mine goes with trainable 'lora'",)),
+    ],
+)
+def test_what_does_not_go_with_what_learns_is_refused(flags: tuple[object, ...], words: tuple[str, ...]) -> None:
+    refused(run("cost", "--base", "tiny", *flags), *words)
+
+
 def test_an_empty_split_is_named(base: Path, tmp_path: Path) -> None:
     for split, text in (("train", "words enough to train on"), ("validation", ""), ("test", "x")):
         (tmp_path / f"{split}.txt").write_text(text)

@@ -141,6 +141,14 @@ def test_a_body_that_cannot_learn_by_lora_is_refused(fields: dict, base: str, se
         config.check_base(shape_of(base_config(base).to_dict()))
 
 
+def test_a_base_that_learns_is_not_quantised() -> None:
+    with pytest.raises(UserError, match=r"^base_bits: 4 holds a frozen base, and trainable 'all' changes it; choose"):
+        parse(TrialConfig, {"base_bits": "4"})
+    with pytest.raises(UserError, match=r"^base_bits: 6 is not 16, 8 or 4\."):
+        parse(TrialConfig, {"base_bits": "6", "trainable": "lora"})
+    assert parse(TrialConfig, {"base_bits": "8", "trainable": "lora"}).base_bits == 8
+
+
 def test_an_adapter_without_lora_is_refused() -> None:
     with pytest.raises(UserError, match=r"^adapter: mine goes with trainable 'lora', and this is 'all'\."):
         parse(TrialConfig, {"adapter": "mine"})

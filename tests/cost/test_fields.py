@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from recur_tune.common.shape import shape_of
-from recur_tune.config.trial import COMMON, LORA_FIELDS, TrialConfig
+from recur_tune.config.trial import COMMON, FROZEN_FIELDS, LORA_FIELDS, TrialConfig
 from recur_tune.cost.counted_flops import recurrence_parameters, training_flops
 from recur_tune.cost.descriptors import COSTS
 from recur_tune.cost.estimate import quick_costs
@@ -46,13 +46,14 @@ OTHERS: dict[str, Any] = {
     "validate_every": 77, "validation_tokens": 99, "patience": 2, "checkpointing": "none", "memory_budget": 2**30,
     "precision": "bfloat16", "cuda_graph": False, "fused_kernels": False, "seed": 5,
 }  # fmt: skip
-OF_LORA: dict[str, Any] = {
+OF_LORA: dict[str, Any] = {  # those below `trainable: lora`
     "lora_rank": 3, "lora_alpha": 1.0, "lora_targets": "mlp", "lora_dropout": 0.1, "lora_rate": 2.0,
-    "adapter": "a-folder",
+    "adapter": "a-folder", "base_bits": 4,
 }  # fmt: skip
 SHAPE = {"base", "corpus", "tokenizer"}
 # Change the work only by what 'auto' keeps:
 BY_PLAN = {"batch", "dropout", "lora_dropout", "precision", "memory_budget", "cuda_graph", "fused_kernels", "tokens"}
+BY_PLAN |= {"base_bits"}  # dequantising is no product
 BY_PLAN |= {field for one in MECHANISMS.values() for field in one.flops_independent_fields}
 # A mechanism's fields that enter products, and yet not all costs that products enter: neither a row, its
 # choice nor a lag has weights, and rows are looked at as often in one softmax as apart.
@@ -71,7 +72,7 @@ def closed_costs(config: TrialConfig) -> dict[str, float]:
 
 
 def test_every_cost_and_every_field_is_told() -> None:
-    assert OTHERS.keys() | SHAPE | OF_LORA.keys() == COMMON and OF_LORA.keys() == LORA_FIELDS
+    assert OTHERS.keys() | SHAPE | OF_LORA.keys() == COMMON and OF_LORA.keys() == LORA_FIELDS | FROZEN_FIELDS
     assert {name: {*others} for name, others in OF_MECHANISMS.items()} == {
         name: {*mechanism.spec.model_fields} for name, mechanism in MECHANISMS.items()
     }

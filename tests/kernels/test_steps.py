@@ -67,9 +67,10 @@ def test_a_fused_step_is_the_plain_one(family, spec, device):
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
-def test_a_fused_step_by_lora_is_the_plain_one(device):
+@pytest.mark.parametrize("bits", [16, 4])
+def test_a_fused_step_by_lora_is_the_plain_one(bits, device):
     model, batch = _model("llama", CacheSpec(cache_rows=3)), _batch().to(device)
-    Trained("lora", LoraSpec(rank=2, alpha=3.0)).apply(model)
+    Trained("lora", LoraSpec(rank=2, alpha=3.0), bits=bits).apply(model)
     with torch.no_grad():
         for layer in model.to(device).body.lora:
             layer.up.normal_(std=0.3)

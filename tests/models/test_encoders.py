@@ -19,6 +19,8 @@ from recur_tune.common.windowing import ENDS, NOT_SCORED, STARTS
 from recur_tune.data.batches import WindowBatch
 from recur_tune.models.encoder import WindowedEncoder
 from recur_tune.models.pretrained import load_base, load_model, save_model
+from recur_tune.models.trained import Trained
+from recur_tune.ops.quantised import dequantised
 from recur_tune.recurrences.pooled.spec import PooledSpec
 from recur_tune.recurrences.registry import settings_of
 from recur_tune.recurrences.tokens.spec import TokensSpec
@@ -139,6 +141,19 @@ def test_a_frozen_body_leaves_the_recurrence_and_the_heads_to_learn(family: str,
     assert {name.partition(".")[0] for name in trained} == {"recurrence", "qa_outputs", "answer_kind"}
     for name, gradient in zip(trained, gradients, strict=True):
         torch.testing.assert_close(gradient, expected[name], **CLOSE)
+
+
+@families
+def test_beside_a_quantised_body_gradients_are_those_beside_its_dequantised_weights(family: str) -> None:
+    model, batch = encoder(family, SPECS["tokens"]), mixed_batch()
+    Trained("recurrence", bits=4).apply(model)
+    found = Chain(model, Plan(2)).differentiate(batch)
+    ours = [found.loss.clone(), *(one.clone() for one in found.gradients)]
+    for module in (module for projection in model.body.projections for module in projection.modules):
+        module.weight = torch.nn.Parameter(dequantised([module.weight]), requires_grad=False)
+    whole = Chain(model, Plan(2)).differentiate(batch)
+    assert len(ours) > 1
+    torch.testing.assert_close(ours, [whole.loss, *whole.gradients], **CLOSE)
 
 
 @recurrent

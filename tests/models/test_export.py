@@ -102,8 +102,8 @@ def test_it_is_the_same_model_where_recur_tune_cannot_be_imported(tmp_path: Path
 
 COMMON = {
     "common_deprecated", "common_shape", "common_windowing", "models_attention", "models_bodies_gpt2", "models_decoder",
-    "models_kv_cache", "models_windowed", "ops_autograd", "ops_body", "ops_lora", "ops_reference",
-    "recurrences_composition",
+    "models_kv_cache", "models_windowed", "ops_autograd", "ops_body", "ops_lora", "ops_quantised",
+    "ops_reference", "recurrences_composition",
     "recurrences_modules", "recurrences_seam",
 }  # fmt: skip
 OTHERS = {  # files of a mechanism beside its module

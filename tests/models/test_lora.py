@@ -19,7 +19,7 @@ from recur_tune.common.lora import LoraSpec
 from recur_tune.common.windowing import NOT_SCORED
 from recur_tune.models import WindowedDecoder
 from recur_tune.models.pretrained import load_base
-from recur_tune.models.trained import Trained, lay_frozen_together, merged, place
+from recur_tune.models.trained import Trained, lay_frozen_together, merged
 from recur_tune.ops.lora import LoraLayer
 from recur_tune.recurrences.cache.spec import CacheSpec
 from recur_tune.recurrences.pooled.spec import PooledSpec
@@ -214,8 +214,7 @@ def test_weights_are_placed_in_the_dtype_in_which_they_are_held(trained: Trained
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
     model, told = load_base(str(tmp_path), None, as_stored=True), list[tuple[int, int]]()
     assert {one.dtype for one in model.parameters()} == {torch.bfloat16}
-    trained.apply(model)
-    place(model, torch.device("cpu"), trained.bfloat16, lambda done, total: told.append((done, total)))
+    trained.apply(model, torch.device("cpu"), lambda done, total: told.append((done, total)))
     again = load_base(str(tmp_path), None)
     for name, weight in again.named_parameters():
         own = model.get_parameter(name)

@@ -17,7 +17,7 @@ from recur_tune.common.parsing import parse, read_yaml, write_yaml
 from recur_tune.common.shape import Shape, shape_of
 from recur_tune.common.windowing import Windowing
 from recur_tune.config.fields import own_fields, own_values
-from recur_tune.config.trial import COMMON, LORA_FIELDS, TrialConfig
+from recur_tune.config.trial import COMMON, FROZEN_FIELDS, LORA_FIELDS, TrialConfig
 from recur_tune.cost.counted_flops import counted
 from recur_tune.cost.flops import flops_per_token, training_flops_per_token
 from recur_tune.cost.inference_memory import inference_memory
@@ -123,12 +123,20 @@ def test_loras_fields_are_a_trials_own_where_it_trains_by_lora() -> None:
         assert not LORA_FIELDS & own_fields(TrialConfig(recurrence=recurrence, lora_rank=4)).keys()
 
 
+def test_base_bits_are_a_trials_own_where_its_base_is_frozen() -> None:
+    for trainable in ("lora", "recurrence"):
+        assert own_fields(TrialConfig(trainable=trainable, base_bits=4))["base_bits"] == 4
+    assert "base_bits" not in own_fields(TrialConfig())
+    chosen = {"recurrence": "none", "trainable": "recurrence", "base_bits": 4}  # a plain model is trained whole
+    assert own_values("none", chosen) == {"recurrence": "none"}
+
+
 def test_a_trial_on_disk_needs_no_mechanism_but_its_own(tmp_path: Path) -> None:
     plain = TrialConfig(recurrence="none", width=7)
     write_yaml(tmp_path / "trial.yaml", plain.plain_values())
     written = read_yaml(tmp_path / "trial.yaml")
     assert not FIELDS.keys() & written.keys()
-    assert written.keys() == COMMON - LORA_FIELDS | plain.task.spec.model_fields.keys()
+    assert written.keys() == COMMON - LORA_FIELDS - FROZEN_FIELDS | plain.task.spec.model_fields.keys()
     write_yaml(tmp_path / "trial.yaml", (config := TrialConfig(l_ins="all", width=7)).plain_values())
     assert parse(TrialConfig, read_yaml(tmp_path / "trial.yaml")) == config
 

@@ -59,10 +59,11 @@ def test_with_a_frozen_base_only_the_recurrence_learns(tmp_path: Path) -> None:
     assert after["recurrence.layer_logits"].abs().max() > 0
 
 
-def test_a_run_by_lora_resumes_and_its_adapter_is_gone_on_from(tmp_path: Path) -> None:
+@pytest.mark.parametrize("bits", [16, 4])
+def test_a_run_by_lora_resumes_and_its_adapter_is_gone_on_from(bits: int, tmp_path: Path) -> None:
     config = trial(
         saved(tmp_path / "base", "llama"), trainable="lora", lora_rank=2, learning_rate=3e-2, precision="bfloat16",
-        recurrence="cache", cache_rows=4,
+        recurrence="cache", cache_rows=4, base_bits=bits,
     )  # fmt: skip
     run(config, tmp_path / "whole")
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "whole"))
@@ -73,7 +74,8 @@ def test_a_run_by_lora_resumes_and_its_adapter_is_gone_on_from(tmp_path: Path) -
     assert command("export", tmp_path / "whole", "--adapter", "--to", tmp_path / "adapter").code == 0
     flags = ["--base", config.base, "--adapter", tmp_path / "adapter", "--tokenizer", "bytes", "--corpus", "recall"]
     sizes = ["--bptt-windows", 2, "--batch", 2, "--tokens", 60, "--learning-rate", 1e-9, "--validation-tokens", 200]
-    told = command("train", *flags, *sizes, "--precision", "bfloat16", "--out", tmp_path / "on", "--json")
+    held = ["--precision", "bfloat16", "--base-bits", bits]
+    told = command("train", *flags, *sizes, *held, "--out", tmp_path / "on", "--json")
     assert told.code == 0, told.err
     last = json.loads((tmp_path / "whole" / "reports.jsonl").read_text().splitlines()[-1])["validation"]
     assert json.loads(told.out)["validation"]["loss"] == pytest.approx(last["loss"], rel=1e-4)

@@ -18,7 +18,7 @@ from recur_tune.training.loop import Report
 
 # Fields that both should share, so that the difference is the state's.
 _ALIKE = (
-    "window", "overlap", "bptt_windows", "batch", "trainable", "dropout", "checkpointing", "memory_budget",
+    "window", "overlap", "bptt_windows", "batch", "trainable", "base_bits", "dropout", "checkpointing", "memory_budget",
     "precision", "cuda_graph", "fused_kernels",
 )  # fmt: skip
 

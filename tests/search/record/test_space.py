@@ -332,3 +332,13 @@ def test_branches_have_no_corners_in_common() -> None:
     corners = list(space(recurrence={"none": None, **below}, **{name: ends[name] for name in of_all}).corners())
     kinds = Counter(fields["recurrence"] for fields in corners)
     assert kinds == {"none": 2**8, "pooled": 2**12, "blocks": 2**11}
+
+
+def test_bits_of_a_frozen_base_stand_below_what_learns() -> None:
+    bits = [16, 8, 4]
+    learns = {"all": None, "lora": {"lora_rank": [4, 16], "base_bits": bits}, "recurrence": {"base_bits": bits}}
+    wide = space(recurrence={"cache": {"cache_rows": [16, 32], "trainable": learns}})
+    trials = [wide.trial_config(fields) for fields in wide.corners()]
+    assert {(one.trainable, one.base_bits) for one in trials} == {
+        ("all", 16), ("lora", 16), ("lora", 4), ("recurrence", 16), ("recurrence", 4),
+    }  # fmt: skip
