@@ -75,7 +75,7 @@ class Chain:
         rng = rng or RngStates(self.model)
         trained = self.trained
         totals = GradAccumulators(trained, self.model.body, self.shards)
-        scorer = self.model.scorer(batch.targets_WBT, batch.fresh_WB, self.fused, batch.teacher)
+        scorer = self.model.scorer(batch, self.fused)
         step = FusedBackward(totals, self.fused)
         losses: list[torch.Tensor] = []
         grad_state: Gradients | None = None  # with respect to the state that a window leaves, from the windows behind

@@ -6,7 +6,7 @@ Letters: K hidden size, L layers, H heads, G key-value heads, D head size, I the
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 ANSWER_KINDS = ("span", "yes", "no")  # the classes of an encoder's answer-type head
@@ -37,6 +37,10 @@ class Shape:
         bidirectional: Whether a position attends to later ones too: an encoder.
         others: Further parameters: an encoder's other embeddings and its task heads.
         joined_heads: Whether queries, keys and values are made by one matrix.
+        patch: Tokens of a position: time steps, for a body that reads series.
+        columns: Rows of a batch that a chain has: a series' columns, where each is read on its own.
+        reading: Multiply-adds of what reads one position, for a body that reads numbers; its input has no gradient.
+        forecasting: Multiply-adds of one position outside the blocks, for such a body.
     """
 
     family: str
@@ -57,6 +61,10 @@ class Shape:
     bidirectional: bool = False
     others: int = 0
     joined_heads: bool = False
+    patch: int = 1
+    columns: int = 1
+    reading: int = 0
+    forecasting: int = 0
 
     @property
     def block_products(self) -> int:
@@ -142,6 +150,26 @@ def _encoder(settings: Mapping[str, Any]) -> Shape:
     )  # fmt: skip
 
 
+def _patches(settings: Mapping[str, Any]) -> Shape:
+    """Llama's blocks; patches of a column are embedded, and a horizon is forecast from every position."""
+    k, patch, horizon = settings["hidden_size"], settings["patch"], settings["horizon"]
+    ends = (patch + 1) * k + (k + 1) * horizon
+    return replace(
+        _llama(settings), vocabulary=0, tied=True, others=ends, patch=patch, columns=settings["columns"],
+        reading=patch * k, forecasting=k * horizon,
+    )  # fmt: skip
+
+
+def _dlinear(settings: Mapping[str, Any]) -> Shape:
+    """No blocks: a whole window of a column is one position."""
+    window, horizon = settings["patch"], settings["horizon"]
+    return Shape(
+        family="dlinear", hidden=window, layers=0, heads=1, key_value_heads=1, head_size=0, inner=0, vocabulary=0,
+        context=1, tied=True, biases=0, norms=0, final_norm=0, gated=False, learned_positions=False,
+        others=2 * (window + 1) * horizon, patch=window, columns=settings["columns"], reading=2 * window * horizon,
+    )  # fmt: skip
+
+
 def first_place(settings: Mapping[str, Any]) -> int:
     """The position of an encoder's first token: RoBERTa and MPNet do not use positions up to padding's."""
     return 0 if family_of(settings) == "bert" else settings["pad_token_id"] + 1
@@ -154,11 +182,13 @@ class Family(NamedTuple):
         shape: Reads the shape from a configuration.
         model: The module in `models/bodies/` and its class, as `module.Class`; a name, so that torch is not imported.
         is_encoder: Whether it reads a window in both directions.
+        is_ours: Whether it is no model of transformers, and has no weights but those that are trained here.
     """
 
     shape: Callable[[Mapping[str, Any]], Shape]
     model: str
     is_encoder: bool = False
+    is_ours: bool = False
 
 
 # The registry of bodies, by transformers' `model_type`.
@@ -171,4 +201,6 @@ FAMILIES: dict[str, Family] = {
     "roberta": Family(_encoder, "bert.RecurrentRoberta", is_encoder=True),
     "bert": Family(_encoder, "bert.RecurrentBert", is_encoder=True),
     "mpnet": Family(_encoder, "mpnet.RecurrentMPNet", is_encoder=True),
+    "patches": Family(_patches, "patches.PatchDecoder", is_ours=True),
+    "dlinear": Family(_dlinear, "dlinear.DLinear", is_ours=True),
 }
