@@ -35,13 +35,15 @@ class ForecastScorer:
         """A window's summed loss, and its gradient; a missing target is not scored."""
         values_BS, target_BTH = self._values_WBS[window], self._targets_WBTH[window]
         with torch.autocast(top_NK.device.type, enabled=False):
-            top_BTK = top_NK.detach().unflatten(0, (len(values_BS), -1)).requires_grad_()
-            error_BTH = self._model.forecast(top_BTK, values_BS) - target_BTH.nan_to_num()
+            top_BTK = top_NK.detach().unflatten(0, (len(values_BS), -1)).requires_grad_(top_NK.requires_grad)
+            rows_BTK = top_BTK.view_as(top_BTK)  # torch counts no FLOPs of modules on leaves
+            error_BTH = self._model.forecast(rows_BTK, values_BS) - target_BTH.nan_to_num()
             loss = error_BTH.masked_fill(target_BTH.isnan(), 0.0).square().sum()
-            gradients = torch.autograd.grad(loss, [top_BTK, *self._totals], allow_unused=True)
-        for total, gradient in zip(self._totals.values(), gradients[1:], strict=True):
+            wanted = [*self._totals, *([top_BTK] if top_BTK.requires_grad else [])]
+            gradients = torch.autograd.grad(loss, wanted)
+        for total, gradient in zip(self._totals.values(), gradients, strict=False):
             total += gradient
-        grad_BTK = torch.zeros_like(top_BTK) if gradients[0] is None else gradients[0]
+        grad_BTK = gradients[-1] if top_BTK.requires_grad else torch.zeros_like(top_BTK)
         return loss.detach(), grad_BTK.flatten(0, 1)
 
     def gradients(self) -> Iterator[tuple[nn.Parameter, torch.Tensor]]:
