@@ -101,7 +101,7 @@ class Chain:
         self, batch: WindowBatch, step: FusedBackward, rng: RngStates, scorer: Scorer
     ) -> Iterator[tuple[int, State | None, Read]]:
         """Windows in the order in which they are differentiated: number, state at the beginning, reading."""
-        recurrence = self.model.recurrence
+        recurrence = self.model.recurrence if self.model.carries_state else None
         if recurrence is not None and recurrence.stops_gradients:
             yield from self._separate_readings(batch, range(len(batch.starts)), step, rng)
             return
@@ -152,7 +152,7 @@ class Chain:
 
     def _entry(self, batch: WindowBatch, window: int, left: State | None) -> State | None:
         """The state that a window begins with; None where it has none."""
-        recurrence = self.model.recurrence
+        recurrence = self.model.recurrence if self.model.carries_state else None
         if recurrence is None or (batch.starts[window] == "all" and not self.uniform):
             return None
         if left is None:

@@ -28,7 +28,7 @@ from recur_tune.common.deprecated import Renamed, renamed
 from recur_tune.common.errors import UserError
 from recur_tune.common.lora import LoraSpec, Targets
 from recur_tune.common.precision import Precision
-from recur_tune.common.shape import Shape
+from recur_tune.common.shape import FAMILIES, Family, Shape
 from recur_tune.common.units import parse_count, parse_size
 from recur_tune.common.windowing import Windowing
 from recur_tune.recurrences import registry as recurrences
@@ -240,7 +240,7 @@ class TrialConfig(_Recurrent):
     def has_separate_windows(self) -> bool:
         """Whether no gradient goes from window to window, so that a training step differentiates each when it reads it.
         An answer's loss is over all windows of its question."""
-        if self.mechanism is None:
+        if self.mechanism is None or self._family.within is not None:
             return not self.task.bidirectional
         return self.mechanism.stops_gradients
 
@@ -284,6 +284,12 @@ class TrialConfig(_Recurrent):
     def made_body(self) -> dict[str, Any] | None:
         """The configuration of the body, where the task makes one from nothing."""
         return None if self.task.body is None else self.task.body(self.task_spec, self.corpus, self.windowing)
+
+    @property
+    def _family(self) -> Family:
+        """The family of a body that is made from nothing; else one that carries states."""
+        made = self.made_body
+        return FAMILIES["gpt2" if made is None else made["model_type"]]
 
     @property
     def body_name(self) -> str:
@@ -330,8 +336,11 @@ class TrialConfig(_Recurrent):
             )
         if self.lora_spec and (problem := self.lora_spec.refusal(shape, self.base)):
             raise UserError(problem)
-        if self.mechanism and not shape.layers:
-            raise UserError(f"recurrence: {shape.family} has no layer that a state could go through; choose none.")
+        if self.mechanism and (able := self._family.within) is not None and self.recurrence not in able:
+            raise UserError(
+                f"recurrence: {self.recurrence!r} needs a state from window to window, which {shape.family} has not; "
+                f"choose {' or '.join([*able, recurrences.NONE])}."
+            )
         base, size = self.body_name, self.windowing.in_patches(shape.patch).size
         if size > shape.context:
             raise UserError(f"window: {size} is more than the {shape.context} positions of {base}.")

@@ -26,7 +26,8 @@ def flops_per_token(config: TrialConfig, shape: Shape, counted: Work | None = No
     window = positions * _blocks_per_position(shape, attended=shape.pairs(positions) / positions)
     total = shape.columns * (window + recurrence_flops(config, shape, counted))
     if config.task.counts_head:
-        total += 2 * (shape.columns * positions * shape.reading + config.task.head(shape, positions))
+        beside = shape.columns * positions * (shape.reading + shape.choosing)
+        total += 2 * (beside + config.task.head(shape, positions))
     return total / config.windowing.stride
 
 
@@ -58,6 +59,7 @@ def training_flops_per_token(config: TrialConfig, shape: Shape, plan: Plan, coun
     mechanism, recomputed = config.mechanism, recomputed_windows(config, plan)
     # A product's backward pass is two products of the same size, or one where its input has no gradient.
     total = 3 * windows * body + 2 * windows * reading + recomputed * (body + reading)
+    total += 2 * windows * positions * shape.choosing
     if mechanism:
         # The last window makes no state, and the first reads none unless the initial state is learned.
         without = 0 if mechanism.from_the_start else 1

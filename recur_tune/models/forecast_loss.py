@@ -35,7 +35,8 @@ class ForecastScorer:
         """A window's summed loss, and its gradient; a missing target is not scored."""
         values_BS, target_BTH = self._values_WBS[window], self._targets_WBTH[window]
         with torch.autocast(top_NK.device.type, enabled=False):
-            top_BTK = top_NK.detach().unflatten(0, (len(values_BS), -1)).requires_grad_(top_NK.requires_grad)
+            positions = self._model.positions(values_BS.shape[1])
+            top_BTK = top_NK.detach().unflatten(0, (-1, positions)).requires_grad_(top_NK.requires_grad)
             rows_BTK = top_BTK.view_as(top_BTK)  # torch counts no FLOPs of modules on leaves
             error_BTH = self._model.forecast(rows_BTK, values_BS) - target_BTH.nan_to_num()
             loss = error_BTH.masked_fill(target_BTH.isnan(), 0.0).square().sum()

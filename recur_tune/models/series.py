@@ -44,6 +44,18 @@ class SeriesModel(Windowed):
         """
         raise NotImplementedError
 
+    def forecast_at_end(self, top_BTK: torch.Tensor, values_BS: torch.Tensor) -> torch.Tensor:
+        """The forecasts from a window's end alone, [B, H]."""
+        return self.forecast(top_BTK[:, -1:], values_BS)[:, 0]
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        """Forecasts from a window's end: [rows, steps] -> [rows, horizon]. To go from window to window, call `read`."""
+        return self.forecast_at_end(self.read(values, leave_state=False).top_BTK, values)
+
+    def positions(self, window: int) -> int:
+        """Positions of what `read` makes of a window of so many time steps."""
+        return window // self.config.patch
+
     @property
     def heads(self) -> tuple[nn.Module, ...]:
         """The modules that `forecast` uses; all else is used by `read`."""

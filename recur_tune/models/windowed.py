@@ -114,6 +114,11 @@ class Windowed(PreTrainedModel):
         inputs, targets = (torch.zeros((windows, chains, window), dtype=torch.long) for _ in range(2))
         return inputs, targets
 
+    @property
+    def carries_state(self) -> bool:
+        """Whether a state goes from window to window."""
+        return self.recurrence is not None
+
     def calibrate(self, texts: Callable[[], torch.Tensor], weight: float = 1.0) -> None:
         """Let the recurrence measure the body on texts [N, T], if it has something to measure."""
 

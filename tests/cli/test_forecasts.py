@@ -59,7 +59,7 @@ def test_data_prepare_tells_columns_and_rows(corpus: str) -> None:
     [
         (["train", "--horizon", 61, "--out", "{}/run"], "horizon: 61 time steps are more than the 60 rows"),
         (["train", "--window", 20, "--horizon", 6, "--out", "{}/run"], "window: 20 time steps are no whole number"),
-        (["cost", "--body", "dlinear", "--horizon", 6], "dlinear has no layer"),
+        (["cost", "--body", "dlinear", "--horizon", 6], "which dlinear has not; choose none"),
         (["train", "--base", "gpt2-xl", "--out", "{}/run"], "leave it out"),
     ],
 )

@@ -22,10 +22,15 @@ from tests.series import waves, write_series
 
 CPU = torch.device("cpu")
 FIELDS: dict[str, dict[str, Any]] = {
-    "dlinear": {"body": "dlinear"}, "patches": {}, "pooled": {"recurrence": "pooled", "l_ins": "all", "width": 8},
+    "dlinear": {"body": "dlinear"},
+    "informer": {"body": "informer"},
+    "rsa": {"body": "informer", "recurrence": "scores", "score_heads": 2},
+    "patches": {},
+    "pooled": {"recurrence": "pooled", "l_ins": "all", "width": 8},
     "cache": {"recurrence": "cache", "cache_rows": 4, "cache_sinks": 1},
-    "scores": {"recurrence": "scores", "score_heads": 2}, "gated_delta": {"recurrence": "gated_delta"},
-}  # fmt: skip
+    "scores": {"recurrence": "scores", "score_heads": 2},
+    "gated_delta": {"recurrence": "gated_delta"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +59,7 @@ def test_training_flops_are_torchs_count_of_a_step(name: str, corpus: str) -> No
     assert training_flops_per_token(config, shape, Plan(kept), counted) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", ["dlinear", "patches"])
+@pytest.mark.parametrize("name", ["dlinear", "informer", "patches"])
 def test_forward_flops_are_torchs_count_but_for_the_later_half_of_attention(name: str, corpus: str) -> None:
     """The count has causal attention at its average length, the step the whole square."""
     config = config_of(corpus, name)
@@ -67,7 +72,7 @@ def test_forward_flops_are_torchs_count_but_for_the_later_half_of_attention(name
     assert flops_per_token(config, shape) * config.window + hidden == counter.get_total_flops()
 
 
-@pytest.mark.parametrize("name", ["dlinear", "patches", "pooled", "cache"])
+@pytest.mark.parametrize("name", ["dlinear", "informer", "rsa", "patches", "pooled", "cache"])
 def test_predicted_memory_is_that_of_a_step(name: str, corpus: str) -> None:
     config = config_of(corpus, name, dropout=0.1)
     trainer, _ = set_up(config, CPU)

@@ -29,6 +29,8 @@ from recur_tune.tasks.forecasting.evaluation import evaluate_forecasts
 from recur_tune.tasks.forecasting.series import SeriesSplit, prepare_series
 from recur_tune.tasks.forecasting.spec import ForecastingSpec, patch_of
 from recur_tune.tasks.forecasting.windows import Layout, SeriesStream, lanes
+from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
+from recur_tune.training.setup import set_up
 from tests.series import waves, write_series
 
 HORIZON, PATCH, WINDOW = 5, 4, 12
@@ -71,7 +73,7 @@ def model_of(config: TrialConfig, spec: BaseModel | None = None) -> SeriesModel:
 def layout_of(config: TrialConfig) -> Layout:
     spec = config.task_spec
     assert isinstance(spec, ForecastingSpec)
-    return Layout(config.windowing, patch_of(spec, config.window))
+    return Layout(config.windowing, patch_of(spec, config.window), with_calendar=spec.body == "informer")
 
 
 def naive_errors(split: SeriesSplit, forecasts: dict[int, np.ndarray]) -> tuple[float, float]:
@@ -86,19 +88,24 @@ def naive_errors(split: SeriesSplit, forecasts: dict[int, np.ndarray]) -> tuple[
     return float(np.mean(np.square(errors))), float(np.mean(np.abs(errors)))
 
 
-def window_before(split: SeriesSplit, origin: int) -> torch.Tensor:
-    return torch.from_numpy(split.read_NC[origin - WINDOW : origin].T.astype(np.float32))
+def window_before(split: SeriesSplit, origin: int, body: str = "patches") -> torch.Tensor:
+    """A window of every column; for Informer the horizon as zeros behind it, and the calendar of both."""
+    window_SC = split.read_NC[origin - WINDOW : origin]
+    if body == "informer":
+        columns_SC = np.concatenate([window_SC, np.zeros((HORIZON, 3))])
+        window_SC = np.concatenate([columns_SC, split.calendar_NF[origin - WINDOW : origin + HORIZON]], axis=1)
+    return torch.from_numpy(window_SC.T.astype(np.float32))
 
 
 @pytest.mark.parametrize("batch_size", [1, 7])
-@pytest.mark.parametrize("body", ["patches", "dlinear"])
+@pytest.mark.parametrize("body", ["patches", "informer", "dlinear"])
 @torch.no_grad()
 def test_scores_are_those_of_a_loop_over_every_window(body: str, batch_size: int, corpus: str) -> None:
     config = config_of(corpus, body=body)
     split, model = prepare_series(corpus, "test", HORIZON), model_of(config)
     forecasts = {}
     for origin in range(240, 300 - HORIZON + 1):
-        values = window_before(split, origin)
+        values = window_before(split, origin, body)
         forecasts[origin] = model.forecast(model.read(values).top_BTK, values)[:, -1].numpy()
     found = evaluate_forecasts(model, split, layout_of(config), batch_size, "float32")
     mse, mae = naive_errors(split, forecasts)
@@ -157,10 +164,15 @@ def test_lanes_visit_every_origin_once(stride: int, corpus: str) -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 3])
-@pytest.mark.parametrize("name", [None, "pooled", "gated_delta"])
+@pytest.mark.parametrize("name", [None, "pooled", "gated_delta", "dlinear", "informer", "rsa"])
 def test_the_loss_and_its_gradients_are_autograds(name: str | None, kept: int, corpus: str) -> None:
-    config = config_of(corpus)
-    split, model = prepare_series(corpus, "train", HORIZON), model_of(config, STATES[name] if name else None)
+    config = config_of(
+        corpus, body={"rsa": "informer", "informer": "informer", "dlinear": "dlinear"}.get(name, "patches")
+    )
+    split, model = (
+        prepare_series(corpus, "train", HORIZON),
+        model_of(config, STATES.get("scores" if name == "rsa" else name)),
+    )
     stream = SeriesStream(split, layout_of(config), windows=3, batch=2, seed=0, rank=0, workers=1)
     batch = next(stream)
     found = Chain(model, Plan(kept)).differentiate(batch)
@@ -226,13 +238,19 @@ def test_no_forecast_sees_a_later_value_and_all_are_in_the_values_units(corpus: 
     torch.testing.assert_close(larger, 100 * made + 7, rtol=1e-3, atol=1e-2)
 
 
-@pytest.mark.parametrize(("body", "spec"), [("patches", STATES["cache"]), ("patches", None), ("dlinear", None)])
+@pytest.mark.parametrize(
+    ("body", "spec"),
+    [
+        ("patches", STATES["cache"]), ("patches", None), ("dlinear", None), ("informer", None),
+        ("informer", STATES["scores"]),
+    ],
+)  # fmt: skip
 @torch.no_grad()
 def test_a_saved_model_forecasts_the_same(body: str, spec: BaseModel | None, corpus: str, tmp_path: Path) -> None:
     model = model_of(config_of(corpus, body=body), spec).float()
     save_model(model, None, tmp_path)
     again, tokenizer = load_model(tmp_path)
-    values = torch.from_numpy(waves(WINDOW, columns=3).T.astype(np.float32))
+    values = window_before(prepare_series(corpus, "test", HORIZON), 250, body)
     torch.testing.assert_close(again.eval()(values), model(values))
     assert tokenizer is None and type(again.recurrence) is type(model.recurrence)
 
@@ -251,12 +269,15 @@ def test_a_trial_of_forecasts_has_its_own_fields_and_no_base(corpus: str) -> Non
     [
         ({"window": 10}, "window: 10 time steps are no whole number of patches of 4"),
         ({"overlap": 2}, "overlap: 2 time steps are no whole number of patches of 4"),
+        ({"body": "informer", "recurrence": "cache"}, "which informer has not; choose scores or none"),
+        ({"body": "informer", "label_steps": 13}, "label_steps: 13 are more than the window of 12"),
+        ({"body": "informer", "body_heads": 3}, "body_width: 16 cannot be shared by 3 heads; choose a multiple of 3"),
         ({"horizon": 31}, "horizon: 31 time steps are more than the 30 rows of the validation split of a.csv"),
         ({"window": 208}, "window: 208 time steps and a horizon of 5 behind them are more than the 210 training rows"),
         ({"body_width": 18}, "body_width: 18 cannot be shared by 2 heads of an even size"),
         (
             {"body": "dlinear", "recurrence": "pooled"},
-            "dlinear has no layer that a state could go through; choose none",
+            "'pooled' needs a state from window to window, which dlinear has not; choose none",
         ),
         ({"recurrence": "cache", "cache_rows": 1024}, "3 patches and the 1024 rows of 'cache' .* patches has 1024"),
         ({"base": "gpt2-xl"}, "base: 'gpt2-xl' is about a base .* makes its body from nothing; leave it out"),
@@ -268,3 +289,23 @@ def test_what_does_not_fit_together_is_one_sentence(fields: dict[str, Any], sent
     with pytest.raises(UserError, match=sentence):
         config = parse(TrialConfig, config_of(corpus).plain_values() | fields)
         config.check_base(trial_shape(config))
+
+
+@pytest.mark.parametrize("body", ["patches", "informer"])
+def test_a_resumed_run_goes_on_bit_for_bit(body: str, corpus: str, tmp_path: Path) -> None:
+    """Informer's distilling has running statistics, which a checkpoint keeps too."""
+    config = config_of(corpus, body=body, dropout=0.1, tokens=400, validate_every=100, validation_tokens=60)
+
+    def trained(folder: Path, stops: bool) -> Any:
+        trainer, _ = set_up(config, torch.device("cpu"))
+        for report in trainer.run():
+            if report.tokens >= 200 and stops:
+                save_checkpoint(trainer, folder)
+                trainer, _ = set_up(config, torch.device("cpu"))
+                load_checkpoint(trainer, folder)
+                [*_] = trainer.run()
+                break
+        return trainer.model.state_dict()
+
+    whole, resumed = trained(tmp_path / "a", stops=False), trained(tmp_path / "b", stops=True)
+    assert all(torch.equal(one, resumed[name]) for name, one in whole.items())

@@ -59,10 +59,6 @@ class DLinear(SeriesModel, PreTrainedModel):
         """Both matrices."""
         return self.trend, self.rest
 
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        """Forecasts from a window's end: [rows, steps] -> [rows, horizon]."""
-        return self.forecast(self.read(values).top_BTK, values)[:, -1]
-
     def _init_weights(self, module: nn.Module) -> None:
         """As torch initialises them."""
         if isinstance(module, nn.Linear):

@@ -73,10 +73,6 @@ class PatchDecoder(SeriesModel, WindowedDecoder, LlamaPreTrainedModel):
         """The one linear layer."""
         return (self.outlook,)
 
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        """Forecasts from a window's end: [rows, steps] -> [rows, horizon]. To go from window to window, call `read`."""
-        return self.forecast(self.read(values, leave_state=False).top_BTK, values)[:, -1]
-
     def get_output_embeddings(self) -> None:  # type: ignore[override]
         """It has no vocabulary."""
 

@@ -66,4 +66,4 @@ class Forecasting:
         return evaluate_forecasts(model, split, self._layout(windowing), batch_size, precision, progress, given)
 
     def _layout(self, windowing: Windowing) -> Layout:
-        return Layout(windowing, patch_of(self._spec, windowing.size))
+        return Layout(windowing, patch_of(self._spec, windowing.size), with_calendar=self._spec.body == "informer")

@@ -114,13 +114,13 @@ def evaluate_forecasts(
     started, state, done, columns = time.perf_counter(), None, 0, len(split.names)
     squared_HC, absolute_HC, counts_HC = (np.zeros((split.horizon, columns)) for _ in range(3))
     windows, (latest, example) = sum(map(len, lanes(split, layout.windowing))), (-1, {})
-    carry_state = model.recurrence is not None
+    carry_state = model.carries_state
     for batch, table_B5 in lane_batches(split, layout, batch_size, carry_state):
         on_device = batch.to(device)
         rows_R5 = table_B5.repeat(columns, axis=0)
         with autocast(device, precision):
             top_BTK, state = read_on(model, on_device, rows_R5, state, layout.windowing.overlap // layout.patch, given)
-            made_RH = model.forecast(top_BTK[:, -1:], on_device.inputs_WBT[0])[:, 0]
+            made_RH = model.forecast_at_end(top_BTK, on_device.inputs_WBT[0])
         made_BCH = made_RH.double().cpu().numpy().reshape(-1, columns, split.horizon)
         there_B = table_B5[:, 4] >= 0
         origin_B = table_B5[there_B, 1]

@@ -29,6 +29,7 @@ class SeriesSplit:
         begin: The split's first row; rows before it are read, and never forecast.
         horizon: Time steps of a forecast.
         remarks: Sentences on what is not as it stands in the file.
+        calendar_NF: What the dates of the rows say, and of a horizon behind them; each feature from -0.5 to 0.5.
         lanes: At most so many of the lanes of origins are scored; None: all.
     """
 
@@ -38,6 +39,7 @@ class SeriesSplit:
     begin: int
     horizon: int
     remarks: tuple[str, ...]
+    calendar_NF: np.ndarray
     lanes: int | None = None
 
     @property
@@ -81,7 +83,20 @@ def prepare_series(corpus_name: str, split: Split, horizon: int) -> SeriesSplit:
                 "and not scaled."
             )
     true_NC = (series.values[:end] - mean_C) / np.where(deviation_C > 0, deviation_C, 1.0)
-    return SeriesSplit(series.names, _filled(true_NC), true_NC, begin, horizon, tuple(remarks))
+    behind = series.dates[end - 1] + series.step * np.arange(1, horizon + 1)
+    calendar_NF = _calendar(np.concatenate([series.dates[:end], behind]))
+    return SeriesSplit(series.names, _filled(true_NC), true_NC, begin, horizon, tuple(remarks), calendar_NF)
+
+
+def _calendar(date_N: np.ndarray) -> np.ndarray:
+    """Informer's time features: minute, hour, day of the week, of the month and of the year."""
+    import pandas as pd  # takes a second to import
+
+    date = pd.DatetimeIndex(date_N)
+    parts = (
+        (date.minute, 59), (date.hour, 23), (date.dayofweek, 6), (date.day - 1, 30), (date.dayofyear - 1, 365),
+    )  # fmt: skip
+    return np.stack([part.to_numpy() / most - 0.5 for part, most in parts], axis=1)
 
 
 def _filled(values_NC: np.ndarray) -> np.ndarray:

@@ -30,10 +30,13 @@ class Layout:
     Attributes:
         windowing: In time steps.
         patch: Time steps of a position.
+        with_calendar: Whether a chain has rows for the calendar behind its columns, and all of its rows the horizon
+            behind the window, in which columns are zero.
     """
 
     windowing: Windowing
     patch: int
+    with_calendar: bool = False
 
     def chain(self, first: int, windows: int) -> np.ndarray:
         """So many windows from a row on, as a table (BEGIN, END, SCORED_FROM, FRESH)."""
@@ -42,7 +45,7 @@ class Layout:
 
     def gather(self, split: SeriesSplit, table_WB4: np.ndarray) -> WindowBatch:
         """Scheduled windows as tensors; a window that is not there (BEGIN == END) has zeros and no targets."""
-        size, horizon, columns = self.windowing.size, split.horizon, len(split.names)
+        size, horizon = self.windowing.size, split.horizon
         begin_WB, there_WB = table_WB4[..., BEGIN], table_WB4[..., BEGIN] < table_WB4[..., END]
         values_WBSC = split.read_NC[begin_WB[..., None] + np.arange(size)] * there_WB[..., None, None]
         origin_WBT, is_scored_WBT = self._origins(table_WB4)
@@ -50,12 +53,17 @@ class Layout:
         scored_WBTH = is_scored_WBT[..., None] & (row_WBTH < split.end)
         target_WBTHC = split.true_NC[np.minimum(row_WBTH, split.end - 1)]
         target_WBTHC[~scored_WBTH] = np.nan
+        if self.with_calendar:
+            ahead_WBS = begin_WB[..., None] + np.arange(size + horizon)
+            calendar_WBSF = split.calendar_NF[ahead_WBS] * there_WB[..., None, None]
+            room = [(0, 0), (0, 0), (0, horizon), (0, 0)]
+            values_WBSC = np.concatenate([np.pad(values_WBSC, room), calendar_WBSF], axis=-1)
         fresh_WB = table_WB4[..., FRESH].astype(bool)
         scored = int((table_WB4[..., END] - table_WB4[..., SCORED_FROM]).sum())
         return WindowBatch(
             inputs_WBT=_columns_as_rows(values_WBSC, -1),
             targets_WBT=_columns_as_rows(target_WBTHC, -1),
-            fresh_WB=torch.from_numpy(fresh_WB.repeat(columns, axis=1)),
+            fresh_WB=torch.from_numpy(fresh_WB.repeat(values_WBSC.shape[-1], axis=1)),
             starts=tuple("all" if row.all() else "some" if row.any() else "none" for row in fresh_WB),
             scored=scored,
             step_scored=scored,
