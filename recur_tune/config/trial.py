@@ -336,10 +336,11 @@ class TrialConfig(_Recurrent):
             )
         if self.lora_spec and (problem := self.lora_spec.refusal(shape, self.base)):
             raise UserError(problem)
-        if self.mechanism and (able := self._family.within) is not None and self.recurrence not in able:
+        within = self._family.within
+        if self.mechanism and within is not None and self.recurrence not in within:
             raise UserError(
                 f"recurrence: {self.recurrence!r} needs a state from window to window, which {shape.family} has not; "
-                f"choose {' or '.join([*able, recurrences.NONE])}."
+                f"choose {' or '.join([*within, recurrences.NONE])}."
             )
         base, size = self.body_name, self.windowing.in_patches(shape.patch).size
         if size > shape.context:

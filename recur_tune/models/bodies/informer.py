@@ -61,8 +61,9 @@ class ForecastingInformer(SeriesModel, PreTrainedModel):
         self.encoder = nn.ModuleList(InformerEncoderLayer(config) for _ in range(config.encoder_layers))
         self.distilling = nn.ModuleList(InformerConvLayer(config.d_model) for _ in range(config.encoder_layers - 1))
         self.decoder = nn.ModuleList(InformerDecoderLayer(config, at) for at in range(config.decoder_layers))
-        for layer in (*self.encoder, *self.decoder):
-            layer.self_attn = _ProbSparse(config, is_decoder=isinstance(layer, InformerDecoderLayer))
+        for layers in (self.encoder, self.decoder):
+            for layer in layers:
+                layer.self_attn = _ProbSparse(config, is_decoder=layers is self.decoder)
         self.encoder_norm, self.decoder_norm = nn.LayerNorm(config.d_model), nn.LayerNorm(config.d_model)
         self.projection = nn.Linear(config.d_model, config.columns)
         self.add_recurrence()
@@ -95,15 +96,15 @@ class ForecastingInformer(SeriesModel, PreTrainedModel):
         window = values_RS.shape[1] - config.horizon
         weights = self._weights_by_lag(values_RS.shape[1])
         x_BTK = self.read_window(value_BTC[:, :window], mark_BTF[:, :window])
+        for layer, added in zip((*self.encoder, *self.decoder), weights, strict=True):
+            layer.self_attn.added = added
         for at, layer in enumerate(self.encoder):
-            layer.self_attn.added = weights[at]
             x_BTK = layer(x_BTK, None)
             if at < len(self.distilling):
                 x_BTK = self.distilling[at](x_BTK)
         memory_BTK, begin = self.encoder_norm(x_BTK), window - config.label
         y_BTK = self.read_label(value_BTC[:, begin:], mark_BTF[:, begin:])
-        for at, layer in enumerate(self.decoder, len(self.encoder)):
-            layer.self_attn.added = weights[at]
+        for layer in self.decoder:
             y_BTK = layer(y_BTK, encoder_hidden_states=memory_BTK)
         return WindowOutput(self.decoder_norm(y_BTK)[:, -config.horizon :], None)
 
@@ -149,14 +150,16 @@ class _Embedding(nn.Module):
 
     def forward(self, value_BTC: torch.Tensor, mark_BTF: torch.Tensor) -> torch.Tensor:
         x_BTK = self.values(value_BTC.transpose(1, 2)).transpose(1, 2) + self.calendar(mark_BTF)
-        return self.dropout(x_BTK + _sinusoids(*x_BTK.shape[1:], like=x_BTK))
+        return self.dropout(x_BTK + _sinusoids(x_BTK))
 
 
-def _sinusoids(positions: int, size: int, like: torch.Tensor) -> torch.Tensor:
-    place_T1 = torch.arange(positions, device=like.device)[:, None]
-    speed_K = torch.exp(torch.arange(0, size, 2, device=like.device) * (-math.log(10_000.0) / size))
+def _sinusoids(x_BTK: torch.Tensor) -> torch.Tensor:
+    """What positions add."""
+    _, positions, size = x_BTK.shape
+    place_T1 = torch.arange(positions, device=x_BTK.device)[:, None]
+    speed_K = torch.exp(torch.arange(0, size, 2, device=x_BTK.device) * (-math.log(10_000.0) / size))
     angle_TK = place_T1 * speed_K
-    return torch.stack([angle_TK.sin(), angle_TK.cos()], dim=-1).flatten(1).to(like.dtype)
+    return torch.stack([angle_TK.sin(), angle_TK.cos()], dim=-1).flatten(1).to(x_BTK.dtype)
 
 
 class _ProbSparse(InformerProbSparseAttention):

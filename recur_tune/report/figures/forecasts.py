@@ -26,7 +26,7 @@ def draw_forecasts(report: Mapping[str, Any], path: Path) -> None:
         f"{report['run']} on {report['corpus']} {report['split']}: MSE {report['mse']:.4g}, MAE {report['mae']:.4g}",
         fontsize=11, fontweight="bold", x=0.01, ha="left", parse_math=False,
     )  # fmt: skip
-    places = picture.subplot_mosaic([["steps", "columns"], ["example", "example"]])
+    places: dict[str, Any] = picture.subplot_mosaic([["steps", "columns"], ["example", "example"]])
     _errors_by_step(places["steps"], report["by_step"])
     _errors_by_column(places["columns"], report["by_column"])
     _example(places["example"], report["example"])
