@@ -35,6 +35,11 @@ def test_a_run_learns_waves_and_its_scores_are_told_and_drawn(corpus: str, tmp_p
     assert found["mse"] < 0.2, "half of the waves' variance would be 0.5"
     without = json.loads(run("eval", tmp_path / "run", "--state", "none", "--json").out)
     assert without["mse"] != found["mse"]
+    wide = run("eval", tmp_path / "run", "--window", 32)
+    assert wide.code == 2 and "32 time steps, 0 of them read again, are no whole number of patches of 6" in wide.err
+    for words in (["generate", tmp_path / "run"], ["eval", tmp_path / "run", "--rivals"]):
+        refused = run(*words)
+        assert refused.code == 2 and "Traceback" not in refused.err, refused.err
     resumed = run("train", "--resume", "--tokens", 13_000, "--out", tmp_path / "run")
     assert resumed.code == 0, resumed.err
 
@@ -45,6 +50,8 @@ def test_a_table_of_rivals_has_a_linear_one(corpus: str, tmp_path: Path) -> None
     assert run("train", *words, "--out", tmp_path / "run").code == 0
     found = json.loads(run("eval", tmp_path / "run", "--json").out)
     assert found["mse"] < 0.2 and found["remarks"] == []
+    short = run("eval", tmp_path / "run", "--window", 24)
+    assert short.code == 2 and "window: the model reads windows of 48 time steps; leave it out" in short.err
     costs = json.loads(run("cost", *words, "--json").out)
     assert costs["flops_per_token"] == 2 * 2 * 2 * 48 * 6 and costs["parameters"] == 2 * (48 + 1) * 6
 

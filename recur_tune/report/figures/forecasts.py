@@ -53,11 +53,11 @@ def _errors_by_column(axes: Any, by_column: Mapping[str, dict[str, float | None]
     axes.legend(frameon=False)
 
 
-def _example(axes: Any, example: Mapping[str, Mapping[str, list[float]]]) -> None:
+def _example(axes: Any, example: Mapping[str, Mapping[str, list[float | None]]]) -> None:
     """The last forecast of the last column, which in these data sets is the target."""
     name = list(example)[-1]
     column = example[name]
-    window, truth, made = (column[part] for part in ("window", "truth", "forecast"))
+    window, truth, made = ([*map(_number, column[part])] for part in ("window", "truth", "forecast"))
     shown = window[-_LEAD * len(made) :]
     axes.plot(range(1 - len(shown), 1), shown, color=GREY, label="read")
     axes.plot(range(1, len(truth) + 1), truth, color=INK, label="came")

@@ -63,7 +63,16 @@ class Forecasting:
     ) -> ForecastScores:
         """MSE and MAE."""
         self.check(model, split)
-        return evaluate_forecasts(model, split, self._layout(windowing), batch_size, precision, progress, given)
+        layout = self._layout(windowing)
+        if layout.patch != model.config.patch:
+            raise UserError(f"window: the model reads windows of {model.config.patch} time steps; leave it out.")
+        in_patches = self._spec.body == "patches"
+        if in_patches and (windowing.size % layout.patch or windowing.overlap % layout.patch):
+            raise UserError(
+                f"window: {windowing.size} time steps, {windowing.overlap} of them read again, are no whole number of "
+                f"patches of {layout.patch}; choose multiples of that."
+            )
+        return evaluate_forecasts(model, split, layout, batch_size, precision, progress, given)
 
     def _layout(self, windowing: Windowing) -> Layout:
         return Layout(windowing, patch_of(self._spec, windowing.size), with_calendar=self._spec.body == "informer")

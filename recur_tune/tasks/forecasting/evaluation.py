@@ -44,7 +44,7 @@ class ForecastScores:
     absolute_HC: np.ndarray
     counts_HC: np.ndarray
     windows: int
-    example: dict[str, dict[str, list[float]]]
+    example: dict[str, dict[str, list[float | None]]]
     remarks: tuple[str, ...]
     seconds: float
 
@@ -142,10 +142,14 @@ def evaluate_forecasts(
     )
 
 
-def _example(split: SeriesSplit, layout: Layout, origin: int, made_HC: np.ndarray) -> dict[str, dict[str, list[float]]]:
+def _example(
+    split: SeriesSplit, layout: Layout, origin: int, made_HC: np.ndarray
+) -> dict[str, dict[str, list[float | None]]]:
+    """A window, what came, and the forecast, by column; None where a value is missing."""
     read_SC, true_HC = split.read_NC[origin - layout.windowing.size : origin], split.true_NC[origin:][: split.horizon]
+    parts = {"window": read_SC, "truth": true_HC, "forecast": made_HC}
     return {
-        name: {"window": read_SC[:, at].tolist(), "truth": true_HC[:, at].tolist(), "forecast": made_HC[:, at].tolist()}
+        name: {part: [None if np.isnan(one) else float(one) for one in array[:, at]] for part, array in parts.items()}
         for at, name in enumerate(split.names)
     }
 

@@ -83,6 +83,8 @@ def prepare_series(corpus_name: str, split: Split, horizon: int) -> SeriesSplit:
                 "and not scaled."
             )
     true_NC = (series.values[:end] - mean_C) / np.where(deviation_C > 0, deviation_C, 1.0)
+    if np.isnan(true_NC[begin:]).all():
+        raise UserError(f"corpus: every value of the {split} split of {corpus.path} is missing; choose other shares.")
     behind = series.dates[end - 1] + series.step * np.arange(1, horizon + 1)
     calendar_NF = _calendar(np.concatenate([series.dates[:end], behind]))
     return SeriesSplit(series.names, _filled(true_NC), true_NC, begin, horizon, tuple(remarks), calendar_NF)
