@@ -37,7 +37,7 @@ def test_a_run_learns_waves_and_its_scores_are_told_and_drawn(corpus: str, tmp_p
     assert without["mse"] != found["mse"]
     wide = run("eval", tmp_path / "run", "--window", 32)
     assert wide.code == 2 and "32 time steps, 0 of them read again, are no whole number of patches of 6" in wide.err
-    for words in (["generate", tmp_path / "run"], ["eval", tmp_path / "run", "--rivals"]):
+    for words in (["generate", tmp_path / "run"], ["look", tmp_path / "run"], ["eval", tmp_path / "run", "--rivals"]):
         refused = run(*words)
         assert refused.code == 2 and "Traceback" not in refused.err, refused.err
     resumed = run("train", "--resume", "--tokens", 13_000, "--out", tmp_path / "run")
