@@ -14,6 +14,7 @@ from recur_tune.bptt.plan import Plan
 from recur_tune.config.base_shape import trial_settings, trial_shape
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.counted_flops import counted_work, simulated_batch
+from recur_tune.cost.descriptors import COSTS
 from recur_tune.cost.estimate import estimate
 from recur_tune.cost.flops import flops_per_token, training_flops_per_token
 from recur_tune.models.pretrained import fresh_model, recurrent_config
@@ -89,3 +90,17 @@ def test_a_stream_holds_its_window_and_its_state_for_every_column(corpus: str) -
     assert costs["dlinear"]["inference_memory"] == 3 * 24 * 4
     state = 2 * 2 * 2 * 8 * 4  # layers, heads, a complex row
     assert costs["scores"]["inference_memory"] == 3 * (cache_of_a_window + state)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("horizon", 6), ("body", "dlinear"), ("patch", 6), ("body_layers", 1), ("body_width", 24), ("body_heads", 4)],
+)
+def test_a_cost_names_the_fields_that_it_depends_on(field: str, value: Any, corpus: str) -> None:
+    before, after = (
+        estimate(config, trial_settings(config)).costs
+        for config in (config_of(corpus, "patches"), config_of(corpus, "patches", **{field: value}))
+    )
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed <= {name for name, cost in COSTS.items() if field in cost.fields}
+    assert changed or field == "body_heads"
