@@ -75,7 +75,7 @@ class Chain:
         rng = rng or RngStates(self.model)
         trained = self.trained
         totals = GradAccumulators(trained, self.model.body, self.shards)
-        scorer = self.model.scorer(batch.targets_WBT, batch.fresh_WB, self.fused, batch.teacher)
+        scorer = self.model.scorer(batch, self.fused)
         step = FusedBackward(totals, self.fused)
         losses: list[torch.Tensor] = []
         grad_state: Gradients | None = None  # with respect to the state that a window leaves, from the windows behind
@@ -101,7 +101,7 @@ class Chain:
         self, batch: WindowBatch, step: FusedBackward, rng: RngStates, scorer: Scorer
     ) -> Iterator[tuple[int, State | None, Read]]:
         """Windows in the order in which they are differentiated: number, state at the beginning, reading."""
-        recurrence = self.model.recurrence
+        recurrence = self.model.recurrence if self.model.carries_state else None
         if recurrence is not None and recurrence.stops_gradients:
             yield from self._separate_readings(batch, range(len(batch.starts)), step, rng)
             return
@@ -152,7 +152,7 @@ class Chain:
 
     def _entry(self, batch: WindowBatch, window: int, left: State | None) -> State | None:
         """The state that a window begins with; None where it has none."""
-        recurrence = self.model.recurrence
+        recurrence = self.model.recurrence if self.model.carries_state else None
         if recurrence is None or (batch.starts[window] == "all" and not self.uniform):
             return None
         if left is None:

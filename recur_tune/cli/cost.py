@@ -49,17 +49,18 @@ def cost(config: Path | None, fields: dict[str, Any], workers: int, shard: bool,
     if shard and workers == 1:
         raise UserError("shard: one worker has no other to share the optimizer's state with; add --workers 2 or more.")
     with stderr.status("computing the costs of a step …"):
-        from recur_tune.config.base_shape import base_settings
+        from recur_tune.config.base_shape import trial_settings
         from recur_tune.cost.estimate import estimate
         from recur_tune.cost.flops import recomputed_windows
 
-        settings = base_settings(trial.base, trial.tokenizer)
+        settings = trial_settings(trial)
         price = estimate(trial, settings, workers, shard)
     if as_json:
         print_json(price.to_dict())
         return
     print_table(
-        f"{trial.base} with {trial.recurrence}, window {trial.window}, overlap {trial.overlap}, batch {trial.batch}",
+        f"{trial.body_name} with {trial.recurrence}, window {trial.window}, overlap {trial.overlap}, "
+        f"batch {trial.batch}",
         {
             **{cost.explained: cost.unit.format(price.costs[name]) for name, cost in COSTS.items()},
             "parameters": f"{price.costs['parameters']:,} ({price.recurrence_parameters:,} of them the recurrence's)",

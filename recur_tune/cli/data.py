@@ -96,7 +96,8 @@ def prepare(name: str, tokenizer: str, as_json: bool) -> None:
         from recur_tune.tasks.registry import task_of
 
         check_corpus(name, SPLITS)
-        loaded, described = load_tokenizer(tokenizer), task_of(name)
+        described = task_of(name)
+        loaded = load_tokenizer(tokenizer) if described.body is None else None
         task = described.build(described.spec())
     summaries = {}
     for split in SPLITS:
@@ -105,7 +106,7 @@ def prepare(name: str, tokenizer: str, as_json: bool) -> None:
     if as_json:
         print_json({"corpus": name, "tokenizer": tokenizer, "cache": str(cache_folder()), "splits": summaries})
         return
-    table = Table("split", "documents", "tokens", "words", "bytes", box=None, pad_edge=False)
+    table = Table("split", *summaries["train"], box=None, pad_edge=False)
     for split, summary in summaries.items():
         table.add_row(split, *(f"{number:,}" for number in summary.values()))
     stdout.print(table)

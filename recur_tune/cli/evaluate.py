@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,11 @@ _NOT_OF_UNTRAINED = {*TrialConfig.model_fields, *(change.to for change in RENAME
 @click.option(
     "--rivals", "with_rivals", is_flag=True, help="Score the untrained base read plainly, too, at as much memory."
 )
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw the errors of forecasts, by column and by step ahead, into this file (png, svg or pdf).",
+)
 @as_json
 def evaluate(
     run: str,
@@ -69,10 +75,11 @@ def evaluate(
     precision: str,
     state: str,
     with_rivals: bool,
+    picture: Path | None,
     as_json: bool,
 ) -> None:
     """Score a model: perplexity per word and per token, bits per byte, accuracy; or F1 and exact match of answers,
-    where the corpus has questions.
+    where the corpus has questions; or MSE and MAE of forecasts, by column and by step ahead, where it has series.
 
     RUN is a folder that `train` or `pretrain` wrote, or any Hugging Face folder of a supported family. Every
     document is read from its beginning to its end with the state carried along, and every token after a document's
@@ -111,6 +118,8 @@ def evaluate(
             reading = EvaluationSettings(config.corpus, config.windowing, config.task, config.task_spec, warning)
     if reading.warning:
         note(reading.warning)
+    if picture is not None and reading.task.picture is None:
+        raise UserError(f"picture: scores of {reading.task.name} are not drawn; leave it out, or use --json.")
     task = reading.task.build(reading.task_spec)
     prepared = task.prepare(reading.corpus, split, tokenizer)
     if sample is not None:
@@ -126,6 +135,10 @@ def evaluate(
         "window": reading.windowing.size, "overlap": reading.windowing.overlap, **evaluation.report(),
     }  # fmt: skip
     rivals: list[dict[str, Any]] = []
+    if picture is not None and reading.task.picture is not None:
+        place, _, name = reading.task.picture.partition(":")
+        getattr(import_module(place), name)(report, picture)
+        note(f"drawn: {picture}")
     if with_rivals:
         rivals = _rivals(_trial(run, config), split, sample, batch, precision)
         report["rivals"] = rivals
@@ -139,6 +152,11 @@ def evaluate(
         f"{read} on {reading.corpus} {split}, {windows}",
         rows | evaluation.counts(),
     )
+    for title, lines in getattr(evaluation, "tables", dict)().items():  # which a task need not have
+        table = table_by_name([title, *list(lines[0])[1:]])
+        for line in lines:
+            table.add_row(*line.values())
+        stdout.print(table)
     _print_rivals(rivals)
 
 
@@ -147,6 +165,8 @@ def _trial(run: str, config: TrialConfig | None) -> TrialConfig:
     from recur_tune.training.evaluation_settings import trial_of
 
     trial = config or trial_of(Path(run))
+    if trial is not None and trial.task.body is not None:
+        raise UserError(f"rivals: they are the base as it is, and {trial.task.name} has none; train with body dlinear.")
     if trial is None:
         raise UserError(f"rivals: {run} does not say from which base it was trained; give the base itself.")
     if is_from_scratch(trial.base):

@@ -146,6 +146,8 @@ def _opened(run: Path, corpus: str | None) -> _Reading:
     model, tokenizer = load_model(run)
     if not isinstance(model, WindowedDecoder):
         raise UserError(f"run: {run} is an encoder, and only a decoder predicts a text's next tokens.")
+    if tokenizer is None:
+        raise UserError(f"run: {run} forecasts numbers; `recur-tune eval --state none` tells what its state is worth.")
     windowing = evaluation_settings(run, model, corpus).windowing
     return _Reading(str(run), model.to(default_device()), tokenizer, windowing)
 

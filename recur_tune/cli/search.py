@@ -78,12 +78,11 @@ def search(
     """Search a space for its Pareto front of quality against cost.
 
     SPACE is a YAML file, or the name of one that comes with recur-tune: quickstart (the default; nothing is
-    downloaded), wikitext-103, pg19, enwik8-bytes, enwik8-bpe, enwik8-short, enwik8-scratch (from
-    random weights), texts (your own text files), recurrences (the same with every recurrence), smollm2, hotpotqa
-    (answers to questions). Trials run on all of this machine, on the cluster at --address, or with --slurm in an
-    allocation that the search waits for in the queue.
-    Ctrl-C once saves the trials and pauses the search (exit code 75), twice ends it at once (130); `recur-tune resume`
-    continues it.
+    downloaded), wikitext-103, pg19, enwik8-bytes, enwik8-bpe, enwik8-short, enwik8-scratch (from random weights), texts
+    (your own text files), recurrences (the same with every recurrence), smollm2, hotpotqa (answers to questions), ett
+    (forecasts). Trials run on all of this machine, on the cluster at --address, or with --slurm in an allocation that
+    the search waits for in the queue. Ctrl-C once saves the trials and pauses the search (exit code 75), twice ends it
+    at once (130); `recur-tune resume` continues it.
 
     \b
       recur-tune search

@@ -135,7 +135,7 @@ def _print_result(out: Path, config: TrialConfig, result: dict[str, Any]) -> Non
     measured, last = result["measured_peak_memory"], result.get("last_validation") or result["validation"]
     best = last == result["validation"]
     print_table(
-        f"{out}: {config.base} with {config.recurrence}, window {config.window}, overlap {config.overlap}",
+        f"{out}: {config.body_name} with {config.recurrence}, window {config.window}, overlap {config.overlap}",
         {
             "tokens trained on": format_count(result["tokens"]),
             **_untrained(result),

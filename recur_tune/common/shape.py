@@ -5,11 +5,13 @@ Letters: K hidden size, L layers, H heads, G key-value heads, D head size, I the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 ANSWER_KINDS = ("span", "yes", "no")  # the classes of an encoder's answer-type head
+CALENDAR = 5  # features of a date: minute, hour, day of the week, of the month, of the year
 _RECURRENT = "recurrent_"  # prefix of our own configurations' `model_type`
 _ALIGNED = 128  # tensor cores are fastest at multiples of it, and slow with an odd vocabulary
 
@@ -37,6 +39,12 @@ class Shape:
         bidirectional: Whether a position attends to later ones too: an encoder.
         others: Further parameters: an encoder's other embeddings and its task heads.
         joined_heads: Whether queries, keys and values are made by one matrix.
+        patch: Tokens of a position: time steps, for a body that reads series.
+        columns: Rows of a batch that a chain has: a series' columns, where each is read on its own.
+        reading: Multiply-adds of what reads one position, for a body that reads numbers; its input has no gradient.
+        forecasting: Multiply-adds of one position outside the blocks, for such a body.
+        choosing: Multiply-adds of one position that only choose, and have no backward pass.
+        held: Numbers that a stream holds in every row beside keys and values.
     """
 
     family: str
@@ -57,6 +65,12 @@ class Shape:
     bidirectional: bool = False
     others: int = 0
     joined_heads: bool = False
+    patch: int = 1
+    columns: int = 1
+    reading: int = 0
+    forecasting: int = 0
+    choosing: int = 0
+    held: int = 0
 
     @property
     def block_products(self) -> int:
@@ -142,6 +156,65 @@ def _encoder(settings: Mapping[str, Any]) -> Shape:
     )  # fmt: skip
 
 
+def _patches(settings: Mapping[str, Any]) -> Shape:
+    """Llama's blocks; patches of a column are embedded, and a horizon is forecast from every position."""
+    k, patch, horizon = settings["hidden_size"], settings["patch"], settings["horizon"]
+    ends = (patch + 1) * k + (k + 1) * horizon
+    return replace(
+        _llama(settings), vocabulary=0, tied=True, others=ends, patch=patch, columns=settings["columns"],
+        reading=patch * k, forecasting=k * horizon,
+    )  # fmt: skip
+
+
+def _dlinear(settings: Mapping[str, Any]) -> Shape:
+    """No blocks: a whole window of a column is one position."""
+    window, horizon = settings["patch"], settings["horizon"]
+    return Shape(
+        family="dlinear", hidden=window, layers=0, heads=1, key_value_heads=1, head_size=0, inner=0, vocabulary=0,
+        context=1, tied=True, biases=0, norms=0, final_norm=0, gated=False, learned_positions=False,
+        others=2 * (window + 1) * horizon, patch=window, columns=settings["columns"], reading=2 * window * horizon,
+        held=window,
+    )  # fmt: skip
+
+
+def _informer(settings: Mapping[str, Any]) -> Shape:
+    """A whole window of all columns is one position; nothing of it is counted as blocks."""
+    k, inner, heads = settings["d_model"], settings["encoder_ffn_dim"], settings["encoder_attention_heads"]
+    layers, columns = settings["encoder_layers"], settings["columns"]
+    window, horizon = settings["patch"], settings["horizon"]
+    made, factor = settings["label"] + horizon, settings["sampling_factor"]
+    read = (window + made) * (3 * columns + CALENDAR) * k
+    products = choices = 0
+    for layer in range(layers):
+        products += _informer_layer(window, k, inner, factor) + (3 * window * k * k if layer < layers - 1 else 0)
+        choices += window * kept_positions(window, factor) * k
+        window = window if layer == layers - 1 else (window - 1) // 2 + 1
+    for _ in range(settings["decoder_layers"]):
+        products += _informer_layer(made, k, inner, factor)
+        products += 2 * made * k * k + 2 * window * k * k + 2 * made * window * k  # cross-attention
+        choices += made * kept_positions(made, factor) * k
+    layer_weights = 4 * k * (k + 1) + k * (inner + 1) + inner * (k + 1) + 4 * k
+    weights = 2 * (3 * columns + 1 + CALENDAR + 1) * k + layers * layer_weights + 2 * 2 * k + (k + 1) * columns
+    weights += (layers - 1) * (3 * k + 3) * k
+    weights += settings["decoder_layers"] * (layer_weights + 4 * k * (k + 1) + 2 * k)
+    return Shape(
+        family="informer", hidden=0, layers=layers + settings["decoder_layers"], heads=heads, key_value_heads=heads,
+        head_size=0, inner=0, vocabulary=0, context=1, tied=True, biases=0, norms=0, final_norm=0, gated=False,
+        learned_positions=False, others=weights, patch=settings["patch"], reading=read,
+        forecasting=products + horizon * k * columns, choosing=choices, held=settings["patch"] * columns,
+    )  # fmt: skip
+
+
+def _informer_layer(positions: int, k: int, inner: int, factor: int) -> int:
+    """Multiply-adds of a layer's projections, MLP and attention of the queries that are kept."""
+    return positions * (4 * k * k + 2 * k * inner) + 2 * kept_positions(positions, factor) * positions * k
+
+
+def kept_positions(positions: int, factor: int) -> int:
+    """ProbSparse attention: how many queries of so many are kept, and how many keys are sampled for each."""
+    return min(factor * max(math.ceil(math.log(positions)), 1), positions)
+
+
 def first_place(settings: Mapping[str, Any]) -> int:
     """The position of an encoder's first token: RoBERTa and MPNet do not use positions up to padding's."""
     return 0 if family_of(settings) == "bert" else settings["pad_token_id"] + 1
@@ -154,11 +227,15 @@ class Family(NamedTuple):
         shape: Reads the shape from a configuration.
         model: The module in `models/bodies/` and its class, as `module.Class`; a name, so that torch is not imported.
         is_encoder: Whether it reads a window in both directions.
+        is_ours: Whether it is no model of transformers, and has no weights but those that are trained here.
+        within: Where no state goes from window to window, the mechanisms that it has within one; None: a state does.
     """
 
     shape: Callable[[Mapping[str, Any]], Shape]
     model: str
     is_encoder: bool = False
+    is_ours: bool = False
+    within: frozenset[str] | None = None
 
 
 # The registry of bodies, by transformers' `model_type`.
@@ -171,4 +248,7 @@ FAMILIES: dict[str, Family] = {
     "roberta": Family(_encoder, "bert.RecurrentRoberta", is_encoder=True),
     "bert": Family(_encoder, "bert.RecurrentBert", is_encoder=True),
     "mpnet": Family(_encoder, "mpnet.RecurrentMPNet", is_encoder=True),
+    "patches": Family(_patches, "patches.PatchDecoder", is_ours=True),
+    "dlinear": Family(_dlinear, "dlinear.DLinear", is_ours=True, within=frozenset()),
+    "informer": Family(_informer, "informer.ForecastingInformer", is_ours=True, within=frozenset({"scores"})),
 }

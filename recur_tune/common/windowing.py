@@ -43,6 +43,10 @@ class Windowing:
         """New tokens scored by every window after a document's first."""
         return self.room - self.overlap
 
+    def in_patches(self, patch: int) -> Windowing:
+        """The same in positions of so many tokens."""
+        return Windowing(self.size // patch, self.overlap // patch, self.reserved // patch)
+
     def span(self, windows: int) -> int:
         """Inputs covered by a chain of full windows."""
         return self.room + (windows - 1) * self.stride

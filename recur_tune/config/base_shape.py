@@ -12,10 +12,26 @@ from recur_tune.common.shape import Shape, shape_of
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+    from recur_tune.config.trial import TrialConfig
+
 
 def is_preset(base: str) -> bool:
     """Whether a base is a preset to pretrain here; a folder of that name comes first."""
     return base in PRESETS and not Path(base).is_dir()
+
+
+def trial_shape(config: TrialConfig) -> Shape:
+    """The shape of a trial's body: its base's, or that of the body which its task makes."""
+    made = config.made_body
+    return base_shape(config.base, config.tokenizer) if made is None else shape_of(made)
+
+
+def trial_settings(config: TrialConfig) -> PretrainedConfig:
+    """The configuration of a trial's body."""
+    from recur_tune.models.pretrained import made_config
+
+    made = config.made_body
+    return base_settings(config.base, config.tokenizer) if made is None else made_config(made)
 
 
 def base_shape(base: str, tokenizer: str | None) -> Shape:

@@ -29,7 +29,7 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.from_scratch import is_from_scratch, refused_shape
 from recur_tune.common.lora import LoraSpec, Targets
 from recur_tune.common.precision import Precision
-from recur_tune.common.shape import Shape
+from recur_tune.common.shape import FAMILIES, Family, Shape
 from recur_tune.common.units import parse_count, parse_size
 from recur_tune.common.windowing import Windowing
 from recur_tune.recurrences import registry as recurrences
@@ -45,6 +45,7 @@ else:
 Policy = Literal["all", "none", "auto"]
 LORA_FIELDS = frozenset({"lora_rank", "lora_alpha", "lora_targets", "lora_dropout", "lora_rate", "adapter"})
 FROZEN_FIELDS = frozenset({"base_bits"})  # of trials that do not train the base whole
+_OF_BASES = frozenset({"base", "tokenizer", "trainable", "adapter"})
 Switch = bool | Literal["auto"]
 
 # A flag gives text.
@@ -215,11 +216,22 @@ class TrialConfig(_Recurrent):
             )
         if self.checkpointing == "auto" and self.memory_budget is None:
             raise ValueError("memory_budget: 'auto' checkpointing needs one, as 16GiB.")
+        if self.task.body is not None:
+            self._needs_no_base(self.task)
         try:
             _ = self.recurrence_spec
         except ValidationError as error:  # a rule over several of its fields
             raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
         return self
+
+    def _needs_no_base(self, task: Task) -> None:
+        """Refuse fields that are about a base, where the task makes the body from nothing."""
+        for field in _OF_BASES:
+            if (value := getattr(self, field)) != type(self).model_fields[field].default:
+                raise ValueError(
+                    f"{field}: {value!r} is about a base or its texts, and {task.name}, which {self.corpus} is for, "
+                    "makes its body from nothing; leave it out."
+                )
 
     @property
     def windowing(self) -> Windowing:
@@ -255,7 +267,7 @@ class TrialConfig(_Recurrent):
     def has_separate_windows(self) -> bool:
         """Whether no gradient goes from window to window, so that a training step differentiates each when it reads it.
         An answer's loss is over all windows of its question."""
-        if self.mechanism is None:
+        if self.mechanism is None or self._family.within is not None:
             return not self.task.bidirectional
         return self.mechanism.stops_gradients
 
@@ -295,6 +307,23 @@ class TrialConfig(_Recurrent):
         """The teacher whose predictions its loss needs; None for most."""
         return self.task.teacher(self.task_spec)
 
+    @property
+    def made_body(self) -> dict[str, Any] | None:
+        """The configuration of the body, where the task makes one from nothing."""
+        return None if self.task.body is None else self.task.body(self.task_spec, self.corpus, self.windowing)
+
+    @property
+    def _family(self) -> Family:
+        """The family of a body that is made from nothing; else one that carries states."""
+        made = self.made_body
+        return FAMILIES["gpt2" if made is None else made["model_type"]]
+
+    @property
+    def body_name(self) -> str:
+        """What messages call the body: a base, or the family of one that is made from nothing."""
+        made = self.made_body
+        return self.base if made is None else made["model_type"]
+
     def plain_values(self) -> dict[str, Any]:
         """Its fields as plain values, without those of other mechanisms: a reader may not have them installed."""
         return self.model_dump(mode="json", exclude=self.foreign_fields)
@@ -304,6 +333,7 @@ class TrialConfig(_Recurrent):
         """Fields of other recurrences and tasks, and those of another choice of what learns."""
         own = recurrences.fields_of(self.recurrence) | tasks.fields_of(self.corpus)
         others = (recurrences.FIELDS.keys() | tasks.FIELDS.keys()) - own
+        others |= set() if self.task.body is None else _OF_BASES
         return others | meaningless_beside(self.trainable)
 
     @property
@@ -333,15 +363,23 @@ class TrialConfig(_Recurrent):
             )
         if self.lora_spec and (problem := self.lora_spec.refusal(shape, self.base)):
             raise UserError(problem)
-        if self.window > shape.context:
-            raise UserError(f"window: {self.window} is more than the {shape.context} positions of {self.base}.")
-        rows = self.mechanism.positions(self.recurrence_spec, shape) if self.mechanism else 0
-        if self.window + rows > shape.context:
+        within = self._family.within
+        if self.mechanism and within is not None and self.recurrence not in within:
             raise UserError(
-                f"window: {self.window} tokens and the {rows} rows of {self.recurrence!r} beside them need "
-                f"{self.window + rows} positions, but {self.base} has {shape.context}; choose fewer of either."
+                f"recurrence: {self.recurrence!r} needs a state from window to window, which {shape.family} has not; "
+                f"choose {' or '.join([*within, recurrences.NONE])}."
             )
-        if self.mechanism and (problem := self.mechanism.check(self.recurrence_spec, shape, self.base)):
+        base, size = self.body_name, self.windowing.in_patches(shape.patch).size
+        if size > shape.context:
+            raise UserError(f"window: {size} is more than the {shape.context} positions of {base}.")
+        rows = self.mechanism.positions(self.recurrence_spec, shape) if self.mechanism else 0
+        if size + rows > shape.context:
+            tokens = "patches" if shape.patch > 1 else "tokens"
+            raise UserError(
+                f"window: {size} {tokens} and the {rows} rows of {self.recurrence!r} beside them need "
+                f"{size + rows} positions, but {base} has {shape.context}; choose fewer of either."
+            )
+        if self.mechanism and (problem := self.mechanism.check(self.recurrence_spec, shape, base)):
             raise UserError(problem)
 
 

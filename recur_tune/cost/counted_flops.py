@@ -20,7 +20,7 @@ from recur_tune.cost.flops import is_closed, training_flops_per_token
 from recur_tune.cost.inference_memory import closed_state_floats
 from recur_tune.data.batches import WindowBatch
 from recur_tune.data.teacher import TeacherRows
-from recur_tune.models import State
+from recur_tune.models import State, Windowed
 from recur_tune.models.pretrained import described_model, recurrent_config
 from recur_tune.models.trained import Trained
 from recur_tune.recurrences.registry import Work
@@ -43,7 +43,7 @@ def counted(config: TrialConfig, base: PretrainedConfig) -> Counted:
 def _described(config: TrialConfig, base: PretrainedConfig) -> str:
     """A trial's model as JSON: enough to simulate it without weights, and the key of the cache."""
     whole = recurrent_config(base, config.recurrence_spec, None)
-    whole.overlap = config.overlap
+    whole.overlap = config.windowing.in_patches(whole.shape.patch).overlap
     return whole.to_json_string(use_diff=False)
 
 
@@ -52,7 +52,7 @@ def _counted(shape: str, window: int) -> Counted:
     """Only what changes the result is an argument, so that similar trials share it."""
     with torch.device("meta"):
         model = described_model(shape).eval()
-        tokens_BT = torch.zeros((1, window), dtype=torch.long)
+        tokens_BT = model.blank(1, 1, window)[0][0, :1]
     state = model.read(tokens_BT).state
 
     def flops(state: State | None, leave_state: bool) -> int:
@@ -102,21 +102,22 @@ def _frozen_step(shape: str, window: int, windows: int, kept: int, trained: Trai
         model = described_model(shape)
         trained.apply(model)
         with FlopCounterMode(display=False) as counter:
-            Chain(model, Plan(kept)).differentiate(simulated_batch(windows, 1, window))
+            Chain(model, Plan(kept)).differentiate(simulated_batch(windows, 1, window, model=model))
     return counter.get_total_flops()
 
 
-def simulated_batch(windows: int, chains: int, window: int, top: int = 0) -> WindowBatch:
-    """A batch of chains, each at the start of a document; with a teacher's `top` likeliest tokens, unless it is 0."""
-    positions = (windows, chains, window)
+def simulated_batch(windows: int, chains: int, window: int, top: int = 0, *, model: Windowed) -> WindowBatch:
+    """A batch of chains for a model, each at the start of a document; with a teacher's `top` likeliest tokens, unless
+    it is 0."""
+    inputs, targets = model.blank(windows, chains, window)
     return WindowBatch(
-        inputs_WBT=torch.zeros(positions, dtype=torch.long),
-        targets_WBT=torch.zeros(positions, dtype=torch.long),
-        fresh_WB=torch.zeros((windows, chains), dtype=torch.bool),
+        inputs_WBT=inputs,
+        targets_WBT=targets,
+        fresh_WB=torch.zeros(inputs.shape[:2], dtype=torch.bool),
         starts=("all", *["none"] * (windows - 1)),  # type: ignore[arg-type]
         scored=1,
         step_scored=1,
-        teacher=_simulated_teacher(positions, top) if top else None,
+        teacher=_simulated_teacher((windows, chains, window), top) if top else None,
     )
 
 

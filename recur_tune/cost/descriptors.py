@@ -97,6 +97,8 @@ _IN_STATE = {"recurrence"}.union(*(one.spec.model_fields.keys() - one.state_inde
 _OF_TASKS = set[str]().union(
     *(task.spec.model_fields.keys() - task.flops_independent_fields for task in TASKS.values())
 )
+# Fields that decide the size of a body which a task makes.
+_OF_BODIES = set[str]().union(*(task.spec.model_fields.keys() for task in TASKS.values() if task.body is not None))
 _PRODUCTS = frozenset({*_IN_PRODUCTS, *_OF_TASKS, "base", "window", "overlap"})
 _STEP = _RECURRENCE.union(*(task.memory_fields for task in TASKS.values())) | {
     "base", "tokenizer", "window", "overlap", "bptt_windows", "batch", "dropout", "precision", "checkpointing",
@@ -125,12 +127,12 @@ COSTS: dict[str, CostDescriptor] = {
         CostDescriptor(
             "inference_memory", "inference memory", "inference memory of one stream", BYTES,
             metric=("inference_memory_MiB", 2.0**20),
-            fields=frozenset({*_IN_STATE, "base", "window", "precision"}),
+            fields=frozenset({*_IN_STATE, *_OF_BODIES, "base", "window", "precision"}),
             predict=_inference_memory, closed_form=_closed_inference_memory, is_quick=True,
         ),
         CostDescriptor(
             "parameters", "parameters", "parameters", COUNT,
-            metric=("parameters_M", 1e6), fields=frozenset({*_IN_PRODUCTS, "base", "tokenizer"}),
+            metric=("parameters_M", 1e6), fields=frozenset({*_IN_PRODUCTS, *_OF_BODIES, "base", "tokenizer", "window"}),
             predict=lambda trial: _parameters(trial.config, trial.shape), closed_form=_parameters,
         ),
     )

@@ -21,9 +21,14 @@ if TYPE_CHECKING:  # importing torch takes seconds, and a report counts without 
 
 def flops_per_token(config: TrialConfig, shape: Shape, counted: Work | None = None) -> float:
     """The paper's count (Tables 1 and 2): one forward pass of blocks and recurrence per scored token, without
-    embeddings and head, with causal attention at its average length."""
-    window = config.window * _blocks_per_position(shape, attended=shape.pairs(config.window) / config.window)
-    return (window + recurrence_flops(config, shape, counted)) / config.windowing.stride
+    embeddings and head, with causal attention at its average length. A task may count these too."""
+    positions = config.windowing.in_patches(shape.patch).size
+    window = positions * _blocks_per_position(shape, attended=shape.pairs(positions) / positions)
+    total = shape.columns * (window + recurrence_flops(config, shape, counted))
+    if config.task.counts_head:
+        beside = shape.columns * positions * (shape.reading + shape.choosing)
+        total += 2 * (beside + config.task.head(shape, positions))
+    return total / config.windowing.stride
 
 
 def plain_reading_flops(shape: Shape, windowing: Windowing) -> float:
@@ -34,35 +39,38 @@ def plain_reading_flops(shape: Shape, windowing: Windowing) -> float:
 
 
 def recurrence_flops(config: TrialConfig, shape: Shape, counted: Work | None = None) -> float:
-    """FLOPs that the recurrence adds to a window's forward pass, by the same count."""
+    """FLOPs that the recurrence adds to a window's forward pass in one batch row, by the same count."""
     mechanism = config.mechanism
     if mechanism is None:
         return 0.0
     if mechanism.flops is not None:
-        return mechanism.flops(config.recurrence_spec, shape, config.windowing)
+        return mechanism.flops(config.recurrence_spec, shape, config.windowing.in_patches(shape.patch))
     return sum(_needed(counted))
 
 
 def training_flops_per_token(config: TrialConfig, shape: Shape, plan: Plan, counted: Work | None = None) -> float:
     """All FLOPs of a training step per scored token: forward, backward, recomputation, the task's head, and attention
     over the full square."""
-    windows, tokens = config.bptt_windows, config.window
-    body = tokens * _blocks_per_position(shape, attended=tokens)
-    head = 2 * config.task.head(shape, tokens)
+    windowing, windows = config.windowing.in_patches(shape.patch), config.bptt_windows
+    positions = windowing.size
+    body = positions * _blocks_per_position(shape, attended=positions)
+    reading = 2 * positions * shape.reading
+    head = 2 * config.task.head(shape, positions)
     mechanism, recomputed = config.mechanism, recomputed_windows(config, plan)
-    # A product's backward pass is two products of the same size.
-    total = 3 * windows * (body + head) + recomputed * body
+    # A product's backward pass is two products of the same size, or one where its input has no gradient.
+    total = 3 * windows * body + 2 * windows * reading + recomputed * (body + reading)
+    total += 2 * windows * positions * shape.choosing
     if mechanism:
         for part in mechanism.parts if mechanism.work else (mechanism,):
             # The last window makes no state, and the first reads none unless the initial state is learned.
             without = 0 if part.from_the_start else 1
-            work = part.work(config.recurrence_spec, shape, config.windowing) if part.work else _needed(counted)
+            work = part.work(config.recurrence_spec, shape, windowing) if part.work else _needed(counted)
             total += 3 * (windows - without) * work.used
             # A state without a gradient is made in the forward pass alone.
             making = (windows - 1) * work.made + (windows - 1 - without) * work.carried
             total += making * (1 if part.stops_gradients else 1 + part.backward_of_making)
             total += recomputed * work.made + max(recomputed - without, 0) * (work.used + work.carried)
-    return total / config.windowing.span(windows)
+    return (shape.columns * total + 3 * windows * head) / config.windowing.span(windows)
 
 
 def recomputed_windows(config: TrialConfig, plan: Plan) -> int:

@@ -11,14 +11,16 @@ _SINGLE = 4  # bytes
 def inference_memory(config: TrialConfig, shape: Shape, state_floats: int) -> int:
     """What a stream holds between two tokens, at most: the key-value cache of one full window, in the precision of
     reading, and what the recurrence holds beside it. An encoder has no cache: it reads a window at once, and only the
-    state is held."""
+    state is held. Of a series every column is a row of its own, and some bodies hold the window itself."""
     if shape.bidirectional:
         return state_bytes(config, state_floats)
-    cached = 2 * shape.layers * shape.key_value_heads * shape.head_size * config.window * _number(config)
+    windowing = config.windowing.in_patches(shape.patch)
+    cached = 2 * shape.layers * shape.key_value_heads * shape.head_size * windowing.size * _number(config)
+    cached += shape.held * _SINGLE
     if config.mechanism is None or config.mechanism.held is None:
-        return cached + state_bytes(config, state_floats)
-    held = config.mechanism.held(config.recurrence_spec, shape, config.windowing)
-    return cached + held.as_read * _number(config) + held.single * _SINGLE
+        return shape.columns * (cached + state_bytes(config, state_floats))
+    held = config.mechanism.held(config.recurrence_spec, shape, windowing)
+    return shape.columns * (cached + held.as_read * _number(config) + held.single * _SINGLE)
 
 
 def closed_state_floats(config: TrialConfig, shape: Shape) -> int | None:

@@ -79,7 +79,8 @@ def _peak_and_moments(config: TrialConfig, base: PretrainedConfig, plan: Plan, c
     """The predicted peak, and the bytes of Adam's moments in it, which are there all the time."""
     device = default_device()
     described = recurrent_config(base, config.recurrence_spec, config.dropout)
-    described.overlap = config.overlap if config.mechanism and config.mechanism.leaves_overlap_out else 0
+    overlap = config.windowing.in_patches(described.shape.patch).overlap
+    described.overlap = overlap if config.mechanism and config.mechanism.leaves_overlap_out else 0
     if device.type == "cuda":
         _without_attention_dropout(described)
     shape = described.to_json_string(use_diff=False)
@@ -109,29 +110,30 @@ def _peak_and_moments(config: TrialConfig, base: PretrainedConfig, plan: Plan, c
         return whole.peak, whole.moments
     # Each further window adds the same bytes: its tokens, and its activations if it is kept, else its state, which
     # waits for the backward pass. The first kept window adds none, since recomputing takes as much.
-    of_teacher = 4 * top + 2 * (top + 1) if top else 0
-    tokens = chains * ((2 * 8 + of_teacher) * config.window + 1)
     if separate:  # nothing is kept, and no state waits
         short = simulated(_SIMULATED_WINDOWS, 1)
-        return short.peak + (windows - _SIMULATED_WINDOWS) * tokens, short.moments
+        return short.peak + (windows - _SIMULATED_WINDOWS) * short.tokens, short.moments
     if keeps_all:
         short = simulated(_SIMULATED_KEPT, _SIMULATED_KEPT)
-        return short.peak + (windows - _SIMULATED_KEPT) * (tokens + short.activations), short.moments
+        return short.peak + (windows - _SIMULATED_KEPT) * (short.tokens + short.activations), short.moments
     short_kept = 1 if kept == 1 else _SIMULATED_KEPT
     short = simulated(_SIMULATED_WINDOWS, short_kept)
     further, further_kept = windows - _SIMULATED_WINDOWS, kept - short_kept
-    waiting = chains * state_bytes(config, state_floats(config, shape_of(base.to_dict()), base))
-    added = further * tokens + further_kept * short.activations + (further - further_kept) * waiting
+    body = shape_of(base.to_dict())
+    waiting = chains * body.columns * state_bytes(config, state_floats(config, body, base))
+    added = further * short.tokens + further_kept * short.activations + (further - further_kept) * waiting
     return short.peak + added, short.moments
 
 
 @dataclass(frozen=True)
 class _Simulation:
-    """Bytes of a simulated step: its peak, the activations of a kept window in its middle, and Adam's moments."""
+    """Bytes of a simulated step: its peak, the activations of a kept window in its middle, Adam's moments, and a
+    window's tokens and targets."""
 
     peak: int
     activations: int
     moments: int
+    tokens: int
 
 
 @cache
@@ -151,7 +153,7 @@ def _simulate(
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         optimizer.step()  # makes the moments, which exist from the second step on
         optimizer.zero_grad(set_to_none=True)
-        batch = simulated_batch(windows, chains, window, top)
+        batch = simulated_batch(windows, chains, window, top, model=model)
         tracker, added = MemoryTracker(), list[int]()
 
         @contextmanager
@@ -166,7 +168,8 @@ def _simulate(
         peak = track_step(tracker, chain, optimizer, batch, precision)
         activations = added[windows - 2] if plan.kept_windows > 2 else 0
         moments = sum(2 * one.numel() * one.element_size() for one in chain.trained)
-        return _Simulation(peak + (_WORKSPACES if on_gpu else 0), activations, moments)
+        tokens = sum(one.numel() * one.element_size() for one in batch.tensors) // windows
+        return _Simulation(peak + (_WORKSPACES if on_gpu else 0), activations, moments, tokens)
 
 
 def track_step(tracker: MemoryTracker, chain: Chain, optimizer: AdamW, batch: WindowBatch, precision: Precision) -> int:

@@ -72,7 +72,7 @@ class WindowedDecoder(Windowed):
         position_BT = torch.arange(begin, begin + positions, device=tokens_BT.device)[None]
         if window_pass is not None and window_pass.moved_B is not None:
             position_BT = position_BT + window_pass.moved_B[:, None]
-        x_BTK = ops.embed(tokens_BT, position_BT, self.body)
+        x_BTK = self.embed(tokens_BT, position_BT, ops)
         before_BMK = window_pass.before() if window_pass is not None and not begin else None
         behind_BMK = window_pass.behind() if window_pass is not None and leave_state and cache is None else None
         first = 0 if before_BMK is None else before_BMK.shape[1]
@@ -96,6 +96,10 @@ class WindowedDecoder(Windowed):
             window_pass.rotary = self._rotary()  # the last one holds the angles of this part
         return WindowOutput(top_BTK, left)
 
+    def embed(self, tokens_BT: torch.Tensor, position_BT: torch.Tensor, ops: BlockOps) -> torch.Tensor:
+        """Where the residual stream begins."""
+        return ops.embed(tokens_BT, position_BT, self.body)
+
     @torch.no_grad()
     def calibrate(self, texts: Callable[[], torch.Tensor], weight: float = 1.0) -> None:
         """Let the recurrence measure the body on texts [N, T]; `texts` is called only if it has something to measure.
@@ -107,7 +111,7 @@ class WindowedDecoder(Windowed):
         was_training, position_1T = self.training, torch.arange(tokens_NT.shape[1], device=tokens_NT.device)[None]
         self.eval()
         for tokens_BT in tokens_NT.split(_CALIBRATED_TOGETHER):
-            x_BTK = _BY_AUTOGRAD.embed(tokens_BT, position_1T, self.body)
+            x_BTK = self.embed(tokens_BT, position_1T, _BY_AUTOGRAD)
             self._run(x_BTK, 0, measure, None, None, False, _BY_AUTOGRAD)
         self.train(was_training)
         measure.take(weight)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from recur_tune.common.shape import padded
+from recur_tune.data.batches import WindowBatch
 from recur_tune.data.teacher import TeacherRows
 from recur_tune.models.decoder import WindowedDecoder
 from recur_tune.ops.dispatch import pointwise_for
@@ -100,11 +101,8 @@ class NextTokenScorer:
 
     is_separate = True
 
-    def __init__(
-        self, model: WindowedDecoder, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool,
-        teacher: TeacherRows | None = None,
-    ) -> None:  # fmt: skip
-        self._weight_VK, self._targets_WBT, self._teacher = model.lm_head.weight, targets_WBT, teacher
+    def __init__(self, model: WindowedDecoder, batch: WindowBatch, fused: bool) -> None:
+        self._weight_VK, self._targets_WBT, self._teacher = model.lm_head.weight, batch.targets_WBT, batch.teacher
         self._head = Head(self._weight_VK, fused, is_trained=self._weight_VK.requires_grad)
 
     def see(self, window: int, top_NK: torch.Tensor) -> None:

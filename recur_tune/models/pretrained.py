@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,11 @@ def recurrent_config(base: PretrainedConfig, spec: BaseModel | None, dropout: fl
     if dropout is not None:
         settings |= dict.fromkeys(BODIES[family].dropout_fields, dropout)
     return BODIES[family].config_class(**settings, recurrence=settings_of(spec))
+
+
+def made_config(settings: Mapping[str, Any]) -> Any:
+    """The configuration of a body that is made from nothing, as `config.json` would describe it."""
+    return BODIES[family_of(settings)].config_class(**{k: v for k, v in settings.items() if k != "model_type"})
 
 
 def fresh_model(config: Any) -> Windowed:
@@ -216,8 +222,9 @@ def _weights(base: str, as_stored: bool) -> tuple[Any, frozenset[str]]:
     return model, frozenset(found["unexpected_keys"])
 
 
-def save_model(model: Windowed, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write the model in Hugging Face's format; LoRA is merged into its weights, and its matrices lie beside them.
+def save_model(model: Windowed, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
+    """Write the model in Hugging Face's format; LoRA is merged into its weights, and its matrices lie beside them. A
+    model of numbers has no tokenizer.
 
     Without a recurrence the folder is a plain model of its family, which any tool opens. With one it holds the model's
     code too: transformers opens it with `trust_remote_code`, or without after `import recur_tune.models`. The family's
@@ -227,7 +234,10 @@ def save_model(model: Windowed, tokenizer: PreTrainedTokenizerBase, folder: Path
         write_lora(model, folder)
     is_whole = all(parameter.requires_grad for parameter in model.parameters())
     (model if is_whole else merged(model)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+    if FAMILIES[model.config.shape.family].is_ours:
+        return
     if model.recurrence is not None:
         write_code(folder)
         return
@@ -249,25 +259,27 @@ def check_model(folder: Path) -> None:
         )
 
 
-def load_model(folder: Path) -> tuple[Windowed, PreTrainedTokenizerBase]:
-    """A model that `save_model` wrote, with its tokenizer."""
+def load_model(folder: Path) -> tuple[Windowed, PreTrainedTokenizerBase | None]:
+    """A model that `save_model` wrote, with its tokenizer; a model of numbers has none."""
     check_model(folder)
     config = base_config(str(folder))
-    if getattr(config, "recurrence", None) is None:
+    is_ours = FAMILIES[family_of(config.to_dict())].is_ours
+    if getattr(config, "recurrence", None) is None and not is_ours:
         return load_base(str(folder), None, needs_heads=True), load_tokenizer(str(folder))
     try:
         model, found = BODIES[config.shape.family].from_pretrained(folder, **_AS_TENSORS)
     except Exception as error:  # a damaged file raises safetensors' own type, a missing one OSError
         raise UserError(hub_message("model", str(folder), error, "another run")) from error
     check_loaded(f"model: {folder}", model, found)
-    return model, load_tokenizer(str(folder))
+    return model, None if is_ours else load_tokenizer(str(folder))
 
 
 def load_decoder(folder: Path) -> tuple[WindowedDecoder, PreTrainedTokenizerBase]:
     """The same for a decoder; an encoder is refused."""
     model, tokenizer = load_model(folder)
-    if not isinstance(model, WindowedDecoder):
-        raise UserError(f"model: {folder} is an encoder, which predicts no next tokens; give a decoder's run.")
+    if not isinstance(model, WindowedDecoder) or tokenizer is None:
+        kind = "forecasts numbers" if tokenizer is None else "is an encoder, which predicts no next tokens"
+        raise UserError(f"model: {folder} {kind}; give a decoder's run.")
     return model, tokenizer
 
 
@@ -288,7 +300,7 @@ def _read_config(base: str) -> PretrainedConfig:
     family = family_of(settings)
     if family not in FAMILIES:
         raise UserError(
-            f"base: {base} is of type {family!r}, which is not supported; these are: {', '.join(FAMILIES)}."
+            f"base: {base} is of type {family!r}, which is not supported; these are: {', '.join(_of_texts())}."
         )
     check_kind(base, settings)
     is_ours = settings["model_type"] != family
@@ -302,6 +314,10 @@ def _read_config(base: str) -> PretrainedConfig:
             f"{', '.join(_ROTARY)}."
         )
     return config
+
+
+def _of_texts() -> list[str]:
+    return [name for name, family in FAMILIES.items() if not family.is_ours]
 
 
 def _suggestions() -> str:

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from recur_tune.common.windowing import ENDS, NOT_SCORED, STARTS
+from recur_tune.data.batches import WindowBatch
 from recur_tune.models.encoder import WindowedEncoder
 
 SPAN = 0  # among the kinds of an answer
@@ -95,8 +96,8 @@ class SpanScorer:
 
     is_separate = False
 
-    def __init__(self, model: WindowedEncoder, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool) -> None:
-        self._kind, self._targets_WBT, self._fresh_WB = model.answer_kind, targets_WBT, fresh_WB
+    def __init__(self, model: WindowedEncoder, batch: WindowBatch, fused: bool) -> None:
+        self._kind, self._targets_WBT, self._fresh_WB = model.answer_kind, batch.targets_WBT, batch.fresh_WB
         self._weight, self._bias = model.qa_outputs.parameters()
         self._spans: list[torch.Tensor] = []
         self._firsts: list[torch.Tensor] = []

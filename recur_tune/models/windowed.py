@@ -102,14 +102,22 @@ class Windowed(PreTrainedModel):
     read: Callable[..., WindowOutput]
     unread: frozenset[str] = frozenset()
 
-    def scorer(
-        self, targets_WBT: torch.Tensor, fresh_WB: torch.Tensor, fused: bool, teacher: Any | None = None
-    ) -> Scorer:
-        """The scorer of one step; `fresh_WB` marks windows that begin a document, `fused` takes Triton kernels, and
-        `teacher` has a teacher's predictions (`recur_tune.data.teacher.TeacherRows`)."""
+    def scorer(self, batch: Any, fused: bool) -> Scorer:
+        """The scorer of one step on a batch of windows (`recur_tune.data.batches.WindowBatch`); `fused` takes Triton
+        kernels."""
         place, _, name = self.scored_by.partition(":")
-        taught = () if teacher is None else (teacher,)
-        return getattr(importlib.import_module(place), name)(self, targets_WBT, fresh_WB, fused, *taught)
+        return getattr(importlib.import_module(place), name)(self, batch, fused)
+
+    def blank(self, windows: int, chains: int, window: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets of a batch, all zeros, with which costs are simulated: chains of so many windows of
+        `window` tokens."""
+        inputs, targets = (torch.zeros((windows, chains, window), dtype=torch.long) for _ in range(2))
+        return inputs, targets
+
+    @property
+    def carries_state(self) -> bool:
+        """Whether a state goes from window to window."""
+        return self.recurrence is not None
 
     def calibrate(self, texts: Callable[[], torch.Tensor], weight: float = 1.0) -> None:
         """Let the recurrence measure the body on texts [N, T], if it has something to measure."""

@@ -173,7 +173,7 @@ def _known(search: SearchView, number: int) -> dict[str, str]:
 def _about(search: SearchView) -> str:
     """One sentence about the search."""
     corpus = next(iter(search.configs.values())).corpus  # a search has one
-    bases = ", ".join(sorted({config.base for config in search.configs.values()}))
+    bases = ", ".join(sorted({config.body_name for config in search.configs.values()}))
     objectives = [OBJECTIVES[name].title for name in search.spec.objectives]
     begun = (
         f", begun {time.strftime('%-d %B %Y', time.localtime(search.state.started))}" if search.state.started else ""

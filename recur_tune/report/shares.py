@@ -7,7 +7,7 @@ predicted by a model fitted to the trials. A field that a cost does not depend o
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ import numpy as np
 
 from recur_tune.common.from_scratch import known_settings
 from recur_tune.common.shape import FAMILIES, Shape, family_of, shape_of
+from recur_tune.config.base_shape import trial_shape
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.descriptors import COSTS
 from recur_tune.cost.flops import is_closed
@@ -100,20 +101,26 @@ def _closed_form(
 ) -> Callable[[TrialConfig], float] | None:
     """A cost as a function of these trials; None where it has to be simulated, where a base's shape is not known, or
     where a recurrence has no closed form."""
-    # A preset with another tokenizer is another model.
-    bases = {(config.base, config.tokenizer): config for config in configs}
+    bases = {_body(config): config for config in configs}
     shapes = {key: shape for key, config in bases.items() if (shape := _shape(search, config))}
     if len(shapes) < len(bases) or not all(map(is_closed, configs)):
         return None
 
     def price(config: TrialConfig) -> float | None:
-        return COSTS[cost].closed_form(config, shapes[config.base, config.tokenizer])
+        return COSTS[cost].closed_form(config, shapes[_body(config)])
 
     return None if any(price(config) is None for config in configs) else price  # type: ignore[return-value]
 
 
+def _body(config: TrialConfig) -> Hashable:
+    """Of two trials with the same, the bodies have one shape; a preset with another tokenizer is another model."""
+    return (config.base, config.tokenizer) if config.task.body is None else config
+
+
 def _shape(search: SearchView, config: TrialConfig) -> Shape | None:
-    """The base's shape, from its folder or its name; None where neither tells."""
+    """The base's shape, from its folder or its name, or that of a body which is made; None where neither tells."""
+    if config.task.body is not None:
+        return trial_shape(config)
     place = search.directory.with_own_base(config).base
     found = known_settings(place) or {}
     with suppress(OSError, ValueError):

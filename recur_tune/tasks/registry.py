@@ -13,13 +13,14 @@ from pydantic.fields import FieldInfo
 from recur_tune.common.registry import Registry, check_fields, check_problems, refused_fields
 from recur_tune.data.corpora import registry as corpora
 from recur_tune.data.corpora.kind import CorpusKind
+from recur_tune.tasks.forecasting.spec import FORECASTING
 from recur_tune.tasks.language_modelling.spec import LANGUAGE_MODELLING
 from recur_tune.tasks.question_answering.spec import QUESTION_ANSWERING
 from recur_tune.tasks.task import Quality, Task, Teacher
 
 __all__ = ["FIELDS", "REGISTRY", "TASKS", "Quality", "Task", "Teacher", "check", "fields_of", "task_of"]
 
-_OURS = (LANGUAGE_MODELLING, QUESTION_ANSWERING)
+_OURS = (LANGUAGE_MODELLING, QUESTION_ANSWERING, FORECASTING)
 
 
 def _refusal(task: Task, known: Mapping[str, Task]) -> str | None:

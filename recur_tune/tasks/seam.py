@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol
 
-from transformers import PreTrainedTokenizerBase
-
 from recur_tune.common.precision import Precision
 from recur_tune.common.windowing import Windowing
 from recur_tune.data.batches import TrainingStream
@@ -17,7 +15,8 @@ GivenState = Literal["own", "none", "other"]
 
 
 class Scores(Protocol):
-    """What a model makes of a split.
+    """What a model makes of a split. It may also have a method `tables`: by their titles, lists of lines for a person,
+    each a dict of words that begins with the line's name.
 
     Attributes:
         remarks: Sentences on what was not read as it is.
@@ -42,10 +41,11 @@ class TaskCode(Protocol):
         self,
         corpus: str,
         split: Split,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Any,
         progress: Callable[[int], None] = lambda tokens: None,
     ) -> Any:
-        """A split, tokenised now or at any earlier time; `progress` hears how many tokens there are so far."""
+        """A split, tokenised now or at any earlier time by transformers' tokenizer, which is None where the task makes
+        its own body; `progress` hears how many tokens there are so far."""
 
     def check(self, model: Windowed, split: Any) -> None:
         """Refuse a model that would take a split's tokens for something else."""

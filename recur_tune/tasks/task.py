@@ -88,6 +88,11 @@ class Task:
         flops_independent_fields: Fields on which no number of FLOPs depends, and no inference memory.
         memory_fields: Fields on which the memory of a training step depends.
         teacher: Given its fields, the teacher whose predictions training needs; None where it needs none.
+        body: Given its fields, a corpus and its windows, the configuration of a body that is made from nothing, as
+            transformers would write it; what does not fit together is refused. None: a trial's base is loaded, and
+            with it the tokenizer of its texts.
+        counts_head: Whether FLOPs per token count what reads and what predicts; the paper's count leaves both out.
+        picture: Where its scores are drawn, as `package.module:function`; None: nowhere.
     """
 
     name: str
@@ -101,6 +106,9 @@ class Task:
     flops_independent_fields: frozenset[str] = frozenset()
     memory_fields: frozenset[str] = frozenset()
     teacher: Callable[[Any], Teacher | None] = lambda spec: None
+    body: Callable[[Any, str, Windowing], dict[str, Any]] | None = None
+    counts_head: bool = False
+    picture: str | None = None
 
     def refusal(self, shape: Shape, base: str, corpus: str) -> str | None:
         """One sentence where a body cannot do it."""

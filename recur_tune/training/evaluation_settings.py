@@ -50,7 +50,7 @@ def evaluation_settings(
     room = size - reserved
     shared = min(trained.overlap, max(room - 1, 0)) if overlap is None else overlap
     rows = _rows_beside(saved)
-    if size + rows > (context := saved.shape.context):
+    if size // saved.shape.patch + rows > (context := saved.shape.context):
         beside = f" and the {rows} rows beside it" if rows else ""
         raise UserError(f"window: {size}{beside} is more than the {context} positions of {run}.")
     if shared >= room:

@@ -109,8 +109,13 @@ class Trainer:
 
     @property
     def measured(self) -> dict[str, torch.Tensor]:
-        """The recurrence's calibrated buffers, by name."""
-        return {} if self.model.recurrence is None else dict(self.model.recurrence.named_buffers())
+        """What is measured while it trains, by name: the recurrence's calibrated buffers, running statistics of a
+        body."""
+        of_recurrence = {} if self.model.recurrence is None else dict(self.model.recurrence.named_buffers())
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        whole = self.model.state_dict()
+        of_body = {name for name in whole.keys() - parameters.keys() if not name.startswith("recurrence.")}
+        return of_recurrence | {name: whole[name] for name in sorted(of_body)}
 
     def run(self) -> Iterator[Report]:
         """Train until the budget is spent or validation stops improving."""

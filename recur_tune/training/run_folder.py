@@ -56,7 +56,7 @@ def run_in_folder(
         if damage := load_checkpoint(trainer, folder / RESUME):
             warn(damage)
         _forget_reports_after(folder / REPORTS, trainer.progress.tokens)
-    if remark := left_behind(config.base, config.recurrence_spec):
+    if tokenizer is not None and (remark := left_behind(config.base, config.recurrence_spec)):
         warn(remark)
     for remark in (unread_remark(config.base, trainer.model.unread), *trainer.stream.remarks):
         if remark:

@@ -14,14 +14,14 @@ from recur_tune.bptt.trained import trained_of
 from recur_tune.common.errors import UserError
 from recur_tune.common.from_scratch import is_from_scratch
 from recur_tune.common.shape import Shape, shape_of
-from recur_tune.config.base_shape import check_vocabulary, is_preset
+from recur_tune.config.base_shape import check_vocabulary, is_preset, trial_settings, trial_shape
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.training_memory import resolve_plan
 from recur_tune.data.corpora.registry import check_corpus
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models import Windowed
 from recur_tune.models.adapter import load_adapter
-from recur_tune.models.pretrained import base_config, base_tokenizer, load_base
+from recur_tune.models.pretrained import base_config, base_tokenizer, fresh_model, load_base, recurrent_config
 from recur_tune.ops.device import default_device
 from recur_tune.tasks.seam import TaskCode
 from recur_tune.training.calibration import calibrate_first
@@ -41,7 +41,7 @@ def set_up(
     shard: bool = False,
     teaching: Teaching = no_teaching,
     loading: Callable[[int, int], None] = lambda done, total: None,
-) -> tuple[Trainer, PreTrainedTokenizerBase]:
+) -> tuple[Trainer, PreTrainedTokenizerBase | None]:
     """Load everything a trial needs; what does not fit together is refused before anything large is loaded.
 
     With `shard` each of several workers keeps a part of Adam's moments. Where a teacher's predictions have to be made,
@@ -95,11 +95,14 @@ def teach(config: TrialConfig, teaching: Teaching = no_teaching, device: torch.d
 def training_text(config: TrialConfig) -> tuple[Shape, Any]:
     """The base's shape and the tokenised training split; what does not fit together is refused."""
     tokenizer = _fitting_tokenizer(config)
+    assert tokenizer is not None, "it is a text"
     train = config.task.build(config.task_spec).prepare(config.corpus, "train", tokenizer)
     return shape_of(base_config(config.base, vocabulary=len(tokenizer)).to_dict()), train
 
 
-def untrained(config: TrialConfig, device: torch.device | None = None) -> tuple[Windowed, PreTrainedTokenizerBase]:
+def untrained(
+    config: TrialConfig, device: torch.device | None = None
+) -> tuple[Windowed, PreTrainedTokenizerBase | None]:
     """The model with which a trial's training would begin; the training texts are read only if they are measured."""
     tokenizer = _fitting_tokenizer(config)
     task: TaskCode = config.task.build(config.task_spec)
@@ -108,8 +111,12 @@ def untrained(config: TrialConfig, device: torch.device | None = None) -> tuple[
     return model, tokenizer
 
 
-def _fitting_tokenizer(config: TrialConfig) -> PreTrainedTokenizerBase:
-    """The tokenizer, where base, corpus and tokenizer fit together."""
+def _fitting_tokenizer(config: TrialConfig) -> PreTrainedTokenizerBase | None:
+    """The tokenizer, where base, corpus and tokenizer fit together; None where the task makes the body."""
+    if config.task.body is not None:
+        check_corpus(config.corpus)
+        config.check_base(trial_shape(config))
+        return None
     named = "base" if config.tokenizer is None else "tokenizer"
     tokenizer = load_tokenizer(base_tokenizer(config.base, config.tokenizer), field=named)
     shape = shape_of(base_config(config.base, vocabulary=len(tokenizer)).to_dict())
@@ -119,10 +126,14 @@ def _fitting_tokenizer(config: TrialConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def _seeded_model(config: TrialConfig, tokenizer: PreTrainedTokenizerBase, as_stored: bool = False) -> Windowed:
-    """The base with the trial's recurrence; random weights are those of the trial's seed."""
+def _seeded_model(config: TrialConfig, tokenizer: PreTrainedTokenizerBase | None, as_stored: bool = False) -> Windowed:
+    """The base with the trial's recurrence, or the body that its task makes; random weights are those of the trial's
+    seed."""
     torch.manual_seed(config.seed)
-    tokens = len(tokenizer)
-    model = load_base(config.base, config.recurrence_spec, config.dropout, vocabulary=tokens, as_stored=as_stored)
-    model.config.window, model.config.overlap = config.window, config.overlap
+    if tokenizer is None:
+        model = fresh_model(recurrent_config(trial_settings(config), config.recurrence_spec, config.dropout))
+    else:
+        model = load_base(config.base, config.recurrence_spec, config.dropout, len(tokenizer), as_stored=as_stored)
+    windowing = config.windowing.in_patches(model.config.shape.patch)
+    model.config.window, model.config.overlap = windowing.size, windowing.overlap
     return model

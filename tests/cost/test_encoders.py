@@ -40,7 +40,7 @@ def config_of(**fields: Any) -> TrialConfig:
 
 
 def full_batch(windows: int = WINDOWS) -> WindowBatch:
-    return simulated_batch(windows, LANES, SIZE)
+    return simulated_batch(windows, LANES, SIZE, model=small_encoder())
 
 
 def small_base(family: str = "roberta") -> Any:

@@ -59,7 +59,7 @@ BY_PLAN |= {field for one in MECHANISMS.values() for field in one.flops_independ
 # choice nor a lag has weights, and rows are looked at as often in one softmax as apart.
 NOT_IN = {
     "cache_rows": {"parameters"}, "cache_keep": {"parameters"}, "dilation": {"parameters"},
-    "cache_join": {"flops_per_token"},
+    "cache_join": {"flops_per_token"}, "window": {"parameters"},  # DLinear's alone depend on it
 }  # fmt: skip
 
 

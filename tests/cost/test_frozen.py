@@ -43,7 +43,7 @@ def test_a_frozen_bodys_flops_are_those_of_a_real_step(name, windows, kept):
     model = fresh_model(recurrent_config(base_of(name), config.recurrence_spec, None))
     trained_of(config, torch.device("cpu")).apply(model)
     with FlopCounterMode(display=False) as counter:
-        Chain(model, Plan(kept)).differentiate(simulated_batch(windows, 1, 8))
+        Chain(model, Plan(kept)).differentiate(simulated_batch(windows, 1, 8, model=model))
     expected = counter.get_total_flops() / config.windowing.span(windows)
     assert frozen_training_flops(config, base_of(name), kept) == pytest.approx(expected)
 

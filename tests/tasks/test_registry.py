@@ -35,7 +35,7 @@ def test_a_corpus_without_its_task_is_one_sentence() -> None:
     [problem] = tasks.homeless([replace(CORPORA["text"], name="songs", task="singing")])
     assert problem == (
         "corpus: 'songs' is for the task 'singing', which is not installed; these are: language modelling, question "
-        "answering."
+        "answering, forecasting."
     )
 
 

@@ -26,6 +26,7 @@ class Extent:
 
     files: int
     bytes: int
+    tokens: int | None = None  # where they are known, as a series' rows are
 
     def __str__(self) -> str:
         return f"{counted(self.files, 'file')} ({format_size(self.bytes)})"

@@ -21,6 +21,7 @@ from recur_tune.data.corpora.hotpotqa import HOTPOTQA
 from recur_tune.data.corpora.kind import CorpusKind
 from recur_tune.data.corpora.pg19 import PG19
 from recur_tune.data.corpora.recall import RECALL
+from recur_tune.data.corpora.series import ETT, SERIES, WEATHER
 from recur_tune.data.corpora.spans import SPANS
 from recur_tune.data.corpora.squad import SQUAD
 from recur_tune.data.corpora.stdlib import STDLIB
@@ -31,7 +32,23 @@ from recur_tune.data.corpora.wikitext import WIKITEXT
 __all__ = ["CORPORA", "REGISTRY", "TRAINED_ON", "CorpusKind", "check", "check_corpus", "kind_of", "open_corpus"]
 
 TRAINED_ON: tuple[Split, ...] = ("train", "validation")
-_OURS = (STDLIB, TALES, RECALL, WIKITEXT, PG19, ENWIK8, TEXT8, TEXT, HOTPOTQA, SQUAD, SPANS, FACTS)
+_OURS = (
+    STDLIB,
+    TALES,
+    RECALL,
+    WIKITEXT,
+    PG19,
+    ENWIK8,
+    TEXT8,
+    TEXT,
+    HOTPOTQA,
+    SQUAD,
+    SPANS,
+    FACTS,
+    ETT,
+    WEATHER,
+    SERIES,
+)
 
 
 def _refusal(kind: CorpusKind, known: object) -> str | None:

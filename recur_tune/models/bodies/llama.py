@@ -47,11 +47,16 @@ class _Family(WindowedDecoder):
 
     def find_body(self) -> Body:
         """The family's modules in their places."""
-        own = self.model
-        return Body(own.embed_tokens, None, own.rotary_emb, None, tuple(map(_block, own.layers)), own.norm)
+        return body_of(self.model)
 
 
-def _block(block: Module) -> Block:
+def body_of(model: Module, dropouts: tuple[Module, Module] | None = None) -> Body:
+    """A model of the family as its modules; `dropouts` behind attention and behind the MLP are not its own."""
+    blocks = tuple(_block(block, dropouts) for block in model.layers)
+    return Body(model.embed_tokens, None, model.rotary_emb, None, blocks, model.norm)
+
+
+def _block(block: Module, dropouts: tuple[Module, Module] | None) -> Block:
     attn, mlp = block.self_attn, block.mlp
     return Block(
         attention_norm=block.input_layernorm,
@@ -68,7 +73,7 @@ def _block(block: Module) -> Block:
         down=Projection((mlp.down_proj,)),
         activation=mlp.act_fn,
         gated=True,
-        dropouts=None,
+        dropouts=dropouts,
     )
 
 

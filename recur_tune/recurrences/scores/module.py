@@ -115,6 +115,13 @@ class Scores(Recurrence):
         ]
         return torch.cat(made, dim=2) if with_imaginary else made[0]
 
+    def by_lag(self, lag_X: torch.Tensor) -> torch.Tensor:
+        """Weights of positions at these distances in either direction, [L, N, X], for a body that has them within a
+        window alone."""
+        step_N1 = 1 + (self.dilation - 1) * (torch.arange(len(self.heads), device=lag_X.device)[:, None] % 2)
+        real_LNX, _ = self._powers(lag_X // step_N1, with_phase=True)
+        return torch.where((lag_X > 0) & (lag_X % step_N1 == 0), real_LNX, 0.0)
+
     def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The complex number r of every layer and head, [L, N]: radius and angle."""
         radius_LN, angle_LN = single(self.fading).tanh(), torch.zeros_like(single(self.fading))

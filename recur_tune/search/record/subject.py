@@ -10,6 +10,7 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.space import Choice
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import TrialRecord
+from recur_tune.tasks.registry import task_of
 
 
 def corpus_of(spec: SearchSpec) -> str:
@@ -18,7 +19,9 @@ def corpus_of(spec: SearchSpec) -> str:
 
 
 def bases_of(spec: SearchSpec) -> list[str]:
-    """The base models to choose from."""
+    """The base models to choose from, or the families of bodies that are made from nothing."""
+    if task_of(corpus_of(spec)).body is not None:
+        return sorted({config.body_name for config in spec.corners})
     named = spec.parsed_space.field("base") or TrialConfig.model_fields["base"].default
     return list(named.values) if isinstance(named, Choice) else [named]
 
@@ -28,6 +31,8 @@ def shape_params(spec: SearchSpec) -> dict[str, Any]:
     from recur_tune.config.base_shape import base_shape
 
     tokenizer = spec.parsed_space.field("tokenizer")
+    if task_of(corpus_of(spec)).body is not None:
+        return {}  # bodies are made from the trials' fields
     try:
         shapes = [base_shape(base, tokenizer if isinstance(tokenizer, str) else None) for base in bases_of(spec)]
     except Exception:  # folders and the Hub fail in many ways, and these parameters are optional

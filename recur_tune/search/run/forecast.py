@@ -11,7 +11,7 @@ from recur_tune.cluster.capacity import trial_resources
 from recur_tune.cluster.connection import Cluster
 from recur_tune.common.errors import UserError
 from recur_tune.common.units import counted, format_count, format_duration, format_size
-from recur_tune.config.base_shape import base_settings, base_shape, is_preset
+from recur_tune.config.base_shape import base_settings, base_shape, is_preset, trial_shape
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.flops import plain_reading_flops
 from recur_tune.data.corpora.document import Extent, Split
@@ -56,7 +56,8 @@ def passes(spec: SearchSpec, corpus: Mapping[Split, Extent]) -> float | None:
     """About how often a trial at full budget reads the training split; None where its size is not known."""
     if "train" not in corpus:
         return None
-    return spec.budget.tokens * _bytes_per_token(spec.corners[0]) / max(corpus["train"].bytes, 1)
+    tokens = corpus["train"].tokens or corpus["train"].bytes / _bytes_per_token(spec.corners[0])
+    return spec.budget.tokens / max(tokens, 1)
 
 
 def forecast(spec: SearchSpec, corpus: Mapping[Split, Extent]) -> Iterator[str]:
@@ -124,7 +125,9 @@ def _time(spec: SearchSpec) -> str:
 def tokens_per_second(config: TrialConfig, cpus: float) -> float | None:
     """The speed of a plain step of the trial's base on this machine, whatever its weights; None for an encoder or a
     base that is too large to try."""
-    if _parameters(config) > _MOST_PARAMETERS or base_shape(config.base, config.tokenizer).bidirectional:
+    if config.task.body is not None or _parameters(config) > _MOST_PARAMETERS:
+        return None
+    if base_shape(config.base, config.tokenizer).bidirectional:
         return None
     import torch
 
@@ -180,6 +183,8 @@ def _shape_parameters(base: str, tokenizer: str | None) -> int:
 
 
 def _parameters(config: TrialConfig) -> int:
+    if config.task.body is not None:
+        return trial_shape(config).parameters
     return _shape_parameters(config.base, config.tokenizer)
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.loading import load
+from recur_tune.common.shape import Shape
 from recur_tune.common.units import format_size
-from recur_tune.config.base_shape import base_settings, base_shape, is_preset
+from recur_tune.config.base_shape import base_settings, base_shape, is_preset, trial_settings, trial_shape
 from recur_tune.config.batch_share import check_share
 from recur_tune.config.resources import Resources
 from recur_tune.config.trial import TrialConfig
@@ -21,6 +23,9 @@ from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.objectives import COSTS
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.steps import check_rungs
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 class Prices:
@@ -58,7 +63,7 @@ class Prices:
         from recur_tune.cost.estimate import estimate
 
         counts = check_share(config.batch, self.counts)
-        base = _settings_of(config.base, config.tokenizer)
+        base = _settings(config)
         for count in counts:
             found = estimate(config, base, count, self.shard and count > 1)
             peak = found.costs["peak_memory"]
@@ -73,11 +78,20 @@ class Prices:
         """The costs of a trial that need no simulated step."""
         from recur_tune.cost.estimate import quick_costs
 
-        base = config.base, config.tokenizer
-        return quick_costs(config, _shape_of(*base), _settings_of(*base))
+        return quick_costs(config, _shape(config), _settings(config))
 
 
 _settings_of, _shape_of = cache(base_settings), cache(base_shape)
+
+
+def _settings(config: TrialConfig) -> PretrainedConfig:
+    """Of a trial's body; a base's are read once."""
+    made = config.task.body is not None
+    return trial_settings(config) if made else _settings_of(config.base, config.tokenizer)
+
+
+def _shape(config: TrialConfig) -> Shape:
+    return trial_shape(config) if config.task.body is not None else _shape_of(config.base, config.tokenizer)
 
 
 def check_shapes(spec: SearchSpec) -> None:
@@ -87,7 +101,7 @@ def check_shapes(spec: SearchSpec) -> None:
     corpus_extents(spec)
     check_rungs(spec)
     for config in spec.corners:
-        config.check_base(_shape_of(config.base, config.tokenizer))
+        config.check_base(_shape(config))
         check_share(config.batch, spec.resources.worker_counts, "space.batch")
 
 
@@ -180,6 +194,8 @@ def tokenise(
     from recur_tune.models.pretrained import base_tokenizer
 
     for config in _distinct(spec, "base", "corpus", "tokenizer"):
+        if config.task.body is not None:
+            continue  # numbers, which have no tokens
         named = "base" if config.tokenizer is None else "tokenizer"
         name = base_tokenizer(directory.with_own_base(config).base, config.tokenizer)
         tokenizer, task = load_tokenizer(name, field=named), config.task.build(config.task_spec)

@@ -27,13 +27,14 @@ from tests.cli.run import run
 pytestmark = pytest.mark.slow  # each prices a space of real size
 
 NAMES = sorted(file.stem for file in SEARCH_SPACES.glob("*.yaml"))
-NEEDS_FILES = ["texts", "recurrences"]  # the user's own
+NEEDS_FILES = ["texts", "recurrences", "ett"]  # the user's own
 AS_THEY_ARE = [name for name in NAMES if name not in NEEDS_FILES]
 LARGE = ["enwik8-bpe", "enwik8-bytes", "pg19", "wikitext-103"]
 SHORT = {"texts": 48_000, "enwik8-short": 24_000}  # trials of minutes, several on one GPU; tokens in a step
 EVERY = {"recurrences": 48_000, "smollm2": 65_536}  # with every recurrence
 QUESTIONS = ["hotpotqa"]  # with every recurrence that encoders can have
 SCRATCH = ["enwik8-scratch"]  # from random weights
+SERIES = ["ett"]
 
 
 @cache
@@ -71,7 +72,7 @@ class Given:
 
 
 def test_all_that_the_help_names_are_there() -> None:
-    assert set(NAMES) == {*LARGE, *SHORT, *EVERY, *QUESTIONS, *SCRATCH, "quickstart"}
+    assert set(NAMES) == {*LARGE, *SHORT, *EVERY, *QUESTIONS, *SCRATCH, *SERIES, "quickstart"}
     text = run("search", "--help").out
     assert all(name in text for name in NAMES)
     assert (Path(__file__).parents[3] / "search_spaces").resolve() == SEARCH_SPACES.resolve()
@@ -87,7 +88,11 @@ def test_a_shipped_space_has_its_text_its_recurrences_and_its_budget(name: str) 
     spec = shipped(name)
     assert spec.parsed_space.fixed["corpus"].partition(":")[0] in CORPORA
     of_encoders = [kind for kind, mechanism in MECHANISMS.items() if mechanism.bidirectional]
-    few = {"quickstart": ["pooled", "cache"], "enwik8-scratch": ["cache", "scores", "blocks"]}.get(name, ["pooled"])
+    few = {
+        "quickstart": ["pooled", "cache"],
+        "enwik8-scratch": ["cache", "scores", "blocks"],
+        "ett": ["pooled", "cache", "gated_delta", "scores"],
+    }.get(name, ["pooled"])
     kinds = MECHANISMS if name in EVERY else of_encoders if name in QUESTIONS else few
     assert {"none", *kinds} == set(spec.parsed_space.parameters["recurrence"].values)
     assert spec.budget.trials and spec.resources.gpus == "auto"
