@@ -112,9 +112,9 @@ def add_lora(model: Windowed, spec: LoraSpec) -> None:
 def _frozen_matrices(model: Windowed) -> list[Module]:
     """The modules of frozen matrices: embeddings, projections, and the vocabulary's. Norms, biases and learned
     positions are few, and keep their dtype."""
-    modules = [model.body.tokens, *(module for projection in model.body.projections for module in projection.modules)]
-    if (head := getattr(model, "lm_head", None)) is not None:
-        modules.append(head)
+    of_vocabulary = [model.body.tokens, getattr(model, "lm_head", None)]  # a series has none
+    modules = [module for module in of_vocabulary if module is not None]
+    modules += [module for projection in model.body.projections for module in projection.modules]
     return [module for module in modules if not module.weight.requires_grad]
 
 
