@@ -360,7 +360,9 @@ def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
         click.echo(f"# reads {', '.join(f'{split} from {extent}' for split, extent in corpus.items())}")
     *between, last = (format_count(tokens) for tokens in spec.budget.rung_tokens)
     if between:
-        click.echo(f"# trials are compared after {', '.join(between)} tokens, and end at {last}")
+        click.echo(
+            f"# trials are compared after {', '.join(between)} tokens, and end at {last}, each after a whole step"
+        )
     click.echo(f"# {describe_steps(spec)}")
     for name, value in worst.items():
         about = "" if name in spec.reference or name in spec.limits else "about "

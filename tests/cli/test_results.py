@@ -80,6 +80,14 @@ def test_status_as_json(results: Path) -> None:
     assert every["searches"] == [one] and every["results"] == str(results) and every["unreadable"] == []
 
 
+def test_more_tokens_than_the_budget_has_are_explained(results: Path) -> None:
+    explained = "last step is a whole one"
+    assert explained not in run("status", "books").out + run("trial", "books", "T1").out
+    SearchDirectory(results / "books").record("report", trial=1, tokens=80_400)
+    assert f"80.4k of 80k, since its {explained}" in run("trial", "books", "T1").out
+    assert f"a trial's {explained}" in run("status", "books").out
+
+
 def test_status_tells_what_the_next_hour_is_expected_to_buy(results: Path) -> None:
     assert "is expected" not in run("status", "books").out, "no model has chosen"
     books = SearchDirectory(results / "books")
