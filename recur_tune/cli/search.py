@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 import yaml
 
-from recur_tune.cli.display import note, stderr
+from recur_tune.cli.display import at_work, note, stderr
 from recur_tune.cli.options import as_json, command_line, print_json, read_settings, results_option
 from recur_tune.cli.running import address_option, run_watched, runs_as_job
 from recur_tune.cli.submitting import (
@@ -289,14 +289,14 @@ def _overrides(trials: int | None, wall_clock: str | None, settings: tuple[str, 
 
 
 def _check_runnable(spec: SearchSpec, address: str | None) -> None:
-    with stderr.status("checking the space …"):
+    with at_work("checking the space …"):
         from recur_tune.search.run.driver import check_runnable
 
         check_runnable(spec, address)
 
 
 def _check_shapes(spec: SearchSpec) -> None:
-    with stderr.status("checking the space …"):
+    with at_work("checking the space …"):
         from recur_tune.search.run.preparation import check_limits, check_shapes
 
         check_shapes(spec)
@@ -337,14 +337,14 @@ _ROLES = {"baseline": "the plain baseline", "paper": "the paper"}
 
 
 def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
+    _check_shapes(spec)
     from recur_tune.search.propose.optuna_study import first_points
     from recur_tune.search.record.steps import describe_steps, in_steps
     from recur_tune.search.run.forecast import forecast, questions
     from recur_tune.search.run.preparation import Prices, corpus_extents, worst_costs
 
-    _check_shapes(spec)
     first, corpus = first_points(spec), corpus_extents(spec)
-    with stderr.status("computing the costs of the largest trial, and timing a step …"):
+    with at_work("computing the costs of the largest trial, and timing a step …"):
         worst = worst_costs(spec, Prices(spec.resources), lambda config: config, simulated=1)
         expected = list(forecast(spec, corpus))
     if as_json:
