@@ -31,6 +31,7 @@ from recur_tune.common.shipped import find_space
 from recur_tune.common.units import format_count, format_duration
 from recur_tune.search.record.damage import refuse_damaged_log
 from recur_tune.search.record.directory import SPEC, SearchDirectory, default_name, dump_spec, results_folder
+from recur_tune.search.record.first_trials import possible_first_trials
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.progress import ended_trials
 from recur_tune.search.record.requests import trials_wait
@@ -98,7 +99,7 @@ def search(
     _check_detached(detach, slurm, as_json)
     file = find_space("quickstart" if space is None else space)
     length = None if is_submitted(slurm) else time
-    fields = with_overrides(read_yaml(file, "space"), _overrides(trials, length, settings))
+    fields = _changed(file, _overrides(trials, length, settings))
     check_units(fields)
     spec = parse(SearchSpec, fields)
     chosen = default_name(file.stem) if name is None else name
@@ -277,6 +278,22 @@ def _print_result(directory: SearchDirectory, state: SearchState) -> None:
 
     front = front_rows(state, directory.spec.objectives)
     print_json({"search": directory.name, "folder": str(directory.path), "status": state.status, "front": front})
+
+
+def _changed(file: Path, overrides: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A space's fields with those of --set, less the file's own first trials that these exclude."""
+    written = read_yaml(file, "space")
+    fields = with_overrides(written, overrides)
+    if "first" in dict(overrides):
+        return fields
+    possible = possible_first_trials(fields, written)
+    if not possible.left_out:
+        return fields
+    note(
+        f"first: of the {len(written['first'])} trials that {file.stem} begins with, {possible.left_out} are left out, "
+        f"which --set excludes: {possible.why}"
+    )
+    return fields | {"first": possible.kept}
 
 
 def _overrides(trials: int | None, wall_clock: str | None, settings: tuple[str, ...]) -> list[tuple[str, Any]]:
