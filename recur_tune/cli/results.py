@@ -125,7 +125,8 @@ def _besides(summary: dict[str, Any]) -> Iterator[str]:
     if summary["stage"] and summary["trials"]:
         yield f"now: {summary['stage']}"
     if summary["preparation_seconds"] >= _WORTH_MENTIONING:
-        yield f"preparation (base, corpus, Ray): {format_duration(summary['preparation_seconds'])}"
+        took = format_duration(summary["preparation_seconds"])
+        yield f"preparation (torch, Ray, corpus, base), besides that time: {took}"
     if repeats := summary["repeats"]:
         ended = sum(count for state, count in repeats.items() if state in ENDED)
         took = format_duration(summary["confirmation_seconds"])

@@ -39,7 +39,7 @@ def test_the_best_for_what_one_can_spend_and_what_one_step_more_buys(results: Pa
     # T0: 50 at 32M FLOPs and 10 MiB; T1: 40 at 32M and 11 MiB; T2: 45 at 64M and 12 MiB.
     outcome = run("front", "books", "--under", "flops_per_token=40M,peak_memory=10.5MiB")
     lines = lines_of(outcome.out)
-    assert lines[0] == "the best within FLOPs/token 40M and peak memory 10.5 MiB: T0"
+    assert lines[0] == "the best within FLOPs/token 40M and peak memory 10.5MiB: T0"
     assert any(line.split()[:2] == ["T0", "50"] for line in lines)
     assert "more FLOPs/token alone buys nothing that was found." in lines
     assert (
@@ -252,7 +252,7 @@ def test_a_search_tells_one_time_and_its_preparation_apart(results: Path) -> Non
     assert told["confirmation_seconds"] == 7.0, "that is no time of the search"
     row = next(line for line in lines_of(run("status").out) if line.startswith("timed"))
     assert row.split()[-1] == "40s"
-    assert "preparation (base, corpus, Ray): 1m6s" in run("status", "timed").out
+    assert "preparation (torch, Ray, corpus, base), besides that time: 1m6s" in run("status", "timed").out
 
 
 def test_a_log_in_earlier_words_is_read_in_todays(results: Path) -> None:
