@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -41,6 +42,8 @@ class TokenProgress:
         self._started, self._first = time.monotonic(), 0
         self._due = Every(_SECONDS_BETWEEN_LINES, at_once=False)
         self._announced = False
+        self._stage, self._since = "", 0.0
+        self._told: set[str] = set()  # stages that are not told again
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -52,6 +55,21 @@ class TokenProgress:
     ) -> None:
         self._bar.stop()
 
+    def stage(self, text: str) -> None:
+        """Show at once what begins and may take a while; a second time only where it took long before."""
+        self._end_stage()
+        self._stage, self._since = text, time.monotonic()
+        if self._task is not None:
+            self._bar.update(self._task, text=text)
+        if not self.live and text not in self._told:
+            stderr.print(f"  {text}")
+        self._told.add(text)
+
+    def _end_stage(self) -> None:
+        if self._stage and time.monotonic() - self._since > _SECONDS_BETWEEN_LINES:
+            self._told.discard(self._stage)
+        self._stage = ""
+
     def say(self, text: str) -> None:
         """Show what happens before the first token."""
         if self._task is not None:
@@ -61,6 +79,7 @@ class TokenProgress:
 
     def update(self, tokens: int, note: str = "", important: bool = False) -> None:
         """Show the progress; an important one is printed and stays on the screen."""
+        self._end_stage()
         now = time.monotonic()
         if not self._announced:  # speed counts from here, without start-up and resumed tokens
             self._announced, self._started, self._first = True, now, tokens
@@ -82,6 +101,15 @@ class TokenProgress:
             self._bar.update(self._task, text=text)
         if not self.live and self._due():
             stderr.print(f"  {text}")
+
+
+@contextmanager
+def at_work(text: str) -> Iterator[None]:
+    """Say what takes a while: beside a spinner on a terminal, in a line elsewhere."""
+    if not stderr.is_terminal:
+        stderr.print(text, soft_wrap=True)
+    with stderr.status(text):
+        yield
 
 
 def sparkline(values: Sequence[float], width: int = 24) -> str:

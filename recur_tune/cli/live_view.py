@@ -98,6 +98,8 @@ class LiveView(ProgressLines):
             columns["work-\ners"] = [str(trial.workers) for trial in shown]
         table, left_out = trial_table(shown, columns, width)
         marks = ["● on the front" if self._on_front else "", roles(shown)]
+        if any(trial.tokens > self.spec.budget.tokens for trial in shown):
+            marks.append("a trial's last step is a whole one")
         if len(trials) > rows:
             marks.append(f"{len(trials) - rows} more trials")
         if left_out:

@@ -125,7 +125,8 @@ def _besides(summary: dict[str, Any]) -> Iterator[str]:
     if summary["stage"] and summary["trials"]:
         yield f"now: {summary['stage']}"
     if summary["preparation_seconds"] >= _WORTH_MENTIONING:
-        yield f"preparation (base, corpus, Ray): {format_duration(summary['preparation_seconds'])}"
+        took = format_duration(summary["preparation_seconds"])
+        yield f"preparation (torch, Ray, corpus, base), besides that time: {took}"
     if repeats := summary["repeats"]:
         ended = sum(count for state, count in repeats.items() if state in ENDED)
         took = format_duration(summary["confirmation_seconds"])
@@ -133,10 +134,9 @@ def _besides(summary: dict[str, Any]) -> Iterator[str]:
     if (hour := summary["next_hour"]) and summary["hypervolume"] and summary["status"] != "finished":
         volume = summary["hypervolume"]
         more = min(hour["hypervolume"], 1 - volume)  # the whole box has 1
-        yield (
-            f"the next hour, {hour['trials']:.3g} trials, is expected to add {more:.2g} at most to the hypervolume of "
-            f"{volume:.2g}"
-        )
+        which = "rest of the search" if hour["is_rest"] else "next hour"
+        trials = counted(float(f"{hour['trials']:.3g}"), "trial")
+        yield (f"the {which}, {trials}, is expected to add {more:.2g} at most to the hypervolume of {volume:.2g}")
     if summary["asked_for"] and summary["status"] != "running":
         yield "a trial that was added waits for `recur-tune resume`"
 
@@ -149,7 +149,8 @@ def _preparation(seconds: float) -> str:
 def _summary(directory: SearchDirectory, state: SearchState) -> dict[str, Any]:
     from recur_tune.search.record.front import front, search_hypervolume
 
-    spec, hour = directory.spec, next_hour(state)
+    spec = directory.spec
+    hour = next_hour(state, spec.budget)
     counts: dict[str, int] = {}
     for trial in state.trials.values():
         counts[trial.state] = counts.get(trial.state, 0) + 1
@@ -262,10 +263,11 @@ def _print_decision(
             stdout.print(f"more {cost.title} alone buys nothing that was found.")
             continue
         better, was = known[step.trial.number], known[found.best.number]
+        needs, has = step.trial.costs[cost.name], found.best.costs[cost.name]
+        more = f" ({needs / has - 1:+.1%})" if has else ""
         stdout.print(
-            f"{cost.title} {cost.format(step.trial.costs[cost.name])} instead of {cost.format(limits[cost.name])} "
-            f"({step.trial.costs[cost.name] / limits[cost.name] - 1:+.1%}) buys {step.trial.name}: {quality.title} "
-            f"{quality.format(better)} instead of {quality.format(was)} ({better / was - 1:+.1%}).",
+            f"{cost.title} {cost.format(needs)} instead of {cost.format(has)}{more} buys {step.trial.name}: "
+            f"{quality.title} {quality.format(better)} instead of {quality.format(was)} ({better / was - 1:+.1%}).",
             soft_wrap=True,
         )
     if chooses_by_means(confirmed, quality.name):

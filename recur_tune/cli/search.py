@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import click
 import yaml
 
-from recur_tune.cli.display import note, stderr
+from recur_tune.cli.display import at_work, note, stderr
 from recur_tune.cli.options import as_json, command_line, print_json, read_settings, results_option
 from recur_tune.cli.running import address_option, run_watched, runs_as_job
 from recur_tune.cli.submitting import (
@@ -31,6 +31,7 @@ from recur_tune.common.shipped import find_space
 from recur_tune.common.units import format_count, format_duration
 from recur_tune.search.record.damage import refuse_damaged_log
 from recur_tune.search.record.directory import SPEC, SearchDirectory, default_name, dump_spec, results_folder
+from recur_tune.search.record.first_trials import possible_first_trials
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.progress import ended_trials
 from recur_tune.search.record.requests import trials_wait
@@ -97,7 +98,7 @@ def search(
     _check_detached(detach, slurm, as_json)
     file = find_space("quickstart" if space is None else space)
     length = None if is_submitted(slurm) else time
-    fields = with_overrides(read_yaml(file, "space"), _overrides(trials, length, settings))
+    fields = _changed(file, _overrides(trials, length, settings))
     check_units(fields)
     spec = parse(SearchSpec, fields)
     chosen = default_name(file.stem) if name is None else name
@@ -278,6 +279,22 @@ def _print_result(directory: SearchDirectory, state: SearchState) -> None:
     print_json({"search": directory.name, "folder": str(directory.path), "status": state.status, "front": front})
 
 
+def _changed(file: Path, overrides: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A space's fields with those of --set, less the file's own first trials that these exclude."""
+    written = read_yaml(file, "space")
+    fields = with_overrides(written, overrides)
+    if "first" in dict(overrides):
+        return fields
+    possible = possible_first_trials(fields, written)
+    if not possible.left_out:
+        return fields
+    note(
+        f"first: of the {len(written['first'])} trials that {file.stem} begins with, {possible.left_out} are left out, "
+        f"which --set excludes: {possible.why}"
+    )
+    return fields | {"first": possible.kept}
+
+
 def _overrides(trials: int | None, wall_clock: str | None, settings: tuple[str, ...]) -> list[tuple[str, Any]]:
     overrides = read_settings(settings)
     if trials is not None:
@@ -288,14 +305,14 @@ def _overrides(trials: int | None, wall_clock: str | None, settings: tuple[str, 
 
 
 def _check_runnable(spec: SearchSpec, address: str | None) -> None:
-    with stderr.status("checking the space …"):
+    with at_work("checking the space …"):
         from recur_tune.search.run.driver import check_runnable
 
         check_runnable(spec, address)
 
 
 def _check_shapes(spec: SearchSpec) -> None:
-    with stderr.status("checking the space …"):
+    with at_work("checking the space …"):
         from recur_tune.search.run.preparation import check_limits, check_shapes
 
         check_shapes(spec)
@@ -336,14 +353,14 @@ _ROLES = {"baseline": "the plain baseline", "paper": "the paper"}
 
 
 def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
+    _check_shapes(spec)
     from recur_tune.search.propose.optuna_study import first_points
     from recur_tune.search.record.steps import describe_steps, in_steps
     from recur_tune.search.run.forecast import forecast, questions
     from recur_tune.search.run.preparation import Prices, corpus_extents, worst_costs
 
-    _check_shapes(spec)
     first, corpus = first_points(spec), corpus_extents(spec)
-    with stderr.status("computing the costs of the largest trial, and timing a step …"):
+    with at_work("computing the costs of the largest trial, and timing a step …"):
         worst = worst_costs(spec, Prices(spec.resources), lambda config: config, simulated=1)
         expected = list(forecast(spec, corpus))
     if as_json:
@@ -359,7 +376,9 @@ def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
         click.echo(f"# reads {', '.join(f'{split} from {extent}' for split, extent in corpus.items())}")
     *between, last = (format_count(tokens) for tokens in spec.budget.rung_tokens)
     if between:
-        click.echo(f"# trials are compared after {', '.join(between)} tokens, and end at {last}")
+        click.echo(
+            f"# trials are compared after {', '.join(between)} tokens, and end at {last}, each after a whole step"
+        )
     click.echo(f"# {describe_steps(spec)}")
     for name, value in worst.items():
         about = "" if name in spec.reference or name in spec.limits else "about "

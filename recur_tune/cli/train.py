@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from recur_tune.cli.display import TokenProgress, note, print_table, stderr
+from recur_tune.cli.display import TokenProgress, at_work, note, print_table, stderr
 from recur_tune.cli.options import as_json, fields_from, print_json, trial_options
 from recur_tune.common.errors import UserError
 from recur_tune.common.known_shapes import PRESETS, PRETRAINING
@@ -91,7 +91,7 @@ def train(config: Path | None, fields: dict[str, Any], out: Path, resume: bool, 
 def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: bool, as_json: bool) -> None:
     """Train with `fields`, or with --resume with the folder's settings and the `changes` to them."""
     config = None if resume else parse(TrialConfig, fields)
-    with stderr.status("loading torch …"):
+    with at_work("loading torch …"):
         from recur_tune.training.loop import Report
         from recur_tune.training.run_folder import Interrupted, run_in_folder, stored_config
 
@@ -119,7 +119,9 @@ def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: boo
 
     try:
         with TokenProgress(f"training {out}", config.tokens) as progress:
-            result = run_in_folder(config, out, resume, listen, note, teaching=teaching, loading=loading)
+            result = run_in_folder(
+                config, out, resume, listen, note, teaching=teaching, loading=loading, stage=progress.stage
+            )
     except Interrupted:
         stderr.print(f"stopped and saved; resume with:  recur-tune {sys.argv[1]} --out {out} --resume", highlight=False)
         raise KeyboardInterrupt from None

@@ -59,7 +59,8 @@ def _print_heading(state: SearchState, spec: SearchSpec, record: TrialRecord) ->
         for name in spec.objectives
         if (value := record.value(name)) is not None
     }
-    reached["tokens"] = f"{format_count(record.tokens)} of {format_count(spec.budget.tokens)}"
+    whole = ", since its last step is a whole one" if record.tokens > spec.budget.tokens else ""
+    reached["tokens"] = f"{format_count(record.tokens)} of {format_count(spec.budget.tokens)}{whole}"
     if record.started is not None:
         ended = record.ended or state.updated or record.started
         reached["from start to end" if record.ended else "since its start"] = format_duration(ended - record.started)

@@ -30,27 +30,29 @@ class Renamed(NamedTuple):
         to: Its names of today, as a sentence has them.
         removed_in: The version that no longer understands it.
         translate: Given its value, the fields of today.
+        mistaken: What else a person may have meant by it, as a sentence; empty where nothing is near.
     """
 
     to: str
     removed_in: str
     translate: Callable[[Any], dict[str, Any]]
+    mistaken: str = ""
 
 
-def renamed(to: str, removed_in: str) -> Renamed:
+def renamed(to: str, removed_in: str, mistaken: str = "") -> Renamed:
     """A field whose name alone has changed."""
-    return Renamed(to, removed_in, lambda value: {to: value})
+    return Renamed(to, removed_in, lambda value: {to: value}, mistaken)
 
 
 _warned: set[str] = set()
 
 
-def warn_once(old: str, new: str, removed_in: str) -> None:
-    """Say once in this process that a name is old."""
+def warn_once(old: str, new: str, removed_in: str, mistaken: str = "") -> None:
+    """Say once in this process that a name is old, and what else may have been meant."""
     if old not in _warned:
         _warned.add(old)
-        sentence = f"{old}: it is called {new} now; the old name goes in version {removed_in}."
-        warnings.warn(sentence, DeprecatedName, stacklevel=3)
+        sentence = f"{old}: it is called {new} now; the old name goes in version {removed_in}. {mistaken}"
+        warnings.warn(sentence.rstrip(), DeprecatedName, stacklevel=3)
 
 
 def with_current_names(fields: Mapping[str, Any], table: Mapping[str, Renamed]) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def with_current_names(fields: Mapping[str, Any], table: Mapping[str, Renamed]) 
         if (change := table.get(name)) is None:
             found[name] = value
             continue
-        warn_once(name, change.to, change.removed_in)
+        warn_once(name, change.to, change.removed_in, change.mistaken)
         found |= {new: own for new, own in change.translate(value).items() if new not in fields}
     return found
 

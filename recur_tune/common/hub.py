@@ -7,6 +7,7 @@ import os
 import re
 import socket
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -95,10 +96,25 @@ def hub_message(field: str, name: str, error: Exception, otherwise: str) -> str:
         return f"{field}: {name!r} {refusal}."
     if Path(name).expanduser().exists():
         return f"{field}: {name} could not be read as a Hugging Face folder ({reason})."
+    if near := _folder_like(name):
+        return (
+            f"{field}: there is no folder {name!r}; did you mean {near!r}? As a name on the Hub it could not be "
+            f"fetched ({reason})."
+        )
     return (
         f"{field}: {name!r} is neither a local folder nor could it be fetched from the Hub ({reason}); "
         f"check the spelling and the network, or use {otherwise}."
     )
+
+
+def _folder_like(name: str) -> str:
+    """A folder beside the one that is named, and spelled like it; empty where there is none."""
+    wanted = Path(name).expanduser()
+    beside = []
+    with suppress(OSError):  # mostly there is no such place
+        beside = [path.name for path in wanted.parent.iterdir() if path.is_dir()]
+    near = get_close_matches(wanted.name, beside, n=1)
+    return str(Path(name).with_name(near[0])) if near else ""
 
 
 def refused_by_hub(error: BaseException | None) -> str | None:

@@ -70,7 +70,7 @@ def _execution_of(speed: Any) -> dict[str, Any]:
 
 
 RENAMED = {
-    "windows": renamed("bptt_windows", "0.4.0"),
+    "windows": renamed("bptt_windows", "0.4.0", "The size of a window is window."),
     "tune": renamed("trainable", "0.4.0"),
     "speed": Renamed("cuda_graph and fused_kernels", "0.4.0", _execution_of),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -117,12 +117,13 @@ class Trainer:
         of_body = {name for name in whole.keys() - parameters.keys() if not name.startswith("recurrence.")}
         return of_recurrence | {name: whole[name] for name in sorted(of_body)}
 
-    def run(self) -> Iterator[Report]:
-        """Train until the budget is spent or validation stops improving."""
+    def run(self, stage: Callable[[str], None] = lambda text: None) -> Iterator[Report]:
+        """Train until the budget is spent or validation stops improving; `stage` is told of validations."""
         config, progress = self.config, self.progress
         broadcast([*self.model.parameters(), *self.model.buffers()])
         if progress.step == 0:
             self.calibration.before(0)
+            stage("validating before the first step …")
             self.untrained = self._scores()
         while progress.tokens < config.tokens and not self._out_of_patience():
             started = time.perf_counter()
@@ -145,6 +146,7 @@ class Trainer:
             speed = batch.step_scored / (time.perf_counter() - started)
             validation, best = None, False
             if self._validation_due(before):
+                stage("validating …")
                 validation = self._validate()
                 best = validation["loss"] < progress.best_loss
                 progress.best_loss = min(progress.best_loss, validation["loss"])

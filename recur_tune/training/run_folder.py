@@ -42,15 +42,16 @@ def run_in_folder(
     config: TrialConfig, folder: Path, resume: bool, listen: Callable[[Report], None],
     warn: Callable[[str], None] = lambda text: None, stop: Callable[[], bool] = lambda: False,
     teaching: Teaching = no_teaching, loading: Callable[[int, int], None] = lambda done, total: None,
+    stage: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:  # fmt: skip
     """Train in a folder and return the result. `listen` gets every report, `warn` sentences about damaged checkpoints
     and unused weights, `teaching` how the predictions of a teacher are made, where they are, `loading` how many bytes
-    of the weights are on the device, of how many.
+    of the weights are on the device, of how many, `stage` what begins and may take a while.
 
     A signal, or `stop`, ends it after the current step.
     """
     check_folder(folder, resume)
-    trainer, tokenizer = set_up(config, teaching=teaching, loading=loading)
+    trainer, tokenizer = set_up(config, teaching=teaching, loading=loading, stage=stage)
     cost = estimate(config, trainer.model.config, trainer.workers)
     if resume:
         if damage := load_checkpoint(trainer, folder / RESUME):
@@ -69,7 +70,7 @@ def run_in_folder(
         f"checkpointing '{config.checkpointing}'; `recur-tune cost` tells what a smaller batch or 'all' would need."
     )
     with stop_requests() as stop_requested, out_of_memory_as_user_error(too_large):
-        for report in trainer.run():
+        for report in trainer.run(stage):
             if trainer.untrained is not None and report.step == 1:
                 write_text(folder / UNTRAINED, json.dumps(trainer.untrained) + "\n")
             append_line(folder / REPORTS, json.dumps(report.to_dict()))

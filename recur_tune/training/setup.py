@@ -41,18 +41,21 @@ def set_up(
     shard: bool = False,
     teaching: Teaching = no_teaching,
     loading: Callable[[int, int], None] = lambda done, total: None,
+    stage: Callable[[str], None] = lambda text: None,
 ) -> tuple[Trainer, PreTrainedTokenizerBase | None]:
     """Load everything a trial needs; what does not fit together is refused before anything large is loaded.
 
     With `shard` each of several workers keeps a part of Adam's moments. Where a teacher's predictions have to be made,
     `teaching` hears what that takes, how many tokens are done, and of how many; it may raise. `loading` is told of the
-    weights' bytes that have been moved to the device, and of all.
+    weights' bytes that have been moved to the device, and of all, and `stage` of what begins.
     """
     device = device or default_device()
+    stage(f"reading {config.corpus} …")
     tokenizer = _fitting_tokenizer(config)
     task: TaskCode = config.task.build(config.task_spec)
     train = task.prepare(config.corpus, "train", tokenizer)
     validation = task.sample(task.prepare(config.corpus, "validation", tokenizer), config.validation_size)
+    stage(f"loading {config.base} …")
     model = _seeded_model(config, tokenizer, as_stored=config.teacher is None)
     task.check(model, train)
     if config.teacher:

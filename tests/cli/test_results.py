@@ -80,17 +80,25 @@ def test_status_as_json(results: Path) -> None:
     assert every["searches"] == [one] and every["results"] == str(results) and every["unreadable"] == []
 
 
+def test_more_tokens_than_the_budget_has_are_explained(results: Path) -> None:
+    explained = "last step is a whole one"
+    assert explained not in run("status", "books").out + run("trial", "books", "T1").out
+    SearchDirectory(results / "books").record("report", trial=1, tokens=80_400)
+    assert f"80.4k of 80k, since its {explained}" in run("trial", "books", "T1").out
+    assert f"a trial's {explained}" in run("status", "books").out
+
+
 def test_status_tells_what_the_next_hour_is_expected_to_buy(results: Path) -> None:
-    assert "next hour" not in run("status", "books").out, "no model has chosen"
+    assert "is expected" not in run("status", "books").out, "no model has chosen"
     books = SearchDirectory(results / "books")
     event = next(event for event, _ in books.events() if event["kind"] == "trial" and event["trial"] == 4)
     log = books.path / EVENTS
     log.write_text(log.read_text() + json.dumps({**event, "time": time.time(), "trial": 7, "gain": 0.001}) + "\n")
     one = json.loads(run("status", "books", "--json").out)
     assert one["next_hour"]["hypervolume"] == pytest.approx(0.001 * one["next_hour"]["trials"])
-    assert "the next hour, " in run("status", "books").out
+    assert "the rest of the search, " in run("status", "books").out
     log.write_text(log.read_text() + json.dumps({**event, "time": time.time(), "trial": 8, "gain": 0.9}) + "\n")
-    [line] = [line for line in lines_of(run("status", "books").out) if "next hour" in line]
+    [line] = [line for line in lines_of(run("status", "books").out) if "is expected" in line]
     more, volume = map(float, re.findall(r"add ([0-9.]+) at most to the hypervolume of ([0-9.]+)", line)[0])
     assert more + volume == pytest.approx(1, abs=0.01), "there is no more than the whole box"
 

@@ -74,6 +74,19 @@ def decide(
     return Decision(best, upgrades)
 
 
+class Limit(float):
+    """A number that remembers how a person wrote it: 20MB are 19.1 MiB, which nobody would recognise."""
+
+    written: str
+
+    @classmethod
+    def written_as(cls, number: float, text: str) -> Limit:
+        """The number that a text means."""
+        limit = cls(number)
+        limit.written = text
+        return limit
+
+
 def read_limits(text: str) -> dict[str, float]:
     """Parse limits such as `flops_per_token=55M,peak_memory=10GiB`."""
     limits: dict[str, float] = {}
@@ -86,7 +99,7 @@ def read_limits(text: str) -> dict[str, float]:
         if name in limits:
             raise UserError(f"under: {name} stands twice in {text!r}; give it once.")
         try:
-            limits[name] = in_units(name, value)
+            limits[name] = Limit.written_as(in_units(name, value), value)
         except ValueError as error:
             raise UserError(f"under: it {error}.") from None
         if not limits[name] > 0:
@@ -97,8 +110,12 @@ def read_limits(text: str) -> dict[str, float]:
 
 
 def limits_in_words(limits: Mapping[str, float]) -> str:
-    """Limits as text: `FLOPs/token 55M and peak memory 10.0 GiB`."""
-    return " and ".join(f"{OBJECTIVES[name].title} {OBJECTIVES[name].format(limit)}" for name, limit in limits.items())
+    """Limits as text, in the words in which a person wrote them: `FLOPs/token 55M and peak memory 20MB`."""
+    return " and ".join(f"{OBJECTIVES[name].title} {_in_words(name, limit)}" for name, limit in limits.items())
+
+
+def _in_words(name: str, limit: float) -> str:
+    return limit.written if isinstance(limit, Limit) else OBJECTIVES[name].format(limit)
 
 
 def refuse_limits(trials: Iterable[TrialRecord], limits: Mapping[str, float]) -> UserError:

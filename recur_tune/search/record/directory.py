@@ -244,6 +244,8 @@ class SearchDirectory:
                     event_log.drop_half_a_line(self.path / file)
                 self.withdraw_stop()
                 yield
+                if not self.stop_requested:  # nobody waits for it any more
+                    (self.path / STOP).unlink(missing_ok=True)
         except lease.AlreadyHeld:
             raise self._running_already() from None
         except lease.FolderGone as gone:

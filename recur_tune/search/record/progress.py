@@ -35,21 +35,25 @@ def share_done(state: SearchState, budget: Budget) -> float:
 
 
 class Forecast(NamedTuple):
-    """Trials that will end, and an upper bound of their expected hypervolume gain."""
+    """Trials that will end, an upper bound of their expected hypervolume gain, and whether no more are left."""
 
     trials: float
     hypervolume: float
+    is_rest: bool
 
 
-def next_hour(state: SearchState) -> Forecast | None:
-    """A forecast at the pace so far, with the expected gain of the last chosen trial for each, since gains decrease.
-    None before enough is known."""
+def next_hour(state: SearchState, budget: Budget) -> Forecast | None:
+    """A forecast at the pace so far, with the expected gain of the last chosen trial for each, since gains decrease;
+    of the rest where the budget ends within the hour. None before enough is known, and where nothing is left."""
     ended = ended_trials(state)
     gains = expected_gains(state)
     if ended < _LEAST_TRIALS or not gains or not state.active_seconds:
         return None
-    trials = 3600 * ended / state.active_seconds
-    return Forecast(trials, trials * gains[-1])
+    pace, left = ended / state.active_seconds, seconds_left(state, budget)
+    if not left:
+        return None
+    trials = pace * min(3600.0, left)
+    return Forecast(trials, trials * gains[-1], left <= 3600)
 
 
 def expected_gains(state: SearchState) -> list[float]:

@@ -194,11 +194,23 @@ class Space:
         return point
 
     def fields_of(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """The fields of a point in the sampler's own names, without those that it leaves open."""
-        chosen = self._walk(lambda name, parameter: point.get(self.label(name, parameter), parameter.extremes()[0]))
-        named = {name: value for name, (parameter, value) in chosen.items() if self.label(name, parameter) in point}
+        """The fields of a point in the sampler's own names, without those that it leaves open. A fixed value is known
+        where the choices above it are, though the sampler never sees it."""
+        named: dict[str, Any] = {}
+        below_open: set[str] = set()
+
+        def choose(name: str, parameter: Parameter) -> Any:
+            label = self.label(name, parameter)
+            value = point.get(label, parameter.extremes()[0])
+            if label in point or (isinstance(parameter, Fixed) and name not in below_open):
+                named[name] = value
+            elif isinstance(parameter, Choice):
+                below_open.update(parameter.below.get(value, {}))
+            return value
+
+        fields = self._in_fields(self._walk(choose))
         names = with_current_names(named, RENAMED)
-        return {name: value for name, value in self._in_fields(chosen).items() if name in names}
+        return {name: value for name, value in fields.items() if name in names}
 
     def _nearest(self, wanted: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, tuple[Parameter, Any]]]:
         """A point, and the result of `_walk` there."""

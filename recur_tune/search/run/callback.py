@@ -17,6 +17,7 @@ from recur_tune.search.record.requests import end_by_hand, take_ends
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED
 from recur_tune.search.run.outputs import Exporter
+from recur_tune.search.run.progress_lines import SAVING
 from recur_tune.search.run.trial_files import TrialFiles
 
 _SECONDS_BETWEEN_LOOKS = 0.5  # at requests, which lie on a file system
@@ -46,15 +47,14 @@ class DriverCallback(DriverOnly, Callback):
             for number in take_ends(self.log):
                 self._end(number)
             self._tell_pause()
-        if self.wants_to_stop() and not self.log.directory.stop_requested:
-            self.log.directory.request_stop()
+        self._stops()
         self.exporter.export(self.log.state)
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Log that a worker has the trial. One that has ended is not logged: its workers died while they left, and Ray
-        starts it again."""
+        starts it again. Nor is one that Ray had on its way when the search was asked to stop: it pauses at once."""
         number, before = trial.config["number"], last_failure(trial)
-        if self.log.state.record(number).state not in ENDED:
+        if self.log.state.record(number).state not in ENDED and not self._stops():
             part = {"gpus": trial.config["gpus"]} if "tensors_share" in trial.config else {}  # of a GPU that it shares
             self.log.record("running", trial=number, **part, **({"after": before} if before else {}))
 
@@ -66,10 +66,16 @@ class DriverCallback(DriverOnly, Callback):
         """The trial has ended with its actor."""
         self.files.clear_up(trial.config["number"])
 
+    def _stops(self) -> bool:
+        """Whether the trials are asked to stop; ask them where the driver is."""
+        if self.wants_to_stop() and not self.log.directory.stop_requested:
+            self.log.directory.request_stop()
+        return self.log.directory.stop_requested
+
     def _tell_pause(self) -> None:
-        """Log that trials save checkpoints, so that everybody who watches knows, also where another machine asked."""
+        """Log that trials save checkpoints."""
         if self.log.directory.stop_requested and not self.pause_told:
-            self.log.record("stage", text="pausing: trials save checkpoints …")
+            self.log.record("stage", text=SAVING)
             self.pause_told = True
 
     def _end(self, number: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -25,6 +26,7 @@ _MOST_TOKENS = 10**12  # of a trial, likewise
 _PROBE_TOKENS = 192  # of the step that is measured
 _MOST_PARAMETERS = 10**9  # of a base that is measured
 _SLOW_PARAMETERS = 2 * 10**7  # of a base of which a step takes a second
+_VALIDATING = 1 / 3  # of a training step's time: a forward pass without a backward pass
 _FLOAT = 4  # bytes; training keeps weights and Adam's two moments in single precision
 
 
@@ -66,7 +68,7 @@ def forecast(spec: SearchSpec, corpus: Mapping[Split, Extent]) -> Iterator[str]:
         yield f"a trial at full budget reads its {format_count(spec.budget.tokens)} tokens in about {_times(read)}"
     yield _disk(spec)
     yield from _teachers(spec, corpus)
-    yield _time(spec)
+    yield _time(spec, corpus)
 
 
 def _times(number: float) -> str:
@@ -99,8 +101,9 @@ def _teachers(spec: SearchSpec, corpus: Mapping[Split, Extent]) -> Iterator[str]
         )
 
 
-def _time(spec: SearchSpec) -> str:
-    """The time of all trials at full budget, on this machine and by a measured step; early stops make it less."""
+def _time(spec: SearchSpec, corpus: Mapping[Split, Extent]) -> str:
+    """The time of all trials at full budget, on this machine and by a measured step; early stops make it less. How long
+    Ray and each trial take to start is not known before."""
     limit, trials = spec.budget.wall_clock, spec.budget.trials
     budget = f"{format_duration(limit)} at most" if limit is not None else ""
     if trials is None:
@@ -110,16 +113,26 @@ def _time(spec: SearchSpec) -> str:
     rate = tokens_per_second(config, spec.resources.cpus) if at_once else None
     if rate is None:
         return f"time: {budget or 'not estimated'}"
-    seconds = trials * spec.budget.tokens / rate / at_once
+    validating = _VALIDATING * _validated(config, corpus)
+    seconds = trials * (spec.budget.tokens + validating) / rate / at_once
     for base in _of_each_base(spec):
         if is_preset(base.base):
             pretraining = pretraining_of(base.base, base.corpus, base.tokenizer)
             seconds += 0 if kept_base(pretraining) else pretraining.tokens / rate
     words = (
-        f"time: roughly {format_duration(seconds)} on this machine if every trial is trained to its end "
-        f"({counted(at_once, 'trial')} at a time; a plain step measured {format_count(rate)} tokens/s)"
+        f"time: roughly {format_duration(seconds)} of training and validating on this machine if every trial runs to "
+        f"its end ({counted(at_once, 'trial')} at a time; a plain step measured {format_count(rate)} tokens/s), "
+        "besides the starts of Ray and of each trial"
     )
     return f"{words}; {budget} by budget.wall_clock" if budget else words
+
+
+def _validated(config: TrialConfig, corpus: Mapping[Split, Extent]) -> float:
+    """Tokens that the validations of a trial at full budget read, with that before its first step."""
+    size = float(config.validation_size)
+    if "validation" in corpus:
+        size = min(size, corpus["validation"].bytes / _bytes_per_token(config))
+    return size * (1 + math.ceil(config.tokens / config.validation_interval))
 
 
 def tokens_per_second(config: TrialConfig, cpus: float) -> float | None:

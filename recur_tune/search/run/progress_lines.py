@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -22,6 +23,7 @@ PAUSING = (
     "pausing: each trial saves a checkpoint after its step. Ctrl-C again ends the search at once; each running trial "
     "then loses its steps since its last validation."
 )
+SAVING = "pausing: trials save checkpoints …"  # for all who watch, also where another machine asked
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
@@ -39,7 +41,8 @@ class ProgressLines(ProgressListener):
         self._hypervolume: float | None = None
         self._outdated = True  # whether the front has to be computed again
         self._closing, self._pausing = threading.Event(), threading.Event()
-        self._lock = threading.Lock()
+        self._pause_told = False
+        self._lock, self._telling = threading.Lock(), threading.Lock()
         self._teller = threading.Thread(target=self._tell_lines, daemon=True)
 
     @property
@@ -58,7 +61,9 @@ class ProgressLines(ProgressListener):
         self._teller.join()
 
     def stage(self, text: str) -> None:
-        """What is being prepared."""
+        """What is being prepared, behind what the log has told before it."""
+        with suppress(UserError):  # the thread, or the driver, says it
+            self._tell_news()
         self.say(text)
 
     def searching(self) -> None:
@@ -111,23 +116,25 @@ class ProgressLines(ProgressListener):
             self._outdated = False
 
     def _tell_lines(self) -> None:
-        pause_told = False
-        while True:
+        closing = False
+        while not closing:
             closing = self._closing.wait(_SECONDS_BETWEEN_LOOKS)
-            if self.is_pausing and not pause_told:
+            self._tell_news()
+
+    def _tell_news(self) -> None:
+        with self._telling:
+            if self.is_pausing and not self._pause_told:
                 self.say(PAUSING)
-                pause_told = True
+                self._pause_told = True
             for event in self.news():
                 if line := self._line(event):
                     self.say(f"  {line}")
-            if closing:
-                return
 
     def _line(self, event: Event) -> str:
         if event["kind"] == "notice":
             return f"note: {event['text']}"
         if event["kind"] == "stage":
-            return event["text"]
+            return "" if self._pause_told and event["text"] == SAVING else event["text"]
         if event["kind"] == "search":
             return self._dashboard() if event["status"] == "started" else ""
         if event["kind"] == "running":

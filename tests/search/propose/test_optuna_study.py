@@ -14,7 +14,7 @@ from ray.tune.schedulers import TrialScheduler
 from recur_tune.search.propose.optuna_study import NoLock, reopen, study_storage
 from recur_tune.search.record.directory import STUDY, SearchDirectory
 from recur_tune.search.run.agreement import Agreement
-from tests.search.run.driving import Driver, changed, price
+from tests.search.run.driving import FIELDS, Driver, changed, price
 
 
 @pytest.fixture
@@ -163,6 +163,22 @@ def test_a_study_that_was_lost_or_damaged_is_made_anew_from_the_log(directory: S
     assert [fields(one.params) for one in again.told()] == [fields(one.params) for one in before]
     assert list(again.searcher.unfinished) == [running.config["number"]]
     assert "made anew" in again.log.state.notices[-1]
+
+
+def test_a_study_that_agrees_is_kept_though_a_branch_fixes_a_field(tmp_path: Path) -> None:
+    space = FIELDS["space"] | {"window": {8: {"batch": 4}, 16: {"batch": 2}}}
+    directory = changed(tmp_path, space=space)
+    driver = Driver(directory)
+    driver.finish_two()
+    assert driver.ask()
+    before = (directory.path / STUDY).read_bytes()
+    log = directory.open_log()
+    assert all("batch" in trial.params for trial in log.state.trials.values())
+    agreement = Agreement(log, price)
+    agreement.check()
+    agreement.bring_in_line()
+    assert not log.state.notices
+    assert (directory.path / STUDY).read_bytes() == before
 
 
 # Names that Optuna does not promise: a failure below says which of them a new version has changed.

@@ -7,7 +7,7 @@ import hypothesis.strategies as st
 import pytest
 
 from recur_tune.common.errors import UserError
-from recur_tune.search.record.decision import decide, qualities, read_limits, refuse_limits
+from recur_tune.search.record.decision import decide, limits_in_words, qualities, read_limits, refuse_limits
 from tests.search.record import trial
 
 TRIALS = [
@@ -54,6 +54,13 @@ def test_a_decision_is_what_a_look_at_all_trials_finds(
 
 def test_limits_are_read_in_peoples_units() -> None:
     assert read_limits("flops_per_token=55M, peak_memory=10GiB") == {"flops_per_token": 55e6, "peak_memory": 10 * 2**30}
+
+
+def test_limits_are_repeated_as_they_were_written() -> None:
+    limits = read_limits("flops_per_token=0.33M, peak_memory=20MB")
+    assert limits_in_words(limits) == "FLOPs/token 0.33M and peak memory 20MB"
+    assert limits_in_words(dict.fromkeys(limits, 2.0**20)) == "FLOPs/token 1.05M and peak memory 1 MiB"
+    assert "within FLOPs/token 1" in str(refuse_limits(TRIALS, read_limits("flops_per_token=1")))
 
 
 @pytest.mark.parametrize(

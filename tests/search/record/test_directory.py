@@ -21,6 +21,7 @@ from recur_tune.search.record.directory import (
     FORMAT,
     IDENTITY,
     SPEC,
+    STOP,
     STUDY,
     SearchDirectory,
     results_folder,
@@ -220,6 +221,17 @@ def test_a_request_to_stop_holds_until_the_search_is_run_again(made: SearchDirec
     made.withdraw_stop()
     made.withdraw_stop()
     assert not made.stop_requested
+
+
+def test_no_flag_file_is_left_where_nobody_asked_to_stop(made: SearchDirectory) -> None:
+    with made.hold_lease():
+        assert (made.path / STOP).exists(), "workers open it"
+    assert not (made.path / STOP).exists()
+    with made.hold_lease():
+        made.request_stop()
+    with made.hold_lease():
+        assert not made.stop_requested
+    assert not (made.path / STOP).exists()
 
 
 def test_a_search_may_get_more_trials_but_not_other_tokens(made: SearchDirectory) -> None:

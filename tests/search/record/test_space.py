@@ -161,7 +161,9 @@ def test_the_closest_point_lies_in_the_space(given: dict[str, Any], wanted: dict
 @given(spaces, st.integers(0, 1000))
 def test_a_trial_by_its_fields_is_that_trial(given: dict[str, Any], seed: int) -> None:
     found = search(space=given).parsed_space
-    fields = found.draw(study(optuna.samplers.RandomSampler(seed)).ask())
+    trial = study(optuna.samplers.RandomSampler(seed)).ask()
+    fields = found.draw(trial)
+    assert found.fields_of(trial.params) == fields
     again = found.draw(optuna.trial.FixedTrial(found.point({**found.fixed, **fields})))
     assert again == pytest.approx(fields)
 
@@ -310,6 +312,14 @@ def test_a_branch_may_bring_a_fixed_value_that_the_sampler_never_sees() -> None:
     trial = optuna.trial.FixedTrial({"recurrence": "pooled"})
     assert found.draw(trial) == {"recurrence": "pooled", "batch": 8}
     assert trial.params == {"recurrence": "pooled"}
+
+
+def test_a_points_fields_have_the_fixed_values_of_its_branches_and_none_below_a_choice_that_it_leaves_open() -> None:
+    found = space(window={300: {"recurrence": {"none": {"batch": 4}, "pooled": {"depth": 2}}}, 100: {"batch": 12}})
+    assert found.fields_of({"window": 300, "recurrence": "none"}) == {"window": 300, "recurrence": "none", "batch": 4}
+    assert found.fields_of({"window": 100}) == {"window": 100, "batch": 12}
+    assert found.fields_of({"window": 300}) == {"window": 300}
+    assert found.fields_of({}) == {}
 
 
 def test_of_a_huge_space_only_so_many_corners_are_looked_at() -> None:

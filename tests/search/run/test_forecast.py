@@ -54,6 +54,20 @@ def test_disk_and_time_are_told_before_a_search() -> None:
     assert lines[2].startswith("time: roughly ") and lines[2].endswith("2h at most by budget.wall_clock")
 
 
+def test_the_time_is_that_of_training_and_of_validating(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recur_tune.search.run.forecast.tokens_per_second", lambda config, cpus: 100.0)
+    monkeypatch.setattr("recur_tune.search.run.forecast._at_once", lambda spec: 2)
+    kept: dict[str, Any] = {"base": "none:2x64x2", "tokenizer": "bytes", "validation_tokens": 6000}
+    [line] = [line for line in forecast(tiny({"rungs": 3}, **kept), TEXT) if line.startswith("time")]
+    # 20,000 tokens, and five validations of 6000 at a third of a step's time, ten times, two at once.
+    assert line.startswith("time: roughly 25m of training and validating on this machine if every trial runs to its ")
+    assert line.endswith(
+        "(2 trials at a time; a plain step measured 100 tokens/s), besides the starts of Ray and of each trial"
+    )
+    [line] = [line for line in forecast(tiny({"rungs": 3}, **kept), {"validation": Extent(1, 600)}) if "time:" in line]
+    assert line.startswith("time: roughly 17m30s "), "no more than there is"
+
+
 @pytest.mark.parametrize(
     ("limits", "words"),
     [
