@@ -15,6 +15,7 @@ from recur_tune.common.parsing import parse
 from recur_tune.config.trial import RENAMED, TrialConfig
 from recur_tune.data.corpora.document import SPLITS
 from recur_tune.recurrences import registry as recurrences
+from recur_tune.training import unfinished
 
 _OF_UNTRAINED = {"tokenizer", "seed", *recurrences.FIELDS}
 _NOT_OF_UNTRAINED = {*TrialConfig.model_fields, *(change.to for change in RENAMED.values())} - _OF_UNTRAINED
@@ -109,8 +110,9 @@ def evaluate(
             model, tokenizer = untrained(config)
             warning = left_behind(run, config.recurrence_spec) if Path(run).is_dir() else None
             reading = EvaluationSettings(config.corpus, config.windowing, config.task, config.task_spec, warning)
-    if reading.warning:
-        note(reading.warning)
+    for remark in (reading.warning, unfinished(Path(run)) if config is None else None):
+        if remark:
+            note(remark)
     task = reading.task.build(reading.task_spec)
     prepared = task.prepare(reading.corpus, split, tokenizer)
     if sample is not None:
