@@ -27,7 +27,7 @@ from recur_tune.report.history import Volume, volumes
 from recur_tune.search.record.directory import EVENTS, IDENTITY, MODEL, SearchDirectory
 from recur_tune.training import RESULT, RESUME, TRIAL
 from recur_tune.training.interrupt import stop_requests
-from tests.cli.books import lines_of, record_report, refused
+from tests.cli.books import lines_of, record_report, record_trial, refused
 from tests.cli.run import run
 from tests.search.record import search
 
@@ -121,8 +121,20 @@ def test_front_is_best_quality_first_with_what_was_chosen(results: Path) -> None
     reached, chosen = lines[2].split()[:5], lines[2].split()[5:]
     assert reached == ["T1", "40", "32M", "11", "MiB"]
     assert chosen == ["pooled", "8", "2", "200", "32", "0.00123"], "what both have in common comes last"
-    assert lines[4] == "T1 paper, T0 baseline"
+    assert lines[4] == "roles: T1 paper, T0 baseline"
     assert outcome.err == ""
+
+
+def test_the_live_table_ends_with_marks_roles_and_what_did_not_fit(results: Path) -> None:
+    directory = SearchDirectory.open(results, "books")
+    record_trial(directory, 7, "first 1", recurrence="none", window=32, overlap=0, learning_rate=1e-3)
+    view = LiveView(directory)
+    view.catch_up()
+    console = Console(width=56, file=io.StringIO(), markup=False)
+    console.print(view.table(8, 56))
+    told = " ".join(console.file.getvalue().split())
+    roles = "roles: T1 paper, T0 baseline, T7 first 1 of the space"
+    assert f"● on the front; {roles}; no room for the fields " in told
 
 
 def test_at_eighty_columns_a_trial_is_one_line(results: Path) -> None:
