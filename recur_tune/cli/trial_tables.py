@@ -89,7 +89,7 @@ def objective_columns(trials: Iterable[TrialRecord], objectives: Iterable[str]) 
         columns[in_two_lines(objective.title)] = ["-" if value is None else objective.format(value) for value in values]
         before = [trial.untrained.get(name) for trial in trials]
         if any(value is not None for value in before):
-            title = "0\ntokens" if "0\ntokens" not in columns else f"{objective.title},\n0 tokens"
+            title = "before\ntraining" if "before\ntraining" not in columns else f"{objective.title},\nbefore training"
             columns[title] = ["-" if value is None else objective.format(value) for value in before]
     return columns
 

@@ -129,6 +129,6 @@ def test_the_validation_at_0_tokens_stands_in_tables() -> None:
     )
     assert (state.trials[0].untrained, state.trials[0].metrics) == ({"perplexity": 41.5}, {"perplexity": 20})
     columns = objective_columns(state.trials.values(), ["perplexity", "flops_per_token"])
-    assert columns["0\ntokens"] == ["41.5", "-"] and len(columns) == 3
-    assert "0\ntokens" not in objective_columns([state.trials[1]], ["perplexity"]), "of an earlier version"
+    assert columns["before\ntraining"] == ["41.5", "-"] and len(columns) == 3
+    assert "before\ntraining" not in objective_columns([state.trials[1]], ["perplexity"]), "of an earlier version"
     assert "perplexity per word: 20 (at 0 tokens 41.5)" in hover_lines(state.trials[0], "", ["perplexity"], {})
