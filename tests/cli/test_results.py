@@ -120,7 +120,7 @@ def test_front_is_best_quality_first_with_what_was_chosen(results: Path) -> None
     assert [line.split()[0] for line in lines[2:4]] == ["T1", "T0"]
     reached, chosen = lines[2].split()[:5], lines[2].split()[5:]
     assert reached == ["T1", "40", "32M", "11", "MiB"]
-    assert chosen == ["pooled", "8", "2", "200", "32", "0.00123"], "what both have in common comes last"
+    assert chosen == ["pooled", "32", "8", "2", "200", "0.00123"]
     assert lines[4] == "roles: T1 paper, T0 baseline"
     assert outcome.err == ""
 
