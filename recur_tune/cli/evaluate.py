@@ -134,14 +134,13 @@ def evaluate(
     if as_json:
         print_json(report)
         return
-    rows = {name: f"{value:.5g}" for name, value in evaluation.metrics().items()}
     read = run if config is None or config.mechanism is None else f"{run} with {config.recurrence}"
     windows = f"window {reading.windowing.size}, overlap {reading.windowing.overlap}"
     print_table(
         f"{read} on {reading.corpus} {split}, {windows}",
-        rows | evaluation.counts(),
+        reading.task.in_words(evaluation.metrics()) | evaluation.counts(),
     )
-    _print_rivals(rivals)
+    _print_rivals(rivals, dict(reading.task.qualities))
 
 
 def _trial(run: str, config: TrialConfig | None) -> TrialConfig:
@@ -173,15 +172,16 @@ def _rivals(trial: TrialConfig, split: str, sample: int | None, batch: int, prec
     return found
 
 
-def _print_rivals(rivals: list[dict[str, Any]]) -> None:
+def _print_rivals(rivals: list[dict[str, Any]], titles: dict[str, str]) -> None:
     """The base read as it is, at 0 tokens of training."""
     if not rivals:
         return
     from recur_tune.cost.descriptors import COSTS
 
+    titles = titles | {name: cost.title for name, cost in COSTS.items()}
     first = next(name for name in rivals[0] if name != "name")  # --json has the other numbers
     names = [first, "flops_per_token", "inference_memory"]
-    table = table_by_name(["the base as it is", *(COSTS[one].title if one in COSTS else one for one in names)])
+    table = table_by_name(["the base as it is", *(titles.get(one, one) for one in names)])
     for rival in rivals:
         cells = (COSTS[one].unit.format(rival[one]) if one in COSTS else f"{rival[one]:.5g}" for one in names)
         table.add_row(rival["name"], *cells)

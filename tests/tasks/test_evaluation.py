@@ -65,6 +65,7 @@ def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary() -> No
     split = split_of([90, 40])
     evaluation = evaluate(model, split, Windowing(16, 4))
     metrics = evaluation.metrics()
+    assert [*metrics][:2] == ["token_perplexity", "perplexity"], "what every search compares comes first"
     assert metrics["token_perplexity"] == pytest.approx(VOCABULARY, rel=1e-5)
     assert metrics["loss"] == pytest.approx(math.log(VOCABULARY), rel=1e-5)
     # 128 of 130 tokens are scored; each is two bytes, and a word begins in every third.

@@ -48,8 +48,8 @@ class Evaluation:
     def metrics(self) -> dict[str, float]:
         """The numbers that people compare."""
         metrics = {
-            "perplexity": _exp(self.nll / max(self.words, 1)),
             "token_perplexity": _exp(self.nll / self.tokens),
+            "perplexity": _exp(self.nll / max(self.words, 1)),
             "bits_per_byte": self.nll / max(self.bytes, 1) / math.log(2),
             "loss": self.nll / self.tokens,
             "accuracy": self.correct / self.tokens,
