@@ -101,6 +101,8 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
 def print_table(title: str, rows: dict[str, Any]) -> None:
     """Names and values, one to a line."""
     table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in rows.items():
         table.add_row(name, str(value))
     if title:
