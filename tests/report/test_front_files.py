@@ -128,7 +128,7 @@ def test_the_legend_has_an_entry_for_each_thing_that_is_there(name: str, objecti
         title, shape, colour = STYLES[one.params.get("recurrence")]
         titles[title] = shape
         assert CHOICES[objectives][2] or colour_of(found[title]) == colour
-    looks = {"front": "on the front", "beaten": "complete, but beaten", "stopped": "stopped early, where it stood"}
+    looks = {"front": "on the front", "beaten": "complete, but beaten", "stopped": "not at full budget"}
     as_drawn = {looks[one]: one for one in {look(one, trials, objectives) for one in trials}}
     assert {title: look_of(found[title]) for title in as_drawn} == as_drawn
     titles |= dict.fromkeys(as_drawn, CIRCLE)
