@@ -168,8 +168,8 @@ class Front:
         return [*kinds, *self._lines_of_legend(), *(entry(title, **look) for there, title, look in others if there)]
 
     def _lines_of_legend(self) -> Iterator[Figure]:
-        """An entry for each style of line."""
-        drawn = [group.look for group in self.groups if group.best or group.beaten]
+        """An entry for each style of line; one trial alone has none."""
+        drawn = [group.look for group in self.groups if len(group.along(self.x, self.y)) > 1]
         for dash in dict.fromkeys(look.dash for look in drawn):
             alike = [look.title for look in drawn if look.dash == dash]
             whose = "" if len(self.groups) == 1 else f"{alike[0]} " if len(alike) == 1 else "of its kind "
