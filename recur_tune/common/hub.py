@@ -7,6 +7,7 @@ import os
 import re
 import socket
 from contextlib import suppress
+from difflib import get_close_matches
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -95,10 +96,22 @@ def hub_message(field: str, name: str, error: Exception, otherwise: str) -> str:
         return f"{field}: {name!r} {refusal}."
     if Path(name).expanduser().exists():
         return f"{field}: {name} could not be read as a Hugging Face folder ({reason})."
+    if near := _folder_like(name):
+        return (
+            f"{field}: there is no folder {name}; did you mean {near}? Nor could it be fetched from the Hub ({reason})."
+        )
     return (
         f"{field}: {name!r} is neither a local folder nor could it be fetched from the Hub ({reason}); "
         f"check the spelling and the network, or use {otherwise}."
     )
+
+
+def _folder_like(name: str) -> Path | None:
+    """A folder beside the one that was named whose name is spelled alike; None where there is none."""
+    meant = Path(name).expanduser()
+    beside = [one.name for one in meant.parent.iterdir() if one.is_dir()] if meant.parent.is_dir() else []
+    near = get_close_matches(meant.name, beside, n=1)
+    return meant.parent / near[0] if near else None
 
 
 def refused_by_hub(error: BaseException | None) -> str | None:
