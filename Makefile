@@ -11,6 +11,7 @@ help:  ## what can be made here
 
 install: $(VENV)/.installed  ## an environment in .venv with everything in it
 
+# setuptools warns of every editable installation, which looks like an error at the end.
 # torch first and by its exact version: a range would let pip prefer a build with gigabytes of CUDA libraries.
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12")'
@@ -20,7 +21,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "installing torch, the largest of them ..."
 	$(BIN)/python -m pip install --quiet "$$(grep '^torch==' constraints.txt)"
 	@echo "installing the others: Ray, transformers, MLflow, Optuna and what the tests need ..."
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	PYTHONWARNINGS='ignore:Editable installation' $(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@echo "installed; next: . $(BIN)/activate"
 	touch $@
 

@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 def cost(config: Path | None, fields: dict[str, Any], workers: int, shard: bool, as_json: bool) -> None:
     """Tell what a configuration costs before anything runs.
 
-    FLOPs per token are counted as in the paper's tables: one forward pass of the blocks and the recurrence for every
-    token that is scored, so overlap increases them. Training FLOPs count everything, recomputation included. Peak
-    memory comes from a simulated step on fake tensors: no weights are loaded, nothing is downloaded for the models we
-    know (the GPT-2s, SmolLM2, Llama 3.2, Mistral 7B, Qwen2.5, Qwen3). With several workers it is that of each, and what
-    they exchange in a step is told beside it.
+    FLOPs per token are those of one forward pass of the blocks and the recurrence for every token that is scored,
+    so overlap increases them; Tables 1 and 2 of "Adding recurrence to pretrained transformers" count the same.
+    Training FLOPs count everything, recomputation included. Peak memory comes from a simulated step on fake
+    tensors: no weights are loaded, nothing is downloaded for the models we know (the GPT-2s, SmolLM2, Llama 3.2,
+    Mistral 7B, Qwen2.5, Qwen3). With several workers it is that of each, and what they exchange in a step is told
+    beside it.
     Inference memory is the key-value cache of one window and the state, which is all that a text of any length takes.
 
     \b

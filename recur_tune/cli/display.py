@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 
 from recur_tune.common.throttle import Every
-from recur_tune.common.units import format_count
+from recur_tune.common.units import format_count, format_duration
 
 # Texts have users' paths: brackets are no markup, and colons no emoji.
 stderr = Console(stderr=True, markup=False, emoji=False, highlight=False)
@@ -92,7 +92,12 @@ class TokenProgress:
         if self._task is not None:
             self._bar.update(self._task, completed=tokens, text=text)
         if important or (not self.live and self._due()):
-            stderr.print(f"  {text}")
+            stderr.print(f"  {text}{'' if self.live else self._time_left(tokens, speed)}")
+
+    def _time_left(self, tokens: int, speed: float) -> str:
+        """As the bar on a terminal tells it; nothing where it is not known or over."""
+        left = (self.total or 0) - tokens
+        return f"  about {format_duration(max(1.0, left / speed))} left" if left > 0 and speed else ""
 
     def aside(self, what: str, tokens: int, total: int) -> None:
         """Show other work that comes first."""
@@ -124,6 +129,8 @@ def sparkline(values: Sequence[float], width: int = 24) -> str:
 def print_table(title: str, rows: dict[str, Any]) -> None:
     """Names and values, one to a line."""
     table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in rows.items():
         table.add_row(name, str(value))
     if title:

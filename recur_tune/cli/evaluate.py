@@ -16,6 +16,7 @@ from recur_tune.common.parsing import parse
 from recur_tune.config.trial import RENAMED, TrialConfig
 from recur_tune.data.corpora.document import SPLITS
 from recur_tune.recurrences import registry as recurrences
+from recur_tune.training import unfinished
 
 _OF_UNTRAINED = {"tokenizer", "seed", *recurrences.FIELDS}
 _NOT_OF_UNTRAINED = {*TrialConfig.model_fields, *(change.to for change in RENAMED.values())} - _OF_UNTRAINED
@@ -116,8 +117,9 @@ def evaluate(
             model, tokenizer = untrained(config)
             warning = left_behind(run, config.recurrence_spec) if Path(run).is_dir() else None
             reading = EvaluationSettings(config.corpus, config.windowing, config.task, config.task_spec, warning)
-    if reading.warning:
-        note(reading.warning)
+    for remark in (reading.warning, unfinished(Path(run)) if config is None else None):
+        if remark:
+            note(remark)
     if picture is not None and reading.task.picture is None:
         raise UserError(f"picture: scores of {reading.task.name} are not drawn; leave it out, or use --json.")
     task = reading.task.build(reading.task_spec)
@@ -145,19 +147,18 @@ def evaluate(
     if as_json:
         print_json(report)
         return
-    rows = {name: f"{value:.5g}" for name, value in evaluation.metrics().items()}
     read = run if config is None or config.mechanism is None else f"{run} with {config.recurrence}"
     windows = f"window {reading.windowing.size}, overlap {reading.windowing.overlap}"
     print_table(
         f"{read} on {reading.corpus} {split}, {windows}",
-        rows | evaluation.counts(),
+        reading.task.in_words(evaluation.metrics()) | evaluation.counts(),
     )
     for title, lines in getattr(evaluation, "tables", dict)().items():  # which a task need not have
         table = table_by_name([title, *list(lines[0])[1:]])
         for line in lines:
             table.add_row(*line.values())
         stdout.print(table)
-    _print_rivals(rivals)
+    _print_rivals(rivals, dict(reading.task.qualities))
 
 
 def _trial(run: str, config: TrialConfig | None) -> TrialConfig:
@@ -191,15 +192,16 @@ def _rivals(trial: TrialConfig, split: str, sample: int | None, batch: int, prec
     return found
 
 
-def _print_rivals(rivals: list[dict[str, Any]]) -> None:
+def _print_rivals(rivals: list[dict[str, Any]], titles: dict[str, str]) -> None:
     """The base read as it is, at 0 tokens of training."""
     if not rivals:
         return
     from recur_tune.cost.descriptors import COSTS
 
+    titles = titles | {name: cost.title for name, cost in COSTS.items()}
     first = next(name for name in rivals[0] if name != "name")  # --json has the other numbers
     names = [first, "flops_per_token", "inference_memory"]
-    table = table_by_name(["the base as it is", *(COSTS[one].title if one in COSTS else one for one in names)])
+    table = table_by_name(["the base as it is", *(titles.get(one, one) for one in names)])
     for rival in rivals:
         cells = (COSTS[one].unit.format(rival[one]) if one in COSTS else f"{rival[one]:.5g}" for one in names)
         table.add_row(rival["name"], *cells)

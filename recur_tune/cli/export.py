@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
 import click
 
-from recur_tune.cli.display import stderr
+from recur_tune.cli.display import note, stderr
 from recur_tune.cli.options import results_option, under_option
 from recur_tune.cli.trial_tables import find_trial
 from recur_tune.common.errors import UserError
@@ -18,7 +19,7 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.directory import MODEL, SearchDirectory, results_folder
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import SearchState, TrialRecord
-from recur_tune.training import REPORTS, RESULT, TRIAL
+from recur_tune.training import REPORTS, RESULT, TRIAL, unfinished
 
 LORA_FILE = "lora.safetensors"  # as `models/adapter.py`, which takes torch, names it
 _OF_RUNS = (TRIAL, REPORTS, RESULT, LORA_FILE)
@@ -78,7 +79,11 @@ def _trained(
     if (run / TRIAL).is_file() and (run / "config.json").is_file():
         if trial is not None or best or under is not None:
             raise UserError(f"trial: {name} is one run; leave --trial, --best and --under out.")
+        if remark := unfinished(run):
+            note(remark)
         return name, run, parse(TrialConfig, read_yaml(run / TRIAL))
+    if os.sep in name or (run / TRIAL).is_file():
+        raise _no_run(run)
     directory = SearchDirectory.open(results_folder(results), name)
     state = directory.state()
     record = _chosen(directory, state, trial, best, under)
@@ -86,6 +91,17 @@ def _trained(
     if not model.is_dir():
         raise UserError(f"trial: {record.name} {_why_no_model(record, directory.spec)}.")
     return record.name, model, directory.with_own_base(directory.spec.trial_config(record.params))
+
+
+def _no_run(folder: Path) -> UserError:
+    """Why a folder is no run with a model."""
+    if not folder.is_dir():
+        return UserError(f"name: there is no folder {folder}; give a run's folder, or a search's name alone.")
+    if (folder / TRIAL).is_file():
+        return UserError(
+            f"name: {folder} has no model before a first validation; go on: recur-tune train --out {folder} --resume."
+        )
+    return UserError(f"name: {folder} is no run of `recur-tune train` (no {TRIAL}); give another, or a search's name.")
 
 
 def _chosen(

@@ -103,8 +103,8 @@ class LiveView(ProgressLines):
         if len(trials) > rows:
             marks.append(f"{len(trials) - rows} more trials")
         if left_out:
-            marks.append(f"no room for {', '.join(left_out)}")
-        return Group(table, Text(", ".join(filter(None, marks)), "dim"))
+            marks.append(f"no room for the fields {', '.join(left_out)}")
+        return Group(table, Text("; ".join(filter(None, marks)), "dim"))
 
     def _importance(self, trial: TrialRecord) -> tuple[int, int]:
         at_work = trial.state in ("running", "paused") and not trial.paused_at_rung

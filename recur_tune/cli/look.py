@@ -17,6 +17,7 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.files import whole_folder
 from recur_tune.common.parsing import finite
 from recur_tune.common.precision import Precision
+from recur_tune.common.units import format_count
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -158,6 +159,8 @@ def _groups(readings: Sequence[_Reading], text: TokenisedSplit, batch: int, prec
     from recur_tune.tasks.language_modelling.evaluation import score_tokens
 
     scores = []
+    size = format_count(len(text.tokens))
+    stderr.print(f"two readings of {size} tokens each; --tokens says how many", highlight=False)
     for one in readings:
         with TokenProgress(f"reading {one.name}", len(text.tokens)) as progress:
             scores.append(score_tokens(one.model, text, one.windowing, batch, precision, progress.update, one.given))

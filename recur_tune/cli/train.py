@@ -141,7 +141,7 @@ def _print_result(out: Path, config: TrialConfig, result: dict[str, Any]) -> Non
         {
             "tokens trained on": format_count(result["tokens"]),
             **_untrained(result),
-            **{f"validation {name}": f"{value:.5g}" for name, value in result["validation"].items()},
+            **{f"validation {name}": value for name, value in config.task.in_words(result["validation"]).items()},
             **({} if best else {"validation loss at the end, not saved": f"{last['loss']:.5g}"}),
             **{
                 COSTS[name].explained: COSTS[name].unit.format(result[name])

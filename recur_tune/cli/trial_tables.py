@@ -70,8 +70,13 @@ def find_trial(directory: SearchDirectory, state: SearchState, given: str) -> Tr
 
 
 def roles(trials: Iterable[TrialRecord]) -> str:
-    """The trials that every search begins with: `T0 baseline, T1 paper`."""
-    return ", ".join(f"{trial.name} {trial.role}" for trial in trials if trial.role)
+    """The trials that the sampler did not choose: `roles: T0 baseline, T1 paper, T2 first 1 of the space`."""
+    told = (f"{trial.name} {_role_in_words(trial.role)}" for trial in trials if trial.role)
+    return f"roles: {words}" if (words := ", ".join(told)) else ""
+
+
+def _role_in_words(role: str) -> str:
+    return f"{role} of the space" if role.startswith("first ") else role
 
 
 def objective_columns(trials: Iterable[TrialRecord], objectives: Iterable[str]) -> dict[str, list[Text | str]]:
@@ -84,7 +89,7 @@ def objective_columns(trials: Iterable[TrialRecord], objectives: Iterable[str]) 
         columns[in_two_lines(objective.title)] = ["-" if value is None else objective.format(value) for value in values]
         before = [trial.untrained.get(name) for trial in trials]
         if any(value is not None for value in before):
-            title = "0\ntokens" if "0\ntokens" not in columns else f"{objective.title},\n0 tokens"
+            title = "before\ntraining" if "before\ntraining" not in columns else f"{objective.title},\nbefore training"
             columns[title] = ["-" if value is None else objective.format(value) for value in before]
     return columns
 

@@ -98,8 +98,7 @@ def hub_message(field: str, name: str, error: Exception, otherwise: str) -> str:
         return f"{field}: {name} could not be read as a Hugging Face folder ({reason})."
     if near := _folder_like(name):
         return (
-            f"{field}: there is no folder {name!r}; did you mean {near!r}? As a name on the Hub it could not be "
-            f"fetched ({reason})."
+            f"{field}: there is no folder {name}; did you mean {near}? Nor could it be fetched from the Hub ({reason})."
         )
     return (
         f"{field}: {name!r} is neither a local folder nor could it be fetched from the Hub ({reason}); "
@@ -107,14 +106,13 @@ def hub_message(field: str, name: str, error: Exception, otherwise: str) -> str:
     )
 
 
-def _folder_like(name: str) -> str:
-    """A folder beside the one that is named, and spelled like it; empty where there is none."""
-    wanted = Path(name).expanduser()
-    beside = []
+def _folder_like(name: str) -> Path | None:
+    """A folder beside the one that was named whose name is spelled alike; None where there is none."""
+    meant, beside = Path(name).expanduser(), list[str]()
     with suppress(OSError):  # mostly there is no such place
-        beside = [path.name for path in wanted.parent.iterdir() if path.is_dir()]
-    near = get_close_matches(wanted.name, beside, n=1)
-    return str(Path(name).with_name(near[0])) if near else ""
+        beside = [one.name for one in meant.parent.iterdir() if one.is_dir()]
+    near = get_close_matches(meant.name, beside, n=1)
+    return meant.parent / near[0] if near else None
 
 
 def refused_by_hub(error: BaseException | None) -> str | None:

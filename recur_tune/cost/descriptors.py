@@ -110,12 +110,12 @@ COSTS: dict[str, CostDescriptor] = {
     cost.name: cost
     for cost in (
         CostDescriptor(
-            "flops_per_token", "FLOPs/token", "FLOPs per token (forward, the paper's count)", COUNT,
+            "flops_per_token", "FLOPs/token", "FLOPs per token (forward: blocks and recurrence)", COUNT,
             metric=("MFLOPs_per_token", 1e6), fields=_PRODUCTS, predict=_flops_per_token,
             closed_form=flops.flops_per_token, is_quick=True,
         ),
         CostDescriptor(
-            "training_flops_per_token", "training FLOPs/token", "FLOPs per token (training, everything)", COUNT,
+            "training_flops_per_token", "training FLOPs/token", "FLOPs per token (training: everything)", COUNT,
             metric=("training_MFLOPs_per_token", 1e6),
             fields=_PRODUCTS | _STEP,  # 'auto' runs fewer windows again where memory is left
             predict=_training_flops, closed_form=_closed_training_flops,

@@ -47,6 +47,7 @@ class TokenisedSplit:
     document_starts: np.ndarray  # the first token of each document, and the total last
     answers: np.ndarray  # indices of the tokens that answer a question
     teacher: TeacherPredictions | None = None  # of the token behind each
+    is_sample: bool = False  # its documents are stretches of those of the corpus
 
     def document_inputs(self) -> Iterator[tuple[int, int]]:
         """For each document the tokens that have a successor in it, as [begin, end)."""
@@ -65,6 +66,7 @@ class TokenisedSplit:
             byte_lengths=self.byte_lengths[:limit],
             document_starts=np.append(starts, limit),
             answers=self.answers[self.answers < limit],
+            is_sample=self.is_sample,
         )
 
     def openings(self, limit: int) -> TokenisedSplit:
@@ -82,14 +84,15 @@ class TokenisedSplit:
         documents = len(self.document_starts) - 1
         each = limit // _INTO_A_DOCUMENT // documents
         if each == 0:
-            return self.openings(_INTO_A_DOCUMENT).head(limit)
+            return replace(self.openings(_INTO_A_DOCUMENT).head(limit), is_sample=True)
         length = limit // (each * documents)
-        return self._stretches(
+        stretches = self._stretches(
             (begin + at * (end - begin) // here, min(length, end - begin))
             for begin, end in self._spans()
             for here in [max(1, min(each, (end - begin) // length))]
             for at in range(here)
         )
+        return replace(stretches, is_sample=True)
 
     def _stretches(self, spans: Iterable[tuple[int, int]]) -> TokenisedSplit:
         """Stretches of tokens, each given by its first token and length, as documents."""

@@ -83,12 +83,13 @@ def confirmed_picture(title: str, spec: SearchSpec, found: Confirmation) -> Canv
 def confirmed_figure(
     found: Confirmation, costs: Sequence[Objective], kind_of: Callable[[TrialRecord], str], fixed: bool = False
 ) -> Figure:
-    """Means against the first cost with one standard error to either side; colour is the second. A filled mark holds; a
+    """Means against the first cost with one standard error to either side; colour is the second
+    where points differ in it. A filled mark holds; a
     hollow one is no better than a cheaper point, to which a dotted line leads."""
     y_axis = axis(OBJECTIVES[found.quality], [end for point in found.points for end in _ends(point)], False, fixed)
     y_axis["title"]["text"] += f"<br>mean of {_seeds(found)}, {found.split} split"  # two lines: one is too long
     cost, *others = [one for one in costs if one.kind == "cost"] or [OBJECTIVES["flops_per_token"]]
-    colour = others[0] if others else None
+    colour = next((one for one in others[:1] if len(set(_costs(found.points, one))) > 1), None)
     axes = {"xaxis": axis(cost, _costs(found.points, cost), fixed=fixed), "yaxis": y_axis}
     if colour:
         axes["coloraxis"] = colour_axis(colour, _costs(found.points, colour), wide=1)

@@ -24,7 +24,7 @@ def front_panel(search: SearchView) -> Panel:
     colour = search.costs[1] if len(search.costs) > 1 else None
     unfinished = [trial for trial in search.known if trial.state != "complete"]
     groups = by_kind(search.complete, search.best, unfinished, search.kind)
-    drawn = Front(cost, quality, colour, groups, "not at full budget")
+    drawn = Front(cost, quality, colour, groups)
     figure = drawn.figure(_FRONT_HEIGHT, top=60 if colour else 32, edge=EDGE)
     coloured = f" Colour is {colour.title}, dark for little." if colour else ""
     objectives = listed([OBJECTIVES[name].title for name in search.spec.objectives])

@@ -29,6 +29,7 @@ _LINE = 0.055  # height of a line of text, as a share of an axis
 _MOST_NAMES = int(1 / _LINE)
 _LEADER = 0.9  # of the way from a curve to its name
 _ROOM = 56  # pixels right of the axes, for a name
+_RUNG: Figure = {"color": GREY, "width": 1, "dash": "dot"}
 _WORD = 0.14  # width of `rung 1`, as a share of an axis on a phone
 _THIN = 1 / 400  # of the time axis, which a bar takes at least, or nobody would see it
 _MOST_ROWS = 24
@@ -171,8 +172,9 @@ def spread(values: Sequence[float], bottom: float, top: float, gap: float) -> li
 
 
 def _legend(search: SearchView) -> list[Figure]:
-    """One entry for each recurrence instead of one for each trial."""
+    """One entry for each recurrence instead of one for each trial, and one for the rungs."""
     kinds = {search.kind(trial) for trial in search.best}
+    rung = {"type": "scatter", "mode": "lines", "name": "rung", "x": [None], "y": [None], "line": _RUNG}
     return [
         {
             "type": "scatter", "mode": "lines+markers", "name": look.title, "x": [None], "y": [None],
@@ -180,13 +182,12 @@ def _legend(search: SearchView) -> list[Figure]:
             "marker": {"symbol": look.symbol, "size": 7, "color": look.colour},
         }
         for kind, look in STYLES.items() if kind in kinds
-    ]  # fmt: skip
+    ] + [rung]  # fmt: skip
 
 
 def _rungs(tokens: Sequence[int], edge: float) -> tuple[list[Figure], list[Figure]]:
     """A line for each rung, and its name unless the next one's would cover it."""
-    line = {"color": GREY, "width": 1, "dash": "dot"}
-    lines = [{"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": line} for at in tokens]
+    lines = [{"type": "line", "x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper", "line": _RUNG} for at in tokens]
     small = {"size": 11, "color": GREY}
     words: list[Figure] = []
     for place in reversed(range(len(tokens))):

@@ -7,7 +7,7 @@ code behind it.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -117,6 +117,14 @@ class Task:
         reads = "both directions" if shape.bidirectional else "one direction"
         needed = "an encoder, as roberta-base" if self.bidirectional else "a decoder, as gpt2"
         return f"base: {base} reads in {reads}, and {self.name}, which {corpus} is for, needs {needed}."
+
+    def in_words(self, metrics: Mapping[str, float]) -> dict[str, str]:
+        """A validation's numbers by their titles, for people."""
+        titles = dict(self.qualities)
+        return {
+            titles.get(name, name.replace("_", " ")): f"{value:,.0f}" if 1e5 <= value < 1e15 else f"{value:.5g}"
+            for name, value in metrics.items()
+        }
 
     def build(self, spec: BaseModel) -> Any:
         """Its code, with these fields; importing it takes torch's seconds."""

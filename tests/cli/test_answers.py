@@ -82,7 +82,7 @@ def test_eval_prints_the_same_numbers_as_json_and_as_a_table(runs: Path, questio
         assert (told["window"], told["corpus"], told["questions"]) == (14, f"hotpotqa:{questions}", count)
         assert told["f1"] == pytest.approx(sum(one["f1"] for one in told["answers"]) / count)
     table = run("eval", runs / "memory", "--split", "train").out
-    assert "exact_match" in table and f"{told['f1']:.5g}" in table and "questions" in table
+    assert "exact match" in table and f"{told['f1']:.5g}" in table and "questions" in table
 
 
 def test_a_run_may_be_asked_other_questions_in_other_windows(runs: Path) -> None:

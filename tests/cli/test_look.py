@@ -42,7 +42,8 @@ def test_groups_lie_between_own_state_and_none(world: Path, tmp_path: Path) -> N
     for state, name in (("own", "recurrent"), ("none", "plain")):
         scored = json.loads(command("eval", world / "run", "--state", state, "--json").out)
         assert whole[name] == pytest.approx(scored["loss"], rel=1e-5)
-    assert "below 0 the state helps" in command("look", world / "run", "--tokens", 300).err
+    said = command("look", world / "run", "--tokens", 300).err
+    assert "below 0 the state helps" in said and "tokens each; --tokens says how many" in said
 
 
 def test_a_fact_is_asked_for_of_both(world: Path) -> None:

@@ -25,8 +25,9 @@ from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
 from recur_tune.report.history import Volume, volumes
 from recur_tune.search.record.directory import EVENTS, IDENTITY, MODEL, SearchDirectory
+from recur_tune.training import RESULT, RESUME, TRIAL
 from recur_tune.training.interrupt import stop_requests
-from tests.cli.books import lines_of, record_report, refused
+from tests.cli.books import lines_of, record_report, record_trial, refused
 from tests.cli.run import run
 from tests.search.record import search
 
@@ -127,9 +128,21 @@ def test_front_is_best_quality_first_with_what_was_chosen(results: Path) -> None
     assert [line.split()[0] for line in lines[2:4]] == ["T1", "T0"]
     reached, chosen = lines[2].split()[:5], lines[2].split()[5:]
     assert reached == ["T1", "40", "32M", "11", "MiB"]
-    assert chosen == ["pooled", "8", "2", "200", "32", "0.00123"], "what both have in common comes last"
-    assert lines[4] == "T1 paper, T0 baseline"
+    assert chosen == ["pooled", "32", "8", "2", "200", "0.00123"]
+    assert lines[4] == "roles: T1 paper, T0 baseline"
     assert outcome.err == ""
+
+
+def test_the_live_table_ends_with_marks_roles_and_what_did_not_fit(results: Path) -> None:
+    directory = SearchDirectory.open(results, "books")
+    record_trial(directory, 7, "first 1", recurrence="none", window=32, overlap=0, learning_rate=1e-3)
+    view = LiveView(directory)
+    view.catch_up()
+    console = Console(width=56, file=io.StringIO(), markup=False)
+    console.print(view.table(8, 56))
+    told = " ".join(console.file.getvalue().split())
+    roles = "roles: T1 paper, T0 baseline, T7 first 1 of the space"
+    assert f"● on the front; {roles}; no room for the fields " in told
 
 
 def test_at_eighty_columns_a_trial_is_one_line(results: Path) -> None:
@@ -202,6 +215,28 @@ def test_a_model_saved_without_its_code_is_exported_with_it(results: Path, tmp_p
 def test_export_refuses_what_has_no_model(results: Path, tmp_path: Path, trial: str, words: list[str]) -> None:
     refused(run("export", "books", f"--trial={trial}", "--to", tmp_path / "model"), "trial: ", *words)
     assert not (tmp_path / "model").exists()
+
+
+def test_export_says_what_a_folder_lacks(results: Path, tmp_path: Path) -> None:
+    run_folder, other = tmp_path / "runs" / "a", tmp_path / "runs" / "other"
+    refused(run("export", run_folder, "--to", tmp_path / "model"), f"name: there is no folder {run_folder}")
+    for folder in (run_folder, other):
+        folder.mkdir(parents=True)
+    refused(run("export", other, "--to", tmp_path / "model"), "no trial.yaml")
+    (run_folder / TRIAL).write_text("window: 32\n")
+    no_model = "has no model before a first validation; go on: recur-tune train"
+    refused(run("export", run_folder, "--to", tmp_path / "model"), no_model)
+
+
+def test_export_of_an_interrupted_run_says_that_it_is_one(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    (folder / RESUME).mkdir(parents=True)
+    (folder / TRIAL).write_text("window: 32\n")
+    (folder / "config.json").write_text("{}")
+    outcome = run("export", folder, "--to", tmp_path / "early")
+    assert outcome.code == 0 and f"{folder} is unfinished" in outcome.err
+    (folder / RESULT).write_text("{}")
+    assert "unfinished" not in run("export", folder, "--to", tmp_path / "late").err
 
 
 def test_export_from_a_search_that_keeps_nothing_says_so(results: Path, tmp_path: Path) -> None:

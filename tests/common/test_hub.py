@@ -18,7 +18,6 @@ import pyarrow.parquet
 import pytest
 import torch
 
-from recur_tune.common.hub import hub_message
 from recur_tune.data.corpora.document import SPLITS
 from recur_tune.data.tokenizers import byte_tokenizer
 from recur_tune.models import RecurrentGPT2
@@ -168,15 +167,3 @@ def test_corpora_of_the_hub_are_read_by_their_own_rules(had) -> None:
     assert had["texts", "wikitext-103", 1][1]["test"] == ["\n = A = \nof test\n", " = B = \nmore\n"]
     assert had["texts", "pg19", 0] == ("had", {"train": ["ten", "nine"], "test": ["ten", "nine"]})
     assert had["questions", "hotpotqa", 0] == ("had", [["q", ["B"], [[0, 8, 9]]]])
-
-
-def test_a_misspelt_folder_is_answered_with_the_one_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "runs" / "base").mkdir(parents=True)
-    error = OSError("no connection. Check it")
-    assert hub_message("base", "runs/bsae", error, "a preset") == (
-        "base: there is no folder 'runs/bsae'; did you mean 'runs/base'? As a name on the Hub it could not be fetched "
-        "(no connection)."
-    )
-    for stranger in ("runs/qwen", "someone/bsae", "gpt2"):
-        assert f"{stranger!r} is neither a local folder nor" in hub_message("base", stranger, error, "a preset")

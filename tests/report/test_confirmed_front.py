@@ -51,7 +51,7 @@ def test_a_confirmed_front_has_means_and_errors_where_the_seeds_say(tmp_path: Pa
 
 @pytest.fixture
 def found() -> Confirmation:
-    cheap, dear = trial(0, 10, 1e6, 1e9, params=PLAIN), trial(1, 9, 2e6, 1e9, params=RECURRENT)
+    cheap, dear = trial(0, 10, 1e6, 1e9, params=PLAIN), trial(1, 9, 2e6, 2e9, params=RECURRENT)
     made = confirmation(confirmed((cheap, [10.0, 12.0]), (dear, [10.5, 12.5, 11.5])), SPEC)
     assert made is not None
     return made
@@ -98,6 +98,12 @@ def test_colour_is_the_second_cost_and_the_legend_shows_a_kind_filled(found: Con
     assert all(len(entries[kind].get_facecolors()) for kind in ("plain", "pooled")), "although the pooled one is hollow"
     hollow = entries["no better than a cheaper one"]
     assert hollow.get_markerfacecolor() == "white" and hollow.get_linestyle() == ":"
+
+
+def test_a_second_cost_that_all_points_share_has_no_colours() -> None:
+    alike = [(trial(at, 10 - at, (1 + at) * 1e6, 1e9, params=PLAIN), [10.0, 12.0]) for at in range(2)]
+    found = confirmation(confirmed(*alike), SPEC)
+    assert found is not None and len(confirmed_picture("books", SPEC, found).axes) == 1
 
 
 def test_it_is_written_as_a_picture(found: Confirmation, tmp_path: Path) -> None:

@@ -128,23 +128,28 @@ def test_the_legend_has_an_entry_for_each_thing_that_is_there(name: str, objecti
         title, shape, colour = STYLES[one.params.get("recurrence")]
         titles[title] = shape
         assert CHOICES[objectives][2] or colour_of(found[title]) == colour
-    looks = {"front": "on the front", "beaten": "complete, but beaten", "stopped": "stopped early, where it stood"}
+    looks = {"front": "on the front", "beaten": "complete, but beaten", "stopped": "not at full budget"}
     as_drawn = {looks[one]: one for one in {look(one, trials, objectives) for one in trials}}
     assert {title: look_of(found[title]) for title in as_drawn} == as_drawn
     titles |= dict.fromkeys(as_drawn, CIRCLE)
     several = len({one.params.get("recurrence") for one in trials}) > 1
+    joined = {line.get_linestyle() for line in drawn(name, objectives).axes[0].lines if len(line.get_xydata()) > 1}
     ended_kinds = {one.params.get("recurrence") for one in trials if one.state == "complete"}
     lines = {
         f"best {STYLES[kind][0]} for a cost" if several else "best for a cost": "--" if kind == "none" else "-"
         for kind in ended_kinds
     }
+    lines = {title: style for title, style in lines.items() if style in joined}
+    assert {title for title in found if title.endswith("for a cost")} == lines.keys()
     assert {title: found[title].get_linestyle() for title in lines} == lines, "as the lines are drawn"
     assert {title: shape_of(found[title]) for title in found.keys() - lines.keys()} == titles
 
 
 def test_the_legend_of_many_kinds_is_short_and_inside_the_picture() -> None:
     kinds = [trial(at, 30.0 + at, 1e8, 2e9, "paused", {"recurrence": kind}) for at, kind in enumerate(MARKS)]
-    ends = [trial(50 + at, 29.0 + at, 1e8, 2e9, params={"recurrence": "none"}) for at in range(2)]
+    ends = [
+        trial(50 + at, 29.0 + at, flops, 2e9, params={"recurrence": "none"}) for at, flops in enumerate([2e8, 1e8, 3e8])
+    ]
     figure = front_figure(state_of(*kinds, *ends), OBJECTIVES[:2], TITLE)
     [legend] = figure.legends
     words = [text.get_text() for text in legend.get_texts() if text.get_text().strip()]

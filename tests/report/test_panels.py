@@ -169,7 +169,9 @@ def test_curves_are_the_front_s_validations_with_rungs_and_stops(books: SearchVi
     assert "T3" not in found, "it is not on the front"
     assert (found["pruned here"]["x"], found["pruned here"]["y"]) == ([1000], [95.0])
     assert panel.figure is not None
-    assert [line["x0"] for line in panel.figure["layout"]["shapes"]] == [1000, 2000, 4000]
+    shapes = panel.figure["layout"]["shapes"]
+    assert [line["x0"] for line in shapes] == [1000, 2000, 4000]
+    assert all(line["line"] == found["rung"]["line"] for line in shapes), "the legend has what the lines mean"
 
 
 def test_curves_that_end_together_have_names_apart(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from recur_tune.common.windowing import BEGIN, END, SCORED_FROM, Windowing
 from recur_tune.models import RecurrentGPT2
 from recur_tune.recurrences.pooled.spec import PooledSpec
-from recur_tune.tasks.language_modelling.evaluation import evaluate
+from recur_tune.tasks.language_modelling.evaluation import evaluate, few_side_by_side
 from tests.conftest import small_model
 from tests.training.runs import VOCABULARY, split_of
 
@@ -65,6 +65,7 @@ def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary() -> No
     split = split_of([90, 40])
     evaluation = evaluate(model, split, Windowing(16, 4))
     metrics = evaluation.metrics()
+    assert [*metrics][:2] == ["token_perplexity", "perplexity"], "what every search compares comes first"
     assert metrics["token_perplexity"] == pytest.approx(VOCABULARY, rel=1e-5)
     assert metrics["loss"] == pytest.approx(math.log(VOCABULARY), rel=1e-5)
     # 128 of 130 tokens are scored; each is two bytes, and a word begins in every third.
@@ -148,3 +149,14 @@ def test_without_any_state_every_window_is_a_documents_first() -> None:
     plain.load_state_dict(model.state_dict(), strict=False)
     none = evaluate(model, split, Windowing(8, 2), batch_size=2, given="none")
     assert none.document_nll == pytest.approx(evaluate(plain, split, Windowing(8, 2)).document_nll, rel=1e-5)
+
+
+def test_the_remark_on_empty_rows_never_advises_what_was_done() -> None:
+    windowing = Windowing(8, 0)
+    whole = split_of([12_000])
+    (remark,) = few_side_by_side(whole, windowing, 16)
+    assert remark.startswith("1 document kept 1 of 16 rows busy") and "`--sample 100k`" in remark
+    for sample in (whole.sample(11_000), split_of([4_000, 4_000]).sample(5_000)):
+        (remark,) = few_side_by_side(sample, windowing, 16)
+        assert remark.startswith("the sample kept") and "a larger --sample" in remark and "100k" not in remark
+        assert "stretches of documents" in evaluate(small_model(None), sample.head(40), windowing).counts()

@@ -31,6 +31,14 @@ def test_every_corpus_has_a_task_and_every_task_a_corpus() -> None:
     assert task_of("hotpotqa:dev.json") is QUESTION_ANSWERING
 
 
+def test_numbers_of_a_validation_have_their_titles() -> None:
+    metrics = {"token_perplexity": 11.986543, "perplexity": 1.088e6, "loss": 2.5, "answer_accuracy": 0.5}
+    assert LANGUAGE_MODELLING.in_words(metrics) == {
+        "perplexity per token": "11.987", "perplexity per word": "1,088,000", "nats per token": "2.5",
+        "answer accuracy": "0.5",
+    }  # fmt: skip
+
+
 def test_a_corpus_without_its_task_is_one_sentence() -> None:
     [problem] = tasks.homeless([replace(CORPORA["text"], name="songs", task="singing")])
     assert problem == (

@@ -36,6 +36,7 @@ EDGE: Figure = {"width": 0.8, "color": "#555555"}  # yellow on white would be lo
 _LINE = "#555555"  # where colours say something else
 _BEATEN = {"size": 9, "opacity": 0.4}
 _BEST = {"size": 15, "opacity": 1, "line": {"width": 1.8, "color": "black"}}
+_STOPPED_TITLE = "not at full budget"  # it stands where it stood last
 _STOPPED = {"size": 8, "opacity": 0.6}
 
 
@@ -84,7 +85,6 @@ class Front:
     y: Objective
     colour: Objective | None
     groups: list[Group]
-    stopped_title: str = "stopped early, where it stood"
 
     @property
     def complete(self) -> list[TrialRecord]:
@@ -163,13 +163,13 @@ class Front:
         others = (
             (any(one.best for one in groups), "on the front", {"marker": of_any | _BEST | {"color": GRID}}),
             (any(one.beaten for one in groups), "complete, but beaten", {"marker": of_any | _BEATEN}),
-            (self.stopped, self.stopped_title, {"marker": of_any | _STOPPED | {"symbol": "circle-open"}}),
+            (self.stopped, _STOPPED_TITLE, {"marker": of_any | _STOPPED | {"symbol": "circle-open"}}),
         )
         return [*kinds, *self._lines_of_legend(), *(entry(title, **look) for there, title, look in others if there)]
 
     def _lines_of_legend(self) -> Iterator[Figure]:
-        """An entry for each style of line."""
-        drawn = [group.look for group in self.groups if group.best or group.beaten]
+        """An entry for each style of line; one trial alone has none."""
+        drawn = [group.look for group in self.groups if len(group.along(self.x, self.y)) > 1]
         for dash in dict.fromkeys(look.dash for look in drawn):
             alike = [look.title for look in drawn if look.dash == dash]
             whose = "" if len(self.groups) == 1 else f"{alike[0]} " if len(alike) == 1 else "of its kind "
@@ -184,7 +184,7 @@ class Front:
         look = group.look
         colour = GREY if self.colour else look.colour
         marker = {"symbol": f"{look.symbol}-open", "color": colour, **_STOPPED}
-        return points(group.stopped, self.x, self.y, f"{look.title}, {self.stopped_title}", marker=marker) | _of(look)
+        return points(group.stopped, self.x, self.y, f"{look.title}, {_STOPPED_TITLE}", marker=marker) | _of(look)
 
     def _line(self, group: Group) -> Figure:
         """Along the best of a group: a step, since nothing is known between two trials."""

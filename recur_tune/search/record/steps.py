@@ -50,7 +50,13 @@ def describe_steps(spec: SearchSpec) -> str:
     *between, last = (_span(*pair) for pair in steps["rungs"])
     rungs = f"{', '.join(between)} and {last} at the end" if between else last
     size = least if least == most else f"{least} to {most}"
-    return f"in steps of {size} tokens: {rungs}; the learning rate rises over the first {_span(*steps['warmup'])}"
+    return f"in steps of {size} tokens: {rungs}; {_warmup(*steps['warmup'])}"
+
+
+def _warmup(least: int, most: int) -> str:
+    if most == 0:
+        return "the learning rate has no warm-up"
+    return f"the learning rate rises over the first {_span(least, most)} step{'s' if most > 1 else ''}"
 
 
 def _by_step(spec: SearchSpec) -> list[TrialConfig]:

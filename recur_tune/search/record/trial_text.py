@@ -26,12 +26,9 @@ def describe_trial(trial: TrialRecord) -> str:
 
 
 def chosen_fields(trials: Iterable[TrialRecord]) -> list[str]:
-    """Every field that the search chose for a trial; those in which all agree come last."""
-    trials = list(trials)
-    found = dict.fromkeys(name for trial in trials for name in trial.params)
-    ordered = [name for name in _ORDER if name in found] + [name for name in found if name not in _ORDER]
-    agreed = {name for name in found if len({field_text(trial, name) for trial in trials}) == 1 < len(trials)}
-    return sorted(ordered, key=agreed.__contains__)
+    """Every field that the search chose for a trial, in the same order whichever trials are shown."""
+    found = {name for trial in trials for name in trial.params}
+    return [name for name in _ORDER if name in found] + sorted(found.difference(_ORDER))
 
 
 def field_text(trial: TrialRecord, field: str) -> str:

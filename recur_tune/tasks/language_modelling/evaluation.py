@@ -43,12 +43,13 @@ class Evaluation:
     document_bytes: list[int]
     seconds: float
     remarks: tuple[str, ...] = ()
+    is_sample: bool = False  # its documents are stretches of those of the corpus
 
     def metrics(self) -> dict[str, float]:
         """The numbers that people compare."""
         metrics = {
-            "perplexity": _exp(self.nll / max(self.words, 1)),
             "token_perplexity": _exp(self.nll / self.tokens),
+            "perplexity": _exp(self.nll / max(self.words, 1)),
             "bits_per_byte": self.nll / max(self.bytes, 1) / math.log(2),
             "loss": self.nll / self.tokens,
             "accuracy": self.correct / self.tokens,
@@ -60,7 +61,8 @@ class Evaluation:
     def counts(self) -> dict[str, Any]:
         """What was scored, and how fast."""
         return {
-            "tokens": self.tokens, "words": self.words, "bytes": self.bytes, "documents": len(self.document_nll),
+            "tokens": self.tokens, "words": self.words, "bytes": self.bytes,
+            "stretches of documents" if self.is_sample else "documents": len(self.document_nll),
             "tokens per second": f"{self.tokens / self.seconds:.0f}",
         }  # fmt: skip
 
@@ -168,9 +170,12 @@ def few_side_by_side(split: TokenisedSplit, windowing: Windowing, batch_size: in
     rows = sum(lengths) / max(max(lengths, default=1), -(-sum(lengths) // batch_size))
     if rows > batch_size / 2 or sum(lengths) < _WORTH_A_REMARK:
         return ()
+    busy = f"kept {rows:.2g} of {batch_size} rows busy, since a state goes through a"
+    if split.is_sample:
+        return (f"the sample {busy} stretch window by window; a larger --sample has more of them side by side.",)
     return (
-        f"{counted(len(lengths), 'document')} kept {rows:.2g} of {batch_size} rows busy, since a state goes through a "
-        "document window by window; `--sample 100k` scores stretches of them side by side, each begun without a state.",
+        f"{counted(len(lengths), 'document')} {busy} document window by window; `--sample 100k` scores stretches of "
+        "them side by side, each begun without a state.",
     )
 
 
@@ -220,6 +225,7 @@ def _summarise(split: TokenisedSplit, windowing: Windowing, found: TokenScores) 
         document_bytes=[int(length[d].sum(dtype=np.int64)) for d in documents],
         seconds=found.seconds,
         remarks=found.remarks,
+        is_sample=split.is_sample,
     )
 
 

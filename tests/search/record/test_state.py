@@ -7,6 +7,7 @@ from typing import Any
 from recur_tune.cli.trial_tables import objective_columns
 from recur_tune.report.figures.style import hover_lines
 from recur_tune.search.record.state import SearchState, replay
+from recur_tune.search.record.trial_text import chosen_fields
 from tests.search.record import OBJECTIVES
 
 COSTS = {"flops_per_token": 1e8, "peak_memory": 2e9}
@@ -129,6 +130,15 @@ def test_the_validation_at_0_tokens_stands_in_tables() -> None:
     )
     assert (state.trials[0].untrained, state.trials[0].metrics) == ({"perplexity": 41.5}, {"perplexity": 20})
     columns = objective_columns(state.trials.values(), ["perplexity", "flops_per_token"])
-    assert columns["0\ntokens"] == ["41.5", "-"] and len(columns) == 3
-    assert "0\ntokens" not in objective_columns([state.trials[1]], ["perplexity"]), "of an earlier version"
+    assert columns["before\ntraining"] == ["41.5", "-"] and len(columns) == 3
+    assert "before\ntraining" not in objective_columns([state.trials[1]], ["perplexity"]), "of an earlier version"
     assert "perplexity per word: 20 (at 0 tokens 41.5)" in hover_lines(state.trials[0], "", ["perplexity"], {})
+
+
+def test_fields_stand_in_one_order_whichever_trials_are_shown() -> None:
+    values = {"batch": 8, "learning_rate": 1e-3, "window": 32, "recurrence": "none", "overlap": 0, "clip_norm": 2.0}
+    one, other, short = ({**made(0), "params": params} for params in (values, values | {"window": 16}, {"batch": 4}))
+    trials = log(one, {**other, "trial": 1}, {**short, "trial": 2}).trials
+    order = ["recurrence", "window", "overlap", "learning_rate", "batch", "clip_norm"]
+    assert all(chosen_fields(shown) == order for shown in ([trials[0]], [trials[0], trials[1]], trials.values()))
+    assert chosen_fields([trials[2]]) == ["batch"]

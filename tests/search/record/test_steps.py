@@ -23,13 +23,21 @@ def test_rungs_are_counted_in_the_smallest_and_the_largest_steps() -> None:
     assert in_steps(spec) == {"step_tokens": [100, 800], "rungs": [[5, 40], [10, 80], [20, 160]], "warmup": [1, 8]}
     assert describe_steps(spec) == (
         "in steps of 100 to 800 tokens: 5 to 40, 10 to 80 and 20 to 160 at the end; "
-        "the learning rate rises over the first 1 to 8"
+        "the learning rate rises over the first 1 to 8 steps"
     )
 
 
 def test_steps_of_one_size_are_told_once() -> None:
     spec = in_windows({"tokens": "1.6k", "rungs": 1}, window=10, bptt_windows=10, warmup_steps=3)
-    assert describe_steps(spec) == "in steps of 200 tokens: 8; the learning rate rises over the first 3"
+    assert describe_steps(spec) == "in steps of 200 tokens: 8; the learning rate rises over the first 3 steps"
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"), [(0, "the learning rate has no warm-up"), (1, "the learning rate rises over the first 1 step")]
+)
+def test_a_warm_up_is_told_in_steps(steps: int, words: str) -> None:
+    spec = in_windows({"tokens": "1.6k", "rungs": 1}, window=10, bptt_windows=10, warmup_steps=steps)
+    assert describe_steps(spec).endswith(f"; {words}")
 
 
 def test_overlap_makes_a_step_smaller() -> None:
