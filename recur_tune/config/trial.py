@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -74,6 +75,12 @@ RENAMED = {
     "tune": renamed("trainable", "0.4.0"),
     "speed": Renamed("cuda_graph and fused_kernels", "0.4.0", _execution_of),
 }
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _spec(kind: type[BaseModel], *values: Any) -> BaseModel:
+    """A recurrence's fields, in the order of their declaration. A space has thousands of trials with the same."""
+    return kind(**dict(zip(kind.model_fields, values, strict=True)))
 
 
 def _recurrences_in_words() -> str:
@@ -277,7 +284,7 @@ class TrialConfig(_Recurrent):
         if self.recurrence not in recurrences.MECHANISMS:
             return None
         spec = recurrences.MECHANISMS[self.recurrence].spec
-        return spec(**{field: getattr(self, field) for field in spec.model_fields})
+        return _spec(spec, *(getattr(self, field) for field in spec.model_fields))
 
     @property
     def lora_spec(self) -> LoraSpec | None:

@@ -65,7 +65,7 @@ class Held(NamedTuple):
     outside_products="flops_independent_fields",
     outside_state="state_independent_fields",
 )
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # there is one of each
 class Mechanism:
     """A recurrence: its fields, its module's place, and its costs and properties.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -74,11 +75,14 @@ else:  # the fields of all second parts stand behind the choice of them
 def composed(mechanism: Mechanism, spec: BaseModel) -> Mechanism:
     """The mechanism with the second parts that its fields name; itself where they name none."""
     named = [known.get(getattr(spec, role, NO_PART)) for role, known in ROLES.items()]
-    parts = mechanism, *(part for part in named if part is not None)
-    if len(parts) == 1:
-        return mechanism
+    others = [part for part in named if part is not None]
+    return _composition(mechanism, *others) if others else mechanism
+
+
+@cache
+def _composition(*parts: Mechanism) -> Mechanism:
     return replace(
-        mechanism,
+        parts[0],
         composed_of=parts,
         flops=_sum([part.flops for part in parts]),
         work=_work([part.work for part in parts]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -76,9 +76,14 @@ class Prices:
 
     def at_once(self, config: TrialConfig) -> dict[str, float]:
         """The costs of a trial that need no simulated step."""
-        from recur_tune.cost.estimate import quick_costs
+        return _quick_costs(config)
 
-        return quick_costs(config, _shape(config), _settings(config))
+
+@lru_cache(maxsize=2**15)  # the corners of a large space are looked at several times
+def _quick_costs(config: TrialConfig) -> dict[str, float]:
+    from recur_tune.cost.estimate import quick_costs
+
+    return quick_costs(config, _shape(config), _settings(config))
 
 
 _settings_of, _shape_of = cache(base_settings), cache(base_shape)
