@@ -70,33 +70,35 @@ def run_trial(job: Message, report: Callable[[Message], None]) -> None:
     # Compiled kernels serve all trials of the same hidden size, on every node.
     os.environ["TRITON_CACHE_DIR"] = str(folder.parent.parent / COMPILED)
     share = job.get("tensors_share")
+    # Once a worker is lost, Ray Train ends the others' process group, maybe before they have told their error.
+    is_first, several = worker_rank() == 0, _several_workers()
     try:
         if share is not None:
             _bound_memory(share)
         for message in _train(config, folder, job.get("split", ""), job.get("shard", False)):
-            if worker_rank() == 0:
+            if is_first:
                 note_report(folder, message)
                 report(message)
     except Moved:
-        if worker_rank() == 0:
+        if is_first:
             report({"moved": True})
-        if not _several_workers():  # their actor raises once it hears of it, when the first of them has saved
+        if not several:  # their actor raises once it hears of it, when the first of them has saved
             raise  # Ray starts the trial again where there is room
     except Exception as error:
         if fault := storage_fault(error):
             report(ending("paused", str(fault), STORAGE))
-            if _several_workers():
+            if several:
                 raise  # the others wait for this one
             return
         if isinstance(error, UserError):
             report(ending("failed", str(error), "diverged" if isinstance(error, Diverged) else "refused"))
-            if _several_workers() and not isinstance(error, Diverged | RefusedByAll):
+            if several and not isinstance(error, Diverged | RefusedByAll):
                 raise  # the others wait for this one
             return
         if folder.is_dir():
             write_text(folder / "error.txt", traceback.format_exc())
         outcome = outcome_of(error, folder, shares_card=share is not None)
-        if outcome["state"] == "infeasible" or not _several_workers():
+        if outcome["state"] == "infeasible" or not several:
             report(outcome | {"replace_actor": True})
         raise
     finally:

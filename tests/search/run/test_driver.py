@@ -294,7 +294,7 @@ def test_two_workers_train_a_trial_and_survive_the_loss_of_either(
         kill_when(
             directory,
             lambda report: report["trial"] == 1 and midway(report),
-            worker=lambda report: workers_of_latest_start("two")[1],
+            worker=lambda report: until(lambda: workers_of_latest_start("two"), "both workers in Ray Train's list")[1],
         ),
     ]
     state = run_search(directory, OUTPUTS)

@@ -148,3 +148,22 @@ def test_all_trials_of_an_actor_train_in_one_thread(monkeypatch: pytest.MonkeyPa
         given.join()
     first, second = trained
     assert first is second
+
+
+def test_a_lost_peer_is_no_failure_of_a_trial_though_the_process_group_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray Train ends the group of the workers that are left while they tell why they stop, and starts all again."""
+    workers = [2]
+
+    def without_peer(*job: Any) -> Iterator[Message]:
+        workers.append(1)
+        raise RuntimeError("Connection reset by peer")
+        yield
+
+    monkeypatch.setattr(trainable, "worker_count", lambda: workers[-1])
+    monkeypatch.setattr(trainable, "_train", without_peer)
+    said: list[Message] = []
+    with pytest.raises(RuntimeError, match="peer"):
+        run_trial({"folder": str(tmp_path), "trial": _TRAINED}, said.append)
+    assert not said
