@@ -26,9 +26,12 @@ from recur_tune.cli.submitting import (
     submit_new,
 )
 from recur_tune.common.errors import Paused, UserError
+from recur_tune.common.known_shapes import PRETRAINING
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.common.shipped import find_space
 from recur_tune.common.units import format_count, format_duration
+from recur_tune.config.base_shape import is_preset
+from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.damage import refuse_damaged_log
 from recur_tune.search.record.directory import SPEC, SearchDirectory, default_name, dump_spec, results_folder
 from recur_tune.search.record.first_trials import possible_first_trials
@@ -283,7 +286,14 @@ def _changed(file: Path, overrides: list[tuple[str, Any]]) -> dict[str, Any]:
     """A space's fields with those of --set, less the file's own first trials that these exclude."""
     written = read_yaml(file, "space")
     fields = with_overrides(written, overrides)
-    if "first" in dict(overrides):
+    changed = {key.partition(".")[0]: value for key, value in overrides}
+    if "space.corpus" in dict(overrides) and written.get("reference") and "reference" not in changed:
+        told = ", ".join(f"{name} {value}" for name, value in written["reference"].items())
+        note(
+            f"reference: {told} was chosen for {file.stem}'s own corpus, and worse trials count for nothing; "
+            "--set reference={} lets the search choose."
+        )
+    if "first" in changed:
         return fields
     possible = possible_first_trials(fields, written)
     if not possible.left_out:
@@ -297,6 +307,9 @@ def _changed(file: Path, overrides: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _overrides(trials: int | None, wall_clock: str | None, settings: tuple[str, ...]) -> list[tuple[str, Any]]:
     overrides = read_settings(settings)
+    for name, _ in overrides:
+        if name in TrialConfig.model_fields and name not in SearchSpec.model_fields:
+            raise UserError(f"{name}: a search has no such field, but its trials have: write --set space.{name}=VALUE.")
     if trials is not None:
         overrides.append(("budget.trials", trials))
     if wall_clock is not None:
@@ -372,6 +385,9 @@ def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
     for role, point in first.items():
         fields = ", ".join(f"{name} {value}" for name, value in point.items())
         click.echo(f"# begins with {_ROLES.get(role, role)}: {fields}")
+    for base in dict.fromkeys(config.base for config in spec.corners if is_preset(config.base)):
+        tokens = format_count(PRETRAINING[base]["tokens"])
+        click.echo(f"# pretrains its base first, {base} with {tokens} tokens, which is besides the time below")
     if corpus:
         click.echo(f"# reads {', '.join(f'{split} from {extent}' for split, extent in corpus.items())}")
     *between, last = (format_count(tokens) for tokens in spec.budget.rung_tokens)

@@ -56,8 +56,10 @@ def test_what_is_seen_of_a_corpus_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("splits", "sentence"),
     [
-        ({}, "{root} has no train split; it needs a folder or a .txt file called train."),
-        ({"train": ["text"]}, "{root} has no validation split; it needs a folder or a .txt file called validation."),
+        ({}, "{root} has no train split; it needs a folder or a .txt file called train. "
+         "`recur-tune data split {root} --to texts` makes all three from a folder of texts."),
+        ({"train": ["text"]}, "{root} has no validation split; it needs a folder or a .txt file called validation. "
+         "`recur-tune data split {root} --to texts` makes all three from a folder of texts."),
         ({"train": ["text"], "validation": []},
          "the validation split of {kind}:{root} holds no file; put its text files there."),
         ({"train": ["", "", "a"], "validation": ["text"]},

@@ -36,7 +36,10 @@ class TextFolder(Corpus):
                 return sorted(path for path in found if not path.name.startswith("."))
             if (self.root / f"{name}.txt").is_file():
                 return [self.root / f"{name}.txt"]
-        raise UserError(f"corpus: {self.root} has no {split} split; it needs a folder or a .txt file called {split}.")
+        raise UserError(
+            f"corpus: {self.root} has no {split} split; it needs a folder or a .txt file called {split}. "
+            f"`recur-tune data split {self.root} --to texts` makes all three from a folder of texts."
+        )
 
     def look(self, split: Split) -> Extent:
         """At the files of the split."""

@@ -206,6 +206,7 @@ def test_a_dry_run_prints_a_space_that_can_be_run_again(name: str, tmp_path: Pat
     assert outcome.code == 0, outcome.err
     assert "nothing was started" in outcome.err and not (tmp_path / "results").exists()
     assert "# begins with the plain baseline" in outcome.out
+    assert ("# pretrains its base first, tiny with 600k tokens" in outcome.out) == (name == "quickstart")
     assert ("# begins with the paper" in outcome.out) == (name not in SCRATCH)
     assert f"# {describe_steps(shipped(name))}\n" in outcome.out and "note: warmup_steps" not in outcome.err
     (tmp_path / "again.yaml").write_text(outcome.out)
@@ -221,7 +222,7 @@ def test_a_space_for_files_of_ones_own_says_what_it_needs_and_takes_them(tmp_pat
     mine = ["--set", f"space.corpus=text:{tmp_path / 'my books'}", "--set", "space.tokenizer=bytes"]
     outcome = run("search", "texts", "--dry-run", "--results", tmp_path / "results", *mine)
     assert outcome.code == 0, outcome.err
-    assert "nothing was started" in outcome.err
+    assert "nothing was started" in outcome.err and "note: reference" not in outcome.err
     assert "\n# reads train from 1 file (1.56 KiB), validation from 1 file (1.56 KiB)\n" in outcome.out
 
 
@@ -256,3 +257,9 @@ def test_a_file_wins_over_a_shipped_name_and_an_unknown_name_lists_them(
     assert find_space("pg19") == Path("pg19")
     with pytest.raises(UserError, match=rf"pg20.*{', '.join(NAMES)}"):
         find_space("pg20")
+
+
+def test_a_reference_that_is_another_corpus_is_told(tmp_path: Path) -> None:
+    words = ["search", "quickstart", "--dry-run", "--results", tmp_path / "results", "--set", "space.corpus=recall"]
+    assert "note: reference: token_perplexity 1.8 was chosen for quickstart's own corpus" in run(*words).err
+    assert "note: reference" not in run(*words, "--set", "reference={}").err
