@@ -329,11 +329,12 @@ def print_end(directory: SearchDirectory, state: SearchState) -> None:
     lines = [f"picture:  {directory.path / 'front.png'}", f"in a browser:  {directory.path / 'front.html'}"]
     lines.append(f"all of it on one page:  {command_line('report', directory)}")
     lines.append(f"compare runs:  {without_password(uri) if is_server(uri) else command_line('ui', directory)}")
-    if best:
+    finished = state.status == "finished"  # else the models of so far are not what to take
+    if best and finished:
         lines.append(f"which points are within noise:  {command_line('confirm', directory)}")
-    if best and spec.keep != "none":
+    if best and finished and spec.keep != "none":
         lines.append(f"take the best model:  {command_line('export', directory)} --best --to models/{directory.name}")
-    if state.status == "finished":
+    if finished:
         more = 2 * max(spec.budget.trials or 0, state.trained)
         lines.append(f"more trials:  {command_line('resume', directory)} --trials {more}")
     for line in lines:
