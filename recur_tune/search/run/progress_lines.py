@@ -38,6 +38,7 @@ class ProgressLines(ProgressListener):
         self.directory, self.spec, self.say = directory, directory.spec, say
         self._log = directory.follow()  # only new events are told
         self._on_front: set[int] = set()
+        self._said_to_start: set[int] = set()
         self._hypervolume: float | None = None
         self._outdated = True  # whether the front has to be computed again
         self._closing, self._pausing = threading.Event(), threading.Event()
@@ -139,11 +140,14 @@ class ProgressLines(ProgressListener):
             return self._dashboard() if event["status"] == "started" else ""
         if event["kind"] == "running":
             trial = self.state.record(event["trial"])
+            self._said_to_start.add(event["trial"])
             after = f" again, after: {event['after']}" if "after" in event else f": {describe_trial(trial)}"
             return f"{trial.name} {'goes on' if trial.tokens else 'starts'}{after}"
         if "state" not in event:
             return ""
         trial = self.state.record(event["trial"])
+        if trial.state == "paused" and event["trial"] not in self._said_to_start:
+            return ""  # Ray started it while the search was already pausing
         values = [(OBJECTIVES[name], trial.value(name)) for name in self.spec.objectives]
         known = ", ".join(
             f"{objective.title} {objective.format(value)}" for objective, value in values if value is not None
