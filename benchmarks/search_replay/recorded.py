@@ -14,7 +14,6 @@ import numpy as np
 from recur_tune.common.parsing import read_yaml
 from recur_tune.config.trial import TrialConfig
 from recur_tune.recurrences.registry import canonical
-from recur_tune.recurrences.second_parts import ROLES
 from recur_tune.search.record.space import Choice, Fixed, Parameter, Space
 from recur_tune.search.record.space_parsing import read_space
 
@@ -47,15 +46,7 @@ class RecordedTable(Task):
 
     def key(self, config: TrialConfig) -> Key:
         """The row of a trial; a share is not the field itself, and a mechanism's fields are only its own's."""
-        spec = config.recurrence_spec
-        unchosen = {
-            name
-            for role, known in ROLES.items()
-            for kind, part in known.items()
-            if getattr(spec, role, kind) != kind
-            for name in part.spec.model_fields
-        }
-        fields = {name: value for name, value in config.plain_values().items() if name not in unchosen}
+        fields = config.plain_values()
         return tuple(_share(name, fields) if "_of_" in name else fields.get(name) for name in self.columns)
 
     def history(self, config: TrialConfig) -> History:

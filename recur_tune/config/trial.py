@@ -35,6 +35,7 @@ from recur_tune.common.units import parse_count, parse_size
 from recur_tune.common.windowing import Windowing
 from recur_tune.recurrences import registry as recurrences
 from recur_tune.recurrences.registry import Mechanism
+from recur_tune.recurrences.second_parts import unchosen_fields
 from recur_tune.tasks import registry as tasks
 from recur_tune.tasks.registry import Task, Teacher
 
@@ -337,8 +338,10 @@ class TrialConfig(_Recurrent):
 
     @property
     def foreign_fields(self) -> set[str]:
-        """Fields of other recurrences and tasks, and those of another choice of what learns."""
-        own = recurrences.fields_of(self.recurrence) | tasks.fields_of(self.corpus)
+        """Fields of other recurrences and tasks, of second parts that this one has not, and those of another choice of
+        what learns."""
+        own = recurrences.fields_of(self.recurrence) - unchosen_fields(self.recurrence_spec)
+        own |= tasks.fields_of(self.corpus)
         others = (recurrences.FIELDS.keys() | tasks.FIELDS.keys()) - own
         others |= set() if self.task.body is None else _OF_BASES
         return others | meaningless_beside(self.trainable)

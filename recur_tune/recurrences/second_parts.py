@@ -100,6 +100,16 @@ def _composition(*parts: Mechanism) -> Mechanism:
     )
 
 
+def unchosen_fields(spec: BaseModel | None) -> set[str]:
+    """The fields of second parts that a mechanism may have and this one has not."""
+    found, chosen = set[str](), set[str]()
+    for role, known in ROLES.items():
+        for name, part in known.items():
+            if hasattr(spec, role):
+                (chosen if getattr(spec, role) == name else found).update(part.spec.model_fields)
+    return found - chosen
+
+
 def _sum(forms: list[Callable[..., Any] | None]) -> Callable[..., Any] | None:
     """A sum of closed forms; None where one has to be counted."""
     known = [form for form in forms if form is not None]

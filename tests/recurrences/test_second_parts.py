@@ -122,3 +122,11 @@ def test_bad_input_is_refused_in_a_sentence():
         config.check_base(replace(SMOL, heads=4))
     assert str(refusal.value) == "score_heads: 5 are more than gpt2 has in a layer; choose from 1 to 4."
     assert SCORES.check(config.recurrence_spec, SMOL, "a base") is None
+
+
+def test_a_trial_has_the_fields_of_the_second_parts_that_it_has() -> None:
+    fields = {"score_heads", "state_vectors", "delta_every"}
+    assert not fields & TrialConfig(recurrence="cache").plain_values().keys()
+    both = TrialConfig(recurrence="cache", beside="scores", overflow="gated_delta")
+    assert fields & both.plain_values().keys() == {"score_heads", "delta_every"}
+    assert "score_heads" in TrialConfig(recurrence="scores").plain_values()
