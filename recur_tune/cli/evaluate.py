@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,11 +11,19 @@ from recur_tune.cli.display import TokenProgress, note, print_table, stderr, std
 from recur_tune.cli.options import COUNT, as_json, deprecated_option, print_json, trial_options
 from recur_tune.common.errors import UserError
 from recur_tune.common.from_scratch import is_from_scratch
+from recur_tune.common.loading import named
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import RENAMED, TrialConfig
 from recur_tune.data.corpora.document import SPLITS
 from recur_tune.recurrences import registry as recurrences
 from recur_tune.training import unfinished
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from recur_tune.models import Windowed
+    from recur_tune.tasks.seam import Scores
+    from recur_tune.training.evaluation_settings import EvaluationSettings
 
 _OF_UNTRAINED = {"tokenizer", "seed", *recurrences.FIELDS}
 _NOT_OF_UNTRAINED = {*TrialConfig.model_fields, *(change.to for change in RENAMED.values())} - _OF_UNTRAINED
@@ -100,47 +107,29 @@ def evaluate(
       recur-tune eval runs/a --sample 100k
       recur-tune eval runs/base --corpus tales --recurrence cache --cache-rows 32 --window 24 --rivals
     """
+    given = {"corpus": corpus, "window": window, "overlap": overlap, "recurrence": recurrence, **fields}
     config = None
     if recurrence is not None or fields or not Path(run).is_dir():
-        given = {"corpus": corpus, "window": window, "overlap": overlap, "recurrence": recurrence, **fields}
         config = _untrained(run, {name: value for name, value in given.items() if value is not None})
     with stderr.status("loading torch …"):
-        from recur_tune.models.pretrained import left_behind, load_model
-        from recur_tune.ops.device import default_device
-        from recur_tune.training.evaluation_settings import EvaluationSettings, evaluation_settings
-        from recur_tune.training.setup import untrained
-
-        if config is None:
-            model, tokenizer = load_model(Path(run))
-            reading = evaluation_settings(Path(run), model, corpus, window, overlap)
-        else:
-            model, tokenizer = untrained(config)
-            warning = left_behind(run, config.recurrence_spec) if Path(run).is_dir() else None
-            reading = EvaluationSettings(config.corpus, config.windowing, config.task, config.task_spec, warning)
+        model, tokenizer, reading = _opened(run, config, corpus, window, overlap)
     for remark in (reading.warning, unfinished(Path(run)) if config is None else None):
         if remark:
             note(remark)
-    if picture is not None and reading.task.picture is None:
+    drawn_by = reading.task.picture
+    if picture is not None and drawn_by is None:
         raise UserError(f"picture: scores of {reading.task.name} are not drawn; leave it out, or use --json.")
-    task = reading.task.build(reading.task_spec)
-    prepared = task.prepare(reading.corpus, split, tokenizer)
-    if sample is not None:
-        prepared = task.sample(prepared, sample)
-    with TokenProgress(f"scoring {run} on {reading.corpus} {split}", task.size(prepared)) as progress:
-        evaluation = task.evaluate(
-            model.to(default_device()), prepared, reading.windowing, batch, precision, progress.update, state
-        )
-    for remark in evaluation.remarks:
+    found = _scored(run, model, tokenizer, reading, split, sample, batch, precision, state)
+    for remark in found.remarks:
         note(remark)
     report = {
         "run": run, "recurrence": model.config.recurrence, "corpus": reading.corpus, "split": split, "state": state,
-        "window": reading.windowing.size, "overlap": reading.windowing.overlap, **evaluation.report(),
+        "window": reading.windowing.size, "overlap": reading.windowing.overlap, **found.report(),
     }  # fmt: skip
-    rivals: list[dict[str, Any]] = []
-    if picture is not None and reading.task.picture is not None:
-        place, _, name = reading.task.picture.partition(":")
-        getattr(import_module(place), name)(report, picture)
+    if picture is not None and drawn_by is not None:
+        named(drawn_by)(report, picture)
         note(f"drawn: {picture}")
+    rivals: list[dict[str, Any]] = []
     if with_rivals:
         rivals = _rivals(_trial(run, config), split, sample, batch, precision)
         report["rivals"] = rivals
@@ -148,17 +137,53 @@ def evaluate(
         print_json(report)
         return
     read = run if config is None or config.mechanism is None else f"{run} with {config.recurrence}"
+    _print_scores(f"{read} on {reading.corpus} {split}", reading, found)
+    _print_rivals(rivals, dict(reading.task.qualities))
+
+
+def _opened(
+    run: str, config: TrialConfig | None, corpus: str | None, window: int | None, overlap: int | None
+) -> tuple[Windowed, PreTrainedTokenizerBase | None, EvaluationSettings]:
+    """A trained model, or with a trial's configuration an untrained one, and how it is read."""
+    from recur_tune.models.pretrained import left_behind, load_model
+    from recur_tune.training.evaluation_settings import EvaluationSettings, evaluation_settings
+    from recur_tune.training.setup import untrained
+
+    if config is None:
+        model, tokenizer = load_model(Path(run))
+        return model, tokenizer, evaluation_settings(Path(run), model, corpus, window, overlap)
+    model, tokenizer = untrained(config)
+    warning = left_behind(run, config.recurrence_spec) if Path(run).is_dir() else None
+    reading = EvaluationSettings(config.corpus, config.windowing, config.task, config.task_spec, warning)
+    return model, tokenizer, reading
+
+
+def _scored(
+    name: str, model: Windowed, tokenizer: PreTrainedTokenizerBase | None, reading: EvaluationSettings, split: str,
+    sample: int | None, batch: int, precision: str, state: str = "own",
+) -> Scores:  # fmt: skip
+    """What a model makes of a split, or of a sample of it."""
+    from recur_tune.ops.device import default_device
+
+    task = reading.task.build(reading.task_spec)
+    prepared = task.prepare(reading.corpus, split, tokenizer)
+    if sample is not None:
+        prepared = task.sample(prepared, sample)
+    with TokenProgress(f"scoring {name} on {reading.corpus} {split}", task.size(prepared)) as progress:
+        found: Scores = task.evaluate(
+            model.to(default_device()), prepared, reading.windowing, batch, precision, progress.update, state
+        )
+    return found
+
+
+def _print_scores(read: str, reading: EvaluationSettings, found: Scores) -> None:
     windows = f"window {reading.windowing.size}, overlap {reading.windowing.overlap}"
-    print_table(
-        f"{read} on {reading.corpus} {split}, {windows}",
-        reading.task.in_words(evaluation.metrics()) | evaluation.counts(),
-    )
-    for title, lines in getattr(evaluation, "tables", dict)().items():  # which a task need not have
+    print_table(f"{read}, {windows}", reading.task.in_words(found.metrics()) | found.counts())
+    for title, lines in found.tables().items():
         table = table_by_name([title, *list(lines[0])[1:]])
         for line in lines:
             table.add_row(*line.values())
         stdout.print(table)
-    _print_rivals(rivals, dict(reading.task.qualities))
 
 
 def _trial(run: str, config: TrialConfig | None) -> TrialConfig:
@@ -178,16 +203,11 @@ def _trial(run: str, config: TrialConfig | None) -> TrialConfig:
 def _rivals(trial: TrialConfig, split: str, sample: int | None, batch: int, precision: str) -> list[dict[str, Any]]:
     """What each rival reaches, with its costs."""
     from recur_tune.analysis.rivals import rivals_of
-    from recur_tune.training.setup import untrained
 
     found = []
     for rival in rivals_of(trial):
-        model, tokenizer = untrained(rival.config)
-        task = rival.config.task.build(rival.config.task_spec)
-        prepared = task.prepare(rival.config.corpus, split, tokenizer)
-        prepared = prepared if sample is None else task.sample(prepared, sample)
-        with TokenProgress(f"scoring {rival.name}", task.size(prepared)) as progress:
-            scores = task.evaluate(model, prepared, rival.config.windowing, batch, precision, progress.update)
+        opened = _opened(rival.config.base, rival.config, None, None, None)
+        scores = _scored(rival.name, *opened, split, sample, batch, precision)
         found.append({"name": rival.name, **scores.metrics(), **rival.costs})
     return found
 

@@ -17,3 +17,9 @@ def load(module: str) -> Any:
     finally:
         if collecting:
             gc.enable()
+
+
+def named(place: str) -> Any:
+    """What stands at `package.module:name`."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -5,7 +5,6 @@ It needs no torch: flags, checks, closed-form costs and pictures use the descrip
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from recur_tune.common.deprecated import accepts_old_arguments
+from recur_tune.common.loading import named
 from recur_tune.common.shape import Shape
 from recur_tune.common.windowing import Windowing
 
@@ -122,8 +122,7 @@ class Mechanism:
 
     def load(self) -> Any:
         """Import its module, which loads torch and so takes seconds."""
-        place, _, name = self.module.partition(":")
-        return getattr(importlib.import_module(place), name)
+        return named(self.module)
 
     @property
     def parts(self) -> tuple[Mechanism, ...]:

@@ -15,8 +15,7 @@ GivenState = Literal["own", "none", "other"]
 
 
 class Scores(Protocol):
-    """What a model makes of a split. It may also have a method `tables`: by their titles, lists of lines for a person,
-    each a dict of words that begins with the line's name.
+    """What a model makes of a split.
 
     Attributes:
         remarks: Sentences on what was not read as it is.
@@ -32,6 +31,9 @@ class Scores(Protocol):
 
     def counts(self) -> dict[str, Any]:
         """How much was scored, for a table."""
+
+    def tables(self) -> dict[str, list[dict[str, str]]]:
+        """Further tables for a person, by their titles; a line's first word is its name. Most tasks have none."""
 
 
 class TaskCode(Protocol):

@@ -6,13 +6,13 @@ code behind it.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
+from recur_tune.common.loading import named
 from recur_tune.common.shape import Shape, padded
 from recur_tune.common.windowing import Windowing
 
@@ -128,8 +128,7 @@ class Task:
 
     def build(self, spec: BaseModel) -> Any:
         """Its code, with these fields; importing it takes torch's seconds."""
-        place, _, name = self.module.partition(":")
-        return getattr(importlib.import_module(place), name)(**spec.model_dump())
+        return named(self.module)(**spec.model_dump())
 
 
 def next_token_head(shape: Shape, positions: int) -> int:

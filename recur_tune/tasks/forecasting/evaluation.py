@@ -20,7 +20,7 @@ from recur_tune.models.series import SeriesModel
 from recur_tune.ops.device import autocast
 from recur_tune.tasks.forecasting.series import SeriesSplit
 from recur_tune.tasks.forecasting.windows import Layout, lane_batches, lanes
-from recur_tune.tasks.language_modelling.evaluation import read_on
+from recur_tune.tasks.reading import read_on
 from recur_tune.tasks.seam import GivenState
 
 

@@ -14,11 +14,12 @@ import torch
 from recur_tune.common.precision import Precision
 from recur_tune.common.units import counted
 from recur_tune.common.windowing import NOT_SCORED, Windowing
-from recur_tune.data.batches import WindowBatch, evaluation_batches
+from recur_tune.data.batches import evaluation_batches
 from recur_tune.data.tokens import TokenisedSplit
-from recur_tune.models import State, Windowed, WindowedDecoder
+from recur_tune.models import WindowedDecoder
 from recur_tune.models.loss import likelihoods, padded_weight
 from recur_tune.ops.device import autocast
+from recur_tune.tasks.reading import read_on
 from recur_tune.tasks.seam import GivenState
 
 _WORTH_A_REMARK = 200  # windows; fewer are read in seconds anyway
@@ -65,6 +66,10 @@ class Evaluation:
             "stretches of documents" if self.is_sample else "documents": len(self.document_nll),
             "tokens per second": f"{self.tokens / self.seconds:.0f}",
         }  # fmt: skip
+
+    def tables(self) -> dict[str, list[dict[str, str]]]:
+        """None."""
+        return {}
 
     def report(self) -> dict[str, Any]:
         """Everything, as plain values for JSON: NaN, which JSON does not know, becomes null."""
@@ -176,31 +181,6 @@ def few_side_by_side(split: TokenisedSplit, windowing: Windowing, batch_size: in
     return (
         f"{counted(len(lengths), 'document')} {busy} document window by window; `--sample 100k` scores stretches of "
         "them side by side, each begun without a state.",
-    )
-
-
-def read_on(
-    model: Windowed, batch: WindowBatch, table_B5: np.ndarray, state: State | None, overlap: int, given: GivenState
-) -> tuple[torch.Tensor, State | None]:
-    """The next window of every row of the batch: its last layer, and the state that the one behind it is given."""
-    start = batch.starts[0]
-    reading = model.read(
-        batch.inputs_WBT[0],
-        state=None if start == "all" or given == "none" else state,
-        fresh_B=batch.fresh_WB[0] if start == "some" else None,
-        overlap=overlap,
-    )
-    return reading.top_BTK, reading.state if given != "other" else handed_round(reading.state, state, table_B5)
-
-
-def handed_round(left: State | None, before: State | None, table_B5: np.ndarray) -> State | None:
-    """Every row gets the state of the one before it; one without a window left passes on what it last got."""
-    if left is None or before is None:
-        return None if left is None else tuple(one.roll(1, 0) for one in left)
-    reads_B = torch.from_numpy(table_B5[:, 4] >= 0).to(left[0].device)
-    return tuple(
-        torch.where(reads_B.view(-1, *[1] * (new.ndim - 1)), new, old.roll(-1, 0)).roll(1, 0)
-        for new, old in zip(left, before, strict=True)
     )
 
 

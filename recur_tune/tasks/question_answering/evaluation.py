@@ -20,10 +20,10 @@ from recur_tune.common.windowing import BEGIN
 from recur_tune.models.encoder import WindowedEncoder
 from recur_tune.models.span_loss import NEVER, SPAN, at_answer, in_text
 from recur_tune.ops.device import autocast
-from recur_tune.tasks.language_modelling.evaluation import read_on
 from recur_tune.tasks.question_answering.answer_scores import exact_match, f1
 from recur_tune.tasks.question_answering.question_tokens import QuestionSplit
 from recur_tune.tasks.question_answering.question_windows import QUESTION, Layout, kind_of, question_batches, remarks_on
+from recur_tune.tasks.reading import read_on
 from recur_tune.tasks.seam import GivenState
 
 
@@ -67,6 +67,10 @@ class AnswerEvaluation:
             "questions": len(self.names), "windows": self.windows, "tokens": self.tokens,
             "tokens per second": f"{self.tokens / self.seconds:.0f}",
         }  # fmt: skip
+
+    def tables(self) -> dict[str, list[dict[str, str]]]:
+        """None."""
+        return {}
 
     def report(self) -> dict[str, Any]:
         """Everything, as plain values for JSON."""
