@@ -11,13 +11,14 @@ share the work (--learns, --readings, --recurrences, --rivals).
 `speed` trains on one batch of random tokens, by `benchmarks/train_step.py`'s clock; a published shape has random
 weights, a folder its own. "peft" is Hugging Face's own model of the base in bfloat16, wrapped by peft, under autocast,
 without recurrence, with gradient accumulation over micro-batches of whole windows; peft has to be importable.
-`quality` trains and scores: every way to learn, every recurrence, every window.
+`quality` trains and scores: every way to learn, every recurrence, every window. A model is deleted when it is scored.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import statistics
 import warnings
 from collections.abc import Callable, Iterator
@@ -292,9 +293,11 @@ def quality_runs(arguments: argparse.Namespace) -> Iterator[tuple[Row, Callable[
 def scored(config: TrialConfig, folder: Path) -> Row:
     """Train a run; its last validation, its costs and its speed."""
     result = trained(config, folder)
+    shutil.rmtree(folder)  # its numbers are what is kept: a model is four bytes a weight
     last = result["last_validation"]
     return {
         "perplexity": last.get("perplexity") or last["token_perplexity"], "validation": last,
+        "untrained": result["untrained_validation"],
         "peak": result["measured_peak_memory"] or result["peak_memory"], "predicted": result["peak_memory"],
         "rate": result["tokens_per_second"], "training_flops_per_token": result["training_flops_per_token"],
         "inference_memory": result["inference_memory"], "trained_parameters": result["trained_parameters"],
