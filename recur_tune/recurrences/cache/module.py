@@ -203,7 +203,8 @@ class CachedWindowPass(WindowPass):
             index_BSGN = index_BN[:, None, None].expand(-1, len(sites), cached.shape.key_value_heads, -1)
         else:
             index_BSGN = others(torch.stack([self._chosen[layer] for layer in layers], dim=1), cached.rows + count)
-        rows_BSMC = rows_BSMC if len(sites) == rows_BSMC.shape[1] else rows_BSMC[:, sites]
+        if len(sites) < rows_BSMC.shape[1]:  # one by one: a list as an index would be copied to a GPU
+            rows_BSMC = torch.stack([rows_BSMC[:, site] for site in sites], dim=1)
         keys, values = taken_apart(rows_BSMC, self._own(layers, count), index_BSGN)
         return Rows(keys, values, index_BSGN >= (cached.rows - filled_B.long()).view(-1, 1, 1, 1))
 
