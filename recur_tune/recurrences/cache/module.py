@@ -389,7 +389,7 @@ class PlacedWindowPass(JoinedWindowPass):
         assert cached.places is not None
         place_1T = torch.arange(count, device=own[0].device)[None]
         place_BT = place_1T if self.moved_B is None else place_1T + self.moved_B[:, None]
-        places_SPC = cached.places[[cached.sites.index(layer) for layer in layers]]
+        places_SPC = torch.stack([cached.places[cached.sites.index(layer)] for layer in layers])
         added_SBTC = places_SPC[:, place_BT]
         of_parts = added_SBTC.unflatten(-1, (2, cached.shape.key_value_heads, -1)).permute(3, 1, 0, 4, 2, 5)
         return [one - added for one, added in zip(own, of_parts, strict=True)]
