@@ -21,7 +21,7 @@ from recur_tune.bptt.plan import Plan
 from recur_tune.common.errors import UserError
 from recur_tune.common.windowing import NOT_SCORED, Windowing
 from recur_tune.cost.training_memory import plan_memory
-from recur_tune.data.batches import WindowBatch
+from recur_tune.data.batches import WindowBatch, starts_of
 from recur_tune.models import WindowedDecoder
 from recur_tune.recurrences.registry import MECHANISMS
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
@@ -46,7 +46,7 @@ def share(batch: WindowBatch, rank: int, workers: int) -> WindowBatch:
     """A worker's rows; what the step scores is known to all."""
     rows = slice(rank * 4 // workers, (rank + 1) * 4 // workers)
     inputs, targets, fresh = batch.inputs_WBT[:, rows], batch.targets_WBT[:, rows], batch.fresh_WB[:, rows]
-    starts = tuple("all" if row.all() else "some" if row.any() else "none" for row in fresh)
+    starts = starts_of(fresh.numpy())
     own = replace(batch, inputs_WBT=inputs, targets_WBT=targets, fresh_WB=fresh, starts=starts)
     return replace(own, scored=int((targets != NOT_SCORED).sum()))
 
