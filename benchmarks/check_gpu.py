@@ -18,7 +18,7 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from io import StringIO
 from itertools import product
@@ -36,7 +36,7 @@ from recur_tune.bptt.chain import Chain
 from recur_tune.bptt.plan import Execution, Plan
 from recur_tune.common.windowing import NOT_SCORED
 from recur_tune.config.trial import TrialConfig
-from recur_tune.data.batches import WindowBatch
+from recur_tune.data.batches import WindowBatch, starts_of
 from recur_tune.models import WindowedDecoder
 from recur_tune.models.pretrained import fresh_model, recurrent_config
 from recur_tune.ops import reference as passes
@@ -44,6 +44,7 @@ from recur_tune.ops.device import autocast
 from recur_tune.recurrences.registry import DEFAULT, MECHANISMS, NONE
 
 Check = Callable[..., Iterator[str]]  # prints its results for a `device` on a `console`, and yields failures
+Passed = tuple[str, list[torch.Tensor]]  # an operation's name, and its results
 
 VOCABULARY = 50257
 _GROUPED = {"num_hidden_layers": 4, "num_key_value_heads": 2, "max_position_embeddings": 1024}
@@ -188,7 +189,7 @@ def some_fresh(batch: WindowBatch) -> WindowBatch:
     """Some rows begin a document in the middle."""
     fresh = batch.fresh_WB.clone()
     fresh[3, ::3] = True
-    starts = tuple("all" if row.all() else "some" if row.any() else "none" for row in fresh)
+    starts = starts_of(fresh.numpy())
     return WindowBatch(batch.inputs_WBT, batch.targets_WBT, fresh, starts, batch.scored, batch.step_scored)
 
 
@@ -240,7 +241,7 @@ def kernel_faults(console: Console, device: torch.device) -> Iterator[str]:
     from recur_tune.ops.triton import pointwise as kernels  # needs Triton
 
     for hidden in (256, 576, 768, 1600):
-        ours, theirs = (dict(passed(module, hidden, device)) for module in (kernels, passes))
+        ours, theirs = (dict(passed(module, Given(hidden, device))) for module in (kernels, passes))
         errors = {name: off(one, [value.double() for value in theirs[name]]) for name, one in ours.items()}
         console.print(f"kernels at {hidden}: " + ", ".join(f"{name} {error:.0e}" for name, error in errors.items()))
         yield from (
@@ -250,58 +251,86 @@ def kernel_faults(console: Console, device: torch.device) -> Iterator[str]:
         )
 
 
-def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str, list[torch.Tensor]]]:
+@dataclass(frozen=True)
+class Given:
+    """What operations are given: random numbers at a hidden size."""
+
+    hidden: int
+    device: torch.device
+    batch: int = 5
+    positions: int = 77
+
+    def some(self, columns: int, kind: torch.dtype = torch.bfloat16, rows: int = 0) -> torch.Tensor:
+        return torch.randn(self.batch, rows or self.positions, columns, device=self.device).to(kind)
+
+    def ones(self, columns: int) -> torch.Tensor:
+        """A sum to add to."""
+        return torch.ones(columns, device=self.device)
+
+
+def passed(module: Any, given: Given) -> Iterator[Passed]:
     """The results of each operation on the same random numbers, with the sums that it adds to."""
-    torch.manual_seed(0)
-    batch, positions, low = 5, 77, torch.bfloat16
+    for operations in (of_norms, of_activations, of_heads, of_extra_rows, of_the_loss):
+        torch.manual_seed(0)
+        yield from operations(module, given)
 
-    def some(columns: int, kind: torch.dtype = low, rows: int = positions) -> torch.Tensor:
-        return torch.randn(batch, rows, columns, device=device).to(kind)
 
-    def ones(columns: int) -> torch.Tensor:
-        return torch.ones(columns, device=device)
-
-    x, added = some(hidden, torch.float32), some(hidden)
-    grad_x = some(hidden, torch.float32)
+def of_norms(module: Any, given: Given) -> Iterator[Passed]:
+    hidden, low = given.hidden, torch.bfloat16
+    x, grad_x, added = given.some(hidden, torch.float32), given.some(hidden, torch.float32), given.some(hidden)
     for title, norm in (("add_norm", torch.nn.LayerNorm(hidden)), ("add_norm, RMS", LlamaRMSNorm(hidden))):
-        norm.to(device).requires_grad_(False)
+        norm.to(given.device).requires_grad_(False)
         for vector in norm.parameters():
             vector.normal_()
         for means in (1, 4):
-            grad_means = some(hidden, torch.float32, rows=means)
+            grad_means = given.some(hidden, torch.float32, rows=means)
             total, normed, mean, moments = module.add_norm(x, added, norm, low, means)
             yield f"{title}, means of {means}", [total, normed, mean, moments.flatten()]
-            totals = ones(hidden), ones(hidden), ones(hidden)
+            totals = given.ones(hidden), given.ones(hidden), given.ones(hidden)
             made = module.add_norm_backward(added, grad_x, grad_means, total, moments, norm, low, low, totals)
             yield f"{title}, means of {means}, backward", [*made, *totals]
-    yield "means", [module.stretch_means(x, 5), module.stretch_means_backward(some(hidden, rows=5), positions)]
-    total = ones(hidden)
-    module.add_columns(added, total)
+    means = module.stretch_means(x, 5), module.stretch_means_backward(given.some(hidden, rows=5), given.positions)
+    yield "means", [*means]
+
+
+def of_activations(module: Any, given: Given) -> Iterator[Passed]:
+    wide, total = 4 * given.hidden, given.ones(given.hidden)
+    module.add_columns(given.some(given.hidden), total)
     yield "add_columns", [total]
-    given, total = some(4 * hidden), ones(4 * hidden)
-    yield "gelu", [module.gelu(given)]
-    yield "gelu, backward", [*module.gelu_backward(given, some(4 * hidden), total), total]
-    given, total = some(4 * hidden), ones(4 * hidden)
-    yield "swiglu", [module.swiglu(given)]
-    yield "swiglu, backward", [*module.swiglu_backward(given, some(2 * hidden), total), total]
-    total = ones(3 * hidden)
-    yield "join", [module.join((some(hidden), some(hidden), some(hidden)), total), total]
-    heads, size = hidden // 64, 64
+    x, total = given.some(wide), given.ones(wide)
+    yield "gelu", [module.gelu(x)]
+    yield "gelu, backward", [*module.gelu_backward(x, given.some(wide), total), total]
+    x, total = given.some(wide), given.ones(wide)
+    yield "swiglu", [module.swiglu(x)]
+    yield "swiglu, backward", [*module.swiglu_backward(x, given.some(wide // 2), total), total]
+
+
+def of_heads(module: Any, given: Given) -> Iterator[Passed]:
+    hidden, size = given.hidden, 64
+    total = given.ones(3 * hidden)
+    yield "join", [module.join((given.some(hidden), given.some(hidden), given.some(hidden)), total), total]
+    heads = hidden // size
     groups = -(-heads // 3)
-    angle = torch.randn(positions, size // 2, device=device).repeat(1, 2)
+    angle = torch.randn(given.positions, size // 2, device=given.device).repeat(1, 2)
     cos_sin = angle.cos(), angle.sin()
-    given = some((heads + 2 * groups) * size)
-    yield "apply_rotary", [module.apply_rotary(given, *cos_sin, heads + groups)]
-    parts, total = tuple(some(one * size) for one in (heads, groups, groups)), ones(given.shape[-1])
+    x = given.some((heads + 2 * groups) * size)
+    yield "apply_rotary", [module.apply_rotary(x, *cos_sin, heads + groups)]
+    parts, total = tuple(given.some(one * size) for one in (heads, groups, groups)), given.ones(x.shape[-1])
     yield "join, grouped", [module.join(parts, total), total]
-    total = ones(given.shape[-1])
+    total = given.ones(x.shape[-1])
     yield "join, apply_rotary back", [module.join(parts, total, cos_sin), total]
-    down = torch.tensor([0, 2, 0, 1, 2], device=device)
+
+
+def of_extra_rows(module: Any, given: Given) -> Iterator[Passed]:
+    """Rows before the window's own: a state's, or those of a cache."""
+    hidden, positions, device = given.hidden, given.positions, given.device
+    x, down = given.some(hidden, torch.float32), torch.tensor([0, 2, 0, 1, 2], device=device)
     yield "move", [module.move(x, down, positions + 2), module.move(x, -down, positions - 2)]
-    extra, given, places = some(2 * hidden, rows=3), some(3 * hidden), some(2 * hidden, torch.float32, rows=3)[0]
+    extra, own = given.some(2 * hidden, rows=3), given.some(3 * hidden)
+    places = given.some(2 * hidden, torch.float32, rows=3)[0]
     for title, seen in (("packed", None), ("packed, by row", torch.tensor([0, 3, 1, 2, 3], device=device))):
-        packed, total = module.pack(extra, given, seen, places), ones(3 * hidden)
-        yield f"{title}, unplaced", [module.pack(extra, given, seen, None)]
+        packed, total = module.pack(extra, own, seen, places), given.ones(3 * hidden)
+        yield f"{title}, unplaced", [module.pack(extra, own, seen, None)]
         parts = packed.chunk(3, dim=-1)
         joined = module.join(parts, total, down=3 if seen is None else seen, rows=positions)
         of_extra, of_places = (
@@ -309,7 +338,11 @@ def passed(module: Any, hidden: int, device: torch.device) -> Iterator[tuple[str
             module.grad_places(parts[1:], 3, seen, torch.float32),
         )
         yield title, [packed, joined, total, of_extra, of_places]
-    logits, target = torch.randn(300, 50304, device=device).to(low), torch.randint(50257, (300,), device=device)
+
+
+def of_the_loss(module: Any, given: Given) -> Iterator[Passed]:
+    logits = torch.randn(300, 50304, device=given.device).to(torch.bfloat16)
+    target = torch.randint(50257, (300,), device=given.device)
     target[::7] = NOT_SCORED
     yield "cross_entropy", [module.cross_entropy(logits, target, 50257), logits]
 

@@ -44,11 +44,12 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.device_flops import device_flops
 from recur_tune.cost.flops import training_flops_per_token
 from recur_tune.cost.training_memory import resolve_plan
-from recur_tune.data.batches import TrainingStream, WindowBatch
+from recur_tune.data.batches import WindowBatch
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.data.tokens import prepare
 from recur_tune.models.pretrained import base_config, fresh_model, recurrent_config
 from recur_tune.ops.device import autocast, default_device, device_name
+from recur_tune.tasks.language_modelling.windows import TextStream
 
 EXECUTIONS = {
     "eager": Execution(), "graph": Execution(cuda_graph=True), "fused": Execution(fused_kernels=True),
@@ -276,7 +277,7 @@ def random_batch(trial: TrialConfig, vocabulary: int) -> WindowBatch:
 
 def text_batch(trial: TrialConfig, arguments: argparse.Namespace) -> WindowBatch:
     split = prepare(arguments.corpus, "train", load_tokenizer(arguments.tokenizer))
-    return next(TrainingStream(split, trial.windowing, trial.bptt_windows, trial.batch, seed=0))
+    return next(TextStream(split, trial.windowing, trial.bptt_windows, trial.batch, seed=0))
 
 
 def stock_step(loss: Loss, optimizer: torch.optim.Optimizer, batch: WindowBatch, size: int) -> None:

@@ -56,6 +56,7 @@ from recur_tune.data.batches import WindowBatch
 from recur_tune.models.pretrained import fresh_model, load_base, recurrent_config
 from recur_tune.models.trained import lay_frozen_together
 from recur_tune.ops.device import default_device, device_name, uses_bfloat16
+from recur_tune.ops.out_of_memory import is_out_of_memory
 
 NAMES = ("part", "reading", "learns", "recurrence", "way", "seed")  # what tells one line from another
 Row = dict[str, Any]
@@ -139,7 +140,9 @@ class Record:
         forget(default_device())  # the model before
         try:
             found = make()
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
             found = {"out_of_memory": True}
         self.rows.append(row | found)
         with self.file.open("a") as out:

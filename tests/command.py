@@ -110,7 +110,7 @@ def start_server(place: Path) -> subprocess.Popen[bytes]:
     """A fork server that will listen there, as soon as it has loaded everything and until this process ends."""
     words = [sys.executable, "-m", "tests.forkserver", str(place)]
     env = os.environ | {"PYTHONPATH": str(CHECKOUT), "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    env["TRITON_INTERPRET"] = "1"  # for tests of kernels: what is loaded here has loaded Triton too
+    env |= {"TRITON_INTERPRET": "1", "OPENBLAS_NUM_THREADS": "1"}  # as in conftest.py, for what is loaded here
     # Nobody ever writes to it: it ends when the pipe does, which is with this process, however that ends.
     process = subprocess.Popen(words, stdin=subprocess.PIPE, cwd=CHECKOUT, env=env, start_new_session=True)
     _KEPT.append(process)

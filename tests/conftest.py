@@ -17,6 +17,7 @@ os.environ["RECUR_TUNE_CACHE"] = tempfile.mkdtemp(prefix="recur-tune-tests-")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # exact comparisons are a CPU's business
 os.environ["TRITON_INTERPRET"] = "1"  # which also runs kernels; Triton looks for it when it is loaded
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # NumPy's and SciPy's threads spin, and tests run side by side
 
 import hypothesis
 import pytest

@@ -11,10 +11,10 @@ import torch
 from recur_tune.bptt.plan import fixed_plan
 from recur_tune.common.windowing import NOT_SCORED, Windowing
 from recur_tune.config.trial import TrialConfig
-from recur_tune.data.batches import evaluation_batches
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.data.tokens import prepare
 from recur_tune.tasks.language_modelling.evaluation import evaluate
+from recur_tune.tasks.language_modelling.windows import evaluation_batches
 from recur_tune.training.loop import Trainer
 from tests.conftest import small_model
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.table import Table
@@ -70,15 +71,7 @@ def confirm(
     if not points:
         raise UserError(f"name: {directory.name} has no trial at its full budget yet, so there is no front to confirm.")
     missing, rivals = order.missing(state, spec), untried_rivals(state, spec)
-    stderr.print(
-        f"{counted(len(points), 'point')} ({', '.join(trial.name for trial in points)}), "
-        f"{counted(seeds, 'seed')} each: {counted(len(missing), 'training')} to do."
-    )
-    if rivals:
-        note(
-            f"the search tried no plain trial at the cost of {', '.join(rivals)}; {counted(len(rivals), 'plain rival')}"
-            " (the same settings, no recurrence) will be trained first, and then with each seed."
-        )
+    _tell_plan(points, seeds, len(missing), rivals)
     if is_submitted(slurm):
         profile = chosen_profile(slurm, directory, nodes=nodes, gpus_per_node=gpus_per_node)
         submit_again(directory, spec, profile, follow, order.command)
@@ -93,9 +86,8 @@ def confirm(
         missing += [(trial, seed) for trial, seed in order.missing(state, spec) if trial.number not in known]
     found = confirmation(state, spec, split)
     if as_json:
-        unconfirmed = [trial.name for trial in found.unconfirmed] if found else []
-        told = {"seeds": seeds, "split": split, "spread": found.spread, "unconfirmed": unconfirmed} if found else {}
-        print_json({"search": directory.name, **told, "points": found.rows() if found else []})
+        told = {"seeds": seeds, **_in_json(found)} if found else {"points": []}
+        print_json({"search": directory.name, **told})
     elif found is None:
         note("no training has reached its end yet.")
     else:
@@ -104,6 +96,26 @@ def confirm(
         raise Paused(f"paused; continue with:  {command_line('confirm', directory)} --seeds {seeds}")
     if not as_json:
         stderr.print(f"picture:  {directory.path / 'confirmed.png'}", soft_wrap=True)
+
+
+def _tell_plan(points: list[TrialRecord], seeds: int, trainings: int, rivals: Iterable[str]) -> None:
+    """Say on stderr which points are repeated, and which plain rivals are trained first."""
+    stderr.print(
+        f"{counted(len(points), 'point')} ({', '.join(trial.name for trial in points)}), "
+        f"{counted(seeds, 'seed')} each: {counted(trainings, 'training')} to do."
+    )
+    if names := list(rivals):
+        note(
+            f"the search tried no plain trial at the cost of {', '.join(names)}; {counted(len(names), 'plain rival')}"
+            " (the same settings, no recurrence) will be trained first, and then with each seed."
+        )
+
+
+def _in_json(found: Confirmation) -> dict[str, Any]:
+    return {
+        "split": found.split, "spread": found.spread, "unconfirmed": [trial.name for trial in found.unconfirmed],
+        "points": found.rows(),
+    }  # fmt: skip
 
 
 def _is_cut_short(state: SearchState, wanted: list[tuple[TrialRecord, int]]) -> bool:

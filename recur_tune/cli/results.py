@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import shlex
 import sys
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ from typing import Any
 import click
 
 from recur_tune.cli.confirm import print_confirmation
+from recur_tune.cli.decision import print_decision
 from recur_tune.cli.display import note, stderr, stdout, table_by_name
 from recur_tune.cli.live_view import LiveView
 from recur_tune.cli.options import as_json, command_line, open_search, print_json, results_option, under_option
@@ -24,7 +24,7 @@ from recur_tune.common.parsing import nearest
 from recur_tune.common.units import counted, format_duration
 from recur_tune.search.record.damage import damage_notice
 from recur_tune.search.record.directory import SearchDirectory, results_folder, searches_in
-from recur_tune.search.record.objectives import COSTS, OBJECTIVES
+from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.progress import next_hour, status_of
 from recur_tune.search.record.requests import trials_wait
 from recur_tune.search.record.state import ENDED, SearchState
@@ -203,7 +203,7 @@ def front_command(
     if under is not None:
         if as_csv:
             raise UserError("csv: --under chooses one trial; leave one of them out, or take --json.")
-        _print_decision(directory, state, chosen, under, as_json)
+        print_decision(directory, state, chosen, under, as_json)
         return
     rows = front_rows(state, chosen)
     confirmed = confirmation(state, directory.spec)
@@ -222,72 +222,6 @@ def front_command(
         print_front(state, chosen)
         if confirmed:
             print_confirmation(directory.spec, confirmed)
-
-
-def _print_decision(
-    directory: SearchDirectory, state: SearchState, objectives: tuple[str, ...], under: str, as_json: bool
-) -> None:
-    from recur_tune.search.record.confirmation import confirmation
-    from recur_tune.search.record.decision import (
-        chooses_by_means,
-        decide,
-        limits_in_words,
-        qualities,
-        read_limits,
-        refuse_limits,
-    )
-    from recur_tune.search.record.front import trial_row
-
-    limits = read_limits(under)
-    quality = next(OBJECTIVES[name] for name in objectives if name not in COSTS)
-    trials, confirmed = list(state.trials.values()), confirmation(state, directory.spec)
-    known = qualities(trials, quality.name, confirmed)
-    found = decide(trials, known, limits)
-    if found is None:
-        raise refuse_limits(trials, limits)
-    if as_json:
-        chosen = {trial.name: known[trial.number] for trial in [found.best, *(step.trial for step in found.upgrades)]}
-        print_json({
-            "search": directory.name, "under": limits, "best": trial_row(found.best, objectives),
-            "steps": [{"more": step.cost, **trial_row(step.trial, objectives)} for step in found.upgrades],
-            "chosen_by": chosen, "confirmed": chooses_by_means(confirmed, quality.name),
-            "unconfirmed": [trial.name for trial in confirmed.unconfirmed] if confirmed else [],
-        })  # fmt: skip
-        return
-    shown = list(dict.fromkeys([*objectives, *limits]))
-    stdout.print(f"the best within {limits_in_words(limits)}: {found.best.name}", style="bold")
-    print_trials([found.best], shown)
-    for cost in (OBJECTIVES[name] for name in limits):
-        step = next((step for step in found.upgrades if step.cost == cost.name), None)
-        if step is None:
-            stdout.print(f"more {cost.title} alone buys nothing that was found.")
-            continue
-        better, was = known[step.trial.number], known[found.best.number]
-        needs, has = step.trial.costs[cost.name], found.best.costs[cost.name]
-        more = f" ({needs / has - 1:+.1%})" if has else ""
-        stdout.print(
-            f"{cost.title} {cost.format(needs)} instead of {cost.format(has)}{more} buys {step.trial.name}: "
-            f"{quality.title} {quality.format(better)} instead of {quality.format(was)} ({better / was - 1:+.1%}).",
-            soft_wrap=True,
-        )
-    if chooses_by_means(confirmed, quality.name):
-        stdout.print(
-            f"chosen among the confirmed points, by means of the {confirmed.split} split: "
-            f"{found.best.name} has {quality.format(known[found.best.number])}.",
-            soft_wrap=True,
-        )
-        if (point := confirmed.of(found.best)) and point.no_better_than:
-            seeds = counted(len(point.values), "seed")
-            note(f"{point.no_better_than} costs no more and does as well, as far as {seeds} can tell.")
-    elif confirmed and not confirmed.is_whole:
-        note(
-            f"chosen by the search's own validations, since {confirmed.unconfirmed_names} "
-            f"{'is' if len(confirmed.unconfirmed) == 1 else 'are'} not confirmed yet; "
-            f"`{command_line('confirm', directory)}` goes on."
-        )
-    words = shlex.quote(under.replace(" ", ""))
-    where = f"{command_line('export', directory)} --best --under {words} --to models/{directory.name}"
-    stderr.print(f"take it:  {where}", soft_wrap=True)
 
 
 def _objectives(directory: SearchDirectory, chosen: str | None) -> tuple[str, ...]:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from time import sleep
 from typing import Any, TypeVar
 
 import click
-import yaml
 
 from recur_tune.cli.display import at_work, note, stderr
+from recur_tune.cli.dry_run import check_shapes_and_limits, note_misfit, show_dry_run
 from recur_tune.cli.options import as_json, command_line, print_json, read_settings, results_option
 from recur_tune.cli.running import address_option, run_watched, runs_as_job
 from recur_tune.cli.submitting import (
@@ -26,16 +25,13 @@ from recur_tune.cli.submitting import (
     submit_new,
 )
 from recur_tune.common.errors import Paused, UserError
-from recur_tune.common.known_shapes import PRETRAINING
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.common.shipped import find_space
-from recur_tune.common.units import format_count, format_duration
-from recur_tune.config.base_shape import is_preset
+from recur_tune.common.units import format_duration
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.damage import refuse_damaged_log
-from recur_tune.search.record.directory import SPEC, SearchDirectory, default_name, dump_spec, results_folder
+from recur_tune.search.record.directory import SPEC, SearchDirectory, default_name, results_folder
 from recur_tune.search.record.first_trials import possible_first_trials
-from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.progress import ended_trials
 from recur_tune.search.record.requests import trials_wait
 from recur_tune.search.record.spec import SearchSpec, check_units, with_overrides
@@ -106,19 +102,12 @@ def search(
     spec = parse(SearchSpec, fields)
     chosen = default_name(file.stem) if name is None else name
     folder = results_folder(results)
-    told = ""
-    if earlier is not None:
-        from recur_tune.search.record.warm_start import warm_start_from
-
-        knowledge = warm_start_from(SearchDirectory.open(folder, earlier), spec)
-        spec = knowledge.spec
-        told = knowledge.as_json()
-        stderr.print(knowledge.in_words, soft_wrap=True)
+    spec, told = (spec, "") if earlier is None else _warm_started(spec, SearchDirectory.open(folder, earlier))
     if is_submitted(slurm):
         profile = chosen_profile(slurm, nodes=nodes, gpus_per_node=gpus_per_node, time=time)
         path = SearchDirectory.check_free(folder, chosen)
         if dry_run:
-            _check_shapes(spec)
+            check_shapes_and_limits(spec)
             print_script(path, profile)
         else:
             _ask(spec, yes)
@@ -126,7 +115,7 @@ def search(
         return
     SearchDirectory.check_free(folder, chosen)
     if dry_run:
-        _show(file, spec, as_json)
+        show_dry_run(file, spec, as_json)
         return
     _ask(spec, yes)
     if slurm is not None:
@@ -134,7 +123,7 @@ def search(
         run_here(SearchDirectory.create(folder, chosen, spec, told))
         return
     _check_runnable(spec, address)
-    _note_misfit(spec)
+    note_misfit(spec)
     _run(SearchDirectory.create(folder, chosen, spec, told), address, as_json, detach)
 
 
@@ -305,6 +294,15 @@ def _changed(file: Path, overrides: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields | {"first": possible.kept}
 
 
+def _warm_started(spec: SearchSpec, earlier: SearchDirectory) -> tuple[SearchSpec, str]:
+    """The spec with an earlier search's front as first trials, and what the sampler is told, as JSON."""
+    from recur_tune.search.record.warm_start import warm_start_from
+
+    knowledge = warm_start_from(earlier, spec)
+    stderr.print(knowledge.in_words, soft_wrap=True)
+    return knowledge.spec, knowledge.as_json()
+
+
 def _overrides(trials: int | None, wall_clock: str | None, settings: tuple[str, ...]) -> list[tuple[str, Any]]:
     overrides = read_settings(settings)
     for name, _ in overrides:
@@ -324,15 +322,6 @@ def _check_runnable(spec: SearchSpec, address: str | None) -> None:
         check_runnable(spec, address)
 
 
-def _check_shapes(spec: SearchSpec) -> None:
-    with at_work("checking the space …"):
-        from recur_tune.search.run.preparation import check_limits, check_shapes
-
-        check_shapes(spec)
-        check_limits(spec)
-    _note_misfit(spec)
-
-
 def _ask(spec: SearchSpec, yes: bool) -> None:
     """Ask about numbers that look like mistakes, unless the answer is given; without a terminal they are refused."""
     from recur_tune.data.corpora.registry import check_corpus
@@ -344,64 +333,3 @@ def _ask(spec: SearchSpec, yes: bool) -> None:
             raise UserError(f"{question} --yes searches with it; --dry-run tells time and passes.")
         if not click.confirm(f"{question} Is that meant?", err=True):
             raise click.Abort
-
-
-def _note_misfit(spec: SearchSpec) -> None:
-    from recur_tune.data.corpora.registry import check_corpus, open_corpus
-    from recur_tune.search.record.steps import search_misfit
-    from recur_tune.search.record.subject import corpus_of
-    from recur_tune.search.run.forecast import remarks
-
-    if remark := search_misfit(spec):
-        note(remark)
-    for remark in remarks(spec, check_corpus(corpus_of(spec))):
-        note(remark)
-    try:
-        open_corpus(corpus_of(spec)).look("test")
-    except UserError as error:
-        note(f"{error} Only `recur-tune confirm` needs it.")
-
-
-_ROLES = {"baseline": "the plain baseline", "paper": "the paper"}
-
-
-def _show(file: Path, spec: SearchSpec, as_json: bool) -> None:
-    _check_shapes(spec)
-    from recur_tune.search.propose.optuna_study import first_points
-    from recur_tune.search.record.steps import describe_steps, in_steps
-    from recur_tune.search.run.forecast import forecast, questions
-    from recur_tune.search.run.preparation import Prices, corpus_extents, worst_costs
-
-    first, corpus = first_points(spec), corpus_extents(spec)
-    with at_work("computing the costs of the largest trial, and timing a step …"):
-        worst = worst_costs(spec, Prices(spec.resources), lambda config: config, simulated=1)
-        expected = list(forecast(spec, corpus))
-    if as_json:
-        seen = {"corpus": {split: asdict(extent) for split, extent in corpus.items()}, "steps": in_steps(spec)}
-        plain = {"spec": yaml.safe_load(dump_spec(spec)), "first": first, "worst": worst}
-        print_json({**plain, "expected": expected, **seen})
-        return
-    click.echo(f"# {file}, with every default")
-    for role, point in first.items():
-        fields = ", ".join(f"{name} {value}" for name, value in point.items())
-        click.echo(f"# begins with {_ROLES.get(role, role)}: {fields}")
-    for base in dict.fromkeys(config.base for config in spec.corners if is_preset(config.base)):
-        tokens = format_count(PRETRAINING[base]["tokens"])
-        click.echo(f"# pretrains its base first, {base} with {tokens} tokens, which is besides the time below")
-    if corpus:
-        click.echo(f"# reads {', '.join(f'{split} from {extent}' for split, extent in corpus.items())}")
-    *between, last = (format_count(tokens) for tokens in spec.budget.rung_tokens)
-    if between:
-        click.echo(
-            f"# trials are compared after {', '.join(between)} tokens, and end at {last}, each after a whole step"
-        )
-    click.echo(f"# {describe_steps(spec)}")
-    for name, value in worst.items():
-        about = "" if name in spec.reference or name in spec.limits else "about "
-        click.echo(f"# the hypervolume counts {OBJECTIVES[name].title} below {about}{OBJECTIVES[name].format(value)}")
-    for line in expected:
-        click.echo(f"# {line}")
-    for question in questions(spec, corpus):
-        note(f"{question} The search asks whether that is meant.")
-    click.echo(dump_spec(spec), nl=False)
-    note("nothing was started.")

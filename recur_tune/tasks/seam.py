@@ -60,7 +60,7 @@ class TaskCode(Protocol):
 
     def stream(
         self, split: Any, windowing: Windowing, windows: int, batch: int, seed: int, rank: int, workers: int
-    ) -> TrainingStream:
+    ) -> TrainingStream[Any]:
         """The steps of a training, or one worker's share of them: `batch` chains of so many windows a step."""
 
     def evaluate(

@@ -19,13 +19,13 @@ from recur_tune.common.units import format_count, format_size
 from recur_tune.common.windowing import NOT_SCORED, Windowing
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.flops import plain_reading_flops
-from recur_tune.data.batches import evaluation_batches
 from recur_tune.data.teacher import open_predictions
 from recur_tune.data.tokens import TokenisedSplit, made_once
 from recur_tune.models import WindowedDecoder
 from recur_tune.models.loss import padded_weight
 from recur_tune.ops.device import autocast
 from recur_tune.ops.reference import sum_dtype
+from recur_tune.tasks.language_modelling.windows import evaluation_batches
 from recur_tune.tasks.registry import Teacher
 from recur_tune.tasks.task import token_bytes
 

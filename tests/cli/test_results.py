@@ -1,4 +1,4 @@
-"""What a search has found, as the command line tells it: status, front, export, the live table, and the help."""
+"""What a search has found, as the command line tells it: status, front, and the help."""
 
 from __future__ import annotations
 
@@ -6,28 +6,16 @@ import csv
 import io
 import json
 import re
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
-from rich.console import Console
 
-from recur_tune.cli import display, live_view
-from recur_tune.cli.live_view import LiveView
 from recur_tune.cli.main import cli
-from recur_tune.common.parsing import parse
-from recur_tune.config.trial import TrialConfig
-from recur_tune.report.history import Volume, volumes
-from recur_tune.search.record.directory import EVENTS, IDENTITY, MODEL, SearchDirectory
-from recur_tune.training import RESULT, RESUME, TRIAL
-from recur_tune.training.interrupt import stop_requests
-from tests.cli.books import lines_of, record_report, record_trial, refused
+from recur_tune.search.record.directory import EVENTS, IDENTITY, SearchDirectory
+from tests.cli.books import lines_of, record_report, refused
 from tests.cli.run import run
 from tests.search.record import search
 
@@ -133,18 +121,6 @@ def test_front_is_best_quality_first_with_what_was_chosen(results: Path) -> None
     assert outcome.err == ""
 
 
-def test_the_live_table_ends_with_marks_roles_and_what_did_not_fit(results: Path) -> None:
-    directory = SearchDirectory.open(results, "books")
-    record_trial(directory, 7, "first 1", recurrence="none", window=32, overlap=0, learning_rate=1e-3)
-    view = LiveView(directory)
-    view.catch_up()
-    console = Console(width=56, file=io.StringIO(), markup=False)
-    console.print(view.table(8, 56))
-    told = " ".join(console.file.getvalue().split())
-    roles = "roles: T1 paper, T0 baseline, T7 first 1 of the space"
-    assert f"● on the front; {roles}; no room for the fields " in told
-
-
 def test_at_eighty_columns_a_trial_is_one_line(results: Path) -> None:
     outcome = run("front", "books", width=80)
     assert all(len(line) <= 80 for line in outcome.out.splitlines())
@@ -177,197 +153,6 @@ def test_front_before_any_trial_ends_is_a_sentence(tmp_path: Path) -> None:
     SearchDirectory.create(tmp_path, "new", search())
     assert "no trial has reached the full budget" in run("front", "new", "--results", tmp_path).out
     assert json.loads(run("front", "new", "--results", tmp_path, "--json").out)["front"] == []
-
-
-@pytest.mark.parametrize("trial", ["T1", "1", "t1"])
-def test_export_copies_the_model_and_says_what_it_is(results: Path, tmp_path: Path, trial: str) -> None:
-    target = tmp_path / "models" / "one"
-    outcome = run("export", "books", "--trial", trial, "--to", target)
-    assert outcome.code == 0 and f"recur-tune eval {target}" in outcome.err
-    assert sorted(file.name for file in target.iterdir()) == ["config.json", "model.safetensors", "trial.yaml"]
-    config = parse(TrialConfig, yaml.safe_load((target / "trial.yaml").read_text()))
-    assert (config.window, config.overlap, config.tokens) == (32, 8, 80_000)
-    refused(run("export", "books", "--trial", trial, "--to", target), "to:", str(target))
-
-
-def test_a_model_saved_without_its_code_is_exported_with_it(results: Path, tmp_path: Path) -> None:
-    settings = {"model_type": "recurrent_gpt2", "recurrence": {"l_ins": 2}}
-    (SearchDirectory.open(results, "books").trial(1) / MODEL / "config.json").write_text(json.dumps(settings))
-    assert run("export", "books", "--trial", "T1", "--to", tmp_path / "one").code == 0
-    written = json.loads((tmp_path / "one" / "config.json").read_text())
-    assert written == settings | {"auto_map": written["auto_map"]}
-    places = written["auto_map"].values()
-    assert all((tmp_path / "one" / f"{place.partition('.')[0]}.py").is_file() for place in places)
-
-
-@pytest.mark.parametrize(
-    ("trial", "words"),
-    [
-        ("T2", ["T2 is not on the front", "keep: all"]),
-        ("T3", ["T3 is pruned"]),
-        ("T4", ["T4 is running"]),
-        ("T5", ["T5 is infeasible"]),
-        ("T99", ["'T99'", "recur-tune front books"]),
-        ("best", ["'best'"]),
-        ("-1", ["'-1'"]),
-    ],
-)
-def test_export_refuses_what_has_no_model(results: Path, tmp_path: Path, trial: str, words: list[str]) -> None:
-    refused(run("export", "books", f"--trial={trial}", "--to", tmp_path / "model"), "trial: ", *words)
-    assert not (tmp_path / "model").exists()
-
-
-def test_export_says_what_a_folder_lacks(results: Path, tmp_path: Path) -> None:
-    run_folder, other = tmp_path / "runs" / "a", tmp_path / "runs" / "other"
-    refused(run("export", run_folder, "--to", tmp_path / "model"), f"name: there is no folder {run_folder}")
-    for folder in (run_folder, other):
-        folder.mkdir(parents=True)
-    refused(run("export", other, "--to", tmp_path / "model"), "no trial.yaml")
-    (run_folder / TRIAL).write_text("window: 32\n")
-    no_model = "has no model before a first validation; go on: recur-tune train"
-    refused(run("export", run_folder, "--to", tmp_path / "model"), no_model)
-
-
-def test_export_of_an_interrupted_run_says_that_it_is_one(tmp_path: Path) -> None:
-    folder = tmp_path / "a"
-    (folder / RESUME).mkdir(parents=True)
-    (folder / TRIAL).write_text("window: 32\n")
-    (folder / "config.json").write_text("{}")
-    outcome = run("export", folder, "--to", tmp_path / "early")
-    assert outcome.code == 0 and f"{folder} is unfinished" in outcome.err
-    (folder / RESULT).write_text("{}")
-    assert "unfinished" not in run("export", folder, "--to", tmp_path / "late").err
-
-
-def test_export_from_a_search_that_keeps_nothing_says_so(results: Path, tmp_path: Path) -> None:
-    directory = SearchDirectory.open(results, "books")
-    directory.change_spec(directory.spec.model_copy(update={"keep": "none"}))
-    refused(run("export", "books", "--trial", "T2", "--to", tmp_path / "model"), "keep: none")
-
-
-def test_exporting_into_an_empty_folder_is_fine(results: Path, tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    assert run("export", "books", "--trial", "T0", "--to", tmp_path / "empty").code == 0
-    assert (tmp_path / "empty" / "trial.yaml").is_file()
-
-
-@pytest.fixture
-def screen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Console]:
-    """Puts a console of our own where the live table is shown."""
-
-    def put(**settings: Any) -> Console:
-        console = Console(file=io.StringIO(), markup=False, **settings)
-        monkeypatch.setattr(display, "stderr", console)
-        monkeypatch.setattr(live_view, "stderr", console)
-        return console
-
-    return put
-
-
-def test_off_a_terminal_every_event_is_a_line(results: Path, screen: Callable[..., Console]) -> None:
-    console = screen(width=60)
-    log = results / "books" / EVENTS
-    SearchDirectory.open(results, "books").record("running", trial=4, after="The actor died")
-    written = log.read_text()
-    log.write_text("")
-    with LiveView(SearchDirectory.open(results, "books")) as shown:
-        shown.stage("starting Ray …")
-        log.write_text(written)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    lines = lines_of(text)
-    assert lines[0] == "starting Ray …"
-    assert "  T0 starts: baseline: none window 32 overlap 0 learning_rate 0.00123" in lines
-    [ended] = [line for line in lines if line.startswith("  T1 complete")]
-    assert "perplexity per word 40, FLOPs/token 32M, peak memory 11 MiB" in ended and "of 7 trials ended" in ended
-    assert any("T6 failed (its worker [rank 0] died)" in line for line in lines)
-    assert "  T4 goes on again, after: The actor died" in lines
-    assert any("T5 infeasible (peak_memory 80 MiB is over the limit of 64 MiB)" in line for line in lines)
-    assert "  note: MLflow has not got everything" in lines
-    assert "\x1b" not in text
-
-
-def test_on_a_terminal_there_is_a_table_with_states_and_front(results: Path, screen: Callable[..., Console]) -> None:
-    console = screen(force_terminal=True, width=80, height=40, color_system=None)
-    directory = SearchDirectory.open(results, "books")
-    with LiveView(directory) as shown:
-        shown.searching()
-        console.print(shown)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    for words in ("books", "searching …", "5 of 7 trials ended", "2 on the front", "hypervolume 0.", "of 80k"):
-        assert words in text, words
-    assert "Ray dashboard http://127.0.0.1:8265" in text and "note: MLflow has not got everything" in text
-    assert "T6 failed: its worker [rank 0] died" in text
-    assert display.sparkline([volume.value for volume in hypervolumes(directory)]) in text
-    rows = [line.split() for line in text.splitlines() if " T" in line]
-    assert ["●", "T1", "complete"] in [row[:3] for row in rows]
-    assert ["T4", "running", "20k", "60"] in [row[:4] for row in rows]
-    assert ["T5", "infeasible", "0", "-"] in [row[:4] for row in rows], "nothing is known of its quality"
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_ctrl_c_says_at_once_that_the_search_pauses_and_what_a_second_one_costs(
-    results: Path, screen: Callable[..., Console], terminal: bool
-) -> None:
-    console = screen(force_terminal=terminal, width=300, height=40, color_system=None)
-    with LiveView(SearchDirectory.open(results, "books")) as shown, stop_requests(shown.pausing) as asked:
-        shown.searching()
-        assert not asked()
-        signal.raise_signal(signal.SIGINT)
-        assert asked()
-        if terminal:
-            console.print(shown)
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "pausing: each trial saves a checkpoint" in text
-    assert "Ctrl-C again ends the search at once" in text and "since its last validation" in text
-
-
-def hypervolumes(directory: SearchDirectory) -> list[Volume]:
-    events = (event for event, _ in directory.events())
-    return volumes(events, directory.spec.objectives, directory.state().reference)[1:-1]
-
-
-@pytest.mark.parametrize(
-    ("values", "bars"),
-    [([], ""), ([3.0], ""), ([2.0, 2.0], ""), ([0, 1, 2, 3, 4, 5, 6, 7], "▁▂▃▄▅▆▇█"), ([5, 0, 5], "█▁█")],
-)
-def test_a_sparkline_goes_from_the_smallest_to_the_largest(values: list[float], bars: str) -> None:
-    assert display.sparkline(values) == bars
-    assert display.sparkline([9.0, *values], width=len(values)) == bars
-
-
-@pytest.mark.parametrize(
-    ("budget", "left"),
-    [
-        ({"trials": 7}, "about 40s left"),  # five have ended after 100 s
-        ({"trials": 7, "wall_clock": 130}, "about 30s left"),
-        ({"trials": 5}, ""),
-    ],
-)
-def test_the_time_left_is_the_nearer_of_both_budgets(results: Path, budget: dict[str, float], left: str) -> None:
-    shown = LiveView(SearchDirectory.open(results, "books"))
-    shown.state.active_seconds = 100.0
-    shown.spec = shown.spec.model_copy(update={"budget": shown.spec.budget.model_copy(update=budget)})
-    assert shown.time_left() == left
-
-
-def test_a_small_screen_shows_what_matters_most(results: Path) -> None:
-    shown = LiveView(SearchDirectory.open(results, "books"))
-    console = Console(file=io.StringIO(), width=80)
-    console.print(shown.table(rows=3, width=80))
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    assert [name for name in ("T4", "T1", "T0", "T6") if f"{name} " in text] == ["T4", "T1", "T0"]
-    assert "4 more trials" in text
-
-
-def test_a_watch_sees_what_is_written_later(results: Path) -> None:
-    directory = SearchDirectory.open(results, "books")
-    shown = LiveView(directory)
-    assert shown.headline().startswith("5 of 7 trials ended, 2 on the front, hypervolume")
-    record_report(directory, 4, 80_000, 20.0, "complete")
-    assert [event["trial"] for event in shown.news()] == [4]
-    assert shown.headline().startswith("6 of 7 trials ended, 3 on the front") and list(shown.news()) == []
 
 
 def test_the_help_lists_every_command_in_a_line() -> None:

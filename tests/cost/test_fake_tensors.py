@@ -36,7 +36,8 @@ def config_of(recurrence: str, **fields: Any) -> TrialConfig:
 @pytest.mark.parametrize("recurrence", ["none", *MECHANISMS])
 def test_a_step_has_the_peak_that_it_has_under_torchs_own(recurrence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     variants: list[dict[str, Any]] = [{"precision": "bfloat16", "dropout": 0.1, "overlap": 4}]
-    variants += [{"trainable": "recurrence"}] if recurrence != "none" else [{}]
+    # Torch's own takes most of the time, and what a frozen body leaves out it leaves out beside every mechanism.
+    variants += {"none": [{}], "cache": [{"trainable": "recurrence"}]}.get(recurrence, [])
     for fields in variants:
         config = config_of(recurrence, **fields)
         theirs = peak(config, 1, lambda on_gpu: FakeTensorMode(), monkeypatch)

@@ -21,7 +21,7 @@ from tests.models import some_tokens
 from tests.models.bodies import body
 from tests.models.mechanisms import SPECS
 
-WINDOW = 10
+WINDOW = 6
 FORMS: dict[str, BaseModel | None] = {
     "none": None,
     **SPECS,

@@ -7,8 +7,9 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from recur_tune.common.windowing import Windowing
-from recur_tune.data.batches import WindowBatch, gather
+from recur_tune.data.batches import WindowBatch
 from recur_tune.models import RecurrentGPT2
+from recur_tune.tasks.language_modelling.windows import gather
 from tests.conftest import small_config
 
 VOCABULARY = small_config().vocab_size

@@ -107,7 +107,7 @@ COMMON = {
     "recurrences_modules", "recurrences_seam",
 }  # fmt: skip
 OTHERS = {  # files of a mechanism beside its module
-    "cache": {"ops_matmul", *(f"recurrences_cache_{name}" for name in ("keep", "leave", "measure"))},
+    "cache": {"ops_matmul", *(f"recurrences_cache_{name}" for name in ("keep", "leave", "measure", "rows"))},
     "ttt": {"ops_matmul"},
     "gated_delta": {"ops_matmul", "recurrences_gated_delta_rule"},
 }

@@ -29,8 +29,22 @@ from tests.models.test_bodies import by_hand
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 WINDOWING = Windowing(6, 2)
+NAMES = ("gpt2", "qwen3")  # the second has all that the Llama family has
 specs = pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-bodies = pytest.mark.parametrize("name", ["gpt2", "qwen3"])  # which has all that the Llama family has
+bodies = pytest.mark.parametrize("name", NAMES)
+either_body = pytest.mark.parametrize(
+    ("name", "spec"), [(NAMES[at % 2], spec) for at, spec in enumerate(SPECS.values())], ids=SPECS
+)
+
+
+def pairwise(what: str, *ways: object) -> pytest.MarkDecorator:
+    """Every form with both bodies and in both ways: which way goes with which body alternates among the forms."""
+    cases = [
+        pytest.param(name, spec, ways[(at + place) % 2], id=f"{name}-{form}-{ways[(at + place) % 2]}")
+        for at, (form, spec) in enumerate(SPECS.items())
+        for place, name in enumerate(NAMES)
+    ]
+    return pytest.mark.parametrize(("name", "spec", what), cases)
 
 
 def made(name: str, spec, windowing: Windowing = WINDOWING) -> WindowedDecoder:
@@ -55,22 +69,20 @@ def test_every_mechanism_is_tested_here():
     assert {settings_of(spec)["kind"] for spec in SPECS.values()} == MECHANISMS.keys()
 
 
-@specs
-@bodies
-def test_a_chains_gradients_are_autograds_under_every_plan(name, spec):
+# Windows kept, and whether they run uniformly, as for a CUDA graph, or as a CPU runs them.
+@pairwise("plans", ((1, False), (2, True)), ((1, True), (4, False)))
+def test_a_chains_gradients_are_autograds_under_every_plan(name, spec, plans):
     model = made(name, spec)
     expected = by_hand(model, mixed_batch())
     grad_parameter = torch.autograd.grad(expected, list(model.parameters()), materialize_grads=True)
-    # As a CPU runs windows, or uniformly, as for a CUDA graph.
-    for kept, uniform in ((1, False), (1, True), (2, True), (4, False)):
+    for kept, uniform in plans:
         loss, gradients = differentiated(model, Plan(kept), uniform)
         torch.testing.assert_close(loss, expected.detach(), **CLOSE)
         for ours, theirs in zip(gradients, grad_parameter, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9 * float(1 + theirs.abs().max()))
 
 
-@specs
-@bodies
+@either_body
 def test_every_weight_of_a_recurrence_learns_and_alike_with_a_frozen_body(name, spec):
     model = made(name, spec)
     _, all_gradients = differentiated(model, Plan(2))
@@ -84,11 +96,10 @@ def test_every_weight_of_a_recurrence_learns_and_alike_with_a_frozen_body(name, 
         torch.testing.assert_close(gradient, expected[parameter_name], rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize(("overlap", "parts"), [(0, [1] * 12), (3, [5, 1, 6])])
-@specs
-@bodies
+@pairwise("reading", (0, [1] * 12), (3, [5, 1, 6]))
 @torch.no_grad()
-def test_reading_in_parts_is_reading_the_window_at_once(name, spec, overlap, parts):
+def test_reading_in_parts_is_reading_the_window_at_once(name, spec, reading):
+    overlap, parts = reading
     model, tokens = made(name, spec, Windowing(12, overlap)), some_tokens(2, 12)
     state = model.read(some_tokens(2, 12), model.read(some_tokens(2, 12)).state).state
     whole, cache = model.read(tokens, state), Cache()
@@ -180,7 +191,7 @@ def test_reordered_rows_take_their_state_along(spec):
 
 @specs
 def test_closed_forms_are_what_torch_counts(spec):
-    model, mechanism = made("qwen3", spec), mechanism_of(spec)
+    model, mechanism = made("mistral", spec), mechanism_of(spec)
     config = TrialConfig(recurrence=mechanism.name, window=16, overlap=4, bptt_windows=4, **spec.model_dump())
     found, shape = counted(config, model.config), model.config.shape
     assert closed_state_floats(config, shape) == found.state_floats

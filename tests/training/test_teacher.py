@@ -19,10 +19,11 @@ from recur_tune.common.shape import shape_of
 from recur_tune.common.windowing import NOT_SCORED, Windowing
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.training_memory import plan_memory, track_step
-from recur_tune.data.batches import TrainingStream, WindowBatch
+from recur_tune.data.batches import WindowBatch
 from recur_tune.data.teacher import TeacherRows
 from recur_tune.data.tokens import TokenisedSplit
 from recur_tune.ops.distillation import distillation
+from recur_tune.tasks.language_modelling.windows import TextStream
 from recur_tune.training import teacher as module
 from recur_tune.training.teacher import taught
 from tests.conftest import small_config, small_model
@@ -133,7 +134,7 @@ def test_every_position_has_its_own_prediction(workers):
     row_N = np.arange(len(split.tokens))
     marked = replace(split, teacher=_marks(row_N))
     for rank in range(workers):
-        batch = next(TrainingStream(marked, Windowing(8, 2), 3, 4, 0, rank, workers, 0.7))
+        batch = next(TextStream(marked, Windowing(8, 2), 3, 4, 0, rank, workers, 0.7))
         assert batch.teacher.weight == 0.7
         scored = batch.targets_WBT != NOT_SCORED
         place_N = batch.teacher.tokens[..., 0][scored].long()

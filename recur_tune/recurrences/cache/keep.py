@@ -66,6 +66,19 @@ def _score(attention_BGN: torch.Tensor) -> torch.Tensor:
     return attention_BGN.clamp(min=_LEAST).log()
 
 
+def recent(filled_B: torch.Tensor, count: int, rows: int, sinks: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Where each row that stays comes from, of the last `filled_B` rows and then the window's first `count` positions:
+    the document's first `sinks` stay, and the last of all.
+
+    Returns its position in the window, below 0 where it is a row already, and its number among the rows, [B, M].
+    """
+    all_B1 = filled_B.long()[:, None] + count
+    kept_BM = torch.arange(rows, device=filled_B.device) - (rows - all_B1).clamp(min=0)
+    kept_BM = kept_BM + (all_B1 - rows).clamp(min=0) * (kept_BM >= sinks)
+    own_BM = kept_BM - filled_B.long()[:, None]
+    return own_BM, (own_BM + rows).clamp(0, rows - 1)
+
+
 def best(score_BGN: torch.Tensor, filled_B: torch.Tensor, candidates: int, rows: int, sinks: int) -> torch.Tensor:
     """The numbers of the candidates that stay, in the text's order, [B, G, M]: every key-value head's own.
 

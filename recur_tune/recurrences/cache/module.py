@@ -16,7 +16,7 @@ Apart from the window, with a gate, neither rows nor queries have rotary positio
 content alone, so there may be more rows than the body has positions.
 
 Shape suffixes: B batch rows, T positions, S sites (layers that keep rows), M rows, K hidden size, H query heads,
-G key-value heads, D head size, R queries of a group, C columns, P places, N rows and the window's positions.
+G key-value heads, D head size, C columns, P places, N rows and the window's positions.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ from recur_tune.recurrences.cache.keep import (
     key_difference,
     last_attention,
     mean_attention,
+    recent,
     taken,
 )
 from recur_tune.recurrences.cache.leave import oldest, others, taken_apart
 from recur_tune.recurrences.cache.measure import PlaceMeasure
+from recur_tune.recurrences.cache.rows import attend, heads_of, keys_behind, visible
 from recur_tune.recurrences.seam import (
     CLOSED_GATE,
     Heads,
@@ -150,12 +152,7 @@ class CachedWindowPass(WindowPass):
             places = None if cached.places is None else (cached.places, self.moved_B)
             given = rows_BSMC, filled_B, own, count, cached.sinks, places, dtype
             return load_kernels(_KERNELS).keep_rows(*given), next_filled_B
-        # The source of each row: its number among the filled rows and then the window's own.
-        all_B1 = filled_B.long()[:, None] + count
-        kept_BM = torch.arange(cached.rows, device=some.device) - (cached.rows - all_B1).clamp(min=0)
-        kept_BM = kept_BM + (all_B1 - cached.rows).clamp(min=0) * (kept_BM >= cached.sinks)
-        own_BM = kept_BM - filled_B.long()[:, None]  # as positions of the window
-        earlier_BM = (kept_BM + cached.rows - filled_B.long()[:, None]).clamp(0, cached.rows - 1)
+        own_BM, earlier_BM = recent(filled_B, count, cached.rows, cached.sinks)
         is_own_BM1, batch_B1 = (own_BM >= 0)[..., None], torch.arange(len(some), device=some.device)[:, None]
         own_BM = own_BM.clamp(0, max(0, count - 1))
         next_BSMC = rows_BSMC.new_empty(rows_BSMC.shape, dtype=dtype)
@@ -181,7 +178,7 @@ class CachedWindowPass(WindowPass):
             candidate_BNC = torch.cat([rows_BSMC[:, site], self._rows(site, gathered, batch_B1, own_BT)], dim=1)
             match cached.keep:
                 case "keydiff":
-                    score_BGN = key_difference(_heads(candidate_BNC, cached.shape)[0], cached.rows - filled_B)
+                    score_BGN = key_difference(heads_of(candidate_BNC, cached.shape)[0], cached.rows - filled_B)
                 case "tova":
                     score_BGN = last_attention(self._attention(layer))
                 case _:
@@ -287,7 +284,7 @@ class JoinedWindowPass(CachedWindowPass):
         rows_BMC = self.keys_values(layer)
         if rows_BMC is not None:
             rows_BMC = in_places(rows_BMC, self.places(layer), self.seen_B)
-        k_BGND = _behind(rows_BMC, k_BGTD, self._cached)
+        k_BGND = keys_behind(rows_BMC, k_BGTD, self._cached.rows, self._cached.shape)
         if self.rotary is None:
             return q_BHTD, k_BGND
         return self.rotary(q_BHTD, k_BGTD.shape[2] - q_BHTD.shape[2]), self.rotary(k_BGND, -self._cached.rows)
@@ -312,8 +309,10 @@ class GatedWindowPass(CachedWindowPass):
 
     def _looked(self, layer: int, q_BHTD: torch.Tensor, k_BGTD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """As later windows look for them: the window's positions as if they were rows already."""
-        key_scale_G1D = self._scales[self._cached.sites.index(layer)].chunk(2)[0].unflatten(0, (k_BGTD.shape[1], 1, -1))
-        return q_BHTD, (_behind(self._site(layer), k_BGTD, self._cached) * key_scale_G1D).to(q_BHTD.dtype)
+        cached = self._cached
+        key_scale_G1D = self._scales[cached.sites.index(layer)].chunk(2)[0].unflatten(0, (k_BGTD.shape[1], 1, -1))
+        k_BGND = keys_behind(self._site(layer), k_BGTD, cached.rows, cached.shape)
+        return q_BHTD, (k_BGND * key_scale_G1D).to(q_BHTD.dtype)
 
     def attended(self, layer: int, out_BTC: torch.Tensor, heads: Heads) -> torch.Tensor:
         """Collect the window's rows, and mix in attention to the cached ones."""
@@ -331,14 +330,14 @@ class GatedWindowPass(CachedWindowPass):
             assert self.seen_B is not None, "rows come with their count"
             given = q_BHTD, out_BTC, rows_BMC, scale_C, gate_BH, self.seen_B
             return load_kernels(_KERNELS).attend_cached(*given)
-        taken_BTHD = single(_taken((rows_BMC * scale_C).to(q_BHTD.dtype), visible_BM, q_BHTD, own.shape))
+        taken_BTHD = single(attend((rows_BMC * scale_C).to(q_BHTD.dtype), visible_BM, q_BHTD, own.shape))
         mixed_BTHD = torch.lerp(single(out_BTC).view_as(taken_BTHD), taken_BTHD, gate_BH[:, None, :, None])
         return mixed_BTHD.flatten(2).to(out_BTC.dtype)
 
     def _look(self) -> None:
         """Make the mask of the rows that are seen, and the gates, which are closed where there are none."""
         if self.seen_B is not None and self._cached.gates is not None:
-            self._visible_BM = _visible(self.seen_B, self._cached.rows)
+            self._visible_BM = visible(self.seen_B, self._cached.rows)
             self._gates = torch.where((self.seen_B > 0)[:, None, None], gate(self._cached.gates), 0.0).unbind(1)
 
     def rest(self) -> None:
@@ -393,31 +392,3 @@ class PlacedWindowPass(JoinedWindowPass):
         added_SBTC = places_SPC[:, place_BT]
         of_parts = added_SBTC.unflatten(-1, (2, cached.shape.key_value_heads, -1)).permute(3, 1, 0, 4, 2, 5)
         return [one - added for one, added in zip(own, of_parts, strict=True)]
-
-
-def _visible(seen_B: torch.Tensor, rows: int) -> torch.Tensor:
-    """The last `seen_B` rows. Where that is none, all: a softmax over nothing is NaN, and the gate closes there."""
-    hidden_B = (rows - seen_B) * (seen_B > 0)
-    return torch.arange(rows, device=seen_B.device) >= hidden_B[:, None]
-
-
-def _taken(rows_BMC: torch.Tensor, visible_BM: torch.Tensor, q_BHTD: torch.Tensor, shape: Shape) -> torch.Tensor:
-    """Attention to the visible rows alone, [B, T, H, D]."""
-    k_BGMD, v_BGMD = _heads(rows_BMC, shape)
-    # All queries see the same rows, so those of one group can stand one behind the other.
-    q_BGRD = q_BHTD.unflatten(1, (shape.key_value_heads, -1)).flatten(2, 3)
-    taken_BGRD = F.scaled_dot_product_attention(q_BGRD, k_BGMD, v_BGMD, attn_mask=visible_BM[:, None, None])
-    return taken_BGRD.reshape(q_BHTD.shape).transpose(1, 2)
-
-
-def _heads(rows_BMC: torch.Tensor, shape: Shape) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values of rows, each [B, G, M, D]."""
-    k_BGMD, v_BGMD = rows_BMC.unflatten(-1, (2 * shape.key_value_heads, -1)).transpose(1, 2).chunk(2, dim=1)
-    return k_BGMD, v_BGMD
-
-
-def _behind(rows_BMC: torch.Tensor | None, k_BGTD: torch.Tensor, cached: Cached) -> torch.Tensor:
-    """Keys behind those of rows, [B, G, N, D]; where there are no rows, behind as many zeros."""
-    if rows_BMC is None:
-        return F.pad(k_BGTD, (0, 0, cached.rows, 0))
-    return torch.cat([_heads(rows_BMC, cached.shape)[0].to(k_BGTD.dtype), k_BGTD], dim=2)

@@ -19,9 +19,10 @@ from optuna.trial import FrozenTrial, TrialState
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.files import reading, storage_fault, whole_folder
+from recur_tune.search.propose.observations import ObservedTrial
 from recur_tune.search.propose.optuna_study import STUDY_STATES, first_points, study_name, study_storage
 from recur_tune.search.record.directory import STUDY, WARM_START, SearchDirectory
-from recur_tune.search.record.objectives import COSTS
+from recur_tune.search.record.objectives import COSTS, OBJECTIVES
 from recur_tune.search.record.recovery import Book
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, Event, SearchState, TrialRecord, in_current_terms
@@ -237,6 +238,16 @@ def tell_earlier_trials(study: optuna.Study, spec: SearchSpec, earlier: Iterable
         trial = study.ask()
         spec.parsed_space.draw(trial)
         study.tell(trial, one.values, state=STUDY_STATES[one.state])
+
+
+def observed_earlier_trials(study: optuna.Study, spec: SearchSpec) -> list[ObservedTrial]:
+    """The same trials for the model: those that reached their end, with their quality there."""
+    ended = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
+    at, tokens = [OBJECTIVES[name].kind for name in spec.objectives].index("quality"), spec.budget.tokens
+    return [
+        ObservedTrial(-2 - place, spec.parsed_space.fields_of(one.params), {}, ((tokens, one.values[at]),))
+        for place, one in enumerate(one for one in ended if "earlier" in one.user_attrs)
+    ]
 
 
 def _same_values(some: list[float] | None, others: list[float] | None) -> bool:

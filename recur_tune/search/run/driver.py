@@ -104,10 +104,7 @@ def run_search(
                 _log_cluster_loss(log, loss, listener)
 
             with stop_requests(listener.pausing) as interrupted, connected(address, _about(directory), end) as cluster:
-                allotment = trial_resources(spec.resources, cluster, known_card(spec.resources, cluster))
-                why = sharing_notice(spec.resources, cluster, allotment)
-                if why and why not in log.state.notices:
-                    log.record("notice", text=why)
+                allotment = _allot(spec, cluster, log)
                 shutil.rmtree(directory.path / "ray", ignore_errors=True)  # Ray Tune's files of an earlier run
                 remove_leftovers(spec, log)
                 with (
@@ -124,11 +121,7 @@ def run_search(
                         listener.searching()
                         if not bases:
                             tracker.start(after=_SECONDS_FOR_THE_FIRST_TRIALS)
-                        if confirm and (rivals := untried_rivals(log.state, spec)):
-                            _tune(spec, log, allotment, context, confirm, rivals)
-                        _tune(spec, log, allotment, context, confirm)
-                        while trials_wait(directory) and not (confirm or interrupted() or directory.stop_requested):
-                            _tune(spec, log, allotment, context)  # one was added when all had ended
+                        _tune_all(spec, log, allotment, context, confirm)
         if log.state.fault:
             raise Paused(log.state.fault)
     return log.state
@@ -157,6 +150,15 @@ def _agreement(log: SearchLog) -> Agreement | None:
     agreement = Agreement(log, Prices(directory.spec.resources))
     agreement.check()
     return agreement
+
+
+def _allot(spec: SearchSpec, cluster: Cluster, log: SearchLog) -> TrialResources:
+    """What a trial gets of the cluster; a notice says once how trials get their GPUs."""
+    allotment = trial_resources(spec.resources, cluster, known_card(spec.resources, cluster))
+    why = sharing_notice(spec.resources, cluster, allotment)
+    if why and why not in log.state.notices:
+        log.record("notice", text=why)
+    return allotment
 
 
 def _begin(log: SearchLog, spec: SearchSpec, cluster: Cluster, confirm: ConfirmationPlan | None) -> None:
@@ -235,6 +237,18 @@ def _tracked(
 def _about(directory: SearchDirectory) -> dict[str, str]:
     """The search's name and folder, for Ray's list of jobs."""
     return {"job_name": directory.name, "folder": str(directory.path.absolute())}
+
+
+def _tune_all(
+    spec: SearchSpec, log: SearchLog, allotment: TrialResources, context: DriverContext,
+    confirm: ConfirmationPlan | None,
+) -> None:  # fmt: skip
+    """The trials of a search, or the repeats of its front, before which come the plain rivals that it lacks."""
+    if confirm and (rivals := untried_rivals(log.state, spec)):
+        _tune(spec, log, allotment, context, confirm, rivals)
+    _tune(spec, log, allotment, context, confirm)
+    while trials_wait(log.directory) and not (confirm or context.interrupted() or log.directory.stop_requested):
+        _tune(spec, log, allotment, context)  # one was added when all had ended
 
 
 def _tune(

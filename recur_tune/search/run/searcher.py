@@ -32,12 +32,15 @@ from recur_tune.search.propose.optuna_study import (
     study_name,
     study_storage,
 )
-from recur_tune.search.propose.study_agreement import earlier_trials, tell, tell_earlier_trials
+from recur_tune.search.propose.plateau import plateau
+from recur_tune.search.propose.study_agreement import (
+    earlier_trials,
+    observed_earlier_trials,
+    tell,
+    tell_earlier_trials,
+)
 from recur_tune.search.record.directory import STOP, SearchLog
 from recur_tune.search.record.flag_file import FlagFile
-from recur_tune.search.record.front import search_hypervolume
-from recur_tune.search.record.objectives import OBJECTIVES
-from recur_tune.search.record.progress import expected_gains
 from recur_tune.search.record.recovery import note_trial
 from recur_tune.search.record.requests import take_trials
 from recur_tune.search.record.spec import SearchSpec
@@ -48,7 +51,6 @@ from recur_tune.search.run.trial_files import is_short_of_room, prune_paused
 _MOST_TRIES = 200  # proposals in a row that are infeasible or known, before the space counts as exhausted
 _TRIES_BEFORE_RANDOM = 10  # of these tries, before points are drawn at random
 _SECONDS_BETWEEN_LOOKS = 0.5
-_PLATEAU = 3  # trials in a row whose expected gain is too small
 KNOWN_COSTS = "known-costs"
 _Choice = NewTrial | ResumeCandidate | None
 
@@ -88,7 +90,7 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
             tell_earlier_trials(self.study, spec, earlier_trials(log.directory))
             for role, point in first_points(spec).items():
                 self.study.enqueue_trial(point, user_attrs={"role": role})
-        self.earlier = self._observed_earlier()
+        self.earlier = observed_earlier_trials(self.study, spec)
         self.open: dict[int, optuna.Trial] = {}  # trials of the study without an end
         self.unfinished = deque(self._reconcile_study())
         self.retried: set[int] = set()  # trials that were handed out a second time
@@ -106,16 +108,6 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         self.choice: Future[_Choice] | None = None  # being computed in the pricing thread
         self.no_new_trials = False  # the space is exhausted, or the gain has reached a plateau
         self.all_hopeless: list[int] = []  # the standing of trials in which no paused one may reach the front
-
-    def _observed_earlier(self) -> list[ObservedTrial]:
-        """An earlier search's trials for the model: their quality at full budget."""
-        trials = [one for one in self._of_study(TrialState.COMPLETE) if "earlier" in one.user_attrs]
-        at = [OBJECTIVES[name].kind for name in self.spec.objectives].index("quality")
-        tokens = self.spec.budget.tokens
-        return [
-            ObservedTrial(-2 - place, self.spec.parsed_space.fields_of(one.params), {}, ((tokens, one.values[at]),))
-            for place, one in enumerate(trials)
-        ]
 
     def _reconcile_study(self) -> list[int]:
         """Bring the study up to date with the log after a crash; gives the trials to continue."""
@@ -182,9 +174,7 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         if self.proposal is None and self.refused < _MOST_TRIES:
             return None
         if self.proposal is None:
-            text = f"{_MOST_TRIES} proposals in a row were known already or over a limit; there are no more."
-            self.log.record("notice", text=text, exhausted=True)
-            self.no_new_trials = True
+            self._exhaust(f"{_MOST_TRIES} proposals in a row were known already or over a limit; there are no more.")
             return None
         if not self.proposal.costs.done():
             return None
@@ -267,9 +257,7 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         state = self.log.state
         return [*self.earlier, *observed_state(state, self._live_numbers, model.quality)], dict(state.reference)
 
-    def _ask(
-        self, question: Callable[..., NewTrial | ResumeCandidate | None]
-    ) -> Future[NewTrial | ResumeCandidate | None]:
+    def _ask(self, question: Callable[..., _Choice]) -> Future[_Choice]:
         assert self.model is not None
         return self.pricing.submit(question, *self._known(self.model))
 
@@ -335,21 +323,16 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
             return False
         if chosen is None:  # the random sampler may find a point
             return True
-        if chosen.gain is not None and self._is_plateau(chosen.gain):
+        if chosen.gain is not None and (why := plateau(self.spec, self.log.state, chosen.gain)):
+            self._exhaust(why)
             return False
         self.study.enqueue_trial(chosen.point, user_attrs={"gain": chosen.gain})
         return True
 
-    def _is_plateau(self, gain: float) -> bool:
-        """Whether the expected gains of this trial and those chosen before it are all too small."""
-        share, volume = self.spec.budget.plateau, search_hypervolume(self.log.state, self.spec.objectives)
-        last = [*expected_gains(self.log.state), gain][-_PLATEAU:]
-        if share is None or not volume or len(last) < _PLATEAU or max(last) >= share * volume:
-            return False
+    def _exhaust(self, why: str) -> None:
+        """Propose no new trial from now on, and log why."""
+        self.log.record("notice", text=why, exhausted=True)
         self.no_new_trials = True
-        text = f"the next trial is expected to add {gain / volume:.2g} of the hypervolume; budget.plateau is {share:g}."
-        self.log.record("notice", text=text, exhausted=True)
-        return True
 
     def _put_back(self, trial: optuna.Trial) -> None:
         """Enqueue a trial again, behind the others."""

@@ -17,10 +17,17 @@ import numpy as np
 import torch
 
 from recur_tune.common.windowing import BEGIN, END, SCORED_FROM, Windowing
-from recur_tune.data.batches import FRESH, TrainingStream, WindowBatch, packed_rows, side_by_side
+from recur_tune.data.batches import (
+    FRESH,
+    IDLE,
+    TrainingStream,
+    WindowBatch,
+    count_scored,
+    packed_rows,
+    side_by_side,
+    starts_of,
+)
 from recur_tune.tasks.forecasting.series import SeriesSplit
-
-_IDLE = np.array([0, 0, 0, 1, -1], dtype=np.int64)  # a window that is not there
 
 
 @dataclass(frozen=True)
@@ -59,12 +66,12 @@ class Layout:
             room = [(0, 0), (0, 0), (0, horizon), (0, 0)]
             values_WBSC = np.concatenate([np.pad(values_WBSC, room), calendar_WBSF], axis=-1)
         fresh_WB = table_WB4[..., FRESH].astype(bool)
-        scored = int((table_WB4[..., END] - table_WB4[..., SCORED_FROM]).sum())
+        scored = count_scored(table_WB4)
         return WindowBatch(
             inputs_WBT=_columns_as_rows(values_WBSC, -1),
             targets_WBT=_columns_as_rows(target_WBTHC, -1),
             fresh_WB=torch.from_numpy(fresh_WB.repeat(values_WBSC.shape[-1], axis=1)),
-            starts=tuple("all" if row.all() else "some" if row.any() else "none" for row in fresh_WB),
+            starts=starts_of(fresh_WB),
             scored=scored,
             step_scored=scored,
             step_losses=self.scored_numbers(split, table_WB4),
@@ -90,7 +97,7 @@ def _columns_as_rows(array: np.ndarray, axis: int) -> torch.Tensor:
     return torch.from_numpy(moved.reshape(len(moved), -1, *moved.shape[3:]).astype(np.float32))
 
 
-class SeriesStream(TrainingStream):
+class SeriesStream(TrainingStream[SeriesSplit]):
     """Training steps: chains of consecutive windows, shuffled. Each epoch cuts the series from another phase.
 
     A forecast may reach behind the training rows; what lies there is not scored.
@@ -100,29 +107,29 @@ class SeriesStream(TrainingStream):
         self, split: SeriesSplit, layout: Layout, windows: int, batch: int, seed: int, rank: int, workers: int
     ) -> None:
         self._layout, self.remarks = layout, split.remarks
-        super().__init__(split, layout.windowing, windows, batch, seed, rank, workers)  # type: ignore[arg-type]
+        super().__init__(split, windows, batch, seed, rank, workers)
 
     def _schedule(self, epoch: int) -> np.ndarray:
         random = np.random.default_rng([self.seed, epoch])
-        windowing, end = self.windowing, self.split.end  # type: ignore[attr-defined]
-        span = windowing.span(self.windows)
+        span, end = self._layout.windowing.span(self.windows), self.split.end
         first = int(random.integers(span)) if epoch else 0
         chains = [(0, first), *((begin, min(begin + span, end)) for begin in range(first, end, span))]
         tables = [
             self._layout.chain(begin, windows) for begin, stop in chains if (windows := self._whole(stop - begin)) > 0
         ]
-        rows = packed_rows(tables, self.windows, _IDLE[:4])
+        rows = packed_rows(tables, self.windows, IDLE[:4])
         return rows[random.permutation(len(rows))]
 
     def _whole(self, rows: int) -> int:
         """Whole windows in so many rows."""
-        return 1 + (rows - self.windowing.size) // self.windowing.stride if rows >= self.windowing.size else 0
+        windowing = self._layout.windowing
+        return 1 + (rows - windowing.size) // windowing.stride if rows >= windowing.size else 0
 
     def _gather(self, table_WB4: np.ndarray) -> WindowBatch:
-        return self._layout.gather(self.split, table_WB4)  # type: ignore[arg-type]
+        return self._layout.gather(self.split, table_WB4)
 
-    def _losses(self, table_WB4: np.ndarray) -> int | None:
-        return self._layout.scored_numbers(self.split, table_WB4)  # type: ignore[arg-type]
+    def _losses(self, table_WB4: np.ndarray) -> int:
+        return self._layout.scored_numbers(self.split, table_WB4)
 
 
 def lanes(split: SeriesSplit, windowing: Windowing) -> list[np.ndarray]:

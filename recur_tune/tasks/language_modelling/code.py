@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from recur_tune.common.windowing import Windowing
-from recur_tune.data.batches import TrainingStream
 from recur_tune.data.tokens import TokenisedSplit, nonempty, prepare
 from recur_tune.models import WindowedDecoder
 from recur_tune.tasks.language_modelling.evaluation import evaluate
+from recur_tune.tasks.language_modelling.windows import TextStream
 
 
 class LanguageModelling:
@@ -34,6 +34,6 @@ class LanguageModelling:
 
     def stream(
         self, split: TokenisedSplit, windowing: Windowing, windows: int, batch: int, seed: int, rank: int, workers: int
-    ) -> TrainingStream:
+    ) -> TextStream:
         """Shuffled chains of windows."""
-        return TrainingStream(split, windowing, windows, batch, seed, rank, workers, self.teacher_weight)
+        return TextStream(split, windowing, windows, batch, seed, rank, workers, self.teacher_weight)

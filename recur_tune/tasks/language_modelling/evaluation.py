@@ -14,11 +14,11 @@ import torch
 from recur_tune.common.precision import Precision
 from recur_tune.common.units import counted
 from recur_tune.common.windowing import NOT_SCORED, Windowing
-from recur_tune.data.batches import evaluation_batches
 from recur_tune.data.tokens import TokenisedSplit
 from recur_tune.models import WindowedDecoder
 from recur_tune.models.loss import likelihoods, padded_weight
 from recur_tune.ops.device import autocast
+from recur_tune.tasks.language_modelling.windows import evaluation_batches
 from recur_tune.tasks.reading import read_on
 from recur_tune.tasks.seam import GivenState
 

@@ -13,13 +13,21 @@ import numpy as np
 import torch
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.windowing import BEGIN, END, ENDS, NOT_SCORED, SCORED_FROM, STARTS, Windowing
-from recur_tune.data.batches import FRESH, TrainingStream, WindowBatch, packed_rows, side_by_side
+from recur_tune.common.windowing import BEGIN, END, ENDS, NOT_SCORED, STARTS, Windowing
+from recur_tune.data.batches import (
+    FRESH,
+    IDLE,
+    TrainingStream,
+    WindowBatch,
+    count_scored,
+    packed_rows,
+    side_by_side,
+    starts_of,
+)
 from recur_tune.tasks.question_answering.question_tokens import QuestionSplit
 
 QUESTION = 4  # in a table of scheduled windows: the question's number; -1 where a row has nothing left to read
 _KINDS = {"yes": 1, "no": 2}  # of answers, where they are no span of the text
-_IDLE = np.array([0, 0, 0, 1, -1], dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -63,10 +71,9 @@ class Layout:
             if question >= 0:
                 self._fill(split, question, begin, end, inputs[place], targets[place])
         fresh = table_WB5[..., FRESH].astype(bool)
-        starts = tuple("all" if row.all() else "some" if row.any() else "none" for row in fresh)
-        scored = int((table_WB5[..., END] - table_WB5[..., SCORED_FROM]).sum())
+        scored = count_scored(table_WB5)
         return WindowBatch(
-            torch.from_numpy(inputs), torch.from_numpy(targets), torch.from_numpy(fresh), starts,  # type: ignore[arg-type]
+            torch.from_numpy(inputs), torch.from_numpy(targets), torch.from_numpy(fresh), starts_of(fresh),
             scored, scored, step_losses=count_questions(table_WB5),
         )  # fmt: skip
 
@@ -101,7 +108,7 @@ def kind_of(split: QuestionSplit, question: int) -> int:
     return _KINDS.get(answer, 0) if answer in split.closed else 0
 
 
-class QuestionStream(TrainingStream):
+class QuestionStream(TrainingStream[QuestionSplit]):
     """Training steps of questions: every question is one chain of windows, and rows are packed with them.
 
     What cannot be learned from is left out, and `remarks` say how much that is.
@@ -112,19 +119,19 @@ class QuestionStream(TrainingStream):
     ) -> None:
         self._layout = layout
         self._tables, self.remarks = _usable(split, layout, windows)
-        super().__init__(split, layout.windowing, windows, batch, seed, rank, workers)  # type: ignore[arg-type]
+        super().__init__(split, windows, batch, seed, rank, workers)
 
     def _schedule(self, epoch: int) -> np.ndarray:
         random = np.random.default_rng([self.seed, epoch])
         order = random.permutation(len(self._tables))
-        rows = packed_rows([self._tables[at] for at in order], self.windows, _IDLE)
+        rows = packed_rows([self._tables[at] for at in order], self.windows, IDLE)
         return rows[random.permutation(len(rows))]
 
-    def _gather(self, table_WB4: np.ndarray) -> WindowBatch:
-        return self._layout.gather(self.split, table_WB4)  # type: ignore[arg-type]
+    def _gather(self, table_WB5: np.ndarray) -> WindowBatch:
+        return self._layout.gather(self.split, table_WB5)
 
-    def _losses(self, table_WB4: np.ndarray) -> int:
-        return count_questions(table_WB4)
+    def _losses(self, table_WB5: np.ndarray) -> int:
+        return count_questions(table_WB5)
 
 
 def question_batches(

@@ -75,8 +75,9 @@ def resume(directory: SearchDirectory) -> None:
 
 
 def spoiled(content: bytes) -> Iterator[tuple[str, bytes]]:
-    """The content in every way in which a disk or a power cut spoils a file."""
-    for tenth in range(1, 11):
+    """The content in every way in which a disk or a power cut spoils a file. One of several lines, such as a log, is
+    another file wherever it is cut."""
+    for tenth in range(1, 11) if content.count(b"\n") > 3 else (1, 5, 10):
         yield f"cut at {tenth}/11", content[: len(content) * tenth // 11]
     yield "emptied", b""
     place = len(content) // 2

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recur_tune.common.windowing import BEGIN, END, NOT_SCORED, Windowing
-from recur_tune.data.batches import FRESH, TrainingStream, WindowBatch, evaluation_batches, gather
+from recur_tune.data.batches import FRESH, WindowBatch
 from recur_tune.data.tokens import TokenisedSplit
+from recur_tune.tasks.language_modelling.windows import TextStream, evaluation_batches, gather
 from tests.data import numbered_split, windowings
 
 splits = st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(lambda n: max(n) > 1).map(numbered_split)
@@ -30,7 +31,7 @@ def scored_targets(batch: WindowBatch) -> list[int]:
     return batch.targets_WBT[batch.targets_WBT != NOT_SCORED].tolist()
 
 
-def epoch_of(stream: TrainingStream, epoch: int) -> Iterator[WindowBatch]:
+def epoch_of(stream: TextStream, epoch: int) -> Iterator[WindowBatch]:
     """One epoch of a stream whose batch is a single row."""
     stream.seek(epoch, 0)
     for batch in stream:
@@ -79,7 +80,7 @@ def same(left: WindowBatch, right: WindowBatch) -> bool:
 def test_an_epoch_scores_every_target_of_every_document_exactly_once(
     split: TokenisedSplit, windowing: Windowing, windows: int, seed: int, epoch: int
 ) -> None:
-    stream = TrainingStream(split, windowing, windows, batch=1, seed=seed)
+    stream = TextStream(split, windowing, windows, batch=1, seed=seed)
     seen = Counter(target for batch in epoch_of(stream, epoch) for target in scored_targets(batch))
     assert seen == all_targets(split)
 
@@ -89,7 +90,7 @@ def test_an_epoch_scores_every_target_of_every_document_exactly_once(
 def test_windows_stay_in_their_document_and_continue_the_window_before(
     split: TokenisedSplit, windowing: Windowing, windows: int, epoch: int
 ) -> None:
-    for batch in epoch_of(TrainingStream(split, windowing, windows, batch=1, seed=0), epoch):
+    for batch in epoch_of(TextStream(split, windowing, windows, batch=1, seed=0), epoch):
         assert batch.inputs_WBT.shape == (windows, 1, windowing.size)
         assert batch.fresh_WB[0].all(), "nothing is carried from step to step"
         for lane in lanes_of(batch):
@@ -101,7 +102,7 @@ def test_windows_stay_in_their_document_and_continue_the_window_before(
 def test_a_batch_counts_what_it_scores_and_says_where_documents_start(
     split: TokenisedSplit, windowing: Windowing, windows: int, size: int
 ) -> None:
-    stream = TrainingStream(split, windowing, windows, batch=size, seed=0)
+    stream = TextStream(split, windowing, windows, batch=size, seed=0)
     for _, batch in zip(range(4), stream, strict=False):
         names = {0: "none", size: "all"}
         assert batch.starts == tuple(names.get(int(fresh.sum()), "some") for fresh in batch.fresh_WB)
@@ -113,7 +114,7 @@ def test_a_batch_counts_what_it_scores_and_says_where_documents_start(
 def test_a_document_that_fits_into_a_chain_is_read_whole_in_every_epoch(
     split: TokenisedSplit, windowing: Windowing, windows: int, epoch: int
 ) -> None:
-    stream = TrainingStream(split, windowing, windows, batch=1, seed=0)
+    stream = TextStream(split, windowing, windows, batch=1, seed=0)
     fresh = Counter(
         inputs[0]
         for batch in epoch_of(stream, epoch)
@@ -127,7 +128,7 @@ def test_a_document_that_fits_into_a_chain_is_read_whole_in_every_epoch(
 
 
 def test_window_boundaries_of_a_long_document_move_after_the_first_epoch() -> None:
-    stream = TrainingStream(numbered_split([1000]), Windowing(8, overlap=2), windows=3, batch=1, seed=0)
+    stream = TextStream(numbered_split([1000]), Windowing(8, overlap=2), windows=3, batch=1, seed=0)
     begins = [
         sorted(int(token) for batch in epoch_of(stream, epoch) for token in batch.inputs_WBT[:, 0, 0] if token)
         for epoch in range(3)
@@ -138,7 +139,7 @@ def test_window_boundaries_of_a_long_document_move_after_the_first_epoch() -> No
 def test_rows_come_in_an_order_of_the_seed_and_the_epoch() -> None:
     split, windowing = numbered_split([9] * 40), Windowing(8)
     orders = [
-        [int(batch.inputs_WBT[0, 0, 0]) for batch in epoch_of(TrainingStream(split, windowing, 1, 1, seed), epoch)]
+        [int(batch.inputs_WBT[0, 0, 0]) for batch in epoch_of(TextStream(split, windowing, 1, 1, seed), epoch)]
         for seed, epoch in ((0, 0), (0, 0), (1, 0), (0, 1))
     ]
     assert orders[0] == orders[1]
@@ -147,7 +148,7 @@ def test_rows_come_in_an_order_of_the_seed_and_the_epoch() -> None:
 
 
 def test_short_documents_share_rows_instead_of_leaving_them_empty() -> None:
-    stream = TrainingStream(numbered_split([9] * 40), Windowing(8), windows=4, batch=1, seed=0)
+    stream = TextStream(numbered_split([9] * 40), Windowing(8), windows=4, batch=1, seed=0)
     assert sum(1 for _ in epoch_of(stream, 0)) == 10
 
 
@@ -156,10 +157,10 @@ def test_short_documents_share_rows_instead_of_leaving_them_empty() -> None:
 def test_a_stream_sought_to_a_position_continues_as_the_uninterrupted_one(
     split: TokenisedSplit, windowing: Windowing, windows: int, batch: int, steps: int
 ) -> None:
-    uninterrupted = TrainingStream(split, windowing, windows, batch, seed=3)
+    uninterrupted = TextStream(split, windowing, windows, batch, seed=3)
     for _ in range(steps):
         next(uninterrupted)
-    resumed = TrainingStream(split, windowing, windows, batch, seed=3)
+    resumed = TextStream(split, windowing, windows, batch, seed=3)
     resumed.seek(uninterrupted.epoch, uninterrupted.row)
     for _ in range(5):
         assert same(next(resumed), next(uninterrupted))
@@ -170,8 +171,8 @@ def test_a_stream_sought_to_a_position_continues_as_the_uninterrupted_one(
 def test_the_shares_of_all_workers_make_the_batch_of_a_single_one(
     split: TokenisedSplit, windowing: Windowing, windows: int, batch: int, workers: int
 ) -> None:
-    single = TrainingStream(split, windowing, windows, batch, seed=0)
-    ranks = [TrainingStream(split, windowing, windows, batch, 0, rank, workers) for rank in range(workers)]
+    single = TextStream(split, windowing, windows, batch, seed=0)
+    ranks = [TextStream(split, windowing, windows, batch, 0, rank, workers) for rank in range(workers)]
     for _ in range(4):
         whole, shares = next(single), [next(stream) for stream in ranks]
         for field in ("inputs_WBT", "targets_WBT", "fresh_WB"):
@@ -183,7 +184,7 @@ def test_the_shares_of_all_workers_make_the_batch_of_a_single_one(
 
 def test_two_workers_share_an_even_batch_equally() -> None:
     split = numbered_split([50, 50])
-    shares = [next(TrainingStream(split, Windowing(4), 2, 6, 0, rank, workers=2)) for rank in range(2)]
+    shares = [next(TextStream(split, Windowing(4), 2, 6, 0, rank, workers=2)) for rank in range(2)]
     assert [share.inputs_WBT.shape[1] for share in shares] == [3, 3]
 
 
@@ -257,7 +258,7 @@ def test_gather_pads_a_short_window_and_an_empty_slot_without_scoring_them() -> 
 
 
 def test_a_batch_moves_as_a_whole() -> None:
-    batch = next(TrainingStream(numbered_split([30]), Windowing(4), 2, 2, seed=0))
+    batch = next(TextStream(numbered_split([30]), Windowing(4), 2, 2, seed=0))
     moved = batch.to("meta")
     assert {moved.inputs_WBT.device.type, moved.targets_WBT.device.type, moved.fresh_WB.device.type} == {"meta"}
     assert same(batch, batch.to("cpu"))
