@@ -53,7 +53,7 @@ def confirm(
     recurrence are trained first, as its plain rival. They are scored on documents that the search has never
     seen. You get means with standard errors, and which points are within noise of a cheaper one. A point's own number
     is not in its mean, because of selection bias: it was chosen for being good. No seed is trained twice; Ctrl-C pauses
-    (exit code 75), and the same command continues.
+    (exit code 75), and the same command continues. The unfinished trials of a paused search wait until `resume`.
 
     \b
       recur-tune confirm books --seeds 3

@@ -42,7 +42,7 @@ from recur_tune.search.propose.study_agreement import (
 from recur_tune.search.record.directory import STOP, SearchLog
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.recovery import note_trial
-from recur_tune.search.record.requests import take_trials
+from recur_tune.search.record.requests import RIVAL, take_trials
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import CROWDED, ENDED, TrialRecord
 from recur_tune.search.run.gpu_sharing import SharedCards
@@ -70,7 +70,7 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         workers: Callable[[TrialConfig], int] = lambda config: 1,
     ) -> None:
         self.spec, self.log, self.price, self.finished, self.room = spec, log, price, finished, room
-        self.proposes = proposes  # False: only unfinished trials and repeats are trained
+        self.proposes = proposes  # False: only repeats and plain rivals are trained; the search's own trials wait for it
         self.shared = shared  # where trials share GPUs
         self.workers = workers  # how many train a trial together
         self.numbers: dict[str, int] = {}  # trials' numbers by Ray's ids
@@ -119,7 +119,7 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
                 self.study.tell(trial.number, state=TrialState.FAIL)
             elif record.state in ENDED:
                 self._tell(record)
-            elif not record.paused_at_rung:
+            elif not record.paused_at_rung and (self.proposes or record.role == RIVAL):
                 unfinished.append(trial.number)
         return unfinished
 

@@ -52,9 +52,14 @@ class RayTrial:
 class Driver:
     """Does what Ray Tune does with a searcher and a scheduler, without Ray."""
 
-    def __init__(self, directory: SearchDirectory, price: Callable[[TrialConfig], dict[str, float]] = price) -> None:
+    def __init__(
+        self,
+        directory: SearchDirectory,
+        price: Callable[[TrialConfig], dict[str, float]] = price,
+        proposes: bool = True,
+    ) -> None:
         self.log = directory.open_log()
-        self.searcher = OptunaSearcher(directory.spec, self.log, price)
+        self.searcher = OptunaSearcher(directory.spec, self.log, price, proposes=proposes)
         self.scheduler = ParetoPruning(directory.spec, self.log, self.searcher.should_continue)
         self.asked = 0
 

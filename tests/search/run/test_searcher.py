@@ -358,8 +358,7 @@ def test_a_confirmation_trains_a_plain_rival_to_its_end_and_proposes_nothing_els
     driver = Driver(directory)
     while trial := driver.ask():
         driver.report(trial, 100, 5.0, state="complete")
-    again = Driver(directory)
-    again.searcher.proposes = False
+    again = Driver(directory, proposes=False)
     plain = {"learning_rate": 0.005, "recurrence": "none", "window": 64, "overlap_of_window": 0.0}
     again.searcher.add(plain, RIVAL)
     rival = again.ask()
@@ -367,3 +366,20 @@ def test_a_confirmation_trains_a_plain_rival_to_its_end_and_proposes_nothing_els
     assert again.report(rival, 50, 900.0) == TrialScheduler.CONTINUE
     again.report(rival, 100, 900.0, state="complete")
     assert not again.ask()
+
+
+def test_a_confirmation_leaves_a_paused_search_paused(tmp_path: Path) -> None:
+    directory = changed(tmp_path)
+    driver = Driver(directory)
+    done, unfinished = driver.ask(), driver.ask()
+    assert done and unfinished
+    driver.report(done, 100, 5.0, state="complete")
+    driver.report(unfinished, 60, state="paused")
+    confirming = Driver(directory, proposes=False)
+    confirming.searcher.repeat(confirming.log.state.trials[0], 1, "test")
+    repeat = confirming.ask()
+    assert repeat and repeat.config["number"] in confirming.log.state.repeats
+    confirming.report(repeat, 100, 5.1, state="complete")
+    assert not confirming.ask()
+    resumed = Driver(directory).ask()
+    assert resumed and resumed.config["number"] == unfinished.config["number"]
