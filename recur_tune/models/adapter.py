@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
@@ -98,14 +99,23 @@ def adapter_fields(folder: Path) -> dict[str, Any]:
         "lora_dropout": float(settings.get("lora_dropout") or 0.0),
     }
     if (folder / RECURRENCE).is_file():
-        beside = json.loads((folder / RECURRENCE).read_text())
-        kind = canonical(beside["recurrence"].get("kind"))
-        if kind not in MECHANISMS:
-            raise UserError(f"adapter: {folder} has a recurrence {kind!r}, which is not installed; install it.")
-        spec = of_settings(beside["recurrence"])[1]
+        beside, kind, spec = _recurrence_of(folder)
         fields |= {"recurrence": kind, **spec.model_dump()}
         fields |= {name: beside[name] for name in ("window", "overlap") if beside.get(name) is not None}
     return fields
+
+
+def _recurrence_of(folder: Path) -> tuple[dict[str, Any], str, BaseModel]:
+    """What stands about the recurrence beside an adapter: all of it, its mechanism, and the mechanism's fields."""
+    file = folder / RECURRENCE
+    try:
+        beside = json.loads(file.read_text())
+        kind = canonical(beside["recurrence"].get("kind"))
+        if kind in MECHANISMS:
+            return beside, kind, of_settings(beside["recurrence"])[1]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"adapter: {file} cannot be read; get its files again.") from None
+    raise UserError(f"adapter: {folder} has a recurrence {kind!r}, which is not installed; install it.")
 
 
 def load_adapter(folder: Path, model: Windowed, lora: LoraSpec, base: str) -> None:
@@ -141,7 +151,7 @@ def load_adapter(folder: Path, model: Windowed, lora: LoraSpec, base: str) -> No
 def _load_recurrence(folder: Path, model: Windowed, base: str) -> None:
     if model.recurrence is None or not (folder / RECURRENCE).is_file():
         return
-    theirs = of_settings(json.loads((folder / RECURRENCE).read_text())["recurrence"])[1]
+    theirs = _recurrence_of(folder)[2]
     if settings_of(theirs) != settings_of(of_settings(model.config.recurrence)[1]):
         return
     tensors, own = _tensors(folder / RECURRENCE_WEIGHTS, folder), model.recurrence.state_dict()

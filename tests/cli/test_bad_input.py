@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from tests.cli.run import Outcome, run
 from tests.data import text_folder
+from tests.models.test_adapter import by_peft
 
 SHORT = ["--tokens", "1k", "--validation-tokens", "500"]
 
@@ -89,6 +91,27 @@ def test_workers_that_cannot_share_are_refused(flags: tuple[object, ...], words:
 )
 def test_what_does_not_go_with_what_learns_is_refused(flags: tuple[object, ...], words: tuple[str, ...]) -> None:
     refused(run("cost", "--base", "tiny", *flags), *words)
+
+
+def test_an_adapter_that_the_base_cannot_take_is_refused(base: Path, tmp_path: Path) -> None:
+    by_peft("llama", tmp_path / "other", target_modules=["q_proj"])
+    words: list[object] = ["train", "--base", base, "--corpus", "recall", "--window", 64, "--trainable", "lora"]
+    out = ["--recurrence", "none", "--out", tmp_path / "run"]
+    other, own = tmp_path / "other", tmp_path / "own"
+    refused(run(*words, "--adapter", other, *out), f"adapter: {other} is for another base", "q_proj", str(base))
+    refused(run(*words, "--adapter", tmp_path, *out), f"adapter: {tmp_path} holds none")
+    by_peft("gpt2", own, target_modules=["c_attn"], use_dora=True)
+    refused(run(*words, "--adapter", own, *out), "DoRA, which is not supported")
+    by_peft("gpt2", own, target_modules=["c_attn"])
+    beside = own / "recurrence.json"
+    for recurrence, sentence in (
+        ({"kind": "cache", "cache_rows": 100}, "need 200 positions"),
+        ({"kind": "unheard-of"}, "'unheard-of', which is not installed"),
+        ("cache", f"{beside} cannot be read"),
+    ):
+        beside.write_text(json.dumps({"recurrence": recurrence, "window": 100}))
+        refused(run(*words[:5], "--adapter", own, "--out", tmp_path / "run"), sentence)
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_empty_split_is_named(base: Path, tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ from recur_tune.bptt.plan import Plan
 from recur_tune.bptt.step import train_step
 from recur_tune.bptt.trained import trained_of
 from recur_tune.common.shape import shape_of
+from recur_tune.config.base_shape import base_settings
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.communication import exchanged_bytes
 from recur_tune.cost.counted_flops import frozen_training_flops, simulated_batch, trained_parameters
 from recur_tune.cost.descriptors import COSTS
 from recur_tune.cost.estimate import estimate
 from recur_tune.cost.priced_trial import PricedTrial
-from recur_tune.cost.training_memory import plan_memory, track_step
+from recur_tune.cost.training_memory import plan_memory, resolve_plan, track_step
 from recur_tune.models.pretrained import fresh_model, recurrent_config
 from recur_tune.models.trained import lay_frozen_together
 from tests.models import full_batch
@@ -46,6 +47,16 @@ def test_a_frozen_bodys_flops_are_those_of_a_real_step(name, windows, kept):
         Chain(model, Plan(kept)).differentiate(simulated_batch(windows, 1, 8, model=model))
     expected = counter.get_total_flops() / config.windowing.span(windows)
     assert frozen_training_flops(config, base_of(name), kept) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("trainable", "most"), [("lora", 24), ("all", 40)])
+def test_a_base_of_a_billion_weights_fits_a_card(trainable, most):
+    config = TrialConfig(
+        base="Qwen/Qwen2.5-1.5B", recurrence="none", trainable=trainable, window=300, batch=16, bptt_windows=10,
+        precision="bfloat16",
+    )  # fmt: skip
+    base = base_settings(config.base, None)
+    assert plan_memory(config, base, resolve_plan(config, base), config.batch) < most * 2**30
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
