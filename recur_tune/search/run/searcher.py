@@ -70,9 +70,7 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         workers: Callable[[TrialConfig], int] = lambda config: 1,
     ) -> None:
         self.spec, self.log, self.price, self.finished, self.room = spec, log, price, finished, room
-        self.proposes = (
-            proposes  # False: only repeats and plain rivals are trained; the search's own trials wait for it
-        )
+        self.proposes = proposes  # False: only repeats and plain rivals are trained; other trials wait for it
         self.shared = shared  # where trials share GPUs
         self.workers = workers  # how many train a trial together
         self.numbers: dict[str, int] = {}  # trials' numbers by Ray's ids
