@@ -79,8 +79,6 @@ class Record:
 
 def trained(config: TrialConfig, folder: Path) -> Result:
     """Train one model, or resume it; its result, its costs and its speed."""
-    from recur_tune.config.base_shape import base_settings, base_shape
-    from recur_tune.cost.estimate import quick_costs
     from recur_tune.training import RESUME
     from recur_tune.training.loop import Report
     from recur_tune.training.run_folder import run_in_folder
@@ -93,7 +91,6 @@ def trained(config: TrialConfig, folder: Path) -> Result:
     shutil.rmtree(folder / RESUME)  # twice the model's size, times all the runs of an experiment
     return {
         "recurrence": config.recurrence, "config": config.plain_values(), **result,
-        **quick_costs(config, base_shape(config.base, config.tokenizer), base_settings(config.base, config.tokenizer)),
         "tokens_per_second": statistics.median(step.tokens_per_second for step in steps) if steps else math.nan,
     }  # fmt: skip
 

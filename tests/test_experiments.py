@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from tests.cli.run import run as command
 from tests.search.run.searches import make_world
+from tests.series import waves, write_series
 
 pytestmark = pytest.mark.slow
 
@@ -139,6 +141,28 @@ def test_models_from_nothing_stand_beside_what_was_reported_and_are_trained_once
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines() if line.startswith(" RSA")] == [
         ["RSA-XL", "5.07"]
     ]
+
+
+def test_forecasts_stand_beside_what_was_reported_and_are_trained_once(
+    experiment: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_series(tmp_path / "WTH.csv", waves(1000))
+    words = (
+        "--data", tmp_path, "--files", "WTH", "--horizons", 24, "--out", tmp_path / "a.jsonl",
+        "--runs", tmp_path / "runs", "--validations", 1, "--set", "tokens=500", "validation_tokens=100",
+        "body_width=8", "body_heads=2", "body_layers=1", "window=48", "label_steps=24", "batch=2",
+    )  # fmt: skip
+    experiment("forecasts", *words, "--forms", "Informer", "--seeds", 0)
+    experiment("forecasts", *words, "--forms", "Informer", "patches, cache", "--seeds", 0, 1)
+    results = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
+    assert [(one["form"], one["seed"]) for one in results] == [
+        ("Informer", 0), ("patches, cache", 0), ("Informer", 1), ("patches, cache", 1),
+    ]  # fmt: skip
+    assert all(one["mse"] > 0 and one["mae"] > 0 for one in results) and not list((tmp_path / "runs").iterdir())
+    said = capsys.readouterr().out
+    [line] = [line for line in said.splitlines() if line.startswith(" WTH") and "0.316" in line][-1:]
+    mean = statistics.fmean(one["mse"] for one in results if one["form"] == "Informer")
+    assert "0.886" in line and f"{mean:.3f} ± " in line
 
 
 def result(recurrence: str, losses: Sequence[float]) -> dict[str, Any]:
