@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # it takes a while to import, and most commands draw nothing
 
 _HEIGHT = 460
 _NEUTRAL = EDGE["color"]  # where colours say something else
+_SAME = 1.05  # costs whose largest is at most so many times the smallest have no colours
 
 
 def confirmed_panel(search: SearchView) -> Panel:
@@ -83,13 +84,12 @@ def confirmed_picture(title: str, spec: SearchSpec, found: Confirmation) -> Canv
 def confirmed_figure(
     found: Confirmation, costs: Sequence[Objective], kind_of: Callable[[TrialRecord], str], fixed: bool = False
 ) -> Figure:
-    """Means against the first cost with one standard error to either side; colour is the second
-    where points differ in it. A filled mark holds; a
-    hollow one is no better than a cheaper point, to which a dotted line leads."""
+    """Means against the first cost with one standard error to either side; colour is the second where points differ in
+    it. A filled mark holds; a hollow one is no better than a cheaper point, to which a dotted line leads."""
     y_axis = axis(OBJECTIVES[found.quality], [end for point in found.points for end in _ends(point)], False, fixed)
     y_axis["title"]["text"] += f"<br>mean of {_seeds(found)}, {found.split} split"  # two lines: one is too long
     cost, *others = [one for one in costs if one.kind == "cost"] or [OBJECTIVES["flops_per_token"]]
-    colour = next((one for one in others[:1] if len(set(_costs(found.points, one))) > 1), None)
+    colour = next((one for one in others[:1] if _differ(_costs(found.points, one))), None)
     axes = {"xaxis": axis(cost, _costs(found.points, cost), fixed=fixed), "yaxis": y_axis}
     if colour:
         axes["coloraxis"] = colour_axis(colour, _costs(found.points, colour), wide=1)
@@ -138,6 +138,11 @@ def _look(symbol: str, colour: str) -> Figure:
 
 def _costs(points: Sequence[ConfirmedTrial], cost: Objective) -> list[float]:
     return [point.trial.costs[cost.name] for point in points]
+
+
+def _differ(costs: Sequence[float]) -> bool:
+    """Whether a scale of colours tells them apart in a way that counts."""
+    return max(costs) > _SAME * min(costs)
 
 
 def _link(one: tuple[float, float], other: tuple[float, float]) -> Figure:

@@ -100,10 +100,11 @@ def test_colour_is_the_second_cost_and_the_legend_shows_a_kind_filled(found: Con
     assert hollow.get_markerfacecolor() == "white" and hollow.get_linestyle() == ":"
 
 
-def test_a_second_cost_that_all_points_share_has_no_colours() -> None:
-    alike = [(trial(at, 10 - at, (1 + at) * 1e6, 1e9, params=PLAIN), [10.0, 12.0]) for at in range(2)]
+@pytest.mark.parametrize(("more", "axes"), [(1.0, 1), (1.04, 1), (1.06, 2)])
+def test_a_second_cost_that_all_points_nearly_share_has_no_colours(more: float, axes: int) -> None:
+    alike = [(trial(at, 10 - at, (1 + at) * 1e6, 1e9 * more**at, params=PLAIN), [10.0, 12.0]) for at in range(2)]
     found = confirmation(confirmed(*alike), SPEC)
-    assert found is not None and len(confirmed_picture("books", SPEC, found).axes) == 1
+    assert found is not None and len(confirmed_picture("books", SPEC, found).axes) == axes
 
 
 def test_it_is_written_as_a_picture(found: Confirmation, tmp_path: Path) -> None:
