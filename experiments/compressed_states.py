@@ -49,6 +49,8 @@ PARTS: dict[str, dict[str, dict[str, Any]]] = {
         PLAIN: {"recurrence": "none"},
         YARDSTICK: cache(128),
         "cache 128, keydiff": cache(128, "keydiff"),
+        "cache 128, tova": cache(128, "tova"),
+        "cache 128, h2o": cache(128, "h2o"),
     },
     "composed": {  # with the bytes of 128 rows
         "cache 96 + delta": cache(96, every=1),
