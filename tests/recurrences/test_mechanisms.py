@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from recur_tune.bptt.chain import Chain
@@ -80,6 +83,25 @@ def test_a_chains_gradients_are_autograds_under_every_plan(name, spec, plans):
         torch.testing.assert_close(loss, expected.detach(), **CLOSE)
         for ours, theirs in zip(gradients, grad_parameter, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9 * float(1 + theirs.abs().max()))
+
+
+class HostCopies(TorchDispatchMode):
+    """Refuses operations that take a tensor of the host beside one of a device, as a CUDA graph's capture does."""
+
+    def __torch_dispatch__(self, operation, types, given=(), named=None):
+        tensors = [one for one in tree_leaves((given, named)) if isinstance(one, torch.Tensor) and one.ndim]
+        assert len({one.device for one in tensors}) < 2, f"{operation} copies from the host"
+        return operation(*given, **(named or {}))
+
+
+@either_body
+def test_a_step_copies_nothing_from_the_host(name, spec, monkeypatch):
+    model, batch = made(name, spec).to("meta"), chain_batch(WINDOWING, [[5, 5]], windows=2).to("meta")
+    monkeypatch.setattr(torch, "autocast", lambda *given, **named: nullcontext())  # which the meta device does not have
+    chain = Chain(model, Plan(2))
+    chain.uniform = True  # as a CUDA graph needs it
+    with HostCopies():
+        chain.differentiate(batch)
 
 
 @either_body
