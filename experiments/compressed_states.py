@@ -71,6 +71,7 @@ PARTS: dict[str, dict[str, dict[str, Any]]] = {
 }
 FORMS = {name: fields for part in PARTS.values() for name, fields in part.items()}
 NAMES = ("form", "reading", "rate", "own_rate", "seed")
+GIVEN = ("base", "corpus", "train_tokens", "set")  # that all runs of a folder share
 
 
 def main() -> None:
@@ -81,6 +82,9 @@ def main() -> None:
     forms = arguments.forms or [name for part in arguments.part for name in PARTS[part]]
     jobs = () if arguments.table else product(arguments.seeds, arguments.rates, arguments.own_rates, forms)
     known, split, left = [run for one in (file, *arguments.known) for run in results(one)], None, 0
+    given = {name: str(getattr(arguments, name)) for name in GIVEN}
+    if not arguments.table and any(one.get("given", given) != given for one in results(file)):
+        raise SystemExit(f"--to: {file} has runs of other settings ({', '.join(GIVEN)}); name another folder.")
     for seed, rate, own_rate, form in jobs:
         job = dict(zip(NAMES, (form, arguments.reading, rate, own_rate, seed), strict=True))
         if any(all(one[name] == job[name] for name in NAMES) for one in known):
@@ -90,7 +94,7 @@ def main() -> None:
             continue
         began = time.monotonic()
         result, split = run(job, arguments, split)
-        known.append(job | result | {"wall_seconds": time.monotonic() - began})
+        known.append(job | result | {"given": given, "wall_seconds": time.monotonic() - began})
         with file.open("a") as out:
             out.write(json.dumps(known[-1]) + "\n")
         print(

@@ -58,7 +58,7 @@ from recur_tune.models.trained import lay_frozen_together
 from recur_tune.ops.device import default_device, device_name, uses_bfloat16
 from recur_tune.ops.out_of_memory import is_out_of_memory
 
-NAMES = ("part", "reading", "learns", "recurrence", "way", "seed")  # what tells one line from another
+NAMES = ("part", "reading", "learns", "recurrence", "way", "seed")  # what is told of a line
 Row = dict[str, Any]
 
 
@@ -101,7 +101,10 @@ def parsed_arguments() -> argparse.Namespace:
     parser.add_argument("--own-rate", type=float, default=1e-3, help="for quality: the recurrence's learning rate")
     parser.add_argument("--whole-rate", type=float, default=2e-5, help="for quality: the base's where all of it learns")
     parser.add_argument("--set", nargs="*", default=[], metavar="FIELD=VALUE", help="fields of all trials")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.part == "speed" and arguments.rivals and arguments.targets != "all":
+        parser.error("--targets: peft's model has LoRA at all linear modules; give --targets all, or --rivals alone.")
+    return arguments
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class Record:
 
     def add(self, row: Row, make: Callable[[], Row]) -> None:
         """Make a measurement that is not known yet; what does not fit into memory is a result too."""
-        if any(all(one.get(name) == row.get(name) for name in NAMES) for one in self.rows):
+        if any(row.items() <= one.items() for one in self.rows):
             return
         forget(default_device())  # the model before
         try:
@@ -194,7 +197,7 @@ def measure(record: Record, reading: Reading, arguments: argparse.Namespace) -> 
     batch = random_batch(trial, base.vocab_size).to(device)
     common = {
         "part": "speed", "base": arguments.base, "reading": str(reading), "seed": 0, "device": device_name(device),
-        "torch": torch.__version__,
+        "torch": torch.__version__, "targets": arguments.targets, "set": " ".join(arguments.set),
     }  # fmt: skip
     for recurrence in arguments.recurrences:
         for learns, fields in ways_to_learn(arguments, recurrence):
@@ -287,7 +290,8 @@ def quality_runs(arguments: argparse.Namespace) -> Iterator[tuple[Row, Callable[
                     row = {
                         "part": "quality", "base": arguments.base, "reading": str(reading), "learns": learns,
                         "recurrence": recurrence, "way": f"ours, rate {rate:g}", "seed": seed,
-                        "corpus": arguments.corpus, "tokens": arguments.tokens,
+                        "corpus": arguments.corpus, "tokens": arguments.tokens, "targets": arguments.targets,
+                        "set": " ".join(arguments.set),
                     }  # fmt: skip
                     folder = arguments.runs / folder_name(reading, learns, recurrence, seed)
                     yield row, lambda config=config, folder=folder: scored(config, folder)

@@ -17,6 +17,10 @@ from comparison_results import Result
 
 from recur_tune.config.trial import TrialConfig
 
+# Arguments that all runs of a file share, where an experiment has them; those that tell runs apart are not among them.
+_OF_ALL_RUNS = (
+    "base", "corpus", "questions", "steps", "windows", "chain", "positions", "own_rate", "opening", "pieces", "set",
+)  # fmt: skip
 Job = tuple[Any, ...]  # the values of what tells one run from another
 Map = Callable[[Callable[[Any], Result], Iterable[Any]], Iterable[Result]]
 
@@ -67,14 +71,24 @@ class Record:
         told: Callable[[Result], float],
     ) -> None:
         """Run the jobs that have no result yet and keep each result; `told` is the number that is printed."""
+        given = {name: str(getattr(arguments, name)) for name in _OF_ALL_RUNS if hasattr(arguments, name)}
+        self._refuse_others(given)
         known = {tuple(one[name] for name in self._names) for one in self.results}
         waiting = [(arguments, job) for job in jobs if job not in known]
         for number, result in enumerate(mapping(work, waiting), start=1):
-            self.results.append(result)
+            self.results.append(result | {"given": given})
             with self._file.open("a") as file:
-                file.write(json.dumps(result) + "\n")
+                file.write(json.dumps(self.results[-1]) + "\n")
             which = " ".join(str(result[name]) for name in self._names)
             print(f"{number} of {len(waiting)}: {which}: {told(result):.4g}", flush=True)
+
+    def _refuse_others(self, given: dict[str, str]) -> None:
+        """Refuse a file whose runs had other settings: its numbers would stand for those of this call."""
+        for one in self.results:
+            for name, value in one.get("given", {}).items():
+                if value != given.get(name, value):
+                    option = name.replace("_", "-")
+                    raise SystemExit(f"--out: {self._file} has runs of --{option} {value}; name another file.")
 
 
 def trained(config: TrialConfig, folder: Path) -> Result:

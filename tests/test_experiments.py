@@ -129,6 +129,8 @@ def test_models_from_nothing_stand_beside_what_was_reported_and_are_trained_once
         *tried, again = (one for one in results if one["form"] == form)
         best = min(tried, key=lambda one: one["scores"]["validation"]["own"]["bits_per_byte"])
         assert again["rate"] == best["rate"] and again["seed"] == 1 and again["config"]["tokens"] == 3 * 4 * 16
+    with pytest.raises(SystemExit, match=r"^--out: .* has runs of --steps 3; name another file\.$"):
+        experiment("from_scratch", *words, "--forms", "plain", "--steps", 4)
     [folder] = runs.glob("RSA-XL-*-1")
     settings = json.loads((folder / "config.json").read_text())
     assert settings["num_hidden_layers"] == 1 and settings["recurrence"]["beside"] == "scores"
