@@ -13,12 +13,12 @@ def inference_memory(config: TrialConfig, shape: Shape, state_floats: int) -> in
     reading, and what the recurrence holds beside it. An encoder has no cache: it reads a window at once, and only the
     state is held. Of a series every column is a row of its own, and some bodies hold the window itself."""
     if shape.bidirectional:
-        return state_bytes(config, state_floats)
+        return state_bytes(config, shape, state_floats)
     windowing = config.windowing.in_patches(shape.patch)
     cached = 2 * shape.layers * shape.key_value_heads * shape.head_size * windowing.size * _number(config)
     cached += shape.held * _SINGLE
     if config.mechanism is None or config.mechanism.held is None:
-        return shape.columns * (cached + state_bytes(config, state_floats))
+        return shape.columns * (cached + state_bytes(config, shape, state_floats))
     held = config.mechanism.held(config.recurrence_spec, shape, windowing)
     return shape.columns * (cached + held.as_read * _number(config) + held.single * _SINGLE)
 
@@ -31,10 +31,17 @@ def closed_state_floats(config: TrialConfig, shape: Shape) -> int | None:
     return None if mechanism.state_floats is None else mechanism.state_floats(config.recurrence_spec, shape)
 
 
-def state_bytes(config: TrialConfig, state_floats: int) -> int:
-    """Bytes of a state: in single precision, unless the mechanism keeps activations as they are."""
-    as_read = config.mechanism is not None and config.mechanism.kept_as_read
-    return state_floats * (_number(config) if as_read else _SINGLE)
+def state_bytes(config: TrialConfig, shape: Shape, state_floats: int) -> int:
+    """Bytes of a state: in single precision, but for the parts that keep activations as they are."""
+    mechanism = config.mechanism
+    if mechanism is None or len(mechanism.parts) == 1:
+        return state_floats * (_number(config) if mechanism is not None and mechanism.kept_as_read else _SINGLE)
+    as_read = sum(
+        part.state_floats(config.recurrence_spec, shape)
+        for part in mechanism.parts
+        if part.kept_as_read and part.state_floats is not None
+    )
+    return as_read * _number(config) + (state_floats - as_read) * _SINGLE
 
 
 def _number(config: TrialConfig) -> int:

@@ -120,7 +120,7 @@ def _peak_and_moments(config: TrialConfig, base: PretrainedConfig, plan: Plan, c
     short = simulated(_SIMULATED_WINDOWS, short_kept)
     further, further_kept = windows - _SIMULATED_WINDOWS, kept - short_kept
     body = shape_of(base.to_dict())
-    waiting = chains * body.columns * state_bytes(config, state_floats(config, body, base))
+    waiting = chains * body.columns * state_bytes(config, body, state_floats(config, body, base))
     added = further * short.tokens + further_kept * short.activations + (further - further_kept) * waiting
     return short.peak + added, short.moments
 

@@ -118,6 +118,14 @@ def described_model(described: str) -> Windowed:
     return fresh_model(BODIES[family_of(settings)].config_class.from_dict(settings))
 
 
+def random_model(settings: Any) -> Windowed:
+    """A body of random weights that is trained from nothing, and its recurrence open as its source has it."""
+    model = fresh_model(settings)
+    if model.recurrence is not None:
+        model.recurrence.reset_from_scratch()
+    return model
+
+
 def load_base(
     base: str,
     spec: BaseModel | None,
@@ -136,10 +144,7 @@ def load_base(
     if base in PRESETS and not Path(base).is_dir():
         return fresh_model(recurrent_config(config, spec, dropout))
     if is_from_scratch(base):
-        model = fresh_model(recurrent_config(config, spec, dropout))
-        if model.recurrence is not None:
-            model.recurrence.reset_from_scratch()
-        return model
+        return random_model(recurrent_config(config, spec, dropout))
     if FAMILIES[family_of(config.to_dict())].is_encoder:
         return _encoder(base, spec, dropout, needs_heads)
     weights, unread = _weights(base, as_stored)

@@ -11,9 +11,16 @@ from recur_tune.tasks.seam import GivenState
 
 
 def read_on(
-    model: Windowed, batch: WindowBatch, table_B5: np.ndarray, state: State | None, overlap: int, given: GivenState
+    model: Windowed,
+    batch: WindowBatch,
+    table_B5: np.ndarray,
+    state: State | None,
+    overlap: int,
+    given: GivenState,
+    rows_each: int = 1,
 ) -> tuple[torch.Tensor, State | None]:
-    """The next window of every row of the batch: its last layer, and the state that the one behind it is given."""
+    """The next window of every row of the batch: its last layer, and the state that the one behind it is given. So many
+    rows read the same windows, as the columns of a series do."""
     start = batch.starts[0]
     reading = model.read(
         batch.inputs_WBT[0],
@@ -21,15 +28,17 @@ def read_on(
         fresh_B=batch.fresh_WB[0] if start == "some" else None,
         overlap=overlap,
     )
-    return reading.top_BTK, reading.state if given != "other" else handed_round(reading.state, state, table_B5)
+    if given != "other":
+        return reading.top_BTK, reading.state
+    return reading.top_BTK, handed_round(reading.state, state, table_B5, rows_each)
 
 
-def handed_round(left: State | None, before: State | None, table_B5: np.ndarray) -> State | None:
-    """Every row gets the state of the one before it; one without a window left passes on what it last got."""
+def handed_round(left: State | None, before: State | None, table_B5: np.ndarray, by: int = 1) -> State | None:
+    """Every row gets the state of the one so many before it; one without a window left passes on what it last got."""
     if left is None or before is None:
-        return None if left is None else tuple(one.roll(1, 0) for one in left)
+        return None if left is None else tuple(one.roll(by, 0) for one in left)
     reads_B = torch.from_numpy(table_B5[:, 4] >= 0).to(left[0].device)
     return tuple(
-        torch.where(reads_B.view(-1, *[1] * (new.ndim - 1)), new, old.roll(-1, 0)).roll(1, 0)
+        torch.where(reads_B.view(-1, *[1] * (new.ndim - 1)), new, old.roll(-by, 0)).roll(by, 0)
         for new, old in zip(left, before, strict=True)
     )

@@ -21,7 +21,7 @@ from recur_tune.data.corpora.registry import check_corpus
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models import Windowed
 from recur_tune.models.adapter import load_adapter
-from recur_tune.models.pretrained import base_config, base_tokenizer, fresh_model, load_base, recurrent_config
+from recur_tune.models.pretrained import base_config, base_tokenizer, load_base, random_model, recurrent_config
 from recur_tune.ops.device import default_device
 from recur_tune.tasks.seam import TaskCode
 from recur_tune.training.calibration import calibrate_first
@@ -134,7 +134,7 @@ def _seeded_model(config: TrialConfig, tokenizer: PreTrainedTokenizerBase | None
     seed."""
     torch.manual_seed(config.seed)
     if tokenizer is None:
-        model = fresh_model(recurrent_config(trial_settings(config), config.recurrence_spec, config.dropout))
+        model = random_model(recurrent_config(trial_settings(config), config.recurrence_spec, config.dropout))
     else:
         model = load_base(config.base, config.recurrence_spec, config.dropout, len(tokenizer), as_stored=as_stored)
     windowing = config.windowing.in_patches(model.config.shape.patch)

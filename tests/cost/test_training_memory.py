@@ -99,6 +99,14 @@ def test_the_extrapolated_peak_of_a_long_chain_is_a_real_step_s(plan, plain, rec
         assert plan_memory(config, small_config(n_layer=1), plan, LANES) == pytest.approx(real, rel=0.003)
 
 
+@pytest.mark.parametrize("plan", [Plan(1), Plan(2)], ids=str)
+def test_parts_of_a_waiting_state_count_in_their_own_precision(plan):
+    beside = {"recurrence": "cache", "cache_rows": 8, "cache_sinks": 0, "beside": "scores", "precision": "bfloat16"}
+    config = config_of(bptt_windows=9, **beside)
+    real = tracked(config, plan, n_layer=1)
+    assert plan_memory(config, small_config(n_layer=1), plan, LANES) == pytest.approx(real, rel=0.003)
+
+
 def test_a_fixed_policy_is_priced_as_its_plan():
     config, base = config_of(checkpointing="none"), small_config(**SHAPE)
     assert predict_peak_memory(config, base) == plan_memory(config, base, Plan(3), LANES)

@@ -30,7 +30,7 @@ from recur_tune.tasks.forecasting.series import SeriesSplit, prepare_series
 from recur_tune.tasks.forecasting.spec import ForecastingSpec, patch_of
 from recur_tune.tasks.forecasting.windows import Layout, SeriesStream, lanes
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
-from recur_tune.training.setup import set_up
+from recur_tune.training.setup import set_up, untrained
 from tests.series import waves, write_series
 
 HORIZON, PATCH, WINDOW = 5, 4, 12
@@ -151,6 +151,41 @@ def test_a_state_goes_from_window_to_window_in_chronological_order(name: str, ov
     without = evaluate_forecasts(model, split, layout_of(config), 16, "float32", given="none")
     assert without.metrics()["mse"] == pytest.approx(naive_errors(split, plain)[0], abs=1e-9)
     assert without.metrics()["mse"] != pytest.approx(found.metrics()["mse"], rel=1e-3)
+
+
+def test_beside_a_body_made_from_nothing_gates_begin_open(corpus: str) -> None:
+    model, _ = untrained(config_of(corpus, recurrence="scores", score_heads=2), torch.device("cpu"))
+    assert model.recurrence is not None and model.recurrence.gate_logits.std() > 0.01
+
+
+@torch.no_grad()
+def test_another_lanes_state_is_that_of_the_lane_before(corpus: str) -> None:
+    config = config_of(corpus, overlap=0)
+    split, model, forecasts = prepare_series(corpus, "test", HORIZON), model_of(config, STATES["cache"]), {}
+    origins = lanes(split, config.windowing)
+    given, left = [None] * len(origins), [None] * len(origins)
+    for number in range(max(map(len, origins))):
+        for at, lane in enumerate(origins):
+            if number < len(lane):  # else it passes on what it left last
+                values = window_before(split, lane[number])
+                reading = model.read(values, given[at])
+                forecasts[lane[number]] = model.forecast(reading.top_BTK, values)[:, -1].numpy()
+                left[at] = reading.state
+        given = [left[at - 1] for at in range(len(origins))]
+    found = evaluate_forecasts(model, split, layout_of(config), 16, "float32", given="other")
+    assert found.metrics()["mse"] == pytest.approx(naive_errors(split, forecasts)[0], abs=1e-9)
+
+
+def test_a_chain_without_a_number_to_score_is_left_out(tmp_path: Path) -> None:
+    values = waves(20 * WINDOW)
+    values[8 * WINDOW : 8 * WINDOW + 2 * (WINDOW + HORIZON)] = np.nan
+    corpus = f"series:{write_series(tmp_path / 'gap.csv', values)}"
+    split = prepare_series(corpus, "train", HORIZON)
+    layout = Layout(Windowing(WINDOW, 0), WINDOW)
+    stream = SeriesStream(split, layout, 1, 1, seed=0, rank=0, workers=1)
+    assert all(next(stream).step_losses > 0 for _ in range(200))
+    with pytest.raises(UserError, match=f"^window: {split.end} time steps are behind none"):
+        next(SeriesStream(split, Layout(Windowing(split.end, 0), split.end), 1, 1, seed=0, rank=0, workers=1))
 
 
 @pytest.mark.parametrize("stride", [1, 4, 12])

@@ -119,7 +119,8 @@ def evaluate_forecasts(
         on_device = batch.to(device)
         rows_R5 = table_B5.repeat(columns, axis=0)
         with autocast(device, precision):
-            top_BTK, state = read_on(model, on_device, rows_R5, state, layout.windowing.overlap // layout.patch, given)
+            overlap = layout.windowing.overlap // layout.patch
+            top_BTK, state = read_on(model, on_device, rows_R5, state, overlap, given, rows_each=columns)
             made_RH = model.forecast_at_end(top_BTK, on_device.inputs_WBT[0])
         made_BCH = made_RH.double().cpu().numpy().reshape(-1, columns, split.horizon)
         there_B = table_B5[:, 4] >= 0

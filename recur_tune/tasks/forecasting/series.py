@@ -9,6 +9,7 @@ Shape suffixes: N rows of the file, C columns.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -51,6 +52,11 @@ class SeriesSplit:
     def rows(self) -> int:
         """How many it has."""
         return self.end - self.begin
+
+    @cached_property
+    def known_before_N(self) -> np.ndarray:
+        """How many numbers stand in the rows before each, and in all of them, less those that are missing."""
+        return np.concatenate([[0], np.cumsum((~np.isnan(self.true_NC)).sum(1))])
 
     def sample(self, tokens: int) -> SeriesSplit:
         """About so many time steps of it: some lanes, each through the whole split."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from recur_tune.common.errors import UserError
 from recur_tune.common.windowing import BEGIN, END, SCORED_FROM, Windowing
 from recur_tune.data.batches import (
     FRESH,
@@ -80,9 +81,10 @@ class Layout:
     def scored_numbers(self, split: SeriesSplit, table_WB4: np.ndarray) -> int:
         """Numbers that are forecast from scheduled windows and are not missing."""
         origin_WBT, is_scored_WBT = self._origins(table_WB4)
-        before_N = np.concatenate([[0], np.cumsum((~np.isnan(split.true_NC)).sum(1))])
-        first_WBT, end_WBT = (np.minimum(origin_WBT + ahead, split.end) for ahead in (0, split.horizon))
-        return int(((before_N[end_WBT] - before_N[first_WBT]) * is_scored_WBT).sum())
+        first_WBT, end_WBT = (
+            split.known_before_N[np.minimum(origin_WBT + ahead, split.end)] for ahead in (0, split.horizon)
+        )
+        return int(((end_WBT - first_WBT) * is_scored_WBT).sum())
 
     def _origins(self, table_WB4: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where the forecasts from every position begin, and whether the position is scored, [W, B, T]."""
@@ -100,7 +102,8 @@ def _columns_as_rows(array: np.ndarray, axis: int) -> torch.Tensor:
 class SeriesStream(TrainingStream[SeriesSplit]):
     """Training steps: chains of consecutive windows, shuffled. Each epoch cuts the series from another phase.
 
-    A forecast may reach behind the training rows; what lies there is not scored.
+    A forecast may reach behind the training rows; what lies there is not scored. A chain without a number to score is
+    left out, since the mean over a step of such chains would be over nothing.
     """
 
     def __init__(
@@ -115,8 +118,16 @@ class SeriesStream(TrainingStream[SeriesSplit]):
         first = int(random.integers(span)) if epoch else 0
         chains = [(0, first), *((begin, min(begin + span, end)) for begin in range(first, end, span))]
         tables = [
-            self._layout.chain(begin, windows) for begin, stop in chains if (windows := self._whole(stop - begin)) > 0
+            table
+            for begin, stop in chains
+            if (windows := self._whole(stop - begin)) > 0
+            and self._layout.scored_numbers(self.split, (table := self._layout.chain(begin, windows))[:, None])
         ]
+        if not tables:
+            raise UserError(
+                f"window: {self._layout.windowing.size} time steps are behind none of the training rows that have a "
+                "number to forecast; choose fewer, or give a longer series."
+            )
         rows = packed_rows(tables, self.windows, IDLE[:4])
         return rows[random.permutation(len(rows))]
 
