@@ -67,7 +67,7 @@ _PATCHES = {
 }  # fmt: skip
 FORMS: dict[str, dict[str, Any]] = {
     "Informer": _INFORMER,
-    "RSA-Informer": _INFORMER | {"recurrence": "scores", "score_heads": 4, "recurrence_rate": 30},
+    "RSA-Informer": _INFORMER | {"recurrence": "scores", "score_heads": 4},
     "patches": _PATCHES,
     "patches, cache": _PATCHES | {"recurrence": "cache", "cache_rows": 28},
     "DLinear": {

@@ -118,6 +118,17 @@ def _recurrence_of(folder: Path) -> tuple[dict[str, Any], str, BaseModel]:
     raise UserError(f"adapter: {folder} has a recurrence {kind!r}, which is not installed; install it.")
 
 
+def recurrence_left_behind(folder: Path, spec: BaseModel | None) -> str | None:
+    """A sentence where a trial does not take over the recurrence beside its adapter."""
+    if not (folder / RECURRENCE).is_file():
+        return None
+    _, kind, theirs = _recurrence_of(folder)
+    if spec is not None and settings_of(theirs) == settings_of(spec):
+        return None
+    other = "the trial has none" if spec is None else "the trial's is another, or has other fields"
+    return f"adapter: the recurrence {kind!r} beside {folder} is left behind, since {other}; its matrices are kept."
+
+
 def load_adapter(folder: Path, model: Windowed, lora: LoraSpec, base: str) -> None:
     """Load an adapter into a model that learns by LoRA. Targets that it does not have begin unchanged; its recurrence
     is taken where the model has the same."""
@@ -151,8 +162,7 @@ def load_adapter(folder: Path, model: Windowed, lora: LoraSpec, base: str) -> No
 def _load_recurrence(folder: Path, model: Windowed, base: str) -> None:
     if model.recurrence is None or not (folder / RECURRENCE).is_file():
         return
-    theirs = _recurrence_of(folder)[2]
-    if settings_of(theirs) != settings_of(of_settings(model.config.recurrence)[1]):
+    if recurrence_left_behind(folder, of_settings(model.config.recurrence)[1]):
         return
     tensors, own = _tensors(folder / RECURRENCE_WEIGHTS, folder), model.recurrence.state_dict()
     if {name: one.shape for name, one in tensors.items()} != {name: one.shape for name, one in own.items()}:

@@ -21,6 +21,7 @@ from recur_tune.common.parsing import parse, read_yaml, write_yaml
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.estimate import estimate
 from recur_tune.models.checked_weights import unread_remark
+from recur_tune.models.adapter import recurrence_left_behind
 from recur_tune.models.pretrained import left_behind, save_model
 from recur_tune.ops.out_of_memory import out_of_memory_as_user_error
 from recur_tune.training import REPORTS, RESULT, RESUME, TRIAL, UNTRAINED
@@ -57,9 +58,12 @@ def run_in_folder(
         if damage := load_checkpoint(trainer, folder / RESUME):
             warn(damage)
         _forget_reports_after(folder / REPORTS, trainer.progress.tokens)
-    if tokenizer is not None and (remark := left_behind(config.base, config.recurrence_spec)):
-        warn(remark)
-    for remark in (unread_remark(config.base, trainer.model.unread), *trainer.stream.remarks):
+    for remark in (
+        None if tokenizer is None else left_behind(config.base, config.recurrence_spec),
+        None if config.adapter is None else recurrence_left_behind(Path(config.adapter), config.recurrence_spec),
+        unread_remark(config.base, trainer.model.unread),
+        *trainer.stream.remarks,
+    ):
         if remark:
             warn(remark)
     with whole_folder(folder) as partial:

@@ -17,7 +17,14 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.lora import LoraSpec
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models import WindowedDecoder
-from recur_tune.models.adapter import SETTINGS, WEIGHTS, adapter_fields, load_adapter, write_adapter
+from recur_tune.models.adapter import (
+    SETTINGS,
+    WEIGHTS,
+    adapter_fields,
+    load_adapter,
+    recurrence_left_behind,
+    write_adapter,
+)
 from recur_tune.models.pretrained import load_model, save_model
 from recur_tune.models.trained import Trained, merged
 from recur_tune.recurrences.cache.spec import CacheSpec
@@ -107,6 +114,10 @@ def test_a_recurrence_travels_beside_its_adapter(tmp_path: Path) -> None:
         )
     )  # fmt: skip
     PeftModel.from_pretrained(stock("llama"), folder)  # which leaves it where it is
+    assert recurrence_left_behind(folder, spec) is None
+    assert str(recurrence_left_behind(folder, None)).endswith("since the trial has none; its matrices are kept.")
+    other = spec.model_copy(update={"cache_rows": 6})
+    assert "or has other fields" in str(recurrence_left_behind(folder, other))
 
 
 @torch.no_grad()
