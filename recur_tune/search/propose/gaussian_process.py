@@ -62,11 +62,14 @@ class CurveKernel(Kernel):
     def __call__(self, X: np.ndarray, Y: np.ndarray | None = None, eval_gradient: bool = False) -> Any:
         """The covariance matrix, and on request its gradient by the logarithms of the hyperparameters."""
         other = X if Y is None else Y
-        squares = self._squares(X, other)
+        # Configurations are compared once, however many validations they have.
+        (some, row), (others, column) = _configurations(X), _configurations(other)
+        squares = self._squares(some, others)
         joint, joint_slope = _matern(squares.sum(axis=0))
         single, single_slope = _matern(squares)
-        effects = single.sum(axis=0) / max(1, len(squares))
-        alike = joint + self.main * effects
+        row = row[:, None]
+        effects = (single.sum(axis=0) / max(1, len(squares)))[row, column]
+        alike = joint[row, column] + self.main * effects
         lag = ((X[:, None, -2] - other[None, :, -2]) / self.time) ** 2
         bend, line = np.exp(-lag / 2), np.outer(_progress(X), _progress(other))
         same_trial = (X[:, None, -1] == other[None, :, -1]).astype(float)
@@ -75,21 +78,21 @@ class CurveKernel(Kernel):
         matrix = alike * curve + self.trend * common + self.offset * same_trial + self.noise * same_row
         if not eval_gradient:
             return matrix
-        by_square = (joint_slope + self.main * single_slope / max(1, len(squares))) * curve
+        by_scale = squares * (joint_slope + self.main * single_slope / max(1, len(squares)))
         parts = {
             "level": self.level * alike, "main": self.main * effects * curve, "noise": self.noise * same_row,
-            "offset": self.offset * same_trial, "scales": by_square * squares, "slope": self.slope * alike * line,
-            "time": self.trend * bend * lag, "trend": self.trend * common,
+            "offset": self.offset * same_trial, "scales": by_scale[:, row, column] * curve,
+            "slope": self.slope * alike * line, "time": self.trend * bend * lag, "trend": self.trend * common,
         }  # fmt: skip
         ordered = [parts[one.name] for one in self.hyperparameters]
         return matrix, np.stack([one for part in ordered for one in part.reshape(-1, len(X), len(X))], axis=-1)
 
-    def _squares(self, X: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Squared distances by parameter, in units of its length scale: [parameters, rows, rows]."""
+    def _squares(self, some: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """Squared distances of features by parameter, in units of its length scale: [parameters, some, others]."""
         scales = np.atleast_1d(self.scales)
-        squares = np.zeros((_parameters(self.groups), len(X), len(other)))
+        squares = np.zeros((_parameters(self.groups), len(some), len(others)))
         for column, group in enumerate(self.groups):
-            difference = X[:, None, column] - other[None, :, column]
+            difference = some[:, None, column] - others[None, :, column]
             squares[group] += (difference / scales[group]) ** 2
         return squares
 
@@ -109,6 +112,14 @@ def default_kernel(groups: np.ndarray) -> CurveKernel:
     middle: dict[str, Any] = {name: expected for name, (expected, _) in _PRIOR.items()}
     count = _parameters(groups)
     return CurveKernel(groups, **(middle | {"scales": np.full(count, middle["scales"] * np.sqrt(max(count, 1)))}))
+
+
+def _configurations(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct features of rows, and the place of each row among them."""
+    if rows.shape[1] == 2:  # no parameters, and NumPy finds no distinct rows without columns
+        return rows[:1, :-2], np.zeros(len(rows), dtype=int)
+    distinct, places = np.unique(rows[:, :-2], axis=0, return_inverse=True)
+    return distinct, places.reshape(-1)
 
 
 def _matern(squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
