@@ -1,12 +1,16 @@
 """A Gaussian process of learning curves: log quality over a trial's features and the logarithm of its tokens.
 
-All validations are data, also those of pruned trials. The kernel, with M a Matérn kernel over features, T a squared
-exponential over log tokens and [..] an indicator:
+All validations are data, also those of pruned trials. The kernel, with u linear in log tokens, T a squared exponential
+over them and [..] an indicator:
 
-    M (level + shape T)     the level of a configuration's curve, and its shape
-    + trend T               the trend that all curves share
+    F (level + slope u u')  the level of a configuration's curve, and its slope
+    + trend (T + u u')      the trend that all curves share
     + offset [same trial]   a trial's own offset, such as its seed's
     + noise [same row]      the noise of a validation
+
+F compares configurations: a Matérn kernel over all parameters, and `main` times the mean of one for each parameter
+(main effects), so that what is good in two trials is expected to be better together. Slopes let a curve go on falling,
+and let curves that begin alike end far apart.
 
 scikit-learn fits and predicts. The kernel is ours: scikit-learn has no offsets per trial and no shared length scales.
 """
@@ -27,13 +31,14 @@ from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 # Log-normal priors of the hyperparameters: median, and standard deviation of the logarithm. Variances are in units of
 # the qualities' own, `time` in doublings of tokens; the median of the length scales grows with their number.
 _PRIOR = {
-    "level": (0.5, 1.0), "shape": (0.05, 1.0), "trend": (0.5, 1.0), "offset": (0.01, 1.5), "noise": (0.001, 1.5),
-    "time": (3.0, 0.5), "scales": (0.5, 0.5),
+    "level": (0.7, 0.5), "slope": (0.5, 1.0), "trend": (0.5, 1.0), "offset": (0.01, 1.5), "noise": (0.001, 1.5),
+    "time": (3.0, 0.5), "main": (2.0, 1.0), "scales": (0.5, 0.5),
 }  # fmt: skip
 _ITERATIONS = 20
 _MOST_ROWS, _MOST_FITTED = 600, 160  # that the process is conditioned on, and that its hyperparameters are fitted to
 _GROWTH = 1.1  # of the rows, before hyperparameters are fitted again
-_PRIOR_COUNTS = 2  # values for which a prior mean and standard deviation count
+_PRIOR_COUNTS = 6  # values for which a prior mean and standard deviation count; first validations are much alike
+_START = 3  # doublings of tokens before the end, where slopes make no difference: trials begin with the same weights
 _BOUNDS = 1e-10, 1e6
 
 
@@ -41,11 +46,11 @@ class CurveKernel(Kernel):
     """The kernel above, over rows [features, log2 tokens, trial]; features of one group share a length scale."""
 
     def __init__(
-        self, groups: np.ndarray, scales: Any, time: float, level: float, shape: float, trend: float, offset: float,
-        noise: float,
+        self, groups: np.ndarray, scales: Any, time: float, level: float, slope: float, trend: float, offset: float,
+        noise: float, main: float,
     ) -> None:  # fmt: skip
-        self.groups, self.scales, self.time = groups, scales, time
-        self.level, self.shape, self.trend, self.offset, self.noise = level, shape, trend, offset, noise
+        self.groups, self.scales, self.time, self.main = groups, scales, time, main
+        self.level, self.slope, self.trend, self.offset, self.noise = level, slope, trend, offset, noise
 
     @property
     def hyperparameters(self) -> list[Hyperparameter]:
@@ -57,43 +62,49 @@ class CurveKernel(Kernel):
     def __call__(self, X: np.ndarray, Y: np.ndarray | None = None, eval_gradient: bool = False) -> Any:
         """The covariance matrix, and on request its gradient by the logarithms of the hyperparameters."""
         other = X if Y is None else Y
-        squares = self._squares(X, other)
-        distance = np.sqrt(5 * squares.sum(axis=0))
-        fade = np.exp(-distance)
-        matern = (1 + distance + distance**2 / 3) * fade
+        # Configurations are compared once, however many validations they have.
+        (some, row), (others, column) = _configurations(X), _configurations(other)
+        squares = self._squares(some, others)
+        joint, joint_slope = _matern(squares.sum(axis=0))
+        single, single_slope = _matern(squares)
+        row = row[:, None]
+        effects = (single.sum(axis=0) / max(1, len(squares)))[row, column]
+        alike = joint[row, column] + self.main * effects
         lag = ((X[:, None, -2] - other[None, :, -2]) / self.time) ** 2
-        time = np.exp(-lag / 2)
+        bend, line = np.exp(-lag / 2), np.outer(_progress(X), _progress(other))
         same_trial = (X[:, None, -1] == other[None, :, -1]).astype(float)
         same_row = np.eye(len(X)) if Y is None else 0.0
-        over_time = self.level + self.shape * time
-        matrix = matern * over_time + self.trend * time + self.offset * same_trial + self.noise * same_row
+        curve, common = self.level + self.slope * line, bend + line
+        matrix = alike * curve + self.trend * common + self.offset * same_trial + self.noise * same_row
         if not eval_gradient:
             return matrix
-        slope = (5 / 3) * (1 + distance) * fade * over_time
+        by_scale = squares * (joint_slope + self.main * single_slope / max(1, len(squares)))
         parts = {
-            "level": self.level * matern, "noise": self.noise * same_row, "offset": self.offset * same_trial,
-            "scales": slope * squares, "shape": self.shape * matern * time, "trend": self.trend * time,
-            "time": (self.shape * matern + self.trend) * time * lag,
+            "level": self.level * alike, "main": self.main * effects * curve, "noise": self.noise * same_row,
+            "offset": self.offset * same_trial, "scales": by_scale[:, row, column] * curve,
+            "slope": self.slope * alike * line, "time": self.trend * bend * lag, "trend": self.trend * common,
         }  # fmt: skip
         ordered = [parts[one.name] for one in self.hyperparameters]
         return matrix, np.stack([one for part in ordered for one in part.reshape(-1, len(X), len(X))], axis=-1)
 
-    def _squares(self, X: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Squared distances by parameter, in units of its length scale: [parameters, rows, rows]."""
+    def _squares(self, some: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """Squared distances of features by parameter, in units of its length scale: [parameters, some, others]."""
         scales = np.atleast_1d(self.scales)
-        squares = np.zeros((_parameters(self.groups), len(X), len(other)))
+        squares = np.zeros((_parameters(self.groups), len(some), len(others)))
         for column, group in enumerate(self.groups):
-            difference = X[:, None, column] - other[None, :, column]
+            difference = some[:, None, column] - others[None, :, column]
             squares[group] += (difference / scales[group]) ** 2
         return squares
 
     def diag(self, X: np.ndarray) -> np.ndarray:
         """The prior variance of a trial's quality, without the noise of a validation."""
-        return np.full(len(X), self.level + self.shape + self.trend + self.offset)
+        line = _progress(X) ** 2
+        effects = 1 + self.main * bool(_parameters(self.groups))
+        return effects * (self.level + self.slope * line) + self.trend * (1 + line) + self.offset
 
     def is_stationary(self) -> bool:
-        """It depends on differences of rows alone."""
-        return True
+        """Slopes depend on the tokens themselves."""
+        return False
 
 
 def default_kernel(groups: np.ndarray) -> CurveKernel:
@@ -101,6 +112,27 @@ def default_kernel(groups: np.ndarray) -> CurveKernel:
     middle: dict[str, Any] = {name: expected for name, (expected, _) in _PRIOR.items()}
     count = _parameters(groups)
     return CurveKernel(groups, **(middle | {"scales": np.full(count, middle["scales"] * np.sqrt(max(count, 1)))}))
+
+
+def _configurations(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct features of rows, and the place of each row among them."""
+    if rows.shape[1] == 2:  # no parameters, and NumPy finds no distinct rows without columns
+        return rows[:1, :-2], np.zeros(len(rows), dtype=int)
+    distinct, places = np.unique(rows[:, :-2], axis=0, return_inverse=True)
+    return distinct, places.reshape(-1)
+
+
+def _matern(squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A Matérn kernel (5/2) of squared distances, and the factor of a square in its gradient by the logarithm of that
+    square's length scale."""
+    distance = np.sqrt(5 * squares)
+    fade = np.exp(-distance)
+    return (1 + distance + distance**2 / 3) * fade, (5 / 3) * (1 + distance) * fade
+
+
+def _progress(rows: np.ndarray) -> np.ndarray:
+    """Linear in log tokens: 0 at the start of slopes, 1 at the budget's end."""
+    return np.asarray(1 + rows[:, -2] / _START)
 
 
 def _parameters(groups: np.ndarray) -> int:
@@ -116,7 +148,7 @@ class Standardization:
 
     @classmethod
     def of(cls, values: np.ndarray, prior: tuple[float, float] | None = None) -> Standardization:
-        """Those of the values. A `prior` mean and standard deviation count like two more values: the first two trials
+        """Those of the values. A `prior` mean and standard deviation count like a few more values: the first trials
         may happen to be equal, which would make all predictions certain."""
         if prior is None:
             return cls(float(values.mean()), float(values.std()) or 1.0)

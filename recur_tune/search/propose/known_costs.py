@@ -33,7 +33,7 @@ _Drawn = tuple[dict[str, Any], dict[str, Any]]  # a point in the sampler's own n
 
 _ANYWHERE, _NEAR_THE_FRONT = 200, 100  # candidates: random points, and points of the front with a change
 _MOST_PRICED = 3  # candidates of a pool whose costs are simulated, unless all of them are over a limit
-_MIN_GAIN_RATIO = 0.01  # of a new trial's expected gain per token: a trial with less is paused at its rung
+_MIN_GAIN_RATIO = 0.1  # of a new trial's expected gain per token: a trial with less is paused at its rung
 _BEYOND = 1.05  # factor on the worst value so far, for a reference that is not fixed yet
 
 
@@ -97,9 +97,9 @@ class KnownCosts:
     ) -> bool:
         """Whether a trial at a rung is trained further; otherwise it is paused.
 
-        It continues unless its expected gain per token is under 1 % of the best new trial's. The bound is low because
-        learning curves cross, and the new trial's gain is the maximum of many estimates. Once the budget of trials is
-        `spent`, it continues while it may reach the front. A trial that no other matches on every cost always
+        It continues unless its expected gain per token is under a tenth of the best new trial's. The bound is low
+        because learning curves cross, and the new trial's gain is the maximum of many estimates. Once the budget of
+        trials is `spent`, it continues while it may reach the front. A trial that no other matches on every cost always
         continues, so that the cheap end of the front is measured.
         """
         [trial] = [one for one in trials if one.number == number]

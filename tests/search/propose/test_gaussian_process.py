@@ -68,6 +68,30 @@ def test_a_first_validation_tells_of_its_own_trial_alone() -> None:
     assert other < (before + expected) / 2
 
 
+def test_a_curve_that_falls_fast_is_expected_to_end_ahead() -> None:
+    """The second trial is behind at the first rung and level at the second: its slope tells that it ends ahead."""
+    features = np.array([[0.2, 0.5, 1.0, 0.0], [0.8, 0.5, 1.0, 0.0]])
+    rows = np.concatenate([rows_at(features, share, [0, 1]) for share in (0.25, 0.5)])
+    process = FittedKernel(GROUPS).posterior(rows, np.array([2.64, 2.66, 2.61, 2.61]))
+    [steady, fast], _ = process.predict(rows_at(features, 1.0, [0, 1]))
+    assert fast < steady - 0.01 and fast < 2.59, "it goes on falling"
+
+
+def test_trials_that_begin_alike_may_end_far_apart() -> None:
+    features = np.random.default_rng(0).random((2, 4))
+    kernel = default_kernel(GROUPS)
+    first, end = (kernel(rows_at(features, share, [0, 1])) for share in (0.25, 1.0))
+    apart = [matrix[0, 0] + matrix[1, 1] - 2 * matrix[0, 1] for matrix in (first, end)]
+    assert apart[1] > 1.3 * apart[0]
+
+
+def test_what_is_good_alone_is_expected_to_be_better_together() -> None:
+    features = np.array([[0.0, 0.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
+    process = FittedKernel(GROUPS).posterior(rows_at(features, 1.0, np.arange(4)), np.array([2.7, 2.6, 2.6, 2.7]))
+    [both], _ = process.predict(rows_at(np.array([[1.0, 1.0, 1.0, 0.0]]), 1.0, NEW))
+    assert both < 2.59
+
+
 def test_hyperparameters_are_fitted_when_there_is_a_tenth_more() -> None:
     rows, values = curves(np.random.default_rng(0), 20)
     learned = FittedKernel(GROUPS)

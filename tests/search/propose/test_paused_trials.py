@@ -120,7 +120,7 @@ def test_standardization_has_a_prior_so_that_two_equal_values_prove_little() -> 
     expected = 2.0, 0.1
     assert Standardization.of(np.empty(0), expected) == Standardization(2.0, 0.1)
     alike = Standardization.of(np.array([2.0, 2.0]), expected)
-    assert alike.mean == 2.0 and alike.std == pytest.approx(0.1 / math.sqrt(2))
+    assert alike.mean == 2.0 and alike.std == pytest.approx(0.1 * math.sqrt(6 / 8)), "the prior counts as six values"
     many = np.random.default_rng(0).normal(5.0, 0.5, 10_000)
     assert Standardization.of(many, expected).std == pytest.approx(many.std(), rel=0.01)
 
