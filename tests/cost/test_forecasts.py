@@ -75,7 +75,7 @@ def test_forward_flops_are_torchs_count_but_for_the_later_half_of_attention(name
 
 @pytest.mark.parametrize("name", ["dlinear", "informer", "rsa", "patches", "pooled", "cache"])
 def test_predicted_memory_is_that_of_a_step(name: str, corpus: str) -> None:
-    config = config_of(corpus, name, dropout=0.1)
+    config = config_of(corpus, name, dropout=0.1, tokens=600)  # three steps
     trainer, _ = set_up(config, CPU)
     [*_] = trainer.run()
     found = estimate(config, trial_settings(config))

@@ -23,6 +23,7 @@ import numpy as np
 from scipy.optimize import minimize
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
+from threadpoolctl import ThreadpoolController
 
 # Log-normal priors of the hyperparameters: median, and standard deviation of the logarithm. Variances are in units of
 # the qualities' own, `time` in doublings of tokens; the median of the length scales grows with their number.
@@ -35,6 +36,8 @@ _MOST_ROWS, _MOST_FITTED = 600, 160  # that the process is conditioned on, and t
 _GROWTH = 1.1  # of the rows, before hyperparameters are fitted again
 _PRIOR_COUNTS = 2  # values for which a prior mean and standard deviation count
 _BOUNDS = 1e-10, 1e6
+# Threads of BLAS spin while they wait for each other, and trials have the cores: in one thread a fit is faster there.
+_in_one_thread = ThreadpoolController().wrap(limits=1, user_api="blas")
 
 
 class CurveKernel(Kernel):
@@ -140,6 +143,7 @@ class FittedKernel:
         self.rows = 0.0
         self._fitting = Lock()  # one thread decides on a trial at its rung while another chooses the next trial
 
+    @_in_one_thread
     def posterior(
         self, rows: np.ndarray, values: np.ndarray, prior: tuple[float, float] | None = None
     ) -> CurvePosterior:
@@ -158,6 +162,7 @@ class FittedKernel:
 class CurvePosterior:
     """The process conditioned on validations, or its prior where there are none; predicts log quality."""
 
+    @_in_one_thread
     def __init__(self, kernel: CurveKernel, rows: np.ndarray, values: np.ndarray, scale: Standardization) -> None:
         self.kernel, self.rows, self.values, self.scale = kernel, rows, values, scale
         self._process = _process(kernel, None)
@@ -169,6 +174,7 @@ class CurvePosterior:
         more = np.concatenate([self.rows, rows]), np.concatenate([self.values, values])
         return CurvePosterior(self.kernel, *more, self.scale)
 
+    @_in_one_thread
     def predict(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of log quality at rows."""
         mean, std = map(np.atleast_1d, self._process.predict(rows, return_std=True))

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from recur_tune.search.propose.features import NEW, rows_at
-from recur_tune.search.propose.gaussian_process import CurvePosterior, FittedKernel, Standardization, default_kernel
+from recur_tune.search.propose.gaussian_process import (
+    CurveKernel,
+    CurvePosterior,
+    FittedKernel,
+    Standardization,
+    default_kernel,
+)
 
 
 def curves(rng: np.random.Generator, trials: int, offset: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -100,3 +109,24 @@ def test_more_rows_than_the_process_bears_are_thinned() -> None:
     process = FittedKernel(GROUPS).posterior(rows, values)
     assert len(process.rows) == 600
     assert (process.rows[-1] == rows[-1]).all()
+
+
+def test_a_fit_and_a_prediction_take_one_thread_and_leave_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def threads() -> set[int]:
+        return {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}
+
+    seen: list[set[int]] = []
+    covariance = CurveKernel.__call__
+
+    def watched(*given: Any, **more: Any) -> Any:
+        seen.append(threads())
+        return covariance(*given, **more)
+
+    monkeypatch.setattr(CurveKernel, "__call__", watched)
+    rows, values = curves(np.random.default_rng(0), 5)
+    with threadpool_limits(2, user_api="blas"):
+        posterior = FittedKernel(GROUPS).posterior(rows, values)
+        fits = len(seen)
+        posterior.predict(rows)
+        assert len(seen) > fits > 0 and all(one == {1} for one in seen)
+        assert threads() == {2}
