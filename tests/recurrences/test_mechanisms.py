@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from recur_tune.bptt.chain import Chain
@@ -80,6 +83,41 @@ def test_a_chains_gradients_are_autograds_under_every_plan(name, spec, plans):
         torch.testing.assert_close(loss, expected.detach(), **CLOSE)
         for ours, theirs in zip(gradients, grad_parameter, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9 * float(1 + theirs.abs().max()))
+
+
+class HostCopies(TorchDispatchMode):
+    """Refuses tensors that lie on the host or were made there, as a CUDA graph's capture does: all that an operation is
+    given is known, or is what another operation made."""
+
+    def __init__(self, *known):
+        super().__init__()
+        self.known = list(known)  # held, so that no other storage takes a place
+        self.storages = set(map(self.storage, known))
+
+    @staticmethod
+    def storage(tensor):
+        return tensor.untyped_storage()._cdata
+
+    def __torch_dispatch__(self, operation, types, given=(), named=None):
+        given_here = [one for one in tree_leaves((given, named)) if isinstance(one, torch.Tensor) and one.ndim]
+        assert self.storages.issuperset(map(self.storage, given_here)), f"{operation} takes a tensor from the host"
+        made_here = operation(*given, **(named or {}))
+        for one in tree_leaves(made_here):
+            if isinstance(one, torch.Tensor) and one.is_meta:
+                self.known.append(one)
+                self.storages.add(self.storage(one))
+        return made_here
+
+
+@either_body
+def test_a_step_copies_nothing_from_the_host(name, spec, monkeypatch):
+    model, batch = made(name, spec).to("meta"), chain_batch(WINDOWING, [[5, 5]], windows=2).to("meta")
+    monkeypatch.setattr(torch, "autocast", lambda *given, **named: nullcontext())  # which the meta device does not have
+    chain = Chain(model, Plan(2))
+    chain.uniform = True  # as a CUDA graph needs it
+    given = [one for one in vars(batch).values() if isinstance(one, torch.Tensor)]
+    with HostCopies(*model.parameters(), *model.buffers(), *given):
+        chain.differentiate(batch)
 
 
 @either_body

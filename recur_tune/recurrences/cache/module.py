@@ -174,18 +174,31 @@ class CachedWindowPass(WindowPass):
         cached, next_BSMC = self._cached, torch.empty_like(rows_BSMC, dtype=dtype)
         batch_B1 = torch.arange(len(filled_B), device=filled_B.device)[:, None]
         own_BT = torch.arange(count, device=filled_B.device).expand(len(filled_B), -1)
-        for site, (layer, gathered) in enumerate(zip(self._new, own, strict=True)):
-            candidate_BNC = torch.cat([rows_BSMC[:, site], self._rows(site, gathered, batch_B1, own_BT)], dim=1)
-            match cached.keep:
-                case "keydiff":
-                    score_BGN = key_difference(heads_of(candidate_BNC, cached.shape)[0], cached.rows - filled_B)
-                case "tova":
-                    score_BGN = last_attention(self._attention(layer))
-                case _:
-                    score_BGN = mean_attention(self._attention(layer), cached.rows)
-            chosen_BGM = best(score_BGN, filled_B, candidate_BNC.shape[1], cached.rows, cached.sinks)
-            self._chosen[layer], next_BSMC[:, site] = chosen_BGM, taken(candidate_BNC, chosen_BGM)
+
+        def candidates(site: int) -> torch.Tensor:
+            return torch.cat([rows_BSMC[:, site], self._rows(site, own[site], batch_B1, own_BT)], dim=1)
+
+        score_BXN = torch.cat(
+            [self._score(layer, candidates(site), filled_B) for site, layer in enumerate(self._new)], dim=1
+        )
+        # All layers choose at once: a sort of few numbers costs a GPU as much as one of many. Candidates are made twice
+        # rather than held.
+        chosen_BXM = best(score_BXN, filled_B, cached.rows + count, cached.rows, cached.sinks)
+        for site, layer in enumerate(self._new):
+            self._chosen[layer] = chosen_BXM.unflatten(1, (len(own), -1))[:, site]
+            next_BSMC[:, site] = taken(candidates(site), self._chosen[layer])
         return next_BSMC
+
+    def _score(self, layer: int, candidate_BNC: torch.Tensor, filled_B: torch.Tensor) -> torch.Tensor:
+        """Score of a layer's candidates, [B, G, N]."""
+        cached = self._cached
+        match cached.keep:
+            case "keydiff":
+                return key_difference(heads_of(candidate_BNC, cached.shape)[0], cached.rows - filled_B)
+            case "tova":
+                return last_attention(self._attention(layer))
+            case _:
+                return mean_attention(self._attention(layer), cached.rows)
 
     @torch.no_grad()
     def leaving(self, layers: list[int], overlap: int) -> Rows:
