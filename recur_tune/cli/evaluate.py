@@ -131,7 +131,7 @@ def evaluate(
         note(f"drawn: {picture}")
     rivals: list[dict[str, Any]] = []
     if with_rivals:
-        rivals = _rivals(_trial(run, config), split, sample, batch, precision)
+        rivals = _rivals(_trial(run, config, reading), split, sample, batch, precision)
         report["rivals"] = rivals
     if as_json:
         print_json(report)
@@ -186,8 +186,8 @@ def _print_scores(read: str, reading: EvaluationSettings, found: Scores) -> None
         stdout.print(table)
 
 
-def _trial(run: str, config: TrialConfig | None) -> TrialConfig:
-    """The trial whose base the rivals read."""
+def _trial(run: str, config: TrialConfig | None, reading: EvaluationSettings) -> TrialConfig:
+    """The trial whose base the rivals read, with the corpus and the windows that its model was read with."""
     from recur_tune.training.evaluation_settings import trial_of
 
     trial = config or trial_of(Path(run))
@@ -197,7 +197,8 @@ def _trial(run: str, config: TrialConfig | None) -> TrialConfig:
         raise UserError(f"rivals: {run} does not say from which base it was trained; give the base itself.")
     if is_from_scratch(trial.base):
         raise UserError(f"rivals: {run} has random weights at first (base {trial.base}), which no rival can read.")
-    return trial
+    read = {"corpus": reading.corpus, "window": reading.windowing.size, "overlap": reading.windowing.overlap}
+    return trial.model_copy(update=read)
 
 
 def _rivals(trial: TrialConfig, split: str, sample: int | None, batch: int, precision: str) -> list[dict[str, Any]]:

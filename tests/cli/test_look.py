@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -77,3 +78,15 @@ def test_rivals_hold_as_much_as_the_state(world: Path) -> None:
     assert sliding == longer + 12  # it holds how many rows there are
     alone = command("eval", world / "base", "--corpus", f"text:{world / 'text'}", "--window", 32, "--json")
     assert json.loads(alone.out)["loss"] == pytest.approx(rivals["plain windows of 32"]["loss"], rel=1e-6)
+
+
+def test_rivals_read_what_the_model_reads(world: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(world / "text", other)
+    for file in other.rglob("*.txt"):
+        file.write_text(file.read_text()[::-1])
+    read = ("--corpus", f"text:{other}", "--window", 12, "--overlap", 2)
+    rivals = json.loads(command("eval", world / "run", *read, "--rivals", "--json").out)["rivals"]
+    assert [one["name"] for one in rivals[2:4]] == ["sliding cache of 16 rows", "plain windows of 28"]
+    alone = command("eval", world / "base", *read[:4], "--json")
+    assert json.loads(alone.out)["loss"] == pytest.approx(rivals[0]["loss"], rel=1e-6)
