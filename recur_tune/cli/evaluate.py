@@ -214,7 +214,7 @@ def _rivals(trial: TrialConfig, split: str, sample: int | None, batch: int, prec
 
 
 def _print_rivals(rivals: list[dict[str, Any]], titles: dict[str, str]) -> None:
-    """The base read as it is, at 0 tokens of training."""
+    """The base read as it is, before training."""
     if not rivals:
         return
     from recur_tune.cost.descriptors import COSTS

@@ -214,9 +214,11 @@ def front_command(
     elif as_csv:
         fields = directory.spec.parsed_space.names
         writer = csv.writer(sys.stdout)
-        writer.writerow(["trial", *chosen, "tokens", *fields])
+        before = [name for name in chosen if any(name in row.get("untrained", {}) for row in rows)]
+        writer.writerow(["trial", *chosen, *(f"untrained_{name}" for name in before), "tokens", *fields])
         for row in rows:
             values = [row[objective] for objective in chosen]
+            values += [row.get("untrained", {}).get(name, "") for name in before]
             writer.writerow([row["trial"], *values, row["tokens"], *(row["params"].get(field, "") for field in fields)])
     else:
         print_front(state, chosen)

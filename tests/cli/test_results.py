@@ -141,6 +141,17 @@ def test_front_as_json_and_csv(results: Path) -> None:
     refused(run("front", "books", "--json", "--csv"), "csv:")
 
 
+def test_what_there_was_before_training_is_in_a_trials_curve_and_in_the_csv(results: Path) -> None:
+    assert "before training" not in run("trial", "books", "T1").out and "untrained" not in run("front", "--csv").out
+    SearchDirectory(results / "books").record("report", trial=1, tokens=80_000, untrained={"perplexity": 61.25})
+    curve = [line.split() for line in lines_of(run("trial", "books", "T1").out)]
+    assert curve[curve.index(["before", "training", "61.25"]) + 1] == ["80k", "40"]
+    assert json.loads(run("trial", "books", "T1", "--json").out)["untrained"] == {"perplexity": 61.25}
+    assert json.loads(run("trial", "books", "T0", "--json").out)["untrained"] is None
+    rows = list(csv.DictReader(io.StringIO(run("front", "books", "--csv").out)))
+    assert [row["untrained_perplexity"] for row in rows] == ["61.25", ""]
+
+
 def test_front_of_other_objectives(results: Path) -> None:
     told = json.loads(run("front", "books", "--objectives", "bits_per_byte, parameters", "--json").out)
     assert told["objectives"] == ["bits_per_byte", "parameters"]
