@@ -53,7 +53,10 @@ _NOT_OF_UNTRAINED = {*TrialConfig.model_fields, *(change.to for change in RENAME
     "validations. Faster on long documents; each begins without a state, so the number is another.",
 )
 @deprecated_option("lanes", "batch", "0.5.0", type=click.IntRange(min=1))
-@click.option("--precision", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True)
+@click.option(
+    "--precision", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True,
+    help="'auto' is bfloat16 on a GPU.",
+)  # fmt: skip
 @click.option(
     "--state",
     type=click.Choice(["own", "none", "other"]),

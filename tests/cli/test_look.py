@@ -49,7 +49,8 @@ def test_groups_lie_between_own_state_and_none(world: Path, tmp_path: Path) -> N
 
 def test_a_fact_is_asked_for_of_both(world: Path) -> None:
     words = ("--recall", "--questions", 2, "--distance")
-    assert "more than any document has" in command("look", world / "run", *words, "20k").err
+    too_far = command("look", world / "run", *words, "20k").err
+    assert "more than any document has" in too_far and too_far.endswith("; choose fewer by --distance.\n")
     told = json.loads(command("look", world / "run", *words, 120, "--json").out)
     assert [one["asked"] for those in told["recall"].values() for one in those] == [2, 2]
 
@@ -59,6 +60,8 @@ def test_a_fact_is_asked_for_of_both(world: Path) -> None:
     [
         (("base",), "has no state that could be switched off; give a rival by --against."),
         (("run", "--distance", "200"), "distance: it is of --recall; add it."),
+        (("run", "--questions", "9"), "questions: it is of --recall; add it."),
+        (("run", "--recall", "--tokens", "9k"), "--recall reads as many as its questions have; leave one of them out."),
         (("run", "--out", "text"), "holds other files; give a folder that is new or empty."),
     ],
 )

@@ -21,7 +21,7 @@ from tests.search.record import search
 
 COMMANDS = [
     "search", "resume", "stop", "status", "front", "confirm", "trial", "add", "end", "report", "compare", "ui",
-    "export", "track", "rename", "remove",
+    "export", "track", "rename", "remove", "look", "eval",
 ]  # fmt: skip
 
 
@@ -179,7 +179,8 @@ def test_each_command_explains_itself_and_every_option(name: str) -> None:
     outcome = run(name, "--help")
     assert outcome.code == 0 and f"recur-tune {name}" in outcome.out.split("Options:")[0].split("Usage:")[1][20:]
     for parameter in cli.commands[name].params:
-        assert parameter.param_type_name == "argument" or parameter.help, parameter.name  # type: ignore[attr-defined]
+        shown = parameter.param_type_name != "argument" and not parameter.hidden  # type: ignore[attr-defined]
+        assert not shown or parameter.help, parameter.name  # type: ignore[attr-defined]
     assert all(len(line) <= 120 for line in outcome.out.splitlines())
 
 
