@@ -141,8 +141,8 @@ def resume(
     """Continue a search that was paused or interrupted, or give a finished one more trials.
 
     Finished trials stay as they are; unfinished ones resume from their last checkpoint. budget.trials,
-    budget.wall_clock, resources, keep and tracking may be changed; any other change makes it another search. --slurm
-    without a value uses the search's own profile.
+    budget.wall_clock, budget.plateau, resources, keep and tracking may be changed; any other change makes it another
+    search. --slurm without a value uses the search's own profile.
 
     \b
       recur-tune resume books
@@ -245,7 +245,7 @@ def _run(
         if as_json:
             _print_result(directory, state)
         else:
-            print_front(state, directory.spec.objectives)
+            print_front(directory, state, directory.spec.objectives)
 
     try:
         state = run_watched(directory, address, change=change, tell=tell)

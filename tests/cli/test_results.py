@@ -15,6 +15,7 @@ import pytest
 
 from recur_tune.cli.main import cli
 from recur_tune.search.record.directory import EVENTS, IDENTITY, SearchDirectory
+from recur_tune.search.record.spec import _MAY_CHANGE
 from tests.cli.books import lines_of, record_report, refused
 from tests.cli.run import run
 from tests.search.record import search
@@ -127,7 +128,12 @@ def test_at_eighty_columns_a_trial_is_one_line(results: Path) -> None:
     assert [line.split()[0] for line in lines_of(outcome.out)[2:4]] == ["T1", "T0"]
     narrow = run("front", "books", width=50)
     assert all(len(line) <= 50 for line in narrow.out.splitlines())
-    assert len(lines_of(narrow.out)[2:4]) == 2 and "learning_rate" in narrow.err and "--csv" in narrow.err
+    assert len(lines_of(narrow.out)[2:4]) == 2 and "learning_rate" in narrow.err
+    assert "`recur-tune front books --csv` has all." in " ".join(narrow.err.split())
+    other = " ".join(run("front", "books", "--objectives", "perplexity,parameters", width=50).err.split())
+    assert "`recur-tune front books --objectives perplexity,parameters --csv` has all." in other
+    chosen = " ".join(run("front", "books", "--under", "parameters=1M", width=50).err.split())
+    assert "`recur-tune trial books T1` has all." in chosen
     assert all(len(line) <= 80 for line in run("status", "books", width=80).out.splitlines())
 
 
@@ -182,6 +188,11 @@ def test_each_command_explains_itself_and_every_option(name: str) -> None:
         shown = parameter.param_type_name != "argument" and not parameter.hidden  # type: ignore[attr-defined]
         assert not shown or parameter.help, parameter.name  # type: ignore[attr-defined]
     assert all(len(line) <= 120 for line in outcome.out.splitlines())
+
+
+def test_the_help_of_resume_names_all_that_may_change() -> None:
+    told = " ".join(run("resume", "--help").out.split())
+    assert all(field in told for field in _MAY_CHANGE)
 
 
 def test_the_help_needs_nothing_heavy() -> None:
