@@ -15,9 +15,10 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse, read_yaml
 from recur_tune.common.shipped import find_space
 from recur_tune.search.record.directory import SearchDirectory, default_name, results_folder
+from recur_tune.search.record.first_trials import changed_fields
 from recur_tune.search.record.front import front_rows, search_hypervolume
 from recur_tune.search.record.progress import status_of
-from recur_tune.search.record.spec import SearchSpec, check_units, with_overrides
+from recur_tune.search.record.spec import SearchSpec, check_units
 from recur_tune.search.record.state import SearchState
 from recur_tune.search.run.driver import check_runnable, run_search
 from recur_tune.search.run.progress_lines import ProgressLines
@@ -42,10 +43,17 @@ class SearchResult:
 
     @cached_property
     def front(self) -> pd.DataFrame:
-        """The front: one row a trial, best quality first; objectives, tokens and parameters as columns."""
+        """The front: one row a trial, best quality first; objectives, tokens and parameters as columns, and the
+        validation before training as `untrained_perplexity` and the like."""
         rows = front_rows(self.state, self.directory.spec.objectives)
-        flat = [{**{key: value for key, value in row.items() if key != "params"}, **row["params"]} for row in rows]
-        return pd.DataFrame(flat)
+        return pd.DataFrame(
+            {
+                **{key: value for key, value in row.items() if key not in ("params", "untrained")},
+                **{f"untrained_{metric}": value for metric, value in row.get("untrained", {}).items()},
+                **row["params"],
+            }
+            for row in rows
+        )
 
     @cached_property
     def trials(self) -> pd.DataFrame:
@@ -76,19 +84,23 @@ def run(
     """Run a search, or resume the one of that name. Raises KeyboardInterrupt where Ctrl-C has paused it."""
     if address is not None and "://" in address:
         raise UserError(f"address: {address!r} is for the command line; from Python give 'auto' or HOST:PORT.")
-    fields = space if isinstance(space, dict) else read_yaml(find_space(str(space)))
+    tell = _print if progress else _ignore
+    written = space if isinstance(space, dict) else read_yaml(find_space(str(space)))
     if not isinstance(space, dict):
-        check_units(fields)
-    spec = parse(SearchSpec, with_overrides(fields, list(settings.items())))
-    folder = results_folder(Path(results) if results else None)
+        check_units(written)
     stem = "search" if isinstance(space, dict) else Path(space).stem
+    fields, remarks = changed_fields(written, list(settings.items()), "the space" if isinstance(space, dict) else stem)
+    for remark in remarks:
+        tell(f"  note: {remark}")
+    spec = parse(SearchSpec, fields)
+    folder = results_folder(Path(results) if results else None)
     chosen = name or default_name(stem)
     check_runnable(spec, address)
     if (folder / chosen).exists():
         directory = SearchDirectory.open(folder, chosen)
     else:
         directory = SearchDirectory.create(folder, chosen, spec)
-    with ProgressLines(directory, _print if progress else _ignore) as lines:
+    with ProgressLines(directory, tell) as lines:
         run_search(directory, OUTPUTS, address, lines, change=spec)
     if lines.is_pausing:
         raise KeyboardInterrupt(f"{chosen} is paused, and every trial saved; the same call continues it.")

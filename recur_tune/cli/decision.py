@@ -50,7 +50,8 @@ def print_decision(
         })  # fmt: skip
         return
     stdout.print(f"the best within {limits_in_words(limits)}: {found.best.name}", style="bold")
-    print_trials([found.best], list(dict.fromkeys([*objectives, *limits])))
+    whole = f"{command_line('trial', directory)} {found.best.name}"
+    print_trials([found.best], list(dict.fromkeys([*objectives, *limits])), whole)
     for cost in limits:
         stdout.print(_what_more_buys(OBJECTIVES[cost], found, quality, known), soft_wrap=True)
     _print_grounds(directory, found, quality, known, confirmed)

@@ -53,7 +53,10 @@ _NOT_OF_UNTRAINED = {*TrialConfig.model_fields, *(change.to for change in RENAME
     "validations. Faster on long documents; each begins without a state, so the number is another.",
 )
 @deprecated_option("lanes", "batch", "0.5.0", type=click.IntRange(min=1))
-@click.option("--precision", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True)
+@click.option(
+    "--precision", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True,
+    help="'auto' is bfloat16 on a GPU.",
+)  # fmt: skip
 @click.option(
     "--state",
     type=click.Choice(["own", "none", "other"]),
@@ -131,7 +134,7 @@ def evaluate(
         note(f"drawn: {picture}")
     rivals: list[dict[str, Any]] = []
     if with_rivals:
-        rivals = _rivals(_trial(run, config), split, sample, batch, precision)
+        rivals = _rivals(_trial(run, config, reading), split, sample, batch, precision)
         report["rivals"] = rivals
     if as_json:
         print_json(report)
@@ -186,8 +189,8 @@ def _print_scores(read: str, reading: EvaluationSettings, found: Scores) -> None
         stdout.print(table)
 
 
-def _trial(run: str, config: TrialConfig | None) -> TrialConfig:
-    """The trial whose base the rivals read."""
+def _trial(run: str, config: TrialConfig | None, reading: EvaluationSettings) -> TrialConfig:
+    """The trial whose base the rivals read, with the corpus and the windows that its model was read with."""
     from recur_tune.training.evaluation_settings import trial_of
 
     trial = config or trial_of(Path(run))
@@ -197,7 +200,8 @@ def _trial(run: str, config: TrialConfig | None) -> TrialConfig:
         raise UserError(f"rivals: {run} does not say from which base it was trained; give the base itself.")
     if is_from_scratch(trial.base):
         raise UserError(f"rivals: {run} has random weights at first (base {trial.base}), which no rival can read.")
-    return trial
+    read = {"corpus": reading.corpus, "window": reading.windowing.size, "overlap": reading.windowing.overlap}
+    return trial.model_copy(update=read)
 
 
 def _rivals(trial: TrialConfig, split: str, sample: int | None, batch: int, precision: str) -> list[dict[str, Any]]:
@@ -213,7 +217,7 @@ def _rivals(trial: TrialConfig, split: str, sample: int | None, batch: int, prec
 
 
 def _print_rivals(rivals: list[dict[str, Any]], titles: dict[str, str]) -> None:
-    """The base read as it is, at 0 tokens of training."""
+    """The base read as it is, before training."""
     if not rivals:
         return
     from recur_tune.cost.descriptors import COSTS

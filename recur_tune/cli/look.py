@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from recur_tune.tasks.seam import GivenState
 
 _FILE = "look.json"
+# The defaults; an option that was not given is told from one that has no meaning beside the others.
+_TOKENS, _QUESTIONS, _DISTANCES = 400_000, 80, (2_000, 8_000, 20_000)
 
 
 @dataclass(frozen=True)
@@ -52,20 +54,24 @@ class _Reading:
 @click.option(
     "--split", type=click.Choice(["validation", "test"]), default="test", show_default=True, help="Which part of it."
 )
-@click.option("--tokens", type=COUNT, default="400k", show_default=True, help="How many are read, of all documents.")
+@click.option("--tokens", type=COUNT, help="How many are read, of all documents. [default: 400k]")
 @click.option("--recall", "recalls", is_flag=True, help="Ask for facts from far back instead.")
 @click.option(
     "--distance", "distances", type=COUNT, multiple=True, help="Tokens from fact to question, with --recall; may be "
                                                                "repeated. [default: 2k, 8k, 20k]"
 )  # fmt: skip
-@click.option("--questions", type=click.IntRange(min=1), default=80, show_default=True, help="At each distance.")
+@click.option("--questions", type=click.IntRange(min=1), help="At each distance, with --recall. [default: 80]")
 @click.option("--batch", type=click.IntRange(min=1), default=16, show_default=True, help="Documents read side by side.")
-@click.option("--precision", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True)
+@click.option(
+    "--precision", type=click.Choice(["auto", "float32", "bfloat16"]), default="auto", show_default=True,
+    help="'auto' is bfloat16 on a GPU.",
+)  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), help="Folder for the numbers and a picture.")
 @as_json
 def look(
-    run: Path, against: Path | None, corpus: str | None, split: Split, tokens: int, recalls: bool,
-    distances: tuple[int, ...], questions: int, batch: int, precision: Precision, out: Path | None, as_json: bool,
+    run: Path, against: Path | None, corpus: str | None, split: Split, tokens: int | None, recalls: bool,
+    distances: tuple[int, ...], questions: int | None, batch: int, precision: Precision, out: Path | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Show where a state helps: the loss with the state less the loss without, over groups of tokens.
 
@@ -81,7 +87,7 @@ def look(
       recur-tune look runs/a --corpus text:books --against runs/plain
       recur-tune look runs/a --recall --distance 500 --distance 2k
     """
-    _check_options(recalls, distances, out)
+    _check_options(tokens, recalls, distances, questions, out)
     with stderr.status("loading torch …"):
         from recur_tune.data.tokens import prepare
 
@@ -92,10 +98,11 @@ def look(
         "window": readings[0].windowing.size, "overlap": readings[0].windowing.overlap,
     }  # fmt: skip
     if recalls:
-        found = _recalled(readings, text, distances or (2_000, 8_000, 20_000), questions, batch, precision)
+        found = _recalled(readings, text, distances or _DISTANCES, questions or _QUESTIONS, batch, precision)
         told["recall"] = {name: [asdict(one) for one in those] for name, those in found.items()}
     else:
-        groups = _groups(readings, text.openings(max(2, tokens // (len(text.document_starts) - 1))), batch, precision)
+        opening = (tokens or _TOKENS) // (len(text.document_starts) - 1)
+        groups = _groups(readings, text.openings(max(2, opening)), batch, precision)
         told["groups"] = [asdict(one) for one in groups]
     if out is not None:
         _write(out, told, [] if recalls else groups)
@@ -107,9 +114,15 @@ def look(
         _print_groups(groups, readings)
 
 
-def _check_options(recalls: bool, distances: Sequence[int], out: Path | None) -> None:
+def _check_options(
+    tokens: int | None, recalls: bool, distances: Sequence[int], questions: int | None, out: Path | None
+) -> None:
     if distances and not recalls:
         raise UserError("distance: it is of --recall; add it.")
+    if questions is not None and not recalls:
+        raise UserError("questions: it is of --recall; add it.")
+    if tokens is not None and recalls:
+        raise UserError("tokens: --recall reads as many as its questions have; leave one of them out.")
     if out is not None and out.exists() and not out.is_dir():
         raise UserError(f"out: {out} is a file; give a folder.")
     if out is not None and out.is_dir() and any(out.iterdir()) and not (out / _FILE).exists():

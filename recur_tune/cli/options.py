@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from recur_tune.cli.display import stderr
 from recur_tune.common.deprecated import warn_once, with_current_names
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import describe, finite, read_yaml
-from recur_tune.common.units import format_count
+from recur_tune.common.units import format_count, parse_count, parse_size
 from recur_tune.config.trial import RENAMED, Count, Size, TrialConfig
 from recur_tune.recurrences.registry import names_of
 from recur_tune.search.record.directory import SearchDirectory, results_folder
@@ -42,10 +43,8 @@ as_json = click.option(
 class Amount(click.ParamType):
     """A number with a unit, as 8k or 2GB: what a field of that type takes."""
 
-    name = "amount"
-
-    def __init__(self, kind: Any) -> None:
-        self._adapter = TypeAdapter(kind)
+    def __init__(self, name: str, kind: Any, parser: Callable[[Any], Any]) -> None:
+        self.name, self.parser, self._adapter = name, parser, TypeAdapter(kind)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number; anything else is refused in one sentence."""
@@ -55,7 +54,8 @@ class Amount(click.ParamType):
             raise UserError(f"{param.name if param else self.name}: {describe(error.errors()[0])}") from None
 
 
-COUNT, SIZE = Amount(Count), Amount(Size)
+COUNT, SIZE = Amount("amount", Count, parse_count), Amount("size", Size, parse_size)
+_NAMES = {int: "INTEGER", float: "FLOAT", str: "TEXT"}  # as click calls them
 
 
 def finite_or(advice: str) -> Callable[[click.Context, click.Parameter, float], float]:
@@ -196,11 +196,22 @@ def _help(name: str, field: FieldInfo, from_preset: bool) -> str:
 
 
 def _metavar(field: FieldInfo) -> str:
-    kinds = [field.annotation, *get_args(field.annotation)]
-    inner = [str(word) for kind in kinds for word in get_args(kind) if isinstance(word, str | int)]
-    choices = [*(["true", "false"] if bool in kinds else []), *dict.fromkeys(inner)]
-    if choices:
-        return "|".join(choices)
-    if float in kinds:
-        return "NUMBER"
-    return "TEXT" if str in kinds else "INTEGER"
+    return "|".join(dict.fromkeys(_kinds(field.annotation, field.metadata)))
+
+
+def _kinds(annotation: Any, metadata: Iterable[Any] = ()) -> Iterator[str]:
+    """What a value may be, one by one: words, or the name of a kind."""
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        yield from _kinds(inner[0], inner[1:])
+    elif origin in (Union, UnionType):
+        for one in inner:
+            yield from _kinds(one)
+    elif origin is Literal:
+        yield from map(str, inner)
+    elif annotation is bool:
+        yield from ("true", "false")
+    elif annotation is not NoneType:
+        parsers = [one.func for one in metadata if isinstance(one, BeforeValidator)]
+        amounts = [amount.name.upper() for amount in (COUNT, SIZE) if amount.parser in parsers]
+        yield from amounts or [_NAMES.get(annotation, "TEXT")]

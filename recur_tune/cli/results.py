@@ -214,12 +214,14 @@ def front_command(
     elif as_csv:
         fields = directory.spec.parsed_space.names
         writer = csv.writer(sys.stdout)
-        writer.writerow(["trial", *chosen, "tokens", *fields])
+        before = [name for name in chosen if any(name in row.get("untrained", {}) for row in rows)]
+        writer.writerow(["trial", *chosen, *(f"untrained_{name}" for name in before), "tokens", *fields])
         for row in rows:
             values = [row[objective] for objective in chosen]
+            values += [row.get("untrained", {}).get(name, "") for name in before]
             writer.writerow([row["trial"], *values, row["tokens"], *(row["params"].get(field, "") for field in fields)])
     else:
-        print_front(state, chosen)
+        print_front(directory, state, chosen)
         if confirmed:
             print_confirmation(directory.spec, confirmed)
 
@@ -234,7 +236,7 @@ def _objectives(directory: SearchDirectory, chosen: str | None) -> tuple[str, ..
     return names
 
 
-def print_front(state: SearchState, objectives: tuple[str, ...]) -> None:
+def print_front(directory: SearchDirectory, state: SearchState, objectives: tuple[str, ...]) -> None:
     """The front as a table."""
     from recur_tune.search.record.front import equals, front
 
@@ -242,7 +244,8 @@ def print_front(state: SearchState, objectives: tuple[str, ...]) -> None:
     if not best:
         stdout.print("no trial has reached the full budget yet.")
         return
-    print_trials(best, objectives)
+    given = "" if objectives == directory.spec.objectives else f" --objectives {','.join(objectives)}"
+    print_trials(best, objectives, f"{command_line('front', directory)}{given} --csv")
     if words := roles(best):
         stdout.print(words)
     for name, others in equals(state.trials.values(), best, objectives).items():
@@ -258,7 +261,7 @@ def print_end(directory: SearchDirectory, state: SearchState) -> None:
     watch = LiveView(directory)
     took = format_duration(state.active_seconds)
     stdout.print(f"{directory.name}: {watch.headline()}, {took}{_preparation(state.preparation_seconds)}", style="bold")
-    print_front(state, spec.objectives)
+    print_front(directory, state, spec.objectives)
     best, uri = front(state.trials.values(), spec.objectives), tracking_uri(directory)
     lines = [f"picture:  {directory.path / 'front.png'}", f"in a browser:  {directory.path / 'front.html'}"]
     lines.append(f"all of it on one page:  {command_line('report', directory)}")

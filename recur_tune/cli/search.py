@@ -31,7 +31,7 @@ from recur_tune.common.units import format_duration
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.damage import refuse_damaged_log
 from recur_tune.search.record.directory import SPEC, SearchDirectory, default_name, results_folder
-from recur_tune.search.record.first_trials import possible_first_trials
+from recur_tune.search.record.first_trials import changed_fields
 from recur_tune.search.record.progress import ended_trials
 from recur_tune.search.record.requests import trials_wait
 from recur_tune.search.record.spec import SearchSpec, check_units, with_overrides
@@ -97,7 +97,9 @@ def search(
     _check_detached(detach, slurm, as_json)
     file = find_space("quickstart" if space is None else space)
     length = None if is_submitted(slurm) else time
-    fields = _changed(file, _overrides(trials, length, settings))
+    fields, remarks = changed_fields(read_yaml(file, "space"), _overrides(trials, length, settings), file.stem)
+    for remark in remarks:
+        note(remark)
     check_units(fields)
     spec = parse(SearchSpec, fields)
     chosen = default_name(file.stem) if name is None else name
@@ -139,8 +141,8 @@ def resume(
     """Continue a search that was paused or interrupted, or give a finished one more trials.
 
     Finished trials stay as they are; unfinished ones resume from their last checkpoint. budget.trials,
-    budget.wall_clock, resources, keep and tracking may be changed; any other change makes it another search. --slurm
-    without a value uses the search's own profile.
+    budget.wall_clock, budget.plateau, resources, keep and tracking may be changed; any other change makes it another
+    search. --slurm without a value uses the search's own profile.
 
     \b
       recur-tune resume books
@@ -243,7 +245,7 @@ def _run(
         if as_json:
             _print_result(directory, state)
         else:
-            print_front(state, directory.spec.objectives)
+            print_front(directory, state, directory.spec.objectives)
 
     try:
         state = run_watched(directory, address, change=change, tell=tell)
@@ -269,29 +271,6 @@ def _print_result(directory: SearchDirectory, state: SearchState) -> None:
 
     front = front_rows(state, directory.spec.objectives)
     print_json({"search": directory.name, "folder": str(directory.path), "status": state.status, "front": front})
-
-
-def _changed(file: Path, overrides: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A space's fields with those of --set, less the file's own first trials that these exclude."""
-    written = read_yaml(file, "space")
-    fields = with_overrides(written, overrides)
-    changed = {key.partition(".")[0]: value for key, value in overrides}
-    if "space.corpus" in dict(overrides) and written.get("reference") and "reference" not in changed:
-        told = ", ".join(f"{name} {value}" for name, value in written["reference"].items())
-        note(
-            f"reference: {told} was chosen for {file.stem}'s own corpus, and worse trials count for nothing; "
-            "--set reference={} lets the search choose."
-        )
-    if "first" in changed:
-        return fields
-    possible = possible_first_trials(fields, written)
-    if not possible.left_out:
-        return fields
-    note(
-        f"first: of the {len(written['first'])} trials that {file.stem} begins with, {possible.left_out} are left out, "
-        f"which --set excludes: {possible.why}"
-    )
-    return fields | {"first": possible.kept}
 
 
 def _warm_started(spec: SearchSpec, earlier: SearchDirectory) -> tuple[SearchSpec, str]:

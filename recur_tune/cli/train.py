@@ -158,7 +158,7 @@ def _print_result(out: Path, config: TrialConfig, result: dict[str, Any]) -> Non
 def _untrained(result: dict[str, Any]) -> dict[str, str]:
     """What there was before the first step."""
     before = result.get("untrained_validation")
-    return {"validation loss at 0 tokens": f"{before['loss']:.5g}"} if before else {}
+    return {"validation loss before training": f"{before['loss']:.5g}"} if before else {}
 
 
 def _of_teacher(result: dict[str, Any]) -> dict[str, str]:

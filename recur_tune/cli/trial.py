@@ -94,6 +94,12 @@ def _print_curve(spec: SearchSpec, record: TrialRecord) -> None:
         f"validations  {sparkline([one.metrics[qualities[0].name] for one in record.validations])}", style="bold"
     )
     table = Table("tokens", *(one.title for one in qualities), box=None, pad_edge=False)
+    if record.untrained:
+        before = (record.untrained.get(quality.name) for quality in qualities)
+        told = (
+            "-" if value is None else quality.format(value) for quality, value in zip(qualities, before, strict=True)
+        )
+        table.add_row("before training", *told)
     for one in record.validations:
         table.add_row(format_count(one.tokens), *(quality.format(one.metrics[quality.name]) for quality in qualities))
     stdout.print(table)
@@ -145,7 +151,8 @@ def _as_values(directory: SearchDirectory, spec: SearchSpec, record: TrialRecord
         "search": directory.name, "trial": record.name, "state": record.state, "reason": record.reason,
         "role": record.role, "workers": record.workers,
         "params": record.params, "fixed": dict(spec.parsed_space.fixed), "costs": record.costs,
-        "tokens": record.tokens, "validations": [{"tokens": one.tokens, **one.metrics} for one in record.validations],
+        "tokens": record.tokens, "untrained": record.untrained or None,
+        "validations": [{"tokens": one.tokens, **one.metrics} for one in record.validations],
         "scores": record.scores, "history": _history(directory, record),
         "traceback": _traceback(directory, record), "command": _command(directory, spec, record),
     }  # fmt: skip

@@ -50,13 +50,13 @@ def trial_table(
     return table, left_out
 
 
-def print_trials(trials: Sequence[TrialRecord], objectives: Iterable[str]) -> None:
-    """Trials side by side, what they reached first."""
+def print_trials(trials: Sequence[TrialRecord], objectives: Iterable[str], whole: str) -> None:
+    """Trials side by side, what they reached first; the command `whole` tells what there is no room for."""
     names: list[Text | str] = [trial.name for trial in trials]
     table, left_out = trial_table(trials, {"trial": names, **objective_columns(trials, objectives)}, stdout.width)
     stdout.print(table)
     if left_out:
-        note(f"{', '.join(left_out)} did not fit in here; --csv and --json have all.")
+        note(f"{', '.join(left_out)} did not fit in here; `{whole}` has all.")
 
 
 def find_trial(directory: SearchDirectory, state: SearchState, given: str) -> TrialRecord:

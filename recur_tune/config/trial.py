@@ -100,7 +100,9 @@ class _Subject(BaseModel):
         "a folder, a GGUF file, a name on the Hub, or a preset (tiny, mini); 'none:SHAPE' is none of them but random "
         "weights: its layers, width and heads, as none:14x512x8, or the shape of a base by its name",
     )
-    corpus: str = Field("stdlib", description="text, or questions, to train on; `recur-tune data list` names them")
+    corpus: str = Field(
+        "stdlib", description="text, questions or a series to train on; `recur-tune data list` names them"
+    )
     tokenizer: str | None = Field(None, description="'bytes', a folder or a name on the Hub; default: the base's own")
 
     recurrence: Annotated[_RecurrenceName, BeforeValidator(recurrences.canonical)] = Field(

@@ -32,7 +32,7 @@ def search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any
 
         monkeypatch.setattr(result, "run_search", run_search)
         space = {"space": {"window": [200, 300]}, "budget": {"trials": 3}}
-        return recur_tune.search(space, name="mine", results=tmp_path, **options)
+        return recur_tune.search(**{"space": space, "name": "mine", "results": tmp_path, **options})
 
     return run
 
@@ -76,3 +76,25 @@ def test_a_search_is_opened_again_by_its_name(tmp_path: Path) -> None:
     assert opened.status == "interrupted" and list(opened.front["trial"]) == ["T1", "T0"]
     with pytest.raises(UserError, match="there is no search 'boks'"):
         recur_tune.open_search("boks", results=tmp_path)
+
+
+def test_the_front_is_a_table_of_plain_numbers(tmp_path: Path) -> None:
+    make_books(tmp_path)
+    books = SearchDirectory(tmp_path / "books")
+    books.record("report", trial=1, tokens=80_000, untrained={"perplexity": 60.0, "loss": 4.1})
+    front = recur_tune.open_search("books", results=tmp_path).front
+    assert front["untrained_perplexity"][0] == 60.0 and list(front["untrained_loss"].isna()) == [False, True]
+    assert not [name for name in front if any(isinstance(cell, dict) for cell in front[name])]
+
+
+def test_first_trials_that_a_setting_excludes_are_left_out_and_named(
+    search: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {"space": "quickstart", "settings": {"space.window": [24, 96]}}
+    assert len(search(ends, **options).directory.spec.first) == 2
+    [told] = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert told.startswith(
+        "  note: first: of the 4 trials that quickstart begins with, 2 are left out, which the changed"
+    )
+    search(ends, progress=False, **options)
+    assert capsys.readouterr().err == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,8 @@ def test_groups_lie_between_own_state_and_none(world: Path, tmp_path: Path) -> N
 
 def test_a_fact_is_asked_for_of_both(world: Path) -> None:
     words = ("--recall", "--questions", 2, "--distance")
-    assert "more than any document has" in command("look", world / "run", *words, "20k").err
+    too_far = command("look", world / "run", *words, "20k").err
+    assert "more than any document has" in too_far and too_far.endswith("; choose fewer by --distance.\n")
     told = json.loads(command("look", world / "run", *words, 120, "--json").out)
     assert [one["asked"] for those in told["recall"].values() for one in those] == [2, 2]
 
@@ -58,6 +60,8 @@ def test_a_fact_is_asked_for_of_both(world: Path) -> None:
     [
         (("base",), "has no state that could be switched off; give a rival by --against."),
         (("run", "--distance", "200"), "distance: it is of --recall; add it."),
+        (("run", "--questions", "9"), "questions: it is of --recall; add it."),
+        (("run", "--recall", "--tokens", "9k"), "--recall reads as many as its questions have; leave one of them out."),
         (("run", "--out", "text"), "holds other files; give a folder that is new or empty."),
     ],
 )
@@ -77,3 +81,15 @@ def test_rivals_hold_as_much_as_the_state(world: Path) -> None:
     assert sliding == longer + 12  # it holds how many rows there are
     alone = command("eval", world / "base", "--corpus", f"text:{world / 'text'}", "--window", 32, "--json")
     assert json.loads(alone.out)["loss"] == pytest.approx(rivals["plain windows of 32"]["loss"], rel=1e-6)
+
+
+def test_rivals_read_what_the_model_reads(world: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(world / "text", other)
+    for file in other.rglob("*.txt"):
+        file.write_text(file.read_text()[::-1])
+    read = ("--corpus", f"text:{other}", "--window", 12, "--overlap", 2)
+    rivals = json.loads(command("eval", world / "run", *read, "--rivals", "--json").out)["rivals"]
+    assert [one["name"] for one in rivals[2:4]] == ["sliding cache of 16 rows", "plain windows of 28"]
+    alone = command("eval", world / "base", *read[:4], "--json")
+    assert json.loads(alone.out)["loss"] == pytest.approx(rivals[0]["loss"], rel=1e-6)

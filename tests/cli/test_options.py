@@ -16,8 +16,10 @@ from tests.cli.run import run
 @pytest.mark.parametrize(
     ("flag", "values"),
     [
-        ("skip", "true|false"), ("warmup-steps", "INTEGER"), ("dropout", "NUMBER"), ("base", "TEXT"),
-        ("recurrence", "|".join(["none", *MECHANISMS])), ("tokens", "INTEGER"),
+        ("skip", "true|false"), ("warmup-steps", "INTEGER"), ("dropout", "FLOAT"), ("base", "TEXT"),
+        ("recurrence", "|".join(["none", *MECHANISMS])), ("tokens", "AMOUNT"), ("validate-every", "AMOUNT"),
+        ("memory-budget", "SIZE"), ("l-ins", "INTEGER|all"), ("block-layer", "INTEGER|upper"), ("lora-alpha", "FLOAT"),
+        ("base-bits", "16|8|4"), ("cuda-graph", "true|false|auto"),
     ],
 )  # fmt: skip
 def test_the_help_says_what_a_flag_takes(flag: str, values: str) -> None:

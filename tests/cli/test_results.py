@@ -15,13 +15,14 @@ import pytest
 
 from recur_tune.cli.main import cli
 from recur_tune.search.record.directory import EVENTS, IDENTITY, SearchDirectory
+from recur_tune.search.record.spec import _MAY_CHANGE
 from tests.cli.books import lines_of, record_report, refused
 from tests.cli.run import run
 from tests.search.record import search
 
 COMMANDS = [
     "search", "resume", "stop", "status", "front", "confirm", "trial", "add", "end", "report", "compare", "ui",
-    "export", "track", "rename", "remove",
+    "export", "track", "rename", "remove", "look", "eval",
 ]  # fmt: skip
 
 
@@ -127,7 +128,12 @@ def test_at_eighty_columns_a_trial_is_one_line(results: Path) -> None:
     assert [line.split()[0] for line in lines_of(outcome.out)[2:4]] == ["T1", "T0"]
     narrow = run("front", "books", width=50)
     assert all(len(line) <= 50 for line in narrow.out.splitlines())
-    assert len(lines_of(narrow.out)[2:4]) == 2 and "learning_rate" in narrow.err and "--csv" in narrow.err
+    assert len(lines_of(narrow.out)[2:4]) == 2 and "learning_rate" in narrow.err
+    assert "`recur-tune front books --csv` has all." in " ".join(narrow.err.split())
+    other = " ".join(run("front", "books", "--objectives", "perplexity,parameters", width=50).err.split())
+    assert "`recur-tune front books --objectives perplexity,parameters --csv` has all." in other
+    chosen = " ".join(run("front", "books", "--under", "parameters=1M", width=50).err.split())
+    assert "`recur-tune trial books T1` has all." in chosen
     assert all(len(line) <= 80 for line in run("status", "books", width=80).out.splitlines())
 
 
@@ -139,6 +145,17 @@ def test_front_as_json_and_csv(results: Path) -> None:
     assert [row["trial"] for row in rows] == ["T1", "T0"]
     assert rows[0]["learning_rate"] == "0.00123456" and rows[0]["l_ins"] == "2" and rows[1]["l_ins"] == ""
     refused(run("front", "books", "--json", "--csv"), "csv:")
+
+
+def test_what_there_was_before_training_is_in_a_trials_curve_and_in_the_csv(results: Path) -> None:
+    assert "before training" not in run("trial", "books", "T1").out and "untrained" not in run("front", "--csv").out
+    SearchDirectory(results / "books").record("report", trial=1, tokens=80_000, untrained={"perplexity": 61.25})
+    curve = [line.split() for line in lines_of(run("trial", "books", "T1").out)]
+    assert curve[curve.index(["before", "training", "61.25"]) + 1] == ["80k", "40"]
+    assert json.loads(run("trial", "books", "T1", "--json").out)["untrained"] == {"perplexity": 61.25}
+    assert json.loads(run("trial", "books", "T0", "--json").out)["untrained"] is None
+    rows = list(csv.DictReader(io.StringIO(run("front", "books", "--csv").out)))
+    assert [row["untrained_perplexity"] for row in rows] == ["61.25", ""]
 
 
 def test_front_of_other_objectives(results: Path) -> None:
@@ -168,8 +185,14 @@ def test_each_command_explains_itself_and_every_option(name: str) -> None:
     outcome = run(name, "--help")
     assert outcome.code == 0 and f"recur-tune {name}" in outcome.out.split("Options:")[0].split("Usage:")[1][20:]
     for parameter in cli.commands[name].params:
-        assert parameter.param_type_name == "argument" or parameter.help, parameter.name  # type: ignore[attr-defined]
+        shown = parameter.param_type_name != "argument" and not parameter.hidden  # type: ignore[attr-defined]
+        assert not shown or parameter.help, parameter.name  # type: ignore[attr-defined]
     assert all(len(line) <= 120 for line in outcome.out.splitlines())
+
+
+def test_the_help_of_resume_names_all_that_may_change() -> None:
+    told = " ".join(run("resume", "--help").out.split())
+    assert all(field in told for field in _MAY_CHANGE)
 
 
 def test_the_help_needs_nothing_heavy() -> None:

@@ -79,7 +79,7 @@ def make_questions(split: TokenisedSplit, tokenizer: PreTrainedTokenizerBase, di
         if not len(long_enough):
             raise UserError(
                 f"distance: {distance} tokens and the {before} before them are more than any document has; the longest "
-                f"has {sizes.max()}."
+                f"has {sizes.max()}; choose fewer by --distance."
             )
         document = long_enough[number % len(long_enough)]
         begin = split.document_starts[document] + random.integers(sizes[document] - before - between + 1)

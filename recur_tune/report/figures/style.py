@@ -183,7 +183,7 @@ def hover_lines(trial: TrialRecord, stood: str, objectives: Sequence[str], param
     for objective in (OBJECTIVES[name] for name in objectives):
         if (value := trial.value(objective.name)) is not None:
             before = trial.untrained.get(objective.name)
-            at_first = "" if before is None else f" (at 0 tokens {objective.format(before)})"
+            at_first = "" if before is None else f" (before training {objective.format(before)})"
             lines.append(f"{objective.title}: {objective.format(value)}{at_first}")
     return lines + [f"{html.escape(name)} = {html.escape(short(value))}" for name, value in params.items()]
 

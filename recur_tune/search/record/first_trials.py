@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from recur_tune.common.errors import UserError
 from recur_tune.search.record.space import Space
 from recur_tune.search.record.space_parsing import read_space
+from recur_tune.search.record.spec import with_overrides
 
 
 class FirstTrials(NamedTuple):
@@ -16,6 +17,34 @@ class FirstTrials(NamedTuple):
     kept: list[Any]
     left_out: int = 0
     why: str = ""
+
+
+def changed_fields(
+    written: dict[str, Any], overrides: list[tuple[str, Any]], whose: str
+) -> tuple[dict[str, Any], list[str]]:
+    """A space's fields with some replaced, less its own first trials that these exclude; and what to tell of it.
+
+    Args:
+        whose: What remarks call the space.
+    """
+    fields, remarks = with_overrides(written, overrides), []
+    changed = {key.partition(".")[0] for key, _ in overrides}
+    if "space.corpus" in dict(overrides) and written.get("reference") and "reference" not in changed:
+        told = ", ".join(f"{name} {value}" for name, value in written["reference"].items())
+        remarks.append(
+            f"reference: {told} was chosen for {whose}'s own corpus, and worse trials count for nothing; "
+            "an empty one, {}, lets the search choose."
+        )
+    if "first" in changed:
+        return fields, remarks
+    possible = possible_first_trials(fields, written)
+    if possible.left_out:
+        remarks.append(
+            f"first: of the {len(written['first'])} trials that {whose} begins with, {possible.left_out} are left out, "
+            f"which the changed space excludes: {possible.why}"
+        )
+        fields |= {"first": possible.kept}
+    return fields, remarks
 
 
 def possible_first_trials(fields: Mapping[str, Any], before: Mapping[str, Any]) -> FirstTrials:

@@ -11,24 +11,20 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from recur_tune.cluster.capacity import TrialResources
 from recur_tune.cluster.connection import node_name
-from recur_tune.common.errors import UserError
 from recur_tune.common.files import cache_folder, whole_folder
 from recur_tune.common.throttle import Every, Throttled
 from recur_tune.common.units import format_count
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.run.cluster_task import Message, lasting_messages
 from recur_tune.search.run.driver_context import DriverContext, StageLog
 from recur_tune.training.pretraining import kept_base, pretrained_base, pretraining_of
 
-_MOST_DEATHS = 3  # of its worker or node, before the search is refused
 _SECONDS_BETWEEN_LOOKS = 0.5
 _SECONDS_BETWEEN_REPORTS = 2.0
-
-Message = dict[str, Any]
 
 
 def make_base(config: TrialConfig, allotment: TrialResources, context: DriverContext, stages: StageLog) -> bool:
@@ -36,11 +32,8 @@ def make_base(config: TrialConfig, allotment: TrialResources, context: DriverCon
     title = f"pretraining the base {config.base}, once for all searches"
     stages.tell(f"{title} …", share=0.0)
 
-    def listen(message: dict[str, Any]) -> None:
-        if "died" in message:
-            text = f"the worker that pretrained {config.base} died ({message['died']}); it goes on from its checkpoint."
-            context.log.record("notice", text=text)
-        elif "elsewhere" in message and stages.due():
+    def listen(message: Message) -> None:
+        if "elsewhere" in message and stages.due():
             stages.tell(f"waiting for the base {config.base}, which another search pretrains …")
         elif "tokens" in message and stages.due():
             tokens, whole, loss = message["tokens"], message["of"], message["loss"]
@@ -50,71 +43,35 @@ def make_base(config: TrialConfig, allotment: TrialResources, context: DriverCon
             )  # fmt: skip
         context.look()
 
-    return pretrain_on_cluster(context.log.directory, config, allotment, listen, context.look)
+    def died(reason: str) -> None:
+        text = f"the worker that pretrained {config.base} died ({reason}); it goes on from its checkpoint."
+        context.log.record("notice", text=text)
+        context.look()
+
+    return _pretrain_on_cluster(context.log.directory, config, allotment, listen, context.look, died)
 
 
-def pretrain_on_cluster(
-    directory: SearchDirectory, config: TrialConfig, allotment: TrialResources,
-    listen: Callable[[Message], None], wait: Callable[[], None],
+def _pretrain_on_cluster(
+    directory: SearchDirectory, config: TrialConfig, allotment: TrialResources, listen: Callable[[Message], None],
+    wait: Callable[[], None], died: Callable[[str], None],
 ) -> bool:  # fmt: skip
-    """Pretrain a preset and copy it into the search; False when a stop was requested, after a checkpoint.
-
-    Args:
-        listen: Receives progress messages, and that a worker died.
-        wait: Called twice a second meanwhile.
-    """
-    from ray.exceptions import RayError, RayTaskError
-
+    """Pretrain a preset and copy it into the search; False when a stop was requested, after a checkpoint."""
     if kept := kept_base(pretraining_of(config.base, config.corpus, config.tokenizer)):
         _copy(kept, directory.own_base(config))
         return True
-    for deaths in range(_MOST_DEATHS + 1):
-        try:
-            last: Message = {}
-            for last in _messages(directory, config, allotment, wait):
-                listen(last)
-            return not last.get("paused")
-        except RayTaskError as error:
-            raise error.cause from None
-        except RayError as error:
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            if deaths == _MOST_DEATHS:
-                raise UserError(f"base: the worker that pretrains {config.base} died too often ({reason}).") from None
-            listen({"died": reason})
-    raise AssertionError("unreachable")
-
-
-def _messages(
-    directory: SearchDirectory, config: TrialConfig, allotment: TrialResources, wait: Callable[[], None]
-) -> Iterator[Message]:
     job = {
         "search": str(directory.path), "own": str(directory.own_base(config)), "cpus": allotment.cpus,
         "trial": pretraining_of(config.base, config.corpus, config.tokenizer).plain_values(),
         "cache": str(cache_folder().absolute()),
     }  # fmt: skip
-    yield from cluster_messages(_pretrain, job, f"{directory.name}-base", allotment, wait)
+    whose = f"base: the worker that pretrains {config.base}"
+    last: Message = {}
+    for last in lasting_messages(_pretrain, job, f"{directory.name}-base", allotment, wait, died, whose):
+        listen(last)
+    return not last.get("paused")
 
 
-def cluster_messages(
-    work: Callable[[Message], Iterator[Message]], job: Message, name: str, allotment: TrialResources,
-    wait: Callable[[], None],
-) -> Iterator[Message]:  # fmt: skip
-    """Run `work` as a task with a trial's resources and yield its messages; `wait` is called twice a second."""
-    import ray
-
-    task = ray.remote(num_cpus=allotment.cpus, num_gpus=allotment.gpus, max_retries=0)(work)
-    messages = task.options(name=name).remote(job)
-    while True:
-        while not ray.wait([messages], timeout=_SECONDS_BETWEEN_LOOKS)[0]:
-            wait()
-        try:
-            message = next(messages)
-        except StopIteration:
-            return
-        yield ray.get(message)
-
-
-def _pretrain(job: dict[str, Any]) -> Iterator[Message]:
+def _pretrain(job: Message) -> Iterator[Message]:
     """Runs in a worker of the cluster, in its training thread."""
     import torch
 

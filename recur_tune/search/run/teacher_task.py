@@ -18,7 +18,7 @@ from recur_tune.common.units import format_count
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import SearchSpec
-from recur_tune.search.run.base_task import Message, cluster_messages
+from recur_tune.search.run.cluster_task import Message, lasting_messages
 from recur_tune.search.run.driver_context import DriverContext, StageLog
 
 _SECONDS_BETWEEN_LOOKS = 0.5
@@ -41,29 +41,29 @@ def teachers(spec: SearchSpec) -> list[TrialConfig]:
 
 def make_predictions(config: TrialConfig, allotment: TrialResources, context: DriverContext, stages: StageLog) -> bool:
     """Make a teacher's predictions and log the progress; False where a stop was requested first."""
-    from ray.exceptions import RayTaskError
-
     directory = context.log.directory
     job = {
         "search": str(directory.path), "cpus": allotment.cpus, "cache": str(cache_folder().absolute()),
         "trial": directory.with_own_base(config).plain_values(),
     }  # fmt: skip
     stages.tell("looking for the teacher's predictions …", share=0.0)
+
+    def died(reason: str) -> None:
+        context.log.record("notice", text=f"the teacher's worker died ({reason}); it reads again from the beginning.")
+        context.look()
+
     last: Message = {}
     begun = False
-    try:
-        for last in cluster_messages(_teach, job, f"{directory.name}-teacher", allotment, context.look):
-            if "tokens" in last and not begun:
-                stages.tell(f"making {last['words']} …", share=0.0)
-                begun = True
-            elif "tokens" in last and stages.due():
-                done, total = last["tokens"], last["of"]
-                stages.tell(
-                    f"the teacher reads: {format_count(done)} of {format_count(total)} tokens", share=done / total
-                )
-            context.look()
-    except RayTaskError as error:
-        raise error.cause from None
+    for last in lasting_messages(
+        _teach, job, f"{directory.name}-teacher", allotment, context.look, died, "loss: the worker of distill's teacher"
+    ):
+        if "tokens" in last and not begun:
+            stages.tell(f"making {last['words']} …", share=0.0)
+            begun = True
+        elif "tokens" in last and stages.due():
+            done, total = last["tokens"], last["of"]
+            stages.tell(f"the teacher reads: {format_count(done)} of {format_count(total)} tokens", share=done / total)
+        context.look()
     return not last.get("paused")
 
 

@@ -123,7 +123,7 @@ def test_an_empty_log_is_a_new_search() -> None:
     assert (state.status, state.trials, state.started, state.updated, state.trained) == ("new", {}, None, None, 0)
 
 
-def test_the_validation_at_0_tokens_stands_in_tables() -> None:
+def test_the_validation_before_training_stands_in_tables() -> None:
     begun = report(0, 50, perplexity=30, untrained={"perplexity": 41.5})
     state = log(
         made(0), running(0), begun, report(0, 60, perplexity=20), made(1), running(1), report(1, 60, perplexity=8)
@@ -132,7 +132,7 @@ def test_the_validation_at_0_tokens_stands_in_tables() -> None:
     columns = objective_columns(state.trials.values(), ["perplexity", "flops_per_token"])
     assert columns["before\ntraining"] == ["41.5", "-"] and len(columns) == 3
     assert "before\ntraining" not in objective_columns([state.trials[1]], ["perplexity"]), "of an earlier version"
-    assert "perplexity per word: 20 (at 0 tokens 41.5)" in hover_lines(state.trials[0], "", ["perplexity"], {})
+    assert "perplexity per word: 20 (before training 41.5)" in hover_lines(state.trials[0], "", ["perplexity"], {})
 
 
 def test_fields_stand_in_one_order_whichever_trials_are_shown() -> None:
