@@ -119,9 +119,9 @@ def evaluate(
     for remark in (reading.warning, unfinished(Path(run)) if config is None else None):
         if remark:
             note(remark)
-    drawn_by = reading.task.picture
-    if picture is not None and drawn_by is None:
+    if picture is not None and reading.task.picture is None:
         raise UserError(f"picture: scores of {reading.task.name} are not drawn; leave it out, or use --json.")
+    read_by_rivals = _trial(run, config, reading) if with_rivals else None  # refused before the model is scored
     found = _scored(run, model, tokenizer, reading, split, sample, batch, precision, state)
     for remark in found.remarks:
         note(remark)
@@ -129,19 +129,24 @@ def evaluate(
         "run": run, "recurrence": model.config.recurrence, "corpus": reading.corpus, "split": split, "state": state,
         "window": reading.windowing.size, "overlap": reading.windowing.overlap, **found.report(),
     }  # fmt: skip
-    if picture is not None and drawn_by is not None:
-        named(drawn_by)(report, picture)
+    if read_by_rivals is not None:
+        report["rivals"] = _rivals(read_by_rivals, split, sample, batch, precision)
+    read = run if config is None or config.mechanism is None else f"{run} with {config.recurrence}"
+    _tell(report, f"{read} on {reading.corpus} {split}", reading, found, picture, as_json)
+
+
+def _tell(
+    report: dict[str, Any], read: str, reading: EvaluationSettings, found: Scores, picture: Path | None, as_json: bool
+) -> None:
+    """Draw and print what was found."""
+    if picture is not None and reading.task.picture is not None:
+        named(reading.task.picture)(report, picture)
         note(f"drawn: {picture}")
-    rivals: list[dict[str, Any]] = []
-    if with_rivals:
-        rivals = _rivals(_trial(run, config, reading), split, sample, batch, precision)
-        report["rivals"] = rivals
     if as_json:
         print_json(report)
         return
-    read = run if config is None or config.mechanism is None else f"{run} with {config.recurrence}"
-    _print_scores(f"{read} on {reading.corpus} {split}", reading, found)
-    _print_rivals(rivals, dict(reading.task.qualities))
+    _print_scores(read, reading, found)
+    _print_rivals(report.get("rivals", []), dict(reading.task.qualities))
 
 
 def _opened(

@@ -14,8 +14,9 @@ _SHORT = ("--tokens", 256, "--validate-every", 128, "--validation-tokens", 64, "
 
 
 def test_a_training_says_each_stage_before_it_begins(tmp_path: Path) -> None:
-    said = run("pretrain", "--corpus", "recall", *_SHORT, "--out", tmp_path / "base").err.splitlines()
-    stages = [line.strip() for line in said if line.endswith(" …")]
+    told = run("pretrain", "--corpus", "recall", *_SHORT, "--out", tmp_path / "base")
+    assert "validation loss before training" in told.out
+    stages = [line.strip() for line in told.err.splitlines() if line.endswith(" …")]
     assert stages == [
         "loading torch …", "reading recall …", "loading tiny …", "validating before the first step …",
         f"training {tmp_path / 'base'} …", "validating …",

@@ -33,7 +33,7 @@ def changed_fields(
         told = ", ".join(f"{name} {value}" for name, value in written["reference"].items())
         remarks.append(
             f"reference: {told} was chosen for {whose}'s own corpus, and worse trials count for nothing; "
-            "an empty one, {}, lets the search choose."
+            "`reference: {}` lets the search choose."
         )
     if "first" in changed:
         return fields, remarks
