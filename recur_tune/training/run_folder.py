@@ -20,8 +20,8 @@ from recur_tune.common.files import append_line, whole_folder, write_text
 from recur_tune.common.parsing import parse, read_yaml, write_yaml
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.estimate import estimate
-from recur_tune.models.checked_weights import unread_remark
 from recur_tune.models.adapter import recurrence_left_behind
+from recur_tune.models.checked_weights import unread_remark
 from recur_tune.models.pretrained import left_behind, save_model
 from recur_tune.ops.out_of_memory import out_of_memory_as_user_error
 from recur_tune.training import REPORTS, RESULT, RESUME, TRIAL, UNTRAINED
