@@ -20,7 +20,6 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    ValidationError,
     create_model,
     model_validator,
 )
@@ -228,10 +227,6 @@ class TrialConfig(_Recurrent):
             raise ValueError("memory_budget: 'auto' checkpointing needs one, as 16GiB.")
         if self.task.body is not None:
             self._needs_no_base(self.task)
-        try:
-            _ = self.recurrence_spec
-        except ValidationError as error:  # a rule over several of its fields
-            raise ValueError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
         return self
 
     def _needs_no_base(self, task: Task) -> None:

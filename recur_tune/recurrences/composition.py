@@ -29,16 +29,18 @@ from recur_tune.recurrences.seam import (
 
 def built(modules: Sequence[type[Recurrence]], shape: Shape, fields: Mapping[str, Any]) -> Recurrence:
     """A recurrence of these parts, the exact one first, each with those of the fields that are its own."""
-    exact, *others = (module(shape, **_own(module, fields)) for module in modules)
+    exact, *others = (module(shape, **own_fields(module, fields)) for module in modules)
     if not others:
         return exact
     overflow = next((part for part in others if isinstance(part, Overflow)), None)
     return Composition(exact, overflow, next((part for part in others if part is not overflow), None))
 
 
-def _own(module: type[Recurrence], fields: Mapping[str, Any]) -> dict[str, Any]:
-    names = inspect.signature(module).parameters
-    return {name: value for name, value in fields.items() if name in names}
+def own_fields(module: type[Recurrence], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that a module takes; `kind`, in a configuration, names the mechanism."""
+    parameters = inspect.signature(module).parameters
+    takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values())
+    return {name: value for name, value in fields.items() if name in parameters or (takes_all and name != "kind")}
 
 
 class Composition(Recurrence):

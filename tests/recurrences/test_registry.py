@@ -25,6 +25,7 @@ from recur_tune.models.pretrained import base_config
 from recur_tune.recurrences import registry as recurrences
 from recur_tune.recurrences.pooled.spec import POOLED, PooledSpec
 from recur_tune.recurrences.registry import FIELDS, MARKS, MECHANISMS, canonical
+from recur_tune.recurrences.seam import Recurrence
 from recur_tune.search.propose.optuna_study import first_points
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.space_parsing import read_space
@@ -46,6 +47,30 @@ def test_every_mechanism_says_what_the_others_rely_on(mechanism: recurrences.Mec
         assert TrialConfig(**fields, recurrence=mechanism.name).recurrence == mechanism.name
     assert mechanism.check(spec, GPT2, "gpt2") is None
     assert mechanism.load().__name__ == mechanism.module.partition(":")[2]
+
+
+class ToySpec(BaseModel):
+    rows: int = 3
+    speed: float = 0.5
+
+
+class TakesRows(Recurrence):
+    def __init__(self, shape: Shape, rows: int) -> None:
+        super().__init__(shape)
+        self.taken = {"rows": rows}
+
+
+class TakesAll(Recurrence):
+    def __init__(self, shape: Shape, **fields: Any) -> None:
+        super().__init__(shape)
+        self.taken = fields
+
+
+def test_a_module_takes_every_field_of_its_spec() -> None:
+    toy = dataclasses.replace(POOLED, name="toy", spec=ToySpec, module=f"{__name__}:TakesAll")
+    assert toy.build(ToySpec(), GPT2).taken == {"rows": 3, "speed": 0.5}
+    with pytest.raises(TypeError, match=r"^the module of 'toy' does not take speed, which"):
+        dataclasses.replace(toy, module=f"{__name__}:TakesRows").build(ToySpec(), GPT2)
 
 
 def test_kinds_are_drawn_apart() -> None:
