@@ -95,6 +95,8 @@ class Trainer:
             train, config.windowing, config.bptt_windows, config.batch, config.seed, self.rank, self.workers
         )
         self.calibration = Calibration(config, self.model, train)
+        norms = [module for module in self.model.modules() if isinstance(module, nn.BatchNorm1d)]
+        self._running_statistics = [buffer for norm in norms for buffer in norm.buffers()]
         self.progress = Progress()
         self.measured_peak_bytes: int | None = None
         self.untrained: dict[str, float] | None = None
@@ -192,6 +194,7 @@ class Trainer:
 
     def _scores(self) -> dict[str, float]:
         config = self.config
+        broadcast(self._running_statistics)  # those of a worker's own chains, and all have to score the same model
         metrics = self.task.evaluate(
             self.model, self.validation, config.windowing, batch_size=config.batch, precision=config.precision
         ).metrics()

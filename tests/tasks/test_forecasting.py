@@ -158,6 +158,18 @@ def test_beside_a_body_made_from_nothing_gates_begin_open(corpus: str) -> None:
     assert model.recurrence is not None and model.recurrence.gate_logits.std() > 0.01
 
 
+def test_workers_score_with_the_same_running_statistics(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, _ = set_up(config_of(corpus, body="informer", label_steps=6, validation_tokens=20, tokens=1000))
+    sent: list[list[torch.Tensor]] = []
+    monkeypatch.setattr("recur_tune.training.loop.broadcast", lambda tensors: sent.append(list(tensors)))
+    trainer._validate()
+    [statistics] = sent
+    names = {id(buffer): name for name, buffer in trainer.model.named_buffers()}
+    assert [names[id(one)].rpartition(".")[2] for one in statistics] == [
+        "running_mean", "running_var", "num_batches_tracked",
+    ]  # fmt: skip
+
+
 @torch.no_grad()
 def test_another_lanes_state_is_that_of_the_lane_before(corpus: str) -> None:
     config = config_of(corpus, overlap=0)
