@@ -20,7 +20,7 @@ from recur_tune.cost.training_memory import resolve_plan
 from recur_tune.data.corpora.registry import check_corpus
 from recur_tune.data.tokenizers import load_tokenizer
 from recur_tune.models import Windowed
-from recur_tune.models.adapter import load_adapter
+from recur_tune.models.adapter import adapter_fields, load_adapter
 from recur_tune.models.pretrained import base_config, base_tokenizer, load_base, random_model, recurrent_config
 from recur_tune.ops.device import default_device
 from recur_tune.tasks.seam import TaskCode
@@ -55,7 +55,7 @@ def set_up(
     task: TaskCode = config.task.build(config.task_spec)
     train = task.prepare(config.corpus, "train", tokenizer)
     validation = task.sample(task.prepare(config.corpus, "validation", tokenizer), config.validation_size)
-    stage(f"loading {config.base} …")
+    stage(f"loading {config.body_name} …")
     model = _seeded_model(config, tokenizer, as_stored=config.teacher is None)
     task.check(model, train)
     if config.teacher:
@@ -76,13 +76,6 @@ def _taught(
     teaching: Teaching,
 ) -> Any:
     assert config.teacher is not None
-    if is_from_scratch(config.base):
-        raise UserError(f"loss: 'distill' learns from the base, and {config.base} has random weights; give another.")
-    if is_preset(config.base):
-        raise UserError(
-            f"loss: 'distill' learns from the base, and the preset {config.base!r} has random weights; pretrain it "
-            f"with `recur-tune pretrain --preset {config.base}` and give the folder as base."
-        )
     total = len(train.tokens)
     words = described(config.teacher, model.config.shape, total)
     return taught(config, model, train, device, lambda tokens: teaching(words, tokens, total))
@@ -115,7 +108,12 @@ def untrained(
 
 
 def _fitting_tokenizer(config: TrialConfig) -> PreTrainedTokenizerBase | None:
-    """The tokenizer, where base, corpus and tokenizer fit together; None where the task makes the body."""
+    """The tokenizer, where base, corpus, tokenizer, teacher and adapter fit together; None where the task makes the
+    body."""
+    if config.teacher:
+        _check_teacher(config.base)
+    if config.adapter is not None:
+        adapter_fields(Path(config.adapter))
     if config.task.body is not None:
         check_corpus(config.corpus)
         config.check_base(trial_shape(config))
@@ -127,6 +125,17 @@ def _fitting_tokenizer(config: TrialConfig) -> PreTrainedTokenizerBase | None:
     check_vocabulary(config.base, shape, len(tokenizer))
     check_corpus(config.corpus)
     return tokenizer
+
+
+def _check_teacher(base: str) -> None:
+    """Refuse a base that has nothing to teach."""
+    if is_from_scratch(base):
+        raise UserError(f"loss: 'distill' learns from the base, and {base} has random weights; give another.")
+    if is_preset(base):
+        raise UserError(
+            f"loss: 'distill' learns from the base, and the preset {base!r} has random weights; pretrain it "
+            f"with `recur-tune pretrain --preset {base}` and give the folder as base."
+        )
 
 
 def _seeded_model(config: TrialConfig, tokenizer: PreTrainedTokenizerBase | None, as_stored: bool = False) -> Windowed:
