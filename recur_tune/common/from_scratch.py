@@ -16,7 +16,7 @@ _DEFAULT = "14x512x8"  # of the Transformer-XL that Encoding Recurrence into Tra
 _SIZES = re.compile(r"(\d+)x(\d+)(?:x(\d+))?")
 _HEAD, _INNER_STEP = 64, 64
 _CONTEXT = 8192  # rotary positions have no weights
-_BYTES = 256
+_BYTES, _BYTES_TOKENIZER = 256, "bytes"
 
 
 def is_from_scratch(base: str) -> bool:
@@ -46,11 +46,16 @@ def sized(base: str, vocabulary: int | None = None) -> dict[str, Any] | None:
     }  # fmt: skip
 
 
-def known_settings(base: str) -> dict[str, Any] | None:
-    """A configuration that is known without a disk and a network; None for any other base."""
+def known_settings(base: str, tokenizer: str | None = None) -> dict[str, Any] | None:
+    """A configuration that is known without a disk and a network; None for any other base, and for a shape with a
+    tokenizer of its own, whose vocabulary is not known."""
     name = shape_named(base) if is_from_scratch(base) else base
-    if is_from_scratch(base) and (settings := sized(base)):
-        return settings
+    if is_from_scratch(base):
+        settings = sized(base)
+        if tokenizer not in (None, _BYTES_TOKENIZER if settings else name):
+            return None
+        if settings:
+            return settings
     named = PRESETS.get(name) or KNOWN_SHAPES.get(name)
     return {"model_type": "gpt2", **named} if named else None
 

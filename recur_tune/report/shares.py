@@ -122,7 +122,7 @@ def _shape(search: SearchView, config: TrialConfig) -> Shape | None:
     if config.task.body is not None:
         return trial_shape(config)
     place = search.directory.with_own_base(config).base
-    found = known_settings(place) or {}
+    found = known_settings(place, config.tokenizer) or {}
     with suppress(OSError, ValueError):
         found = json.loads((Path(place) / "config.json").read_text())
     with suppress(KeyError):  # an incomplete configuration

@@ -37,6 +37,7 @@ def test_a_shape_can_be_a_models_with_another_vocabulary(base, family):
     assert (ours.family, ours.layers, ours.hidden, ours.vocabulary) == (family, own.layers, own.hidden, 256)
     assert not is_preset(base), "a search does not pretrain it"
     assert shape_of(known_settings(base)).layers == own.layers
+    assert known_settings(base, "elsewhere/tokenizer") is None  # its vocabulary may have any size
 
 
 def test_the_usual_tokenizer_is_bytes_or_the_named_models():
