@@ -1,7 +1,7 @@
 """Adapters: LoRA's matrices in peft's files, written and read without peft; a recurrence travels beside them.
 
 adapter_config.json, adapter_model.safetensors    what peft reads and writes
-recurrence.json, recurrence.safetensors           the recurrence's fields and weights, where there is one
+recurrence.json, recurrence.safetensors           windows, and the recurrence's fields and weights where there is one
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from recur_tune.common.errors import UserError
 from recur_tune.common.lora import LoraSpec
 from recur_tune.models.windowed import Windowed
 from recur_tune.ops.lora import LoraLayer
-from recur_tune.recurrences.registry import MECHANISMS, canonical, of_settings, settings_of
+from recur_tune.recurrences.registry import MECHANISMS, NONE, canonical, of_settings, settings_of
 
 LORA_FILE = "lora.safetensors"  # beside a merged model: the matrices that were merged
 SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -79,8 +79,8 @@ def write_adapter(model: Path, base: str, folder: Path) -> None:
             names = [name for name in stored.keys() if name.startswith("recurrence.")]  # noqa: SIM118
             own = {name.removeprefix("recurrence."): stored.get_tensor(name) for name in names}
         save_file(own, folder / RECURRENCE_WEIGHTS, metadata={"format": "pt"})
-        beside = {name: ours.get(name) for name in ("recurrence", "window", "overlap")}
-        (folder / RECURRENCE).write_text(json.dumps(beside, indent=2, sort_keys=True) + "\n")
+    beside = {name: ours.get(name) for name in ("recurrence", "window", "overlap")}
+    (folder / RECURRENCE).write_text(json.dumps(beside, indent=2, sort_keys=True) + "\n")
 
 
 def adapter_fields(folder: Path) -> dict[str, Any]:
@@ -100,16 +100,19 @@ def adapter_fields(folder: Path) -> dict[str, Any]:
     }
     if (folder / RECURRENCE).is_file():
         beside, kind, spec = _recurrence_of(folder)
-        fields |= {"recurrence": kind, **spec.model_dump()}
+        fields |= {"recurrence": kind, **(spec.model_dump() if spec else {})}
         fields |= {name: beside[name] for name in ("window", "overlap") if beside.get(name) is not None}
     return fields
 
 
-def _recurrence_of(folder: Path) -> tuple[dict[str, Any], str, BaseModel]:
-    """What stands about the recurrence beside an adapter: all of it, its mechanism, and the mechanism's fields."""
+def _recurrence_of(folder: Path) -> tuple[dict[str, Any], str, BaseModel | None]:
+    """What stands about the recurrence beside an adapter: all of it, its mechanism or that there is none, and the
+    mechanism's fields."""
     file = folder / RECURRENCE
     try:
         beside = json.loads(file.read_text())
+        if beside["recurrence"] is None:
+            return beside, NONE, None
         kind = canonical(beside["recurrence"].get("kind"))
         if kind in MECHANISMS:
             return beside, kind, of_settings(beside["recurrence"])[1]
@@ -123,7 +126,7 @@ def recurrence_left_behind(folder: Path, spec: BaseModel | None) -> str | None:
     if not (folder / RECURRENCE).is_file():
         return None
     _, kind, theirs = _recurrence_of(folder)
-    if spec is not None and settings_of(theirs) == settings_of(spec):
+    if theirs is None or (spec is not None and settings_of(theirs) == settings_of(spec)):
         return None
     other = "the trial has none" if spec is None else "the trial's is another, or has other fields"
     return f"adapter: the recurrence {kind!r} beside {folder} is left behind, since {other}; its matrices are kept."
@@ -160,7 +163,7 @@ def load_adapter(folder: Path, model: Windowed, lora: LoraSpec, base: str) -> No
 
 
 def _load_recurrence(folder: Path, model: Windowed, base: str) -> None:
-    if model.recurrence is None or not (folder / RECURRENCE).is_file():
+    if model.recurrence is None or not (folder / RECURRENCE_WEIGHTS).is_file():
         return
     if recurrence_left_behind(folder, of_settings(model.config.recurrence)[1]):
         return

@@ -93,6 +93,8 @@ def test_peft_opens_what_is_written_on_the_stock_base(name: str, targets: Any, t
     again, _ = load_model(tmp_path / "run")
     torch.testing.assert_close(again.eval()(tokens).logits, model(tokens).logits, **CLOSE)
     assert json.loads((folder / SETTINGS).read_text())["base_model_name_or_path"] == "some-base"
+    assert adapter_fields(folder)["recurrence"] == "none", "what goes on from it is plain too"
+    assert recurrence_left_behind(folder, None) is None
 
 
 @torch.no_grad()
