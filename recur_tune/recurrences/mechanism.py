@@ -131,12 +131,6 @@ class Mechanism:
 
     def build(self, spec: BaseModel, shape: Shape) -> Any:
         """Its module for a body of this shape."""
-        from recur_tune.recurrences.composition import built, own_fields  # loads torch
-        from recur_tune.recurrences.second_parts import ROLES, unchosen_fields
+        from recur_tune.recurrences.composition import built  # loads torch
 
-        modules, fields = [part.load() for part in self.parts], spec.model_dump()
-        taken = {name for module in modules for name in own_fields(module, fields)}
-        # A field that no module takes would be searched, and change nothing.
-        if lost := fields.keys() - taken - ROLES.keys() - unchosen_fields(spec):
-            raise TypeError(f"the module of {self.name!r} does not take {', '.join(sorted(lost))}, which its spec has.")
-        return built(modules, shape, fields)
+        return built([part.load() for part in self.parts], shape, spec.model_dump())

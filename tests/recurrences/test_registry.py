@@ -23,6 +23,8 @@ from recur_tune.cost.flops import flops_per_token, training_flops_per_token
 from recur_tune.cost.inference_memory import inference_memory
 from recur_tune.models.pretrained import base_config
 from recur_tune.recurrences import registry as recurrences
+from recur_tune.recurrences.composition import built
+from recur_tune.recurrences.modules import modules_of
 from recur_tune.recurrences.pooled.spec import POOLED, PooledSpec
 from recur_tune.recurrences.registry import FIELDS, MARKS, MECHANISMS, canonical
 from recur_tune.recurrences.seam import Recurrence
@@ -66,11 +68,14 @@ class TakesAll(Recurrence):
         self.taken = fields
 
 
-def test_a_module_takes_every_field_of_its_spec() -> None:
+def test_a_module_takes_every_field_of_its_spec(monkeypatch: pytest.MonkeyPatch) -> None:
     toy = dataclasses.replace(POOLED, name="toy", spec=ToySpec, module=f"{__name__}:TakesAll")
-    assert toy.build(ToySpec(), GPT2).taken == {"rows": 3, "speed": 0.5}
+    monkeypatch.setitem(MECHANISMS, "toy", toy)
+    assert modules_of({"kind": "toy", "rows": 4}) == [TakesAll]
+    assert built([TakesAll], GPT2, {"kind": "toy", "rows": 4}).taken == {"rows": 4}
+    monkeypatch.setitem(MECHANISMS, "toy", dataclasses.replace(toy, module=f"{__name__}:TakesRows"))
     with pytest.raises(TypeError, match=r"^the module of 'toy' does not take speed, which"):
-        dataclasses.replace(toy, module=f"{__name__}:TakesRows").build(ToySpec(), GPT2)
+        modules_of({"kind": "toy", "rows": 4})
 
 
 def test_kinds_are_drawn_apart() -> None:
