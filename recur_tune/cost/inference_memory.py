@@ -33,14 +33,12 @@ def closed_state_floats(config: TrialConfig, shape: Shape) -> int | None:
 
 def state_bytes(config: TrialConfig, shape: Shape, state_floats: int) -> int:
     """Bytes of a state: in single precision, but for the parts that keep activations as they are."""
-    mechanism = config.mechanism
-    if mechanism is None or len(mechanism.parts) == 1:
-        return state_floats * (_number(config) if mechanism is not None and mechanism.kept_as_read else _SINGLE)
-    as_read = sum(
-        part.state_floats(config.recurrence_spec, shape)
-        for part in mechanism.parts
-        if part.kept_as_read and part.state_floats is not None
-    )
+    parts = () if config.mechanism is None else config.mechanism.parts
+    kept = [part.state_floats for part in parts if part.kept_as_read]
+    if len(kept) == len(parts):
+        as_read = state_floats
+    else:
+        as_read = sum(floats(config.recurrence_spec, shape) for floats in kept if floats is not None)
     return as_read * _number(config) + (state_floats - as_read) * _SINGLE
 
 

@@ -58,14 +58,8 @@ def run_in_folder(
         if damage := load_checkpoint(trainer, folder / RESUME):
             warn(damage)
         _forget_reports_after(folder / REPORTS, trainer.progress.tokens)
-    for remark in (
-        None if tokenizer is None else left_behind(config.base, config.recurrence_spec),
-        None if config.adapter is None else recurrence_left_behind(Path(config.adapter), config.recurrence_spec),
-        unread_remark(config.base, trainer.model.unread),
-        *trainer.stream.remarks,
-    ):
-        if remark:
-            warn(remark)
+    for remark in _remarks(config, trainer):
+        warn(remark)
     with whole_folder(folder) as partial:
         write_yaml(partial / TRIAL, config.plain_values())
     report: Report | None = None
@@ -102,6 +96,16 @@ def run_in_folder(
     }
     write_text(folder / RESULT, json.dumps(result, indent=2) + "\n")
     return result
+
+
+def _remarks(config: TrialConfig, trainer: Trainer) -> list[str]:
+    """What of the base, the adapter and the text is not used."""
+    found = [unread_remark(config.base, trainer.model.unread), *trainer.stream.remarks]
+    if config.adapter is not None:
+        found.insert(0, recurrence_left_behind(Path(config.adapter), config.recurrence_spec))
+    if config.task.body is None:
+        found.insert(0, left_behind(config.base, config.recurrence_spec))
+    return [remark for remark in found if remark]
 
 
 def _untrained(folder: Path) -> dict[str, float] | None:

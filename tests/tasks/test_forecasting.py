@@ -31,6 +31,7 @@ from recur_tune.tasks.forecasting.spec import ForecastingSpec, patch_of
 from recur_tune.tasks.forecasting.windows import Layout, SeriesStream, lanes
 from recur_tune.training.checkpoint import load_checkpoint, save_checkpoint
 from recur_tune.training.setup import set_up, untrained
+from tests.bptt.test_distributed import start
 from tests.series import waves, write_series
 
 HORIZON, PATCH, WINDOW = 5, 4, 12
@@ -158,16 +159,23 @@ def test_beside_a_body_made_from_nothing_gates_begin_open(corpus: str) -> None:
     assert model.recurrence is not None and model.recurrence.gate_logits.std() > 0.01
 
 
-def test_workers_score_with_the_same_running_statistics(corpus: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer, _ = set_up(config_of(corpus, body="informer", label_steps=6, validation_tokens=20, tokens=1000))
-    sent: list[list[torch.Tensor]] = []
-    monkeypatch.setattr("recur_tune.training.loop.broadcast", lambda tensors: sent.append(list(tensors)))
-    trainer._validate()
-    [statistics] = sent
-    names = {id(buffer): name for name, buffer in trainer.model.named_buffers()}
-    assert [names[id(one)].rpartition(".")[2] for one in statistics] == [
-        "running_mean", "running_var", "num_batches_tracked",
-    ]  # fmt: skip
+def _validating(rank: int, workers: int, folder: Path) -> None:
+    """One of several workers, whose running statistics have gone apart."""
+    fields = {"body": "informer", "label_steps": 6, "validation_tokens": 20, "tokens": 1000}
+    trainer, _ = set_up(config_of(f"series:{folder / 'a.csv'}", **fields))
+    norms = [module for module in trainer.model.modules() if isinstance(module, torch.nn.BatchNorm1d)]
+    for norm in norms:
+        norm.running_mean += rank
+    metrics = trainer._validate()
+    torch.save([metrics, *(norm.running_mean for norm in norms)], folder / f"{rank}.pt")
+
+
+def test_workers_score_with_the_same_running_statistics(tmp_path: Path) -> None:
+    write_series(tmp_path / "a.csv", waves(300))
+    start(2, tmp_path, _validating)
+    one, other = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
+    assert len(one) > 1
+    torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 @torch.no_grad()

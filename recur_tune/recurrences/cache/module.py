@@ -163,13 +163,9 @@ class CachedWindowPass(WindowPass):
 
     @torch.no_grad()
     def _best(
-        self,
-        rows_BSMC: torch.Tensor,
-        filled_B: torch.Tensor,
-        own: list[tuple[torch.Tensor, ...]],
-        count: int,
+        self, rows_BSMC: torch.Tensor, filled_B: torch.Tensor, own: list[tuple[torch.Tensor, ...]], count: int,
         dtype: torch.dtype,
-    ) -> torch.Tensor:
+    ) -> torch.Tensor:  # fmt: skip
         """The rows with the best scores, of the filled ones and the window's first `count`."""
         cached, next_BSMC = self._cached, torch.empty_like(rows_BSMC, dtype=dtype)
         batch_B1 = torch.arange(len(filled_B), device=filled_B.device)[:, None]
@@ -178,12 +174,10 @@ class CachedWindowPass(WindowPass):
         def candidates(site: int) -> torch.Tensor:
             return torch.cat([rows_BSMC[:, site], self._rows(site, own[site], batch_B1, own_BT)], dim=1)
 
-        score_BXN = torch.cat(
-            [self._score(layer, candidates(site), filled_B) for site, layer in enumerate(self._new)], dim=1
-        )
         # All layers choose at once: a sort of few numbers costs a GPU as much as one of many. Candidates are made twice
         # rather than held.
-        chosen_BXM = best(score_BXN, filled_B, cached.rows + count, cached.rows, cached.sinks)
+        scores = [self._score(layer, candidates(site), filled_B) for site, layer in enumerate(self._new)]
+        chosen_BXM = best(torch.cat(scores, dim=1), filled_B, cached.rows + count, cached.rows, cached.sinks)
         for site, layer in enumerate(self._new):
             self._chosen[layer] = chosen_BXM.unflatten(1, (len(own), -1))[:, site]
             next_BSMC[:, site] = taken(candidates(site), self._chosen[layer])
