@@ -21,6 +21,7 @@ G key-value heads, D head size, C columns, P places, N rows and the window's pos
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -176,19 +177,21 @@ class CachedWindowPass(WindowPass):
 
         # All layers choose at once: a sort of few numbers costs a GPU as much as one of many. Candidates are made twice
         # rather than held.
-        scores = [self._score(layer, candidates(site), filled_B) for site, layer in enumerate(self._new)]
+        scores = [self._score(site, layer, candidates, filled_B) for site, layer in enumerate(self._new)]
         chosen_BXM = best(torch.cat(scores, dim=1), filled_B, cached.rows + count, cached.rows, cached.sinks)
         for site, layer in enumerate(self._new):
             self._chosen[layer] = chosen_BXM.unflatten(1, (len(own), -1))[:, site]
             next_BSMC[:, site] = taken(candidates(site), self._chosen[layer])
         return next_BSMC
 
-    def _score(self, layer: int, candidate_BNC: torch.Tensor, filled_B: torch.Tensor) -> torch.Tensor:
+    def _score(
+        self, site: int, layer: int, candidates: Callable[[int], torch.Tensor], filled_B: torch.Tensor
+    ) -> torch.Tensor:
         """Score of a layer's candidates, [B, G, N]."""
         cached = self._cached
         match cached.keep:
             case "keydiff":
-                return key_difference(heads_of(candidate_BNC, cached.shape)[0], cached.rows - filled_B)
+                return key_difference(heads_of(candidates(site), cached.shape)[0], cached.rows - filled_B)
             case "tova":
                 return last_attention(self._attention(layer))
             case _:
