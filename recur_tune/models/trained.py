@@ -11,6 +11,7 @@ from torch import nn
 from recur_tune.common.lora import LoraSpec
 from recur_tune.models.windowed import Windowed
 from recur_tune.ops.body import Module, Projection
+from recur_tune.ops.joint_weight import lay_together
 from recur_tune.ops.lora import LoraLayer
 from recur_tune.ops.quantised import QuantisedWeight, dequantised
 
@@ -119,16 +120,10 @@ def _frozen_matrices(model: Windowed) -> list[Module]:
 
 
 def lay_frozen_together(model: Windowed) -> None:
-    """Hold the frozen matrices of a projection in one storage, so that a step multiplies by all of them at once without
-    a copy. Moving the model to another device takes them apart, so this comes after it."""
+    """Hold the frozen matrices of a projection, and LoRA's beside them, so that a step multiplies by all of them at
+    once without a copy. Moving the model to another device takes them apart, so this comes after it."""
     for projection in model.body.projections:
-        weights = projection.weights
-        if len(weights) < 2 or any(weight.requires_grad for weight in weights):
-            continue
-        together, end = torch.cat([weight.detach() for weight in weights]), 0
-        for module, weight in zip(projection.modules, weights, strict=True):
-            begin, end = end, end + len(weight)
-            module.weight = nn.Parameter(together[begin:end], requires_grad=False)
+        lay_together(projection)
 
 
 def merged(model: Windowed) -> Windowed:

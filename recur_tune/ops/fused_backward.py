@@ -22,9 +22,10 @@ from transformers.activations import SiLUActivation
 
 from recur_tune.ops.autograd import BlockOps, activated, is_tanh_gelu, split_heads
 from recur_tune.ops.body import Block, Body, CosSin, Module, Projection
-from recur_tune.ops.cast_weight import NOTHING, CastWeight, cast_weight
+from recur_tune.ops.cast_weight import CastWeight, cast_weight
 from recur_tune.ops.dispatch import pointwise_for
 from recur_tune.ops.flat_layout import flat_layout
+from recur_tune.ops.weight_product import NOTHING
 
 Activation = Callable[..., Any]
 
@@ -105,7 +106,7 @@ class FusedBackward(BlockOps):
 
     def _anchored(self, cast: CastWeight) -> torch.Tensor | None:
         """The anchor where a product's own LoRA learns: its graph begins there, whether its rows have one or not."""
-        return None if cast.lora is None else self.anchor
+        return self.anchor if cast.has_lora else None
 
     def embed(self, tokens_BT: torch.Tensor, position_BT: torch.Tensor, body: Body) -> torch.Tensor:
         """Keeps the tokens and their positions."""
@@ -260,15 +261,16 @@ class _NormProject(torch.autograd.Function):
         ctx: Any, grad_x_BTK: torch.Tensor | None, grad_value: torch.Tensor, grad_means_BMK: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, ...]:
         (x_BTK, moments, *kept), step, norm, cast = ctx.saved_tensors, ctx.step, ctx.norm, ctx.cast
-        nothing = [None] * 8
-        grad_low_NR = None if cast is None else cast.grad_low(grad_value)
+        nothing, grad_low_NR = [None] * 8, None
         if not any(ctx.needs_input_grad[:2]):  # of this product LoRA alone learns, and nothing before it
             _, normed, _, _ = step.pointwise.add_norm(x_BTK, None, norm, ctx.dtype, 0)
-            cast.add_gradients(normed, grad_value, grad_low_NR, kept)
+            cast.add_gradients(normed, grad_value, cast.grad_low(grad_value), kept)
             return tuple(nothing)
+        grad_normed_BTK = grad_value
+        if cast is not None:
+            grad_normed_BTK, grad_low_NR = cast.grad_rows(grad_value, kept)
         gradient, low, normed = step.pointwise.add_norm_backward(
-            grad_value if cast is None else cast.grad_rows(grad_value, grad_low_NR, kept),
-            grad_x_BTK, grad_means_BMK, x_BTK, moments, norm, ctx.added_dtype or x_BTK.dtype,
+            grad_normed_BTK, grad_x_BTK, grad_means_BMK, x_BTK, moments, norm, ctx.added_dtype or x_BTK.dtype,
             ctx.dtype if cast is not None and cast.is_trained else None,
             (*(step.totals.of(stack) for stack in _of_norm(norm)), ctx.grad_bias),
         )  # fmt: skip
@@ -306,12 +308,15 @@ class _Project(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         rows_BTK, *kept = ctx.saved_tensors
-        grad_low_NR = ctx.cast.grad_low(grad_value)
+        gradient = None
+        if ctx.needs_input_grad[0]:
+            grad_rows_BTK, grad_low_NR = ctx.cast.grad_rows(grad_value, kept)
+            gradient = grad_rows_BTK.to(ctx.dtype)
+        else:
+            grad_low_NR = ctx.cast.grad_low(grad_value)
         if ctx.cast.is_trained:
             ctx.cast.add_gradients(rows_BTK, grad_value, grad_low_NR, kept)
-        if not ctx.needs_input_grad[0]:
-            return None, None, None
-        return ctx.cast.grad_rows(grad_value, grad_low_NR, kept).to(ctx.dtype), None, None
+        return gradient, None, None
 
 
 class _ActivateProject(torch.autograd.Function):
@@ -331,12 +336,12 @@ class _ActivateProject(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_value: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         hidden, *kept = ctx.saved_tensors
-        grad_low_NR, gradient = ctx.cast.grad_low(grad_value), None
+        gradient = None
         if ctx.needs_input_grad[0]:
-            grad_active = ctx.cast.grad_rows(grad_value, grad_low_NR, kept)
+            grad_active, grad_low_NR = ctx.cast.grad_rows(grad_value, kept)
             gradient, active = ctx.activate_backward(hidden, grad_active, ctx.grad_bias)
         else:
-            active = ctx.activate(hidden)
+            active, grad_low_NR = ctx.activate(hidden), ctx.cast.grad_low(grad_value)
         if ctx.cast.is_trained:
             ctx.cast.add_gradients(active, grad_value, grad_low_NR, kept)
         return gradient, *[None] * 5
