@@ -121,11 +121,8 @@ class LoraApart(WeightProduct):
 
     def grad_rows(self, grad_NC: torch.Tensor, kept: Kept) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Adds to the weight's product in place."""
-        grad_low_NR, grad_rows_NK = self.grad_low(grad_NC), grad_NC @ self.matrix().t()
-        if kept[1] is None:
-            return torch.addmm(grad_rows_NK, grad_low_NR, self.down_RK, out=grad_rows_NK), grad_low_NR
-        grad_rows_NK += self._dropped(grad_low_NR @ self.down_RK, kept[1])
-        return grad_rows_NK, grad_low_NR
+        grad_low_NR = self.grad_low(grad_NC)
+        return self._through_down(grad_NC @ self.matrix().t(), grad_low_NR, kept), grad_low_NR
 
     def add_gradients(
         self, rows_NK: torch.Tensor, grad_NC: torch.Tensor, grad_low_NR: torch.Tensor | None, kept: Kept
@@ -141,6 +138,13 @@ class LoraApart(WeightProduct):
     def _low(self, rows_NK: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         mask_NK = torch.empty_like(rows_NK, dtype=torch.bool).bernoulli_(1 - self.rate) if self.rate else None
         return self._dropped(rows_NK, mask_NK) @ self.down_RK.t(), mask_NK
+
+    def _through_down(self, grad_rows_NK: torch.Tensor, grad_low_NR: torch.Tensor, kept: Kept) -> torch.Tensor:
+        """Add to the gradient with respect to the rows, in place."""
+        if kept[1] is None:
+            return torch.addmm(grad_rows_NK, grad_low_NR, self.down_RK, out=grad_rows_NK)
+        grad_rows_NK += self._dropped(grad_low_NR @ self.down_RK, kept[1])
+        return grad_rows_NK
 
     def _dropped(self, rows_NK: torch.Tensor, mask_NK: torch.Tensor | None) -> torch.Tensor:
         return rows_NK if mask_NK is None else rows_NK * mask_NK * (1 / (1 - self.rate))
@@ -158,9 +162,7 @@ class LoraBesideInputs(LoraApart):
         """One product gives both."""
         grad_NJ = grad_NC @ self.matrix().t()
         grad_rows_NK, grad_low_NR = grad_NJ.tensor_split([self.down_RK.shape[1]], dim=1)
-        if kept[1] is None:
-            return torch.addmm(grad_rows_NK, grad_low_NR, self.down_RK), grad_low_NR
-        return grad_rows_NK + self._dropped(grad_low_NR @ self.down_RK, kept[1]), grad_low_NR
+        return self._through_down(grad_rows_NK, grad_low_NR, kept), grad_low_NR
 
 
 class LoraBelowOutputs(LoraApart):
@@ -170,7 +172,7 @@ class LoraBelowOutputs(LoraApart):
         """One product gives rows times the weight, and rows times A."""
         product_NC, low_NR = self._joint(rows_NK).tensor_split([len(self.up_CR)], dim=1)
         low_NR = low_NR.contiguous()  # a view would keep the whole product
-        return torch.addmm(product_NC, low_NR, self.up_CR.t()), (low_NR, None)
+        return torch.addmm(product_NC, low_NR, self.up_CR.t(), out=product_NC), (low_NR, None)
 
     def grad_rows(self, grad_NC: torch.Tensor, kept: Kept) -> tuple[torch.Tensor, torch.Tensor | None]:
         """One product, of both gradients side by side."""

@@ -59,13 +59,14 @@ def add_norm(
     batch_size, positions, size = x_BTK.shape
     x_BTK = x_BTK.contiguous()
     total_BTK = x_BTK if added_BTK is None else torch.empty_like(x_BTK)
+    added, stride = (x_BTK, size) if added_BTK is None else _rows_apart(added_BTK)
     normed_BTK = torch.empty_like(x_BTK, dtype=dtype)
     moments = x_BTK.new_empty(1 if is_rms(norm) else 2, batch_size, positions, dtype=torch.float32)
     blocks = triton.cdiv(positions, _ROWS)
     means_BPK = x_BTK.new_empty(batch_size, blocks if means == 1 else 0, size)  # each block's part
     _add_norm[(batch_size, blocks)](
-        x_BTK, x_BTK if added_BTK is None else added_BTK.contiguous(), *_vectors(norm), total_BTK, normed_BTK,
-        means_BPK, moments, positions, size, norm.variance_epsilon if is_rms(norm) else norm.eps,
+        x_BTK, added, *_vectors(norm), total_BTK, normed_BTK, means_BPK, moments, positions, size, stride,
+        norm.variance_epsilon if is_rms(norm) else norm.eps,
         IS_RMS=is_rms(norm), HAS_ADDED=added_BTK is not None, HAS_MEAN=means == 1,
         ROWS=_ROWS, BLOCK=triton.next_power_of_2(size),
     )  # fmt: skip
@@ -75,6 +76,14 @@ def add_norm(
     return total_BTK, normed_BTK, means_BMK, moments
 
 
+def _rows_apart(x_BTK: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The same with rows that are each in one piece, equally far apart, and how far: what a product leaves that has
+    more columns may be read as it is."""
+    stride = x_BTK.stride(1)
+    is_rows = x_BTK.stride(2) == 1 and x_BTK.stride(0) == x_BTK.shape[1] * stride
+    return (x_BTK, stride) if is_rows else (x_BTK.contiguous(), x_BTK.shape[2])
+
+
 def _vectors(norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
     """Weight and bias; RMSNorm has no bias, so its weight stands there and is not read."""
     return norm.weight, norm.weight if is_rms(norm) else norm.bias
@@ -82,7 +91,7 @@ def _vectors(norm: Module) -> tuple[torch.Tensor, torch.Tensor]:
 
 @kernel
 def _add_norm(
-    x_at, added_at, weight_at, bias_at, total_at, normed_at, means_at, moments_at, positions, size, eps,
+    x_at, added_at, weight_at, bias_at, total_at, normed_at, means_at, moments_at, positions, size, added_stride, eps,
     IS_RMS: tl.constexpr, HAS_ADDED: tl.constexpr, HAS_MEAN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     batch, position = tl.program_id(0).to(tl.int64), tl.program_id(1) * ROWS + tl.arange(0, ROWS)
@@ -92,7 +101,8 @@ def _add_norm(
     at = row[:, None] * size + column[None, :]
     x = tl.load(x_at + at, mask=inside, other=0.0).to(tl.float32)
     if HAS_ADDED:
-        x += tl.load(added_at + at, mask=inside, other=0.0).to(tl.float32)
+        added = row[:, None] * added_stride + column[None, :]
+        x += tl.load(added_at + added, mask=inside, other=0.0).to(tl.float32)
         tl.store(total_at + at, x, mask=inside)
     if HAS_MEAN:
         block = batch * tl.num_programs(1) + tl.program_id(1)
@@ -147,12 +157,13 @@ def add_norm_backward(
     low = gradient if dtype == x_BTK.dtype else torch.empty_like(x_BTK, dtype=dtype)
     normed = None if norm_dtype is None else torch.empty_like(x_BTK, dtype=norm_dtype)
     of_weight, of_bias, of_added = (x_BTK if total is None else total for total in totals)
+    grad_normed_BTK, stride = _rows_apart(grad_normed_BTK)
     block = triton.next_power_of_2(size)
     _add_norm_backward[(min(_PROGRAMS, triton.cdiv(rows, _ROWS)),)](
-        grad_normed_BTK.contiguous(), x_BTK if grad_x_BTK is None else grad_x_BTK.contiguous(),
+        grad_normed_BTK, x_BTK if grad_x_BTK is None else grad_x_BTK.contiguous(),
         x_BTK if grad_means_BMK is None else grad_means_BMK.contiguous(), x_BTK, moments, *_vectors(norm),
         gradient, low, x_BTK if normed is None else normed, of_weight, of_bias, of_added,
-        rows, size, x_BTK.shape[1], 1 if grad_means_BMK is None else grad_means_BMK.shape[1],
+        rows, size, stride, x_BTK.shape[1], 1 if grad_means_BMK is None else grad_means_BMK.shape[1],
         IS_RMS=is_rms(norm), HAS_GRAD_X=grad_x_BTK is not None, HAS_GRAD_MEANS=grad_means_BMK is not None,
         HAS_LOW=low is not gradient, HAS_NORMED=normed is not None, HAS_WEIGHT=totals[0] is not None,
         HAS_BIAS=totals[1] is not None, HAS_ADDED=totals[2] is not None,
@@ -164,7 +175,7 @@ def add_norm_backward(
 @kernel
 def _add_norm_backward(
     grad_normed_at, grad_x_at, grad_means_at, x_at, moments_at, weight_at, bias_at, gradient_at, low_at, normed_at,
-    of_weight_at, of_bias_at, of_added_at, rows, size, positions, stretches,
+    of_weight_at, of_bias_at, of_added_at, rows, size, grad_normed_stride, positions, stretches,
     IS_RMS: tl.constexpr, HAS_GRAD_X: tl.constexpr, HAS_GRAD_MEANS: tl.constexpr, HAS_LOW: tl.constexpr,
     HAS_NORMED: tl.constexpr, HAS_WEIGHT: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ADDED: tl.constexpr,
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -181,7 +192,8 @@ def _add_norm_backward(
         inside = (row < rows)[:, None] & (column < size)[None, :]
         at = row.to(tl.int64)[:, None] * size + column[None, :]
         x = tl.load(x_at + at, mask=inside, other=0.0).to(tl.float32)
-        grad_normed = tl.load(grad_normed_at + at, mask=inside, other=0.0).to(tl.float32)
+        at_normed = row.to(tl.int64)[:, None] * grad_normed_stride + column[None, :]
+        grad_normed = tl.load(grad_normed_at + at_normed, mask=inside, other=0.0).to(tl.float32)
         grad_unit = grad_normed * weight
         if IS_RMS:
             scale = tl.load(moments_at + row, mask=row < rows, other=0.0)[:, None]
