@@ -192,8 +192,8 @@ def _add_norm_backward(
         inside = (row < rows)[:, None] & (column < size)[None, :]
         at = row.to(tl.int64)[:, None] * size + column[None, :]
         x = tl.load(x_at + at, mask=inside, other=0.0).to(tl.float32)
-        at_normed = row.to(tl.int64)[:, None] * grad_normed_stride + column[None, :]
-        grad_normed = tl.load(grad_normed_at + at_normed, mask=inside, other=0.0).to(tl.float32)
+        skew = row.to(tl.int64) * (grad_normed_stride - size)
+        grad_normed = tl.load(grad_normed_at + skew[:, None] + at, mask=inside, other=0.0).to(tl.float32)
         grad_unit = grad_normed * weight
         if IS_RMS:
             scale = tl.load(moments_at + row, mask=row < rows, other=0.0)[:, None]
