@@ -305,7 +305,7 @@ def _ask(spec: SearchSpec, yes: bool) -> None:
     """Ask about numbers that look like mistakes, unless the answer is given; without a terminal they are refused."""
     from recur_tune.data.corpora.registry import check_corpus
     from recur_tune.search.record.subject import corpus_of
-    from recur_tune.search.run.forecast import questions
+    from recur_tune.search.run.expected_use import questions
 
     for question in () if yes else questions(spec, check_corpus(corpus_of(spec))):
         if not sys.stdin.isatty():

@@ -62,7 +62,7 @@ def passes(spec: SearchSpec, corpus: Mapping[Split, Extent]) -> float | None:
     return spec.budget.tokens / max(tokens, 1)
 
 
-def forecast(spec: SearchSpec, corpus: Mapping[Split, Extent]) -> Iterator[str]:
+def expected_use(spec: SearchSpec, corpus: Mapping[Split, Extent]) -> Iterator[str]:
     """Lines about passes, disk and time; what is not known is left out."""
     if (read := passes(spec, corpus)) is not None:
         yield f"a trial at full budget reads its {format_count(spec.budget.tokens)} tokens in about {_times(read)}"
