@@ -89,7 +89,7 @@ def run_in_folder(
         "best_validation_loss": trainer.progress.best_loss,
         "validation": _of_the_saved_model(folder / REPORTS),
         "last_validation": report.validation,
-        "untrained_validation": _untrained(folder),
+        "untrained_validation": untrained_validation(folder),
         **cost.to_dict(),
         "measured_peak_memory": trainer.measured_peak_bytes,
         **_of_teacher(config, trainer),
@@ -108,7 +108,7 @@ def _remarks(config: TrialConfig, trainer: Trainer) -> list[str]:
     return [remark for remark in found if remark]
 
 
-def _untrained(folder: Path) -> dict[str, float] | None:
+def untrained_validation(folder: Path) -> dict[str, float] | None:
     """The validation before the first step; None where an earlier version began the run."""
     file = folder / UNTRAINED
     return json.loads(file.read_text()) if file.exists() else None

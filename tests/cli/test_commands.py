@@ -107,6 +107,18 @@ def test_a_yaml_file_holds_the_same_fields_and_flags_win_over_it(tour: Path, tmp
     assert "width: 9" in stored and "windows: 3" in stored and "tokens: 2000" in stored
 
 
+@pytest.mark.parametrize(
+    ("rate", "told", "untold"), [("1e-3", "best so far", "no better"), ("9", "no better", "best so far")]
+)
+def test_a_run_that_is_worse_than_before_training_says_so(
+    rate: str, told: str, untold: str, tour: Path, tmp_path: Path
+) -> None:
+    words = ("--base", tour / "base", "--corpus", "recall", "--recurrence", "none", "--window", 16, "--tokens", 500)
+    said = run("train", *words, "--validation-tokens", 300, "--learning-rate", rate, "--out", tmp_path / "run")
+    assert said.code == 0 and f"({told}" in said.err and untold not in said.err
+    assert ("a lower --learning-rate or more --tokens may help." in said.err) == (told == "no better")
+
+
 def test_cost_answers_offline_for_a_published_shape() -> None:
     told = json.loads(
         run("cost", "--base", "distilgpt2", "--window", 64, "--bptt-windows", 2, "--batch", 1, "--json").out
