@@ -46,6 +46,14 @@ def test_a_validation_beyond_its_split_is_remarked() -> None:
     assert "validation_tokens: 10k are more than the validation split has (8.79 KiB)" in remark
 
 
+def test_a_series_split_is_told_in_time_steps() -> None:
+    rows = {"train": Extent(1, 40_000, 800), "validation": Extent(1, 12_000, 300)}
+    assert remarks(tiny(validation_tokens=300), rows) == []
+    [remark] = remarks(tiny(validation_tokens=2_000), rows)
+    assert "2k are more than the validation split has (300 tokens)" in remark
+    assert passes(tiny(), rows) == 25
+
+
 def test_disk_and_time_are_told_before_a_search() -> None:
     lines = list(expected_use(tiny({"wall_clock": "2h"}), TEXT))
     assert lines[0] == "a trial at full budget reads its 20k tokens in about 50% of a pass over the corpus"
