@@ -46,7 +46,8 @@ def test_eval_prints_the_same_numbers_as_json_and_as_a_table(tour: Path) -> None
     assert {"perplexity", "token_perplexity", "bits_per_byte", "accuracy", "tokens_per_second"} <= told.keys()
     assert len(told["loss_by_position"]) == 16
     table = run("eval", tour / "pooled", "--split", "test").out
-    assert f"{told['perplexity']:.5g}" in table and f"{told['bits_per_byte']:.5g}" in table
+    assert f"{told['token_perplexity']:.5g}" in table and f"{told['bits_per_byte']:.5g}" in table
+    assert "perplexity per word" not in table, "tokens are bytes"
 
 
 def test_long_documents_that_leave_the_batch_empty_are_told_with_the_remedy(tour: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
@@ -38,6 +40,14 @@ def _teacher(spec: LanguageModellingSpec) -> Teacher | None:
     return Teacher(spec.teacher_window, spec.teacher_top, spec.teacher_weight)
 
 
+def _misleading(metrics: Mapping[str, float]) -> tuple[str, ...]:
+    """Perplexity per word where every token is a byte: a word is some six of them, so a fair model has millions. Then
+    the loss in bits is the bits per byte."""
+    bits, of_bytes = metrics.get("loss", math.nan) / math.log(2), metrics.get("bits_per_byte", math.nan)
+    is_bytes = math.isclose(bits, of_bytes, rel_tol=1e-6)
+    return ("perplexity",) if is_bytes else ()
+
+
 LANGUAGE_MODELLING = Task(
     name="language modelling",
     spec=LanguageModellingSpec,
@@ -55,4 +65,5 @@ LANGUAGE_MODELLING = Task(
     flops_independent_fields=frozenset(LanguageModellingSpec.model_fields),
     memory_fields=frozenset({"loss", "teacher_top"}),
     teacher=_teacher,
+    misleading=_misleading,
 )
