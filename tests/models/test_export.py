@@ -109,7 +109,7 @@ COMMON = {
 OTHERS = {  # files of a mechanism beside its module
     "cache": {"ops_matmul", *(f"recurrences_cache_{name}" for name in ("keep", "leave", "measure", "rows"))},
     "ttt": {"ops_matmul"},
-    "gated_delta": {"ops_matmul", "recurrences_gated_delta_rule"},
+    "gated_delta": {"ops_matmul", "recurrences_gated_delta_chunks", "recurrences_gated_delta_rule"},
 }
 
 

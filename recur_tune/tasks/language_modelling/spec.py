@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from recur_tune.tasks.task import Quality, Task, Teacher, next_token_head
 
+TEACHER_WEIGHT = 0.5  # by default
+
 
 class LanguageModellingSpec(BaseModel):
     """Its fields: what training minimises. Validation is the cross-entropy of next tokens in any case."""
@@ -27,7 +29,10 @@ class LanguageModellingSpec(BaseModel):
         "default: the base's positions, at most 2048",
     )
     teacher_weight: float = Field(
-        0.5, gt=0, le=1, description="weight of the divergence from the teacher; the rest is the next token's"
+        TEACHER_WEIGHT,
+        gt=0,
+        le=1,
+        description="weight of the divergence from the teacher; the rest is the next token's",
     )
     teacher_top: PositiveInt = Field(
         32, description="likeliest tokens of the teacher that are kept for each token of the training text"
