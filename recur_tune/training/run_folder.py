@@ -20,7 +20,7 @@ from recur_tune.common.files import append_line, whole_folder, write_text
 from recur_tune.common.parsing import parse, read_yaml, write_yaml
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.estimate import estimate
-from recur_tune.models.adapter import recurrence_left_behind
+from recur_tune.models.adapter import other_base, recurrence_left_behind
 from recur_tune.models.checked_weights import unread_remark
 from recur_tune.models.pretrained import left_behind, save_model
 from recur_tune.ops.out_of_memory import out_of_memory_as_user_error
@@ -102,7 +102,9 @@ def _remarks(config: TrialConfig, trainer: Trainer) -> list[str]:
     """What of the base, the adapter and the text is not used."""
     found = [unread_remark(config.base, trainer.model.unread), *trainer.stream.remarks]
     if config.adapter is not None:
-        found.insert(0, recurrence_left_behind(Path(config.adapter), config.recurrence_spec))
+        adapter = Path(config.adapter)
+        found.insert(0, recurrence_left_behind(adapter, config.recurrence_spec))
+        found.insert(0, other_base(adapter, trainer.model, config.base))
     if config.task.body is None:
         found.insert(0, left_behind(config.base, config.recurrence_spec))
     return [remark for remark in found if remark]
