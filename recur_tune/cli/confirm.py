@@ -72,6 +72,8 @@ def confirm(
         raise UserError(f"name: {directory.name} has no trial at its full budget yet, so there is no front to confirm.")
     missing, rivals = order.missing(state, spec), untried_rivals(state, spec)
     _tell_plan(points, seeds, len(missing), rivals)
+    if waiting := [trial.name for trial in state.trials.values() if trial.state not in ENDED and trial.role != RIVAL]:
+        note(f"unfinished trials of the search wait for `{command_line('resume', directory)}`: {', '.join(waiting)}.")
     if is_submitted(slurm):
         profile = chosen_profile(slurm, directory, nodes=nodes, gpus_per_node=gpus_per_node)
         submit_again(directory, spec, profile, follow, order.command)

@@ -74,22 +74,38 @@ def continue_command(
     The second is the paper's setting (section 5.3.1): 300 tokens of context, the 30 likeliest ones, 20 topics.
     """
     with stderr.status("loading torch …"):
-        from recur_tune.analysis.topics.comparison import compare
         from recur_tune.analysis.topics.continuations import Sampling
-        from recur_tune.analysis.topics.folder import check_out, summary, write_folder
+        from recur_tune.analysis.topics.folder import check_out
         from recur_tune.data.corpora.registry import check_corpus
-        from recur_tune.data.tokenizers import load_tokenizer
 
     _check_runs(runs)
     if out is not None:
         check_out(out)
     corpus = corpus or _corpus_of(runs)
     check_corpus(corpus, ("train", split))
-    tokenizers = [load_tokenizer(str(run), field="run") for run in runs]
-    taken = _take(corpus, split, tokenizers[0], prompts, prompt_tokens, tokens, seed)
-    model = _topic_model(corpus, topics)
-    _note_remarks(taken, prompts, prompt_tokens + tokens, tokenizers)
     sampling = Sampling(tokens, temperature, top_k, seed)
+    told = _compared(runs, corpus, split, prompts, prompt_tokens, topics, sampling, batch, out)
+    if as_json:
+        print_json(told)
+    else:
+        _print(told)
+    if out is not None:
+        stderr.print(f"texts to read, tables and a picture:  {out}", soft_wrap=True)
+
+
+def _compared(
+    runs: tuple[Path, ...], corpus: str, split: Split, prompts: int, prompt_tokens: int, topics: int,
+    sampling: Sampling, batch: int, out: Path | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Prompts, topics and continuations, and what their comparison says; with all of it in a folder."""
+    from recur_tune.analysis.topics.comparison import compare
+    from recur_tune.analysis.topics.folder import summary, write_folder
+    from recur_tune.data.tokenizers import load_tokenizer
+
+    tokenizers = [load_tokenizer(str(run), field="run") for run in runs]
+    taken = _take(corpus, split, tokenizers[0], prompts, prompt_tokens, sampling.tokens, sampling.seed)
+    model = _topic_model(corpus, topics)
+    _note_remarks(taken, prompts, prompt_tokens + sampling.tokens, tokenizers)
     written = {
         str(run): _written(run, tokenizer, tokenizers[0], taken, sampling, batch)
         for run, tokenizer in zip(runs, tokenizers, strict=True)
@@ -102,12 +118,7 @@ def continue_command(
     told = summary(settings, taken, found, model)
     if out is not None:
         write_folder(out, told, taken, written, found, model)
-    if as_json:
-        print_json(told)
-    else:
-        _print(told)
-    if out is not None:
-        stderr.print(f"texts to read, tables and a picture:  {out}", soft_wrap=True)
+    return told
 
 
 def _check_runs(runs: tuple[Path, ...]) -> None:

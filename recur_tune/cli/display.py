@@ -84,7 +84,7 @@ class TokenProgress:
         if not self._announced:  # speed counts from here, without start-up and resumed tokens
             self._announced, self._started, self._first = True, now, tokens
             if not self.live:
-                stderr.print(f"{self.title} …")
+                stderr.print(f"{self.title} …", soft_wrap=True)
         speed = (tokens - self._first) / max(now - self._started, 1e-9)
         of_total = f"/{format_count(self.total)}" if self.total else ""
         rate = f"  {format_count(speed)}/s" if speed else ""

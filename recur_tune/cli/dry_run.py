@@ -31,13 +31,13 @@ def show_dry_run(file: Path, spec: SearchSpec, as_json: bool) -> None:
     check_shapes_and_limits(spec)
     from recur_tune.search.propose.optuna_study import first_points
     from recur_tune.search.record.steps import in_steps
-    from recur_tune.search.run.forecast import forecast, questions
+    from recur_tune.search.run.expected_use import expected_use, questions
     from recur_tune.search.run.preparation import Prices, corpus_extents, worst_costs
 
     first, corpus = first_points(spec), corpus_extents(spec)
     with at_work("computing the costs of the largest trial, and timing a step …"):
         worst = worst_costs(spec, Prices(spec.resources), lambda config: config, simulated=1)
-        expected = list(forecast(spec, corpus))
+        expected = list(expected_use(spec, corpus))
     if as_json:
         seen = {"corpus": {split: asdict(extent) for split, extent in corpus.items()}, "steps": in_steps(spec)}
         plain = {"spec": yaml.safe_load(dump_spec(spec)), "first": first, "worst": worst}
@@ -92,7 +92,7 @@ def note_misfit(spec: SearchSpec) -> None:
     from recur_tune.data.corpora.registry import check_corpus, open_corpus
     from recur_tune.search.record.steps import search_misfit
     from recur_tune.search.record.subject import corpus_of
-    from recur_tune.search.run.forecast import remarks
+    from recur_tune.search.run.expected_use import remarks
 
     if remark := search_misfit(spec):
         note(remark)

@@ -65,7 +65,7 @@ _NOT_OF_UNTRAINED = {*TrialConfig.model_fields, *(change.to for change in RENAME
     help="State to read with, to measure its effect: the document's own, none, or another document's.",
 )
 @click.option(
-    "--rivals", "with_rivals", is_flag=True, help="Score the untrained base read plainly, too, at as much memory."
+    "--baselines", "with_baselines", is_flag=True, help="Score the untrained base read plainly, too, at as much memory."
 )
 @click.option(
     "--picture",
@@ -85,7 +85,7 @@ def evaluate(
     sample: int | None,
     precision: str,
     state: str,
-    with_rivals: bool,
+    with_baselines: bool,
     picture: Path | None,
     as_json: bool,
 ) -> None:
@@ -100,7 +100,7 @@ def evaluate(
     BASE is what `train --base` takes. With --recurrence it is read with an untrained state, as at the beginning of a
     training.
 
-    With --rivals the base is read as it is, too, with no recurrence and no training: in plain windows, with overlap,
+    With --baselines the base is read as it is, too, with no recurrence and no training: in plain windows, with overlap,
     with a sliding key-value cache of as many bytes as the state, and in windows longer by as many bytes.
 
     \b
@@ -108,7 +108,7 @@ def evaluate(
       recur-tune eval runs/plain --overlap 30 --json
       recur-tune eval runs/a --state other
       recur-tune eval runs/a --sample 100k
-      recur-tune eval runs/base --corpus tales --recurrence cache --cache-rows 32 --window 24 --rivals
+      recur-tune eval runs/base --corpus tales --recurrence cache --cache-rows 32 --window 24 --baselines
     """
     given = {"corpus": corpus, "window": window, "overlap": overlap, "recurrence": recurrence, **fields}
     config = None
@@ -121,7 +121,7 @@ def evaluate(
             note(remark)
     if picture is not None and reading.task.picture is None:
         raise UserError(f"picture: scores of {reading.task.name} are not drawn; leave it out, or use --json.")
-    read_by_rivals = _trial(run, config, reading) if with_rivals else None  # refused before the model is scored
+    trial = _trial(run, config, reading) if with_baselines else None  # refused before the model is scored
     found = _scored(run, model, tokenizer, reading, split, sample, batch, precision, state)
     for remark in found.remarks:
         note(remark)
@@ -129,8 +129,9 @@ def evaluate(
         "run": run, "recurrence": model.config.recurrence, "corpus": reading.corpus, "split": split, "state": state,
         "window": reading.windowing.size, "overlap": reading.windowing.overlap, **found.report(),
     }  # fmt: skip
-    if read_by_rivals is not None:
-        report["rivals"] = _rivals(read_by_rivals, split, sample, batch, precision)
+    if trial is not None:
+        report |= _costs(trial)
+        report["baselines"] = _baselines(trial, split, sample, batch, precision)
     read = run if config is None or config.mechanism is None else f"{run} with {config.recurrence}"
     _tell(report, f"{read} on {reading.corpus} {split}", reading, found, picture, as_json)
 
@@ -146,7 +147,8 @@ def _tell(
         print_json(report)
         return
     _print_scores(read, reading, found)
-    _print_rivals(report.get("rivals", []), dict(reading.task.qualities))
+    if "baselines" in report:
+        _print_baselines(report, dict(reading.task.qualities))
 
 
 def _opened(
@@ -195,45 +197,57 @@ def _print_scores(read: str, reading: EvaluationSettings, found: Scores) -> None
 
 
 def _trial(run: str, config: TrialConfig | None, reading: EvaluationSettings) -> TrialConfig:
-    """The trial whose base the rivals read, with the corpus and the windows that its model was read with."""
+    """The trial whose base the baselines read, with the corpus and the windows that its model was read with."""
     from recur_tune.training.evaluation_settings import trial_of
 
     trial = config or trial_of(Path(run))
     if trial is not None and trial.task.body is not None:
-        raise UserError(f"rivals: they are the base as it is, and {trial.task.name} has none; train with body dlinear.")
+        raise UserError(f"baselines: they are the base as it is, and {trial.task.name} has none; train body dlinear.")
     if trial is None:
-        raise UserError(f"rivals: {run} does not say from which base it was trained; give the base itself.")
+        raise UserError(f"baselines: {run} does not say from which base it was trained; give the base itself.")
     if is_from_scratch(trial.base):
-        raise UserError(f"rivals: {run} has random weights at first (base {trial.base}), which no rival can read.")
+        raise UserError(f"baselines: {run} has random weights at first (base {trial.base}), which none can read.")
     read = {"corpus": reading.corpus, "window": reading.windowing.size, "overlap": reading.windowing.overlap}
     return trial.model_copy(update=read)
 
 
-def _rivals(trial: TrialConfig, split: str, sample: int | None, batch: int, precision: str) -> list[dict[str, Any]]:
-    """What each rival reaches, with its costs."""
-    from recur_tune.analysis.rivals import rivals_of
+def _costs(trial: TrialConfig) -> dict[str, float]:
+    """The model's own costs, for the table of baselines."""
+    from recur_tune.config.base_shape import trial_settings, trial_shape
+    from recur_tune.cost.estimate import quick_costs
 
-    found = []
-    for rival in rivals_of(trial):
-        opened = _opened(rival.config.base, rival.config, None, None, None)
-        scores = _scored(rival.name, *opened, split, sample, batch, precision)
-        found.append({"name": rival.name, **scores.metrics(), **rival.costs})
+    return quick_costs(trial, trial_shape(trial), trial_settings(trial))
+
+
+def _baselines(trial: TrialConfig, split: str, sample: int | None, batch: int, precision: str) -> list[dict[str, Any]]:
+    """What each baseline reaches, with its costs."""
+    from recur_tune.analysis.baselines import baselines_of
+
+    found: list[dict[str, Any]] = []
+    baselines = baselines_of(trial)
+    for place, baseline in enumerate(baselines, 1):
+        name = f"baseline {place} of {len(baselines)}, {baseline.name},"
+        with stderr.status(f"loading {baseline.config.base} for {name.rstrip(',')} …"):
+            opened = _opened(baseline.config.base, baseline.config, None, None, None)
+        scores = _scored(name, *opened, split, sample, batch, precision)
+        found.append({"name": baseline.name, **scores.metrics(), **baseline.costs})
     return found
 
 
-def _print_rivals(rivals: list[dict[str, Any]], titles: dict[str, str]) -> None:
-    """The base read as it is, before training."""
-    if not rivals:
-        return
+def _print_baselines(report: dict[str, Any], titles: dict[str, str]) -> None:
+    """The model, and its base read as it is, before training."""
     from recur_tune.cost.descriptors import COSTS
 
+    baselines = report["baselines"]
+    if not baselines:
+        return
     titles = titles | {name: cost.title for name, cost in COSTS.items()}
-    first = next(name for name in rivals[0] if name != "name")  # --json has the other numbers
+    first = next(name for name in baselines[0] if name != "name")  # --json has the other numbers
     names = [first, "flops_per_token", "inference_memory"]
-    table = table_by_name(["the base as it is", *(titles.get(one, one) for one in names)])
-    for rival in rivals:
-        cells = (COSTS[one].unit.format(rival[one]) if one in COSTS else f"{rival[one]:.5g}" for one in names)
-        table.add_row(rival["name"], *cells)
+    table = table_by_name(["read", *(titles.get(one, one) for one in names)])
+    for one in ({**report, "name": "this model"}, *({**one, "name": f"its base, {one['name']}"} for one in baselines)):
+        cells = (COSTS[name].unit.format(one[name]) if name in COSTS else f"{one[name]:.5g}" for name in names)
+        table.add_row(one["name"], *cells)
     stdout.print(table)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 from pathlib import Path
 
@@ -65,10 +66,18 @@ def export(
             _add_code(partial)
         write_yaml(partial / TRIAL, config.plain_values())
     click.echo(called)
-    if adapter:
-        stderr.print(f"next:  recur-tune train --base {config.base} --adapter {target} --out RUN", soft_wrap=True)
-    else:
-        stderr.print(f"next:  recur-tune eval {target} --split test", soft_wrap=True)
+    stderr.print(f"written:  {target}", soft_wrap=True)
+    stderr.print(f"next:  {_next(target, config, adapter)}", soft_wrap=True)
+
+
+def _next(target: Path, config: TrialConfig, adapter: bool) -> str:
+    """A command for what was exported. An adapter with a recurrence has its windows; a plain one is told them."""
+    if not adapter:
+        return shlex.join(["recur-tune", "eval", str(target), "--split", "test"])
+    words = ["recur-tune", "train", "--base", config.base, "--adapter", str(target), "--corpus", config.corpus]
+    if config.mechanism is None:
+        words += ["--window", str(config.window), "--overlap", str(config.overlap)]
+    return shlex.join([*words, "--out", "RUN"])
 
 
 def _trained(

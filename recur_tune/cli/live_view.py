@@ -21,7 +21,7 @@ from recur_tune.common.units import format_count, format_duration
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.progress import seconds_left
 from recur_tune.search.record.state import TrialRecord
-from recur_tune.search.run.progress_lines import PAUSING, ProgressLines
+from recur_tune.search.run.progress_lines import ProgressLines
 
 if TYPE_CHECKING:
     from recur_tune.common.errors import Paused
@@ -78,7 +78,9 @@ class LiveView(ProgressLines):
             pass
 
     def time_left(self) -> str:
-        """The time left, in words."""
+        """The time left of the search, in words; of a confirmation it is not known."""
+        if self.is_confirming:
+            return ""
         left = seconds_left(self.state, self.spec.budget)
         return f"about {format_duration(left)} left" if left else ""
 
@@ -117,8 +119,8 @@ class LiveView(ProgressLines):
         elapsed = format_duration(self.state.elapsed(time.time()) if at_work else time.monotonic() - self._started)
         self._spinner.update(text=Text(f" {self.directory.name}  {elapsed}  {self.state.stage or self._stage}"))
         top: list[RenderableType] = [self._spinner]
-        if self.is_pausing:
-            top.append(Text(PAUSING, "bold yellow"))
+        if self.after_ctrl_c:
+            top.append(Text(self.after_ctrl_c, "bold yellow"))
         if not self.state.trials:
             return Group(*top)
         headline = " ".join(filter(None, [self.headline(), self._sparkline()]))

@@ -48,8 +48,8 @@ class _Reading:
 
 @click.command()
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
-@click.option("--against", type=click.Path(path_type=Path), metavar="RUN", help="The rival; default: the same run, its "
-                                                                                "state switched off.")  # fmt: skip
+@click.option("--against", type=click.Path(path_type=Path), metavar="RUN", help="The baseline; default: the same run "
+                                                                                "without its state.")  # fmt: skip
 @click.option("--corpus", help="Whose documents are read; default: the run's own corpus.")
 @click.option(
     "--split", type=click.Choice(["validation", "test"]), default="test", show_default=True, help="Which part of it."
@@ -136,18 +136,18 @@ def _corpus_of(run: Path) -> str:
 
 
 def _readings(run: Path, against: Path | None, corpus: str | None) -> tuple[_Reading, _Reading]:
-    """The run, and its rival."""
+    """The run, and its baseline."""
     from recur_tune.data.tokenizers import fingerprint
 
     own = _opened(run, corpus)
     if against is None:
         if own.model.recurrence is None:
-            raise UserError(f"run: {run} has no state that could be switched off; give a rival by --against.")
+            raise UserError(f"run: {run} has no state that could be switched off; give a baseline by --against.")
         return own, _Reading("without the state", own.model, own.tokenizer, own.windowing, "none")
-    rival = _opened(against, corpus)
-    if fingerprint(own.tokenizer) != fingerprint(rival.tokenizer):
+    baseline = _opened(against, corpus)
+    if fingerprint(own.tokenizer) != fingerprint(baseline.tokenizer):
         raise UserError(f"against: {against} has other tokens than {run}; give a run with the same tokenizer.")
-    return own, rival
+    return own, baseline
 
 
 def _opened(run: Path, corpus: str | None) -> _Reading:

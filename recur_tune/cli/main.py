@@ -79,7 +79,7 @@ for command in (
 
 
 def main() -> None:
-    """Run a command; a user's mistake is one sentence on stderr and exit code 2, never a traceback."""
+    """Run a command; a user's mistakes are a sentence each on stderr and exit code 2, never a traceback."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("always", DeprecatedName)
@@ -103,7 +103,8 @@ def _show(usual: Callable[..., None], message: Warning | str, category: type[War
 
 
 def _say(message: str, code: int) -> int:
-    click.echo(f"recur-tune: {message}", err=True)
+    for line in message.splitlines() or [""]:
+        click.echo(f"recur-tune: {line}", err=True)
     return code
 
 

@@ -18,7 +18,7 @@ from recur_tune.cli.display import note, stderr, stdout, table_by_name
 from recur_tune.cli.live_view import LiveView
 from recur_tune.cli.options import as_json, command_line, open_search, print_json, results_option, under_option
 from recur_tune.cli.submitting import follow_search
-from recur_tune.cli.trial_tables import print_trials, roles
+from recur_tune.cli.trial_tables import no_better_than_untrained, print_trials, roles
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import nearest
 from recur_tune.common.units import counted, format_duration
@@ -248,6 +248,8 @@ def print_front(directory: SearchDirectory, state: SearchState, objectives: tupl
     print_trials(best, objectives, f"{command_line('front', directory)}{given} --csv")
     if words := roles(best):
         stdout.print(words)
+    if words := no_better_than_untrained(best, objectives):
+        note(words)
     for name, others in equals(state.trials.values(), best, objectives).items():
         stdout.print(f"equal to {name}: {others}")
 

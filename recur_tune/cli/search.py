@@ -303,11 +303,10 @@ def _check_runnable(spec: SearchSpec, address: str | None) -> None:
 
 def _ask(spec: SearchSpec, yes: bool) -> None:
     """Ask about numbers that look like mistakes, unless the answer is given; without a terminal they are refused."""
-    from recur_tune.data.corpora.registry import check_corpus
-    from recur_tune.search.record.subject import corpus_of
-    from recur_tune.search.run.forecast import questions
+    from recur_tune.search.run.expected_use import questions
+    from recur_tune.search.run.preparation import corpus_extents
 
-    for question in () if yes else questions(spec, check_corpus(corpus_of(spec))):
+    for question in () if yes else questions(spec, corpus_extents(spec)):
         if not sys.stdin.isatty():
             raise UserError(f"{question} --yes searches with it; --dry-run tells time and passes.")
         if not click.confirm(f"{question} Is that meant?", err=True):

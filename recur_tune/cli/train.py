@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -20,6 +20,9 @@ from recur_tune.config.trial import FROZEN_FIELDS, LORA_FIELDS, TrialConfig
 from recur_tune.cost.descriptors import COSTS
 from recur_tune.tasks import registry as tasks
 from recur_tune.training.pretraining import pretraining_fields
+
+if TYPE_CHECKING:
+    from recur_tune.training.loop import Report
 
 _out = click.option(
     "--out", required=True, type=click.Path(path_type=Path), help="Folder for the model and its reports."
@@ -92,8 +95,7 @@ def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: boo
     """Train with `fields`, or with --resume with the folder's settings and the `changes` to them."""
     config = None if resume else parse(TrialConfig, fields)
     with at_work("loading torch …"):
-        from recur_tune.training.loop import Report
-        from recur_tune.training.run_folder import Interrupted, run_in_folder, stored_config
+        from recur_tune.training.run_folder import Interrupted, run_in_folder, stored_config, untrained_validation
 
     config = config or stored_config(out, changes)
     if remark := misfit(config):
@@ -102,7 +104,7 @@ def _run(fields: dict[str, Any], changes: dict[str, Any], out: Path, resume: boo
     def listen(report: Report) -> None:
         text = f"loss {report.loss:.3f}"
         if report.validation is not None:
-            text += f"  validation {report.validation['loss']:.4f}{'  (best so far)' if report.best else ''}"
+            text += f"  validation {report.validation['loss']:.4f}{_judged(report, untrained_validation(out))}"
         progress.update(report.tokens, text, important=report.validation is not None)
 
     told: list[str] = []
@@ -152,7 +154,21 @@ def _print_result(out: Path, config: TrialConfig, result: dict[str, Any]) -> Non
             "peak memory measured": format_size(measured) if measured else "not measured (too few steps)",
         },
     )
+    if _is_no_better(result["validation"], result.get("untrained_validation")):
+        note("no validation was better than that before training; a lower --learning-rate or more --tokens may help.")
     stderr.print(f"next:  recur-tune eval {out} --split test", highlight=False)
+
+
+def _judged(report: Report, before: dict[str, float] | None) -> str:
+    """What a validation is beside those before it, that before training too."""
+    assert report.validation is not None
+    if _is_no_better(report.validation, before):
+        return "  (no better than before training)"
+    return "  (best so far)" if report.best else ""
+
+
+def _is_no_better(validation: dict[str, float], before: dict[str, float] | None) -> bool:
+    return before is not None and validation["loss"] >= before["loss"]
 
 
 def _untrained(result: dict[str, Any]) -> dict[str, str]:

@@ -79,6 +79,21 @@ def _role_in_words(role: str) -> str:
     return f"{role} of the space" if role.startswith("first ") else role
 
 
+def no_better_than_untrained(trials: Iterable[TrialRecord], objectives: Iterable[str]) -> str:
+    """One sentence that names the trials whose quality is no better than before training; empty where all are."""
+    qualities = [name for name in objectives if OBJECTIVES[name].kind == "quality"]
+    names = [trial.name for trial in trials if any(_is_no_better(trial, name) for name in qualities[:1])]
+    if not names:
+        return ""
+    ended = f"{', '.join(names)} ended no better than before training"
+    return f"{ended}; a lower learning rate or more tokens may help."
+
+
+def _is_no_better(trial: TrialRecord, quality: str) -> bool:
+    value, before = trial.value(quality), trial.untrained.get(quality)
+    return value is not None and before is not None and value >= before
+
+
 def objective_columns(trials: Iterable[TrialRecord], objectives: Iterable[str]) -> dict[str, list[Text | str]]:
     """What trials reached, by the objectives' titles in two lines."""
     trials = list(trials)

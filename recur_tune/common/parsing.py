@@ -1,4 +1,4 @@
-"""Plain values and typed models: fields from YAML, flags or JSON are validated, and the first error is one sentence."""
+"""Plain values and typed models: fields from YAML, flags or JSON are validated, and each error is one sentence."""
 
 from __future__ import annotations
 
@@ -13,39 +13,48 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from recur_tune.common.deprecated import with_current_names
-from recur_tune.common.errors import UserError
+from recur_tune.common.errors import Refusals, UserError
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
 
 def parse(kind: type[AnyModel], fields: Mapping[str, Any]) -> AnyModel:
-    """Build a validated model; its first error becomes one sentence."""
+    """Build a validated model; each of its errors becomes one sentence, in a line of its own."""
     fields = with_current_names(fields, getattr(kind, "renamed", {}))
     known = kind.model_fields  # read once: pydantic builds it on each access, and a search reads thousands of trials
-    unknown = [key for key in fields if key not in known]
-    if unknown:
-        raise UserError(f"{unknown[0]}: there is no such field; {nearest(unknown[0], known)}")
+    refusals = Refusals()
+    for key in fields:
+        if key not in known:
+            refusals.add(f"{key}: there is no such field; {nearest(key, known)}")
     try:
-        return kind(**fields)
+        made = kind(**{key: value for key, value in fields.items() if key in known})
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "value_error" and len(first["loc"]) <= 1 and _is_sentence(first["msg"]):
-            raise UserError(first["msg"].removeprefix("Value error, ")) from None
-        # An error's location names members of unions too; the sentence names fields alone.
-        path: list[str] = []
-        section: type[BaseModel] = kind
-        for part in first["loc"]:
-            path.append(str(part))
-            inner = section.model_fields[str(part)].annotation if str(part) in section.model_fields else None
-            if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
-                break
-            section = inner
-        name = ".".join(path)
-        if first["type"] == "extra_forbidden":
-            raise UserError(f"{name}: there is no such field; {nearest(path[-1], section.model_fields)}") from None
-        if first["type"] == "missing":
-            raise UserError(f"{name}: it is missing and has no default.") from None
-        raise UserError(f"{name}: {describe(first)}") from None
+        for one in error.errors():
+            refusals.add(_sentence(kind, one))
+    if refusals:
+        raise UserError(str(refusals))
+    return made
+
+
+def _sentence(kind: type[BaseModel], error: Mapping[str, Any]) -> str:
+    """What pydantic says is wrong, with the dotted name of the field first."""
+    if error["type"] == "value_error" and len(error["loc"]) <= 1 and _is_sentence(error["msg"]):
+        return error["msg"].removeprefix("Value error, ")
+    # An error's location names members of unions too; the sentence names fields alone.
+    path: list[str] = []
+    section: type[BaseModel] = kind
+    for part in error["loc"]:
+        path.append(str(part))
+        inner = section.model_fields[str(part)].annotation if str(part) in section.model_fields else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            break
+        section = inner
+    name = ".".join(path)
+    if error["type"] == "extra_forbidden":
+        return f"{name}: there is no such field; {nearest(path[-1], section.model_fields)}"
+    if error["type"] == "missing":
+        return f"{name}: it is missing and has no default."
+    return f"{name}: {describe(error)}"
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
@@ -73,7 +82,7 @@ def describe(error: Mapping[str, Any]) -> str:
 
 def _is_sentence(message: str) -> bool:
     """A rule over several fields writes its own sentence, the field first."""
-    return bool(re.match(r"Value error, [a-z_]+: ", message))
+    return bool(re.match(r"Value error, \S+: ", message))
 
 
 class _TwiceInYaml(Exception):

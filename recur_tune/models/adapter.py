@@ -1,7 +1,8 @@
 """Adapters: LoRA's matrices in peft's files, written and read without peft; a recurrence travels beside them.
 
 adapter_config.json, adapter_model.safetensors    what peft reads and writes
-recurrence.json, recurrence.safetensors           windows, and the recurrence's fields and weights where there is one
+recurrence.json, recurrence.safetensors           windows, the base's fingerprint, and the recurrence's fields and
+                                                  weights where there is one
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from safetensors.torch import save_file
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.lora import LoraSpec
+from recur_tune.models.base_fingerprint import base_fingerprint
 from recur_tune.models.windowed import Windowed
 from recur_tune.ops.lora import LoraLayer
 from recur_tune.recurrences.registry import MECHANISMS, NONE, canonical, of_settings, settings_of
@@ -58,13 +60,14 @@ def write_lora(model: Windowed, folder: Path) -> None:
     inputs_first = any(projection.inputs_first for projection in model.body.projections)
     said = {"r": rank, "lora_alpha": first.scaling * rank, "lora_dropout": first.dropout}
     said |= {"fan_in_fan_out": inputs_first}
-    save_file(tensors, folder / LORA_FILE, metadata={"format": "pt", "lora": json.dumps(said)})
+    beside = {"lora": json.dumps(said), "base": json.dumps(base_fingerprint(model))}
+    save_file(tensors, folder / LORA_FILE, metadata={"format": "pt", **beside})
 
 
 def write_adapter(model: Path, base: str, folder: Path) -> None:
     """Write an adapter that peft opens on the stock base, from a folder of a model that was trained by LoRA."""
     with safe_open(model / LORA_FILE, framework="pt") as stored:
-        said = json.loads(stored.metadata()["lora"])
+        said, of_base = (json.loads(stored.metadata().get(name, "{}")) for name in ("lora", "base"))
         tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 (no mapping)
     modules = {".".join(_module(name).split(".")[-2:]) for name in tensors}  # "c_proj" alone would be two of GPT-2's
     settings = {
@@ -79,7 +82,7 @@ def write_adapter(model: Path, base: str, folder: Path) -> None:
             names = [name for name in stored.keys() if name.startswith("recurrence.")]  # noqa: SIM118
             own = {name.removeprefix("recurrence."): stored.get_tensor(name) for name in names}
         save_file(own, folder / RECURRENCE_WEIGHTS, metadata={"format": "pt"})
-    beside = {name: ours.get(name) for name in ("recurrence", "window", "overlap")}
+    beside = {"base": of_base} | {name: ours.get(name) for name in ("recurrence", "window", "overlap")}
     (folder / RECURRENCE).write_text(json.dumps(beside, indent=2, sort_keys=True) + "\n")
 
 
@@ -130,6 +133,17 @@ def recurrence_left_behind(folder: Path, spec: BaseModel | None) -> str | None:
         return None
     other = "the trial has none" if spec is None else "the trial's is another, or has other fields"
     return f"adapter: the recurrence {kind!r} beside {folder} is left behind, since {other}; its matrices are kept."
+
+
+def other_base(folder: Path, model: Windowed, base: str) -> str | None:
+    """A sentence where an adapter was trained beside other weights than a model's. Only one that was exported here has
+    a fingerprint."""
+    if not (folder / RECURRENCE).is_file():
+        return None
+    theirs, own = _recurrence_of(folder)[0].get("base") or {}, base_fingerprint(model)
+    if all(own[part] == theirs[part] for part in own.keys() & theirs.keys()):
+        return None
+    return f"adapter: {folder} was trained beside other weights than those of {base}; give the base that it was for."
 
 
 def load_adapter(folder: Path, model: Windowed, lora: LoraSpec, base: str) -> None:

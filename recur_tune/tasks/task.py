@@ -6,7 +6,7 @@ code behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -92,6 +92,7 @@ class Task:
             transformers would write it; what does not fit together is refused. None: a trial's base is loaded, and
             with it the tokenizer of its texts.
         counts_head: Whether FLOPs per token count what reads and what predicts; the paper's count leaves both out.
+        misleading: Given a validation's metrics, those that a person is not shown; JSON and trackers have them.
         picture: Where its scores are drawn, as `package.module:function`; None: nowhere.
     """
 
@@ -108,6 +109,7 @@ class Task:
     teacher: Callable[[Any], Teacher | None] = lambda spec: None
     body: Callable[[Any, str, Windowing], dict[str, Any]] | None = None
     counts_head: bool = False
+    misleading: Callable[[Mapping[str, float]], Collection[str]] = lambda metrics: ()
     picture: str | None = None
 
     def refusal(self, shape: Shape, base: str, corpus: str) -> str | None:
@@ -120,10 +122,11 @@ class Task:
 
     def in_words(self, metrics: Mapping[str, float]) -> dict[str, str]:
         """A validation's numbers by their titles, for people."""
-        titles = dict(self.qualities)
+        titles, hidden = dict(self.qualities), self.misleading(metrics)
         return {
             titles.get(name, name.replace("_", " ")): f"{value:,.0f}" if 1e5 <= value < 1e15 else f"{value:.5g}"
             for name, value in metrics.items()
+            if name not in hidden
         }
 
     def build(self, spec: BaseModel) -> Any:

@@ -20,7 +20,7 @@ from recur_tune.common.files import append_line, whole_folder, write_text
 from recur_tune.common.parsing import parse, read_yaml, write_yaml
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.estimate import estimate
-from recur_tune.models.adapter import recurrence_left_behind
+from recur_tune.models.adapter import other_base, recurrence_left_behind
 from recur_tune.models.checked_weights import unread_remark
 from recur_tune.models.pretrained import left_behind, save_model
 from recur_tune.ops.out_of_memory import out_of_memory_as_user_error
@@ -89,7 +89,7 @@ def run_in_folder(
         "best_validation_loss": trainer.progress.best_loss,
         "validation": _of_the_saved_model(folder / REPORTS),
         "last_validation": report.validation,
-        "untrained_validation": _untrained(folder),
+        "untrained_validation": untrained_validation(folder),
         **cost.to_dict(),
         "measured_peak_memory": trainer.measured_peak_bytes,
         **_of_teacher(config, trainer),
@@ -102,13 +102,15 @@ def _remarks(config: TrialConfig, trainer: Trainer) -> list[str]:
     """What of the base, the adapter and the text is not used."""
     found = [unread_remark(config.base, trainer.model.unread), *trainer.stream.remarks]
     if config.adapter is not None:
-        found.insert(0, recurrence_left_behind(Path(config.adapter), config.recurrence_spec))
+        adapter = Path(config.adapter)
+        found.insert(0, recurrence_left_behind(adapter, config.recurrence_spec))
+        found.insert(0, other_base(adapter, trainer.model, config.base))
     if config.task.body is None:
         found.insert(0, left_behind(config.base, config.recurrence_spec))
     return [remark for remark in found if remark]
 
 
-def _untrained(folder: Path) -> dict[str, float] | None:
+def untrained_validation(folder: Path) -> dict[str, float] | None:
     """The validation before the first step; None where an earlier version began the run."""
     file = folder / UNTRAINED
     return json.loads(file.read_text()) if file.exists() else None

@@ -85,6 +85,14 @@ def test_eval_prints_the_same_numbers_as_json_and_as_a_table(runs: Path, questio
     assert "exact match" in table and f"{told['f1']:.5g}" in table and "questions" in table
 
 
+def test_baselines_read_windows_with_room_for_the_same_question(runs: Path) -> None:
+    told = json.loads((result := run("eval", runs / "memory", "--baselines", "--json")).out)
+    assert result.code == 0, result.err
+    assert told["baselines"][0]["name"] == "plain windows"
+    plain = json.loads(run("cost", runs / "none" / "trial.yaml", "--json").out)
+    assert told["baselines"][0]["flops_per_token"] == plain["flops_per_token"] < told["flops_per_token"]
+
+
 def test_a_run_may_be_asked_other_questions_in_other_windows(runs: Path) -> None:
     result = run("eval", runs / "memory", "--corpus", "facts", "--window", 20, "--state", "none", "--json")
     assert result.code == 0, result.err

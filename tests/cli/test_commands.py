@@ -46,7 +46,8 @@ def test_eval_prints_the_same_numbers_as_json_and_as_a_table(tour: Path) -> None
     assert {"perplexity", "token_perplexity", "bits_per_byte", "accuracy", "tokens_per_second"} <= told.keys()
     assert len(told["loss_by_position"]) == 16
     table = run("eval", tour / "pooled", "--split", "test").out
-    assert f"{told['perplexity']:.5g}" in table and f"{told['bits_per_byte']:.5g}" in table
+    assert f"{told['token_perplexity']:.5g}" in table and f"{told['bits_per_byte']:.5g}" in table
+    assert "perplexity per word" not in table, "tokens are bytes"
 
 
 def test_long_documents_that_leave_the_batch_empty_are_told_with_the_remedy(tour: Path) -> None:
@@ -105,6 +106,18 @@ def test_a_yaml_file_holds_the_same_fields_and_flags_win_over_it(tour: Path, tmp
     assert run("train", trial, "--width", 9, "--validate-every", "2k", "--out", tmp_path / "run").code == 0
     stored = (tmp_path / "run" / "trial.yaml").read_text()
     assert "width: 9" in stored and "windows: 3" in stored and "tokens: 2000" in stored
+
+
+@pytest.mark.parametrize(
+    ("rate", "told", "untold"), [("1e-3", "best so far", "no better"), ("9", "no better", "best so far")]
+)
+def test_a_run_that_is_worse_than_before_training_says_so(
+    rate: str, told: str, untold: str, tour: Path, tmp_path: Path
+) -> None:
+    words = ("--base", tour / "base", "--corpus", "recall", "--recurrence", "none", "--window", 16, "--tokens", 500)
+    said = run("train", *words, "--validation-tokens", 300, "--learning-rate", rate, "--out", tmp_path / "run")
+    assert said.code == 0 and f"({told}" in said.err and untold not in said.err
+    assert ("a lower --learning-rate or more --tokens may help." in said.err) == (told == "no better")
 
 
 def test_cost_answers_offline_for_a_published_shape() -> None:

@@ -127,6 +127,16 @@ def test_there_has_to_be_a_front_to_confirm(tmp_path: Path, books: SearchDirecto
     refused(run("confirm", "books", "--slurm", "here"), "slurm: 'here' is for a search")
 
 
+def test_a_confirmation_of_a_paused_search_says_what_waits(
+    books: SearchDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("recur_tune.search.run.driver.check_runnable", lambda spec, address: None)
+    monkeypatch.setattr("recur_tune.cli.confirm.run_watched", lambda directory, address, plan: directory.state())
+    assert "unfinished trials of the search wait for `recur-tune resume books`: T4.\n" in run("confirm", "books").err
+    books.record("end", trial=4, state="pruned")
+    assert "unfinished" not in run("confirm", "books").err
+
+
 def test_one_trial_is_told_with_all_that_happened_to_it(books: SearchDirectory) -> None:
     (books.trial(6)).mkdir(parents=True)
     (books.trial(6) / "error.txt").write_text("Traceback (most recent call last):\nValueError: mine\n")

@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import save_file
 
+from recur_tune.cli.export import LORA_FILE
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.directory import MODEL, SearchDirectory
@@ -20,7 +23,8 @@ from tests.cli.run import run
 def test_export_copies_the_model_and_says_what_it_is(results: Path, tmp_path: Path, trial: str) -> None:
     target = tmp_path / "models" / "one"
     outcome = run("export", "books", "--trial", trial, "--to", target)
-    assert outcome.code == 0 and f"recur-tune eval {target}" in outcome.err
+    assert outcome.code == 0 and outcome.out == "T1\n"
+    assert f"written:  {target}" in outcome.err and f"recur-tune eval {target}" in outcome.err
     assert sorted(file.name for file in target.iterdir()) == ["config.json", "model.safetensors", "trial.yaml"]
     config = parse(TrialConfig, yaml.safe_load((target / "trial.yaml").read_text()))
     assert (config.window, config.overlap, config.tokens) == (32, 8, 80_000)
@@ -74,6 +78,20 @@ def test_export_of_an_interrupted_run_says_that_it_is_one(tmp_path: Path) -> Non
     assert outcome.code == 0 and f"{folder} is unfinished" in outcome.err
     (folder / RESULT).write_text("{}")
     assert "unfinished" not in run("export", folder, "--to", tmp_path / "late").err
+
+
+def test_a_plain_adapters_next_command_has_its_windows(tmp_path: Path) -> None:
+    run_folder, target = tmp_path / "a", tmp_path / "lora"
+    run_folder.mkdir()
+    fields = {"base": "my base", "corpus": "tales", "trainable": "lora", "window": 24, "overlap": 8}
+    for kind, windows in (("none", " --window 24 --overlap 8"), ("cache", "")):
+        (run_folder / TRIAL).write_text(yaml.safe_dump({**fields, "recurrence": kind}))
+        (run_folder / "config.json").write_text("{}")
+        matrices = {f"base_model.model.q_proj.lora_{part}.weight": torch.zeros(1, 1) for part in "AB"}
+        save_file(matrices, run_folder / LORA_FILE, metadata={"lora": '{"r": 1}'})
+        told = run("export", run_folder, "--adapter", "--to", target / kind).err
+        command = f"recur-tune train --base 'my base' --adapter {target / kind} --corpus tales{windows} --out RUN"
+        assert f"next:  {command}\n" in told
 
 
 def test_export_from_a_search_that_keeps_nothing_says_so(results: Path, tmp_path: Path) -> None:

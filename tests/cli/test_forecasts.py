@@ -37,14 +37,14 @@ def test_a_run_learns_waves_and_its_scores_are_told_and_drawn(corpus: str, tmp_p
     assert without["mse"] != found["mse"]
     wide = run("eval", tmp_path / "run", "--window", 32)
     assert wide.code == 2 and "32 time steps, 0 of them read again, are no whole number of patches of 6" in wide.err
-    for words in (["generate", tmp_path / "run"], ["look", tmp_path / "run"], ["eval", tmp_path / "run", "--rivals"]):
-        refused = run(*words)
+    for words in (["generate"], ["look"], ["eval", "--baselines"]):
+        refused = run(*words, tmp_path / "run")
         assert refused.code == 2 and "Traceback" not in refused.err, refused.err
     resumed = run("train", "--resume", "--tokens", 13_000, "--out", tmp_path / "run")
     assert resumed.code == 0, resumed.err
 
 
-def test_a_table_of_rivals_has_a_linear_one(corpus: str, tmp_path: Path) -> None:
+def test_a_table_of_baselines_has_a_linear_one(corpus: str, tmp_path: Path) -> None:
     words = ["--corpus", corpus, "--body", "dlinear", "--recurrence", "none", "--window", 48, "--overlap", 47]
     words += ["--horizon", 6, "--batch", 4, "--tokens", 4_000, "--learning-rate", 0.01]
     assert run("train", *words, "--out", tmp_path / "run").code == 0

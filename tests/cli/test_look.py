@@ -1,4 +1,4 @@
-"""`look`, `eval --rivals` and `data teach`, on a run that was trained with a teacher."""
+"""`look`, `eval --baselines` and `data teach`, on a run that was trained with a teacher."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_fact_is_asked_for_of_both(world: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("base",), "has no state that could be switched off; give a rival by --against."),
+        (("base",), "has no state that could be switched off; give a baseline by --against."),
         (("run", "--distance", "200"), "distance: it is of --recall; add it."),
         (("run", "--questions", "9"), "questions: it is of --recall; add it."),
         (("run", "--recall", "--tokens", "9k"), "--recall reads as many as its questions have; leave one of them out."),
@@ -70,26 +70,34 @@ def test_what_cannot_be_looked_at_is_one_sentence(world: Path, words: tuple[str,
     assert said.code == 2 and said.err.strip().endswith(sentence)
 
 
-def test_rivals_hold_as_much_as_the_state(world: Path) -> None:
-    said = command("eval", world / "run", "--rivals", "--json")
-    rivals = {one["name"]: one for one in json.loads(said.out)["rivals"]}
-    assert list(rivals) == [
+def test_baselines_hold_as_much_as_the_state(world: Path) -> None:
+    said = command("eval", world / "run", "--baselines", "--json")
+    told = json.loads(said.out)
+    baselines = {one["name"]: one for one in told["baselines"]}
+    assert list(baselines) == [
         "plain windows", "plain, half read again", "sliding cache of 16 rows", "plain windows of 32",
         "plain windows of 32, 16 read again",
     ]  # fmt: skip
-    sliding, longer = (rivals[name]["inference_memory"] for name in ("sliding cache of 16 rows", "plain windows of 32"))
+    assert "scoring baseline 3 of 5, sliding cache of 16 rows, on" in said.err
+    sliding, longer = (
+        baselines[name]["inference_memory"] for name in ("sliding cache of 16 rows", "plain windows of 32")
+    )
     assert sliding == longer + 12  # it holds how many rows there are
+    assert told["inference_memory"] == pytest.approx(longer, rel=0.01), "the model's own"
     alone = command("eval", world / "base", "--corpus", f"text:{world / 'text'}", "--window", 32, "--json")
-    assert json.loads(alone.out)["loss"] == pytest.approx(rivals["plain windows of 32"]["loss"], rel=1e-6)
+    assert json.loads(alone.out)["loss"] == pytest.approx(baselines["plain windows of 32"]["loss"], rel=1e-6)
 
 
-def test_rivals_read_what_the_model_reads(world: Path, tmp_path: Path) -> None:
+def test_baselines_read_what_the_model_reads(world: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(world / "text", other)
     for file in other.rglob("*.txt"):
         file.write_text(file.read_text()[::-1])
     read = ("--corpus", f"text:{other}", "--window", 12, "--overlap", 2)
-    rivals = json.loads(command("eval", world / "run", *read, "--rivals", "--json").out)["rivals"]
-    assert [one["name"] for one in rivals[2:4]] == ["sliding cache of 16 rows", "plain windows of 28"]
+    told = command("eval", world / "run", *read, "--baselines")
+    names = [line.partition("   ")[0] for line in told.out.splitlines()]
+    rows = names[names.index("this model") :]
+    assert rows[3:5] == ["its base, sliding cache of 16 rows", "its base, plain windows of 28"]
     alone = command("eval", world / "base", *read[:4], "--json")
-    assert json.loads(alone.out)["loss"] == pytest.approx(rivals[0]["loss"], rel=1e-6)
+    [plain] = [line.split()[4] for line in told.out.splitlines() if line.startswith("its base, plain windows  ")]
+    assert float(plain) == pytest.approx(json.loads(alone.out)["token_perplexity"], rel=1e-4)

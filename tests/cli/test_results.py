@@ -158,6 +158,14 @@ def test_what_there_was_before_training_is_in_a_trials_curve_and_in_the_csv(resu
     assert [row["untrained_perplexity"] for row in rows] == ["61.25", ""]
 
 
+def test_a_trial_that_ended_no_better_than_before_training_is_named(results: Path) -> None:
+    books = SearchDirectory(results / "books")
+    books.record("report", trial=1, tokens=80_000, untrained={"perplexity": 40.5})
+    assert "before training" not in run("front", "books").err, "it learned a little"
+    books.record("report", trial=0, tokens=80_000, untrained={"perplexity": 50.0})
+    assert "note: T0 ended no better than before training; a lower" in run("front", "books").err
+
+
 def test_front_of_other_objectives(results: Path) -> None:
     told = json.loads(run("front", "books", "--objectives", "bits_per_byte, parameters", "--json").out)
     assert told["objectives"] == ["bits_per_byte", "parameters"]

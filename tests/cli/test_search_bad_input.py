@@ -28,12 +28,18 @@ GOOD: dict[str, Any] = {
 
 def refused(outcome: Outcome, *words: str) -> None:
     """One sentence that holds these words, and nothing else."""
+    [line] = refusals(outcome)
+    for word in words:
+        assert word in line, line
+
+
+def refusals(outcome: Outcome) -> list[str]:
+    """The sentences that are said, and nothing else is."""
     lines = [line for line in outcome.err.splitlines() if line.strip() and not line.endswith("…")]
     assert outcome.code == 2, outcome
-    assert len(lines) == 1 and lines[0].startswith("recur-tune: ") and lines[0].endswith((".", "?", ")")), outcome.err
+    assert all(line.startswith("recur-tune: ") and line.endswith((".", "?", ")")) for line in lines), outcome.err
     assert outcome.out == "" and "Traceback" not in outcome.err
-    for word in words:
-        assert word in lines[0], lines[0]
+    return [line.removeprefix("recur-tune: ") for line in lines]
 
 
 @pytest.fixture
@@ -73,14 +79,15 @@ def snapshot(directory: SearchDirectory) -> dict[str, str]:
         (["budget.trails=3"], ["budget.trails", "did you mean 'trials'?"]),
         (["resources.gpu=1"], ["resources.gpu", "did you mean 'gpus'?"]),
         (["sampler.sed=1"], ["sampler.sed", "did you mean 'seed'?"]),
-        (["space.windw=64"], ["'windw'", "did you mean 'window'?"]),
-        (["space.recurrence={none: , pooled: {l_in: [1]}}"], ["'l_in'", "did you mean 'l_ins'?"]),
+        (["space.windw=64"], ["space.windw: ", "did you mean 'window'?"]),
+        (["space.recurrence={none: , pooled: {l_in: [1]}}"],
+         ["space.recurrence.pooled.l_in: ", "did you mean 'l_ins'?"]),
         (["space.width={from: 1, to: 2, stp: 1}"], ["width", "'stp'", "did you mean 'step'?"]),
         (["limits.peak_memry=1GiB"], ["'peak_memry'", "did you mean 'peak_memory'?"]),
         (["objectives=[perplexty, parameters]"], ["'perplexty'", "did you mean 'perplexity'?"]),
         (["reference.perplexty=1"], ["'perplexty'", "objectives"]),
         (["objectives=[perplexity, flops]"], ["'flops'", "did you mean 'flops_per_token'?"]),
-        (["space.corpus=stdlb"], ["'stdlb'", "did you mean 'stdlib'?"]),
+        (["space.corpus=stdlb"], ["space.corpus: ", "'stdlb'", "did you mean 'stdlib'?"]),
         (["budget.1=2"], ["budget.1"]),
         # values
         (["space.width={from: 9, to: 3}"], ["width", "from 9 to 3"]),
@@ -93,7 +100,7 @@ def snapshot(directory: SearchDirectory) -> dict[str, str]:
         (["space.width=[7, 7]"], ["width", "twice"]),
         (["space.width=wide"], ["width", "'wide'"]),
         (["space.overlap={from: 0, to: 1, of: window}"], ["overlap", "below 1"]),
-        (["space.overlap=[0, 16]"], ["overlap can be 16", "window of 16"]),
+        (["space.overlap=[0, 16]"], ["space.overlap: it can be 16", "window of 16"]),
         (["space.overlap={from: 0, to: 0.5, of: windw}"], ["overlap", "'windw'", "did you mean 'window'?"]),
         (["space.corpus=[stdlib, recall]"], ["corpus", "name one"]),
         (["space.tokenizer=[bytes, gpt2]"], ["token_perplexity", "tokenizers"]),
@@ -131,10 +138,10 @@ def snapshot(directory: SearchDirectory) -> dict[str, str]:
         (["resources.workers=99"], ["resources", "99 workers", "this machine"]),
         (["resources.cpus=0.5", "resources.workers=2"], ["space.batch: 3 chains", "2 workers"]),
         # what the base is not
-        (["space.window=[16, 200]"], ["window: 200", "128 positions of tiny"]),
-        (["space.l_ins=[1, 9]"], ["l_ins: 9", "1 to 3"]),
-        (["space.base=no/such"], ["base: 'no/such'", "Hub"]),
-        (["space.tokenizer=no/such", "objectives=[perplexity, parameters]"], ["tokenizer: 'no/such'", "Hub"]),
+        (["space.window=[16, 200]"], ["space.window: 200", "128 positions of tiny"]),
+        (["space.l_ins=[1, 9]"], ["space.l_ins: 9", "1 to 3"]),
+        (["space.base=no/such"], ["space.base: 'no/such'", "Hub"]),
+        (["space.tokenizer=no/such", "objectives=[perplexity, parameters]"], ["space.tokenizer: 'no/such'", "Hub"]),
     ],
     ids=lambda value: " ".join(value) if value and "=" in value[0] else None,
 )  # fmt: skip
@@ -142,6 +149,30 @@ def test_a_search_that_makes_no_sense(space: Path, results: Path, settings: list
     flags = [word for setting in settings for word in ("--set", setting)]
     refused(run("search", space, *flags, "--name", "x"), *words)
     assert not results.exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields"),
+    [
+        # what pydantic refuses, what stands in the space, what does not fit together, what does not fit the base
+        (["budgt.trials=3", "budget.trails=3", "budget.rungs=0", "keep=best"],
+         ["budgt", "budget.trails", "budget.rungs", "keep"]),
+        (["limits.speed=1", "space.windw=3", "space.batch=0", "space.recurrence.pooled.l_inns=1", "sampler.name=nsga2",
+          "budget.plateau=0.1"],
+         ["limits", "budget.plateau", "space.windw", "space.batch", "space.recurrence.pooled.l_inns"]),
+        (["space.bptt_windows=[1, 2]", "space.checkpointing=auto"], ["space.bptt_windows", "space.memory_budget"]),
+        (["space.window=[16, 200]", "space.recurrence.pooled.l_ins=[1, 9]", "resources.workers=2"],
+         ["space.window", "space.recurrence.pooled.l_ins", "space.batch"]),
+    ],
+    ids=["spec", "space", "trial", "base"],
+)  # fmt: skip
+def test_everything_that_is_wrong_is_said_at_once(
+    space: Path, results: Path, settings: list[str], fields: list[str]
+) -> None:
+    """Each by the name that `--set` takes."""
+    flags = [word for setting in settings for word in ("--set", setting)]
+    said = refusals(run("search", space, *flags, "--dry-run"))
+    assert sorted(line.partition(": ")[0] for line in said) == sorted(fields)
 
 
 @pytest.mark.parametrize(
@@ -219,9 +250,9 @@ def test_a_space_that_is_not_there_or_not_a_space(tmp_path: Path, results: Path)
         ("a: [1\n", ["space:", "no readable YAML"]),
         ("- a\n", ["space:", "list"]),
         ("just words\n", ["space:", "str"]),
-        ("", ["space", "missing"]),
+        ("budget: {trials: 1}\n", ["space", "missing"]),
         ("space: {window: [1]}\n", ["budget", "missing"]),
-        ("1: 2\n", ["1"]),
+        ("1: 2\nspace: {}\nbudget: {trials: 1}\n", ["1"]),
         ("space: {1: 2}\nbudget: {trials: 1}\n", ["1"]),
         ("space: {window: 2020-01-01}\nbudget: {trials: 1}\n", ["window"]),
         ("space: {window: 16, ? [a] : 1}\n", ["space:"]),

@@ -22,11 +22,12 @@ from recur_tune.models.adapter import (
     WEIGHTS,
     adapter_fields,
     load_adapter,
+    other_base,
     recurrence_left_behind,
     write_adapter,
 )
 from recur_tune.models.pretrained import load_model, save_model
-from recur_tune.models.trained import Trained, merged
+from recur_tune.models.trained import Trained, lay_frozen_together, merged
 from recur_tune.recurrences.cache.spec import CacheSpec
 from tests.models import some_tokens
 from tests.models.bodies import body, hugging_face
@@ -95,6 +96,28 @@ def test_peft_opens_what_is_written_on_the_stock_base(name: str, targets: Any, t
     assert json.loads((folder / SETTINGS).read_text())["base_model_name_or_path"] == "some-base"
     assert adapter_fields(folder)["recurrence"] == "none", "what goes on from it is plain too"
     assert recurrence_left_behind(folder, None) is None
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_another_base_of_the_same_shape_is_told(name: str, tmp_path: Path) -> None:
+    model = learned(name, None)
+    folder = saved(model, tmp_path)
+
+    def beside(plain: WindowedDecoder, **how: Any) -> str | None:
+        Trained("lora", LORA, **how).apply(plain)
+        lay_frozen_together(plain)
+        return other_base(folder, plain, "here")
+
+    def base(seed: int) -> WindowedDecoder:
+        torch.manual_seed(seed)
+        return body(name, None).float()
+
+    assert beside(base(0)) is beside(base(0), bfloat16=True) is beside(base(0), bits=4) is None
+    said = f"adapter: {folder} was trained beside other weights than those of here"
+    for other in (beside(base(1)), beside(base(1), bits=4), beside(merged(model))):
+        assert str(other).startswith(said)
+    by_peft(name, tmp_path / "peft")
+    assert other_base(tmp_path / "peft", base(1), "here") is None, "nothing is known of its base"
 
 
 @torch.no_grad()

@@ -107,9 +107,15 @@ COMMON = {
     "recurrences_modules", "recurrences_seam",
 }  # fmt: skip
 OTHERS = {  # files of a mechanism beside its module
-    "cache": {"ops_matmul", *(f"recurrences_cache_{name}" for name in ("keep", "leave", "measure", "rows"))},
+    "cache": {
+        "ops_matmul",
+        *(
+            f"recurrences_cache_{name}"
+            for name in ("collected", "joins", "keep", "leave", "measure", "rows", "weights")
+        ),
+    },
     "ttt": {"ops_matmul"},
-    "gated_delta": {"ops_matmul", "recurrences_gated_delta_rule"},
+    "gated_delta": {"ops_matmul", "recurrences_gated_delta_chunks", "recurrences_gated_delta_rule"},
 }
 
 

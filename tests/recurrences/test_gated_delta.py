@@ -14,8 +14,9 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.cost.counted_flops import counted
 from recur_tune.cost.inference_memory import inference_memory
 from recur_tune.recurrences.cache.spec import CACHE, CacheSpec
+from recur_tune.recurrences.gated_delta.chunks import CHUNK
 from recur_tune.recurrences.gated_delta.rule import written
-from recur_tune.recurrences.gated_delta.spec import CHUNK, GATED_DELTA, GatedDeltaSpec
+from recur_tune.recurrences.gated_delta.spec import GATED_DELTA, GatedDeltaSpec
 from recur_tune.recurrences.mechanism import Held
 from recur_tune.recurrences.registry import mechanism_of
 from tests.models import some_tokens

@@ -201,7 +201,7 @@ def test_the_former_name_stays_in_a_space_as_optuna_knows_it() -> None:
     assert space.fields_of({"recurrence": "memory", "l_ins": 2}) == {"recurrence": "pooled", "l_ins": 2}
     fixed = read_space({"recurrence": "memory", "window": [16, 32]})
     assert fixed.fixed["recurrence"] == "pooled" and fixed.point({"recurrence": "memory"}) == {}
-    with pytest.raises(ValueError, match="recurrence lists a value twice"):
+    with pytest.raises(ValueError, match="recurrence: it lists a value twice"):
         read_space({"recurrence": ["memory", "pooled"]})
 
 

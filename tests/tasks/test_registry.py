@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -37,6 +38,12 @@ def test_numbers_of_a_validation_have_their_titles() -> None:
         "perplexity per token": "11.987", "perplexity per word": "1,088,000", "nats per token": "2.5",
         "answer accuracy": "0.5",
     }  # fmt: skip
+
+
+def test_where_tokens_are_bytes_nobody_is_shown_perplexity_per_word() -> None:
+    of_bytes = {"perplexity": 9e9, "bits_per_byte": 5.0, "loss": 5 * math.log(2)}
+    assert LANGUAGE_MODELLING.in_words(of_bytes) == {"bits per byte": "5", "nats per token": "3.4657"}
+    assert "perplexity per word" in LANGUAGE_MODELLING.in_words(of_bytes | {"bits_per_byte": 1.2})
 
 
 def test_a_corpus_without_its_task_is_one_sentence() -> None:

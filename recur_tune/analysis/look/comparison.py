@@ -30,7 +30,7 @@ class Group:
         name: What they have in common.
         tokens: How many there are.
         recurrent: Nats per token, with the state.
-        plain: The same without it, or of the rival.
+        plain: The same without it, or of the baseline.
         difference: The first less the second; below 0 the state helps.
         standard_error: Of the difference, where documents are independent.
     """
@@ -55,8 +55,8 @@ def compare(recurrent: TokenScores, plain: TokenScores, words: Words) -> list[Gr
             continue
         one, other = (scores.nll[those].astype(np.float64) for scores in (recurrent, plain))
         error = standard_error(one - other, words.document[those])
-        mean, rival = float(one.mean()), float(other.mean())
-        found.append(Group(by, name, len(those), mean, rival, mean - rival, error))
+        mean, baseline = float(one.mean()), float(other.mean())
+        found.append(Group(by, name, len(those), mean, baseline, mean - baseline, error))
     return found
 
 

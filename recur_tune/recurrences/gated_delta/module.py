@@ -27,6 +27,7 @@ from torch import nn
 
 from recur_tune.common.shape import Shape
 from recur_tune.ops.matmul import product_dtype
+from recur_tune.recurrences.gated_delta.chunks import chunks
 from recur_tune.recurrences.gated_delta.rule import written
 from recur_tune.recurrences.seam import (
     GATE_SPEED,
@@ -42,7 +43,6 @@ from recur_tune.recurrences.seam import (
 )
 
 _KERNELS = "recur_tune.recurrences.gated_delta.kernels"
-_CHUNK = 64  # most rows that are written at once
 _FORGETS = 1e-4, 1e-2  # at first, the share of a matrix that a row takes away: heads forget at different speeds
 _OPEN = 1.0  # of the output's gate, before swish
 _SMALL = 0.02  # standard deviation of output matrices, from scratch
@@ -114,7 +114,7 @@ class GatedDelta(Overflow):
         left_XDD = written(
             None if memory_BSGDD is None else single(memory_BSGDD).flatten(0, 2),
             k_BSGND.flatten(0, 2), v_BSGND.flatten(0, 2), beta_BSGN.flatten(0, 2),
-            log_alpha_BSGN.flatten(0, 2), chunk=-(-count // -(-count // _CHUNK)),
+            log_alpha_BSGN.flatten(0, 2), chunk=chunks(count).positions,
         )  # fmt: skip
         return left_XDD.unflatten(0, (batch_size, sites, groups))
 

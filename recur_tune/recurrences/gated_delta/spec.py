@@ -5,16 +5,13 @@ Alone it takes every position when its window ends. As an overflow it takes the 
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from recur_tune.common.shape import Shape
 from recur_tune.common.windowing import Windowing
+from recur_tune.recurrences.gated_delta.chunks import chunks
 from recur_tune.recurrences.layers import interval_count
 from recur_tune.recurrences.mechanism import Mark, Mechanism, Work
-
-CHUNK = 64  # most positions that are written at once
 
 
 class GatedDeltaSpec(BaseModel):
@@ -27,19 +24,6 @@ class GatedDeltaSpec(BaseModel):
         description="every n-th layer has such fast weights, the last one where there are fewer; 2 holds half of "
         "what 1 does",
     )
-
-
-class Chunks(NamedTuple):
-    """Equal parts of a window, the last one padded."""
-
-    number: int
-    positions: int
-
-
-def chunks(positions: int) -> Chunks:
-    """As few as there can be."""
-    count = max(1, -(-positions // CHUNK))
-    return Chunks(count, -(-positions // count))
 
 
 def _work(spec: GatedDeltaSpec, shape: Shape, windowing: Windowing) -> Work:

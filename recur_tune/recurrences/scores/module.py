@@ -97,20 +97,17 @@ class Scores(Recurrence):
         """Weights of positions from `first` on over the state and the window's first `seen` positions, in `dtype`: real
         parts, [L, N, R, Y + S], and with `with_imaginary` imaginary parts below them."""
         device, steps = self.gate_logits.device, self.dilation
-        step_N1 = 1 + (steps - 1) * (torch.arange(len(self.heads), device=device)[:, None] % 2)
         # Over positions: weights depend on the lag alone, so one row over all lags serves all rows, shifted.
-        lag_X = torch.arange(first - seen + 1, first + rows, device=device)
-        seen_NX = (lag_X > 0) & (lag_X % step_N1 == 0)
-        lagged = self._powers(lag_X.clamp_min(0) // step_N1, with_phase=True)
+        lagged = self._by_lag(torch.arange(first - seen + 1, first + rows, device=device))
         # Over the state: its row for the position's place in a block, times a power for the block.
         at_R = torch.arange(first, first + rows, device=device)
         place_R = at_R % steps
         own_RY = place_R[:, None] == torch.arange(steps, device=device)
-        blocks = self._powers((at_R - place_R) // step_N1, with_phase=False)
+        blocks = self._powers((at_R - place_R) // self._steps(device), with_phase=False)
         cosine, sine = (torch.where(own_RY, one[..., None], 0.0).to(dtype) for one in blocks)
         parts = [(cosine, -sine), (sine, cosine)]
         made = [
-            torch.cat([*before, _Toeplitz.apply(torch.where(seen_NX, by_lag, 0.0), seen, dtype)], dim=-1)
+            torch.cat([*before, _Toeplitz.apply(by_lag, seen, dtype)], dim=-1)
             for before, by_lag in zip(parts[: 1 + with_imaginary], lagged, strict=False)
         ]
         return torch.cat(made, dim=2) if with_imaginary else made[0]
@@ -118,9 +115,18 @@ class Scores(Recurrence):
     def by_lag(self, lag_X: torch.Tensor) -> torch.Tensor:
         """Weights of positions at these distances in either direction, [L, N, X], for a body that has them within a
         window alone."""
-        step_N1 = 1 + (self.dilation - 1) * (torch.arange(len(self.heads), device=lag_X.device)[:, None] % 2)
-        real_LNX, _ = self._powers(lag_X // step_N1, with_phase=True)
-        return torch.where((lag_X > 0) & (lag_X % step_N1 == 0), real_LNX, 0.0)
+        return self._by_lag(lag_X)[0]
+
+    def _by_lag(self, lag_X: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Real and imaginary parts at these distances; 0 where a head looks at none, and at positions to come."""
+        step_N1 = self._steps(lag_X.device)
+        seen_NX = (lag_X > 0) & (lag_X % step_N1 == 0)
+        real_LNX, imaginary_LNX = self._powers(lag_X.clamp_min(0) // step_N1, with_phase=True)
+        return torch.where(seen_NX, real_LNX, 0.0), torch.where(seen_NX, imaginary_LNX, 0.0)
+
+    def _steps(self, device: torch.device) -> torch.Tensor:
+        """Positions between those that a head looks at, [N, 1]."""
+        return 1 + (self.dilation - 1) * (torch.arange(len(self.heads), device=device)[:, None] % 2)
 
     def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The complex number r of every layer and head, [L, N]: radius and angle."""

@@ -348,7 +348,7 @@ def _parsed_spec(file: Path, text: bytes) -> SearchSpec:
     except StorageFault:
         raise
     except UserError as error:
-        raise UserError(f"{file} could not be read: {error}") from error
+        raise UserError(f"{file} could not be read: {' '.join(str(error).splitlines())}") from error
 
 
 _CHECKED = b"# crc32 of the following lines: "

@@ -8,7 +8,7 @@ from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import Budget
 from recur_tune.search.record.state import SearchState
 
-_LEAST_TRIALS = 3  # before a forecast: the first trials waited for the cluster
+_LEAST_TRIALS = 3  # before the pace is told: the first trials waited for the cluster
 
 
 def status_of(directory: SearchDirectory, state: SearchState) -> str:
@@ -34,7 +34,7 @@ def share_done(state: SearchState, budget: Budget) -> float:
     return min(1.0, max(shares))
 
 
-class Forecast(NamedTuple):
+class NextHour(NamedTuple):
     """Trials that will end, an upper bound of their expected hypervolume gain, and whether no more are left."""
 
     trials: float
@@ -42,8 +42,8 @@ class Forecast(NamedTuple):
     is_rest: bool
 
 
-def next_hour(state: SearchState, budget: Budget) -> Forecast | None:
-    """A forecast at the pace so far, with the expected gain of the last chosen trial for each, since gains decrease;
+def next_hour(state: SearchState, budget: Budget) -> NextHour | None:
+    """What it brings at the pace so far, by the expected gain of the last chosen trial for each, since gains decrease;
     of the rest where the budget ends within the hour. None before enough is known, and where nothing is left."""
     ended = ended_trials(state)
     gains = expected_gains(state)
@@ -53,7 +53,7 @@ def next_hour(state: SearchState, budget: Budget) -> Forecast | None:
     if not left:
         return None
     trials = pace * min(3600.0, left)
-    return Forecast(trials, trials * gains[-1], left <= 3600)
+    return NextHour(trials, trials * gains[-1], left <= 3600)
 
 
 def expected_gains(state: SearchState) -> list[float]:

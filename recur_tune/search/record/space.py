@@ -17,7 +17,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -182,7 +182,7 @@ class Space:
             whole = getattr(parameters.get(name), "of", None)
             if whole in parameters and whole not in given:
                 raise ValueError(f"{named}: {name} {given[name]} is a share of the {whole}; say which.")
-        wanted = {name: checked(name, value, named) for name, value in given.items()}
+        wanted = {name: checked(name, value, f"{named}: {name}") for name, value in given.items()}
         point, chosen = self._nearest(wanted)
         found = {**self.fixed, **self._in_fields(chosen)}
         for name, value in with_current_names(wanted, RENAMED).items():
@@ -243,9 +243,25 @@ class Space:
                 made.add(key)
                 yield fields
 
+    @cached_property
+    def corner_configs(self) -> list[TrialConfig]:
+        """The trials at these corners."""
+        return [self.trial_config(fields) for fields in self.corners()]
+
     def trial_config(self, params: Mapping[str, Any]) -> TrialConfig:
         """The trial of these parameters and the fixed fields."""
         return parse(TrialConfig, {**self.fixed, **params})
+
+    def path(self, name: str) -> str:
+        """Where a field stands, as `--set` takes it: `space.recurrence.cache.cache_rows`. Where several branches have
+        it, the first."""
+        return ".".join(["space", *(_path(name, self.parameters) or [name])])
+
+    def with_paths(self, refusal: object) -> str:
+        """A trial's refusal with its fields as `--set` takes them."""
+        named = (line.partition(": ") for line in str(refusal).splitlines())
+        is_field = TrialConfig.model_fields.__contains__
+        return "\n".join(f"{self.path(name) if is_field(name) else name}{colon}{why}" for name, colon, why in named)
 
     def field(self, name: str) -> Any:
         """The fixed value or parameter of a top-level field, or None."""
@@ -292,13 +308,25 @@ class Space:
                 whole = fields[parameter.of] if parameter.of in fields else self._fixed_or_default(parameter.of)
                 if not isinstance(whole, int | float):
                     raise ValueError(
-                        f"space: {name} is a share of {parameter.of}, which can be {whole!r}; that is no number."
+                        f"{self.path(name)}: it is a share of {parameter.of}, which can be {whole!r}, no number."
                     )
                 fields[name] = _part(value, whole)
         return with_current_names(fields, RENAMED)
 
     def _fixed_or_default(self, name: str) -> Any:
         return self.fixed.get(name, TrialConfig.model_fields[name].default)
+
+
+def _path(name: str, parameters: Mapping[str, Parameter]) -> list[str]:
+    """The keys down to a field; none where it is not below these."""
+    for own, parameter in parameters.items():
+        written = getattr(parameter, "written", "") or own
+        if own == name:
+            return [written]
+        for value, below in getattr(parameter, "below", {}).items():
+            if inner := _path(name, below):
+                return [written, str(value), *inner]
+    return []
 
 
 def _part(share: float, whole: float) -> int:
@@ -347,15 +375,15 @@ def _adapter(name: str) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def checked(name: str, value: Any, section: str = "space") -> Any:
-    """A value, validated as that field of a trial."""
+def checked(name: str, value: Any, place: str = "") -> Any:
+    """A value, validated as that field of a trial; a refusal begins with its place, by default that in the space."""
     if name in RENAMED:
         with_current_names({name: value}, RENAMED)  # refuses what it does not know
         return value
     try:
         return _adapter(name).validate_python(value)
     except ValidationError as error:
-        raise ValueError(f"{section}: {name}: {describe(error.errors()[0])}") from None
+        raise ValueError(f"{place or f'space.{name}'}: {describe(error.errors()[0])}") from None
 
 
 def _as_written(name: str, wanted: Any, parameter: Parameter) -> Any:

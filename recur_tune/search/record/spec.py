@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from recur_tune.common.deprecated import with_current_names
-from recur_tune.common.errors import UserError
+from recur_tune.common.errors import Refusals, UserError
 from recur_tune.common.parsing import nearest
 from recur_tune.common.units import exact_size, parse_duration
 from recur_tune.config.resources import Resources
@@ -118,65 +118,75 @@ class SearchSpec(_Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> SearchSpec:
-        for name in self.objectives:
-            if name not in OBJECTIVES:
-                raise ValueError(f"objectives: there is no {name!r}; {nearest(name, OBJECTIVES)}")
-        if len(set(self.objectives)) < len(self.objectives):
-            raise ValueError(f"objectives: one stands twice in {', '.join(self.objectives)}.")
-        if not any(OBJECTIVES[name].kind == "quality" for name in self.objectives):
-            raise ValueError("objectives: costs alone need no search; add a quality such as perplexity.")
-        if len(self.objectives) < 2:
-            raise ValueError(
-                f"objectives: {self.objectives[0]!r} alone has no front; add a cost such as flops_per_token."
-            )
+        refusals = Refusals()
+        for sentence in (*self._of_objectives(), *self._of_bounds(), *self._of_sampler(), *self._of_space()):
+            refusals.add(sentence)
+        if refusals:
+            raise ValueError(str(refusals))
+        return self
+
+    def _of_objectives(self) -> Iterator[str]:
+        """What is wrong with the objectives, as sentences; so are those below."""
+        if unknown := [name for name in self.objectives if name not in OBJECTIVES]:
+            yield f"objectives: there is no {unknown[0]!r}; {nearest(unknown[0], OBJECTIVES)}"
+        elif len(set(self.objectives)) < len(self.objectives):
+            yield f"objectives: one stands twice in {', '.join(self.objectives)}."
+        elif not any(OBJECTIVES[name].kind == "quality" for name in self.objectives):
+            yield "objectives: costs alone need no search; add a quality such as perplexity."
+        elif len(self.objectives) < 2:
+            yield f"objectives: {self.objectives[0]!r} alone has no front; add a cost such as flops_per_token."
+
+    def _of_bounds(self) -> Iterator[str]:
         for name, limit in self.limits.items():
             if name not in COSTS:
-                raise ValueError(
-                    f"limits: {name!r} is no cost that is known before a trial runs; {nearest(name, COSTS)}"
-                )
-            if limit <= 0:
-                raise ValueError(f"limits: {name} {limit:g} leaves nothing; give a positive number.")
+                yield f"limits: {name!r} is no cost that is known before a trial runs; {nearest(name, COSTS)}"
+            elif limit <= 0:
+                yield f"limits.{name}: {limit:g} leaves nothing; give a positive number."
         for name, worst in self.reference.items():
             if name not in self.objectives:
-                raise ValueError(f"reference: {name!r} is none of the search's objectives.")
-            if not 0 < worst < math.inf:
-                raise ValueError(f"reference: {name} {worst:g} spans no volume; give a positive number.")
-        for field in ("tokens", "validate_every"):
-            if field in self.space:
-                raise ValueError(f"space: {field} belongs to the budget; set budget.tokens and budget.rungs.")
-        qualities = [name for name in self.objectives if name not in COSTS]
+                yield f"reference: {name!r} is none of the search's objectives."
+            elif not 0 < worst < math.inf:
+                yield f"reference.{name}: {worst:g} spans no volume; give a positive number."
+
+    def _of_sampler(self) -> Iterator[str]:
+        qualities = [name for name in dict.fromkeys(self.objectives) if name in OBJECTIVES and name not in COSTS]
         if self.sampler.name == "known-costs" and len(qualities) > 1:
-            raise ValueError(
-                f"sampler: known-costs models one quality, and objectives has {', '.join(qualities)}; "
+            yield (
+                f"sampler.name: known-costs models one quality, and objectives has {', '.join(qualities)}; "
                 "leave out one or choose tpe."
             )
         if self.budget.plateau is not None and self.sampler.name != "known-costs":
-            raise ValueError(
-                f"budget: plateau {self.budget.plateau:g} needs to know what a trial is expected to add, and "
+            yield (
+                f"budget.plateau: {self.budget.plateau:g} needs to know what a trial is expected to add, and "
                 f"sampler {self.sampler.name} does not; choose known-costs."
             )
         if self.sampler.name == "nsga2" and len(self.objectives) > 3:
-            raise ValueError("sampler: nsga2 works poorly above three objectives; choose nsga3 or tpe.")
-        searched = self.parsed_space.names  # raises where the space is invalid
-        for given in self.first:
-            self.parsed_space.point(given)  # raises where the space has no such trial
-        if "corpus" in searched:
-            raise ValueError("space: corpus is a choice, and numbers from two texts cannot be compared; name one.")
-        self._check_qualities()
-        per_token = [name for name in self.objectives if name in ("token_perplexity", "loss")]
-        if "tokenizer" in searched and per_token:
-            raise ValueError(
-                f"objectives: {per_token[0]} of two tokenizers cannot be compared; take bits_per_byte or perplexity."
-            )
-        return self
+            yield "sampler.name: nsga2 works poorly above three objectives; choose nsga3 or tpe."
 
-    def _check_qualities(self) -> None:
-        """Refuse qualities that the corpus's task does not measure."""
-        corpus = str(self.parsed_space.fixed.get("corpus", TrialConfig.model_fields["corpus"].default))
+    def _of_space(self) -> Iterator[str]:
+        for field in self.space.keys() & {"tokens", "validate_every"}:
+            yield f"space.{field}: it belongs to the budget; set budget.tokens and budget.rungs."
+        try:
+            space = self.parsed_space
+            for given in self.first:
+                space.point(given)
+        except (UserError, ValueError) as refusal:
+            yield from str(refusal).splitlines()
+            return
+        if "corpus" in space.names:
+            yield "space.corpus: it is a choice, and numbers from two texts cannot be compared; name one."
+        else:
+            yield from self._of_qualities(str(space.fixed.get("corpus", TrialConfig.model_fields["corpus"].default)))
+        per_token = [name for name in self.objectives if name in ("token_perplexity", "loss")]
+        if "tokenizer" in space.names and per_token:
+            yield f"objectives: {per_token[0]} of two tokenizers cannot be compared; take bits_per_byte or perplexity."
+
+    def _of_qualities(self, corpus: str) -> Iterator[str]:
+        """Qualities that the corpus's task does not measure."""
         own = [quality.name for quality in task_of(corpus).qualities]
         for name in self.objectives:
-            if name not in COSTS and name not in own:
-                raise ValueError(
+            if name in OBJECTIVES and name not in COSTS and name not in own:
+                yield (
                     f"objectives: {name} is no quality of {task_of(corpus).name}, which {corpus} is for; these are: "
                     f"{', '.join(own)}."
                 )
@@ -189,7 +199,8 @@ class SearchSpec(_Section):
     @cached_property
     def corners(self) -> list[TrialConfig]:
         """Trials at the ends of every parameter, where costs have their extremes."""
-        return [self.trial_config(fields) for fields in self.parsed_space.corners()]
+        budget = {"tokens": self.budget.tokens, "validate_every": self.budget.rung_tokens[0]}
+        return [config.model_copy(update=budget) for config in self.parsed_space.corner_configs]
 
     def trial_config(self, params: dict[str, Any], seed: int | None = None) -> TrialConfig:
         """The trial of these parameters and the space's fixed values; `seed` replaces its own."""
@@ -256,15 +267,20 @@ def with_overrides(fields: dict[str, Any], overrides: list[tuple[str, Any]]) -> 
     for dotted, value in overrides:
         *sections, last = dotted.split(".")
         place = changed
-        for section in sections:
+        for section in (_key(place, written) for written in sections):
             inner = place.get(section)
             place[section] = dict(inner) if isinstance(inner, dict) else {}
             place = place[section]
         if sections == ["space"] and last in RENAMED:
             place |= with_current_names({last: value}, RENAMED)
         else:
-            place[last] = value
+            place[_key(place, last)] = value
     return changed
+
+
+def _key(place: Mapping[Any, Any], written: str) -> Any:
+    """The key that is written like this: YAML's may be numbers."""
+    return next((key for key in place if str(key) == written), written)
 
 
 def check_units(fields: Mapping[str, Any]) -> None:

@@ -30,6 +30,10 @@ _SECONDS_BETWEEN_REPORTS = 2.0
 def make_base(config: TrialConfig, allotment: TrialResources, context: DriverContext, stages: StageLog) -> bool:
     """Pretrain a base for the search on the cluster and log its progress; False where a stop was requested first."""
     title = f"pretraining the base {config.base}, once for all searches"
+    if kept := kept_base(pretraining_of(config.base, config.corpus, config.tokenizer)):
+        stages.tell(f"taking the base {config.base}, which was pretrained before …")
+        _copy(kept, context.log.directory.own_base(config))
+        return True
     stages.tell(f"{title} …", share=0.0)
 
     def listen(message: Message) -> None:
@@ -56,9 +60,6 @@ def _pretrain_on_cluster(
     wait: Callable[[], None], died: Callable[[str], None],
 ) -> bool:  # fmt: skip
     """Pretrain a preset and copy it into the search; False when a stop was requested, after a checkpoint."""
-    if kept := kept_base(pretraining_of(config.base, config.corpus, config.tokenizer)):
-        _copy(kept, directory.own_base(config))
-        return True
     job = {
         "search": str(directory.path), "own": str(directory.own_base(config)), "cpus": allotment.cpus,
         "trial": pretraining_of(config.base, config.corpus, config.tokenizer).plain_values(),

@@ -35,7 +35,7 @@ def run_search_there(
         raise UserError(f"address: {address} took no client ({reason[:200]}).") from error
     try:
         task = ray.remote(num_cpus=0, max_retries=0)(_search_here).remote(str(directory.path), outputs, confirm)
-        listener.searching()
+        listener.searching(confirm is not None)
         with stop_requests(listener.pausing) as interrupted:
             while not ray.wait([task], timeout=0.5)[0]:
                 if interrupted() and not directory.stop_requested:

@@ -118,7 +118,7 @@ def run_search(
                     splits = splits_needed(log.state, confirm)
                     if _made_ready(spec, bases, splits, allotment, context, stages):
                         _begin(log, spec, cluster, confirm)
-                        listener.searching()
+                        listener.searching(confirm is not None)
                         if not bases:
                             tracker.start(after=_SECONDS_FOR_THE_FIRST_TRIALS)
                         _tune_all(spec, log, allotment, context, confirm)
@@ -225,7 +225,7 @@ def _tracked(
         try:
             if not refused:
                 log.record("search", status="finished" if _is_done(spec, log) else "paused")
-                listener.stage("writing the front …")
+                listener.ending()
                 files = outputs.write_front(log.directory, spec, log.state)
         finally:
             if at_once or not refused:

@@ -17,8 +17,11 @@ class ProgressListener:
     def stage(self, text: str) -> None:
         """A stage of the preparation begins."""
 
-    def searching(self) -> None:
-        """Trials begin."""
+    def searching(self, confirming: bool = False) -> None:
+        """Trials begin, or the repeats of the front."""
+
+    def ending(self) -> None:
+        """Every trial has ended or is saved; what is left are the front and the trackers."""
 
     def pausing(self) -> None:
         """The first Ctrl-C or SIGTERM was heard. Called inside the signal handler: it may only set a flag."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recur_tune.common.errors import UserError
+from recur_tune.common.errors import Refusals, UserError
 from recur_tune.common.loading import load
 from recur_tune.common.shape import Shape
 from recur_tune.common.units import format_size
@@ -103,11 +104,33 @@ def check_shapes(spec: SearchSpec) -> None:
     """Refuse a space of which a corner does not fit its base or the first rung, or a corpus without text to train on
     and to validate with."""
     load("recur_tune.cost.estimate")  # torch, transformers and the models: shapes need them, and prices will
-    corpus_extents(spec)
-    check_rungs(spec)
+    refusals, unusable = Refusals(), set[tuple[str, str | None]]()
+    for check in (corpus_extents, check_rungs):
+        with refusals.collecting():
+            check(spec)
     for config in spec.corners:
-        config.check_base(_shape(config))
-        check_share(config.batch, spec.resources.worker_counts, "space.batch")
+        base = config.base, config.tokenizer
+        if base in unusable:  # it may take the Hub to refuse it
+            continue
+        if config.task.body is None:
+            unusable.add(base)
+        with refusals.collecting(), _with_paths(spec):
+            shape = _shape(config)
+            unusable.discard(base)
+            config.check_base(shape)
+        with refusals.collecting():
+            check_share(config.batch, spec.resources.worker_counts, "space.batch")
+    if refusals:
+        raise UserError(str(refusals))
+
+
+@contextmanager
+def _with_paths(spec: SearchSpec) -> Iterator[None]:
+    """Refusals of a trial in the block name its fields as `--set` takes them."""
+    try:
+        yield
+    except UserError as refusal:
+        raise type(refusal)(spec.parsed_space.with_paths(refusal)) from None
 
 
 def check_limits(spec: SearchSpec) -> None:
@@ -182,7 +205,8 @@ def corpus_extents(spec: SearchSpec) -> dict[Split, Extent]:
     """The extents of the splits that a search reads; a corpus that cannot be read is refused."""
     from recur_tune.data.corpora.registry import check_corpus
 
-    return check_corpus(spec.corners[0].corpus)  # the same in all of them
+    with _with_paths(spec):
+        return check_corpus(spec.corners[0].corpus)  # the same in all of them
 
 
 def missing_bases(directory: SearchDirectory, spec: SearchSpec) -> list[TrialConfig]:

@@ -15,6 +15,7 @@ from recur_tune.common.errors import UserError
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.objectives import OBJECTIVES
 from recur_tune.search.record.progress import ended_trials
+from recur_tune.search.record.requests import RIVAL
 from recur_tune.search.record.state import ENDED, Event, SearchState
 from recur_tune.search.record.trial_text import describe_trial
 from recur_tune.search.run.listener import ProgressListener
@@ -23,6 +24,7 @@ PAUSING = (
     "pausing: each trial saves a checkpoint after its step. Ctrl-C again ends the search at once; each running trial "
     "then loses its steps since its last validation."
 )
+ENDING = "every trial has ended or is saved, and the front is written. Ctrl-C again leaves out what is not written yet."
 SAVING = "pausing: trials save checkpoints …"  # for all who watch, also where another machine asked
 _SECONDS_BETWEEN_LOOKS = 0.5
 
@@ -41,8 +43,8 @@ class ProgressLines(ProgressListener):
         self._said_to_start: set[int] = set()
         self._hypervolume: float | None = None
         self._outdated = True  # whether the front has to be computed again
-        self._closing, self._pausing = threading.Event(), threading.Event()
-        self._pause_told = False
+        self._closing, self._pausing, self._late = threading.Event(), threading.Event(), threading.Event()
+        self._is_ending, self._pause_told = False, False
         self._lock, self._telling = threading.Lock(), threading.Lock()
         self._teller = threading.Thread(target=self._tell_lines, daemon=True)
 
@@ -67,18 +69,28 @@ class ProgressLines(ProgressListener):
             self._tell_news()
         self.say(text)
 
-    def searching(self) -> None:
-        """Trials begin."""
-        self.stage("searching …")
+    def searching(self, confirming: bool = False) -> None:
+        """Trials begin, or the repeats of the front."""
+        self.stage("confirming the front …" if confirming else "searching …")
+
+    def ending(self) -> None:
+        """Every trial has ended or is saved."""
+        self._is_ending = True
+        self.stage("writing the front …")
 
     def pausing(self) -> None:
         """Ctrl-C was pressed; the thread says what it does, since a signal handler may not print."""
-        self._pausing.set()
+        (self._late if self._is_ending else self._pausing).set()
 
     @property
     def is_pausing(self) -> bool:
-        """Whether Ctrl-C was pressed."""
+        """Whether Ctrl-C was pressed while trials could be paused."""
         return self._pausing.is_set()
+
+    @property
+    def after_ctrl_c(self) -> str:
+        """What the first Ctrl-C does, as a sentence; empty before it."""
+        return PAUSING if self.is_pausing else ENDING if self._late.is_set() else ""
 
     def news(self) -> Iterator[Event]:
         """New events, one by one, each when the state includes it and none after it."""
@@ -92,12 +104,20 @@ class ProgressLines(ProgressListener):
                     raise
                 # It was moved or deleted; the driver ends with a sentence about that.
 
+    @property
+    def is_confirming(self) -> bool:
+        """Whether the front is repeated with other seeds."""
+        begun = self.state.confirming and self.state.status == "started"
+        return begun or any(one.state not in ENDED for one in self.state.repeats.values())
+
     def headline(self) -> str:
         """The search in one line."""
         self._judge()
-        if self.state.repeats and any(one.state not in ENDED for one in self.state.repeats.values()):
-            done = sum(one.state in ENDED for one in self.state.repeats.values())
-            return f"confirming the front: {done} of {len(self.state.repeats)} trainings ended"
+        if self.is_confirming:
+            trainings = [*self.state.repeats.values()]
+            trainings += [trial for trial in self.state.trials.values() if trial.role == RIVAL]
+            done = sum(one.state in ENDED for one in trainings)
+            return f"confirming the front: {done} of {len(trainings)} trainings ended"
         ended = ended_trials(self.state)
         budget = self.spec.budget.trials
         total = f" of {budget}" if budget and ended <= budget else ""  # added trials exceed it
@@ -124,8 +144,8 @@ class ProgressLines(ProgressListener):
 
     def _tell_news(self) -> None:
         with self._telling:
-            if self.is_pausing and not self._pause_told:
-                self.say(PAUSING)
+            if self.after_ctrl_c and not self._pause_told:
+                self.say(self.after_ctrl_c)
                 self._pause_told = True
             for event in self.news():
                 if line := self._line(event):

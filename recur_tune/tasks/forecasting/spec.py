@@ -33,7 +33,7 @@ class ForecastingSpec(BaseModel):
     body: Literal["patches", "informer", "dlinear"] = Field(
         "patches",
         description="what forecasts: 'patches', a causal decoder over patches of one column at a time; 'informer', all "
-        "columns at once; or 'dlinear', two matrices from a window to the horizon, the rival of every table",
+        "columns at once; or 'dlinear', two matrices from a window to the horizon, the baseline of every table",
     )
     patch: PositiveInt = Field(24, description="time steps of a patch; a window and an overlap are whole patches")
     body_layers: PositiveInt = Field(

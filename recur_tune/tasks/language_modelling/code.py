@@ -8,6 +8,7 @@ from recur_tune.common.windowing import Windowing
 from recur_tune.data.tokens import TokenisedSplit, nonempty, prepare
 from recur_tune.models import WindowedDecoder
 from recur_tune.tasks.language_modelling.evaluation import evaluate
+from recur_tune.tasks.language_modelling.spec import TEACHER_WEIGHT
 from recur_tune.tasks.language_modelling.windows import TextStream
 
 
@@ -15,7 +16,7 @@ class LanguageModelling:
     """Its splits are documents one after another; every token of a document but the first is predicted."""
 
     prepare, evaluate = staticmethod(prepare), staticmethod(evaluate)
-    teacher_weight = 0.5  # where a task of a package has no such field
+    teacher_weight = TEACHER_WEIGHT  # where a task of a package has no such field
 
     def __init__(self, **fields: Any) -> None:
         """Of its fields the teacher's weight counts here: a split has a teacher's predictions or none."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from recur_tune.tasks.task import Quality, Task, Teacher, next_token_head
+
+TEACHER_WEIGHT = 0.5  # by default
 
 
 class LanguageModellingSpec(BaseModel):
@@ -25,7 +29,10 @@ class LanguageModellingSpec(BaseModel):
         "default: the base's positions, at most 2048",
     )
     teacher_weight: float = Field(
-        0.5, gt=0, le=1, description="weight of the divergence from the teacher; the rest is the next token's"
+        TEACHER_WEIGHT,
+        gt=0,
+        le=1,
+        description="weight of the divergence from the teacher; the rest is the next token's",
     )
     teacher_top: PositiveInt = Field(
         32, description="likeliest tokens of the teacher that are kept for each token of the training text"
@@ -36,6 +43,14 @@ def _teacher(spec: LanguageModellingSpec) -> Teacher | None:
     if spec.loss == "next_token":
         return None
     return Teacher(spec.teacher_window, spec.teacher_top, spec.teacher_weight)
+
+
+def _misleading(metrics: Mapping[str, float]) -> tuple[str, ...]:
+    """Perplexity per word where every token is a byte: a word is some six of them, so a fair model has millions. Then
+    the loss in bits is the bits per byte."""
+    bits, of_bytes = metrics.get("loss", math.nan) / math.log(2), metrics.get("bits_per_byte", math.nan)
+    is_bytes = math.isclose(bits, of_bytes, rel_tol=1e-6)
+    return ("perplexity",) if is_bytes else ()
 
 
 LANGUAGE_MODELLING = Task(
@@ -55,4 +70,5 @@ LANGUAGE_MODELLING = Task(
     flops_independent_fields=frozenset(LanguageModellingSpec.model_fields),
     memory_fields=frozenset({"loss", "teacher_top"}),
     teacher=_teacher,
+    misleading=_misleading,
 )

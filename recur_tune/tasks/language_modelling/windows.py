@@ -14,6 +14,7 @@ import torch
 from recur_tune.common.windowing import BEGIN, END, NOT_SCORED, SCORED_FROM, Windowing
 from recur_tune.data.batches import FRESH, IDLE, TrainingStream, WindowBatch, packed_rows, side_by_side, starts_of
 from recur_tune.data.tokens import TokenisedSplit
+from recur_tune.tasks.language_modelling.spec import TEACHER_WEIGHT
 
 
 def gather(tokens: np.ndarray, table_WB4: np.ndarray, size: int) -> WindowBatch:
@@ -47,7 +48,7 @@ class TextStream(TrainingStream[TokenisedSplit]):
 
     def __init__(
         self, split: TokenisedSplit, windowing: Windowing, windows: int, batch: int, seed: int,
-        rank: int = 0, workers: int = 1, teacher_weight: float = 0.5,
+        rank: int = 0, workers: int = 1, teacher_weight: float = TEACHER_WEIGHT,
     ) -> None:  # fmt: skip
         self._windowing, self._teacher_weight = windowing, teacher_weight
         super().__init__(split, windows, batch, seed, rank, workers)

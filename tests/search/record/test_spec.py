@@ -47,11 +47,11 @@ RICH: dict[str, Any] = {
         ({"resources": {"gpu": 1}}, "resources.gpu: there is no such field; did you mean 'gpus'?"),
         ({"sampler": {"sead": 1}}, "sampler.sead: there is no such field; did you mean 'seed'?"),
         ({"sampler": {"x": 1}}, "sampler.x: there is no such field; known: name, seed."),
-        ({"space": {"windw": 1}}, "space: a trial has no field 'windw'; did you mean 'window'?"),
+        ({"space": {"windw": 1}}, "space.windw: there is no such field; did you mean 'window'?"),
         ({"space": ["window"]}, "space: ['window'] is not a valid dictionary."),
-        ({"space": {"tokens": 5}}, "space: tokens belongs to the budget; set budget.tokens and budget.rungs."),
+        ({"space": {"tokens": 5}}, "space.tokens: it belongs to the budget; set budget.tokens and budget.rungs."),
         ({"space": {"validate_every": 5}},
-         "space: validate_every belongs to the budget; set budget.tokens and budget.rungs."),
+         "space.validate_every: it belongs to the budget; set budget.tokens and budget.rungs."),
         ({"budget": {}}, "budget: it has no end; give trials, wall_clock or both."),
         ({"budget": {"trials": 0}}, "budget.trials: 0 is not greater than 0."),
         ({"budget": {"wall_clock": "soon"}}, "budget.wall_clock: 'soon' is not a duration such as 90s, 30m or 8h."),
@@ -74,8 +74,8 @@ RICH: dict[str, Any] = {
          "training_flops_per_token, peak_memory, inference_memory, parameters."),
         ({"limits": {"peak_memry": 30}},
          "limits: 'peak_memry' is no cost that is known before a trial runs; did you mean 'peak_memory'?"),
-        ({"limits": {"peak_memory": -1}}, "limits: peak_memory -1 leaves nothing; give a positive number."),
-        ({"limits": {"peak_memory": 0}}, "limits: peak_memory 0 leaves nothing; give a positive number."),
+        ({"limits": {"peak_memory": -1}}, "limits.peak_memory: -1 leaves nothing; give a positive number."),
+        ({"limits": {"peak_memory": 0}}, "limits.peak_memory: 0 leaves nothing; give a positive number."),
         ({"limits": {"peak_memory": "40 houses"}},
          "limits: has peak_memory: '40 houses', which is not a size such as 16GiB or 800MB."),
         ({"limits": {"peak_memory": None}},
@@ -90,7 +90,7 @@ RICH: dict[str, Any] = {
         ({"first": [{"window": 250}]}, "first: window 250 is not in the space; the nearest is 200."),
         ({"first": [{"window": 200}, {"windw": 200}]}, "first: the space has no 'windw'; did you mean 'window'?"),
         ({"reference": {"loss": 3}}, "reference: 'loss' is none of the search's objectives."),
-        ({"reference": {"perplexity": 0}}, "reference: perplexity 0 spans no volume; give a positive number."),
+        ({"reference": {"perplexity": 0}}, "reference.perplexity: 0 spans no volume; give a positive number."),
         ({"resources": {"gpus": 1.5}},
          "resources: gpus 1.5 is not possible; above one it has to be a whole number."),
         ({"resources": {"workers": 0}}, "resources.workers: 0 is not greater than 0."),
@@ -98,11 +98,12 @@ RICH: dict[str, Any] = {
         ({"sampler": {"name": "cmaes"}},
          "sampler.name: 'cmaes' is not 'known-costs', 'tpe', 'nsga2', 'nsga3', 'gp' or 'random'."),
         ({"objectives": ["perplexity", "loss", "flops_per_token"], "sampler": {"name": "known-costs"}},
-         "sampler: known-costs models one quality, and objectives has perplexity, loss; leave out one or choose tpe."),
+         "sampler.name: known-costs models one quality, and objectives has perplexity, loss; "
+         "leave out one or choose tpe."),
         ({"sampler": {"name": "nsga2"}, "objectives": ["loss", "flops_per_token", "peak_memory", "parameters"]},
-         "sampler: nsga2 works poorly above three objectives; choose nsga3 or tpe."),
+         "sampler.name: nsga2 works poorly above three objectives; choose nsga3 or tpe."),
         ({"budget": {"trials": 9, "plateau": 0.01}, "sampler": {"name": "random"}},
-         "budget: plateau 0.01 needs to know what a trial is expected to add, and sampler random does not; "
+         "budget.plateau: 0.01 needs to know what a trial is expected to add, and sampler random does not; "
          "choose known-costs."),
         ({"budget": {"trials": 9, "plateau": 2}}, "budget.plateau: 2 is not less than 1."),
         ({"keep": "some"}, "keep: 'some' is not 'front', 'all' or 'none'."),
@@ -174,15 +175,21 @@ def test_a_search_finds_its_files_from_any_folder(tmp_path: Path, monkeypatch: p
 
 
 def test_overrides_reach_into_sections_and_leave_their_input_alone() -> None:
-    fields = {"space": {"recurrence": {"none": None}, "window": [1, 2]}, "budget": {"trials": 3}, "limits": None}
+    fields = {"space": {"recurrence": {"none": None}, "window": [1, 2], "width": {8: {"batch": 2}}}}
+    fields |= {"budget": {"trials": 3}, "limits": None}
     before = copy.deepcopy(fields)
     overrides = [
         ("budget.tokens", "5M"), ("budget.trials", 9), ("sampler.seed", 1), ("limits.peak_memory", "1GiB"),
         ("space.window", 64), ("space.recurrence.pooled.l_ins", [1]), ("space.batch.from", 4), ("keep", "all"),
-        ("keep", "none"),
+        ("keep", "none"), ("space.width.8.batch", 3),
     ]  # fmt: skip
     assert with_overrides(fields, overrides) == {
-        "space": {"recurrence": {"none": None, "pooled": {"l_ins": [1]}}, "window": 64, "batch": {"from": 4}},
+        "space": {
+            "recurrence": {"none": None, "pooled": {"l_ins": [1]}},
+            "window": 64,
+            "width": {8: {"batch": 3}},
+            "batch": {"from": 4},
+        },
         "budget": {"trials": 9, "tokens": "5M"},
         "limits": {"peak_memory": "1GiB"},
         "sampler": {"seed": 1},

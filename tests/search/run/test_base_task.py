@@ -80,3 +80,5 @@ def test_the_cluster_pretrains_a_base_and_everybody_is_told(
     other = SearchDirectory.create(tmp_path, "other", spec)
     assert run_search(other, OUTPUTS).status == "finished"
     assert not progress(other), "once for all searches"
+    stages = " ".join(event["text"] for event in events_of(other, "stage"))
+    assert "taking the base tiny, which was pretrained before" in stages and "pretraining" not in stages

@@ -8,9 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from recur_tune.search.record.requests import RIVAL
 from recur_tune.search.run import progress_lines
 from recur_tune.search.run.callback import DriverCallback
-from recur_tune.search.run.progress_lines import PAUSING, ProgressLines
+from recur_tune.search.run.progress_lines import ENDING, PAUSING, ProgressLines
 from tests.search.run.driving import Driver, changed
 
 _NOTHING: Any = SimpleNamespace(check=lambda: None, export=lambda state: None)  # a watchdog and an exporter
@@ -44,3 +45,31 @@ def test_after_a_stop_its_line_comes_first_and_no_trial_seems_to_start(
         "pausing", "T0 starts", "T0 paused", "writing the front …",
     ]  # fmt: skip
     assert said[0] == PAUSING
+
+
+def test_a_stop_while_the_front_is_written_pauses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_lines, "_SECONDS_BETWEEN_LOOKS", 60)
+    said = list[str]()
+    with ProgressLines(changed(tmp_path), said.append) as lines:
+        lines.searching()
+        lines.ending()
+        lines.pausing()
+        assert not lines.is_pausing, "from Python it is no interruption"
+    assert said == ["searching …", "writing the front …", ENDING]
+
+
+def test_a_confirmation_tells_no_progress_of_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress_lines, "_SECONDS_BETWEEN_LOOKS", 60)
+    directory, said = changed(tmp_path), list[str]()
+    directory.record("search", status="started")
+    told = {"params": {"window": 16}, "costs": {"flops_per_token": 1.0, "peak_memory": 1.0}}
+    with ProgressLines(directory, said.append) as lines:
+        directory.record("search", status="started", confirming=True)
+        directory.record("trial", trial=0, role=RIVAL, **told)
+        directory.record("end", trial=0, state="complete")
+        lines.searching(confirming=True)
+        directory.record("search", status="paused")
+    assert [line.rpartition("; ")[2] for line in said] == [
+        "confirming the front: 1 of 1 trainings ended", "confirming the front …",
+    ]  # fmt: skip
+    assert lines.headline().startswith("1 of"), "the search goes on"

@@ -10,7 +10,7 @@ import pytest
 from recur_tune.common.errors import UserError
 from recur_tune.data.corpora.document import Extent
 from recur_tune.search.record.spec import SearchSpec
-from recur_tune.search.run.forecast import forecast, passes, questions, remarks
+from recur_tune.search.run.expected_use import expected_use, passes, questions, remarks
 from recur_tune.search.run.preparation import Prices, check_limits
 from tests.search.record import search
 
@@ -46,8 +46,16 @@ def test_a_validation_beyond_its_split_is_remarked() -> None:
     assert "validation_tokens: 10k are more than the validation split has (8.79 KiB)" in remark
 
 
+def test_a_series_split_is_told_in_time_steps() -> None:
+    rows = {"train": Extent(1, 40_000, 800), "validation": Extent(1, 12_000, 300)}
+    assert remarks(tiny(validation_tokens=300), rows) == []
+    [remark] = remarks(tiny(validation_tokens=2_000), rows)
+    assert "2k are more than the validation split has (300 tokens)" in remark
+    assert passes(tiny(), rows) == 25
+
+
 def test_disk_and_time_are_told_before_a_search() -> None:
-    lines = list(forecast(tiny({"wall_clock": "2h"}), TEXT))
+    lines = list(expected_use(tiny({"wall_clock": "2h"}), TEXT))
     assert lines[0] == "a trial at full budget reads its 20k tokens in about 50% of a pass over the corpus"
     # 174,784 weights of four bytes, with two moments each in a checkpoint, of which two are kept.
     assert lines[1].startswith("disk: 4 MiB for the checkpoints of each unfinished trial, 682 KiB for a model")
@@ -55,16 +63,18 @@ def test_disk_and_time_are_told_before_a_search() -> None:
 
 
 def test_the_time_is_that_of_training_and_of_validating(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("recur_tune.search.run.forecast.tokens_per_second", lambda config, cpus: 100.0)
-    monkeypatch.setattr("recur_tune.search.run.forecast._at_once", lambda spec: 2)
+    monkeypatch.setattr("recur_tune.search.run.expected_use.tokens_per_second", lambda config, cpus: 100.0)
+    monkeypatch.setattr("recur_tune.search.run.expected_use._at_once", lambda spec: 2)
     kept: dict[str, Any] = {"base": "none:2x64x2", "tokenizer": "bytes", "validation_tokens": 6000}
-    [line] = [line for line in forecast(tiny({"rungs": 3}, **kept), TEXT) if line.startswith("time")]
+    [line] = [line for line in expected_use(tiny({"rungs": 3}, **kept), TEXT) if line.startswith("time")]
     # 20,000 tokens, and five validations of 6000 at a third of a step's time, ten times, two at once.
     assert line.startswith("time: roughly 25m of training and validating on this machine if every trial runs to its ")
     assert line.endswith(
         "(2 trials at a time; a plain step measured 100 tokens/s), besides the starts of Ray and of each trial"
     )
-    [line] = [line for line in forecast(tiny({"rungs": 3}, **kept), {"validation": Extent(1, 600)}) if "time:" in line]
+    [line] = [
+        line for line in expected_use(tiny({"rungs": 3}, **kept), {"validation": Extent(1, 600)}) if "time:" in line
+    ]
     assert line.startswith("time: roughly 17m30s "), "no more than there is"
 
 
@@ -90,8 +100,8 @@ def test_limits_that_a_trial_keeps_are_accepted(tmp_path: Path) -> None:
 
 def test_what_a_teacher_takes_is_told_before_a_search() -> None:
     taught = tiny(loss=["next_token", "distill"], teacher_top=8)
-    [line] = [line for line in forecast(taught, TEXT) if line.startswith("teacher")]
+    [line] = [line for line in expected_use(taught, TEXT) if line.startswith("teacher")]
     # 40,000 bytes, each with eight tokens of two bytes and nine logarithms of two.
     assert line.startswith("teacher: its predictions of about 40k training tokens, in windows of 128, take 1.3 MiB ")
     assert line.endswith("FLOPs, once for all trials")
-    assert not [line for line in forecast(tiny(), TEXT) if line.startswith("teacher")]
+    assert not [line for line in expected_use(tiny(), TEXT) if line.startswith("teacher")]

@@ -45,11 +45,12 @@ def remarks(spec: SearchSpec, corpus: Mapping[Split, Extent]) -> list[str]:
     """The same for numbers that do no harm."""
     if "validation" not in corpus:
         return []
-    size, wanted = corpus["validation"].bytes, max(config.validation_size for config in spec.corners)
-    if spec.corners[0].validation_tokens is None or wanted <= size:  # no token is shorter than a byte
+    extent, wanted = corpus["validation"], max(config.validation_size for config in spec.corners)
+    if spec.corners[0].validation_tokens is None or wanted <= (extent.tokens or extent.bytes):  # a token has a byte
         return []
+    has = f"{format_count(extent.tokens)} tokens" if extent.tokens else format_size(extent.bytes)
     return [
-        f"validation_tokens: {format_count(wanted)} are more than the validation split has ({format_size(size)}); "
+        f"space.validation_tokens: {format_count(wanted)} are more than the validation split has ({has}); "
         "every validation reads all of it."
     ]
 
@@ -58,11 +59,10 @@ def passes(spec: SearchSpec, corpus: Mapping[Split, Extent]) -> float | None:
     """About how often a trial at full budget reads the training split; None where its size is not known."""
     if "train" not in corpus:
         return None
-    tokens = corpus["train"].tokens or corpus["train"].bytes / _bytes_per_token(spec.corners[0])
-    return spec.budget.tokens / max(tokens, 1)
+    return spec.budget.tokens / max(_tokens(corpus["train"], spec.corners[0]), 1)
 
 
-def forecast(spec: SearchSpec, corpus: Mapping[Split, Extent]) -> Iterator[str]:
+def expected_use(spec: SearchSpec, corpus: Mapping[Split, Extent]) -> Iterator[str]:
     """Lines about passes, disk and time; what is not known is left out."""
     if (read := passes(spec, corpus)) is not None:
         yield f"a trial at full budget reads its {format_count(spec.budget.tokens)} tokens in about {_times(read)}"
@@ -92,7 +92,7 @@ def _teachers(spec: SearchSpec, corpus: Mapping[Split, Extent]) -> Iterator[str]
         assert config.teacher is not None
         shape = base_shape(config.base, config.tokenizer)
         windowing, each = config.teacher.windowing(shape), config.teacher.bytes_per_token(shape)
-        tokens = corpus["train"].bytes / _bytes_per_token(config) if "train" in corpus else 1
+        tokens = _tokens(corpus["train"], config) if "train" in corpus else 1
         size, flops = format_size(round(tokens * each)), tokens * plain_reading_flops(shape, windowing)
         whole = f"of about {format_count(round(tokens))} training tokens" if "train" in corpus else "of each token"
         yield (
@@ -131,7 +131,7 @@ def _validated(config: TrialConfig, corpus: Mapping[Split, Extent]) -> float:
     """Tokens that the validations of a trial at full budget read, with that before its first step."""
     size = float(config.validation_size)
     if "validation" in corpus:
-        size = min(size, corpus["validation"].bytes / _bytes_per_token(config))
+        size = min(size, _tokens(corpus["validation"], config))
     return size * (1 + math.ceil(config.tokens / config.validation_interval))
 
 
@@ -201,7 +201,10 @@ def _parameters(config: TrialConfig) -> int:
     return _shape_parameters(config.base, config.tokenizer)
 
 
-def _bytes_per_token(config: TrialConfig) -> float:
+def _tokens(extent: Extent, config: TrialConfig) -> float:
+    """The tokens of a split, where they are not known about as many as its bytes make."""
+    if extent.tokens is not None:
+        return extent.tokens
     from recur_tune.models.pretrained import base_tokenizer
 
-    return 1.0 if base_tokenizer(config.base, config.tokenizer) == "bytes" else _BYTES_PER_TOKEN
+    return extent.bytes / (1.0 if base_tokenizer(config.base, config.tokenizer) == "bytes" else _BYTES_PER_TOKEN)

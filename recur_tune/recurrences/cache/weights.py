@@ -1,0 +1,64 @@
+"""Weights of a key-value cache, its empty state, and what is measured for it.
+
+Shape suffixes: B batch rows, S sites (layers that keep rows), M rows, C columns.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+from recur_tune.common.shape import Shape
+from recur_tune.recurrences.cache.measure import PlaceMeasure
+from recur_tune.recurrences.seam import CLOSED_GATE, Recurrence, State, layers_at
+
+
+class CacheWeights(Recurrence):
+    """The fields and weights of a cache, whichever way its rows join a window."""
+
+    stops_gradients = True
+    places: torch.Tensor | None
+
+    def __init__(
+        self,
+        shape: Shape,
+        cache_rows: int = 128,
+        cache_layer: int | Literal["all"] = "all",
+        cache_join: str = "softmax",
+        cache_keep: str = "recent",
+        cache_sinks: int = 4,
+    ) -> None:
+        super().__init__(shape)
+        self.keep = cache_keep
+        self.rows, self.sinks, gated = cache_rows, min(cache_sinks, cache_rows), cache_join == "gate"
+        self.sites = layers_at(cache_layer, shape)
+        sites, self.columns = len(self.sites), 2 * shape.key_value_heads * shape.head_size
+        placed = shape.learned_positions and not gated
+        self.register_buffer("places", torch.zeros(sites, shape.context, self.columns) if placed else None)
+        # Apart from the window a common offset of all keys would change nothing, so channels have scales instead.
+        self.offsets = None if gated else nn.Parameter(torch.zeros(sites, self.columns))
+        self.scales = nn.Parameter(torch.ones(sites, self.columns)) if gated else None
+        self.gates = nn.Parameter(torch.full((sites, shape.heads), CLOSED_GATE)) if gated else None
+
+    def reset(self, module: nn.Module) -> None:
+        """Initialise this module or one inside it; Hugging Face calls it for each."""
+        for parameter, value in ((self.offsets, 0.0), (self.scales, 1.0), (self.gates, CLOSED_GATE)):
+            if parameter is not None:
+                nn.init.constant_(parameter, value)
+
+    def reset_from_scratch(self) -> None:
+        """Memorizing Transformers' gates, half open."""
+        if self.gates is not None:
+            nn.init.zeros_(self.gates)
+
+    def calibrated_by(self) -> PlaceMeasure | None:
+        """The measurement of what positions add to keys and values, where they are learned."""
+        return None if self.places is None else PlaceMeasure(self.sites, self.places)
+
+    def empty(self, batch_size: int) -> State:
+        """Rows of zeros, of which none is filled."""
+        like = next(self.parameters())
+        rows_BSMC = like.new_zeros(batch_size, len(self.sites), self.rows, self.columns)
+        return rows_BSMC, like.new_zeros(batch_size, dtype=torch.float32)
