@@ -20,9 +20,10 @@ from recur_tune.config.trial import TrialConfig
 # Arguments that all runs of a file share, where an experiment has them; those that tell runs apart are not among them.
 _OF_ALL_RUNS = (
     "base", "corpus", "questions", "steps", "windows", "chain", "positions", "own_rate", "opening", "pieces", "set",
+    "train_tokens", "tokens", "teacher_window", "facts",
 )  # fmt: skip
 Job = tuple[Any, ...]  # the values of what tells one run from another
-Map = Callable[[Callable[[Any], Result], Iterable[Any]], Iterable[Result]]
+Map = Callable[[Callable[[Any], Result | None], Iterable[Any]], Iterable[Result | None]]
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str, base: str | None = None) -> None:
@@ -65,22 +66,29 @@ class Record:
     def run(
         self,
         mapping: Map,
-        work: Callable[[tuple[argparse.Namespace, Job]], Result],
+        work: Callable[[tuple[argparse.Namespace, Job]], Result | None],
         arguments: argparse.Namespace,
         jobs: Iterable[Job],
         told: Callable[[Result], float],
     ) -> None:
-        """Run the jobs that have no result yet and keep each result; `told` is the number that is printed."""
+        """Run the jobs that have no result yet and keep each result; `told` is the number that is printed. Work gives
+        None where its time is over."""
         given = {name: str(getattr(arguments, name)) for name in _OF_ALL_RUNS if hasattr(arguments, name)}
         self._refuse_others(given)
         known = {tuple(one[name] for name in self._names) for one in self.results}
         waiting = [(arguments, job) for job in jobs if job not in known]
+        left = 0
         for number, result in enumerate(mapping(work, waiting), start=1):
+            if result is None:
+                left += 1
+                continue
             self.results.append(result | {"given": given})
             with self._file.open("a") as file:
                 file.write(json.dumps(self.results[-1]) + "\n")
             which = " ".join(str(result[name]) for name in self._names)
             print(f"{number} of {len(waiting)}: {which}: {told(result):.4g}", flush=True)
+        if left:
+            print(f"{left} runs are left; the same command continues", flush=True)
 
     def _refuse_others(self, given: dict[str, str]) -> None:
         """Refuse a file whose runs had other settings: its numbers would stand for those of this call."""

@@ -93,22 +93,29 @@ def test_states_without_training_are_scored_as_eval_scores_them(
     assert rows[4]["perplexity"] != rows[5]["perplexity"]
 
 
-def test_a_teacher_is_tried_beside_none_and_what_is_known_is_not_trained_again(
+def test_states_stand_untrained_trained_and_taught_and_what_is_known_is_not_trained_again(
     experiment: Callable[..., None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     make_world(tmp_path, sentences=4)
-    out, corpus = tmp_path / "found", f"text:{tmp_path / 'text'}"
+    out, base, corpus = tmp_path / "found.jsonl", tmp_path / "base", f"text:{tmp_path / 'text'}"
     words = (
-        "--base", tmp_path / "base", "--corpus", corpus, "--to", out, "--kinds", "plain", "--rates", 1e-3, "--seeds", 0,
-        "--tokens", 100, "--window", 16, "--teacher-window", 32, "--documents", 2, "--set", "batch=2", "bptt_windows=2",
-        "validation_tokens=200", "--cache-rows", 16, "--distances", 100, "--questions", 1,
+        "--base", base, "--corpus", corpus, "--out", out, "--runs", tmp_path / "runs", "--forms", "plain", "cache 32",
+        "--readings", "16/0", "--rates", 1e-3, "--seeds", 0, "--train-tokens", 100, "--teacher-window", 32, "--set",
+        "batch=2", "bptt_windows=2", "validation_tokens=200", "--facts", 1, "--distances", 100,
     )  # fmt: skip
-    experiment("distillation", *words, "--losses", "distill")
-    [first] = [json.loads(file.read_text()) for file in out.glob("train-*")]
-    experiment("distillation", *words)
-    assert len(list(out.glob("train-*"))) == 2 and first["config"]["loss"] == "distill"
-    said = capsys.readouterr().out
-    assert said.count("train-plain-distill-0.001-0: ") == 1 and "| plain | next_token |" in said
+    experiment("states", *words, "--losses", "untrained", "--minutes", 0)
+    assert "2 runs are left" in capsys.readouterr().out and not out.exists()
+    experiment("states", *words, "--losses", "untrained", "distill")
+    experiment("states", *words)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(one["form"], one["loss"]) for one in rows] == [
+        (form, loss) for loss in ("untrained", "distill", "next_token") for form in ("plain", "cache 32")
+    ]
+    assert rows[2]["config"]["loss"] == "distill" and rows[2]["perplexity"] != rows[4]["perplexity"]
+    assert all([found["asked"] for found in row["recall"]] == [1] for row in rows)
+    said = command("eval", base, "--corpus", corpus, "--split", "test", "--window", 16, "--json")
+    assert json.loads(said.out)["perplexity"] == pytest.approx(rows[0]["perplexity"], rel=1e-5)
+    assert "against cache 128" in capsys.readouterr().out
 
 
 def test_models_from_nothing_stand_beside_what_was_reported_and_are_trained_once(
