@@ -249,8 +249,8 @@ def in_words(runs: list[Result]) -> str:
     """The mean, and the seeds where there are several."""
     if not runs:
         return ""
-    seeds = ", ".join(f"{one['perplexity']:.1f}" for one in runs)
-    return f"{mean(runs):.1f} ({seeds})" if len(runs) > 1 else seeds
+    seeds = ", ".join(f"{one['perplexity']:.4g}" for one in runs)
+    return f"{mean(runs):.4g} ({seeds})" if len(runs) > 1 else seeds
 
 
 def against_yardstick(best: dict[tuple[str, str], list[Result]], form: str) -> tuple[str, str]:
