@@ -41,13 +41,13 @@ class _Prices:
 class Ours:
     """A search with a sampler of ours, and with stopping or without."""
 
-    def __init__(self, task: Task, seed: int, sampler: str, stops: bool = True) -> None:
+    def __init__(self, task: Task, seed: int, sampler: str, stops: bool = True, knowledge: str = "") -> None:
         self.task = task
         self.folder = tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None)
         spec = task.spec(sampler, seed)
         if not stops:  # the only rung that is left is the end
             spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"rungs": 1})})
-        directory = SearchDirectory.create(Path(self.folder.name), "replay", spec)
+        directory = SearchDirectory.create(Path(self.folder.name), "replay", spec, knowledge)
         self.log = directory.open_log()
         self.log.record("reference", values=worst_costs(spec, _Prices(task), directory.with_own_base))
         self.searcher = OptunaSearcher(directory.spec, self.log, _Prices(task))

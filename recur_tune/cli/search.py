@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from time import sleep
 from typing import Any, TypeVar
@@ -66,14 +66,16 @@ def _run_options(command: AnyCommand) -> AnyCommand:
 @click.option("--dry-run", is_flag=True, help="Check the space, print it with every default (with --slurm: the job "
                                               "script), start nothing.")  # fmt: skip
 @click.option("--yes", is_flag=True, help="Do not ask about numbers that look like mistakes.")
-@click.option("--from", "earlier", metavar="NAME", help="Warm start from an earlier search: its front is tried first, "
-                                                       "and the sampler knows its trials.")  # fmt: skip
+@click.option("--from", "earlier", metavar="NAME", multiple=True,
+              help="Warm start from an earlier search; may be repeated. Its trials count as data where base, corpus, "
+                   "tokens and objectives are the same. Otherwise they say what to expect, as far as this search's own "
+                   "trials agree.")  # fmt: skip
 @_run_options
 @slurm_options
 def search(
     space: str | None, name: str | None, dry_run: bool, yes: bool, trials: int | None, time: str | None,
     settings: tuple[str, ...], address: str | None, detach: bool, results: Path | None, as_json: bool,
-    slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool, earlier: str | None,
+    slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool, earlier: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Search a space for its Pareto front of quality against cost.
 
@@ -90,6 +92,7 @@ def search(
       recur-tune search pg19 --name pg19 --trials 200 --set budget.tokens=20M
       recur-tune search pg19 --name pg19 --address auto
       recur-tune search pg19 --name wider --from pg19 --set space.window=[300,600,1000] --detach
+      recur-tune search texts --name letters --from pg19 --from enwik8     # learns from both, wherever they help
       recur-tune search pg19 --name pg19 --slurm generic-gpu --nodes 4 --time 8:00:00
       recur-tune search pg19 --dry-run > mine.yaml     # a file to start from
     """
@@ -104,7 +107,7 @@ def search(
     spec = parse(SearchSpec, fields)
     chosen = default_name(file.stem) if name is None else name
     folder = results_folder(results)
-    spec, told = (spec, "") if earlier is None else _warm_started(spec, SearchDirectory.open(folder, earlier))
+    spec, told = _warm_started(spec, [SearchDirectory.open(folder, one) for one in earlier]) if earlier else (spec, "")
     if is_submitted(slurm):
         profile = chosen_profile(slurm, nodes=nodes, gpus_per_node=gpus_per_node, time=time)
         path = SearchDirectory.check_free(folder, chosen)
@@ -273,13 +276,14 @@ def _print_result(directory: SearchDirectory, state: SearchState) -> None:
     print_json({"search": directory.name, "folder": str(directory.path), "status": state.status, "front": front})
 
 
-def _warm_started(spec: SearchSpec, earlier: SearchDirectory) -> tuple[SearchSpec, str]:
-    """The spec with an earlier search's front as first trials, and what the sampler is told, as JSON."""
+def _warm_started(spec: SearchSpec, earlier: Sequence[SearchDirectory]) -> tuple[SearchSpec, str]:
+    """The spec with first trials from earlier searches, and what is known of these, as JSON."""
     from recur_tune.search.record.warm_start import warm_start_from
 
-    knowledge = warm_start_from(earlier, spec)
-    stderr.print(knowledge.in_words, soft_wrap=True)
-    return knowledge.spec, knowledge.as_json()
+    start = warm_start_from(earlier, spec)
+    for remark in start.remarks:
+        stderr.print(remark, soft_wrap=True)
+    return start.spec, start.as_json()
 
 
 def _overrides(trials: int | None, wall_clock: str | None, settings: tuple[str, ...]) -> list[tuple[str, Any]]:

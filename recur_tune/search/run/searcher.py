@@ -34,13 +34,13 @@ from recur_tune.search.propose.optuna_study import (
 )
 from recur_tune.search.propose.plateau import plateau
 from recur_tune.search.propose.study_agreement import (
-    earlier_trials,
     observed_earlier_trials,
     tell,
     tell_earlier_trials,
 )
 from recur_tune.search.record.directory import STOP, SearchLog
 from recur_tune.search.record.flag_file import FlagFile
+from recur_tune.search.record.knowledge import knowledge_of
 from recur_tune.search.record.recovery import note_trial
 from recur_tune.search.record.requests import RIVAL, take_trials
 from recur_tune.search.record.spec import SearchSpec
@@ -86,11 +86,12 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         )
         if self.study.metric_names is None:  # Optuna's other tools show them
             self.study.set_metric_names(list(spec.objectives))
+        knowledge = knowledge_of(log.directory)
         if not self.study.get_trials(deepcopy=False):
-            tell_earlier_trials(self.study, spec, earlier_trials(log.directory))
+            tell_earlier_trials(self.study, spec, knowledge.told)
             for role, point in first_points(spec).items():
                 self.study.enqueue_trial(point, user_attrs={"role": role})
-        self.earlier = observed_earlier_trials(self.study, spec)
+        self.earlier = observed_earlier_trials(knowledge.told, spec)
         self.open: dict[int, optuna.Trial] = {}  # trials of the study without an end
         self.unfinished = deque(self._reconcile_study())
         self.retried: set[int] = set()  # trials that were handed out a second time
@@ -104,7 +105,8 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         self.aside: Proposal | None = None  # one that was made before a person requested another trial
         self.due = Every(_SECONDS_BETWEEN_LOOKS)  # at requests, which lie on a file system
         self.pricing = ThreadPoolExecutor(1, thread_name_prefix="pricing")
-        self.model = KnownCosts(spec, price, self._config) if spec.sampler.name == KNOWN_COSTS else None
+        known_costs = spec.sampler.name == KNOWN_COSTS
+        self.model = KnownCosts(spec, price, self._config, knowledge.searches) if known_costs else None
         self.choice: Future[_Choice] | None = None  # being computed in the pricing thread
         self.no_new_trials = False  # the space is exhausted, or the gain has reached a plateau
         self.all_hopeless: list[int] = []  # the standing of trials in which no paused one may reach the front
