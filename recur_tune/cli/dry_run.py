@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _ROLES = {"baseline": "the plain baseline", "paper": "the paper"}
 
 
-def show_dry_run(file: Path, spec: SearchSpec, as_json: bool) -> None:
-    """Print a space with every default, with what is known of the search before it starts."""
+def show_dry_run(file: Path, spec: SearchSpec, as_json: bool, learned: Sequence[str] = ()) -> None:
+    """Print a space with every default, with what is known of the search before it starts, and of earlier searches."""
     check_shapes_and_limits(spec)
     from recur_tune.search.propose.optuna_study import first_points
     from recur_tune.search.record.steps import in_steps
@@ -40,11 +40,11 @@ def show_dry_run(file: Path, spec: SearchSpec, as_json: bool) -> None:
         expected = list(expected_use(spec, corpus))
     if as_json:
         seen = {"corpus": {split: asdict(extent) for split, extent in corpus.items()}, "steps": in_steps(spec)}
-        plain = {"spec": yaml.safe_load(dump_spec(spec)), "first": first, "worst": worst}
+        plain = {"spec": yaml.safe_load(dump_spec(spec)), "first": first, "learned": learned, "worst": worst}
         print_json({**plain, "expected": expected, **seen})
         return
     click.echo(f"# {file}, with every default")
-    for line in (*_beginning(spec, first, corpus), *_comparisons(spec, worst), *expected):
+    for line in (*learned, *_beginning(spec, first, corpus), *_comparisons(spec, worst), *expected):
         click.echo(f"# {line}")
     for question in questions(spec, corpus):
         note(f"{question} The search asks whether that is meant.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from time import sleep
 from typing import Any, TypeVar
@@ -107,7 +107,9 @@ def search(
     spec = parse(SearchSpec, fields)
     chosen = default_name(file.stem) if name is None else name
     folder = results_folder(results)
-    spec, told = _warm_started(spec, [SearchDirectory.open(folder, one) for one in earlier]) if earlier else (spec, "")
+    spec, told, learned = _warm_started(spec, folder, earlier) if earlier else (spec, "", ())
+    for remark in () if dry_run and not is_submitted(slurm) else learned:
+        stderr.print(remark, soft_wrap=True)
     if is_submitted(slurm):
         profile = chosen_profile(slurm, nodes=nodes, gpus_per_node=gpus_per_node, time=time)
         path = SearchDirectory.check_free(folder, chosen)
@@ -120,7 +122,7 @@ def search(
         return
     SearchDirectory.check_free(folder, chosen)
     if dry_run:
-        show_dry_run(file, spec, as_json)
+        show_dry_run(file, spec, as_json, learned)
         return
     _ask(spec, yes)
     if slurm is not None:
@@ -276,14 +278,12 @@ def _print_result(directory: SearchDirectory, state: SearchState) -> None:
     print_json({"search": directory.name, "folder": str(directory.path), "status": state.status, "front": front})
 
 
-def _warm_started(spec: SearchSpec, earlier: Sequence[SearchDirectory]) -> tuple[SearchSpec, str]:
-    """The spec with first trials from earlier searches, and what is known of these, as JSON."""
-    from recur_tune.search.record.warm_start import warm_start_from
+def _warm_started(spec: SearchSpec, results: Path, earlier: tuple[str, ...]) -> tuple[SearchSpec, str, tuple[str, ...]]:
+    """The spec with first trials from earlier searches; what it knows of them, as JSON and in words."""
+    from recur_tune.search.record.warm_start import earlier_searches, warm_start_from
 
-    start = warm_start_from(earlier, spec)
-    for remark in start.remarks:
-        stderr.print(remark, soft_wrap=True)
-    return start.spec, start.as_json()
+    start = warm_start_from(earlier_searches(results, earlier), spec)
+    return start.spec, start.as_json(), start.remarks
 
 
 def _overrides(trials: int | None, wall_clock: str | None, settings: tuple[str, ...]) -> list[tuple[str, Any]]:

@@ -119,7 +119,7 @@ class KnownCosts:
         [trial] = [one for one in trials if one.number == number]
         if not trial.curve:  # no finite value
             return False
-        if not self._is_matched_on_costs(trial, trials):
+        if not (self.earlier or self._is_matched_on_costs(trial, trials)):
             return True
         trials = [replace(one, pending=False, paused=True) if one is trial else one for one in trials]
         pool, expected = self._candidates_and_gains(trials, reference)

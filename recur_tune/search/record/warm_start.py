@@ -9,8 +9,10 @@ Optuna's samplers cannot, and begin with those fronts too.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from recur_tune.common.errors import UserError
@@ -38,6 +40,14 @@ class WarmStart:
     def as_json(self) -> str:
         """The knowledge for `knowledge.json`; the spec has a file of its own."""
         return self.knowledge.as_json()
+
+
+def earlier_searches(results: Path, names: Sequence[str]) -> list[SearchDirectory]:
+    """Open earlier searches by their names."""
+    try:
+        return [SearchDirectory.open(results, name) for name in names]
+    except UserError as refusal:
+        raise type(refusal)(re.sub("^name: ", "from: ", str(refusal))) from None
 
 
 def warm_start_from(earlier: Sequence[SearchDirectory], spec: SearchSpec) -> WarmStart:
