@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,19 +22,23 @@ from recur_tune.search.record.spec import SearchSpec
 
 if TYPE_CHECKING:
     from recur_tune.data.corpora.document import Extent, Split
+    from recur_tune.search.record.warm_start import WarmStart
 
 _ROLES = {"baseline": "the plain baseline", "paper": "the paper"}
 
 
-def show_dry_run(file: Path, spec: SearchSpec, as_json: bool, learned: Sequence[str] = ()) -> None:
+def show_dry_run(file: Path, spec: SearchSpec, as_json: bool, start: WarmStart | None = None) -> None:
     """Print a space with every default, with what is known of the search before it starts, and of earlier searches."""
     check_shapes_and_limits(spec)
-    from recur_tune.search.propose.optuna_study import first_points
+    from recur_tune.search.propose.optuna_study import begins_with
+    from recur_tune.search.record.knowledge import Knowledge
     from recur_tune.search.record.steps import in_steps
     from recur_tune.search.run.expected_use import expected_use, questions
     from recur_tune.search.run.preparation import Prices, corpus_extents, worst_costs
 
-    first, corpus = first_points(spec), corpus_extents(spec)
+    learned = () if start is None else start.remarks
+    first = begins_with(spec, Knowledge() if start is None else start.knowledge)
+    corpus = corpus_extents(spec)
     with at_work("computing the costs of the largest trial, and timing a step …"):
         worst = worst_costs(spec, Prices(spec.resources), lambda config: config, simulated=1)
         expected = list(expected_use(spec, corpus))

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import sleep
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -37,6 +37,9 @@ from recur_tune.search.record.requests import trials_wait
 from recur_tune.search.record.spec import SearchSpec, check_units, with_overrides
 from recur_tune.search.record.state import SearchState
 from recur_tune.sites.slurm.search_jobs import chosen_profile, stop_in_queue
+
+if TYPE_CHECKING:
+    from recur_tune.search.record.warm_start import WarmStart
 
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 
@@ -107,9 +110,12 @@ def search(
     spec = parse(SearchSpec, fields)
     chosen = default_name(file.stem) if name is None else name
     folder = results_folder(results)
-    spec, told, learned = _warm_started(spec, folder, earlier) if earlier else (spec, "", ())
-    for remark in () if dry_run and not is_submitted(slurm) else learned:
-        stderr.print(remark, soft_wrap=True)
+    start = _warm_start(spec, folder, earlier) if earlier else None
+    told = "" if start is None else start.as_json()
+    if start is not None:
+        spec = start.spec
+        for remark in () if dry_run and not is_submitted(slurm) else start.remarks:
+            stderr.print(remark, soft_wrap=True)
     if is_submitted(slurm):
         profile = chosen_profile(slurm, nodes=nodes, gpus_per_node=gpus_per_node, time=time)
         path = SearchDirectory.check_free(folder, chosen)
@@ -122,7 +128,7 @@ def search(
         return
     SearchDirectory.check_free(folder, chosen)
     if dry_run:
-        show_dry_run(file, spec, as_json, learned)
+        show_dry_run(file, spec, as_json, start)
         return
     _ask(spec, yes)
     if slurm is not None:
@@ -278,12 +284,10 @@ def _print_result(directory: SearchDirectory, state: SearchState) -> None:
     print_json({"search": directory.name, "folder": str(directory.path), "status": state.status, "front": front})
 
 
-def _warm_started(spec: SearchSpec, results: Path, earlier: tuple[str, ...]) -> tuple[SearchSpec, str, tuple[str, ...]]:
-    """The spec with first trials from earlier searches; what it knows of them, as JSON and in words."""
+def _warm_start(spec: SearchSpec, results: Path, earlier: tuple[str, ...]) -> WarmStart:
     from recur_tune.search.record.warm_start import earlier_searches, warm_start_from
 
-    start = warm_start_from(earlier_searches(results, earlier), spec)
-    return start.spec, start.as_json(), start.remarks
+    return warm_start_from(earlier_searches(results, earlier), spec)
 
 
 def _overrides(trials: int | None, wall_clock: str | None, settings: tuple[str, ...]) -> list[tuple[str, Any]]:

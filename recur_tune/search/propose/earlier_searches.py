@@ -30,6 +30,7 @@ from recur_tune.search.record.knowledge import EarlierSearch
 # The normal prior of the weights, before only those that are not negative are allowed: the sum of its means, of which
 # every earlier search has the same share, and the standard deviation of each.
 _SUM, _STD = 0.8, 0.4
+_LITTLE = 0.05  # a weight below it is told as none
 _JITTER = 1e-6  # on the diagonal of a covariance, as in the process itself
 _UNCHANGED = Standardization(0.0, 1.0)
 
@@ -48,8 +49,7 @@ class Expectation:
 
     def __call__(self, rows: np.ndarray) -> np.ndarray:
         """The expected values at rows. Their trials are others than its own, whatever their numbers."""
-        mean, _ = self.process.predict(np.column_stack([rows[:, :-1], np.full(len(rows), NEW)]))
-        return self.process.scale.standardize(mean)
+        return self.process.standard_mean(np.column_stack([rows[:, :-1], np.full(len(rows), NEW)]))
 
 
 class LeaningKernel:
@@ -71,6 +71,15 @@ class LeaningKernel:
         self.weights = weights = fitted_weights(self.own.kernel(rows[some]), expected[some], standard[some])
         process = self.own.conditioned(rows, standard - expected @ weights, _UNCHANGED)
         return LeaningPosterior(process, self, weights, scale)
+
+    @property
+    def in_words(self) -> str:
+        """Which earlier searches the process leans on, by their weights."""
+        pairs = list(zip(self.expectations, self.weights, strict=True))
+        on = [f"{one.name} ({weight:.1f})" for one, weight in pairs if weight >= _LITTLE]
+        off = [one.name for one, weight in pairs if weight < _LITTLE]
+        leans = [f"leans on {' and '.join(on)}"] if on else []
+        return ", ".join([*leans, *([f"not on {' and '.join(off)}"] if off else [])])
 
     def expected(self, rows: np.ndarray) -> np.ndarray:
         """What each earlier search lets expect at rows: [rows, searches]."""

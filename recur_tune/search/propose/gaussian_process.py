@@ -218,6 +218,11 @@ class CurvePosterior:
         mean, std = map(np.atleast_1d, self._process.predict(rows, return_std=True))
         return self.scale.mean + self.scale.std * mean, self.scale.std * std
 
+    @_in_one_thread
+    def standard_mean(self, rows: np.ndarray) -> np.ndarray:
+        """Mean at rows, in standard deviations from the mean of the values."""
+        return np.atleast_1d(self._process.predict(rows))
+
 
 def bounded_rows(count: int, most: int) -> np.ndarray:
     """Indices of at most so many rows: the last half of them, and an even selection of the others."""

@@ -71,6 +71,11 @@ class KnownCosts:
 
         return LeaningKernel(self.features, self.earlier)
 
+    @property
+    def leanings(self) -> str:
+        """Which earlier searches the model leans on, in words; empty where there are none, or no choice was made."""
+        return getattr(self.__dict__.get("curve_kernel"), "in_words", "")
+
     @cached_property
     def cost_kernel(self) -> FittedKernel:
         """The kernel of costs that are simulated."""

@@ -19,9 +19,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from recur_tune.common.files import reading, storage_fault, whole_folder
 from recur_tune.search.propose.observations import ObservedTrial
-from recur_tune.search.propose.optuna_study import STUDY_STATES, first_points, study_name, study_storage
+from recur_tune.search.propose.optuna_study import STUDY_STATES, begins_with, study_name, study_storage
 from recur_tune.search.record.directory import STUDY, SearchDirectory
-from recur_tune.search.record.knowledge import EarlierTrial, knowledge_of
+from recur_tune.search.record.knowledge import EarlierTrial, Knowledge, knowledge_of
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES
 from recur_tune.search.record.recovery import Book
 from recur_tune.search.record.spec import SearchSpec
@@ -158,11 +158,12 @@ def make_anew(
             sampler=optuna.samplers.RandomSampler(seed=spec.sampler.seed),
         )  # fmt: skip
         study.set_metric_names(list(spec.objectives))
-        tell_earlier_trials(study, spec, knowledge_of(directory).told)
+        knowledge = knowledge_of(directory)
+        tell_earlier_trials(study, spec, knowledge.told)
         begun = len(study.get_trials(deepcopy=False))
         for number in range(begun, 1 + max((*state.trials, *state.repeats, *reserved), default=-1)):
             _add(study, spec, number, state, told.get(number))
-        for point, attributes in _waiting(told, state, spec):
+        for point, attributes in _waiting(told, state, spec, knowledge):
             study.enqueue_trial(point, user_attrs=attributes)
         old = directory.path / STUDY
         if old.exists():
@@ -205,7 +206,7 @@ def tell(study: optuna.Study, trial: optuna.Trial, record: TrialRecord, spec: Se
 
 
 def _waiting(
-    told: Mapping[int, FrozenTrial], state: SearchState, spec: SearchSpec
+    told: Mapping[int, FrozenTrial], state: SearchState, spec: SearchSpec, knowledge: Knowledge
 ) -> Iterable[tuple[dict[str, Any], dict[str, Any]]]:
     """Points that wait to be asked for, with their attributes: the old study's, or where it is lost the first points
     that the log has not seen."""
@@ -215,7 +216,9 @@ def _waiting(
         yield one.system_attrs.get("fixed_params", {}), dict(one.user_attrs)
     if not waiting:
         begun = {trial.role for trial in state.trials.values()}
-        yield from ((point, {"role": role}) for role, point in first_points(spec).items() if role not in begun)
+        yield from (
+            (point, {"role": role}) for role, point in begins_with(spec, knowledge).items() if role not in begun
+        )
 
 
 def tell_earlier_trials(study: optuna.Study, spec: SearchSpec, earlier: Iterable[EarlierTrial]) -> None:

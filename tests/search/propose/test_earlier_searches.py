@@ -83,6 +83,7 @@ def test_a_search_like_the_earlier_one_leans_on_it_and_not_on_one_that_misleads(
     kernel = LeaningKernel(FEATURES, [right, mirrored])
     kernel.posterior(*validations(12))
     assert kernel.weights[0] > 0.5 and kernel.weights[1] < 0.05
+    assert kernel.in_words == f"leans on right ({kernel.weights[0]:.1f}), not on mirrored"
 
 
 @pytest.mark.parametrize("seed", range(3))

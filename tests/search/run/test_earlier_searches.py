@@ -72,4 +72,7 @@ def test_a_resumed_search_proposes_what_an_uninterrupted_one_does(
     """Its folder holds all that it knows; the earlier search's is gone."""
     monkeypatch.setattr(gaussian_process, "_GROWTH", math.nan)  # hyperparameters differ by when they are fitted
     whole, resumed = begun(tmp_path, "whole"), begun(tmp_path, "resumed")
-    assert run(Driver(whole)) == [*run(Driver(resumed), 3), *run(Driver(resumed), 2), *run(Driver(resumed))]
+    driver = Driver(whole)
+    assert run(driver) == [*run(Driver(resumed), 3), *run(Driver(resumed), 2), *run(Driver(resumed))]
+    [told, *_] = driver.log.state.notices
+    assert told.startswith("of earlier searches it leans on earlier (") and "after 4 trials of its own" in told
