@@ -9,6 +9,7 @@ result = recur_tune.open_search("first")  # later
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -42,6 +43,7 @@ def search(
     address: str | None = None,
     settings: dict[str, Any] | None = None,
     progress: bool = True,
+    from_: str | Sequence[str] = (),
 ) -> SearchResult:
     """Run a search to its end and give its results. A search of that name that exists already is continued.
 
@@ -56,10 +58,12 @@ def search(
         settings: Fields to change, by their dotted names: {"budget.trials": 50}. To continue a search with more
             trials, raise "budget.trials".
         progress: Whether to print a line on stderr for each stage and each trial.
+        from_: Names of earlier searches, from which a new one learns. One that is continued knows of them already.
     """
     from recur_tune.api.result import run  # torch, Ray and pandas take seconds to import
 
-    return run(space, name, results, address, settings or {}, progress)
+    earlier = (from_,) if isinstance(from_, str) else from_
+    return run(space, name, results, address, settings or {}, progress, earlier)
 
 
 def open_search(name: str, results: str | Path | None = None) -> SearchResult:

@@ -46,7 +46,7 @@ class LCBench(Task):
     def __init__(self, folder: Path, data_set: str) -> None:
         self.folder, self.data_set, self.name = folder, data_set, f"LCBench {data_set}"
         given = {one["name"]: one for one in json.loads((folder / "config_space.json").read_text())["hyperparameters"]}
-        space: dict[str, Any] = {"base": "tiny", "recurrence": "none", "overlap": 0}
+        space: dict[str, Any] = {"base": "tiny", "recurrence": "none", "overlap": 0, "corpus": f"text:/{data_set}"}
         for theirs, ours in FIELDS.items():
             low, high = given[theirs]["lower"], given[theirs]["upper"]
             high = min(high, 0.999) if theirs == "max_dropout" else high  # a trial's has to be below 1

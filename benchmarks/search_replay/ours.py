@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from ray.tune.search import Searcher
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.warm_start import WarmStart
 from recur_tune.search.run.preparation import worst_costs
 from recur_tune.search.run.scheduler import ParetoPruning
 from recur_tune.search.run.searcher import OptunaSearcher
@@ -39,15 +42,22 @@ class _Prices:
 
 
 class Ours:
-    """A search with a sampler of ours, and with stopping or without."""
+    """A search with a sampler of ours, with stopping or without; it may learn from earlier ones."""
 
-    def __init__(self, task: Task, seed: int, sampler: str, stops: bool = True) -> None:
+    def __init__(
+        self, task: Task, seed: int, sampler: str, stops: bool = True,
+        learn: Callable[[SearchSpec], WarmStart] | None = None,
+    ) -> None:  # fmt: skip
         self.task = task
         self.folder = tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None)
         spec = task.spec(sampler, seed)
         if not stops:  # the only rung that is left is the end
             spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"rungs": 1})})
-        directory = SearchDirectory.create(Path(self.folder.name), "replay", spec)
+        if learn is None:
+            directory = SearchDirectory.create(Path(self.folder.name), "replay", spec)
+        else:
+            start = learn(spec)
+            directory = SearchDirectory.create(Path(self.folder.name), "replay", start.spec, start.as_json())
         self.log = directory.open_log()
         self.log.record("reference", values=worst_costs(spec, _Prices(task), directory.with_own_base))
         self.searcher = OptunaSearcher(directory.spec, self.log, _Prices(task))

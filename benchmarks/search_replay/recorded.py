@@ -23,17 +23,20 @@ Key = tuple[Any, ...]
 
 
 class RecordedTable(Task):
-    """Trials of a CSV file; a YAML file beside it, of the same name, holds their space and budget."""
+    """Trials of a CSV file, or those of one base; a YAML file beside it, of the same name, holds their space and
+    budget."""
 
     tolerance = 0.0
 
-    def __init__(self, table: Path) -> None:
+    def __init__(self, table: Path, base: str | None = None) -> None:
         self.name, self.search = table.stem, read_yaml(table.with_suffix(".yaml"))
+        if base is not None:
+            self.name, self.search["space"]["base"] = f"{table.stem}, {base}", base
         self.rows: dict[Key, History] = {}
         self._costs: dict[Key, tuple[float, float]] = {}
         self.columns, self.quality, rows = read_rows(table)
         histories: dict[Key, History] = defaultdict(list)
-        for row in rows:
+        for row in rows if base is None else (row for row in rows if row["base"] == base):
             key = tuple(value_of(row[name]) for name in self.columns)
             histories[key].append((int(row["tokens"]), float(row[self.quality])))
             self._costs[key] = tuple(float(row[cost]) for cost in COSTS)  # type: ignore[assignment]

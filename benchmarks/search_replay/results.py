@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -21,10 +21,12 @@ from .task import Task
 
 @dataclass(frozen=True)
 class Place:
-    """Where a task comes from: a recorded table, or a folder of LCBench and one of its data sets."""
+    """Where a task comes from: a recorded table, of which it may be the trials of one base, or a folder of LCBench and
+    one of its data sets."""
 
     path: str
     data_set: str = ""
+    base: str | None = None
 
     @property
     def task(self) -> Task:
@@ -33,7 +35,9 @@ class Place:
 
 @cache
 def _task(place: Place) -> Task:
-    return LCBench(Path(place.path), place.data_set) if place.data_set else RecordedTable(Path(place.path))
+    if place.data_set:
+        return LCBench(Path(place.path), place.data_set)
+    return RecordedTable(Path(place.path), place.base)
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,13 @@ def run(search: Search, place: Place) -> dict[str, Any]:
     return {**asdict(search), "seconds": seconds, "finished": [[spent, *values] for spent, values in finished]}
 
 
-def run_all(searches: Sequence[tuple[Search, Place]], file: Path, processes: int) -> dict[Search, list[Finished]]:
-    """Replay what the file does not have yet, in the order given; prints its progress."""
+def run_all(
+    searches: Sequence[tuple[Search, Place]],
+    file: Path,
+    processes: int,
+    run: Callable[[Search, Place], dict[str, Any]] = run,
+) -> dict[Search, list[Finished]]:
+    """Replay what the file does not have yet, in the order given; prints its progress. `run` replays one."""
     done = dict(read(file))
     todo = [(search, place) for search, place in searches if search not in done]
     print(f"{len(searches) - len(todo)} replays are in {file}, {len(todo)} to go", flush=True)

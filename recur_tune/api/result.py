@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +21,7 @@ from recur_tune.search.record.front import front_rows, search_hypervolume
 from recur_tune.search.record.progress import status_of
 from recur_tune.search.record.spec import SearchSpec, check_units
 from recur_tune.search.record.state import SearchState
+from recur_tune.search.record.warm_start import earlier_searches, warm_start_from
 from recur_tune.search.run.driver import check_runnable, run_search
 from recur_tune.search.run.progress_lines import ProgressLines
 
@@ -80,6 +82,7 @@ def run(
     address: str | None,
     settings: dict[str, Any],
     progress: bool,
+    earlier: Sequence[str] = (),
 ) -> SearchResult:
     """Run a search, or resume the one of that name. Raises KeyboardInterrupt where Ctrl-C has paused it."""
     if address is not None and "://" in address:
@@ -98,6 +101,14 @@ def run(
     check_runnable(spec, address)
     if (folder / chosen).exists():
         directory = SearchDirectory.open(folder, chosen)
+        if earlier:  # it has its first trials from them
+            spec = spec.model_copy(update={"first": directory.spec.first})
+    elif earlier:
+        start = warm_start_from(earlier_searches(folder, earlier), spec)
+        for remark in start.remarks:
+            tell(f"  {remark}")
+        spec = start.spec
+        directory = SearchDirectory.create(folder, chosen, spec, start.as_json())
     else:
         directory = SearchDirectory.create(folder, chosen, spec)
     with ProgressLines(directory, tell) as lines:

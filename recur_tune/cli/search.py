@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from time import sleep
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -38,6 +38,9 @@ from recur_tune.search.record.spec import SearchSpec, check_units, with_override
 from recur_tune.search.record.state import SearchState
 from recur_tune.sites.slurm.search_jobs import chosen_profile, stop_in_queue
 
+if TYPE_CHECKING:
+    from recur_tune.search.record.warm_start import WarmStart
+
 AnyCommand = TypeVar("AnyCommand", bound=Callable[..., Any])
 
 
@@ -66,14 +69,16 @@ def _run_options(command: AnyCommand) -> AnyCommand:
 @click.option("--dry-run", is_flag=True, help="Check the space, print it with every default (with --slurm: the job "
                                               "script), start nothing.")  # fmt: skip
 @click.option("--yes", is_flag=True, help="Do not ask about numbers that look like mistakes.")
-@click.option("--from", "earlier", metavar="NAME", help="Warm start from an earlier search: its front is tried first, "
-                                                       "and the sampler knows its trials.")  # fmt: skip
+@click.option("--from", "earlier", metavar="NAME", multiple=True,
+              help="Warm start from an earlier search; may be repeated. Its trials count as data where base, corpus, "
+                   "tokens and objectives are the same. Otherwise they say what to expect, as far as this search's own "
+                   "trials agree.")  # fmt: skip
 @_run_options
 @slurm_options
 def search(
     space: str | None, name: str | None, dry_run: bool, yes: bool, trials: int | None, time: str | None,
     settings: tuple[str, ...], address: str | None, detach: bool, results: Path | None, as_json: bool,
-    slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool, earlier: str | None,
+    slurm: str | None, nodes: int | None, gpus_per_node: int | None, follow: bool, earlier: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Search a space for its Pareto front of quality against cost.
 
@@ -90,6 +95,7 @@ def search(
       recur-tune search pg19 --name pg19 --trials 200 --set budget.tokens=20M
       recur-tune search pg19 --name pg19 --address auto
       recur-tune search pg19 --name wider --from pg19 --set space.window=[300,600,1000] --detach
+      recur-tune search texts --name letters --from pg19 --from enwik8     # learns from both, wherever they help
       recur-tune search pg19 --name pg19 --slurm generic-gpu --nodes 4 --time 8:00:00
       recur-tune search pg19 --dry-run > mine.yaml     # a file to start from
     """
@@ -104,7 +110,12 @@ def search(
     spec = parse(SearchSpec, fields)
     chosen = default_name(file.stem) if name is None else name
     folder = results_folder(results)
-    spec, told = (spec, "") if earlier is None else _warm_started(spec, SearchDirectory.open(folder, earlier))
+    start = _warm_start(spec, folder, earlier) if earlier else None
+    told = "" if start is None else start.as_json()
+    if start is not None:
+        spec = start.spec
+        for remark in () if dry_run and not is_submitted(slurm) else start.remarks:
+            stderr.print(remark, soft_wrap=True)
     if is_submitted(slurm):
         profile = chosen_profile(slurm, nodes=nodes, gpus_per_node=gpus_per_node, time=time)
         path = SearchDirectory.check_free(folder, chosen)
@@ -117,7 +128,7 @@ def search(
         return
     SearchDirectory.check_free(folder, chosen)
     if dry_run:
-        show_dry_run(file, spec, as_json)
+        show_dry_run(file, spec, as_json, start)
         return
     _ask(spec, yes)
     if slurm is not None:
@@ -273,13 +284,10 @@ def _print_result(directory: SearchDirectory, state: SearchState) -> None:
     print_json({"search": directory.name, "folder": str(directory.path), "status": state.status, "front": front})
 
 
-def _warm_started(spec: SearchSpec, earlier: SearchDirectory) -> tuple[SearchSpec, str]:
-    """The spec with an earlier search's front as first trials, and what the sampler is told, as JSON."""
-    from recur_tune.search.record.warm_start import warm_start_from
+def _warm_start(spec: SearchSpec, results: Path, earlier: tuple[str, ...]) -> WarmStart:
+    from recur_tune.search.record.warm_start import earlier_searches, warm_start_from
 
-    knowledge = warm_start_from(earlier, spec)
-    stderr.print(knowledge.in_words, soft_wrap=True)
-    return knowledge.spec, knowledge.as_json()
+    return warm_start_from(earlier_searches(results, earlier), spec)
 
 
 def _overrides(trials: int | None, wall_clock: str | None, settings: tuple[str, ...]) -> list[tuple[str, Any]]:

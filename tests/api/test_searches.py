@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import recur_tune
 from recur_tune.api import result
 from recur_tune.common.errors import UserError
 from recur_tune.search.record.directory import SearchDirectory
+from recur_tune.search.record.knowledge import knowledge_of
 from recur_tune.search.run.listener import ProgressListener
 from recur_tune.training.interrupt import stop_requests
 from tests.cli.books import make_books
@@ -98,3 +100,16 @@ def test_first_trials_that_a_setting_excludes_are_left_out_and_named(
     )
     search(ends, progress=False, **options)
     assert capsys.readouterr().err == ""
+
+
+def test_a_search_learns_from_earlier_ones_and_is_continued_without_them(
+    search: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_books(tmp_path)
+    space = {"space": {"window": [200, 300]}, "budget": {"trials": 3}}
+    found = search(ends, space=space, from_="books")
+    assert [one.name for one in knowledge_of(found.directory).searches] == ["books"]
+    assert "books: the search expects from" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "books")
+    again = search(ends, space=space, from_=["books"])
+    assert knowledge_of(again.directory) == knowledge_of(found.directory)

@@ -15,6 +15,7 @@ from recur_tune.search.propose.features import NEW, Features, rows_at
 from recur_tune.search.propose.observations import Fields, ObservedTrial
 
 if TYPE_CHECKING:
+    from recur_tune.search.propose.earlier_searches import LeaningKernel
     from recur_tune.search.propose.gaussian_process import FittedKernel
 
 # The prior of log quality at full budget: a tenth better than the reference, with a standard deviation of a tenth.
@@ -29,7 +30,7 @@ class ExpectedGains:
     def __init__(
         self,
         features: Features,
-        kernel: FittedKernel,
+        kernel: FittedKernel | LeaningKernel,
         costs: Sequence[str],
         budget: int,
         trials: Sequence[ObservedTrial],

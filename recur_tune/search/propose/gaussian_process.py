@@ -36,7 +36,7 @@ _PRIOR = {
     "time": (3.0, 0.5), "main": (2.0, 1.0), "scales": (0.5, 0.5),
 }  # fmt: skip
 _ITERATIONS = 20
-_MOST_ROWS, _MOST_FITTED = 600, 160  # that the process is conditioned on, and that its hyperparameters are fitted to
+_MOST_ROWS, MOST_FITTED = 600, 160  # that the process is conditioned on, and that its hyperparameters are fitted to
 _GROWTH = 1.1  # of the rows, before hyperparameters are fitted again
 _PRIOR_COUNTS = 6  # values for which a prior mean and standard deviation count; first validations are much alike
 _START = 3  # doublings of tokens before the end, where slopes make no difference: trials begin with the same weights
@@ -177,17 +177,23 @@ class FittedKernel:
 
     @_in_one_thread
     def posterior(
-        self, rows: np.ndarray, values: np.ndarray, prior: tuple[float, float] | None = None
-    ) -> CurvePosterior:
-        """The process conditioned on these rows, or on a bounded number of them; `prior` is of the values."""
-        scale = Standardization.of(values, prior)
+        self, rows: np.ndarray, values: np.ndarray, prior: tuple[float, float] | None = None,
+        scale: Standardization | None = None,
+    ) -> CurvePosterior:  # fmt: skip
+        """The process conditioned on these rows, or on a bounded number of them; `prior` is of the values. They are
+        standardised by `scale`, or by their own."""
+        scale = scale or Standardization.of(values, prior)
         with self._fitting:
             if len(rows) and len(rows) >= _GROWTH * self.rows:
-                some = _spread(len(rows), _MOST_FITTED)
+                some = bounded_rows(len(rows), MOST_FITTED)
                 fitting = _process(self.kernel, _map_optimizer(self.middle))
                 self.kernel = fitting.fit(rows[some], scale.standardize(values[some])).kernel_
                 self.rows = len(rows)
-        some = _spread(len(rows), _MOST_ROWS)
+        return self.conditioned(rows, values, scale)
+
+    def conditioned(self, rows: np.ndarray, values: np.ndarray, scale: Standardization) -> CurvePosterior:
+        """The same, without another fit of the hyperparameters."""
+        some = bounded_rows(len(rows), _MOST_ROWS)
         return CurvePosterior(self.kernel, rows[some], values[some], scale)
 
 
@@ -212,8 +218,13 @@ class CurvePosterior:
         mean, std = map(np.atleast_1d, self._process.predict(rows, return_std=True))
         return self.scale.mean + self.scale.std * mean, self.scale.std * std
 
+    @_in_one_thread
+    def standard_mean(self, rows: np.ndarray) -> np.ndarray:
+        """Mean at rows, in standard deviations from the mean of the values."""
+        return np.atleast_1d(self._process.predict(rows))
 
-def _spread(count: int, most: int) -> np.ndarray:
+
+def bounded_rows(count: int, most: int) -> np.ndarray:
     """Indices of at most so many rows: the last half of them, and an even selection of the others."""
     if count <= most:
         return np.arange(count)

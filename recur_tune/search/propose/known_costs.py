@@ -22,16 +22,19 @@ from recur_tune.search.propose.features import Features, rows_at
 from recur_tune.search.propose.observations import Fields, Key, ObservedTrial, cost_key, fields_key
 from recur_tune.search.record.confirmation import quality_of
 from recur_tune.search.record.front import non_dominated
+from recur_tune.search.record.knowledge import EarlierSearch
 from recur_tune.search.record.objectives import COSTS
 from recur_tune.search.record.spec import SearchSpec
 
 if TYPE_CHECKING:
+    from recur_tune.search.propose.earlier_searches import LeaningKernel
     from recur_tune.search.propose.gaussian_process import FittedKernel
 
 Price = Callable[[TrialConfig], dict[str, float]]
 _Drawn = tuple[dict[str, Any], dict[str, Any]]  # a point in the sampler's own names, and its fields
 
 _ANYWHERE, _NEAR_THE_FRONT = 200, 100  # candidates: random points, and points of the front with a change
+_NEAR_EARLIER = 50  # points of earlier searches' fronts with a change, beside those points themselves
 _MOST_PRICED = 3  # candidates of a pool whose costs are simulated, unless all of them are over a limit
 _MIN_GAIN_RATIO = 0.1  # of a new trial's expected gain per token: a trial with less is paused at its rung
 _BEYOND = 1.05  # factor on the worst value so far, for a reference that is not fixed yet
@@ -39,9 +42,16 @@ _BEYOND = 1.05  # factor on the worst value so far, for a reference that is not 
 
 class KnownCosts:
     """Chooses trials for a search. `config` makes a trial from fields. `price` computes all costs of a trial; it may
-    have a method `at_once` for those that need no simulation."""
+    have a method `at_once` for those that need no simulation. `earlier` searches say what to expect of trials."""
 
-    def __init__(self, spec: SearchSpec, price: Price, config: Callable[[dict[str, Any]], TrialConfig]) -> None:
+    def __init__(
+        self,
+        spec: SearchSpec,
+        price: Price,
+        config: Callable[[dict[str, Any]], TrialConfig],
+        earlier: Sequence[EarlierSearch] = (),
+    ) -> None:
+        self.earlier = earlier
         self.spec, self.space, self.price, self.config = spec, spec.parsed_space, price, config
         self.at_once: Price = getattr(price, "at_once", price)
         self.features = Features(self.space)
@@ -53,9 +63,18 @@ class KnownCosts:
         self.drawn: tuple[Any, list[_Drawn]] = (None, [])  # the trials and front of the last draw, and its points
 
     @cached_property
-    def curve_kernel(self) -> FittedKernel:
+    def curve_kernel(self) -> FittedKernel | LeaningKernel:
         """The kernel of learning curves."""
-        return self._kernel()
+        if not self.earlier:
+            return self._kernel()
+        from recur_tune.search.propose.earlier_searches import LeaningKernel
+
+        return LeaningKernel(self.features, self.earlier)
+
+    @property
+    def leanings(self) -> str:
+        """Which earlier searches the model leans on, in words; empty where there are none, or no choice was made."""
+        return getattr(self.__dict__.get("curve_kernel"), "in_words", "")
 
     @cached_property
     def cost_kernel(self) -> FittedKernel:
@@ -105,7 +124,7 @@ class KnownCosts:
         [trial] = [one for one in trials if one.number == number]
         if not trial.curve:  # no finite value
             return False
-        if not self._is_matched_on_costs(trial, trials):
+        if not (self.earlier or self._is_matched_on_costs(trial, trials)):
             return True
         trials = [replace(one, pending=False, paused=True) if one is trial else one for one in trials]
         pool, expected = self._candidates_and_gains(trials, reference)
@@ -180,12 +199,19 @@ class KnownCosts:
         return self._within_limits([Candidate(*pair, {}, exact=False) for pair in reversed(new.values())])
 
     def _draw(self, rng: np.random.Generator, front: Sequence[ObservedTrial]) -> list[_Drawn]:
-        """Random points, changed points of the front, and the fields of both. They are kept until a trial is added or
-        the front changes: to draw and price them takes longer than to compute their gains."""
+        """Random points, changed points of the front and of earlier fronts, and the fields of all. They are kept until
+        a trial is added or the front changes: to draw and price them takes longer than to compute their gains."""
         best = [self.space.closest(one.fields) for one in front]
         pairs = [self.space.sample(rng, None) for _ in range(_ANYWHERE)]
-        for _ in range(_NEAR_THE_FRONT if best else 0):
-            kept = dict(best[rng.integers(len(best))])
+        pairs += self._changed(rng, best, _NEAR_THE_FRONT)
+        before = [dict(point) for one in self.earlier for point in one.front]
+        return [*pairs, *(self.space.sample(rng, one) for one in before), *self._changed(rng, before, _NEAR_EARLIER)]
+
+    def _changed(self, rng: np.random.Generator, best: Sequence[dict[str, Any]], count: int) -> list[_Drawn]:
+        """So many of these points with one or two parameters drawn again."""
+        pairs = []
+        for _ in range(count if best else 0):
+            kept = dict(best[int(rng.integers(len(best)))])
             for label in rng.choice([*kept], min(len(kept), int(rng.integers(1, 3))), replace=False):
                 del kept[label]
             pairs.append(self.space.sample(rng, kept))

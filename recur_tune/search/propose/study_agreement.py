@@ -17,16 +17,15 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from recur_tune.common.errors import UserError
 from recur_tune.common.files import reading, storage_fault, whole_folder
 from recur_tune.search.propose.observations import ObservedTrial
-from recur_tune.search.propose.optuna_study import STUDY_STATES, first_points, study_name, study_storage
-from recur_tune.search.record.directory import STUDY, WARM_START, SearchDirectory
+from recur_tune.search.propose.optuna_study import STUDY_STATES, begins_with, study_name, study_storage
+from recur_tune.search.record.directory import STUDY, SearchDirectory
+from recur_tune.search.record.knowledge import EarlierTrial, Knowledge, knowledge_of
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES
 from recur_tune.search.record.recovery import Book
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.state import ENDED, Event, SearchState, TrialRecord, in_current_terms
-from recur_tune.search.record.warm_start import EarlierTrial, read_earlier_trials
 
 _SAID = "as Optuna's study has it; its line in the log is lost"
 
@@ -159,11 +158,12 @@ def make_anew(
             sampler=optuna.samplers.RandomSampler(seed=spec.sampler.seed),
         )  # fmt: skip
         study.set_metric_names(list(spec.objectives))
-        tell_earlier_trials(study, spec, earlier_trials(directory))
+        knowledge = knowledge_of(directory)
+        tell_earlier_trials(study, spec, knowledge.told)
         begun = len(study.get_trials(deepcopy=False))
         for number in range(begun, 1 + max((*state.trials, *state.repeats, *reserved), default=-1)):
             _add(study, spec, number, state, told.get(number))
-        for point, attributes in _waiting(told, state, spec):
+        for point, attributes in _waiting(told, state, spec, knowledge):
             study.enqueue_trial(point, user_attrs=attributes)
         old = directory.path / STUDY
         if old.exists():
@@ -206,7 +206,7 @@ def tell(study: optuna.Study, trial: optuna.Trial, record: TrialRecord, spec: Se
 
 
 def _waiting(
-    told: Mapping[int, FrozenTrial], state: SearchState, spec: SearchSpec
+    told: Mapping[int, FrozenTrial], state: SearchState, spec: SearchSpec, knowledge: Knowledge
 ) -> Iterable[tuple[dict[str, Any], dict[str, Any]]]:
     """Points that wait to be asked for, with their attributes: the old study's, or where it is lost the first points
     that the log has not seen."""
@@ -216,19 +216,9 @@ def _waiting(
         yield one.system_attrs.get("fixed_params", {}), dict(one.user_attrs)
     if not waiting:
         begun = {trial.role for trial in state.trials.values()}
-        yield from ((point, {"role": role}) for role, point in first_points(spec).items() if role not in begun)
-
-
-def earlier_trials(directory: SearchDirectory) -> list[EarlierTrial]:
-    """The trials of the search from which this one had its warm start."""
-    file = directory.path / WARM_START
-    if not file.exists():
-        return []
-    try:
-        with reading(file):
-            return read_earlier_trials(file.read_text())
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{file} could not be read (it lacks {error}); check that it is whole and readable.") from error
+        yield from (
+            (point, {"role": role}) for role, point in begins_with(spec, knowledge).items() if role not in begun
+        )
 
 
 def tell_earlier_trials(study: optuna.Study, spec: SearchSpec, earlier: Iterable[EarlierTrial]) -> None:
@@ -240,14 +230,16 @@ def tell_earlier_trials(study: optuna.Study, spec: SearchSpec, earlier: Iterable
         study.tell(trial, one.values, state=STUDY_STATES[one.state])
 
 
-def observed_earlier_trials(study: optuna.Study, spec: SearchSpec) -> list[ObservedTrial]:
-    """The same trials for the model: those that reached their end, with their quality there."""
-    ended = study.get_trials(deepcopy=False, states=[TrialState.COMPLETE])
+def observed_earlier_trials(earlier: Iterable[EarlierTrial], spec: SearchSpec) -> list[ObservedTrial]:
+    """The same trials for the model, with their learning curves."""
     at, tokens = [OBJECTIVES[name].kind for name in spec.objectives].index("quality"), spec.budget.tokens
-    return [
-        ObservedTrial(-2 - place, spec.parsed_space.fields_of(one.params), {}, ((tokens, one.values[at]),))
-        for place, one in enumerate(one for one in ended if "earlier" in one.user_attrs)
-    ]
+    observed = []
+    for place, one in enumerate(earlier):
+        end = ((tokens, one.values[at]),) if one.values else ()  # a file of an earlier version has no more
+        curve = tuple((int(validated), quality) for validated, quality in one.curve) or end
+        if curve:
+            observed.append(ObservedTrial(-2 - place, spec.parsed_space.fields_of(one.point), {}, curve))
+    return observed
 
 
 def _same_values(some: list[float] | None, others: list[float] | None) -> bool:

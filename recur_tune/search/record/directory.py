@@ -6,7 +6,7 @@ events.jsonl     the log: one event a line, append-only
 state.json       a snapshot of the state, to save readers most of the log
 events.damaged   damaged lines that a repair has put aside
 study.journal    Optuna's study
-knowledge.json   trials of an earlier search, after a warm start
+knowledge.json   trials and learning curves of earlier searches, after a warm start
 trials/7/        a trial's reports.jsonl, its checkpoint while it runs, its model while it is on the front
 base/            pretrained copies of preset bases
 compiled/        compiled GPU kernels, for all trials

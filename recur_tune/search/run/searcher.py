@@ -20,13 +20,14 @@ from ray.tune.search.optuna import OptunaSearch
 from recur_tune.cluster.ray_tune_adaptations import StudyOnDisk
 from recur_tune.common.errors import UserError
 from recur_tune.common.throttle import Every
+from recur_tune.common.units import counted
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose.candidates import NewTrial, ResumeCandidate
 from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.propose.observations import ObservedTrial, observed_state
 from recur_tune.search.propose.optuna_study import (
     Proposal,
-    first_points,
+    begins_with,
     make_sampler,
     reopen,
     study_name,
@@ -34,13 +35,13 @@ from recur_tune.search.propose.optuna_study import (
 )
 from recur_tune.search.propose.plateau import plateau
 from recur_tune.search.propose.study_agreement import (
-    earlier_trials,
     observed_earlier_trials,
     tell,
     tell_earlier_trials,
 )
 from recur_tune.search.record.directory import STOP, SearchLog
 from recur_tune.search.record.flag_file import FlagFile
+from recur_tune.search.record.knowledge import knowledge_of
 from recur_tune.search.record.recovery import note_trial
 from recur_tune.search.record.requests import RIVAL, take_trials
 from recur_tune.search.record.spec import SearchSpec
@@ -51,6 +52,7 @@ from recur_tune.search.run.trial_files import is_short_of_room, prune_paused
 _MOST_TRIES = 200  # proposals in a row that are infeasible or known, before the space counts as exhausted
 _TRIES_BEFORE_RANDOM = 10  # of these tries, before points are drawn at random
 _SECONDS_BETWEEN_LOOKS = 0.5
+_FIRST_LEANINGS = 4  # validated trials before it is told which earlier searches help
 KNOWN_COSTS = "known-costs"
 _Choice = NewTrial | ResumeCandidate | None
 
@@ -86,11 +88,12 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         )
         if self.study.metric_names is None:  # Optuna's other tools show them
             self.study.set_metric_names(list(spec.objectives))
+        knowledge = knowledge_of(log.directory)
         if not self.study.get_trials(deepcopy=False):
-            tell_earlier_trials(self.study, spec, earlier_trials(log.directory))
-            for role, point in first_points(spec).items():
+            tell_earlier_trials(self.study, spec, knowledge.told)
+            for role, point in begins_with(spec, knowledge).items():
                 self.study.enqueue_trial(point, user_attrs={"role": role})
-        self.earlier = observed_earlier_trials(self.study, spec)
+        self.earlier = observed_earlier_trials(knowledge.told, spec)
         self.open: dict[int, optuna.Trial] = {}  # trials of the study without an end
         self.unfinished = deque(self._reconcile_study())
         self.retried: set[int] = set()  # trials that were handed out a second time
@@ -104,7 +107,9 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         self.aside: Proposal | None = None  # one that was made before a person requested another trial
         self.due = Every(_SECONDS_BETWEEN_LOOKS)  # at requests, which lie on a file system
         self.pricing = ThreadPoolExecutor(1, thread_name_prefix="pricing")
-        self.model = KnownCosts(spec, price, self._config) if spec.sampler.name == KNOWN_COSTS else None
+        known_costs = spec.sampler.name == KNOWN_COSTS
+        self.model = KnownCosts(spec, price, self._config, knowledge.searches) if known_costs else None
+        self.next_leanings = _FIRST_LEANINGS
         self.choice: Future[_Choice] | None = None  # being computed in the pricing thread
         self.no_new_trials = False  # the space is exhausted, or the gain has reached a plateau
         self.all_hopeless: list[int] = []  # the standing of trials in which no paused one may reach the front
@@ -318,6 +323,7 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         if not self.choice.done():
             return False
         chosen, self.choice = self.choice.result(), None
+        self._note_leanings(model)
         if isinstance(chosen, ResumeCandidate):
             self._resume(chosen)
             return False
@@ -328,6 +334,16 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
             return False
         self.study.enqueue_trial(chosen.point, user_attrs={"gain": chosen.gain})
         return True
+
+    def _note_leanings(self, model: KnownCosts) -> None:
+        """Log which earlier searches the model leans on, once a few trials were validated and whenever twice as many
+        were."""
+        seen = sum(bool(one.validations) for one in self.log.state.trials.values())
+        if seen < self.next_leanings or not model.leanings:
+            return
+        self.next_leanings = 2 * seen
+        text = f"of earlier searches it {model.leanings}, after {counted(seen, 'trial')} of its own."
+        self.log.record("notice", text=text)
 
     def _exhaust(self, why: str) -> None:
         """Propose no new trial from now on, and log why."""

@@ -18,6 +18,7 @@ from recur_tune.search.propose.features import rows_at
 from recur_tune.search.propose.gaussian_process import Standardization
 from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.propose.observations import ObservedTrial
+from recur_tune.search.record.knowledge import EarlierCurve, EarlierSearch
 from recur_tune.search.record.spec import SearchSpec
 
 TOKENS = 100
@@ -28,14 +29,14 @@ def price(config: TrialConfig) -> dict[str, float]:
     return {"flops_per_token": float(config.window)}
 
 
-def model() -> KnownCosts:
+def model(*earlier: EarlierSearch) -> KnownCosts:
     fields: dict[str, Any] = {
         "space": {"base": "tiny", "recurrence": "none", "window": {"from": 16, "to": 128},
                   "learning_rate": {"from": 1e-4, "to": 1e-2, "log": True}},
         "objectives": list(REFERENCE), "budget": {"tokens": TOKENS, "trials": 50}, "sampler": {"name": "known-costs"},
     }  # fmt: skip
     spec = parse(SearchSpec, fields)
-    return KnownCosts(spec, price, spec.trial_config)
+    return KnownCosts(spec, price, spec.trial_config, earlier)
 
 
 def trial(number: int, window: int, *qualities: float, rate: float = 1e-3, paused: bool = False) -> ObservedTrial:
@@ -130,3 +131,12 @@ def test_where_nothing_is_known_yet_the_cheapest_gains_most() -> None:
     known = [ObservedTrial(0, {"window": 64, "learning_rate": 1e-3}, {"flops_per_token": 64.0}, pending=True)]
     chosen = sampler.choose(known, {"flops_per_token": 200.0})
     assert isinstance(chosen, NewTrial) and chosen.point["window"] < 30
+
+
+def test_what_earlier_searches_recommend_is_paused_where_it_disappoints_though_it_is_the_cheapest() -> None:
+    """Alone, the cheapest trial goes on whatever it is worth; a wrong recommendation costs a first rung."""
+    recommended = EarlierCurve({"window": 16, "learning_rate": 1e-3}, ((0.25, 6.0), (0.5, 5.5), (1.0, 5.0)))
+    curves = (recommended, *(EarlierCurve(dict(one.fields), ((1.0, one.curve[-1][1]),)) for one in ENDED))
+    trials = [*ENDED, trial(3, 16, 90.0)]
+    assert model().should_continue(trials, REFERENCE, 3)
+    assert not model(EarlierSearch("a", curves)).should_continue(trials, REFERENCE, 3)

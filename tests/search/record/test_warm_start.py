@@ -1,8 +1,9 @@
-"""What a new search makes of an earlier one."""
+"""What a new search makes of earlier ones."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,14 @@ import optuna
 import pytest
 from optuna.trial import TrialState
 
+from recur_tune.common.errors import UserError
+from recur_tune.search.propose.features import Features
 from recur_tune.search.propose.optuna_study import study_storage
+from recur_tune.search.propose.study_agreement import observed_earlier_trials
 from recur_tune.search.record.directory import WARM_START, SearchDirectory
+from recur_tune.search.record.knowledge import EarlierTrial, Knowledge, read_knowledge
 from recur_tune.search.record.spec import SearchSpec
-from recur_tune.search.record.warm_start import WarmStart, warm_start_from
+from recur_tune.search.record.warm_start import warm_start_from
 from recur_tune.search.run.searcher import OptunaSearcher
 from tests.search.record import search
 
@@ -52,18 +57,25 @@ def earlier(tmp_path: Path) -> SearchDirectory:
 
 
 def test_the_earlier_front_is_tried_first_and_its_trials_are_known(earlier: SearchDirectory) -> None:
-    known = warm_start_from(earlier, spec_of())
-    assert sorted(one["window"] for one in known.spec.first) == [300], "T0 is worse and dearer"
-    assert [(one.name, one.state, one.values and one.values[0]) for one in known.earlier] == [
-        ("T0", "complete", 30.0), ("T1", "complete", 20.0), ("T2", "pruned", None),
+    start = warm_start_from([earlier], spec_of())
+    assert sorted(one["window"] for one in start.spec.first) == [300], "T0 is worse and dearer"
+    assert [(one.name, one.state, one.values and one.values[0], one.curve) for one in start.knowledge.told] == [
+        ("T0", "complete", 30.0, ((10.0, 30.0),)), ("T1", "complete", 20.0, ((10.0, 20.0),)),
+        ("T2", "pruned", None, ((10.0, 40.0),)),
     ]  # fmt: skip
-    assert "its sampler knows 3 trials." in known.in_words
+    assert start.knowledge.searches == (), "they are told already"
+    assert start.remarks == (
+        "earlier: the search begins with 1 trial from its front, knows 3 trials of it as its own.",
+    )
 
 
-def test_a_point_outside_of_the_new_space_is_brought_into_it_and_not_told(earlier: SearchDirectory) -> None:
-    known = warm_start_from(earlier, spec_of(space={"window": [100, 250]}))
-    assert known.spec.first == ({**RECURRENT, "window": 250},)
-    assert [one.name for one in known.earlier] == ["T0"]
+def test_a_point_outside_of_the_new_space_is_not_told_but_expected_from(earlier: SearchDirectory) -> None:
+    start = warm_start_from([earlier], spec_of(space={"window": [100, 250]}))
+    assert start.spec.first == ({**RECURRENT, "window": 250},)
+    assert [one.name for one in start.knowledge.told] == ["T0"]
+    [search] = start.knowledge.searches
+    assert [one.fields for one in search.curves] == [RECURRENT, {**PLAIN, "window": 200, "overlap": 0}]
+    assert [one["window"] for one in search.front] == [250]
 
 
 @pytest.mark.parametrize(
@@ -75,16 +87,70 @@ def test_a_point_outside_of_the_new_space_is_brought_into_it_and_not_told(earlie
         ({"objectives": ["perplexity", "parameters"]}, "it had other objectives"),
     ],
 )
-def test_numbers_that_do_not_compare_are_not_told(earlier: SearchDirectory, changes: Any, why: str) -> None:
-    known = warm_start_from(earlier, spec_of(**changes))
-    assert known.earlier == [] and why in known.in_words
-    assert known.spec.first
+def test_numbers_that_do_not_compare_are_not_told_but_expected_from(
+    earlier: SearchDirectory, changes: Any, why: str
+) -> None:
+    start = warm_start_from([earlier], spec_of(**changes))
+    assert start.knowledge.told == () and start.spec.first == ()
+    [search] = start.knowledge.searches
+    assert [one.fields for one in search.curves] == [PLAIN, RECURRENT, {**PLAIN, "window": 200, "overlap": 0}]
+    assert [one.curve for one in search.curves] == [((10 / 20_000_000, value),) for value in (30.0, 20.0, 40.0)]
+    [remark] = start.remarks
+    assert remark.startswith("earlier: the search expects from 3 learning curves of it (") and f"{why}), as" in remark
+
+
+def test_a_sampler_that_cannot_expect_begins_with_the_front(earlier: SearchDirectory) -> None:
+    start = warm_start_from([earlier], spec_of(space={"corpus": "recall"}, sampler={"name": "tpe"}))
+    assert len(start.spec.first) == 1 and start.knowledge == Knowledge()
+    assert "begins with 1 trial from its front, knows none of its trials (its corpus was another)" in start.remarks[0]
+
+
+def test_a_field_keeps_its_value_where_the_new_space_has_no_such(earlier: SearchDirectory) -> None:
+    """A number may lie outside of a range, a share is of its own window, and a word may be unknown: it is as far from
+    each known one."""
+    space = {"corpus": "recall", "window": 50, "recurrence": ["tokens", "cache"],
+             "overlap": {"from": 0, "to": 0.1, "of": "window"}}  # fmt: skip
+    spec = search(space=space)
+    [known] = warm_start_from([earlier], spec).knowledge.searches
+    assert known.curves[0].fields == {"recurrence": "none", "overlap": 25, "window": 100}
+    features = Features(spec.parsed_space)([one.fields for one in known.curves])
+    assert features.tolist() == [[0, 0, 2.5], [0, 0, 0], [0, 0, 0]]
+
+
+def test_several_searches_teach_and_each_once(earlier: SearchDirectory, tmp_path: Path) -> None:
+    earlier.path.rename(tmp_path / "one")
+    one = SearchDirectory.open(tmp_path, "one")
+    shutil.copytree(one.path, tmp_path / "other")
+    other = SearchDirectory.open(tmp_path, "other")
+    start = warm_start_from([one, other], spec_of(space={"corpus": "recall"}))
+    assert [search.name for search in start.knowledge.searches] == ["one", "other"] and len(start.remarks) == 2
+    with pytest.raises(UserError, match=r"^from: one stands twice; "):
+        warm_start_from([one, other, one], spec_of())
+
+
+def test_what_teaches_nothing_is_refused(earlier: SearchDirectory, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^from: earlier varied .*, and this space varies lora_rank; they share no"):
+        warm_start_from([earlier], search(space={"lora_rank": [2, 4]}))
+    empty = SearchDirectory.create(tmp_path, "empty", spec_of())
+    with pytest.raises(UserError, match=r"^from: no trial of empty has ended yet"):
+        warm_start_from([earlier, empty], spec_of())
+
+
+def test_knowledge_reads_as_it_was_written_and_that_of_earlier_versions(earlier: SearchDirectory) -> None:
+    for changes in ({}, {"window": [100, 250]}):
+        knowledge = warm_start_from([earlier], spec_of(space=changes)).knowledge
+        assert read_knowledge(knowledge.as_json()) == knowledge
+    old: dict[str, Any] = {"name": "T0", "point": {"window": 100}, "state": "complete", "values": [30.0, 1e6, 1e9]}
+    [told] = read_knowledge(json.dumps({"source": "earlier", "told": [old]})).told
+    assert told == EarlierTrial(**old)
+    [observed] = observed_earlier_trials([told], spec_of())
+    assert observed.curve == ((20_000_000, 30.0),)
 
 
 def test_earlier_trials_are_known_to_the_sampler_and_not_the_searchs_own(
     earlier: SearchDirectory, tmp_path: Path
 ) -> None:
-    known: WarmStart = warm_start_from(earlier, spec_of())
+    known = warm_start_from([earlier], spec_of())
     directory = SearchDirectory.create(tmp_path, "later", known.spec, known.as_json())
     assert len(json.loads((directory.path / WARM_START).read_text())["told"]) == 3
     with directory.hold_lease():

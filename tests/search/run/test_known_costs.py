@@ -69,7 +69,7 @@ def test_a_limit_that_nothing_meets_ends_the_search(tmp_path: Path) -> None:
 def test_trials_of_an_earlier_search_teach_it(tmp_path: Path) -> None:
     first = SearchDirectory.create(tmp_path, "first", parse(SearchSpec, FIELDS | KNOWN_COSTS))
     run(Driver(first))
-    start = warm_start_from(first, parse(SearchSpec, FIELDS | KNOWN_COSTS))
+    start = warm_start_from([first], parse(SearchSpec, FIELDS | KNOWN_COSTS))
     driver = Driver(SearchDirectory.create(tmp_path, "second", start.spec, start.as_json()))
     told = {(one.fields["window"], one.curve[0][1]) for one in driver.searcher.earlier}
     known = {(one.params["window"], one.metrics["token_perplexity"]) for one in Driver(first).log.state.trials.values()}

@@ -149,5 +149,5 @@ def test_another_sampler_prunes_for_good(tmp_path: Path) -> None:
 
 def test_a_new_search_hears_of_paused_trials_as_of_pruned_ones(directory: SearchDirectory) -> None:
     paused = pause_one(Driver(directory))
-    told = {one.name: one.state for one in warm_start_from(directory, directory.spec).earlier}
+    told = {one.name: one.state for one in warm_start_from([directory], directory.spec).knowledge.told}
     assert told[paused.name] == "pruned"
