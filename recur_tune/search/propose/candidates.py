@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from recur_tune.search.propose.observations import ObservedTrial
-
 SMALL_CHANCE = 0.1  # of ending on the front: a trial with less is not trained further
-
-
-def crowd(trials: Sequence[ObservedTrial]) -> float:
-    """How many trials are on their way, from 0 for none towards 1 for many."""
-    pending = sum(one.pending for one in trials)
-    return pending / (1 + pending)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from recur_tune.search.propose.acquisition import expected_hypervolume_improvement
-from recur_tune.search.propose.candidates import Candidate, crowd
+from recur_tune.search.propose.candidates import Candidate
 from recur_tune.search.propose.features import NEW, Features, rows_at
 from recur_tune.search.propose.observations import Fields, ObservedTrial
 
@@ -19,16 +19,12 @@ if TYPE_CHECKING:
 
 # The prior of log quality at full budget: a tenth better than the reference, with a standard deviation of a tenth.
 _PRIOR_MEAN, _PRIOR_STD = -0.1, 0.1
-# Added to the factor on new trials' standard deviation beside many others. On both recorded tables their ends were 1.4
-# of them away from the mean (root mean square). A trial alone gains little by that: it is the only one to exploit.
-_BOLDER = 0.4
 _INEXACT = 0.9  # factor on the gain of a candidate whose costs are predicted
 
 
 class ExpectedGains:
-    """The acquisition function (`acquisition.py`) of further trials. Pending trials are on the front at their predicted
-    mean, so that parallel workers do not train similar trials. The process believes in that only by half: were it sure,
-    eight trials on their way would leave it nothing to find out, and nothing better would be tried."""
+    """The acquisition function (`acquisition.py`) of further trials. Pending trials count as if they had ended at their
+    predicted mean, so that parallel workers do not train similar trials."""
 
     def __init__(
         self,
@@ -39,7 +35,6 @@ class ExpectedGains:
         trials: Sequence[ObservedTrial],
         reference: np.ndarray,
     ) -> None:
-        self.width = 1 + _BOLDER * crowd(trials)
         self.features, self.costs, self.budget, self.reference = features, costs, budget, reference
         observed = [one for one in trials if one.curve]
         rows, values = self.validations(observed)
@@ -50,9 +45,9 @@ class ExpectedGains:
         pending = [one for one in trials if one.pending and one.repeats is None]
         if pending:
             ends = rows_at(features([one.fields for one in pending]), 1.0, [one.number for one in pending])
-            means, stds = self.process.predict(ends)
+            means, _ = self.process.predict(ends)
             front += [[math.exp(end), *self._costs(one)] for one, end in zip(pending, means, strict=True)]
-            self.process = self.process.conditioned_on(ends, means, doubt=stds)  # halves the variance of each alone
+            self.process = self.process.conditioned_on(ends, means)
         self.front = np.array(front).reshape(-1, 1 + len(costs))
 
     def best_of(self, pool: Sequence[Candidate]) -> tuple[Candidate, float]:
@@ -68,7 +63,7 @@ class ExpectedGains:
     def gains(self, trials: Sequence[Fields], costs: np.ndarray) -> np.ndarray:
         """Expected hypervolume improvements of new trials."""
         mean, std = self.predict(trials)
-        return expected_hypervolume_improvement(mean, self.width * std, costs, self.front, self.reference)
+        return expected_hypervolume_improvement(mean, std, costs, self.front, self.reference)
 
     def predict(self, trials: Sequence[Fields]) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of new trials' log quality at full budget."""

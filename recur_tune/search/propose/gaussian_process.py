@@ -41,7 +41,6 @@ _GROWTH = 1.1  # of the rows, before hyperparameters are fitted again
 _PRIOR_COUNTS = 6  # values for which a prior mean and standard deviation count; first validations are much alike
 _START = 3  # doublings of tokens before the end, where slopes make no difference: trials begin with the same weights
 _BOUNDS = 1e-10, 1e6
-_JITTER = 1e-6  # of the matrix's diagonal, so that it can be factorised
 # Threads of BLAS spin while they wait for each other, and trials have the cores: in one thread a fit is faster there.
 _in_one_thread = ThreadpoolController().wrap(limits=1, user_api="blas")
 
@@ -200,20 +199,16 @@ class CurvePosterior:
     """The process conditioned on validations, or its prior where there are none; predicts log quality."""
 
     @_in_one_thread
-    def __init__(
-        self, kernel: CurveKernel, rows: np.ndarray, values: np.ndarray, scale: Standardization,
-        doubt: np.ndarray | float = 0.0,
-    ) -> None:  # fmt: skip
-        self.kernel, self.rows, self.values, self.scale, self.doubt = kernel, rows, values, scale, doubt
-        self._process = _process(kernel, None, (doubt / scale.std) ** 2)
+    def __init__(self, kernel: CurveKernel, rows: np.ndarray, values: np.ndarray, scale: Standardization) -> None:
+        self.kernel, self.rows, self.values, self.scale = kernel, rows, values, scale
+        self._process = _process(kernel, None)
         if len(rows):
             self._process.fit(rows, scale.standardize(values))
 
-    def conditioned_on(self, rows: np.ndarray, values: np.ndarray, doubt: np.ndarray | float = 0.0) -> CurvePosterior:
-        """The same process conditioned on further rows, whose values are in doubt by a standard deviation."""
+    def conditioned_on(self, rows: np.ndarray, values: np.ndarray) -> CurvePosterior:
+        """The same process conditioned on further rows."""
         more = np.concatenate([self.rows, rows]), np.concatenate([self.values, values])
-        doubts = np.concatenate([np.broadcast_to(self.doubt, len(self.rows)), np.broadcast_to(doubt, len(rows))])
-        return CurvePosterior(self.kernel, *more, self.scale, doubts)
+        return CurvePosterior(self.kernel, *more, self.scale)
 
     @_in_one_thread
     def predict(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -231,8 +226,8 @@ def _spread(count: int, most: int) -> np.ndarray:
     return np.concatenate([earlier, np.arange(count - recent, count)])
 
 
-def _process(kernel: CurveKernel, optimizer: Any, doubt: np.ndarray | float = 0.0) -> GaussianProcessRegressor:
-    return GaussianProcessRegressor(kernel, alpha=_JITTER + doubt, optimizer=optimizer, copy_X_train=False)
+def _process(kernel: CurveKernel, optimizer: Any) -> GaussianProcessRegressor:
+    return GaussianProcessRegressor(kernel, alpha=1e-6, optimizer=optimizer, copy_X_train=False)
 
 
 def _map_optimizer(middle: CurveKernel) -> Callable[..., tuple[np.ndarray, float]]:

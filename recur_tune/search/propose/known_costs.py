@@ -16,7 +16,7 @@ import numpy as np
 
 from recur_tune.common.errors import UserError
 from recur_tune.config.trial import TrialConfig
-from recur_tune.search.propose.candidates import Candidate, NewTrial, ResumeCandidate, crowd
+from recur_tune.search.propose.candidates import Candidate, NewTrial, ResumeCandidate
 from recur_tune.search.propose.expected_gains import ExpectedGains
 from recur_tune.search.propose.features import Features, rows_at
 from recur_tune.search.propose.observations import Fields, Key, ObservedTrial, cost_key, fields_key
@@ -33,8 +33,7 @@ _Drawn = tuple[dict[str, Any], dict[str, Any]]  # a point in the sampler's own n
 
 _ANYWHERE, _NEAR_THE_FRONT = 200, 100  # candidates: random points, and points of the front with a change
 _MOST_PRICED = 3  # candidates of a pool whose costs are simulated, unless all of them are over a limit
-# Of a new trial's expected gain per token: a trial with less is paused at its rung. Twice that beside many others.
-_MIN_GAIN_RATIO = 0.1
+_MIN_GAIN_RATIO = 0.1  # of a new trial's expected gain per token: a trial with less is paused at its rung
 _BEYOND = 1.05  # factor on the worst value so far, for a reference that is not fixed yet
 
 
@@ -100,8 +99,7 @@ class KnownCosts:
         """Whether a trial at a rung is trained further; otherwise it is paused.
 
         It continues unless its expected gain per token is under a tenth of the best new trial's. The bound is low
-        because learning curves cross, and the new trial's gain is the maximum of many estimates. It is up to twice
-        that beside others: until its end they spend tokens too, and to try more before that pays. Once the budget of
+        because learning curves cross, and the new trial's gain is the maximum of many estimates. Once the budget of
         trials is `spent`, it continues while it may reach the front. A trial that no other matches on every cost always
         continues, so that the cheap end of the front is measured.
         """
@@ -118,7 +116,7 @@ class KnownCosts:
         if spent or not pool:
             return own.may_reach_front
         _, gain = expected.best_of(pool)
-        return own.rate >= _MIN_GAIN_RATIO * (1 + crowd(trials)) * gain / self.spec.budget.tokens
+        return own.rate >= _MIN_GAIN_RATIO * gain / self.spec.budget.tokens
 
     def rank_paused(self, trials: Sequence[ObservedTrial], reference: Mapping[str, float]) -> list[ResumeCandidate]:
         """The paused trials, the largest expected gain per remaining token first."""

@@ -77,17 +77,6 @@ def test_a_first_validation_tells_of_its_own_trial_alone() -> None:
     assert other < (before + expected) / 2
 
 
-def test_a_value_that_is_in_doubt_by_what_is_predicted_halves_the_variance() -> None:
-    """A normal prior and one observation that scatters as much, but for a validation's own noise."""
-    process = FittedKernel(GROUPS).posterior(*curves(np.random.default_rng(0), 20))
-    row = rows_at(np.array([[0.5, 0.5, 1.0, 0.0]]), 1.0, [77])
-    [mean], [std] = process.predict(row)
-    sure, unsure = (process.conditioned_on(row, np.array([mean]), doubt).predict(row) for doubt in (0.0, std))
-    noise = process.kernel.noise * process.scale.std**2
-    assert unsure[1] ** 2 == pytest.approx(std**2 * (std**2 + noise) / (2 * std**2 + noise), rel=1e-2)
-    assert unsure[0] == pytest.approx(mean) and sure[1] < 0.5 * unsure[1]
-
-
 def test_a_curve_that_falls_fast_is_expected_to_end_ahead() -> None:
     """The second trial is behind at the first rung and level at the second: its slope tells that it ends ahead."""
     features = np.array([[0.2, 0.5, 1.0, 0.0], [0.8, 0.5, 1.0, 0.0]])

@@ -13,8 +13,7 @@ import pytest
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose import known_costs
-from recur_tune.search.propose.acquisition import expected_hypervolume_improvement
-from recur_tune.search.propose.candidates import NewTrial, ResumeCandidate, crowd
+from recur_tune.search.propose.candidates import NewTrial, ResumeCandidate
 from recur_tune.search.propose.features import rows_at
 from recur_tune.search.propose.gaussian_process import Standardization
 from recur_tune.search.propose.known_costs import KnownCosts
@@ -97,35 +96,6 @@ def test_a_hopeless_trial_is_paused_for_good_and_a_good_one_continues() -> None:
         assert model().should_continue(trials, REFERENCE, 3, spent=True) is should_continue
         wanted = model().next_resume([replace(one, pending=False, paused=one.number == 3) for one in trials], REFERENCE)
         assert (wanted is not None) is should_continue
-
-
-BESIDE = [trial(number, 120, rate=rate) for number, rate in enumerate((2e-4, 2e-3, 9e-3), 4)]
-
-
-def test_a_crowd_grows_from_none_to_one() -> None:
-    assert [crowd(ENDED), crowd([*ENDED, *BESIDE]), crowd(BESIDE * 33)] == [0, 3 / 4, 99 / 100]
-
-
-@pytest.mark.parametrize(("others", "continues"), [([], True), (BESIDE, False)])
-def test_beside_others_more_is_asked_of_a_trial_at_its_rung(
-    others: list[ObservedTrial], continues: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has one and a half times the rate that is asked of one alone; beside three it is 1 + 3/4 times as much."""
-    sampler, trials = model(), [*ENDED, trial(3, 70, 10.4, 10.0), *others]
-    paused = [replace(one, pending=False, paused=True) if one.number == 3 else one for one in trials]
-    [worth] = sampler.rank_paused(paused, REFERENCE)
-    _, gain = sampler.expected_gains(paused, np.array([*REFERENCE.values()])).best_of(sampler.pool(paused))
-    monkeypatch.setattr(known_costs, "_MIN_GAIN_RATIO", worth.rate * TOKENS / gain / 1.5)
-    assert sampler.should_continue(trials, REFERENCE, 3) is continues
-
-
-def test_beside_others_new_trials_are_expected_to_differ_more() -> None:
-    reference, fields, costs = np.array([*REFERENCE.values()]), [{"window": 20, "learning_rate": 3e-3}], [[20.0]]
-    for others, width in (([], 1.0), (BESIDE, 1 + 0.4 * 3 / 4)):
-        expected = model().expected_gains([*ENDED, *others], reference)
-        mean, std = expected.predict(fields)
-        wider = expected_hypervolume_improvement(mean, width * std, np.array(costs), expected.front, reference)
-        assert expected.gains(fields, np.array(costs)) == pytest.approx(wider)
 
 
 def test_a_trial_that_no_other_matches_on_costs_is_trained_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
