@@ -1,9 +1,10 @@
 """Time that the sampler `known-costs` takes to propose a trial, in CPU seconds.
 
-    python benchmarks/suggestion_time.py [--trials 300]
+    python benchmarks/suggestion_time.py [--trials 300] [--known 0] [--workers 1]
 
 The quickstart's space with its real costs; peak memory takes a simulated step. Qualities are synthetic, because nothing
-is trained. Every trial ends at its full budget with three validations.
+is trained. Every trial ends at its full budget with three validations. The first `--known` trials are drawn at random
+and not timed; with several workers, all but one of the last trials are still on their way, with a first validation.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import math
 import os
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # seconds of one core; before NumPy is imported
@@ -30,7 +31,7 @@ from recur_tune.search.propose.observations import ObservedTrial
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.run.preparation import Prices, worst_costs
 
-BANDS = (0, 10, 50, 100, 200, 300, 500, 1000)
+BANDS = (0, 10, 50, 100, 200, 300, 500, 1000, 2000, 5000)
 
 
 @dataclass
@@ -57,7 +58,7 @@ def made_up_quality(config: TrialConfig, rng: np.random.Generator) -> float:
     return float(12 * math.exp(0.1 * rate - 0.2 * config.overlap / config.window + rng.normal(0, 0.01)))
 
 
-def suggestions(trials: int) -> list[tuple[float, float, int]]:
+def suggestions(trials: int, known: int, workers: int) -> list[tuple[float, float, int]]:
     """Of each suggestion: seconds, those of them that went into prices, and simulated steps."""
     spec = parse(SearchSpec, read_yaml(find_space("quickstart")))
     price, rng = Timed(Prices()), np.random.default_rng(0)
@@ -69,9 +70,14 @@ def suggestions(trials: int) -> list[tuple[float, float, int]]:
         config = spec.trial_config(fields)
         end = made_up_quality(config, rng)
         curve = tuple((tokens, end * (spec.budget.tokens / tokens) ** 0.1) for tokens in spec.budget.rung_tokens)
-        told.append(ObservedTrial(number, fields, Prices()(config), curve, complete=True))
+        told.append(ObservedTrial(number, fields, price.prices(config), curve, complete=True))
+        if number < known:
+            fields = spec.parsed_space.sample(rng)[1]
+            continue
+        ended = len(told) - workers + 1
+        running = [replace(one, curve=one.curve[:1], complete=False, pending=True) for one in told[ended:]]
         price.count, price.seconds, began = 0, 0.0, time.process_time()
-        chosen = sampler.choose(told, reference)
+        chosen = sampler.choose([*told[:ended], *running], reference)
         assert isinstance(chosen, NewTrial)
         found.append((time.process_time() - began, price.seconds, price.count))
         fields = spec.parsed_space.fields_of(chosen.point)
@@ -81,13 +87,17 @@ def suggestions(trials: int) -> list[tuple[float, float, int]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=300)
-    trials = parser.parse_args().trials
-    found = suggestions(trials)
+    parser.add_argument("--known", type=int, default=0, help="trials before the first suggestion")
+    parser.add_argument("--workers", type=int, default=1, help="trials at a time")
+    given = parser.parse_args()
+    if not (0 <= given.known < given.trials and 1 <= given.workers <= given.known + 1):
+        parser.error("--known is smaller than --trials, and --workers at most one more than it.")
+    trials, found = given.trials, suggestions(given.trials, given.known, given.workers)
     print("\n| trials | seconds each | of them thinking | simulated steps each |\n|---|---|---|---|")
     for low, high in itertools.pairwise(BANDS):
-        if part := found[low:high]:
+        if part := found[max(0, low - given.known) : max(0, high - given.known)]:
             seconds, pricing, simulated = (statistics.mean(column) for column in zip(*part, strict=True))
-            name = f"{low + 1} to {min(high, trials)}"
+            name = f"{max(low, given.known) + 1} to {min(high, trials)}"
             print(f"| {name} | {seconds:.2f} | {seconds - pricing:.2f} | {simulated:.2f} |")
     print(f"| all | {statistics.mean(one[0] for one in found):.2f} | | |")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from recur_tune.config.trial import TrialConfig
 
@@ -49,7 +49,12 @@ class _Stretch:
         return self.tokens * (now - self.began) / (self.ends - self.began)
 
 
-Finished = tuple[float, tuple[float, float, float]]  # tokens that all had spent by then, and its objectives
+class Finished(NamedTuple):
+    """A trial at its full budget: tokens that all had spent by then, its objectives, and the time in FLOPs."""
+
+    spent: float
+    values: tuple[float, float, float]
+    time: float
 
 
 def replay(task: Task, method: Method, workers: int, tokens: float) -> list[Finished]:
@@ -80,6 +85,6 @@ def replay(task: Task, method: Method, workers: int, tokens: float) -> list[Fini
         job.said += 1
         last = job.said == len(history)
         if last:
-            finished.append((spent, task.values(job.config)))
+            finished.append(Finished(spent, task.values(job.config), now))
         if method.report(job, said, quality, last) == "go on" and not last:
             train(job)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -57,12 +59,14 @@ def tokens_of(task: Task, trials: int) -> int:
 
 
 def run(search: Search, place: Place) -> dict[str, Any]:
-    """A line of the results: the search, its finished trials with the tokens spent by then, and its CPU seconds."""
+    """A line of the results: the search, its finished trials with the tokens spent by then, their times, and its CPU
+    seconds."""
     task, began = place.task, time.process_time()
     method = METHODS[search.method](task, search.seed, search.trials)
     finished = replay(task, method, search.workers, tokens_of(task, search.trials))
     seconds = round(time.process_time() - began, 2)
-    return {**asdict(search), "seconds": seconds, "finished": [[spent, *values] for spent, values in finished]}
+    ends = [[one.spent, *one.values] for one in finished]
+    return {**asdict(search), "seconds": seconds, "finished": ends, "times": [one.time for one in finished]}
 
 
 def run_all(
@@ -102,4 +106,6 @@ def read(file: Path) -> Iterator[tuple[Search, list[Finished]]]:
         except json.JSONDecodeError:
             continue
         search = Search(**{name: row[name] for name in Search.__dataclass_fields__})
-        yield search, [(spent, tuple(values)) for spent, *values in row["finished"]]  # type: ignore[misc]
+        times = row.get("times", itertools.repeat(math.nan))  # a file of an earlier version has none
+        ends = zip(row["finished"], times, strict=False)
+        yield search, [Finished(spent, tuple(values), at) for (spent, *values), at in ends]  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ SHARES = (0.1, 0.25, 0.5, 1.0)  # of the tokens
 def trajectory(task: Task, finished: Sequence[Finished]) -> list[tuple[float, float]]:
     """Tokens spent and the hypervolume of all that had finished by then."""
     curve, done = [(0.0, 0.0)], list[tuple[float, float, float]]()
-    for spent, values in finished:
+    for spent, values, _ in finished:
         done.append(values)
         curve.append((spent, hypervolume(np.array(done), task.reference)))
     return curve
@@ -35,11 +35,18 @@ def tokens_to(curve: Sequence[tuple[float, float]], volume: float) -> float:
     return next((spent for spent, reached in curve if reached >= volume * (1 - 1e-9)), math.inf)
 
 
+def time_to(task: Task, finished: Sequence[Finished], volume: float) -> float:
+    """The time until a hypervolume was reached, in times of the most expensive trial; infinite where it never was."""
+    curve = trajectory(task, finished)
+    at = [(time, reached) for time, (_, reached) in zip([0.0, *(one.time for one in finished)], curve, strict=True)]
+    return tokens_to(at, volume) / (task.longest * task.reference[1])
+
+
 def found(task: Task, finished: Sequence[Finished], wanted: np.ndarray) -> float:
     """The share of some points for which a finished trial is no worse in any objective, but for the tolerance."""
     if not finished:
         return 0.0
-    values = np.array([values for _, values in finished])
+    values = np.array([one.values for one in finished])
     return float(np.mean([(values <= point * (1 + task.tolerance)).all(axis=1).any() for point in wanted]))
 
 
@@ -48,6 +55,7 @@ def scores(task: Task, finished: Sequence[Finished], tokens: float, goal: float)
     curve = trajectory(task, finished)
     return {
         "to random's last": tokens_to(curve, goal) / tokens,
+        "its time": time_to(task, finished, goal),
         **{f"{share:.0%}": volume_at(curve, share * tokens) for share in SHARES},
         "front": found(task, finished, task.front),
         "cheap third": found(task, finished, cheap_third(task.front)),

@@ -34,7 +34,7 @@ def score_all(task: Task, replays: Replays) -> Scores:
 
 def table(task: Task, workers: int, scored: Scores, methods: Sequence[str]) -> str:
     """A task's methods: median and quartiles over the seeds."""
-    heads = ["to random's last", *(f"{share:.0%}" for share in SHARES), "front", "cheap third"]
+    heads = ["to random's last", "its time", *(f"{share:.0%}" for share in SHARES), "front", "cheap third"]
     best = hypervolume(task.front, task.reference)
     lines = [
         f"{task.name}, {workers} at a time; the best known front has {len(task.front)} points and {best:.4f}", "",
@@ -49,7 +49,8 @@ def table(task: Task, workers: int, scored: Scores, methods: Sequence[str]) -> s
 
 
 def _cell(head: str, values: tuple[float, float, float]) -> str:
-    low, median, high = (_share(value) if head[-1] != "%" else f"{value:.4f}" for value in values)
+    form = "{:.4f}".format if head[-1] == "%" else "{:.2f}".format if head == "its time" else _share
+    low, median, high = map(form, values)
     return median if low == high else f"{median} ({low} to {high})"
 
 

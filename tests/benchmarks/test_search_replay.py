@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from optuna.trial import FixedTrial
 
-from benchmarks.search_replay.clock import Job, replay
+from benchmarks.search_replay.clock import Finished, Job, replay
 from benchmarks.search_replay.lcbench import costs
 from benchmarks.search_replay.methods import METHODS
 from benchmarks.search_replay.moasha import MOASHA
 from benchmarks.search_replay.recorded import RecordedTable, points
 from benchmarks.search_replay.results import Search, read
-from benchmarks.search_replay.scores import found, quartiles, tokens_to, trajectory, volume_at
+from benchmarks.search_replay.scores import found, quartiles, time_to, tokens_to, trajectory, volume_at
 from benchmarks.search_replay.task import History, Task, Verdict, cheap_third
 from recur_tune.common.parsing import read_yaml
 from recur_tune.config.trial import TrialConfig
@@ -71,34 +71,34 @@ def test_eight_workers_spend_tokens_at_the_pace_of_their_trials() -> None:
     finished = replay(Toy(840), Scripted([*range(1, 9), 1]), workers=8, tokens=math.inf)
     after_the_first = 840 * sum(1 / cost for cost in range(1, 9))
     after_the_second = 840 + 840 + 840 + 1680 * sum(1 / cost for cost in range(3, 9))  # the ninth ends with it
-    assert [spent for spent, _ in finished[:2]] == pytest.approx([after_the_first, after_the_second])
-    assert [values[1] for _, values in finished] == [1, 2, 1, 3, 4, 5, 6, 7, 8]
+    assert [one.spent for one in finished[:2]] == pytest.approx([after_the_first, after_the_second])
+    assert [one.values[1] for one in finished] == [1, 2, 1, 3, 4, 5, 6, 7, 8]
     assert finished[-1][0] == pytest.approx(9 * 840)
 
 
 def test_one_worker_trains_one_after_the_other_and_stops_cost_what_was_trained() -> None:
     method = Scripted([5, 1, 2], {5: ["stop"]})
     finished = replay(Toy(10, 20), method, workers=1, tokens=50)
-    assert [(spent, values[1]) for spent, values in finished] == [(30, 1), (50, 2)]
+    assert [(one.spent, one.values[1], one.time) for one in finished] == [(30, 1, 70), (50, 2, 110)]
     assert method.heard == [(5, 10), (1, 10), (1, 20), (2, 10), (2, 20)]
 
 
 def test_what_ends_after_the_last_token_does_not_count() -> None:
-    assert replay(Toy(10, 20), Scripted([5, 1]), workers=1, tokens=39.9) == [(20, (1.0, 5.0, 1.0))]
+    assert replay(Toy(10, 20), Scripted([5, 1]), workers=1, tokens=39.9) == [(20, (1.0, 5.0, 1.0), 100)]
 
 
 def test_a_paused_trial_goes_on_where_it_was() -> None:
     method = Scripted([5, 1], {5: ["pause"]})
     finished = replay(Toy(10, 20), method, workers=1, tokens=math.inf)
     assert method.heard == [(5, 10), (1, 10), (1, 20), (5, 20)]
-    assert [spent for spent, _ in finished] == [30, 40]
+    assert [one.spent for one in finished] == [30, 40]
 
 
 @given(st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=6))
 def test_a_trajectory_counts_the_cells_that_are_dominated(ends: list[tuple[int, int, int]]) -> None:
     """In a box of 4 x 4 x 4 whose corners are whole numbers, brute force can count."""
-    finished = [(10.0 * number, tuple(map(float, point))) for number, point in enumerate(ends, 1)]
-    curve = trajectory(Toy(1), finished)  # type: ignore[arg-type]
+    finished = [Finished(10.0 * place, tuple(map(float, one)), 5.0 * place) for place, one in enumerate(ends, 1)]
+    curve = trajectory(Toy(1), finished)
     for spent, volume in curve:
         done = ends[: int(spent / 10)]
         cells = itertools.product(range(4), repeat=3)
@@ -107,11 +107,14 @@ def test_a_trajectory_counts_the_cells_that_are_dominated(ends: list[tuple[int, 
     assert volume_at(curve, 10.0 * len(ends)) == curve[-1][1]
     assert tokens_to(curve, curve[-1][1]) == next(spent for spent, volume in curve if volume == curve[-1][1])
     assert tokens_to(curve, 1.01) == math.inf
+    assert time_to(Toy(1), finished, curve[-1][1]) == tokens_to(curve, curve[-1][1]) / 2 / (840 * 4)
+    assert time_to(Toy(1), finished, 1.01) == math.inf
 
 
 def test_found_is_what_some_finished_trial_is_no_worse_than() -> None:
     task = Toy(1)
-    finished = [(1.0, (1.0, 2.0, 2.0)), (2.0, (3.4, 0.4, 0.1)), (3.0, (2.1, 1.0, 2.0))]
+    ends = [(1.0, 2.0, 2.0), (3.4, 0.4, 0.1), (2.1, 1.0, 2.0)]
+    finished = [Finished(float(place), one, 0.0) for place, one in enumerate(ends)]
     assert found(task, finished, task.front) == 0.5  # the first as it is, the last by a better one
     task.tolerance = 0.06
     assert found(task, finished, task.front) == 0.75
@@ -183,7 +186,7 @@ def test_everybody_begins_alike_and_trains_nothing_twice(name: str, table: Recor
     finished = replay(table, Watched(), workers=2, tokens=15 * table.longest)
     assert [(one.recurrence, one.window, one.overlap) for one in begun[:2]] == [("none", 128, 0), ("pooled", 128, 0)]
     assert len({table.key(one) for one in begun}) == len(begun) >= 15
-    assert finished and all(values in map(table.values, begun) for _, values in finished)
+    assert finished and all(one.values in map(table.values, begun) for one in finished)
 
 
 def test_ranks_as_published_stop_the_best() -> None:
@@ -206,7 +209,7 @@ def test_costs_of_a_network_of_one_layer() -> None:
 
 def test_half_a_line_of_results_is_made_again(tmp_path: Path) -> None:
     line = {"task": "toy", "method": "random", "workers": 1, "seed": 0, "trials": 2}
-    whole = json.dumps({**line, "seconds": 1, "finished": [[10, 1, 2, 3]]})
+    whole = json.dumps({**line, "seconds": 1, "finished": [[10, 1, 2, 3]], "times": [7]})
     (tmp_path / "results").write_text(whole + "\n" + whole[:40])
-    assert dict(read(tmp_path / "results")) == {Search(**line): [(10, (1, 2, 3))]}
+    assert dict(read(tmp_path / "results")) == {Search(**line): [(10, (1, 2, 3), 7)]}
     assert dict(read(tmp_path / "none")) == {}

@@ -9,7 +9,7 @@ times an expected improvement E[max(b - y, 0)], which has a closed form.
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import log_ndtr, ndtr
 
 from recur_tune.search.record.front import non_dominated
 
@@ -21,7 +21,7 @@ def expected_improvement(best: np.ndarray, mean: np.ndarray, std: np.ndarray) ->
     """E[max(best - y, 0)] where log y is normal with that mean and standard deviation; arguments are broadcast."""
     std = np.maximum(std, 1e-12)
     distance = (np.log(best) - mean) / std
-    return best * ndtr(distance) - np.exp(mean + std**2 / 2) * ndtr(distance - std)
+    return best * ndtr(distance) - np.exp(mean + std**2 / 2 + log_ndtr(distance - std))
 
 
 def expected_hypervolume_improvement(

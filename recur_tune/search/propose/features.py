@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from recur_tune.recurrences.registry import canonical
+from recur_tune.search.propose.observations import Key, fields_key
 from recur_tune.search.record.space import RECURRENCE, Choice, Fixed, Parameter, Range, Space
 
 NEW = -1  # the number of a trial without validations
 _ABSENT = 0.5  # the value of a number that the choice above it leaves out
+_KEPT = 10_000  # rows, since the same trials are encoded again and again
 _SPREAD = 4  # a choice of numbers whose largest is so many times the smallest has a log scale
 
 
@@ -27,14 +30,16 @@ class Features:
         self._encoders = [_encoder(name, one) for name, one in parameters.items()]
         widths = [encoder.width for encoder in self._encoders]
         self.groups = np.repeat(np.arange(len(widths)), widths)
+        self._row = lru_cache(_KEPT)(self._encoded)
 
     def __call__(self, trials: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """Trials by their fields as rows."""
-        rows = [[number for one in self._encoders for number in one(self._whole(fields))] for fields in trials]
+        rows = [self._row(fields_key(fields)) for fields in trials]
         return np.array(rows, dtype=float).reshape(len(trials), len(self.groups))
 
-    def _whole(self, fields: Mapping[str, Any]) -> dict[str, Any]:
-        return {**self._fixed, **fields}
+    def _encoded(self, fields: Key) -> list[float]:
+        whole = {**self._fixed, **dict(fields)}
+        return [number for one in self._encoders for number in one(whole)]
 
 
 class _Number:

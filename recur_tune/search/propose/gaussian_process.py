@@ -68,8 +68,8 @@ class CurveKernel(Kernel):
         # Configurations are compared once, however many validations they have.
         (some, row), (others, column) = _configurations(X), _configurations(other)
         squares = self._squares(some, others)
-        joint, joint_slope = _matern(squares.sum(axis=0))
-        single, single_slope = _matern(squares)
+        together = squares.sum(axis=0)
+        joint, single = _matern(together), _matern(squares)
         row = row[:, None]
         effects = (single.sum(axis=0) / max(1, len(squares)))[row, column]
         alike = joint[row, column] + self.main * effects
@@ -81,7 +81,7 @@ class CurveKernel(Kernel):
         matrix = alike * curve + self.trend * common + self.offset * same_trial + self.noise * same_row
         if not eval_gradient:
             return matrix
-        by_scale = squares * (joint_slope + self.main * single_slope / max(1, len(squares)))
+        by_scale = squares * (_matern_slope(together) + self.main * _matern_slope(squares) / max(1, len(squares)))
         parts = {
             "level": self.level * alike, "main": self.main * effects * curve, "noise": self.noise * same_row,
             "offset": self.offset * same_trial, "scales": by_scale[:, row, column] * curve,
@@ -125,12 +125,16 @@ def _configurations(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return distinct, places.reshape(-1)
 
 
-def _matern(squares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A Matérn kernel (5/2) of squared distances, and the factor of a square in its gradient by the logarithm of that
-    square's length scale."""
+def _matern(squares: np.ndarray) -> np.ndarray:
+    """A Matérn kernel (5/2) of squared distances."""
     distance = np.sqrt(5 * squares)
-    fade = np.exp(-distance)
-    return (1 + distance + distance**2 / 3) * fade, (5 / 3) * (1 + distance) * fade
+    return np.asarray((1 + distance + distance**2 / 3) * np.exp(-distance))
+
+
+def _matern_slope(squares: np.ndarray) -> np.ndarray:
+    """The factor of a square in that kernel's gradient by the logarithm of the square's length scale."""
+    distance = np.sqrt(5 * squares)
+    return np.asarray((5 / 3) * (1 + distance) * np.exp(-distance))
 
 
 def _progress(rows: np.ndarray) -> np.ndarray:

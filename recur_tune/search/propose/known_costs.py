@@ -28,7 +28,7 @@ from recur_tune.search.record.spec import SearchSpec
 
 if TYPE_CHECKING:
     from recur_tune.search.propose.earlier_searches import LeaningKernel
-    from recur_tune.search.propose.gaussian_process import FittedKernel
+    from recur_tune.search.propose.gaussian_process import CurvePosterior, FittedKernel
 
 Price = Callable[[TrialConfig], dict[str, float]]
 _Drawn = tuple[dict[str, Any], dict[str, Any]]  # a point in the sampler's own names, and its fields
@@ -60,6 +60,7 @@ class KnownCosts:
         self.needed = {*self.costs, *spec.limits}
         self.quick: dict[Key, dict[str, float]] = {}  # by cost key: the costs that need no simulation
         self.priced: dict[Key, dict[str, float]] = {}  # by cost key: all costs
+        self.cost_process: dict[str, tuple[CurvePosterior, int]] = {}  # of a simulated cost, and the prices it has seen
         self.drawn: tuple[Any, list[_Drawn]] = (None, [])  # the trials and front of the last draw, and its points
 
     @cached_property
@@ -251,7 +252,10 @@ class KnownCosts:
         known = list(self.priced.items())  # another thread may add to them meanwhile
         fields, prices = [dict(key) for key, _ in known], [price for _, price in known]
         for name in sorted(missing):
-            process = self.cost_kernel.posterior(self._rows(fields), np.log([price[name] for price in prices]))
+            process, told = self.cost_process.get(name, (None, 0))
+            if process is None or told < len(known):
+                process = self.cost_kernel.posterior(self._rows(fields), np.log([price[name] for price in prices]))
+                self.cost_process[name] = process, len(known)
             mean, _ = process.predict(self._rows([dict(cost_key(one.fields)) for one in pool], first=len(fields)))
             for one, cost in zip(pool, np.exp(mean), strict=True):
                 one.costs = {**one.costs, name: float(cost)}

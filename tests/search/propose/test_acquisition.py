@@ -21,6 +21,11 @@ def test_expected_improvement_is_the_integral_over_qualities(best: float, mean: 
     assert float(expected_improvement(np.array(best), np.array(mean), np.array(std))) == pytest.approx(below, abs=1e-6)
 
 
+def test_where_nearly_nothing_is_known_an_improvement_is_a_number() -> None:
+    """The mean of such a log-normal is beyond floating point; half of its qualities are near 0."""
+    assert float(expected_improvement(np.array(1.0), np.array(0.0), np.array(60.0))) == pytest.approx(0.5, abs=0.01)
+
+
 @st.composite
 def fronts(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
     """A front, and a trial; some equal each other, some lie beyond the reference."""

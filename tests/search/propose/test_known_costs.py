@@ -231,6 +231,16 @@ def test_a_slow_cost_is_simulated_for_few_and_exact_for_the_chosen() -> None:
     assert {cost_key(one) for one in asked} <= search.sampler.priced.keys()
 
 
+def test_predicted_costs_follow_the_prices() -> None:
+    search = Search(SlowPrice())
+    search.run(4)
+    expected = [one.costs["peak_memory"] for one in search.sampler.pool(search.trials) if not one.exact]
+    assert [one.costs["peak_memory"] for one in search.sampler.pool(search.trials) if not one.exact] == expected
+    other = next(one for one in search.sampler.pool(search.trials) if not one.exact)
+    search.sampler.priced[cost_key({**other.fields, "window": 77})] = {**other.costs, "peak_memory": 7.0}
+    assert [one.costs["peak_memory"] for one in search.sampler.pool(search.trials) if not one.exact] != expected
+
+
 def test_an_earlier_searchs_trials_bring_no_prices() -> None:
     search = Search(SlowPrice())
     fields = [search.spec.parsed_space.sample(np.random.default_rng(seed))[1] for seed in range(6)]
