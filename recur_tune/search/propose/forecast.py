@@ -1,0 +1,130 @@
+"""Forecast: the hypervolume that the next trials are expected to add, with an interval.
+
+The rest of the search is simulated. Workers take trials in the order of their expected gain per token, those before
+each believed to end as expected. Then the qualities of all are drawn jointly from the process in a number of worlds. A
+world's gain is what its trials add to the hypervolume by the time that so many tokens are trained.
+
+The process is too sure, by a factor that is not known and differs between searches. So each world draws its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from recur_tune.search.propose.acquisition import expected_hypervolume_improvement
+from recur_tune.search.record.front import hypervolume, non_dominated
+from recur_tune.search.record.progress import SHARE_OF_FORECASTS
+
+AHEAD = (1, 2, 4, 8, 16, 32)  # tokens of so many whole trials
+DOUBT = 0.5, 4.0  # the least and the largest factor on the process's deviations, drawn log-uniform
+_WORLDS = 64
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Expected gains of hypervolume, with the interval's ends, by the tokens ahead in whole trials."""
+
+    trials: list[float]
+    expected: list[float]
+    low: list[float]
+    high: list[float]
+
+    @classmethod
+    def of_nothing(cls) -> Forecast:
+        """Where no trial is left."""
+        nothing = [0.0] * len(AHEAD)
+        return cls([*map(float, AHEAD)], nothing, nothing, nothing)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Trials that may end next, the running ones first: log quality at the end with its covariance, costs, what is left
+    of each as a share of a whole trial, the time that a token takes it, and whether it is new."""
+
+    mean: np.ndarray
+    covariance: np.ndarray
+    costs: np.ndarray
+    left: np.ndarray
+    slowness: np.ndarray
+    is_new: np.ndarray
+    running: int
+
+
+def forecast(
+    options: Options, front: np.ndarray, reference: np.ndarray, new_trials: float = math.inf,
+    doubt: tuple[float, float] = DOUBT, worlds: int = _WORLDS, ahead: Sequence[float] = AHEAD,
+) -> Forecast:  # fmt: skip
+    """What the next trials are expected to add to the front, of which at most so many begin."""
+    front = front[non_dominated(front)] if len(front) else front
+    least, largest = doubt
+    covariance = least * largest * options.covariance  # with the median factor
+    workers = max(1, options.running)
+    order = _order(options, covariance, front, reference, max(ahead) + workers, new_trials)
+    ends = _tokens_at_ends(options, order, workers)
+    random = np.random.default_rng(0)
+    doubts = least * (largest / least) ** random.permutation((np.arange(worlds) + 0.5) / worlds)
+    deviations = random.standard_normal((worlds, len(order))) @ _root(options.covariance[np.ix_(order, order)]).T
+    qualities = np.exp(options.mean[order] + doubts[:, None] * deviations)
+    corner = reference.tolist()
+    before = hypervolume(front, corner)
+    gains = np.zeros((worlds, len(ahead)))
+    for world, quality in enumerate(qualities):
+        further = np.column_stack([quality, options.costs[order]])
+        gaining = ~(front[:, None] <= further).all(axis=2).any(axis=0)
+        for place, tokens in enumerate(ahead):
+            if (ended := gaining & (ends <= tokens)).any():
+                gains[world, place] = hypervolume(np.vstack([front, further[ended]]), corner) - before
+    expected = gains.mean(axis=0)
+    low, high = np.quantile(gains, [(1 - SHARE_OF_FORECASTS) / 2, (1 + SHARE_OF_FORECASTS) / 2], axis=0)
+    # Where few worlds gain anything, their mean lies beyond the quantile.
+    return Forecast([*map(float, ahead)], *(one.tolist() for one in (expected, low, np.maximum(high, expected))))
+
+
+def _order(
+    options: Options, covariance: np.ndarray, front: np.ndarray, reference: np.ndarray, tokens: float, new: float
+) -> list[int]:
+    """The options in the order in which workers take them, up to so many tokens: running ones first, then always the
+    one with the largest expected gain per token, where all before it end as expected."""
+    mean, covariance = options.mean, covariance.copy()
+    order: list[int] = []
+    waiting = np.ones(len(mean), dtype=bool)
+    while options.left[order].sum() < tokens and waiting.any():
+        if len(order) < options.running:
+            best = len(order)
+        else:
+            places = np.flatnonzero(waiting)
+            std = np.sqrt(np.maximum(covariance.diagonal()[places], 0))
+            gains = expected_hypervolume_improvement(mean[places], std, options.costs[places], front, reference)
+            best = int(places[np.argmax(gains / options.left[places])])
+        order.append(best)
+        waiting[best] = False
+        new -= bool(options.is_new[best])
+        if new <= 0:
+            waiting &= ~options.is_new
+        front = np.vstack([front, [math.exp(mean[best]), *options.costs[best]]])
+        column = covariance[:, best] / max(covariance[best, best], 1e-12)
+        covariance -= np.outer(column, covariance[best])
+    return order
+
+
+def _tokens_at_ends(options: Options, order: list[int], workers: int) -> np.ndarray:
+    """The tokens that all trials have been trained for when each ends; a free worker takes the next in order."""
+    free = [0.0] * workers
+    begins, ends = np.zeros(len(order)), np.zeros(len(order))
+    for place, option in enumerate(order):
+        begins[place] = heapq.heappop(free)
+        ends[place] = begins[place] + options.left[option] * options.slowness[option]
+        heapq.heappush(free, float(ends[place]))
+    shares = (ends[:, None] - begins) / (ends - begins)
+    return np.asarray((np.clip(shares, 0, 1) * options.left[order]).sum(axis=1))
+
+
+def _root(covariance: np.ndarray) -> np.ndarray:
+    """A matrix whose square is the covariance, which may be singular: candidates may be alike."""
+    values, vectors = np.linalg.eigh(covariance)
+    return np.asarray(vectors * np.sqrt(np.maximum(values, 0)))
