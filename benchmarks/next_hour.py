@@ -42,6 +42,7 @@ def main() -> None:
     add("--lcbench", type=Path, help="folder of LCBench's surrogate")
     add("--data-sets", nargs="+", default=["3945", "7593", "34539"], help="of LCBench, by their numbers at OpenML")
     add("--seeds", type=int, default=10)
+    add("--first-seed", type=int, default=0)
     add("--workers", type=int, nargs="+", default=[1, 8], help="trials at a time")
     add("--processes", type=int, default=os.cpu_count())
     add("--results", type=Path, default=Path("build") / "next_hour.jsonl", help="a line for each replay")
@@ -52,9 +53,10 @@ def main() -> None:
     arguments.results.parent.mkdir(parents=True, exist_ok=True)
     lines = arguments.results.read_text().splitlines() if arguments.results.exists() else []
     done = {(row["task"], row["workers"], row["seed"]): row for row in map(json.loads, lines)}
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     todo = [
         (place, workers, seed)
-        for seed in range(arguments.seeds) for place in places for workers in arguments.workers
+        for seed in seeds for place in places for workers in arguments.workers
         if (place.task.name, workers, seed) not in done
     ]  # fmt: skip
     with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:

@@ -4,7 +4,8 @@ The rest of the search is simulated. Workers take trials in the order of their e
 each believed to end as expected. Then the qualities of all are drawn jointly from the process in a number of worlds. A
 world's gain is what its trials add to the hypervolume by the time that so many tokens are trained.
 
-The process is too sure, by a factor that is not known and differs between searches. So each world draws its own.
+The process is too sure, and wrong of many trials alike, such as all with one learning rate. So in each world all are
+off together by some of their standard deviations, besides what the process draws.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import ndtri
 
 from recur_tune.search.propose.acquisition import expected_hypervolume_improvement
 from recur_tune.search.record.front import hypervolume, non_dominated
 from recur_tune.search.record.progress import SHARE_OF_FORECASTS
 
 AHEAD = (1, 2, 4, 8, 16, 32)  # tokens of so many whole trials
-DOUBT = 0.5, 4.0  # the least and the largest factor on the process's deviations, drawn log-uniform
+COMMON_ERROR = 3.0  # standard deviation of the error that all trials share, in units of their own
 _WORLDS = 64
 
 
@@ -57,19 +59,18 @@ class Options:
 
 def forecast(
     options: Options, front: np.ndarray, reference: np.ndarray, new_trials: float = math.inf,
-    doubt: tuple[float, float] = DOUBT, worlds: int = _WORLDS, ahead: Sequence[float] = AHEAD,
+    common_error: float = COMMON_ERROR, worlds: int = _WORLDS, ahead: Sequence[float] = AHEAD,
 ) -> Forecast:  # fmt: skip
     """What the next trials are expected to add to the front, of which at most so many begin."""
     front = front[non_dominated(front)] if len(front) else front
-    least, largest = doubt
-    covariance = least * largest * options.covariance  # with the median factor
     workers = max(1, options.running)
-    order = _order(options, covariance, front, reference, max(ahead) + workers, new_trials)
+    order = _order(options, front, reference, max(ahead) + workers, new_trials)
     ends = _tokens_at_ends(options, order, workers)
     random = np.random.default_rng(0)
-    doubts = least * (largest / least) ** random.permutation((np.arange(worlds) + 0.5) / worlds)
-    deviations = random.standard_normal((worlds, len(order))) @ _root(options.covariance[np.ix_(order, order)]).T
-    qualities = np.exp(options.mean[order] + doubts[:, None] * deviations)
+    shares = (np.arange(worlds) + 0.5) / worlds
+    common = common_error * np.outer(ndtri(shares), np.sqrt(options.covariance.diagonal()[order]))
+    own = random.standard_normal((worlds, len(order))) @ _root(options.covariance[np.ix_(order, order)]).T
+    qualities = np.exp(options.mean[order] + common + own)
     corner = reference.tolist()
     before = hypervolume(front, corner)
     gains = np.zeros((worlds, len(ahead)))
@@ -85,12 +86,10 @@ def forecast(
     return Forecast([*map(float, ahead)], *(one.tolist() for one in (expected, low, np.maximum(high, expected))))
 
 
-def _order(
-    options: Options, covariance: np.ndarray, front: np.ndarray, reference: np.ndarray, tokens: float, new: float
-) -> list[int]:
+def _order(options: Options, front: np.ndarray, reference: np.ndarray, tokens: float, new: float) -> list[int]:
     """The options in the order in which workers take them, up to so many tokens: running ones first, then always the
     one with the largest expected gain per token, where all before it end as expected."""
-    mean, covariance = options.mean, covariance.copy()
+    mean, covariance = options.mean, options.covariance.copy()
     order: list[int] = []
     waiting = np.ones(len(mean), dtype=bool)
     while options.left[order].sum() < tokens and waiting.any():
