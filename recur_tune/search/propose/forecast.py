@@ -4,8 +4,9 @@ The rest of the search is simulated. Workers take trials in the order of their e
 each believed to end as expected. Then the qualities of all are drawn jointly from the process in a number of worlds. A
 world's gain is what its trials add to the hypervolume by the time that so many tokens are trained.
 
-The process is too sure, and wrong of many trials alike, such as all with one learning rate. So in each world all are
-off together by some of their standard deviations, besides what the process draws.
+The process is too sure, and wrong of many trials alike, such as all with one learning rate. So for the interval all of
+a world's trials are off together by some of their standard deviations, besides what the process draws. The expectation
+is the process's own.
 """
 
 from __future__ import annotations
@@ -70,20 +71,30 @@ def forecast(
     shares = (np.arange(worlds) + 0.5) / worlds
     common = common_error * np.outer(ndtri(shares), np.sqrt(options.covariance.diagonal()[order]))
     own = random.standard_normal((worlds, len(order))) @ _root(options.covariance[np.ix_(order, order)]).T
-    qualities = np.exp(options.mean[order] + common + own)
+    logs, costs = options.mean[order] + own, options.costs[order]
+    expected = _gains(np.exp(logs), costs, ends, front, reference, ahead).mean(axis=0)
+    gains = _gains(np.exp(logs + common), costs, ends, front, reference, ahead)
+    low, high = np.quantile(gains, [(1 - SHARE_OF_FORECASTS) / 2, (1 + SHARE_OF_FORECASTS) / 2], axis=0)
+    # Where few worlds gain anything, their mean lies beyond the quantile.
+    low, high = np.minimum(low, expected), np.maximum(high, expected)
+    return Forecast([*map(float, ahead)], *(one.tolist() for one in (expected, low, high)))
+
+
+def _gains(
+    qualities: np.ndarray, costs: np.ndarray, ends: np.ndarray, front: np.ndarray, reference: np.ndarray,
+    ahead: Sequence[float],
+) -> np.ndarray:  # fmt: skip
+    """What a world's trials add to the front by the time that so many tokens are trained: [worlds, ahead]."""
     corner = reference.tolist()
     before = hypervolume(front, corner)
-    gains = np.zeros((worlds, len(ahead)))
+    gains = np.zeros((len(qualities), len(ahead)))
     for world, quality in enumerate(qualities):
-        further = np.column_stack([quality, options.costs[order]])
+        further = np.column_stack([quality, costs])
         gaining = ~(front[:, None] <= further).all(axis=2).any(axis=0)
         for place, tokens in enumerate(ahead):
             if (ended := gaining & (ends <= tokens)).any():
                 gains[world, place] = hypervolume(np.vstack([front, further[ended]]), corner) - before
-    expected = gains.mean(axis=0)
-    low, high = np.quantile(gains, [(1 - SHARE_OF_FORECASTS) / 2, (1 + SHARE_OF_FORECASTS) / 2], axis=0)
-    # Where few worlds gain anything, their mean lies beyond the quantile.
-    return Forecast([*map(float, ahead)], *(one.tolist() for one in (expected, low, np.maximum(high, expected))))
+    return gains
 
 
 def _order(options: Options, front: np.ndarray, reference: np.ndarray, tokens: float, new: float) -> list[int]:

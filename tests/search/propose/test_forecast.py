@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recur_tune.search.propose.acquisition import expected_improvement
-from recur_tune.search.propose.forecast import COMMON_ERROR, Forecast, Options, forecast
+from recur_tune.search.propose.forecast import Forecast, Options, forecast
 from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.propose.look_ahead import look_ahead
 from recur_tune.search.propose.observations import ObservedTrial
@@ -35,29 +35,27 @@ def options(*trials: tuple[float, float, float], running: int = 0, slowness: tup
 
 
 def test_one_trial_in_closed_form() -> None:
-    """It adds (1 - y / 20) * (1 - 80 / 200) where it beats the reference, and log y is normal."""
+    """It adds (1 - y / 20) * (1 - 80 / 200) where it beats the reference, and log y is normal. In the interval the
+    variance of the common error is added to its own."""
     mean, std, worlds = math.log(18), 0.1, 2000
-    found = forecast(options((18, std, 80)), NO_FRONT, REFERENCE_POINT, 1, 0, worlds, (0.9, 1, 2))
+    found = forecast(options((18, std, 80)), NO_FRONT, REFERENCE_POINT, 1, 2.0, worlds, (0.9, 1, 2))
     share = 1 - 80 / 200
     expected = float(expected_improvement(np.array(20.0), np.array(mean), np.array(std))) / 20 * share
-    qualities = [math.exp(NormalDist(mean, std).inv_cdf(chance)) for chance in (0.9, 0.1)]
-    low, high = (max(0.0, 1 - quality / 20) * share for quality in qualities)
+    wide = NormalDist(mean, std * math.sqrt(1 + 2**2))
+    low, high = (max(0.0, 1 - math.exp(wide.inv_cdf(chance)) / 20) * share for chance in (0.9, 0.1))
     assert found.expected == pytest.approx([0, expected, expected], rel=0.03)
-    assert found.low == pytest.approx([0, low, low], abs=0.003) and low == 0
+    assert found.low == [0, 0, 0] and low == 0
     assert found.high == pytest.approx([0, high, high], rel=0.03)
 
 
-def test_an_error_in_common_adds_to_a_trials_own() -> None:
-    """Of one trial the variances add up. Of two alike the better one counts, which is drawn here once more."""
-    std = 0.05 * math.sqrt(1 + COMMON_ERROR**2)
-    closed = float(expected_improvement(np.array(20.0), np.array(math.log(22)), np.array(std))) / 20 * 0.6
-    one = forecast(options((22, 0.05, 80)), NO_FRONT, REFERENCE_POINT, worlds=2000, ahead=(1,))
-    assert one.expected == pytest.approx([closed], rel=0.05)
+def test_the_error_is_common_to_all() -> None:
+    """Of two alike the better one counts: their own errors are drawn here once more, and what they have in common."""
     random = np.random.default_rng(1)
-    logs = math.log(22) + 0.05 * (random.normal(size=(2, 100_000)) + COMMON_ERROR * random.normal(size=100_000))
-    drawn = 0.6 * np.maximum(0, 1 - np.exp(logs.min(axis=0)) / 20).mean()
-    two = forecast(options((22, 0.05, 80), (22, 0.05, 80)), NO_FRONT, REFERENCE_POINT, worlds=2000, ahead=(2,))
-    assert two.expected == pytest.approx([drawn], rel=0.05) and drawn > 1.1 * closed
+    own, common = random.normal(size=(2, 100_000)), 2 * random.normal(size=100_000)
+    gains = 0.6 * np.maximum(0, 1 - np.exp(math.log(15) + 0.1 * (own + common).min(axis=0)) / 20)
+    two = options((15, 0.1, 80), (15, 0.1, 80), running=2)
+    found = forecast(two, NO_FRONT, REFERENCE_POINT, 0, 2.0, 2000, (2,))
+    assert [*found.low, *found.high] == pytest.approx(np.quantile(gains, [0.1, 0.9]).tolist(), rel=0.05)
 
 
 def test_trials_gain_when_they_end() -> None:
