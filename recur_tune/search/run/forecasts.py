@@ -11,7 +11,7 @@ from recur_tune.search.record.directory import SearchLog
 from recur_tune.search.record.progress import LEAST_TRIALS, ended_trials
 from recur_tune.search.run.searcher import OptunaSearcher
 
-_SECONDS_BETWEEN = 30.0  # a forecast takes a fraction of a second, for which a proposal may have to wait
+_SECONDS_BETWEEN = 60.0  # a forecast takes up to a second, for which a proposal may have to wait
 
 
 class Forecasts:
