@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -42,6 +43,7 @@ class _Stretch:
     ends: float
     order: int
     began: float
+    before: int  # the trial's tokens until then
     tokens: int
     job: Job
 
@@ -57,23 +59,32 @@ class Finished(NamedTuple):
     time: float
 
 
-def replay(task: Task, method: Method, workers: int, tokens: float) -> list[Finished]:
-    """The trials that reached the full budget before the tokens were spent, in their order."""
+Watch = Callable[[float, list[tuple[Job, int]]], None]  # the tokens that all have spent, and those of each that runs
+
+
+def replay(
+    task: Task, method: Method, workers: int, tokens: float, watch: Watch = lambda spent, running: None
+) -> list[Finished]:
+    """The trials that reached the full budget before the tokens were spent, in their order. `watch` is told whenever
+    free workers have begun their next trials."""
     finished: list[Finished] = []
     running: list[_Stretch] = []
     order, now, reported = itertools.count(), 0.0, 0
 
     def train(job: Job) -> None:
         history = task.history(job.config)
-        stretch = history[job.said][0] - (history[job.said - 1][0] if job.said else 0)
-        ends = now + stretch * task.costs(job.config)[0]
-        heapq.heappush(running, _Stretch(ends, next(order), now, stretch, job))
+        before = history[job.said - 1][0] if job.said else 0
+        tokens = history[job.said][0] - before
+        ends = now + tokens * task.costs(job.config)[0]
+        heapq.heappush(running, _Stretch(ends, next(order), now, before, tokens, job))
 
     while True:
         while len(running) < workers and (job := method.begin()) is not None:
             train(job)
         if not running:
             return finished
+        spent = reported + sum(stretch.trained(now) for stretch in running)
+        watch(spent, [(stretch.job, stretch.before + round(stretch.trained(now))) for stretch in running])
         stretch = heapq.heappop(running)
         now, job = stretch.ends, stretch.job
         reported += stretch.tokens

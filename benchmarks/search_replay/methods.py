@@ -9,6 +9,7 @@ from .moasha import MOASHA
 from .ours import Ours
 from .outside import SmacProposer, SyneTuneProposer
 from .peers import Peer, ShippedPair, optuna_peer
+from .staged import MomfProposer, PrimoProposer, StagedPeer
 from .task import Task
 
 Maker = Callable[[Task, int, int], Method]  # of a task, a seed and the full trials that the tokens are enough for
@@ -42,10 +43,12 @@ METHODS: dict[str, Maker] = {
     "Ray's OptunaSearch + ASHA": lambda task, seed, trials: ShippedPair(task, seed),
     "SMAC3, ParEGO": lambda task, seed, trials: Peer(task, SmacProposer(task, seed, trials)),
     "Syne Tune, EHVI": lambda task, seed, trials: Peer(task, SyneTuneProposer(task, seed)),
+    "PriMO": lambda task, seed, trials: StagedPeer(task, PrimoProposer(task, seed), seed),
+    "BoTorch, MOMF": lambda task, seed, trials: StagedPeer(task, MomfProposer(task, seed), seed),
     "ours: stopping alone": _ours("random", stops=True),
     "ours: TPE alone": _ours("tpe", stops=False),
     "ours: TPE + stopping": _ours("tpe", stops=True),
     "ours: known costs alone": _ours("known-costs", stops=False),
     "ours: known costs + freeze-thaw": _ours("known-costs", stops=True),
 }
-SLOW = ("GPSampler", "Syne Tune, EHVI")  # a minute or more for one search
+SLOW = ("GPSampler", "Syne Tune, EHVI", "PriMO", "BoTorch, MOMF")  # a minute or more for one search

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from ray.tune.search import Searcher
 
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
+from recur_tune.search.propose.forecast import Forecast
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.warm_start import WarmStart
@@ -82,6 +83,16 @@ class Ours:
             return paused
         self.jobs[job["number"]] = Job(parse(TrialConfig, job["trial"]), ray_trial)
         return self.jobs[job["number"]]
+
+    def forecast(self, running: Iterable[tuple[Job, int]]) -> Forecast:
+        """What further trials are expected to add; running ones report first how many tokens they have trained."""
+        for job, tokens in running:
+            self.log.record("report", trial=job.own.config["number"], tokens=tokens, loss=0.0)
+        begun = self.searcher.look_ahead()
+        found = begun and begun.result()
+        if found is None:
+            raise ValueError("this sampler makes no forecasts.")
+        return found
 
     def report(self, job: Job, tokens: int, quality: float, last: bool) -> Verdict:
         report: dict[str, Any] = {"tokens": tokens, "loss": 0.0, "validation": {self.task.quality: quality}}

@@ -15,7 +15,10 @@ from .peers import OptunaProposer
 from .recorded import grid
 from .task import Task
 
-NEEDS = {"SMAC3, ParEGO": ("smac",), "Syne Tune, EHVI": ("syne_tune", "botorch")}
+NEEDS = {
+    "SMAC3, ParEGO": ("smac",), "Syne Tune, EHVI": ("syne_tune", "botorch"), "PriMO": ("neps", "botorch"),
+    "BoTorch, MOMF": ("botorch",),
+}  # fmt: skip
 
 
 def left_out() -> dict[str, str]:
@@ -33,7 +36,7 @@ class SmacProposer:
         from smac.multi_objective.parego import ParEGO
 
         self.folder = tempfile.TemporaryDirectory()
-        self.chance = _Prior(task, seed)
+        self.chance = Prior(task, seed)
         space = ConfigurationSpace(seed=seed)
         _add_to(space, task.spec().parsed_space)
         scenario = Scenario(  # a quarter of its trials are its initial design
@@ -51,7 +54,7 @@ class SmacProposer:
         if by_chance:
             return None, self.chance.draw()
         info = self.smac.ask()
-        return info, _plain(info.config)
+        return info, plain(info.config)
 
     def tell(self, handle: Any, values: list[float] | None) -> None:
         from smac.runhistory.dataclasses import TrialValue
@@ -71,7 +74,7 @@ class SyneTuneProposer:
             ExpectedHyperVolumeImprovement,
         )
 
-        self.chance, flat = _Prior(task, seed), task.spec().parsed_space
+        self.chance, flat = Prior(task, seed), task.spec().parsed_space
         domains = {Space.label(name, one): _domain(name, one) for name, one in flat.all_parameters.items()
                    if not isinstance(one, Fixed)}  # fmt: skip
         missing = {name: domain.sample() for name, domain in domains.items()}
@@ -85,7 +88,7 @@ class SyneTuneProposer:
         if by_chance:
             return None, self.chance.draw()
         point = self.searcher.suggest()
-        return len(self.searcher.trial_configs) - 1, _plain(point)
+        return len(self.searcher.trial_configs) - 1, plain(point)
 
     def tell(self, handle: Any, values: list[float] | None) -> None:
         if handle is not None:
@@ -97,7 +100,7 @@ class SyneTuneProposer:
             del self.searcher.trial_configs[handle]
 
 
-class _Prior:
+class Prior:
     """Points of the space by chance, the starting points with what they leave open drawn so."""
 
     def __init__(self, task: Task, seed: int) -> None:
@@ -111,7 +114,7 @@ class _Prior:
         return self.study.ask(by_chance=False)[1]
 
 
-def _plain(point: Mapping[str, Any]) -> dict[str, Any]:
+def plain(point: Mapping[str, Any]) -> dict[str, Any]:
     """Python's own numbers in place of NumPy's."""
     return {name: getattr(value, "item", lambda value=value: value)() for name, value in point.items()}
 

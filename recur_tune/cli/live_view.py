@@ -16,10 +16,11 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from recur_tune.cli.display import sparkline, stderr
+from recur_tune.cli.next_hour import in_words
 from recur_tune.cli.trial_tables import objective_columns, roles, trial_table
 from recur_tune.common.units import format_count, format_duration
 from recur_tune.search.record.directory import SearchDirectory
-from recur_tune.search.record.progress import seconds_left
+from recur_tune.search.record.progress import next_hour, seconds_left
 from recur_tune.search.record.state import TrialRecord
 from recur_tune.search.run.progress_lines import ProgressLines
 
@@ -32,7 +33,7 @@ _STYLES = {
     "paused": "magenta", "waiting": "dim",
 }  # fmt: skip
 _FAILURES_SHOWN = 2
-_LINES_AROUND_THE_TABLE = 10 + _FAILURES_SHOWN
+_LINES_AROUND_THE_TABLE = 11 + _FAILURES_SHOWN
 
 
 class LiveView(ProgressLines):
@@ -125,6 +126,8 @@ class LiveView(ProgressLines):
             return Group(*top)
         headline = " ".join(filter(None, [self.headline(), self._sparkline()]))
         lines: list[RenderableType] = [*top, Text(", ".join(filter(None, [headline, self.time_left()])))]
+        if self._hypervolume and (hour := next_hour(self.state, self.spec.budget)) and not self.is_confirming:
+            lines.append(Text(in_words(hour, self._hypervolume), "dim"))
         if dashboard := self._dashboard():
             lines.append(Text(dashboard, "dim"))
         lines += [Text(f"note: {notice}", "yellow") for notice in self.state.notices[-2:]]

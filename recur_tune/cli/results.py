@@ -16,16 +16,17 @@ from recur_tune.cli.confirm import print_confirmation
 from recur_tune.cli.decision import print_decision
 from recur_tune.cli.display import note, stderr, stdout, table_by_name
 from recur_tune.cli.live_view import LiveView
+from recur_tune.cli.next_hour import in_words
 from recur_tune.cli.options import as_json, command_line, open_search, print_json, results_option, under_option
 from recur_tune.cli.submitting import follow_search
 from recur_tune.cli.trial_tables import no_better_than_untrained, print_trials, roles
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import nearest
-from recur_tune.common.units import counted, format_duration
+from recur_tune.common.units import format_duration
 from recur_tune.search.record.damage import damage_notice
 from recur_tune.search.record.directory import SearchDirectory, results_folder, searches_in
 from recur_tune.search.record.objectives import OBJECTIVES
-from recur_tune.search.record.progress import next_hour, status_of
+from recur_tune.search.record.progress import NextHour, next_hour, status_of
 from recur_tune.search.record.requests import trials_wait
 from recur_tune.search.record.state import ENDED, SearchState
 from recur_tune.sites.slurm.search_jobs import queue_lines
@@ -132,11 +133,7 @@ def _besides(summary: dict[str, Any]) -> Iterator[str]:
         took = format_duration(summary["confirmation_seconds"])
         yield f"confirmation: {ended} of {sum(repeats.values())} trainings ended, {took}"
     if (hour := summary["next_hour"]) and summary["hypervolume"] and summary["status"] != "finished":
-        volume = summary["hypervolume"]
-        more = min(hour["hypervolume"], 1 - volume)  # the whole box has 1
-        which = "rest of the search" if hour["is_rest"] else "next hour"
-        trials = counted(float(f"{hour['trials']:.3g}"), "trial")
-        yield (f"the {which}, {trials}, is expected to add {more:.2g} at most to the hypervolume of {volume:.2g}")
+        yield in_words(NextHour(**hour), summary["hypervolume"])
     if summary["asked_for"] and summary["status"] != "running":
         yield "a trial that was added waits for `recur-tune resume`"
 

@@ -76,6 +76,20 @@ def test_eight_workers_spend_tokens_at_the_pace_of_their_trials() -> None:
     assert finished[-1][0] == pytest.approx(9 * 840)
 
 
+def test_a_watcher_hears_how_far_running_trials_are() -> None:
+    """Trials that cost 1 and 2 a token: when the first ends after 840 units of time, the second has half of its 840."""
+    heard: list[tuple[float, list[tuple[int, int]]]] = []
+
+    def watch(spent: float, running: list[tuple[Job, int]]) -> None:
+        heard.append((spent, sorted((job.config.window, tokens) for job, tokens in running)))
+
+    replay(Toy(210, 840), Scripted([1, 2]), workers=2, tokens=math.inf, watch=watch)
+    assert heard == [
+        (0, [(1, 0), (2, 0)]), (210 + 105, [(1, 210), (2, 105)]), (420 + 210, [(1, 420), (2, 210)]),
+        (840 + 420, [(2, 420)]),
+    ]  # fmt: skip
+
+
 def test_one_worker_trains_one_after_the_other_and_stops_cost_what_was_trained() -> None:
     method = Scripted([5, 1, 2], {5: ["stop"]})
     finished = replay(Toy(10, 20), method, workers=1, tokens=50)

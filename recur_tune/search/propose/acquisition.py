@@ -56,9 +56,10 @@ def expected_hypervolume_improvement(
 def _best_quality(front: np.ndarray, edges: list[np.ndarray]) -> np.ndarray:
     """The best quality in every box, over the front's points that cost no more than the box's lowest corner."""
     best = np.ones([len(edge) for edge in edges])
-    for quality, *costs in front:
-        inside = np.ix_(*[edge >= cost for edge, cost in zip(edges, costs, strict=True)])
-        best[inside] = np.minimum(best[inside], quality)
+    corners = tuple(np.searchsorted(edge, cost) for edge, cost in zip(edges, front[:, 1:].T, strict=True))
+    np.minimum.at(best, corners, front[:, 0])
+    for axis in range(best.ndim):
+        best = np.minimum.accumulate(best, axis=axis)
     return best
 
 

@@ -12,6 +12,7 @@ search misleads its weight falls to zero, and the new search goes on as if it di
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
@@ -81,6 +82,12 @@ class LeaningKernel:
         leans = [f"leans on {' and '.join(on)}"] if on else []
         return ", ".join([*leans, *([f"not on {' and '.join(off)}"] if off else [])])
 
+    def as_it_is(self) -> LeaningKernel:
+        """A copy whose hyperparameters are not fitted again."""
+        fixed = copy(self)
+        fixed.own = self.own.as_it_is()
+        return fixed
+
     def expected(self, rows: np.ndarray) -> np.ndarray:
         """What each earlier search lets expect at rows: [rows, searches]."""
         columns = [one(rows) if len(rows) else np.empty(0) for one in self.expectations]
@@ -104,6 +111,11 @@ class LeaningPosterior:
         """Mean and standard deviation of log quality at rows."""
         mean, std = self.process.predict(rows)
         return self.scale.mean + self.scale.std * (mean + self._expected(rows)), self.scale.std * std
+
+    def predict_jointly(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and covariance of log quality at rows."""
+        mean, covariance = self.process.predict_jointly(rows)
+        return self.scale.mean + self.scale.std * (mean + self._expected(rows)), self.scale.std**2 * covariance
 
     def _expected(self, rows: np.ndarray) -> np.ndarray:
         return np.asarray(self.kernel.expected(rows) @ self.weights)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -200,6 +201,12 @@ class FittedKernel:
         some = bounded_rows(len(rows), _MOST_ROWS)
         return CurvePosterior(self.kernel, rows[some], values[some], scale)
 
+    def as_it_is(self) -> FittedKernel:
+        """A copy that is not fitted again."""
+        fixed = copy(self)
+        fixed.rows = math.inf
+        return fixed
+
 
 class CurvePosterior:
     """The process conditioned on validations, or its prior where there are none; predicts log quality."""
@@ -226,6 +233,12 @@ class CurvePosterior:
     def standard_mean(self, rows: np.ndarray) -> np.ndarray:
         """Mean at rows, in standard deviations from the mean of the values."""
         return np.atleast_1d(self._process.predict(rows))
+
+    @_in_one_thread
+    def predict_jointly(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and covariance of log quality at rows."""
+        mean, covariance = self._process.predict(rows, return_cov=True)
+        return self.scale.mean + self.scale.std * mean, self.scale.std**2 * covariance
 
 
 def bounded_rows(count: int, most: int) -> np.ndarray:

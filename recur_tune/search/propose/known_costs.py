@@ -8,6 +8,7 @@ pool from the prices that are known. It is made exact for the best candidate, wh
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -145,6 +146,15 @@ class KnownCosts:
     def next_resume(self, trials: Sequence[ObservedTrial], reference: Mapping[str, float]) -> ResumeCandidate | None:
         """The paused trial to resume when no new one may begin; None where none may reach the front."""
         return next((one for one in self.rank_paused(trials, reference) if one.may_reach_front), None)
+
+    def survey(
+        self, trials: Sequence[ObservedTrial], reference: Mapping[str, float]
+    ) -> tuple[list[Candidate], ExpectedGains | None]:
+        """New candidates and the acquisition function, as far as trials have been trained: running ones are not
+        believed to end as expected. No kernel is fitted, so that later choices are the same."""
+        fixed = copy(self)
+        fixed.curve_kernel, fixed.cost_kernel = self.curve_kernel.as_it_is(), self.cost_kernel.as_it_is()
+        return fixed._candidates_and_gains([replace(one, pending=False) for one in trials], reference)
 
     def _candidates_and_gains(
         self, trials: Sequence[ObservedTrial], reference: Mapping[str, float]

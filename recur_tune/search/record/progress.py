@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import Budget
 from recur_tune.search.record.state import SearchState
 
-_LEAST_TRIALS = 3  # before the pace is told: the first trials waited for the cluster
+SHARE_OF_FORECASTS = 0.8  # of what may come, in the interval of a forecast
+LEAST_TRIALS = 3  # before the pace is told: the first trials waited for the cluster
 
 
 def status_of(directory: SearchDirectory, state: SearchState) -> str:
@@ -35,25 +38,51 @@ def share_done(state: SearchState, budget: Budget) -> float:
 
 
 class NextHour(NamedTuple):
-    """Trials that will end, an upper bound of their expected hypervolume gain, and whether no more are left."""
+    """The hypervolume that the next hour is expected to add, with an interval; fewer `seconds` where the search ends
+    before (`is_rest`), or where the forecast does. Logs of earlier versions have an upper bound alone."""
 
     trials: float
     hypervolume: float
     is_rest: bool
+    seconds: float = 3600.0
+    low: float | None = None
+    high: float | None = None
 
 
 def next_hour(state: SearchState, budget: Budget) -> NextHour | None:
-    """What it brings at the pace so far, by the expected gain of the last chosen trial for each, since gains decrease;
-    of the rest where the budget ends within the hour. None before enough is known, and where nothing is left."""
-    ended = ended_trials(state)
-    gains = expected_gains(state)
-    if ended < _LEAST_TRIALS or not gains or not state.active_seconds:
+    """What the next hour adds at the pace so far; trials are tokens of whole ones. None before enough is known, and
+    where nothing is left."""
+    left = seconds_left(state, budget)
+    if ended_trials(state) < LEAST_TRIALS or not state.active_seconds or not left:
         return None
-    pace, left = ended / state.active_seconds, seconds_left(state, budget)
-    if not left:
+    if not state.forecast:
+        return _at_most(state, left)
+    pace = sum(trial.tokens for trial in state.trials.values()) / budget.tokens / state.active_seconds
+    if not pace:
         return None
-    trials = pace * min(3600.0, left)
-    return NextHour(trials, trials * gains[-1], left <= 3600)
+    ahead = state.forecast["trials"]
+    seconds = min(3600.0, left, ahead[-1] / pace)
+    trials = pace * seconds
+    expected, low, high = (_between(ahead, state.forecast[name], trials) for name in ("expected", "low", "high"))
+    return NextHour(trials, expected, seconds == left, seconds, low, high)
+
+
+def _between(ahead: Sequence[float], gains: Sequence[float], trials: float) -> float:
+    """A forecast's gain after so many trials, linear between those that it names."""
+    points = [(0.0, 0.0), *zip(ahead, gains, strict=True)]
+    for (before, low), (after, high) in pairwise(points):
+        if trials <= after:
+            return low + (high - low) * (trials - before) / (after - before)
+    return points[-1][1]
+
+
+def _at_most(state: SearchState, left: float) -> NextHour | None:
+    """The same without a forecast: the expected gain of the last chosen trial for each, since gains decrease."""
+    if not (gains := expected_gains(state)):
+        return None
+    seconds = min(3600.0, left)
+    trials = ended_trials(state) / state.active_seconds * seconds
+    return NextHour(trials, trials * gains[-1], left <= 3600, seconds)
 
 
 def expected_gains(state: SearchState) -> list[float]:
@@ -66,6 +95,6 @@ def seconds_left(state: SearchState, budget: Budget) -> float | None:
     limits, ended = [], ended_trials(state)
     if budget.wall_clock is not None:
         limits.append(budget.wall_clock - state.active_seconds)
-    if budget.trials is not None and ended >= _LEAST_TRIALS:
+    if budget.trials is not None and ended >= LEAST_TRIALS:
         limits.append((budget.trials - ended) * state.active_seconds / ended)
     return max(0.0, min(limits)) if limits else None

@@ -33,7 +33,9 @@ class DriverCallback(DriverOnly, Callback):
         wants_to_stop: Callable[[], bool],
         exporter: Exporter,
         watchdog: ClusterWatchdog,
+        look_ahead: Callable[[], None] = lambda: None,
     ) -> None:
+        self.look_ahead = look_ahead
         self.log, self.wants_to_stop, self.exporter, self.watchdog = log, wants_to_stop, exporter, watchdog
         self.files = TrialFiles(spec, log)
         self.due = Every(_SECONDS_BETWEEN_LOOKS)
@@ -47,6 +49,7 @@ class DriverCallback(DriverOnly, Callback):
             for number in take_ends(self.log):
                 self._end(number)
             self._tell_pause()
+            self.look_ahead()
         self._stops()
         self.exporter.export(self.log.state)
 

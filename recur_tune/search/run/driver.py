@@ -258,6 +258,7 @@ def _tune(
     load("recur_tune.search.run.searcher")  # Ray Tune and Optuna
     from recur_tune.search.run.callback import DriverCallback
     from recur_tune.search.run.execution import train
+    from recur_tune.search.run.forecasts import Forecasts
     from recur_tune.search.run.gpu_sharing import SharedCards
     from recur_tune.search.run.searcher import OptunaSearcher
 
@@ -275,7 +276,10 @@ def _tune(
     if confirm is not None and not rivals:
         for trial, seed in confirm.missing(log.state, spec):
             searcher.repeat(trial, seed, confirm.split)
-    callback = DriverCallback(spec, log, lambda: context.interrupted() or is_over(), context.exporter, context.watchdog)
+    callback = DriverCallback(
+        spec, log, lambda: context.interrupted() or is_over(), context.exporter, context.watchdog,
+        Forecasts(searcher, log).catch_up,
+    )  # fmt: skip
     fit(spec, log, allotment, searcher, train, callback)
 
 

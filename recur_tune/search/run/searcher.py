@@ -23,7 +23,9 @@ from recur_tune.common.throttle import Every
 from recur_tune.common.units import counted
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose.candidates import NewTrial, ResumeCandidate
+from recur_tune.search.propose.forecast import Forecast
 from recur_tune.search.propose.known_costs import KnownCosts
+from recur_tune.search.propose.look_ahead import look_ahead
 from recur_tune.search.propose.observations import ObservedTrial, observed_state
 from recur_tune.search.propose.optuna_study import (
     Proposal,
@@ -261,6 +263,15 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         """The model's arguments: all trials and the reference."""
         state = self.log.state
         return [*self.earlier, *observed_state(state, self._live_numbers, model.quality)], dict(state.reference)
+
+    def look_ahead(self) -> Future[Forecast | None] | None:
+        """Begin a forecast in the pricing thread; None where the sampler has no model."""
+        if self.model is None or not self.proposes:
+            return None
+        budget, state = self.spec.budget.trials, self.log.state
+        left = 0 if self.no_new_trials else math.inf if budget is None else budget - state.trained
+        trained = {number: state.record(number).tokens for number in self._live_numbers}
+        return self.pricing.submit(look_ahead, self.model, *self._known(self.model), trained, left)
 
     def _ask(self, question: Callable[..., _Choice]) -> Future[_Choice]:
         assert self.model is not None

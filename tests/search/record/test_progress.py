@@ -9,29 +9,52 @@ import pytest
 from recur_tune.common.parsing import parse
 from recur_tune.search.record.progress import expected_gains, next_hour
 from recur_tune.search.record.spec import Budget
-from tests.search.record.test_state import end, log, made, running
+from tests.search.record.test_state import end, log, made, report, running
 
 
 def budget(**fields: Any) -> Budget:
     return parse(Budget, {"tokens": 100, "rungs": 2, **fields})
 
 
-def test_the_next_hour_is_worth_the_last_gain_for_every_trial() -> None:
+FORECAST = {"kind": "forecast", "trials": [1, 2, 4], "expected": [0.1, 0.2, 0.3], "low": [0.0, 0.1, 0.1],
+            "high": [0.2, 0.3, 0.5]}  # fmt: skip
+
+
+def test_a_forecast_is_read_at_the_pace_so_far() -> None:
+    """Three trials have ended after 100, 100 and 40 tokens, in 12 seconds: a whole trial takes five."""
+    begun = {"kind": "search", "status": "started"}
+    tokens = (100, 100, 40)
+    trials = [line for n in range(3) for line in (made(n), running(n), report(n, tokens[n]), end(n, "pruned"))]
+    state = log(begun, *trials)
+    assert next_hour(state, budget(trials=2000)) is None, "no forecast yet, and no gain of a chosen trial"
+    state = log(begun, *trials[:-1], FORECAST, trials[-1])  # 13 seconds
+    pace = 2.4 / 13
+    for left, whole in ((2.6, 0.48), (13, 2.4)):
+        found = next_hour(state, budget(wall_clock=f"{13 + left}s"))
+        assert found is not None and found.is_rest
+        assert (found.trials, found.seconds) == pytest.approx((whole, left)) and whole == pytest.approx(left * pace)
+    assert found == pytest.approx((2.4, 0.22, True, 13, 0.1, 0.34))
+    hour = next_hour(state, budget(trials=2000))
+    assert hour == pytest.approx((4, 0.3, False, 4 / pace, 0.1, 0.5)), "no further than the forecast"
+    assert log(begun, FORECAST, {**FORECAST, "expected": [1, 1, 1]}).forecast["expected"] == [1, 1, 1]
+
+
+def test_without_a_forecast_the_next_hour_is_worth_the_last_gain_for_every_trial() -> None:
     begun = {"kind": "search", "status": "started"}
     trials = [line for n in range(3) for line in (made(n, gain=0.3 / (n + 1)), running(n), end(n, "complete"))]
     state = log(begun, *trials, made(3, role="added"))
     assert expected_gains(state) == pytest.approx([0.3, 0.15, 0.1])
     # Three trials in the ten seconds that the log's lines are apart.
-    assert next_hour(state, budget(trials=2000)) == pytest.approx((1080, 108, False))
+    assert next_hour(state, budget(trials=2000)) == pytest.approx((1080, 108, False, 3600, None, None))
 
 
 def test_no_more_is_expected_than_the_budget_has_left() -> None:
     begun = {"kind": "search", "status": "started"}
     trials = [line for n in range(3) for line in (made(n, gain=0.1), running(n), end(n, "complete"))]
     state = log(begun, *trials, made(3, gain=0.1))  # ten seconds
-    assert next_hour(state, budget(trials=8)) == pytest.approx((5, 0.5, True))
-    assert next_hour(state, budget(wall_clock="1m")) == pytest.approx((15, 1.5, True))
-    assert next_hour(state, budget(trials=8, wall_clock="20s")) == pytest.approx((3, 0.3, True))
+    assert next_hour(state, budget(trials=8)) == pytest.approx((5, 0.5, True, 50 / 3, None, None))
+    assert next_hour(state, budget(wall_clock="1m")) == pytest.approx((15, 1.5, True, 50, None, None))
+    assert next_hour(state, budget(trials=8, wall_clock="20s")) == pytest.approx((3, 0.3, True, 10, None, None))
     assert next_hour(state, budget(trials=3)) is None
 
 

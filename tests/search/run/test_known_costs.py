@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from recur_tune.search.record.progress import expected_gains
 from recur_tune.search.record.requests import ask_for_trial
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.warm_start import warm_start_from
+from recur_tune.search.run import forecasts
+from recur_tune.search.run.forecasts import Forecasts
 from tests.search.run.driving import FIELDS, Driver, changed
 
 KNOWN_COSTS = {"sampler": {"name": "known-costs"}, "budget": {"tokens": 100, "trials": 9, "rungs": 2}}
@@ -101,6 +104,35 @@ def test_a_plateau_ends_the_search_and_says_so(tmp_path: Path) -> None:
     assert added is not None and added.config["trial"]["learning_rate"] == 0.001, "it is trained nevertheless"
     by_hand.report(added, 100, 5.0, state="complete")
     assert by_hand.ask() is None
+
+
+def test_forecasts_are_logged_where_something_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecasts, "_SECONDS_BETWEEN", 0.0)
+
+    def logged(driver: Driver) -> list[dict[str, list[float]]]:
+        """What each of a few rounds of Ray Tune's loop leaves in the log."""
+        ahead, found = Forecasts(driver.searcher, driver.log), []
+        for _ in range(6):
+            ahead.catch_up()
+            if ahead.waiting is not None:
+                wait([ahead.waiting])
+            found += [driver.log.state.forecast] if driver.log.state.forecast not in found else []
+        return found[1:]
+
+    driver = Driver(changed(tmp_path / "a", **KNOWN_COSTS))
+    driver.log.record("reference", values={"token_perplexity": 8.0, "flops_per_token": 70.0})
+    run(driver, 2)
+    assert logged(driver) == [], "too few have ended"
+    run(driver, 3)
+    [before] = logged(driver)
+    assert before["trials"] == [1, 2, 4, 8, 16, 32] and before["high"][-1] > 0
+    run(driver)
+    assert driver.ask() is None
+    [after] = logged(driver)
+    assert after["high"] == [0.0] * 6, "nothing is left"
+    other = Driver(changed(tmp_path / "b", **KNOWN_COSTS | {"sampler": {"name": "tpe"}}))
+    run(other, 4)
+    assert logged(other) == [], "Optuna's samplers have no process"
 
 
 def test_nan_at_the_first_rung_is_no_observation_and_ends_nothing(tmp_path: Path) -> None:
