@@ -1,8 +1,8 @@
-"""Is the next hour told right? Forecasts of replayed searches beside what came.
+"""Is the next hour told right? Outlooks of replayed searches beside what came.
 
     python benchmarks/next_hour.py [--table FILE …] [--lcbench DIR] [--seeds 10] [--workers 1 8]
 
-Searches with `known-costs` are replayed as in `search_quality.py`. After 10, 25 and 50 % of the tokens each forecasts
+Searches with `known-costs` are replayed as in `search_quality.py`. After 10, 25 and 50 % of the tokens each outlooks
 what the next tenth and the next quarter of them add to the hypervolume, as `recur-tune status` does for an hour.
 Replays in the results file are not repeated.
 """
@@ -27,7 +27,7 @@ from search_replay.ours import Ours
 from search_replay.results import Place, tokens_of
 from search_replay.scores import trajectory, volume_at
 
-from recur_tune.search.propose.forecast import Forecast
+from recur_tune.search.propose.outlook import Outlook
 
 TABLES = [Path(__file__).parent / f"{name}.csv" for name in ("recorded_trials", "recorded_spread")]
 STAGES, AHEAD = (0.1, 0.25, 0.5), (0.1, 0.25)  # shares of the tokens
@@ -60,7 +60,7 @@ def main() -> None:
         if (place.task.name, workers, seed) not in done
     ]  # fmt: skip
     with ProcessPoolExecutor(arguments.processes, mp_context=get_context("spawn")) as pool:
-        for future in as_completed([pool.submit(forecasts, *one) for one in todo]):
+        for future in as_completed([pool.submit(outlooks, *one) for one in todo]):
             row = future.result()
             done[row["task"], row["workers"], row["seed"]] = row
             with arguments.results.open("a") as file:
@@ -72,29 +72,29 @@ def main() -> None:
             print(table([row for row in done.values() if row["workers"] == workers], ahead))
 
 
-def forecasts(place: Place, workers: int, seed: int) -> dict[str, Any]:
-    """A replay's forecasts, each beside what came."""
+def outlooks(place: Place, workers: int, seed: int) -> dict[str, Any]:
+    """A replay's outlooks, each beside what came."""
     task = place.task
     tokens, ours = tokens_of(task, TRIALS), Ours(task, seed, "known-costs")
-    made: list[tuple[float, Forecast, float]] = []
+    made: list[tuple[float, Outlook, float]] = []
 
     def watch(spent: float, running: list[tuple[Job, int]]) -> None:
         if len(made) < len(STAGES) and spent >= STAGES[len(made)] * tokens:
             began = time.process_time()
-            made.append((spent, ours.forecast(running), time.process_time() - began))
+            made.append((spent, ours.outlook(running), time.process_time() - began))
 
     curve = trajectory(task, replay(task, ours, workers, (max(STAGES) + max(AHEAD) + 0.02) * tokens, watch))
     found = []
-    for stage, (spent, forecast, seconds) in zip(STAGES, made, strict=True):
+    for stage, (spent, outlook, seconds) in zip(STAGES, made, strict=True):
         before = volume_at(curve, spent)
         for ahead in AHEAD:
             row = {"stage": stage, "ahead": ahead, "seconds": seconds, "before": before}
             row["gain"] = volume_at(curve, spent + ahead * tokens) - before
             for name in ("expected", "low", "high"):
-                trials, gains = [0, *forecast.trials], [0, *getattr(forecast, name)]
+                trials, gains = [0, *outlook.trials], [0, *getattr(outlook, name)]
                 row[name] = float(np.interp(ahead * TRIALS, trials, gains))
             found.append(row)
-    return {"task": task.name, "workers": workers, "seed": seed, "forecasts": found}
+    return {"task": task.name, "workers": workers, "seed": seed, "outlooks": found}
 
 
 def table(rows: Sequence[dict[str, Any]], ahead: float) -> str:
@@ -104,9 +104,7 @@ def table(rows: Sequence[dict[str, Any]], ahead: float) -> str:
     for task in dict.fromkeys(row["task"] for row in rows):
         of_task = [row for row in rows if row["task"] == task]
         for stage in STAGES:
-            told = [
-                one for row in of_task for one in row["forecasts"] if (one["stage"], one["ahead"]) == (stage, ahead)
-            ]
+            told = [one for row in of_task for one in row["outlooks"] if (one["stage"], one["ahead"]) == (stage, ahead)]
             above = np.mean([one["gain"] > one["high"] + _EQUAL for one in told])
             below = np.mean([one["gain"] < one["low"] - _EQUAL for one in told])
             width = np.median([one["high"] - one["low"] for one in told])

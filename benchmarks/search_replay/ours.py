@@ -15,7 +15,7 @@ from ray.tune.search import Searcher
 
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
-from recur_tune.search.propose.forecast import Forecast
+from recur_tune.search.propose.outlook import Outlook
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.warm_start import WarmStart
@@ -84,14 +84,14 @@ class Ours:
         self.jobs[job["number"]] = Job(parse(TrialConfig, job["trial"]), ray_trial)
         return self.jobs[job["number"]]
 
-    def forecast(self, running: Iterable[tuple[Job, int]]) -> Forecast:
+    def outlook(self, running: Iterable[tuple[Job, int]]) -> Outlook:
         """What further trials are expected to add; running ones report first how many tokens they have trained."""
         for job, tokens in running:
             self.log.record("report", trial=job.own.config["number"], tokens=tokens, loss=0.0)
         begun = self.searcher.look_ahead()
         found = begun and begun.result()
         if found is None:
-            raise ValueError("this sampler makes no forecasts.")
+            raise ValueError("this sampler makes no outlooks.")
         return found
 
     def report(self, job: Job, tokens: int, quality: float, last: bool) -> Verdict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recur_tune.common.units import counted, format_duration
-from recur_tune.search.record.progress import SHARE_OF_FORECASTS, NextHour
+from recur_tune.search.record.progress import SHARE_OF_OUTLOOKS, NextHour
 
 
 def in_words(hour: NextHour, volume: float) -> str:
@@ -14,7 +14,7 @@ def in_words(hour: NextHour, volume: float) -> str:
     about = f"the {which}, about {trials}, is expected to add"
     if hour.low is None or hour.high is None:
         return f"{about} {more:.2g} at most to the hypervolume of {volume:.2g}"
-    between = f"{100 * SHARE_OF_FORECASTS:g} %: {_gain(hour.low)} to {_gain(hour.high)}"
+    between = f"{100 * SHARE_OF_OUTLOOKS:g} %: {_gain(hour.low)} to {_gain(hour.high)}"
     return f"{about} {_gain(more)} to the hypervolume of {volume:.2g} ({between})"
 
 

@@ -92,7 +92,7 @@ def test_status_tells_what_the_next_hour_is_expected_to_buy(results: Path) -> No
     more, volume = map(float, re.findall(r"add ([0-9.]+) at most to the hypervolume of ([0-9.]+)", line)[0])
     assert more + volume == pytest.approx(1, abs=0.01), "there is no more than the whole box"
     gains = {"trials": [1, 1000], "expected": [0.01234, 0.01234], "low": [0.00004, 0.00004], "high": [0.031, 0.031]}
-    books.record("forecast", **gains)
+    books.record("outlook", **gains)
     told = run("status", "books").out
     assert f"is expected to add 0.012 to the hypervolume of {volume:g} (80 %: 0 to 0.031)" in told
     one = json.loads(run("status", "books", "--json").out)["next_hour"]

@@ -1,4 +1,4 @@
-"""Look ahead: the forecast of a search from its trials so far."""
+"""Look ahead: the outlook of a search from its trials so far."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from recur_tune.search.propose.acquisition import expected_hypervolume_improvement
 from recur_tune.search.propose.features import rows_at
-from recur_tune.search.propose.forecast import Forecast, Options, forecast
 from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.propose.observations import Fields, ObservedTrial
+from recur_tune.search.propose.outlook import Options, Outlook, outlook
 
 _MOST_OPTIONS = 80  # paused trials and candidates, those with the largest gains per token
 _TIME = "flops_per_token"  # to which the time of a token is taken to be proportional
@@ -31,8 +31,8 @@ class _Next(NamedTuple):
 def look_ahead(
     model: KnownCosts, trials: Sequence[ObservedTrial], reference: Mapping[str, float], trained: Mapping[int, int],
     new_trials: float = math.inf,
-) -> Forecast | None:  # fmt: skip
-    """The forecast of a search in which at most so many new trials begin; None while no cost is known. `trained` has
+) -> Outlook | None:  # fmt: skip
+    """The outlook of a search in which at most so many new trials begin; None while no cost is known. `trained` has
     the tokens of running trials by their numbers, which are more than those of their last validations."""
     pool, expected = model.survey(trials, reference)
     if expected is None:
@@ -63,9 +63,9 @@ def look_ahead(
         others = [others[place] for place in np.sort(best)]
     options = [*running, *others]
     if not options:
-        return Forecast.of_nothing()
+        return Outlook.of_nothing()
     mean, covariance = expected.process.predict_jointly(rows(options))
     slowness = np.array([one.costs.get(_TIME, 1.0) for one in options])
     is_new = np.array([one.is_new for one in options])
     after = Options(mean, covariance, costs(options), left(options), slowness, is_new, len(running))
-    return forecast(after, expected.front, expected.reference, new_trials)
+    return outlook(after, expected.front, expected.reference, new_trials)

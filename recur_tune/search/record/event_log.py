@@ -28,7 +28,7 @@ _FIELDS: dict[str, dict[str, type]] = {
     "trial": {"trial": int, "params": dict, "costs": dict}, "running": {"trial": int}, "moved": {"trial": int},
     "thaw": {"trial": int}, "report": {"trial": int}, "scores": {"trial": int, "scores": dict},
     "end": {"trial": int, "state": str},
-    "forecast": {"trials": list, "expected": list, "low": list, "high": list},
+    "outlook": {"trials": list, "expected": list, "low": list, "high": list},
 }  # fmt: skip
 _STATES = {"paused", "complete", "pruned", "failed", "infeasible", "stopped"}  # in which a report or an end leaves one
 _STATUSES = {"preparing", "started", "paused", "finished", "stopped"}

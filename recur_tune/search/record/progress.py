@@ -10,7 +10,7 @@ from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.spec import Budget
 from recur_tune.search.record.state import SearchState
 
-SHARE_OF_FORECASTS = 0.8  # of what may come, in the interval of a forecast
+SHARE_OF_OUTLOOKS = 0.8  # of what may come, in the interval of an outlook
 LEAST_TRIALS = 3  # before the pace is told: the first trials waited for the cluster
 
 
@@ -39,7 +39,7 @@ def share_done(state: SearchState, budget: Budget) -> float:
 
 class NextHour(NamedTuple):
     """The hypervolume that the next hour is expected to add, with an interval; fewer `seconds` where the search ends
-    before (`is_rest`), or where the forecast does. Logs of earlier versions have an upper bound alone."""
+    before (`is_rest`), or where the outlook does. Logs of earlier versions have an upper bound alone."""
 
     trials: float
     hypervolume: float
@@ -55,20 +55,20 @@ def next_hour(state: SearchState, budget: Budget) -> NextHour | None:
     left = seconds_left(state, budget)
     if ended_trials(state) < LEAST_TRIALS or not state.active_seconds or not left:
         return None
-    if not state.forecast:
+    if not state.outlook:
         return _at_most(state, left)
     pace = sum(trial.tokens for trial in state.trials.values()) / budget.tokens / state.active_seconds
     if not pace:
         return None
-    ahead = state.forecast["trials"]
+    ahead = state.outlook["trials"]
     seconds = min(3600.0, left, ahead[-1] / pace)
     trials = pace * seconds
-    expected, low, high = (_between(ahead, state.forecast[name], trials) for name in ("expected", "low", "high"))
+    expected, low, high = (_between(ahead, state.outlook[name], trials) for name in ("expected", "low", "high"))
     return NextHour(trials, expected, seconds == left, seconds, low, high)
 
 
 def _between(ahead: Sequence[float], gains: Sequence[float], trials: float) -> float:
-    """A forecast's gain after so many trials, linear between those that it names."""
+    """An outlook's gain after so many trials, linear between those that it names."""
     points = [(0.0, 0.0), *zip(ahead, gains, strict=True)]
     for (before, low), (after, high) in pairwise(points):
         if trials <= after:
@@ -77,7 +77,7 @@ def _between(ahead: Sequence[float], gains: Sequence[float], trials: float) -> f
 
 
 def _at_most(state: SearchState, left: float) -> NextHour | None:
-    """The same without a forecast: the expected gain of the last chosen trial for each, since gains decrease."""
+    """The same without an outlook: the expected gain of the last chosen trial for each, since gains decrease."""
     if not (gains := expected_gains(state)):
         return None
     seconds = min(3600.0, left)

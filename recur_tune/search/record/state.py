@@ -122,7 +122,7 @@ class SearchState:
     notices: list[str] = field(default_factory=list)  # for people who watch
     links: dict[str, str] = field(default_factory=dict)  # dashboard, MLflow
     damaged: list[tuple[int, str]] = field(default_factory=list)  # lines of the log: their offsets, and why
-    forecast: dict[str, list[float]] = field(default_factory=dict)  # the latest, by the names of its fields
+    outlook: dict[str, list[float]] = field(default_factory=dict)  # the latest, by the names of its fields
     unknown: list[int] = field(default_factory=list)  # trials whose first line the log has lost
 
     def apply(self, event: Event) -> None:
@@ -203,8 +203,8 @@ class SearchState:
     def _on_reference(self, event: Event) -> None:
         self.reference |= event["values"]
 
-    def _on_forecast(self, event: Event) -> None:
-        self.forecast = {name: event[name] for name in ("trials", "expected", "low", "high")}
+    def _on_outlook(self, event: Event) -> None:
+        self.outlook = {name: event[name] for name in ("trials", "expected", "low", "high")}
 
     def _on_trial(self, event: Event) -> None:
         number, repeats = event["trial"], event.get("repeats")

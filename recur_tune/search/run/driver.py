@@ -258,8 +258,8 @@ def _tune(
     load("recur_tune.search.run.searcher")  # Ray Tune and Optuna
     from recur_tune.search.run.callback import DriverCallback
     from recur_tune.search.run.execution import train
-    from recur_tune.search.run.forecasts import Forecasts
     from recur_tune.search.run.gpu_sharing import SharedCards
+    from recur_tune.search.run.outlooks import Outlooks
     from recur_tune.search.run.searcher import OptunaSearcher
 
     deadline = _deadline(spec, log) if confirm is None else math.inf
@@ -278,7 +278,7 @@ def _tune(
             searcher.repeat(trial, seed, confirm.split)
     callback = DriverCallback(
         spec, log, lambda: context.interrupted() or is_over(), context.exporter, context.watchdog,
-        Forecasts(searcher, log).catch_up,
+        Outlooks(searcher, log).catch_up,
     )  # fmt: skip
     fit(spec, log, allotment, searcher, train, callback)
 

@@ -23,7 +23,6 @@ from recur_tune.common.throttle import Every
 from recur_tune.common.units import counted
 from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose.candidates import NewTrial, ResumeCandidate
-from recur_tune.search.propose.forecast import Forecast
 from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.propose.look_ahead import look_ahead
 from recur_tune.search.propose.observations import ObservedTrial, observed_state
@@ -35,6 +34,7 @@ from recur_tune.search.propose.optuna_study import (
     study_name,
     study_storage,
 )
+from recur_tune.search.propose.outlook import Outlook
 from recur_tune.search.propose.plateau import plateau
 from recur_tune.search.propose.study_agreement import (
     observed_earlier_trials,
@@ -264,8 +264,8 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         state = self.log.state
         return [*self.earlier, *observed_state(state, self._live_numbers, model.quality)], dict(state.reference)
 
-    def look_ahead(self) -> Future[Forecast | None] | None:
-        """Begin a forecast in the pricing thread; None where the sampler has no model."""
+    def look_ahead(self) -> Future[Outlook | None] | None:
+        """Begin an outlook in the pricing thread; None where the sampler has no model."""
         if self.model is None or not self.proposes:
             return None
         budget, state = self.spec.budget.trials, self.log.state

@@ -16,18 +16,18 @@ def budget(**fields: Any) -> Budget:
     return parse(Budget, {"tokens": 100, "rungs": 2, **fields})
 
 
-FORECAST = {"kind": "forecast", "trials": [1, 2, 4], "expected": [0.1, 0.2, 0.3], "low": [0.0, 0.1, 0.1],
+OUTLOOK = {"kind": "outlook", "trials": [1, 2, 4], "expected": [0.1, 0.2, 0.3], "low": [0.0, 0.1, 0.1],
             "high": [0.2, 0.3, 0.5]}  # fmt: skip
 
 
-def test_a_forecast_is_read_at_the_pace_so_far() -> None:
+def test_a_outlook_is_read_at_the_pace_so_far() -> None:
     """Three trials have ended after 100, 100 and 40 tokens, in 12 seconds: a whole trial takes five."""
     begun = {"kind": "search", "status": "started"}
     tokens = (100, 100, 40)
     trials = [line for n in range(3) for line in (made(n), running(n), report(n, tokens[n]), end(n, "pruned"))]
     state = log(begun, *trials)
-    assert next_hour(state, budget(trials=2000)) is None, "no forecast yet, and no gain of a chosen trial"
-    state = log(begun, *trials[:-1], FORECAST, trials[-1])  # 13 seconds
+    assert next_hour(state, budget(trials=2000)) is None, "no outlook yet, and no gain of a chosen trial"
+    state = log(begun, *trials[:-1], OUTLOOK, trials[-1])  # 13 seconds
     pace = 2.4 / 13
     for left, whole in ((2.6, 0.48), (13, 2.4)):
         found = next_hour(state, budget(wall_clock=f"{13 + left}s"))
@@ -35,11 +35,11 @@ def test_a_forecast_is_read_at_the_pace_so_far() -> None:
         assert (found.trials, found.seconds) == pytest.approx((whole, left)) and whole == pytest.approx(left * pace)
     assert found == pytest.approx((2.4, 0.22, True, 13, 0.1, 0.34))
     hour = next_hour(state, budget(trials=2000))
-    assert hour == pytest.approx((4, 0.3, False, 4 / pace, 0.1, 0.5)), "no further than the forecast"
-    assert log(begun, FORECAST, {**FORECAST, "expected": [1, 1, 1]}).forecast["expected"] == [1, 1, 1]
+    assert hour == pytest.approx((4, 0.3, False, 4 / pace, 0.1, 0.5)), "no further than the outlook"
+    assert log(begun, OUTLOOK, {**OUTLOOK, "expected": [1, 1, 1]}).outlook["expected"] == [1, 1, 1]
 
 
-def test_without_a_forecast_the_next_hour_is_worth_the_last_gain_for_every_trial() -> None:
+def test_without_a_outlook_the_next_hour_is_worth_the_last_gain_for_every_trial() -> None:
     begun = {"kind": "search", "status": "started"}
     trials = [line for n in range(3) for line in (made(n, gain=0.3 / (n + 1)), running(n), end(n, "complete"))]
     state = log(begun, *trials, made(3, role="added"))

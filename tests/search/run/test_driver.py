@@ -81,8 +81,8 @@ def test_a_search_trains_its_budget_and_ends(searched: SearchResult) -> None:
 
 
 def test_while_it_runs_it_says_what_the_rest_is_expected_to_add(searched: SearchResult) -> None:
-    forecasts = events_of(searched.directory, "forecast")
-    assert forecasts and all(0 <= one["low"][-1] <= one["expected"][-1] <= one["high"][-1] < 1 for one in forecasts)
+    outlooks = events_of(searched.directory, "outlook")
+    assert outlooks and all(0 <= one["low"][-1] <= one["expected"][-1] <= one["high"][-1] < 1 for one in outlooks)
 
 
 def test_the_front_is_a_table_with_objectives_and_parameters(searched: SearchResult) -> None:

@@ -17,8 +17,8 @@ from recur_tune.search.record.progress import expected_gains
 from recur_tune.search.record.requests import ask_for_trial
 from recur_tune.search.record.spec import SearchSpec
 from recur_tune.search.record.warm_start import warm_start_from
-from recur_tune.search.run import forecasts
-from recur_tune.search.run.forecasts import Forecasts
+from recur_tune.search.run import outlooks
+from recur_tune.search.run.outlooks import Outlooks
 from tests.search.run.driving import FIELDS, Driver, changed
 
 KNOWN_COSTS = {"sampler": {"name": "known-costs"}, "budget": {"tokens": 100, "trials": 9, "rungs": 2}}
@@ -106,17 +106,17 @@ def test_a_plateau_ends_the_search_and_says_so(tmp_path: Path) -> None:
     assert by_hand.ask() is None
 
 
-def test_forecasts_are_logged_where_something_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forecasts, "_SECONDS_BETWEEN", 0.0)
+def test_outlooks_are_logged_where_something_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlooks, "_SECONDS_BETWEEN", 0.0)
 
     def logged(driver: Driver) -> list[dict[str, list[float]]]:
         """What each of a few rounds of Ray Tune's loop leaves in the log."""
-        ahead, found = Forecasts(driver.searcher, driver.log), []
+        ahead, found = Outlooks(driver.searcher, driver.log), []
         for _ in range(6):
             ahead.catch_up()
             if ahead.waiting is not None:
                 wait([ahead.waiting])
-            found += [driver.log.state.forecast] if driver.log.state.forecast not in found else []
+            found += [driver.log.state.outlook] if driver.log.state.outlook not in found else []
         return found[1:]
 
     driver = Driver(changed(tmp_path / "a", **KNOWN_COSTS))

@@ -1,4 +1,4 @@
-"""What the next trials are expected to add: in closed form where there is one, and what holds of any forecast."""
+"""What the next trials are expected to add: in closed form where there is one, and what holds of any outlook."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recur_tune.search.propose.acquisition import expected_improvement
-from recur_tune.search.propose.forecast import Forecast, Options, forecast
 from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.propose.look_ahead import look_ahead
 from recur_tune.search.propose.observations import ObservedTrial
+from recur_tune.search.propose.outlook import Options, Outlook, outlook
 from recur_tune.search.record.front import hypervolume
 from tests.search.propose.test_known_costs import Search, price
 
@@ -38,7 +38,7 @@ def test_one_trial_in_closed_form() -> None:
     """It adds (1 - y / 20) * (1 - 80 / 200) where it beats the reference, and log y is normal. In the interval the
     variance of the common error is added to its own."""
     mean, std, worlds = math.log(18), 0.1, 2000
-    found = forecast(options((18, std, 80)), NO_FRONT, REFERENCE_POINT, 1, 2.0, worlds, (0.9, 1, 2))
+    found = outlook(options((18, std, 80)), NO_FRONT, REFERENCE_POINT, 1, 2.0, worlds, (0.9, 1, 2))
     share = 1 - 80 / 200
     expected = float(expected_improvement(np.array(20.0), np.array(mean), np.array(std))) / 20 * share
     wide = NormalDist(mean, std * math.sqrt(1 + 2**2))
@@ -54,7 +54,7 @@ def test_the_error_is_common_to_all() -> None:
     own, common = random.normal(size=(2, 100_000)), 2 * random.normal(size=100_000)
     gains = 0.6 * np.maximum(0, 1 - np.exp(math.log(15) + 0.1 * (own + common).min(axis=0)) / 20)
     two = options((15, 0.1, 80), (15, 0.1, 80), running=2)
-    found = forecast(two, NO_FRONT, REFERENCE_POINT, 0, 2.0, 2000, (2,))
+    found = outlook(two, NO_FRONT, REFERENCE_POINT, 0, 2.0, 2000, (2,))
     assert [*found.low, *found.high] == pytest.approx(np.quantile(gains, [0.1, 0.9]).tolist(), rel=0.05)
 
 
@@ -62,22 +62,22 @@ def test_trials_gain_when_they_end() -> None:
     """Two at a time, the second three times as slow, and a third that begins when the first has ended, with the same
     pace: they end after 1, 3 and 2 units of time, when 1 + 1/3, 2 + 2/3 and 3 tokens of whole trials are spent."""
     trials = options((10, CERTAIN, 150), (10, CERTAIN, 120), (10, CERTAIN, 40), running=2, slowness=(1, 3, 1))
-    found = forecast(trials, NO_FRONT, REFERENCE_POINT, ahead=(1.3, 1.34, 2.6, 2.7, 2.9, 3))
+    found = outlook(trials, NO_FRONT, REFERENCE_POINT, ahead=(1.3, 1.34, 2.6, 2.7, 2.9, 3))
     first, third = 0.5 * (1 - 150 / 200), 0.5 * (1 - 40 / 200)  # the second is dominated by the third
     assert found.expected == pytest.approx([0, first, first, third, third, third], abs=1e-6)
-    alone = forecast(replace(trials, running=1), NO_FRONT, REFERENCE_POINT, ahead=(0.9, 1, 2, 3))
+    alone = outlook(replace(trials, running=1), NO_FRONT, REFERENCE_POINT, ahead=(0.9, 1, 2, 3))
     assert alone.expected == pytest.approx([0, first, third, third], abs=1e-6), "then the one that gains most"
 
 
 def test_no_more_trials_begin_than_the_budget_has_left() -> None:
     trials = options((10, CERTAIN, 150), (10, CERTAIN, 120), (10, CERTAIN, 40), running=1)
     for new, gain in ((0, 0.125), (1, 0.4)):
-        assert forecast(trials, NO_FRONT, REFERENCE_POINT, new).expected[-1] == pytest.approx(gain, abs=1e-6)
+        assert outlook(trials, NO_FRONT, REFERENCE_POINT, new).expected[-1] == pytest.approx(gain, abs=1e-6)
 
 
 @settings(max_examples=30)
 @given(st.integers(0, 10_000), st.integers(1, 8), st.integers(0, 3), st.integers(0, 4))
-def test_what_holds_of_any_forecast(seed: int, trials: int, running: int, ended: int) -> None:
+def test_what_holds_of_any_outlook(seed: int, trials: int, running: int, ended: int) -> None:
     random = np.random.default_rng(seed)
     root = 0.2 * random.normal(size=(trials, 2))  # alike: the covariance is singular
     some = Options(
@@ -86,7 +86,7 @@ def test_what_holds_of_any_forecast(seed: int, trials: int, running: int, ended:
         min(running, trials),
     )  # fmt: skip
     front = np.column_stack([random.uniform(5, 19, ended), random.uniform(10, 190, ended)])
-    found = forecast(some, front, REFERENCE_POINT, worlds=16)
+    found = outlook(some, front, REFERENCE_POINT, worlds=16)
     room = 1 - hypervolume(front, REFERENCE_POINT.tolist())
     for low, expected, high in zip(found.low, found.expected, found.high, strict=True):
         assert -1e-12 <= low <= expected <= high <= room
@@ -104,7 +104,7 @@ def search() -> Search:
 
 def test_nothing_is_expected_where_nothing_is_left(search: Search) -> None:
     found = look_ahead(search.sampler, search.trials, search.reference, {}, new_trials=0)
-    assert found == Forecast.of_nothing() and set(found.high) == {0.0}
+    assert found == Outlook.of_nothing() and set(found.high) == {0.0}
     unpriced = [replace(one, costs={}, complete=False) for one in search.trials]
     before = KnownCosts(search.spec, price, search.spec.trial_config)
     assert look_ahead(before, unpriced, search.reference, {}) is None, "as trials of an earlier search"
@@ -126,7 +126,7 @@ def test_tokens_since_the_last_validation_count(search: Search) -> None:
     assert validated.expected[1:] == nearly_done.expected[1:], "after two whole trials both have ended either way"
 
 
-def test_a_forecast_leaves_the_sampler_as_it_is(search: Search) -> None:
+def test_a_outlook_leaves_the_sampler_as_it_is(search: Search) -> None:
     """So later choices are the same, though a choice after as many validations would have fitted the kernels again."""
     more = [replace(one, number=number) for number, one in enumerate(search.trials, start=4)]
     kernels = search.sampler.curve_kernel, search.sampler.cost_kernel

@@ -1,4 +1,4 @@
-"""Forecast: the hypervolume that the next trials are expected to add, with an interval.
+"""Outlook: the hypervolume that the next trials are expected to add, with an interval.
 
 The rest of the search is simulated. Workers take trials in the order of their expected gain per token, those before
 each believed to end as expected. Then the qualities of all are drawn jointly from the process in a number of worlds. A
@@ -21,7 +21,7 @@ from scipy.special import ndtri
 
 from recur_tune.search.propose.acquisition import expected_hypervolume_improvement
 from recur_tune.search.record.front import hypervolume, non_dominated
-from recur_tune.search.record.progress import SHARE_OF_FORECASTS
+from recur_tune.search.record.progress import SHARE_OF_OUTLOOKS
 
 AHEAD = (1, 2, 4, 8, 16, 32)  # tokens of so many whole trials
 COMMON_ERROR = 3.0  # standard deviation of the error that all trials share, in units of their own
@@ -29,7 +29,7 @@ _WORLDS = 64
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Outlook:
     """Expected gains of hypervolume, with the interval's ends, by the tokens ahead in whole trials."""
 
     trials: list[float]
@@ -38,7 +38,7 @@ class Forecast:
     high: list[float]
 
     @classmethod
-    def of_nothing(cls) -> Forecast:
+    def of_nothing(cls) -> Outlook:
         """Where no trial is left."""
         nothing = [0.0] * len(AHEAD)
         return cls([*map(float, AHEAD)], nothing, nothing, nothing)
@@ -58,10 +58,10 @@ class Options:
     running: int
 
 
-def forecast(
+def outlook(
     options: Options, front: np.ndarray, reference: np.ndarray, new_trials: float = math.inf,
     common_error: float = COMMON_ERROR, worlds: int = _WORLDS, ahead: Sequence[float] = AHEAD,
-) -> Forecast:  # fmt: skip
+) -> Outlook:  # fmt: skip
     """What the next trials are expected to add to the front, of which at most so many begin."""
     front = front[non_dominated(front)] if len(front) else front
     workers = max(1, options.running)
@@ -74,10 +74,10 @@ def forecast(
     logs, costs = options.mean[order] + own, options.costs[order]
     expected = _gains(np.exp(logs), costs, ends, front, reference, ahead).mean(axis=0)
     gains = _gains(np.exp(logs + common), costs, ends, front, reference, ahead)
-    low, high = np.quantile(gains, [(1 - SHARE_OF_FORECASTS) / 2, (1 + SHARE_OF_FORECASTS) / 2], axis=0)
+    low, high = np.quantile(gains, [(1 - SHARE_OF_OUTLOOKS) / 2, (1 + SHARE_OF_OUTLOOKS) / 2], axis=0)
     # Where few worlds gain anything, their mean lies beyond the quantile.
     low, high = np.minimum(low, expected), np.maximum(high, expected)
-    return Forecast([*map(float, ahead)], *(one.tolist() for one in (expected, low, high)))
+    return Outlook([*map(float, ahead)], *(one.tolist() for one in (expected, low, high)))
 
 
 def _gains(
