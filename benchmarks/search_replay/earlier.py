@@ -7,7 +7,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from math import exp, fsum, log
 from pathlib import Path
@@ -21,7 +20,7 @@ from recur_tune.search.record.warm_start import warm_start_from
 
 from .clock import replay
 from .ours import Ours
-from .results import Place, Search, tokens_of
+from .results import Place, Search, line_of, tokens_of
 from .task import Task
 
 ALONE, AFTER = "ours, alone", "ours, after others"
@@ -82,5 +81,4 @@ def run_after(others: Sequence[Place], folder: Path, search: Search, place: Plac
         learn = None if search.method == ALONE else partial(warm_start_from, known)
         method = Ours(task, search.seed, _SAMPLER, learn=learn)
     finished = replay(task, method, search.workers, tokens_of(task, search.trials))
-    seconds = round(time.process_time() - began, 2)
-    return {**asdict(search), "seconds": seconds, "finished": [[spent, *values] for spent, values in finished]}
+    return line_of(search, finished, time.process_time() - began)

@@ -64,9 +64,13 @@ def run(search: Search, place: Place) -> dict[str, Any]:
     task, began = place.task, time.process_time()
     method = METHODS[search.method](task, search.seed, search.trials)
     finished = replay(task, method, search.workers, tokens_of(task, search.trials))
-    seconds = round(time.process_time() - began, 2)
-    ends = [[one.spent, *one.values] for one in finished]
-    return {**asdict(search), "seconds": seconds, "finished": ends, "times": [one.time for one in finished]}
+    return line_of(search, finished, time.process_time() - began)
+
+
+def line_of(search: Search, finished: Sequence[Finished], seconds: float) -> dict[str, Any]:
+    """As `read` reads it."""
+    ends, times = [[one.spent, *one.values] for one in finished], [one.time for one in finished]
+    return {**asdict(search), "seconds": round(seconds, 2), "finished": ends, "times": times}
 
 
 def run_all(

@@ -49,7 +49,7 @@ def test_a_point_goes_on_where_it_was_and_what_is_known_costs_nothing(table: Rec
     )
     tokens = whole[-1][0] + other[0][0]
     finished = replay(table, peer, 1, tokens)
-    assert [spent for spent, _ in finished] == [tokens], "all of the first and a quarter of the second"
+    assert [one.spent for one in finished] == [tokens], "all of the first and a quarter of the second"
     told = [round(values[0] * table.reference[0], 6) for handle, values in proposer.told if handle != 2]
     assert told[:4] == [round(whole[place][1], 6) for place in (0, 1, 0, 3)]
 
