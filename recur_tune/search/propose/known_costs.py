@@ -20,7 +20,8 @@ from recur_tune.config.trial import TrialConfig
 from recur_tune.search.propose.candidates import Candidate, NewTrial, ResumeCandidate
 from recur_tune.search.propose.expected_gains import ExpectedGains
 from recur_tune.search.propose.features import Features, rows_at
-from recur_tune.search.propose.observations import Fields, Key, ObservedTrial, cost_key, fields_key
+from recur_tune.search.propose.first_round import completed
+from recur_tune.search.propose.observations import TIME, Fields, Key, ObservedTrial, cost_key, fields_key
 from recur_tune.search.record.confirmation import quality_of
 from recur_tune.search.record.front import non_dominated
 from recur_tune.search.record.knowledge import EarlierSearch
@@ -38,6 +39,7 @@ _ANYWHERE, _NEAR_THE_FRONT = 200, 100  # candidates: random points, and points o
 _NEAR_EARLIER = 50  # points of earlier searches' fronts with a change, beside those points themselves
 _MOST_PRICED = 3  # candidates of a pool whose costs are simulated, unless all of them are over a limit
 _MIN_GAIN_RATIO = 0.1  # of a new trial's expected gain per token: a trial with less is paused at its rung
+_FIRST_ROUND = 1_000_003  # of the seed, beside numbers of trials
 _BEYOND = 1.05  # factor on the worst value so far, for a reference that is not fixed yet
 
 
@@ -94,6 +96,19 @@ class KnownCosts:
         """The acquisition function, given these trials."""
         budget = self.spec.budget.tokens
         return ExpectedGains(self.features, self.curve_kernel, self.costs, budget, trials, reference)
+
+    def completed(self, points: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The search's first points, by role, with the fields that they leave open."""
+
+        def time(fields: Mapping[str, Any]) -> float | None:
+            try:
+                costs = self._known_price(dict(fields))
+            except UserError:  # this configuration cannot be trained
+                return None
+            within = self._keeps_limits(Candidate({}, dict(fields), costs, exact=False))
+            return costs.get(TIME, 1.0) if within else None
+
+        return completed(points, self.space, time, np.random.default_rng([self.spec.sampler.seed, _FIRST_ROUND]))
 
     def choose(
         self, trials: Sequence[ObservedTrial], reference: Mapping[str, float]

@@ -11,11 +11,10 @@ import numpy as np
 from recur_tune.search.propose.acquisition import expected_hypervolume_improvement
 from recur_tune.search.propose.features import rows_at
 from recur_tune.search.propose.known_costs import KnownCosts
-from recur_tune.search.propose.observations import Fields, ObservedTrial
+from recur_tune.search.propose.observations import TIME, Fields, ObservedTrial
 from recur_tune.search.propose.outlook import Options, Outlook, outlook
 
 _MOST_OPTIONS = 80  # paused trials and candidates, those with the largest gains per token
-_TIME = "flops_per_token"  # to which the time of a token is taken to be proportional
 
 
 class _Next(NamedTuple):
@@ -65,7 +64,7 @@ def look_ahead(
     if not options:
         return Outlook.of_nothing()
     mean, covariance = expected.process.predict_jointly(rows(options))
-    slowness = np.array([one.costs.get(_TIME, 1.0) for one in options])
+    slowness = np.array([one.costs.get(TIME, 1.0) for one in options])
     is_new = np.array([one.is_new for one in options])
     after = Options(mean, covariance, costs(options), left(options), slowness, is_new, len(running))
     return outlook(after, expected.front, expected.reference, new_trials)

@@ -13,6 +13,7 @@ from recur_tune.search.record.state import ENDED, SearchState, TrialRecord
 Fields = Mapping[str, Any]
 Key = tuple[tuple[str, Any], ...]
 
+TIME = "flops_per_token"  # to which the time of a token is taken to be proportional
 _COST_FIELDS = frozenset[str]().union(*(cost.fields for cost in descriptors.COSTS.values()))
 
 

@@ -10,6 +10,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from typing import Any
 
 import optuna
@@ -29,6 +30,7 @@ from recur_tune.search.propose.observations import ObservedTrial, observed_state
 from recur_tune.search.propose.optuna_study import (
     Proposal,
     begins_with,
+    first_points,
     make_sampler,
     reopen,
     study_name,
@@ -314,6 +316,8 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
             if (self._is_spent or self.added) and "added" not in trial.user_attrs:
                 self._put_back(trial)  # it waits for a larger budget, or until requested trials have begun
                 continue
+            if self.model and not self.live and (point := self._first_round.get(trial.user_attrs.get("role", ""))):
+                self.study.sampler = optuna.samplers.PartialFixedSampler(point, self.own_sampler)
             params = self.spec.parsed_space.draw(trial)
             if added := "added" in trial.user_attrs:
                 self.added -= 1
@@ -327,6 +331,12 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
                 self.log.record("notice", text=f"the trial that was added is {same} already, and not trained again.")
                 return None
         return None
+
+    @cached_property
+    def _first_round(self) -> dict[str, dict[str, Any]]:
+        """The first points by role, without open fields, for trials that nothing runs beside. Trials that begin
+        together are drawn at random: of equal costs they would end together, and teach each other nothing."""
+        return self.model.completed(first_points(self.spec)) if self.model else {}
 
     def _enqueue_choice(self, model: KnownCosts) -> bool:
         """Whether the model has chosen, which takes up to a second in another thread; its choice is enqueued."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from recur_tune.common.parsing import parse
+from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import search_hypervolume
 from recur_tune.search.record.progress import expected_gains
@@ -54,6 +55,21 @@ def test_after_the_first_points_nothing_over_a_limit_is_proposed(tmp_path: Path)
     assert len(run(driver)) == 9
     over = [one.role for one in driver.log.state.trials.values() if one.state == "infeasible"]
     assert set(over) <= {"baseline", "paper"}
+
+
+def test_open_fields_are_chosen_for_first_trials_that_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def completed(model: KnownCosts, points: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        return {role: {**point, "learning_rate": 0.0012} for role, point in points.items()}
+
+    monkeypatch.setattr(KnownCosts, "completed", completed)
+    driver = Driver(changed(tmp_path, **KNOWN_COSTS))
+    alone, beside = driver.ask(), driver.ask()
+    assert alone is not None and beside is not None
+    assert [one.role for one in driver.log.state.trials.values()] == ["baseline", "paper"]
+    rates = [one.config["trial"]["learning_rate"] for one in (alone, beside)]
+    assert rates[0] == 0.0012 and rates[1] != 0.0012
 
 
 def test_a_small_space_is_exhausted(tmp_path: Path) -> None:
