@@ -238,8 +238,9 @@ def kill_when(
         return [event for event in events_of(directory, "report") if ready(event)]
 
     def watch() -> None:
-        until(reported, "a report of a worker to kill", pause=0.02)
-        os.kill(worker(reported()[0]), signal.SIGKILL)
+        report, *_ = until(reported, "a report of a worker to kill", pause=0.02)
+        with held(report["worker"]):  # its trial does not end before the other is known
+            os.kill(worker(report), signal.SIGKILL)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()
