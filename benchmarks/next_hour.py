@@ -2,7 +2,7 @@
 
     python benchmarks/next_hour.py [--table FILE …] [--lcbench DIR] [--seeds 10] [--workers 1 8]
 
-Searches with `known-costs` are replayed as in `search_quality.py`. After 10, 25 and 50 % of the tokens each outlooks
+Searches with `known-costs` are replayed as in `search_quality.py`. After 10, 25 and 50 % of the tokens each says
 what the next tenth and the next quarter of them add to the hypervolume, as `recur-tune status` does for an hour.
 Replays in the results file are not repeated.
 """

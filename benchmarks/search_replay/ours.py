@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -24,6 +23,7 @@ from recur_tune.search.run.scheduler import ParetoPruning
 from recur_tune.search.run.searcher import OptunaSearcher
 
 from .clock import Job
+from .scratch import scratch_folder
 from .task import COSTS, Task, Verdict
 
 _IN_MEMORY = Path("/dev/shm")  # where there is one: a search directory is written to at every report
@@ -50,15 +50,15 @@ class Ours:
         learn: Callable[[SearchSpec], WarmStart] | None = None,
     ) -> None:  # fmt: skip
         self.task = task
-        self.folder = tempfile.TemporaryDirectory(dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None)
+        folder = scratch_folder(self, _IN_MEMORY if _IN_MEMORY.is_dir() else None)
         spec = task.spec(sampler, seed)
         if not stops:  # the only rung that is left is the end
             spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"rungs": 1})})
         if learn is None:
-            directory = SearchDirectory.create(Path(self.folder.name), "replay", spec)
+            directory = SearchDirectory.create(folder, "replay", spec)
         else:
             start = learn(spec)
-            directory = SearchDirectory.create(Path(self.folder.name), "replay", start.spec, start.as_json())
+            directory = SearchDirectory.create(folder, "replay", start.spec, start.knowledge.as_json())
         self.log = directory.open_log()
         self.log.record("reference", values=worst_costs(spec, _Prices(task), directory.with_own_base))
         self.searcher = OptunaSearcher(directory.spec, self.log, _Prices(task))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ from recur_tune.search.record.space import Choice, Fixed, Parameter, Range, Spac
 
 from .peers import OptunaProposer
 from .recorded import grid
+from .scratch import scratch_folder
 from .task import Task
 
 NEEDS = {
@@ -35,13 +35,12 @@ class SmacProposer:
         from smac import HyperparameterOptimizationFacade, Scenario
         from smac.multi_objective.parego import ParEGO
 
-        self.folder = tempfile.TemporaryDirectory()
         self.chance = Prior(task, seed)
         space = ConfigurationSpace(seed=seed)
         _add_to(space, task.spec().parsed_space)
         scenario = Scenario(  # a quarter of its trials are its initial design
             space, objectives=list(task.objectives), n_trials=trials, seed=seed, deterministic=True,
-            output_directory=self.folder.name,
+            output_directory=scratch_folder(self),
         )  # fmt: skip
         starts = [Configuration(space, values=point) for point in self.chance.starts()]
         design = HyperparameterOptimizationFacade.get_initial_design(scenario, additional_configs=starts)

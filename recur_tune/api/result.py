@@ -108,7 +108,7 @@ def run(
         for remark in start.remarks:
             tell(f"  {remark}")
         spec = start.spec
-        directory = SearchDirectory.create(folder, chosen, spec, start.as_json())
+        directory = SearchDirectory.create(folder, chosen, spec, start.knowledge.as_json())
     else:
         directory = SearchDirectory.create(folder, chosen, spec)
     with ProgressLines(directory, tell) as lines:

@@ -27,28 +27,26 @@ if TYPE_CHECKING:
 _ROLES = {"baseline": "the plain baseline", "paper": "the paper"}
 
 
-def show_dry_run(file: Path, spec: SearchSpec, as_json: bool, start: WarmStart | None = None) -> None:
+def show_dry_run(file: Path, start: WarmStart, as_json: bool) -> None:
     """Print a space with every default, with what is known of the search before it starts, and of earlier searches."""
+    spec = start.spec
     check_shapes_and_limits(spec)
-    from recur_tune.search.propose.optuna_study import begins_with
-    from recur_tune.search.record.knowledge import Knowledge
+    from recur_tune.search.propose.optuna_study import first_points
     from recur_tune.search.record.steps import in_steps
     from recur_tune.search.run.expected_use import expected_use, questions
     from recur_tune.search.run.preparation import Prices, corpus_extents, worst_costs
 
-    learned = () if start is None else start.remarks
-    first = begins_with(spec, Knowledge() if start is None else start.knowledge)
-    corpus = corpus_extents(spec)
+    first, corpus = first_points(spec, start.knowledge), corpus_extents(spec)
     with at_work("computing the costs of the largest trial, and timing a step …"):
         worst = worst_costs(spec, Prices(spec.resources), lambda config: config, simulated=1)
         expected = list(expected_use(spec, corpus))
     if as_json:
         seen = {"corpus": {split: asdict(extent) for split, extent in corpus.items()}, "steps": in_steps(spec)}
-        plain = {"spec": yaml.safe_load(dump_spec(spec)), "first": first, "learned": learned, "worst": worst}
+        plain = {"spec": yaml.safe_load(dump_spec(spec)), "first": first, "learned": start.remarks, "worst": worst}
         print_json({**plain, "expected": expected, **seen})
         return
     click.echo(f"# {file}, with every default")
-    for line in (*learned, *_beginning(spec, first, corpus), *_comparisons(spec, worst), *expected):
+    for line in (*start.remarks, *_beginning(spec, first, corpus), *_comparisons(spec, worst), *expected):
         click.echo(f"# {line}")
     for question in questions(spec, corpus):
         note(f"{question} The search asks whether that is meant.")

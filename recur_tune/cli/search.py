@@ -110,11 +110,10 @@ def search(
     spec = parse(SearchSpec, fields)
     chosen = default_name(file.stem) if name is None else name
     folder = results_folder(results)
-    start = _warm_start(spec, folder, earlier) if earlier else None
-    told = "" if start is None else start.as_json()
-    if start is not None:
-        spec = start.spec
-        for remark in () if dry_run and not is_submitted(slurm) else start.remarks:
+    start = _warm_start(spec, folder, earlier)
+    spec, told = start.spec, start.knowledge.as_json() if earlier else ""
+    if not dry_run or is_submitted(slurm):
+        for remark in start.remarks:
             stderr.print(remark, soft_wrap=True)
     if is_submitted(slurm):
         profile = chosen_profile(slurm, nodes=nodes, gpus_per_node=gpus_per_node, time=time)
@@ -128,7 +127,7 @@ def search(
         return
     SearchDirectory.check_free(folder, chosen)
     if dry_run:
-        show_dry_run(file, spec, as_json, start)
+        show_dry_run(file, start, as_json)
         return
     _ask(spec, yes)
     if slurm is not None:

@@ -68,7 +68,7 @@ class LeaningKernel:
         scale, expected = Standardization.of(values, prior), self.expected(rows)
         standard, some = scale.standardize(values), bounded_rows(len(rows), MOST_FITTED)
         weights = fitted_weights(self.own.kernel(rows[some]), expected[some], standard[some])
-        self.own.posterior(rows, standard - expected @ weights, scale=_UNCHANGED)
+        self.own.fit(rows, standard - expected @ weights)
         self.weights = weights = fitted_weights(self.own.kernel(rows[some]), expected[some], standard[some])
         process = self.own.conditioned(rows, standard - expected @ weights, _UNCHANGED)
         return LeaningPosterior(process, self, weights, scale)

@@ -180,24 +180,26 @@ class FittedKernel:
         self.rows = 0.0
         self._fitting = Lock()  # one thread decides on a trial at its rung while another chooses the next trial
 
-    @_in_one_thread
     def posterior(
-        self, rows: np.ndarray, values: np.ndarray, prior: tuple[float, float] | None = None,
-        scale: Standardization | None = None,
-    ) -> CurvePosterior:  # fmt: skip
-        """The process conditioned on these rows, or on a bounded number of them; `prior` is of the values. They are
-        standardised by `scale`, or by their own."""
-        scale = scale or Standardization.of(values, prior)
+        self, rows: np.ndarray, values: np.ndarray, prior: tuple[float, float] | None = None
+    ) -> CurvePosterior:
+        """The process conditioned on these rows, or on a bounded number of them; `prior` is of the values."""
+        scale = Standardization.of(values, prior)
+        self.fit(rows, scale.standardize(values))
+        return self.conditioned(rows, values, scale)
+
+    @_in_one_thread
+    def fit(self, rows: np.ndarray, standard: np.ndarray) -> None:
+        """Fit the hyperparameters to standardised values, if there are enough more of them."""
         with self._fitting:
             if len(rows) and len(rows) >= _GROWTH * self.rows:
                 some = bounded_rows(len(rows), MOST_FITTED)
                 fitting = _process(self.kernel, _map_optimizer(self.middle))
-                self.kernel = fitting.fit(rows[some], scale.standardize(values[some])).kernel_
+                self.kernel = fitting.fit(rows[some], standard[some]).kernel_
                 self.rows = len(rows)
-        return self.conditioned(rows, values, scale)
 
     def conditioned(self, rows: np.ndarray, values: np.ndarray, scale: Standardization) -> CurvePosterior:
-        """The same, without another fit of the hyperparameters."""
+        """The process conditioned on these rows, with the hyperparameters as they are."""
         some = bounded_rows(len(rows), _MOST_ROWS)
         return CurvePosterior(self.kernel, rows[some], values[some], scale)
 

@@ -105,8 +105,7 @@ class KnownCosts:
                 costs = self._known_price(dict(fields))
             except UserError:  # this configuration cannot be trained
                 return None
-            within = self._keeps_limits(Candidate({}, dict(fields), costs, exact=False))
-            return costs.get(TIME, 1.0) if within else None
+            return costs.get(TIME, 1.0) if self._keeps_limits(costs) else None
 
         return completed(points, self.space, time, np.random.default_rng([self.spec.sampler.seed, _FIRST_ROUND]))
 
@@ -169,6 +168,7 @@ class KnownCosts:
         believed to end as expected. No kernel is fitted, so that later choices are the same."""
         fixed = copy(self)
         fixed.curve_kernel, fixed.cost_kernel = self.curve_kernel.as_it_is(), self.cost_kernel.as_it_is()
+        fixed.cost_process = dict(self.cost_process)
         return fixed._candidates_and_gains([replace(one, pending=False) for one in trials], reference)
 
     def _candidates_and_gains(
@@ -259,7 +259,7 @@ class KnownCosts:
             one.exact = self.needed <= one.costs.keys()
             priced.append(one)
         self._predict_costs([one for one in priced if not one.exact])
-        return [one for one in priced if self._keeps_limits(one)]
+        return [one for one in priced if self._keeps_limits(one.costs)]
 
     def _known_price(self, fields: dict[str, Any]) -> dict[str, float]:
         key = cost_key(fields)
@@ -297,10 +297,10 @@ class KnownCosts:
                 return False
             candidate.exact = True
             self.priced[cost_key(candidate.fields)] = candidate.costs
-        return self._keeps_limits(candidate)
+        return self._keeps_limits(candidate.costs)
 
-    def _keeps_limits(self, candidate: Candidate) -> bool:
-        return all(candidate.costs.get(name, 0) <= limit for name, limit in self.spec.limits.items())
+    def _keeps_limits(self, costs: Mapping[str, float]) -> bool:
+        return all(costs.get(name, 0) <= limit for name, limit in self.spec.limits.items())
 
     def _reference(
         self, fixed: Mapping[str, float], pool: list[Candidate], trials: Sequence[ObservedTrial]

@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 from recur_tune.recurrences.pooled.spec import PAPER
 from recur_tune.recurrences.registry import DEFAULT, MECHANISMS, NONE, canonical
 from recur_tune.search.record.directory import STUDY
-from recur_tune.search.record.knowledge import Knowledge
+from recur_tune.search.record.knowledge import NOTHING, Knowledge
 from recur_tune.search.record.spec import SearchSpec
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -55,10 +55,11 @@ def make_sampler(spec: SearchSpec, already: int) -> optuna.samplers.BaseSampler:
     raise AssertionError(f"{spec.sampler.name} has no case here")
 
 
-def first_points(spec: SearchSpec) -> dict[str, dict[str, Any]]:
+def first_points(spec: SearchSpec, knowledge: Knowledge = NOTHING) -> dict[str, dict[str, Any]]:
     """By role: the plain baseline, each mechanism's own points, as near as the space comes to them; then `first`.
 
-    All have the baseline's windows, so that a difference is due to the mechanism.
+    All have the baseline's windows, so that a difference is due to the mechanism. Where earlier searches say what to
+    expect, only the first of them is tried: the others would cost as much as what these recommend.
     """
     space = spec.parsed_space
     recurrence = space.parameters.get("recurrence")
@@ -71,15 +72,9 @@ def first_points(spec: SearchSpec) -> dict[str, dict[str, Any]]:
             point = space.closest({**windowing, **fields, "recurrence": kind})
             if point not in points.values():  # the field in which two forms differ may be fixed here
                 points[f"{kind} {role}" if role in points else role] = point
+    if knowledge.searches:
+        points = dict([*points.items()][:1])
     return points | {f"first {number}": space.point(given) for number, given in enumerate(spec.first, 1)}
-
-
-def begins_with(spec: SearchSpec, knowledge: Knowledge) -> dict[str, dict[str, Any]]:
-    """The same. Where earlier searches say what to expect, of the baseline and the mechanisms' own points only the
-    first: the others would cost as much as what these recommend."""
-    points = first_points(spec)
-    own = [role for role in points if not role.startswith("first ")]
-    return {role: point for role, point in points.items() if not knowledge.searches or role not in own[1:]}
 
 
 def study_name(storage: JournalStorage, name: str) -> str:

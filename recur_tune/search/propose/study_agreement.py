@@ -19,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from recur_tune.common.files import reading, storage_fault, whole_folder
 from recur_tune.search.propose.observations import ObservedTrial
-from recur_tune.search.propose.optuna_study import STUDY_STATES, begins_with, study_name, study_storage
+from recur_tune.search.propose.optuna_study import STUDY_STATES, first_points, study_name, study_storage
 from recur_tune.search.record.directory import STUDY, SearchDirectory
 from recur_tune.search.record.knowledge import EarlierTrial, Knowledge, knowledge_of
 from recur_tune.search.record.objectives import COSTS, OBJECTIVES
@@ -217,7 +217,7 @@ def _waiting(
     if not waiting:
         begun = {trial.role for trial in state.trials.values()}
         yield from (
-            (point, {"role": role}) for role, point in begins_with(spec, knowledge).items() if role not in begun
+            (point, {"role": role}) for role, point in first_points(spec, knowledge).items() if role not in begun
         )
 
 

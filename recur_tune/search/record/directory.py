@@ -106,13 +106,13 @@ class SearchDirectory:
         return path
 
     @classmethod
-    def open(cls, results: Path, name: str) -> SearchDirectory:
-        """Open an existing search; a format of a later version is refused."""
+    def open(cls, results: Path, name: str, named: str = "name") -> SearchDirectory:
+        """Open an existing search; a format of a later version is refused. A refusal says how it is `named`."""
         path = _path(results, name)
         if not (path / IDENTITY).exists():
             known = [found.name for found in searches_in(results)]
             hint = f"there are: {', '.join(known)}." if known else "there are none yet; `recur-tune search` makes one."
-            raise UserError(f"name: there is no search {name!r} in {results}; {hint}")
+            raise UserError(f"{named}: there is no search {name!r} in {results}; {hint}")
         directory = cls(path)
         found = directory.identity["format"]
         if found > FORMAT:

@@ -56,15 +56,11 @@ class Knowledge:
     searches: tuple[EarlierSearch, ...] = ()
 
     def as_json(self) -> str:
-        """Its text in `knowledge.json`, with a line for each trial."""
-        told = ",\n  ".join(json.dumps(asdict(one)) for one in self.told)
-        searches = ",\n ".join(
-            f'{{"name": {json.dumps(one.name)}, "front": {json.dumps(one.front)}, "curves": [\n  '
-            + ",\n  ".join(json.dumps(asdict(curve)) for curve in one.curves)
-            + "\n ]}"
-            for one in self.searches
-        )
-        return f'{{"told": [\n  {told}\n],\n"searches": [\n {searches}\n]}}\n'
+        """Its text in `knowledge.json`."""
+        return json.dumps(asdict(self)) + "\n"
+
+
+NOTHING = Knowledge()
 
 
 def read_knowledge(text: str) -> Knowledge:
@@ -89,7 +85,7 @@ def knowledge_of(directory: SearchDirectory) -> Knowledge:
     """What a search knows of earlier ones."""
     file = directory.path / WARM_START
     if not file.exists():
-        return Knowledge()
+        return NOTHING
     try:
         with reading(file):
             return read_knowledge(file.read_text())

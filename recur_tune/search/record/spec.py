@@ -69,6 +69,9 @@ class Budget(_Section):
         return [int(self.tokens / self.reduction**left) for left in reversed(range(self.rungs))]
 
 
+KNOWN_COSTS = "known-costs"
+
+
 class Sampler(_Section):
     """The sampler, which proposes trials."""
 
@@ -150,12 +153,12 @@ class SearchSpec(_Section):
 
     def _of_sampler(self) -> Iterator[str]:
         qualities = [name for name in dict.fromkeys(self.objectives) if name in OBJECTIVES and name not in COSTS]
-        if self.sampler.name == "known-costs" and len(qualities) > 1:
+        if self.sampler.name == KNOWN_COSTS and len(qualities) > 1:
             yield (
                 f"sampler.name: known-costs models one quality, and objectives has {', '.join(qualities)}; "
                 "leave out one or choose tpe."
             )
-        if self.budget.plateau is not None and self.sampler.name != "known-costs":
+        if self.budget.plateau is not None and self.sampler.name != KNOWN_COSTS:
             yield (
                 f"budget.plateau: {self.budget.plateau:g} needs to know what a trial is expected to add, and "
                 f"sampler {self.sampler.name} does not; choose known-costs."

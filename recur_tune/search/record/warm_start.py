@@ -9,7 +9,6 @@ Optuna's samplers cannot, and begin with those fronts too.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +21,10 @@ from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import front
 from recur_tune.search.record.knowledge import Curve, EarlierCurve, EarlierSearch, EarlierTrial, Knowledge
 from recur_tune.search.record.space import Range, Space
-from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.spec import KNOWN_COSTS, SearchSpec
 from recur_tune.search.record.state import TrialRecord
 
 _SAME = ("base", "corpus", "tokenizer", "seed")  # fields that have to be equal for numbers to be comparable
-EXPECTS = "known-costs"  # the sampler that expects from learning curves
 
 
 @dataclass(frozen=True)
@@ -37,17 +35,10 @@ class WarmStart:
     knowledge: Knowledge
     remarks: tuple[str, ...]  # a line for each earlier search
 
-    def as_json(self) -> str:
-        """The knowledge for `knowledge.json`; the spec has a file of its own."""
-        return self.knowledge.as_json()
-
 
 def earlier_searches(results: Path, names: Sequence[str]) -> list[SearchDirectory]:
     """Open earlier searches by their names."""
-    try:
-        return [SearchDirectory.open(results, name) for name in names]
-    except UserError as refusal:
-        raise type(refusal)(re.sub("^name: ", "from: ", str(refusal))) from None
+    return [SearchDirectory.open(results, name, named="from") for name in names]
 
 
 def warm_start_from(earlier: Sequence[SearchDirectory], spec: SearchSpec) -> WarmStart:
@@ -58,11 +49,11 @@ def warm_start_from(earlier: Sequence[SearchDirectory], spec: SearchSpec) -> War
     firsts, told, searches, remarks = [*spec.first], list[EarlierTrial](), list[EarlierSearch](), list[str]()
     for directory in earlier:
         source = _Source(directory, spec)
-        begins = source.firsts if source.told or spec.sampler.name != EXPECTS else []
+        begins = source.firsts if source.told or spec.sampler.name != KNOWN_COSTS else []
         new = [one for one in begins if one not in firsts]
         firsts += new
         told += source.told
-        searches += [source.search] if spec.sampler.name == EXPECTS and source.search.curves else []
+        searches += [source.search] if spec.sampler.name == KNOWN_COSTS and source.search.curves else []
         remarks.append(source.in_words(len(new)))
     changed = spec.model_copy(update={"first": tuple(firsts)})
     return WarmStart(changed, Knowledge(tuple(told), tuple(searches)), tuple(remarks))
@@ -98,7 +89,7 @@ class _Source:
         """What the new search takes from it, in a line."""
         said = [f"begins with {counted(firsts, 'trial')} from its front"] if firsts else []
         why = f" ({self.why_not})" if self.why_not else ""
-        expects = self.spec.sampler.name == EXPECTS and self.search.curves
+        expects = self.spec.sampler.name == KNOWN_COSTS and self.search.curves
         if self.told:
             said.append(f"knows {counted(len(self.told), 'trial')} of it as its own")
         if expects:

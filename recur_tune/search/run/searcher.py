@@ -29,7 +29,6 @@ from recur_tune.search.propose.look_ahead import look_ahead
 from recur_tune.search.propose.observations import ObservedTrial, observed_state
 from recur_tune.search.propose.optuna_study import (
     Proposal,
-    begins_with,
     first_points,
     make_sampler,
     reopen,
@@ -48,7 +47,7 @@ from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.knowledge import knowledge_of
 from recur_tune.search.record.recovery import note_trial
 from recur_tune.search.record.requests import RIVAL, take_trials
-from recur_tune.search.record.spec import SearchSpec
+from recur_tune.search.record.spec import KNOWN_COSTS, SearchSpec
 from recur_tune.search.record.state import CROWDED, ENDED, TrialRecord
 from recur_tune.search.run.gpu_sharing import SharedCards
 from recur_tune.search.run.trial_files import is_short_of_room, prune_paused
@@ -57,7 +56,6 @@ _MOST_TRIES = 200  # proposals in a row that are infeasible or known, before the
 _TRIES_BEFORE_RANDOM = 10  # of these tries, before points are drawn at random
 _SECONDS_BETWEEN_LOOKS = 0.5
 _FIRST_LEANINGS = 4  # validated trials before it is told which earlier searches help
-KNOWN_COSTS = "known-costs"
 _Choice = NewTrial | ResumeCandidate | None
 
 
@@ -95,7 +93,7 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
         knowledge = knowledge_of(log.directory)
         if not self.study.get_trials(deepcopy=False):
             tell_earlier_trials(self.study, spec, knowledge.told)
-            for role, point in begins_with(spec, knowledge).items():
+            for role, point in first_points(spec, knowledge).items():
                 self.study.enqueue_trial(point, user_attrs={"role": role})
         self.earlier = observed_earlier_trials(knowledge.told, spec)
         self.open: dict[int, optuna.Trial] = {}  # trials of the study without an end
@@ -316,7 +314,8 @@ class OptunaSearcher(StudyOnDisk, OptunaSearch):
             if (self._is_spent or self.added) and "added" not in trial.user_attrs:
                 self._put_back(trial)  # it waits for a larger budget, or until requested trials have begun
                 continue
-            if self.model and not self.live and (point := self._first_round.get(trial.user_attrs.get("role", ""))):
+            role = trial.user_attrs.get("role")
+            if self.model and role and not self.live and (point := self._first_round.get(role)):
                 self.study.sampler = optuna.samplers.PartialFixedSampler(point, self.own_sampler)
             params = self.spec.parsed_space.draw(trial)
             if added := "added" in trial.user_attrs:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from recur_tune.search.propose.acquisition import expected_improvement
 from recur_tune.search.propose.known_costs import KnownCosts
 from recur_tune.search.propose.look_ahead import look_ahead
-from recur_tune.search.propose.observations import ObservedTrial
+from recur_tune.search.propose.observations import ObservedTrial, cost_key
 from recur_tune.search.propose.outlook import Options, Outlook, outlook
 from recur_tune.search.record.front import hypervolume
-from tests.search.propose.test_known_costs import Search, price
+from tests.search.propose.test_known_costs import Search, SlowPrice, price
 
 REFERENCE_POINT = np.array([20.0, 200.0])  # quality and cost
 NO_FRONT = np.empty((0, 2))
@@ -126,7 +126,7 @@ def test_tokens_since_the_last_validation_count(search: Search) -> None:
     assert validated.expected[1:] == nearly_done.expected[1:], "after two whole trials both have ended either way"
 
 
-def test_a_outlook_leaves_the_sampler_as_it_is(search: Search) -> None:
+def test_an_outlook_leaves_the_sampler_as_it_is(search: Search) -> None:
     """So later choices are the same, though a choice after as many validations would have fitted the kernels again."""
     more = [replace(one, number=number) for number, one in enumerate(search.trials, start=4)]
     kernels = search.sampler.curve_kernel, search.sampler.cost_kernel
@@ -135,3 +135,16 @@ def test_a_outlook_leaves_the_sampler_as_it_is(search: Search) -> None:
     assert before == ([(kernel.rows, *kernel.kernel.theta) for kernel in kernels], search.sampler.drawn)
     search.sampler.choose([*search.trials, *more], search.reference)
     assert before[0] != [(kernel.rows, *kernel.kernel.theta) for kernel in kernels]
+
+
+def test_an_outlook_leaves_predicted_costs_to_the_next_choice() -> None:
+    """The process of a simulated cost is kept until a price is new; the outlook's own is of kernels as they were."""
+    search = Search(SlowPrice())
+    search.run(4)
+    (fields, costs), *_ = search.sampler.priced.items()
+    search.sampler.priced[cost_key({**dict(fields), "window": 77})] = {**costs, "peak_memory": 7.0}
+    before = dict(search.sampler.cost_process)
+    assert look_ahead(search.sampler, search.trials, search.reference, {}) is not None
+    assert search.sampler.cost_process == before
+    search.sampler.choose(search.trials, search.reference)
+    assert search.sampler.cost_process != before

@@ -20,7 +20,7 @@ OUTLOOK = {"kind": "outlook", "trials": [1, 2, 4], "expected": [0.1, 0.2, 0.3], 
             "high": [0.2, 0.3, 0.5]}  # fmt: skip
 
 
-def test_a_outlook_is_read_at_the_pace_so_far() -> None:
+def test_an_outlook_is_read_at_the_pace_so_far() -> None:
     """Three trials have ended after 100, 100 and 40 tokens, in 12 seconds: a whole trial takes five."""
     begun = {"kind": "search", "status": "started"}
     tokens = (100, 100, 40)
@@ -39,7 +39,7 @@ def test_a_outlook_is_read_at_the_pace_so_far() -> None:
     assert log(begun, OUTLOOK, {**OUTLOOK, "expected": [1, 1, 1]}).outlook["expected"] == [1, 1, 1]
 
 
-def test_without_a_outlook_the_next_hour_is_worth_the_last_gain_for_every_trial() -> None:
+def test_without_an_outlook_the_next_hour_is_worth_the_last_gain_for_every_trial() -> None:
     begun = {"kind": "search", "status": "started"}
     trials = [line for n in range(3) for line in (made(n, gain=0.3 / (n + 1)), running(n), end(n, "complete"))]
     state = log(begun, *trials, made(3, role="added"))

@@ -151,7 +151,7 @@ def test_earlier_trials_are_known_to_the_sampler_and_not_the_searchs_own(
     earlier: SearchDirectory, tmp_path: Path
 ) -> None:
     known = warm_start_from([earlier], spec_of())
-    directory = SearchDirectory.create(tmp_path, "later", known.spec, known.as_json())
+    directory = SearchDirectory.create(tmp_path, "later", known.spec, known.knowledge.as_json())
     assert len(json.loads((directory.path / WARM_START).read_text())["told"]) == 3
     with directory.hold_lease():
         for _ in range(2):  # whoever resumes tells nothing twice

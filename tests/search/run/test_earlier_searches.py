@@ -59,7 +59,7 @@ def begun(tmp_path: Path, name: str) -> SearchDirectory:
             earlier.record("report", trial=number, tokens=tokens, validation=report, state=end)
     start = warm_start_from([earlier], parse(SearchSpec, FIELDS | CHANGES))
     shutil.rmtree(earlier.path)
-    return SearchDirectory.create(tmp_path, name, start.spec, start.as_json())
+    return SearchDirectory.create(tmp_path, name, start.spec, start.knowledge.as_json())
 
 
 def test_the_first_choice_is_what_the_earlier_search_found(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from recur_tune.common.parsing import parse
-from recur_tune.search.propose.known_costs import KnownCosts
+from recur_tune.search.propose.optuna_study import first_points
 from recur_tune.search.record.directory import SearchDirectory
 from recur_tune.search.record.front import search_hypervolume
 from recur_tune.search.record.progress import expected_gains
@@ -57,19 +57,15 @@ def test_after_the_first_points_nothing_over_a_limit_is_proposed(tmp_path: Path)
     assert set(over) <= {"baseline", "paper"}
 
 
-def test_open_fields_are_chosen_for_first_trials_that_run_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def completed(model: KnownCosts, points: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        return {role: {**point, "learning_rate": 0.0012} for role, point in points.items()}
-
-    monkeypatch.setattr(KnownCosts, "completed", completed)
+def test_open_fields_are_chosen_for_first_trials_that_run_alone(tmp_path: Path) -> None:
     driver = Driver(changed(tmp_path, **KNOWN_COSTS))
+    assert driver.searcher.model is not None
+    chosen = driver.searcher.model.completed(first_points(driver.searcher.spec))
     alone, beside = driver.ask(), driver.ask()
     assert alone is not None and beside is not None
     assert [one.role for one in driver.log.state.trials.values()] == ["baseline", "paper"]
     rates = [one.config["trial"]["learning_rate"] for one in (alone, beside)]
-    assert rates[0] == 0.0012 and rates[1] != 0.0012
+    assert rates[0] == chosen["baseline"]["learning_rate"] and rates[1] != chosen["paper"]["learning_rate"]
 
 
 def test_a_small_space_is_exhausted(tmp_path: Path) -> None:
@@ -89,7 +85,7 @@ def test_trials_of_an_earlier_search_teach_it(tmp_path: Path) -> None:
     first = SearchDirectory.create(tmp_path, "first", parse(SearchSpec, FIELDS | KNOWN_COSTS))
     run(Driver(first))
     start = warm_start_from([first], parse(SearchSpec, FIELDS | KNOWN_COSTS))
-    driver = Driver(SearchDirectory.create(tmp_path, "second", start.spec, start.as_json()))
+    driver = Driver(SearchDirectory.create(tmp_path, "second", start.spec, start.knowledge.as_json()))
     told = {(one.fields["window"], one.curve[0][1]) for one in driver.searcher.earlier}
     known = {(one.params["window"], one.metrics["token_perplexity"]) for one in Driver(first).log.state.trials.values()}
     assert told == known

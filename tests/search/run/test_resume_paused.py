@@ -51,7 +51,7 @@ def test_a_resumed_trial_has_the_numbers_of_one_that_never_paused(
     # More trials than are over before the stop is heard.
     spec = small_spec(world, **ALIKE, budget__trials=12, resources__cpus=ONE_AT_A_TIME)
     learned = warm_start_from([earlier_search(world, tmp_path)], spec)
-    directory = SearchDirectory.create(tmp_path, "resumed", learned.spec, learned.as_json())
+    directory = SearchDirectory.create(tmp_path, "resumed", learned.spec, learned.knowledge.as_json())
 
     def stop_once_one_is_paused() -> None:
         until(lambda: paused_trials(directory), "a trial that is paused at a rung", pause=0.02)

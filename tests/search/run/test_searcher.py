@@ -18,7 +18,7 @@ from ray.tune.schedulers import TrialScheduler
 from recur_tune.common.errors import UserError
 from recur_tune.common.parsing import parse
 from recur_tune.config.trial import TrialConfig
-from recur_tune.search.propose.optuna_study import begins_with, first_points, make_sampler
+from recur_tune.search.propose.optuna_study import first_points, make_sampler
 from recur_tune.search.record.directory import STOP, SearchDirectory
 from recur_tune.search.record.flag_file import FlagFile
 from recur_tune.search.record.knowledge import EarlierSearch, Knowledge
@@ -236,10 +236,10 @@ def test_forms_of_a_mechanism_that_are_equal_in_a_space_are_tried_once(tmp_path:
 def test_what_earlier_searches_recommend_comes_before_the_mechanisms_own_points() -> None:
     taught = Knowledge(searches=(EarlierSearch("a", ()),))
     spec = parse(SearchSpec, FIELDS | {"first": [{"window": 16}]})
-    assert list(begins_with(spec, Knowledge())) == list(first_points(spec)) == ["baseline", "paper", "first 1"]
-    assert list(begins_with(spec, taught)) == ["baseline", "first 1"]
+    assert list(first_points(spec)) == ["baseline", "paper", "first 1"]
+    assert list(first_points(spec, taught)) == ["baseline", "first 1"]
     without = spec.model_copy(update={"space": {**FIELDS["space"], "recurrence": "pooled"}})
-    assert list(begins_with(parse(SearchSpec, without.model_dump()), taught)) == ["paper", "first 1"]
+    assert list(first_points(parse(SearchSpec, without.model_dump()), taught)) == ["paper", "first 1"]
 
 
 def test_a_study_that_calls_a_recurrence_by_its_former_name_goes_on(tmp_path: Path) -> None:
