@@ -9,7 +9,6 @@ import socket
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlparse
 
@@ -73,18 +72,6 @@ def _is_whole(blob: Path) -> bool:
         known.parent.mkdir(parents=True, exist_ok=True)
         known.touch()
     return True
-
-
-def gguf_file(base: str) -> Path | None:
-    """The GGUF file that a base's name means; None where it means something else."""
-    if not base.endswith(".gguf"):
-        return None
-    file = Path(base).expanduser()
-    if not file.is_file():
-        raise UserError(f"base: there is no file {base}.")
-    if not all(map(find_spec, ("gguf", "accelerate"))):
-        raise UserError(f"base: {base} is a GGUF file, which needs further packages: pip install 'recur-tune[gguf]'.")
-    return file
 
 
 def hub_message(field: str, name: str, error: Exception, otherwise: str) -> str:

@@ -12,7 +12,8 @@ from transformers import AutoTokenizer, GPT2TokenizerFast, PreTrainedTokenizerBa
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.hub import gguf_file, hub_message, use_cache_where_offline
+from recur_tune.common.gguf import gguf_file, unpacked
+from recur_tune.common.hub import hub_message, use_cache_where_offline
 from recur_tune.data.corpora.document import Document
 
 BYTES = "bytes"
@@ -27,10 +28,9 @@ def load_tokenizer(name: str, field: str = "tokenizer") -> PreTrainedTokenizerBa
     try:
         # A recurrent model's folder has code beside it, of which a tokenizer needs nothing.
         kind = GPT2TokenizerFast if _is_bare_bpe(name) else AutoTokenizer
-        if file := gguf_file(name):
-            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
-        else:
-            tokenizer = kind.from_pretrained(name, trust_remote_code=False)
+        file = gguf_file(name)
+        folder = unpacked(file, "tokenizer", lambda folder: _unpack(file, folder)) if file else name
+        tokenizer = kind.from_pretrained(folder, trust_remote_code=False)
     except UserError:
         raise
     except Exception as error:  # transformers raises OSError, ValueError or a Hub error for the same mistake
@@ -43,6 +43,11 @@ def load_tokenizer(name: str, field: str = "tokenizer") -> PreTrainedTokenizerBa
     tokenizer.backend_tokenizer.no_truncation()
     tokenizer.backend_tokenizer.no_padding()
     return tokenizer
+
+
+def _unpack(file: Path, folder: Path) -> None:
+    """Write a GGUF file's tokenizer in Hugging Face's format."""
+    AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name).save_pretrained(folder)
 
 
 def _is_bare_bpe(name: str) -> bool:

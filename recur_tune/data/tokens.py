@@ -8,21 +8,18 @@ entry cannot be mistaken for a fresh one.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
 from transformers import PreTrainedTokenizerBase
 
 from recur_tune.common.errors import UserError
-from recur_tune.common.files import cache_folder, mapped, whole_folder, writing
+from recur_tune.common.files import cache_folder, mapped, one_at_a_time, whole_folder, writing
 from recur_tune.data import tokenizers
 from recur_tune.data.corpora.document import Corpus, Document, Split
 from recur_tune.data.corpora.registry import open_corpus
@@ -30,7 +27,6 @@ from recur_tune.data.teacher import TeacherPredictions
 
 _FORMAT = 4  # 3 had all bytes of a character in the first of its tokens, and words that no-break spaces join
 _INTO_A_DOCUMENT = 5_000  # tokens; a state has been passed on a few times by then
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 _SPACE = np.frombuffer(b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f ", dtype=np.uint8)
 _WIDE_SPACE = re.compile(  # in UTF-8: no-break, ideographic and typographic spaces
     rb"\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80"
@@ -147,19 +143,6 @@ def made_once(folder: Path, make: Callable[[], None]) -> None:
         with one_at_a_time(f"{folder}.lock"):
             if not folder.is_dir():
                 make()
-
-
-@contextmanager
-def one_at_a_time(file: str) -> Iterator[None]:
-    """Let one process work while the others wait. Where the file system has no locks, as NFS and Lustre may, several do
-    the same work, and each puts the same folder there whole."""
-    with ExitStack() as held:
-        try:
-            held.enter_context(FileLock(file))
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-        yield
 
 
 def nonempty(prepared: TokenisedSplit, what: str) -> TokenisedSplit:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import save_torch_state_dict
 from pydantic import BaseModel
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PretrainedConfig, PreTrainedTokenizerBase
 from transformers.models.auto.modeling_auto import (
@@ -18,7 +19,8 @@ from transformers.utils import logging as transformers_logging
 
 from recur_tune.common.errors import UserError
 from recur_tune.common.from_scratch import is_from_scratch, shape_named, sized
-from recur_tune.common.hub import check_downloads, gguf_file, hub_message, use_cache_where_offline
+from recur_tune.common.gguf import gguf_file, unpacked
+from recur_tune.common.hub import check_downloads, hub_message, use_cache_where_offline
 from recur_tune.common.known_shapes import KNOWN_SHAPES, PRESET_TOKENIZERS, PRESETS
 from recur_tune.common.shape import FAMILIES, family_of
 from recur_tune.data.tokenizers import BYTES, load_tokenizer
@@ -165,8 +167,6 @@ def load_base(
 
 def left_behind(base: str, spec: BaseModel | None) -> str | None:
     """A sentence where a trial does not take over its base's recurrence."""
-    if gguf_file(base):
-        return None  # it has none, and its configuration takes seconds to read
     config = base_config(base)
     if getattr(config, "recurrence", None) is None or _has_recurrence(config, spec):
         return None
@@ -211,12 +211,10 @@ def _weights(base: str, as_stored: bool) -> tuple[Any, frozenset[str]]:
     use_cache_where_offline()
     try:
         _read_config(base)  # refuses what a known name may have become
-        if file := gguf_file(base):
-            given = {"gguf_file": file.name, "dtype": torch.float32, "output_loading_info": True}
-            model, found = AutoModelForCausalLM.from_pretrained(file.parent, **given)
-        else:
-            given = _AS_TENSORS | ({"dtype": "auto"} if as_stored else {})
-            model, found = AutoModelForCausalLM.from_pretrained(base, **given)
+        file = gguf_file(base)
+        folder = unpacked(file, "weights", lambda folder: _unpack_weights(base, file, folder)) if file else base
+        given = _AS_TENSORS | ({"dtype": "auto"} if as_stored else {})
+        model, found = AutoModelForCausalLM.from_pretrained(folder, **given)
     except UserError:
         raise
     except Exception as error:  # as above, and a damaged file raises yet another type
@@ -225,6 +223,18 @@ def _weights(base: str, as_stored: bool) -> tuple[Any, frozenset[str]]:
     check_downloads("base", base)
     check_loaded(f"base: {base}", model, found)
     return model, frozenset(found["unexpected_keys"])
+
+
+def _unpack_weights(base: str, file: Path, folder: Path) -> None:
+    """Write a GGUF file's weights as safetensors in single precision, beside their configuration."""
+    given = {"gguf_file": file.name, "dtype": torch.float32, "output_loading_info": True}
+    model, found = AutoModelForCausalLM.from_pretrained(file.parent, **given)
+    check_loaded(f"base: {base}", model, found)
+    tensors = model.state_dict()
+    if model.config.tie_word_embeddings:
+        del tensors["lm_head.weight"]  # which the embedding's is
+    save_torch_state_dict(tensors, folder)
+    _unpack_settings(file, folder)
 
 
 def save_model(model: Windowed, tokenizer: PreTrainedTokenizerBase | None, folder: Path) -> None:
@@ -298,10 +308,9 @@ def base_tokenizer(base: str, chosen: str | None) -> str:
 
 
 def _read_config(base: str) -> PretrainedConfig:
-    if file := gguf_file(base):
-        settings, _ = PretrainedConfig.get_config_dict(str(file.parent), gguf_file=file.name)
-    else:
-        settings, _ = PretrainedConfig.get_config_dict(base)
+    file = gguf_file(base)
+    folder = unpacked(file, "config", lambda folder: _unpack_settings(file, folder)) if file else base
+    settings, _ = PretrainedConfig.get_config_dict(folder)
     family = family_of(settings)
     if family not in FAMILIES:
         raise UserError(
@@ -319,6 +328,12 @@ def _read_config(base: str) -> PretrainedConfig:
             f"{', '.join(_ROTARY)}."
         )
     return config
+
+
+def _unpack_settings(file: Path, folder: Path) -> None:
+    """Write what a GGUF file says of its model as config.json."""
+    settings, _ = PretrainedConfig.get_config_dict(str(file.parent), gguf_file=file.name)
+    (folder / "config.json").write_text(json.dumps(settings, indent=2) + "\n")
 
 
 def _of_texts() -> list[str]:

@@ -9,10 +9,10 @@ import pytest
 import torch
 import transformers
 
-from recur_tune.common import hub
+from recur_tune.common import gguf as gguf_files
 from recur_tune.common.errors import UserError
 from recur_tune.common.shape import shape_of
-from recur_tune.data.tokenizers import load_tokenizer
+from recur_tune.data.tokenizers import fingerprint, load_tokenizer
 from recur_tune.models import WindowedDecoder
 from recur_tune.models.pretrained import base_config, load_base, load_model, save_model
 from recur_tune.recurrences.pooled.spec import PooledSpec
@@ -41,7 +41,9 @@ def write(file: Path, model: WindowedDecoder) -> None:
     writer.add_rope_freq_base(100_000.0)
     writer.add_vocab_size(shape.vocabulary)
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list([f"<{number}>" for number in range(shape.vocabulary)])
+    writer.add_token_list(["a", "b", "ab", *(f"<{number}>" for number in range(3, shape.vocabulary))])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(0)
     for name, tensor in model.state_dict().items():
         place = name.removesuffix(".weight")
         if place.startswith("model.layers."):
@@ -91,6 +93,24 @@ def test_a_model_from_a_file_is_saved_and_read_without_a_trace_of_the_files_bits
     assert type(load_model(tmp_path / "run")[0].recurrence) is type(load_base(str(file), spec).recurrence)
 
 
+def test_a_file_is_parsed_once_and_again_when_it_has_changed(file, monkeypatch):
+    def opened() -> tuple[dict, str, dict]:
+        base = str(file)
+        return base_config(base).to_dict(), fingerprint(load_tokenizer(base)), load_base(base, None).state_dict()
+
+    settings, tokenizer, weights = opened()
+    with monkeypatch.context() as patched:
+        patched.setattr(gguf, "GGUFReader", None)
+        again = opened()
+    assert again[:2] == (settings, tokenizer)
+    assert again[2].keys() == weights.keys()
+    assert all(torch.equal(again[2][name], weights[name]) for name in weights)
+    model = body("llama").float()
+    torch.nn.init.ones_(model.lm_head.weight)
+    write(file, model)
+    assert torch.equal(opened()[2]["lm_head.weight"], torch.ones_like(weights["lm_head.weight"]))
+
+
 def test_a_file_that_is_cut_off_or_missing_is_one_sentence(file):
     file.write_bytes(file.read_bytes()[:5000])
     for load in (base_config, lambda base: load_base(base, None), load_tokenizer):
@@ -101,6 +121,6 @@ def test_a_file_that_is_cut_off_or_missing_is_one_sentence(file):
 
 
 def test_without_its_package_a_file_says_what_to_install(file, monkeypatch):
-    monkeypatch.setattr(hub, "find_spec", lambda name: None)
+    monkeypatch.setattr(gguf_files, "find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"needs further packages: pip install 'recur-tune\[gguf\]'\.$"):
         base_config(str(file))

@@ -1,0 +1,44 @@
+"""GGUF files, unpacked once: a process that opens one reads what the first has left in Hugging Face's format.
+
+transformers parses a GGUF file in Python, every token of its vocabulary, for its configuration, its tokenizer and its
+weights each, and a trial asks for some of them several times: half a minute before its first step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+from recur_tune.common.errors import UserError
+from recur_tune.common.files import cache_folder, one_at_a_time, whole_folder, writing
+
+
+def gguf_file(base: str) -> Path | None:
+    """The GGUF file that a base's name means; None where it means something else."""
+    if not base.endswith(".gguf"):
+        return None
+    file = Path(base).expanduser()
+    if not file.is_file():
+        raise UserError(f"base: there is no file {base}.")
+    if not all(map(find_spec, ("gguf", "accelerate"))):
+        raise UserError(f"base: {base} is a GGUF file, which needs further packages: pip install 'recur-tune[gguf]'.")
+    return file
+
+
+def unpacked(file: Path, part: str, unpack: Callable[[Path], object]) -> str:
+    """The cache's folder with a part of a file, which `unpack` fills the first time. A file that has changed, and
+    another version of transformers, which may read it in another way, have folders of their own."""
+    found = file.stat()
+    read_from = f"{file.resolve()} {found.st_size} {found.st_mtime_ns} {version('transformers')}"
+    folder = cache_folder() / "gguf" / f"{file.stem}-{hashlib.sha256(read_from.encode()).hexdigest()[:16]}" / part
+    if not folder.is_dir():
+        with writing(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+        with one_at_a_time(f"{folder}.lock"):
+            if not folder.is_dir():
+                with whole_folder(folder) as partial:
+                    unpack(partial)
+    return str(folder)
