@@ -10,7 +10,7 @@ from recur_tune.config.trial import TrialConfig
 if TYPE_CHECKING:  # importing torch takes seconds
     import torch
 
-_WORTH_COMPILING = 2_000_000  # tokens; a trial that reads fewer ends sooner with a CUDA graph alone
+_WORTH_COMPILING = 1e14  # weights times tokens; a trial with less work ends sooner with a CUDA graph alone
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,10 @@ class Execution(NamedTuple):
         return " and ".join(parts) or "operation by operation"
 
 
-def chosen_execution(config: TrialConfig, device: torch.device) -> Execution:
-    """The fastest way that a trial and its device allow."""
+def chosen_execution(config: TrialConfig, weights: int, device: torch.device) -> Execution:
+    """The fastest way that a trial of a base of so many weights, and its device, allow."""
     if device.type != "cuda":  # both need a GPU
         return Execution()
-    fused = config.tokens >= _WORTH_COMPILING if config.fused_kernels == "auto" else config.fused_kernels
+    is_worth_it = weights * config.tokens >= _WORTH_COMPILING
+    fused = is_worth_it if config.fused_kernels == "auto" else config.fused_kernels
     return Execution(cuda_graph=bool(config.cuda_graph), fused_kernels=fused)

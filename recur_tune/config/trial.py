@@ -186,7 +186,7 @@ class TrialConfig(_Recurrent):
     fused_kernels: Switch = Field(
         "auto",
         description="run fused Triton kernels for the operations between matrix products; compiling them takes some "
-        "seconds before the first step; 'auto': on a GPU, from 2M tokens on",
+        "seconds before the first step; 'auto': on a GPU, from 1e14 weights times tokens on",
     )
     seed: NonNegativeInt = Field(0, le=2**31 - 1, description="decides initial weights, data order and dropout")
 

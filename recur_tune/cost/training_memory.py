@@ -85,7 +85,8 @@ def _peak_and_moments(config: TrialConfig, base: PretrainedConfig, plan: Plan, c
         _without_attention_dropout(described)
     shape = described.to_json_string(use_diff=False)
     precision: Precision = "bfloat16" if uses_bfloat16(device, config.precision) else "float32"
-    execution, trained = chosen_execution(config, device), trained_of(config, device)
+    execution = chosen_execution(config, described.shape.parameters, device)
+    trained = trained_of(config, device)
     top = config.teacher.top if config.teacher else 0
 
     def simulated(windows: int, kept: int) -> _Simulation:

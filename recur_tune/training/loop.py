@@ -89,7 +89,8 @@ class Trainer:
         self.optimizer = make_optimizer(
             self.model, config.learning_rate, config.weight_decay, config.recurrence_rate, config.lora_rate, shard
         )
-        self.chain = Chain(self.model, plan, chosen_execution(config, device), self.optimizer.shards)
+        execution = chosen_execution(config, self.model.config.shape.parameters, device)
+        self.chain = Chain(self.model, plan, execution, self.optimizer.shards)
         self.task: TaskCode = config.task.build(config.task_spec)
         self.stream = self.task.stream(
             train, config.windowing, config.bptt_windows, config.batch, config.seed, self.rank, self.workers

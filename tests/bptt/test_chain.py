@@ -213,4 +213,10 @@ GRAPH, FUSED, BOTH = Execution(cuda_graph=True), Execution(fused_kernels=True), 
     ],
 )
 def test_a_trial_runs_in_the_fastest_way_that_it_allows(fields, device, expected):
-    assert chosen_execution(TrialConfig(**fields), torch.device(device)) == expected
+    assert chosen_execution(TrialConfig(**fields), 50_000_000, torch.device(device)) == expected
+
+
+def test_a_larger_base_is_worth_compiling_for_with_fewer_tokens():
+    short = TrialConfig(tokens=1_000_000)
+    assert chosen_execution(short, 50_000_000, torch.device("cuda")) == GRAPH
+    assert chosen_execution(short, 100_000_000, torch.device("cuda")) == BOTH

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from recur_tune.bptt.optimizer import make_optimizer
 from recur_tune.bptt.plan import Execution, Plan
 from recur_tune.bptt.step import train_step
 from recur_tune.common.errors import UserError
+from recur_tune.common.shape import shape_of
 from recur_tune.config.trial import TrialConfig
 from recur_tune.cost import training_memory
 from recur_tune.cost.fake_tensors import FakeTensors
@@ -130,7 +132,8 @@ def test_a_trial_is_priced_as_it_will_run() -> None:
         return predict_peak_memory(config, base, chains)
 
     auto = {"cuda_graph": "auto", "fused_kernels": "auto"}
-    long, short = (auto | {"tokens": tokens} for tokens in (2_000_000, 1_999_999))
+    enough = math.ceil(1e14 / shape_of(base.to_dict()).parameters)
+    long, short = (auto | {"tokens": tokens} for tokens in (enough, enough - 1))
     plain, graph, _, both = (
         {"cuda_graph": graph, "fused_kernels": fused} for fused in (False, True) for graph in (False, True)
     )

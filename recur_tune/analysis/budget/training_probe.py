@@ -82,7 +82,7 @@ def probe_training(
     trained_of(trial, device).apply(model)
     # The run's own execution: with another budget `auto` might choose another one.
     endless = {"tokens": _WITHOUT_END, "validate_every": _WITHOUT_END}
-    endless |= chosen_execution(trial, device)._asdict()
+    endless |= chosen_execution(trial, model.config.shape.parameters, device)._asdict()
     plan = resolve_plan(trial, model.config, chains=trial.batch)
     trainer = Trainer(trial.model_copy(update=endless), model, plan, train, validation, device)
     steps = trainer.run()
